@@ -2,7 +2,7 @@
 //!
 //! The step that acknowledges a record writes it into the outbox once more. Its entry joins no group that it has not
 //! joined before; `stateful_alerts.rs` makes it a notification of its own for each pager that was notified of the
-//! record, behind those of its group: for those of its routes, those that it was escalated to, and fallbacks.
+//! record, behind the notifications of its group: the pagers of its routes, of its escalations, and fallbacks.
 //!
 //! # An acknowledgement before the page
 //! A record that still waits in its group is not queued: the service would be asked to acknowledge an alert that it

@@ -26,8 +26,7 @@ pub struct Alert {
 }
 
 impl Alert {
-    /// With the constant labels of the receiver, unless it has labels of these names: what a unit says of itself is more
-    /// exact.
+    /// Adds the constant labels of the receiver. The alert's own labels win: what a unit says of itself is more exact.
     fn with_labels(mut self, labels: &Labels) -> Alert {
         for (name, value) in labels {
             self.labels.entry(name.clone()).or_insert_with(|| value.clone());
@@ -58,7 +57,7 @@ impl From<Member> for Alert {
     }
 }
 
-/// The alerts of a message; a test is one that is over at once.
+/// The alerts of a message; a test is an alert that is over at once.
 pub fn alerts(message: &Message<'_>, config: &MessageConfig) -> Vec<Alert> {
     let delivery = message.delivery;
     if message.is_test {
@@ -158,8 +157,8 @@ mod tests {
             let alerts = alerts(&message, &config);
             let lasting = alerts.iter().filter(|alert| alert.ends_at.is_none()).count();
             assert_eq!((alerts.len(), lasting), (1, firing), "{title}");
-            // A service that keeps an alert for each key closes the last one, or keeps the one that lasts. So does one
-            // that calls an operator for each.
+            // A service that keeps an alert for each key closes the last one, or keeps the one that lasts. A service
+            // that calls an operator for each key does so, too.
             for changes in [members, pages] {
                 let mut open = std::collections::BTreeSet::from([format!("flapping:{}", begun.id)]);
                 for member in changes(&delivery, &config.zone, &config.links) {

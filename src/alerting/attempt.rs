@@ -20,7 +20,7 @@ impl Deliver {
     /// Begins attempts, as many as may be under way: see [`Deliver`].
     pub(super) fn begin_attempts(&self, in_flight: &mut InFlight) {
         if in_flight.disabled.is_some() && self.receiver.fallback.is_some() {
-            // They are leased again when the fallback has them.
+            // The deliveries are leased again once the fallback has them.
             return self.give_all_back(in_flight);
         }
         if in_flight.breaker.is_open() && in_flight.disabled.is_none() {
@@ -50,7 +50,7 @@ impl Deliver {
         }
     }
 
-    /// Leaves a delivery to the engine, without an attempt. One that is too old is given up.
+    /// Leaves a delivery to the engine, without an attempt. A delivery that is too old is given up.
     fn give_back(&self, in_flight: &mut InFlight, id: &str) {
         let now = self.clock.now();
         let Some(leased) = in_flight.leased.get_mut(id).filter(|leased| leased.is_waiting()) else { return };
@@ -63,8 +63,8 @@ impl Deliver {
         self.leave_or_give_up(in_flight, delivery);
     }
 
-    /// Leaves a delivery that is leased to the engine. One that is too old is given up, unless it is new here and a probe
-    /// is due or under way, which shows whether the receiver takes it.
+    /// Leaves a leased delivery to the engine. A delivery that is too old is given up, unless it is new here and a
+    /// probe is due or under way, which shows whether the receiver takes it.
     pub(super) fn leave_or_give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>) {
         let now = self.clock.now();
         let age = now.since(delivery.tried_since());
@@ -167,7 +167,7 @@ impl Deliver {
     ) -> Ended {
         let (now, retry) = (self.clock.now(), &self.receiver.retry);
         let outcome = match (&result, &self.receiver.fallback) {
-            // It becomes a dead letter when the fallback has it.
+            // The delivery becomes a dead letter when the fallback has it.
             (Err(Failure::Gone { .. }), Some(_)) if !delivery.is_at_most_once() => End::RetryAt(now),
             _ => outcome_of(&delivery, result.as_ref(), now, retry, rand::random()),
         };
@@ -267,7 +267,7 @@ impl Deliver {
                 DeliveryOutcome::Retry
             }
             End::RetryAt(at) => {
-                // While it fails, `/readyz` says so; one line for each attempt would say no more.
+                // While the receiver fails, `/readyz` says so; one line for each attempt would say no more.
                 if !was_failing {
                     tracing::warn!(receiver, delivery = id, attempt, next = %at, "not delivered, will be tried again: \
                          {why}");

@@ -15,8 +15,8 @@
 //! the kind and its topics. Its end is read from the ledger of the kind by any instance, so that operators learn of it
 //! also if the instance that noticed the beginning is gone.
 //!
-//! Only blindness of the kind alone counts: while the whole fleet is not heard, operators are told of that, and not once
-//! more of each kind.
+//! Only blindness of the kind alone counts: while the whole fleet is not heard, operators are told of that, and not
+//! once more of each kind.
 //!
 //! # After a start
 //! An instance does not report blindness that began before its start while it lasts. With the first canary that blind
@@ -44,7 +44,7 @@ use crate::store::{
 };
 use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
 
-/// The name of the loop among those that fail.
+/// The name of the loop in the reports of failures.
 const NAME: &str = "blindness";
 
 pub(super) struct BlindNotifier {
@@ -70,7 +70,7 @@ struct FleetBlindness {
     since: Timestamp,
     heard: Option<Timestamp>,
     ongoing: Option<OngoingBlindness>,
-    /// The last one that is over. The ledger may not have it, because the broker had kept the messages.
+    /// The last blindness that is over. The ledger may not have it, because the broker had kept the messages.
     last: Option<Interval>,
 }
 
@@ -145,7 +145,7 @@ impl BlindNotifier {
         }
     }
 
-    /// Answers the first error of what is to be notified: it stays to be notified.
+    /// Answers the first error of a notification. A notification that failed is tried again with the next step.
     async fn step(&self, fleet: &mut FleetBlindness, kinds: &mut [KindBlindness]) -> Result<()> {
         // The loops that need the engine report that it is away.
         let hearing = self.hearing.hearing().await.ok();
@@ -198,7 +198,7 @@ impl BlindNotifier {
         Ok(())
     }
 
-    /// The same for a kind, where the fleet is heard.
+    /// Notifies of the blindness of one kind, and of its end, while the fleet is heard.
     async fn step_kind(
         &self,
         KindBlindness { kind, group, ongoing, ended }: &mut KindBlindness,

@@ -1,4 +1,4 @@
-//! The breaker of a receiver: one that takes nothing is probed, not hammered.
+//! The breaker of a receiver: a receiver that takes nothing is probed, not hammered.
 //!
 //! After [`OPENS_AFTER`] failures in a row it opens. From then on one delivery at a time is attempted, after waits that
 //! grow to [`MAX_WAIT`]; all others stay in the engine. The first success closes it, and what waits is attempted at
@@ -7,7 +7,7 @@
 //! A receiver that asks for a wait (`Retry-After`) gets it: nothing is sent to it until then, and the next attempt is a
 //! probe. [`Retry::asked`] limits the wait.
 //!
-//! A pure state of one instance: others, and this one after a start, learn by failures of their own.
+//! The breaker is state of one instance: others, and this one after a start, learn by failures of their own.
 
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ impl Breaker {
         self.open.as_ref().map(|open| open.why.as_str())
     }
 
-    /// Whether an attempt may begin at that moment; while it is open, one that is a probe.
+    /// Whether an attempt may begin at that moment; while the breaker is open, the attempt is a probe.
     pub fn admits(&self, now: Timestamp) -> bool {
         self.open.as_ref().is_none_or(|open| open.probe_at <= now)
     }

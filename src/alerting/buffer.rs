@@ -1,5 +1,5 @@
-//! The delivery buffer of a receiver: how many deliveries this instance holds for it, and the queue of those
-//! that joining handed out.
+//! The delivery buffer of a receiver: how many deliveries this instance holds for it, and the queue of deliveries
+//! that were leased with their join.
 //!
 //! A transition that is alone in a group that is due at once is leased with its join, instead of being
 //! fetched from the engine by the receiver's loop. That needs a free slot first: every delivery that is held
@@ -89,7 +89,7 @@ impl DeliveryBuffer {
     }
 }
 
-/// Reserves at most `wanted` free slots in each of these buffers. Waits for a moment if none of them has enough.
+/// Reserves at most `wanted` free slots in each buffer. Waits for a moment if no buffer has enough.
 pub(super) async fn reserve_in(buffers: &[Arc<DeliveryBuffer>], wanted: usize) -> Vec<Option<Slots>> {
     let reserve = || buffers.iter().map(|buffer| buffer.reserve(wanted)).collect();
     let slots: Vec<Option<Slots>> = reserve();
@@ -101,7 +101,7 @@ pub(super) async fn reserve_in(buffers: &[Arc<DeliveryBuffer>], wanted: usize) -
     drop(slots);
     let enough =
         buffers.iter().map(|buffer| Box::pin(buffer.slots.acquire_many(buffer.enough(wanted) as u32)));
-    // These are released and reserved again, with others that are free by then.
+    // The slots of this wait are released and reserved again, with others that are free by then.
     let _ = tokio::time::timeout(MAX_WAIT, select_all(enough)).await.map(drop);
     reserve()
 }

@@ -1,9 +1,9 @@
 //! The outboxes of other instances, before this one seals.
 //!
 //! A return, or a gateway that inhibits, may be in the outbox of another instance. A live one lets it join its groups
-//! within a fraction of a second, and a dead one keeps its outboxes until its lease ends. So this instance seals what is
-//! due after everything has joined that was in those outboxes by then, and lets entries join itself that stay where they
-//! are: joining twice is joining once. Else operators would be told of a unit that is back.
+//! within a fraction of a second, and a dead one keeps its outboxes until its lease ends. So this instance seals a due
+//! group only after every entry has joined that was in those outboxes by then. Entries that stay in their outbox are
+//! joined by this instance: joining twice is joining once. Else operators would be told of a unit that is back.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::clock::Timestamp;
 use crate::store::{GroupStore, Position, Result};
 
-/// After so long without a change, nobody works on an outbox.
+/// After this time without a change, no instance works on an outbox.
 const STALLED: Duration = Duration::from_millis(500);
 
 /// How far the outboxes of other instances have joined.
@@ -69,8 +69,8 @@ impl CatchUp {
         CatchUp { up_to: Timestamp::ZERO, under_way: None }
     }
 
-    /// Looks at the outboxes of other instances. Answers those on which nobody works: they are to join here.
-    /// `longest`: how long groups wait for others; `now`: the own outboxes have joined up to this moment.
+    /// Looks at the outboxes of other instances. Answers the outboxes on which no instance works: their entries join
+    /// here. `longest`: how long groups wait for others; `now`: the own outboxes have joined up to this moment.
     pub async fn look(
         &mut self,
         store: &dyn GroupStore,
@@ -102,7 +102,7 @@ impl CatchUp {
         Ok(stalled)
     }
 
-    /// What is due up to this moment may be sealed.
+    /// Groups that are due up to this moment may be sealed.
     pub fn up_to(&self) -> Timestamp {
         self.up_to
     }

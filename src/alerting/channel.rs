@@ -52,7 +52,7 @@ pub use webhook::{Format, WebhookConfig, body};
 /// Why an attempt failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The same attempt may succeed later: when the receiver works again, or an operator has corrected an
+    /// A later attempt may succeed: when the receiver works again, or an operator has corrected an
     /// address, a password or a right.
     #[error("{why}")]
     Temporary {
@@ -133,13 +133,14 @@ pub trait Channel: Send + Sync {
     /// Makes one attempt to deliver.
     async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure>;
 
-    /// Whether it calls an operator for each unit: it needs a message for each, so a rate limit only delays it, and
-    /// is told of acknowledgements.
+    /// Whether the receiver calls an operator for each unit. A pager needs a message for each unit, so a rate limit
+    /// only delays messages, and it is told of acknowledgements.
     fn is_pager(&self) -> bool {
         false
     }
 
-    /// Whether it keeps the alert of a unit until it is told that this one has ended: also that of a removed unit.
+    /// Whether the receiver keeps the alert of a unit until it is told that the alert has ended: also that of a removed
+    /// unit.
     fn keeps_alerts(&self) -> bool {
         self.is_pager()
     }
@@ -168,7 +169,7 @@ pub trait Channel: Send + Sync {
     /// The text that [`Channel::send`] sends, for an operator.
     fn render(&self, delivery: &Delivery) -> Result<String, String>;
 
-    /// What comes before that text and is of the operator's making: method, origin and headers. Without secrets.
+    /// The part before that text that the operator configures: method, origin and headers. Without secrets.
     fn render_head(&self, _delivery: &Delivery) -> Result<Option<String>, String> {
         Ok(None)
     }
@@ -193,17 +194,17 @@ pub trait Channel: Send + Sync {
         Ok(())
     }
 
-    /// The same in an instance that does not tell of open records: what a part of the receiver has missed of the
-    /// notifications that this instance made.
+    /// Sends again what a part of the receiver has missed of the notifications that this instance made. Called in an
+    /// instance that does not tell of open records.
     async fn resend_missed(&self, _now: Timestamp) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Gives it the deliveries that wait: a message to one of its recipients comes behind others that wait for that
-    /// one.
+    /// Gives the channel the deliveries that wait: a message to a recipient comes behind others that wait for the same
+    /// recipient.
     fn keep_order(&self, _records: Arc<dyn DeliveryRecords>) {}
 
-    /// What the last successful attempt did not reach.
+    /// The recipients or servers that the last successful attempt did not reach.
     fn unreached(&self) -> Option<Unreached> {
         None
     }

@@ -13,8 +13,8 @@
 //!
 //! # Why the lease is checked before each attempt
 //! An instance that was frozen wakes up with leases that have ended, and another instance may have made
-//! those deliveries. It attempts nothing whose lease is over by the clock of the fleet; the engine hands it
-//! out again if it is still to be delivered.
+//! those deliveries. It attempts no delivery whose lease is over by the clock of the fleet; the engine leases
+//! the delivery again if it is still to be delivered.
 //!
 //! # Timers that are delivered at most once
 //! The engine ends such a delivery before its attempt, which is the only one: see
@@ -77,7 +77,7 @@ pub(super) struct Deliver {
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
-    /// The slots for deliveries that are held, and the queue of those that joining handed out.
+    /// The slots of deliveries that this instance holds, and the queue of deliveries that were leased with their join.
     pub buffer: Arc<DeliveryBuffer>,
     pub stop: CancellationToken,
 }

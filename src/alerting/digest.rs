@@ -1,7 +1,7 @@
 //! A digest: one message with the notifications that wait for a receiver, because its limit has no room for one each.
 //!
-//! It has the last state of every record: of a silence and its return only the return, in whatever order groups name
-//! them. A unit that flapped and is offline has its record and the end of its episode, as in one notification. The
+//! A digest has the last state of every record: of a silence and its return only the return, in whatever order groups
+//! name them. A unit that flapped and is offline has its record and the end of its episode, as in one notification. The
 //! notifications of a group are taken in their order, so that the rest of the group comes later than the digest.
 
 use std::collections::{HashMap, HashSet};
@@ -26,7 +26,7 @@ pub(super) fn group_key(receiver: &str) -> String {
     format!("digest for {receiver}")
 }
 
-/// The id of a digest of these notifications, the first time that they are merged.
+/// The id of a new digest. A single notification keeps its own id.
 pub(super) fn id_of(members: &[Delivery], now: Timestamp) -> String {
     if let [alone] = members {
         return alone.notification().to_owned();
@@ -36,7 +36,7 @@ pub(super) fn id_of(members: &[Delivery], now: Timestamp) -> String {
     format!("{DIGEST}{}", HEXLOWER.encode(&digest.as_ref()[..12]))
 }
 
-/// The digest of these notifications, which are in the order of their groups. One alone is itself.
+/// The digest of notifications, which are in the order of their groups. A single notification stays as it is.
 pub(super) fn merged(
     id: &str,
     sealed_at: Timestamp,
@@ -87,7 +87,7 @@ pub(super) fn merged(
     }
 }
 
-/// The last state of the incident of these notifications, if they have one and no other.
+/// The last state of the incident, if the notifications name exactly one incident.
 fn only_incident(members: &[Delivery]) -> Option<Incident> {
     let incidents = || members.iter().filter_map(|one| one.situation.incident.as_ref());
     let name = |incident: &'_ Incident| (incident.label.clone(), incident.value.clone(), incident.since);
@@ -136,7 +136,7 @@ pub(super) async fn gather(
     }
 }
 
-/// Whether one of these notifications still waits.
+/// Whether a notification of the digest still waits.
 pub(super) async fn any_waits(
     records: &dyn DeliveryRecords,
     receiver: &str,
@@ -174,7 +174,7 @@ impl GroupMembers {
         let key = delivery.group.key.clone();
         let before = match next {
             Some(next) if next <= now => Some(0),
-            // It is leased, or was attempted and waits.
+            // The notification is leased, or was attempted and waits.
             Some(_) => None,
             None => self.of_group.get(&key).copied(),
         };

@@ -157,7 +157,7 @@ impl Dispatcher {
         Ok(most)
     }
 
-    /// Lets a batch of these outboxes join its groups. Answers how many entries it had.
+    /// Lets a batch of outbox entries join their groups. Answers how many entries the batch had.
     async fn join(&self, outboxes: &[u16]) -> Result<usize> {
         let entries = self.engine.outbox(outboxes, STEP).await?;
         let count = entries.len();
@@ -199,7 +199,7 @@ impl Dispatcher {
         Ok(count)
     }
 
-    /// Which of these events join no group, because an alert silence covers them.
+    /// For each event whether it joins no group, because an alert silence covers it.
     async fn held(&self, events: &[OutboxEvent]) -> Result<Vec<bool>> {
         let held_by = |silences: &AlertSilences| {
             let now = self.clock.now();
@@ -260,8 +260,8 @@ impl Dispatcher {
     }
 
     /// Seals the groups that are due, and those of which receivers are notified again. Answers how long it is until the
-    /// next one is due, at most a tick. `joined`: the own outboxes have joined up to this moment. What is due later waits
-    /// for the next step: its return may be in an outbox.
+    /// next one is due, at most a tick. `joined`: the own outboxes have joined up to this moment. What is due later
+    /// waits for the next step: its return may be in an outbox.
     async fn seal(&self, progress: &mut Progress, joined: Timestamp) -> Result<Duration> {
         let view = self.ownership.view();
         let wait = self.seal_due(&view, &mut progress.catch_up, joined).await?;

@@ -15,7 +15,7 @@ pub(super) struct EngineFailures<'a> {
 }
 
 impl<'a> EngineFailures<'a> {
-    /// None so far. `name`: of the loop, among those of its kind.
+    /// No failures so far. `name`: the loop, among other loops of its kind.
     pub fn new(of: Loop, name: &'a str, telemetry: &'a Telemetry) -> EngineFailures<'a> {
         EngineFailures { of, name, telemetry, count: 0 }
     }

@@ -3,7 +3,7 @@
 //! Every transition of a kind with flap detection is noted before it joins its groups. A silence that belongs to an
 //! episode does not join: the episode joins instead, which changes nothing after the first time, and so an alert
 //! silence that covered its begin holds it back until the unit flaps once more. A return joins as usual: it ends a
-//! silence that receivers know of, also those that are not notified of the episode, such as receivers of an escalation;
+//! silence that receivers know of, also receivers that are not notified of the episode, such as those of an escalation;
 //! the return of another silence is notified to no receiver.
 //!
 //! An episode has groups of its own, beside those of its route. With its end joins the open record of the unit, if it
@@ -31,7 +31,7 @@ use crate::routing::{Destinations, Routes};
 use crate::store::{Capacity, GroupStore, Join, OutboxEvent, Result, UnitStore};
 use crate::telemetry::{Loop, Telemetry};
 
-/// The name of the loop among those that fail.
+/// The name of the loop in the reports of failures.
 const NAME: &str = "flapping units";
 /// The most units that one step looks at.
 const STEP: usize = 500;
@@ -40,7 +40,7 @@ const COUNTED_EVERY: Duration = Duration::from_secs(300);
 /// How soon a unit whose facts cannot be read is looked at again.
 const UNREADABLE: Duration = Duration::from_secs(60);
 
-/// The events of which receivers are notified, in place of these.
+/// The events of which receivers are notified, in place of `events`.
 pub(super) async fn noted(flapping: &Flapping, events: Vec<OutboxEvent>) -> Result<Vec<OutboxEvent>> {
     if !flapping.is_configured() {
         return Ok(events);
@@ -168,7 +168,8 @@ impl Stability {
         if ends.is_empty() { Ok(()) } else { self.end(&changes, ends, &destinations, now).await }
     }
 
-    /// Ends episodes: their ends join the groups. Each has its index among `changes`, its unit, and the open record of that.
+    /// Ends episodes: their ends join the groups. Each has its index among `changes`, its unit, and the open record of
+    /// that.
     async fn end(
         &self,
         changes: &[(StoredFlaps, Option<(Flaps, Timestamp)>)],
@@ -193,8 +194,8 @@ impl Stability {
         self.flapping.change(&over).await.map(|_| ())
     }
 
-    /// The end of an episode, and the open record of its unit: receivers that know that it is offline are notified of its
-    /// return.
+    /// The end of an episode, and the open record of its unit: receivers that know that it is offline are notified of
+    /// its return.
     fn joins(&self, ending: &Flaps, seen: &Snapshot, open: Option<OfflineRecord>) -> Vec<Join> {
         let ended = ending.ended(open.as_ref(), !seen.is_known()).into_iter();
         ended.chain(open).map(|record| self.join_of(record)).collect()

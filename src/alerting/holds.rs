@@ -27,7 +27,7 @@ impl Holds {
         self.with(trip.as_ref(), destinations, now).await
     }
 
-    /// The same with a trip of the breaker that is known.
+    /// The destinations as of now, with a trip of the breaker that the caller has read.
     pub async fn with(
         &self,
         trip: Option<&Trip>,

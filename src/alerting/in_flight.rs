@@ -129,7 +129,7 @@ impl InFlight {
         let count = self.leased.len();
         for (delivery, is_leased) in deliveries.iter().zip(still_leased) {
             let Some(leased) = self.leased.get_mut(&delivery.id) else { continue };
-            // It may have been leased again meanwhile.
+            // The delivery may have been leased again meanwhile.
             let is_same = leased.delivery.attempt == delivery.attempt;
             if is_leased && is_same {
                 leased.until = until;
@@ -143,7 +143,7 @@ impl InFlight {
         }
     }
 
-    /// Takes the delivery with the fewest attempts out of those that wait: one that the receiver refuses for itself is
+    /// Takes the waiting delivery with the fewest attempts: a delivery that the receiver refuses for its content is
     /// no good probe.
     pub fn take_probe(&mut self) -> Option<String> {
         let leased = self.waiting.iter().map(|id| self.leased.get(id).filter(|leased| leased.is_waiting()));

@@ -108,7 +108,7 @@ impl Limits {
         Limits { limit, receiver: receiver.to_owned(), documents: Documents::new(cells) }
     }
 
-    /// The state. One that cannot be read counts as empty, and is written again.
+    /// The state. A state that cannot be read counts as empty, and is written again.
     pub async fn read(&self) -> Result<LimitState> {
         Ok(self.stored().await?.value.unwrap_or_default())
     }

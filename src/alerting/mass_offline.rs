@@ -1,8 +1,9 @@
 //! Notifies operators when the mass-offline breaker trips, and once more when it is released.
 //!
 //! The owner of the first partition does it; it also releases the breaker when units are back or its time is over.
-//! Other instances do the same from [`OTHERS_AFTER`] on, because the owner may be slow, or there may be none. The message joins a group of its own and is named by the moment of the trip, so all of them write one. The
-//! stored trip says whether operators were notified, also after a restart.
+//! Other instances do the same from [`OTHERS_AFTER`] on, because the owner may be slow, or there may be none. The
+//! message joins a group of its own and is named by the moment of the trip, so all of them write one. The stored trip
+//! says whether operators were notified, also after a restart.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::routing::{Destination, Destinations};
 use crate::store::{Capacity, GroupStore, HearingStore, Join, OutboxEvent, Result};
 use crate::telemetry::{Loop, Telemetry};
 
-/// The name of the loop among those that fail.
+/// The name of the loop in the reports of failures.
 const NAME: &str = "mass-offline breaker";
 
 /// The partition whose owner notifies.

@@ -239,7 +239,7 @@ impl<'a> RecordData<'a> {
 /// A blind interval for a receiver.
 #[derive(Serialize)]
 pub struct BlindInterval {
-    /// The same while it lasts and when it is over.
+    /// Identifies the interval, while it lasts and when it is over.
     id: String,
     from: Timestamp,
     /// Null while it lasts, and so is its length.

@@ -113,7 +113,7 @@ use timers::TimerFiring;
 pub const LEASE: Duration = lease::LENGTH;
 /// The longest sleep of a loop: with every hint lost, everything still happens.
 const TICK: Duration = Duration::from_secs(1);
-/// The same beside other instances: their joins and seals in partitions of this one come without a hint.
+/// The longest sleep beside other instances: their joins and seals in partitions of this one come without a hint.
 const TICK_BESIDE_OTHERS: Duration = Duration::from_millis(200);
 /// The shortest wait for something that should be due and is not: no loop spins.
 const MIN_WAIT: Duration = Duration::from_millis(20);

@@ -27,15 +27,15 @@ fn for_recipient(delivery: &Delivery, recipient: &str) -> Delivery {
         id: format!("{}{MARK}{hash}.{}", delivery.notification(), delivery.receiver),
         group: Group { key: lane(recipient), labels: delivery.group.labels.clone() },
         of_group: Some(delivery.group_key().to_owned()),
-        // As the others got it.
+        // As the other recipients got the message.
         situation: GroupContext { is_judged: true, ..delivery.situation.clone() },
         attempt: 0,
         ..delivery.clone()
     }
 }
 
-/// The same for each of these recipients. A reminder is not put off: the next one is as good, and a full mailbox would
-/// be flooded when it has room.
+/// A delivery of the message to each recipient alone. A reminder is not put off: the next reminder is as good, and a
+/// full mailbox would be flooded when it has room.
 pub(super) fn for_recipients(delivery: &Delivery, recipients: &[&Address]) -> Vec<Delivery> {
     let recipients = if delivery.reminder { &[] } else { recipients };
     recipients.iter().map(|recipient| for_recipient(delivery, recipient.as_ref())).collect()

@@ -1,14 +1,14 @@
 //! Tells receivers again of open records: Alertmanager forgets alerts that are not repeated.
 //!
 //! One instance does it, the owner of the first partition. A round reads up to [`MAX_PAGES`] of the open records,
-//! newest first. In a larger storm a pass over all of them takes several rounds; meanwhile those of the last pass that
-//! are still open are sent. It keeps those whose routes name the receiver and whose wait is over: the receiver was
-//! notified of them, or is about to be. A record that alert silences have covered since it was detected is not among
-//! them, nor is one that was inhibited, held by the mass-offline breaker, or muted by its route, before its wait was
-//! over. A unit that flaps is sent as its episode.
+//! newest first. In a larger storm a pass over all of them takes several rounds; meanwhile the records of the last pass
+//! that are still open are sent. A round keeps the records whose routes name the receiver and whose wait is over: the
+//! receiver was notified of them, or is about to be. A record that alert silences have covered since it was detected is
+//! left out, and so is a record that was inhibited, held by the mass-offline breaker, or muted by its route, before its
+//! wait was over. A unit that flaps is sent as its episode.
 //!
 //! A receiver of an escalation, or a fallback, is notified of silences whose routes do not name it. The groups of these
-//! records are read to see of which: one read for each page, and none for other receivers.
+//! records are read to see of which: one read for each page, and no read for other receivers.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -218,7 +218,7 @@ impl Resend {
         })
     }
 
-    /// Of these records, in their order, those of which the receiver was notified, or is about to be.
+    /// The records of which the receiver was notified, or is about to be; in their order.
     async fn known_of(&self, records: Vec<OfflineRecord>, held: &HoldReasons) -> Result<Vec<OfflineRecord>> {
         let mut is_known: Vec<bool> = records.iter().map(|record| self.is_known(record, held)).collect();
         if self.is_notified_after_others {

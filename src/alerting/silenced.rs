@@ -2,17 +2,18 @@
 //!
 //! A covered record leaves the outbox without a group. It stays open, and an open record can join at any time: joining
 //! is idempotent, also after its notification was sent. So no list of covered records is kept. When an alert silence
-//! has ended, the open records that it matches join, unless another one covers them; those that have joined before
-//! change nothing. If a unit is back by then, its return has joined alone, and receivers are notified of neither.
+//! has ended, the open records that it matches join, unless another alert silence covers them; a record that has joined
+//! before changes nothing. If a unit is back by then, its return has joined alone, and receivers are notified of
+//! neither.
 //!
 //! A return is not held back: receivers that were notified of a silence are notified of its end.
 //!
 //! # Why no record is missed
-//! The dispatcher leaves a record out only by alert silences that it read after the outbox; for the others a copy of the
-//! last second suffices. This loop reads the alert silences and then the open records. An alert silence that is over for
-//! this loop was active when the dispatcher of any instance read it, so the record was open by then, and is found here.
-//! After a start, and when partitions get another owner, every alert silence that is over counts as one that has just
-//! ended.
+//! The dispatcher leaves a record out only by alert silences that it read after the outbox; for the others a copy of
+//! the last second suffices. This loop reads the alert silences and then the open records. An alert silence that is
+//! over for this loop was active when the dispatcher of any instance read it, so the record was open by then, and is
+//! found here. After a start, and when partitions get another owner, every alert silence that is over counts as one
+//! that has just ended.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use crate::routing::{AlertSilence, AlertSilences, Destinations, Routes, SilenceI
 use crate::store::{Capacity, GroupStore, Join, OpenPages, OutboxEvent, Queries, Result, partition_of};
 use crate::telemetry::{Loop, Telemetry};
 
-/// The name of the loop among those that fail.
+/// The name of the loop in the reports of failures.
 const NAME: &str = "ended silences";
 
 /// Whether an event joins no group for now.

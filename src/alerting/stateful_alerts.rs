@@ -38,7 +38,7 @@ const AT_ONCE: usize = 32;
 #[derive(Default)]
 pub(super) struct StatefulReceivers {
     pub all: HashSet<String>,
-    /// Those of them that are told of acknowledgements, and have one alert for an incident.
+    /// The stateful receivers that are told of acknowledgements, and have one alert for an incident.
     pub pagers: HashSet<String>,
 }
 
@@ -159,7 +159,7 @@ impl StatefulAlerts {
         self.queue(&closing.collect::<Vec<_>>()).await.map(|_| ())
     }
 
-    /// The groups of these records in which receivers were notified of them.
+    /// The groups of records in which receivers were notified of them.
     async fn kept<'a>(&self, records: &'a [OfflineRecord]) -> Result<Vec<UnitAlert<'a>>> {
         if records.is_empty() {
             return Ok(Vec::new());

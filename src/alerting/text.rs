@@ -24,7 +24,7 @@ pub fn short(text: &str, most: usize) -> String {
     cut(&plain(text), most)
 }
 
-/// The text, at most `most` characters long. One that is cut ends with `…`, which counts.
+/// The text, at most `most` characters long. A text that is cut ends with `…`, which counts.
 pub fn cut(text: &str, most: usize) -> String {
     if text.chars().nth(most).is_none() {
         return text.to_owned();

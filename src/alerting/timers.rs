@@ -111,7 +111,8 @@ impl TimerFiring {
         Ok(wait)
     }
 
-    /// `turn` says which partition comes first of those that have many.
+    /// Fires due timers and answers the wait until the next step. `turn` rotates the partitions, so that a partition
+    /// with many due timers is not always first.
     async fn fire_due(&self, own: &[u16], turn: usize, classes: &TimerClasses) -> Result<Duration> {
         let longest = tick(&self.ownership);
         let Some(first) = self.engine.first_timer(own).await? else { return Ok(longest) };
@@ -126,9 +127,9 @@ impl TimerFiring {
         Ok(if fired > 0 { Duration::ZERO } else { MIN_WAIT })
     }
 
-    /// How many timers are fired in one step: as many as a receiver has free slots for, because a delivery that finds
-    /// none is queued in the engine and leased later, which costs as much again. Waits for a moment while no receiver
-    /// has any; then a whole step is fired, for the receivers may be away.
+    /// How many timers are fired in one step: as many as a receiver has free slots for, because a delivery without a
+    /// slot is queued in the engine and leased later, which costs as much again. Waits for a moment while no receiver
+    /// has a free slot; then a whole step is fired, because the receivers may be away.
     async fn room(&self, classes: &TimerClasses) -> usize {
         let names: BTreeSet<&String> = classes.values().flat_map(|class| &class.receivers).collect();
         let buffers: Vec<_> = names.into_iter().filter_map(|name| self.buffers.get(name).cloned()).collect();
@@ -176,7 +177,7 @@ impl TimerFiring {
         Ok(fired.timers.len())
     }
 
-    /// Reserves free slots of the receivers of these timers. Other deliveries wait in the engine.
+    /// Reserves free slots of the receivers of the due timers. Deliveries without a slot wait in the engine.
     fn reserve(&self, due: &[Timer], classes: &TimerClasses) -> BTreeMap<String, Option<Slots>> {
         let mut wanted: BTreeMap<&String, usize> = BTreeMap::new();
         for class in due.iter().filter_map(|timer| classes.get(&timer.timer_type)) {
@@ -190,7 +191,7 @@ impl TimerFiring {
         slots.collect()
     }
 
-    /// Counts timers, forgets those that are not kept any more, and gives up only attempts without an outcome.
+    /// Counts timers, forgets timers that are not kept any more, and gives up only attempts without an outcome.
     async fn tidy(&self, own: &[u16]) -> Result<()> {
         let now: Timestamp = self.clock.now();
         let waiting = self.engine.count_timers(own).await?;

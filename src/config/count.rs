@@ -9,7 +9,7 @@ const AUTO: &str = "auto";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// It follows from other options.
+    /// The count follows from other options.
     Auto,
     Exactly(u16),
 }

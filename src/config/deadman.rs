@@ -30,7 +30,7 @@ pub(super) fn deadman(deadman: &file::Deadman, base: &Path, problems: &mut Probl
     };
     let url = text.parse::<Url>().ok().filter(|url| matches!(url.scheme(), "http" | "https"));
     if url.is_none() {
-        // It may be a secret.
+        // The error does not show the address, which may be a secret.
         problems.error(option, "is not an address of a check; write https://host/path");
     }
     Some(Config { url: url?, every, timeout: TIMEOUT })

@@ -216,8 +216,8 @@ const GUESSED: [&str; 24] = [
     "qwerty",
 ];
 
-/// The short text of which this is the digest; a text of which only the digest is known cannot be measured, but the
-/// shortest ones and those that are guessed first can be tried. `echo` adds a line break to what it is given.
+/// The short text that has this digest. The length of a text cannot be told from its digest, but the shortest texts and
+/// the most likely ones can be tried. `echo` adds a line break to its text.
 fn short_text_of(digest: [u8; 32]) -> Option<String> {
     let one = (b' '..=b'~').map(|byte| char::from(byte).to_string());
     let words = GUESSED.iter().map(|word| (*word).to_owned());

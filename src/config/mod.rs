@@ -7,7 +7,7 @@
 //!
 //! Without a file every option has its default, and Rollcall serves a fleet on one machine.
 //!
-//! It never connects to anything: `rollcall check` does. It reads secrets from their files,
+//! This module never connects to anything: `rollcall check` does. It reads secrets from their files,
 //! whose paths are relative to the configuration file, and never shows them.
 
 use std::fmt;
@@ -71,7 +71,7 @@ use shown::Written;
 /// The name in errors of a configuration without a file.
 const DEFAULT_FILE: &str = "rollcall.toml";
 
-/// The file that is read by default: the first of these that exists.
+/// The files that are tried by default: the first that exists is read.
 pub const DEFAULT_FILES: [&str; 2] = [DEFAULT_FILE, "/etc/rollcall/rollcall.toml"];
 
 /// A configuration that is valid.
@@ -80,7 +80,7 @@ pub struct Config {
     /// The file that it comes from; `None`: every option has its default or comes from the
     /// environment.
     pub source: Option<PathBuf>,
-    /// The name of this instance among those that serve the fleet.
+    /// The name of this instance among the instances that serve the fleet.
     pub instance: String,
     pub engine: EngineConfig,
     /// The broker within the process, if it is configured.
@@ -110,7 +110,7 @@ pub struct Config {
     pub log: LogConfig,
     /// Digests of the sections of the file and the environment, to be compared with those of a reload.
     pub sections: Sections,
-    /// The same as pages show it.
+    /// The configuration as pages show it.
     pub shown: ShownConfiguration,
     /// Values that are valid and probably not intended.
     pub warnings: Vec<Problem>,

@@ -11,7 +11,7 @@ const AUTO: &str = "auto";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Period {
-    /// It follows from other options.
+    /// The period follows from other options.
     Auto,
     Every(Span),
 }

@@ -126,7 +126,7 @@ pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
     format!("{name}:{number}:{column}: {what}\n{gutter} |\n{number} | {shown}\n{gutter} | {indent}{carets}")
 }
 
-/// The same without a line: the text that the parser read is not the one that the operator wrote.
+/// The text of an error without its line: the text that the parser read is not the text that the operator wrote.
 pub(super) fn without_line(name: &str, error: &toml::de::Error) -> String {
     format!("{name}: {}", rephrase(&without_value(error.message())))
 }

@@ -95,7 +95,7 @@ fn names(file: &File, route: &alerting::Route, problems: &mut Problems) {
     let routed = route.named_receivers();
     for (at, name) in names.iter().enumerate() {
         let path = format!("receiver[{at}].name");
-        // The same pattern as a kind, and for the same reason: it becomes part of keys and ids.
+        // A name has the pattern of a kind, for the same reason: it becomes part of keys and ids.
         if name.parse::<Kind>().is_err() {
             problems.error(path, "a receiver's name is 1 to 32 of the characters a-z, 0-9, _ and -");
         } else if names[..at].contains(name) {

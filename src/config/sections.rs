@@ -1,4 +1,4 @@
-//! The sections of a configuration, to find those that differ from another one.
+//! The sections of a configuration, to find the sections that differ from another configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,9 +26,9 @@ const SHARED: [&str; 8] = ["breaker", "inhibit", "kind", "receiver", "route", "t
 /// Digests of the sections, because sections hold secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sections {
-    /// Of each, without the options of kinds that a reload replaces.
+    /// The digest of each section, without the options of kinds that a reload replaces.
     each: BTreeMap<String, Vec<u8>>,
-    /// Of those that all instances share, with all options.
+    /// The digest of the sections that all instances share, with all options.
     shared: Vec<u8>,
 }
 
@@ -61,7 +61,7 @@ impl Sections {
     }
 }
 
-/// 48 bits of the SHA-256 of these bytes: instances exchange it among counts.
+/// 48 bits of the SHA-256 of `bytes`: instances exchange this digest among counts.
 pub(super) fn short_digest(bytes: &[u8]) -> u64 {
     digest(&SHA256, bytes).as_ref()[..6].iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

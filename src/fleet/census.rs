@@ -239,8 +239,8 @@ impl Census {
         }
     }
 
-    /// Compares the client id with those of the other instances. One that was killed and started again finds its own for
-    /// a moment.
+    /// Compares the client id with the ids of the other instances. An instance that was killed and started again finds
+    /// its own id for a moment.
     fn compare_clients(&self, others: &[Counts]) {
         let own = self.client.load(Ordering::SeqCst);
         let is_own = |counts: &Counts| counts.get(CLIENT).is_some_and(|count| count.units == own);

@@ -17,10 +17,10 @@ pub type Contents<T> = BTreeMap<<T as Content>::Name, T>;
 
 /// A change of a table.
 pub struct Changed<T: Content> {
-    /// New documents, and those that are changed.
+    /// New and changed documents.
     pub write: Contents<T>,
     pub forget: Vec<T::Name>,
-    /// What else is written with it.
+    /// Other cells that are written in the same step.
     pub with: Option<ChangeSet>,
 }
 
@@ -57,7 +57,7 @@ impl<T: Content, V> Collection<T, V> {
     /// meanwhile. `None`: there is nothing to change.
     ///
     /// # Errors
-    /// Those of `decide`; `Unavailable` if others change the table all the time.
+    /// The errors of `decide`; `Unavailable` if others change the table all the time.
     pub async fn change<E: From<EngineError>>(
         &self,
         mut decide: impl FnMut(&V) -> std::result::Result<Option<Changed<T>>, E>,

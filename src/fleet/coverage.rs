@@ -40,7 +40,7 @@ const COMPARED: usize = 16;
 /// The numbers of units that silences cover.
 pub type Covered = HashMap<SilenceId, u64>;
 
-/// A silence, and a digest of its matchers: one that is to come keeps its id when they are changed.
+/// A silence, and a digest of its matchers: a pending silence keeps its id when its matchers are changed.
 type Key = (SilenceId, u64);
 
 /// The numbers as they are known to this instance.
@@ -78,7 +78,7 @@ impl Coverage {
         Coverage { silences, known: Mutex::default(), turn: tokio::sync::Mutex::default() }
     }
 
-    /// How many units of these partitions a silence covers; `None`: they were not all counted yet.
+    /// How many units of some partitions a silence covers; `None`: not all of the partitions were counted yet.
     pub fn of_partitions(&self, silence: &AlertSilence, partitions: &[u16]) -> Option<u64> {
         let (known, key) = (self.known(), key(silence));
         partitions.iter().map(|partition| known.walked.get(partition)?.get(&key).copied()).sum()
@@ -89,8 +89,8 @@ impl Coverage {
         self.known().made.get(&key(silence)).copied()
     }
 
-    /// Counts the units of the whole fleet that a silence covers which was just made. `None`: that takes too long, or the
-    /// store does not answer; the walk counts them later.
+    /// Counts the units of the whole fleet that a silence covers which was just made. `None`: that takes too long, or
+    /// the store does not answer; the walk counts them later.
     pub async fn count(&self, queries: Arc<dyn Queries>, made: SilenceId) -> Option<u64> {
         let counted = async {
             let _turn = self.turn.lock().await;

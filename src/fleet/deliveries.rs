@@ -1,4 +1,4 @@
-//! Deliveries as operators see and change them: those that wait, dead letters, delivered ones, and how each attempt
+//! Deliveries as operators see and change them: waiting ones, dead letters, delivered ones, and how each attempt
 //! went; delivering again, and removing dead letters.
 //!
 //! A list has three parts, one after the other: notifications that wait, dead letters, and delivered notifications of
@@ -7,8 +7,8 @@
 //! # What can be delivered again
 //! A dead letter holds its notification. A delivered one is made again from its offline records or its timer, as it was
 //! sealed, as long as the engine has them and the record of attempts has it. Both keep their ids, so a receiver knows
-//! the repetition. A timer that is delivered at most once is never delivered again. Behind a dead letter come the returns
-//! of its silences that are over, see `returns.rs`.
+//! the repetition. A timer that is delivered at most once is never delivered again. Behind a dead letter come the
+//! returns of its silences that are over, see `returns.rs`.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;

@@ -98,7 +98,7 @@ impl Flapping {
         Err(EngineError::Unavailable(why))
     }
 
-    /// Those of these units that flap, each with its episode.
+    /// The units that flap among `units`, each with its episode.
     pub async fn lasting<'a>(
         &self,
         units: impl Iterator<Item = &'a Unit>,
@@ -108,7 +108,7 @@ impl Flapping {
         Ok(episodes.filter_map(|one| Some((one.name, one.value?.0))).collect())
     }
 
-    /// All units of these partitions that flap, each with its episode.
+    /// All units of some partitions that flap, each with its episode.
     pub async fn all_lasting(&self, partitions: &[u16]) -> Result<HashMap<Unit, OfflineRecord>> {
         if !self.is_configured() {
             return Ok(HashMap::new());
@@ -117,7 +117,7 @@ impl Flapping {
         Ok(episodes.map(|(unit, episode)| (unit, episode.0)).collect())
     }
 
-    /// Counts the units of these partitions that flap.
+    /// Counts the units that flap in some partitions.
     pub async fn count(&self, partitions: &[u16]) -> Result<()> {
         let mut counts: HashMap<Kind, i64> = self.rules.keys().map(|kind| (kind.clone(), 0)).collect();
         for unit in self.all_lasting(partitions).await?.into_keys() {
@@ -128,12 +128,12 @@ impl Flapping {
         Ok(())
     }
 
-    /// Up to `limit` units of these partitions that are to be looked at by now.
+    /// Up to `limit` units of some partitions that are due for a check.
     pub async fn due(&self, partitions: &[u16], now: Timestamp, limit: usize) -> Result<Vec<StoredFlaps>> {
         self.documents.due(Index::FlapChecks, partitions, now, limit).await
     }
 
-    /// When the next unit of these partitions is to be looked at.
+    /// When the next unit of some partitions is due for a check.
     pub async fn first(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
         self.documents.first(Index::FlapChecks, partitions).await
     }

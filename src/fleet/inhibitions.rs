@@ -20,7 +20,7 @@ use crate::routing::{Inhibition, Inhibitors, replaces};
 use crate::store::{Cells, Content, Documents, EngineError, OpenPages, Queries, Result, Table};
 use crate::telemetry::Telemetry;
 
-/// The most sources that are kept. Those that are offline and beyond inhibit nothing, which is logged.
+/// The most sources that are kept. Offline sources beyond this number inhibit nothing, which is logged.
 const MAX_SOURCES: usize = 10_000;
 
 /// How many records are read at once.

@@ -1,17 +1,17 @@
 //! The mass-offline breaker as this instance knows it. The rule is `presence/mass_offline.rs`.
 //!
 //! The last trip is stored, and every instance reads it before it notifies. An instance that finds a mass of silences
-//! writes a trip, if the last one is still the one that it knows; so there is one trip, whatever the number of
-//! instances, and it survives a restart. Units are counted in the engine, over all partitions.
+//! writes a trip, if no other instance has written one since it read the last; so there is one trip, whatever the
+//! number of instances, and it survives a restart. Units are counted in the engine, over all partitions.
 //!
 //! # When it is judged
 //! Whenever records enter their groups: each record does, and was written before that. So the record that completes a
 //! mass is counted before receivers are notified of it, or of records that wait with it.
 //!
 //! # Which units count
-//! Not those that an alert silence covers, and not those that are not known for longer than the window. The newest
-//! records and the facts of their units say which these are. The fleet is counted now and as it was when the window
-//! began, and the smaller number counts; an instance that has just started knows the first alone.
+//! Units that an alert silence covers do not count, nor do units that are not known for longer than the window. The
+//! newest records and the facts of their units say which units count. The fleet is counted now and as it was when the
+//! window began, and the smaller number counts; an instance that has just started knows only the number of now.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,8 +34,8 @@ const TRIP: &str = "trip";
 /// How many of the newest records stand for all that were detected.
 const NEWEST: usize = 1000;
 
-/// How many pages of open records are read to count a mass, and to see whether it is over. Of a larger mass the part of
-/// the units that count is that of these.
+/// How many pages of open records are read to count a mass, and to see whether it is over. In a larger mass the same
+/// share of the units is taken to count as in these pages.
 const PAGES: usize = 10;
 const PAGES_OF_RELEASE: usize = 1;
 
@@ -107,7 +107,7 @@ impl MassBreaker {
         sizes.iter().find(|(at, _)| *at >= moment).map(|(_, units)| *units)
     }
 
-    /// The last trip, also one that is over.
+    /// The last trip, also if it is over.
     pub async fn last(&self) -> Result<Option<Trip>> {
         Ok(self.stored().await?.value)
     }
@@ -120,7 +120,7 @@ impl MassBreaker {
         }
     }
 
-    /// The same, after it has looked for a mass of silences.
+    /// Looks for a mass of silences, then answers the trip that holds notifications now.
     pub async fn judge(&self, now: Timestamp) -> Result<Option<Trip>> {
         let Some(rule) = &self.rule else { return Ok(None) };
         let last = self.stored().await?;
@@ -281,7 +281,7 @@ impl MassBreaker {
         Ok(self.documents.write(&[set]).await? == [true])
     }
 
-    /// The last trip as it is stored. One that cannot be read holds nothing.
+    /// The last trip as it is stored. A trip that cannot be read holds nothing.
     async fn stored(&self) -> Result<Document<Trip>> {
         let stored: Document<Trip> = self.documents.one(&TRIP.to_owned()).await?;
         let held = stored.value.as_ref().filter(|trip| trip.is_held());

@@ -108,7 +108,7 @@ impl Mirror {
         Mirror { kinds, rules, numbers, hasher, tables, unit_counts, was_ever_filled: AtomicBool::new(false) }
     }
 
-    /// The same mirror, which also holds the values of these labels. Call it while the mirror is empty.
+    /// Lets the mirror also hold the values of `labels`. Call it while the mirror is empty.
     pub fn with_labels(mut self, labels: &[String]) -> Mirror {
         for table in &mut self.tables {
             let table = table.get_mut().expect("nothing panics under this lock");

@@ -80,8 +80,8 @@ impl ReceiverHealths {
         }
     }
 
-    /// Writes the outcomes since the last write. The next write has those that were not written: after an error, or
-    /// because other instances wrote about the same receiver all the time.
+    /// Writes the outcomes since the last write. Outcomes that were not written, after an error or because other
+    /// instances wrote about the same receiver all the time, are part of the next write.
     pub async fn write(&self) -> Result<()> {
         let mut seen = std::mem::take(&mut *self.lock());
         let mut written = Ok(());
@@ -102,7 +102,7 @@ impl ReceiverHealths {
         written
     }
 
-    /// Writes outcomes, and takes those that are written out of `seen`.
+    /// Writes outcomes, and removes the written ones from `seen`.
     async fn write_some(&self, seen: &mut BTreeMap<String, ReceiverHealth>) -> Result<()> {
         let names: Vec<String> = seen.keys().cloned().collect();
         let stored = self.documents.read::<ReceiverHealth>(&names).await?;
@@ -126,7 +126,7 @@ impl ReceiverHealths {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReceiverLine {
     pub name: String,
-    /// Such as `webhook`; `null` for one that is not configured.
+    /// Such as `webhook`; `null` for a receiver that is not configured.
     pub r#type: Option<&'static str>,
     /// How many groups wait for a delivery.
     pub waiting: u64,

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use super::Rules;
 use crate::presence::{Kind, KindRules};
 
-/// The rules of every configured kind, shared by those that decide by them.
+/// The rules of every configured kind, shared by the code that decides by them.
 #[derive(Clone)]
 pub struct SharedRules(Arc<ArcSwap<RulesVersion>>);
 

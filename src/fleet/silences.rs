@@ -49,7 +49,7 @@ impl Silences {
         Silences { documents, known }
     }
 
-    /// All alert silences that are stored now, also those that are over.
+    /// All alert silences that are stored now, also expired ones.
     pub async fn current(&self) -> Result<Arc<AlertSilences>, EngineError> {
         self.known.current().await
     }
@@ -62,8 +62,8 @@ impl Silences {
         }
     }
 
-    /// Adds an alert silence or, with an id, changes one. Answers the id of the one that is in force. `by`: the author,
-    /// for the audit.
+    /// Adds an alert silence or, with an id, changes one. Answers the id of the alert silence that is in force. `by`:
+    /// the author, for the audit.
     pub async fn put(
         &self,
         id: Option<SilenceId>,
@@ -151,7 +151,7 @@ impl Silences {
     }
 }
 
-/// Those that ended long ago, and are not written now.
+/// The alert silences that ended long ago, and are not written now.
 fn forgotten(stored: &[AlertSilence], write: &[AlertSilence], now: Timestamp) -> Vec<SilenceId> {
     let is_written = |id: SilenceId| write.iter().any(|one| one.id == id);
     let old = stored.iter().filter(|silence| silence.is_forgotten(now) && !is_written(silence.id));

@@ -23,7 +23,7 @@ const FULL_FOR: Duration = Duration::from_secs(60);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StrangerReason {
-    /// It is not registered, and its kind has a closed registry.
+    /// The unit is not registered, and its kind has a closed registry.
     Unregistered,
     /// An operator has removed it.
     Removed,

@@ -107,7 +107,7 @@ impl Timers {
         self.rules.store(Arc::new(rules));
     }
 
-    /// Registers timers, or changes those that wait. Answers in order; of an id that is there twice the last counts.
+    /// Registers timers, or changes waiting ones. Answers in order; of an id that is there twice the last counts.
     /// Safe to repeat.
     pub async fn register(&self, wanted: &[TimerRequest], now: Timestamp) -> Result<Vec<Answer>> {
         let rules = self.rules();
@@ -167,7 +167,7 @@ impl Timers {
         beyond
     }
 
-    /// Refuses the timers for which there is no room, but those that only change a timer that waits.
+    /// Refuses the timers for which there is no room, except requests that only change a waiting timer.
     async fn refuse_beyond(
         &self,
         wanted: &[TimerRequest],
@@ -188,7 +188,7 @@ impl Timers {
         Ok(())
     }
 
-    /// Writes the timers that have no answer yet, in order: a call for each run of those that must be new, or need not.
+    /// Writes the timers that have no answer yet, in order: a call for each run of timers with the same `only_new`.
     async fn write(
         &self,
         wanted: &[TimerRequest],
@@ -302,7 +302,7 @@ impl Timers {
 /// A call of the store about several timers.
 type Ask<'a, 'b, T, A> = dyn Fn(&'a [T]) -> BoxFuture<'a, Result<Vec<A>>> + Send + Sync + 'b;
 
-/// Asks the store about several timers. A stored one that cannot be read keeps no other from its answer.
+/// Asks the store about several timers. If a stored timer cannot be read, the others are answered anyway.
 async fn each<'a, T: Sync, A>(
     all: &'a [T],
     ask: &Ask<'a, '_, T, A>,

@@ -25,7 +25,7 @@ pub struct Following<T> {
     pub items: Vec<T>,
     /// The position after them: where to go on.
     pub end: u64,
-    /// Items between the position and the first of these are gone.
+    /// Items between the position and the first of `items` are gone.
     pub is_cut: bool,
 }
 

@@ -1,6 +1,6 @@
 //! The walk: slow, repeated rounds over every unit of this instance's partitions.
 //!
-//! A new partition of this instance is read as fast as the engine answers; one that it loses is dropped. From then on
+//! A new partition of this instance is read as fast as the engine answers; a partition that it loses is dropped. Then
 //! rounds keep the mirror true, each spread evenly over a period, which is longer for a large fleet (`walk/pace.rs`):
 //! - of most partitions a round compares expiry keys only, which is a tenth of the work and brings the heartbeats
 //!   that other instances recorded; without other instances there is nothing to bring. A present unit without a key
@@ -120,7 +120,7 @@ pub struct Walk {
     pub coverage: Arc<Coverage>,
 }
 
-/// The state that two tasks share: the one that fills the mirror, and the one that compares it in rounds.
+/// The state that two tasks share: one fills the mirror, the other compares it in rounds.
 #[derive(Default)]
 struct Filled {
     /// Notified when every partition is filled.

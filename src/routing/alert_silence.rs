@@ -3,7 +3,7 @@
 //!
 //! An alert silence has matchers, all of which must match, a begin and an end. It is pending before its begin, active
 //! until its end, then expired; all of that follows from the time, so no step has to happen at the begin or at the end.
-//! It is kept for five days after its end. Every change is decided here, from the alert silence as it is stored.
+//! An alert silence is kept for five days after its end. Every change is decided here, from the stored alert silence.
 //!
 //! # Why it is not called a silence
 //! The silence of a unit is the time without heartbeats. A silence of an operator is an alert silence in the code,
@@ -163,8 +163,8 @@ impl AlertSilence {
     }
 }
 
-/// Alert silences in the order in which they are shown: active ones, the next to end first; those to come, the next to
-/// begin first; those that are over, the last to end first.
+/// Alert silences in the order in which they are shown: active ones, the next to end first; pending ones, the next to
+/// begin first; expired ones, the last to end first.
 pub fn in_order(silences: &[AlertSilence], now: Timestamp) -> Vec<&AlertSilence> {
     let mut shown: Vec<&AlertSilence> = silences.iter().filter(|one| !one.is_forgotten(now)).collect();
     shown.sort_by_key(|silence| match silence.state(now) {
@@ -219,7 +219,7 @@ pub enum SilenceError {
     TooMany,
 }
 
-/// Whether a matcher asks for a value that may be missing. As in Alertmanager one that excludes a value does not.
+/// Whether a matcher matches a missing label. As in Alertmanager, a matcher that excludes a value does not count.
 fn is_empty(matcher: &Matcher) -> bool {
     matches!(matcher.operator(), Operator::Equal | Operator::Matches) && matcher.is_match("")
 }

@@ -1,8 +1,9 @@
 //! All alert silences of one version, found by the labels of a record.
 //!
 //! There may be thousands of alert silences, and every record is compared with them. So each one lies under one of its
-//! `=` matchers, the one that the fewest others have; only those without such a matcher are compared with every record.
-//! A record looks under each of its own labels. The answers are those of a scan of all: a generated test compares them.
+//! `=` matchers, the one that the fewest others have; only alert silences without such a matcher are compared with
+//! every record. A record looks under each of its own labels. A scan of all gives the same answers: a generated test
+//! compares them.
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -18,13 +19,13 @@ const OF_EVERY_RECORD: [&str; 5] = ["kind", "unit", "cause", "state", ALERT_NAME
 /// Places in a list of alert silences.
 type Places = Vec<usize>;
 
-/// Alert silences, also those that are over.
+/// Alert silences, also expired ones.
 #[derive(Clone, Debug, Default)]
 pub struct AlertSilences {
     all: Vec<AlertSilence>,
     /// By the name and the value of an `=` matcher.
     by_label: HashMap<String, HashMap<String, Places>>,
-    /// Those without such a matcher.
+    /// The alert silences without an `=` matcher.
     rest: Places,
 }
 
@@ -56,7 +57,7 @@ impl From<Vec<AlertSilence>> for AlertSilences {
     }
 }
 
-/// The labels that a record has to have. One that is empty may as well be missing.
+/// The labels that a record has to have. An empty value is left out, because a record may lack that label.
 fn equalities(silence: &AlertSilence) -> impl Iterator<Item = (&str, &str)> {
     let is_equality =
         |matcher: &&Matcher| matcher.operator() == Operator::Equal && !matcher.value().is_empty();
@@ -64,7 +65,7 @@ fn equalities(silence: &AlertSilence) -> impl Iterator<Item = (&str, &str)> {
 }
 
 impl AlertSilences {
-    /// Those whose matchers match the record, also those that are over or to come; in no order.
+    /// The alert silences whose matchers match the record, also expired and future ones; in no order.
     pub fn matching<'a>(&'a self, record: &'a OfflineRecord) -> impl Iterator<Item = &'a AlertSilence> {
         let own = record.labels.keys().map(String::as_str).filter(|name| !OF_EVERY_RECORD.contains(name));
         let found = OF_EVERY_RECORD
@@ -77,7 +78,7 @@ impl AlertSilences {
             .filter(move |silence| silence.matchers.iter().all(|matcher| is_match(matcher, record)))
     }
 
-    /// Those that hold back notifications of the record now.
+    /// The alert silences that hold back notifications of the record now.
     pub fn covering<'a>(
         &'a self,
         record: &'a OfflineRecord,

@@ -53,7 +53,7 @@ impl Destination {
         Destination { pace: Pace { looks_after: again.first(), ..self.pace }, again, ..self }
     }
 
-    /// Those that may be notified again of a silence: its receivers, then those of the escalations, none twice.
+    /// The receivers that may be notified again of a silence: its own, then those of the escalations, each once.
     pub fn notified_again(&self) -> Vec<&String> {
         let mut all: Vec<&String> = self.receivers.iter().collect();
         for name in self.again.escalate.iter().flat_map(|step| &step.receivers) {
@@ -185,7 +185,7 @@ impl Destinations {
         Destinations { hold, ..self }
     }
 
-    /// With the kinds whose units are archived, and after how long. Receivers are reminded of none of these.
+    /// With the kinds whose units are archived, and after how long. Receivers are not reminded of archived units.
     pub fn with_archive(self, archive: BTreeMap<Kind, Duration>) -> Destinations {
         Destinations { archive: Arc::new(archive), ..self }
     }
@@ -195,8 +195,8 @@ impl Destinations {
         Destinations { inhibitors, ..self }
     }
 
-    /// With the alert silences of operators. A silence that waits in its group when one begins is held, like one that
-    /// is inhibited.
+    /// With the alert silences of operators. A silence that waits in its group when an alert silence begins is held,
+    /// like an inhibited silence.
     pub fn with_silences(self, silences: Arc<AlertSilences>) -> Destinations {
         Destinations { silences, ..self }
     }
@@ -218,7 +218,7 @@ impl Destinations {
         archived || self.silence_held_until(record, now).is_some()
     }
 
-    /// Whether any silence may be held; if not, an engine need not read those that it seals.
+    /// Whether any silence may be held; if not, an engine need not read the silences that it seals.
     pub fn may_hold_silences(&self, now: Timestamp) -> bool {
         !self.inhibitors.is_empty() || self.silences.iter().any(|one| one.is_active(now))
     }

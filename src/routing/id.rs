@@ -1,7 +1,7 @@
 //! The id of a route, at the begin of the keys of its groups: `hook+mail.0123456789ab`.
 //!
-//! It has the receivers, so that groups of a route that is gone are notified anyway, and a digest of the matchers
-//! of the route and of those above it.
+//! The id has the receivers, so that groups of a route that is gone are notified anyway, and a digest of the matchers
+//! of the route and of the routes above it.
 
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};

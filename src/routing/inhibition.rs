@@ -2,11 +2,11 @@
 //!
 //! A rule says which silences are sources, which are targets, and which labels must be equal. A missing label is empty,
 //! so two units that lack it are equal in it. A unit never inhibits itself, and a silence that is a source as well as a
-//! target of a rule is not inhibited by another one that is both. Blindness is neither.
+//! target of a rule is not inhibited by another silence that is both. Blindness is neither source nor target.
 //!
 //! # Why a target waits in its group
-//! A target joins its groups as usual, and its wait is prolonged: a unit that is back by then is never notified, and
-//! one that is still offline is notified once. An engine asks [`Inhibitors::held`] when a silence joins, and again
+//! A target joins its groups as usual, and its wait is prolonged: a unit that is back by then is never notified, and a
+//! unit that is still offline is notified once. An engine asks [`Inhibitors::held`] when a silence joins, and again
 //! before it seals it: a sensor may be missed seconds before its gateway. While the source is offline the answer holds
 //! for a minute at most, and then the engine asks again.
 //!
@@ -88,7 +88,7 @@ impl Inhibition {
     }
 }
 
-/// Whether a record of a unit replaces the one that is known: it is a later silence, or the end of the same one.
+/// Whether a record of a unit replaces the known record: it is a later silence, or the end of the same silence.
 pub fn replaces(record: &OfflineRecord, known: &OfflineRecord) -> bool {
     let order = |record: &OfflineRecord| (record.detected_at, record.back_at.is_some());
     order(record) > order(known)
@@ -119,7 +119,7 @@ impl Source {
         }
     }
 
-    /// Those that are offline first, then by their end.
+    /// A source that is offline is stronger than one that is back; of two that are back, the one that came back later.
     fn is_stronger(&self, other: &Source) -> bool {
         self.ended.unwrap_or(Timestamp::NEVER) > other.ended.unwrap_or(Timestamp::NEVER)
     }
@@ -149,7 +149,7 @@ impl StrongestTwo {
 #[derive(Clone, Debug, Default)]
 struct Sources {
     alone: StrongestTwo,
-    /// Those that are targets of the rule, too.
+    /// The sources that are targets of the rule, too.
     targets: StrongestTwo,
 }
 

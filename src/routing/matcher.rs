@@ -42,7 +42,7 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// One that a request asks for.
+    /// A matcher of a request.
     ///
     /// # Errors
     /// The expression does not compile, or expressions take too much memory already.
@@ -123,7 +123,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 
-/// Whether a route or a rule may compare a value of this name: a label of units, or one of those that Rollcall gives.
+/// Whether a route or a rule may compare a value of this name: a label of units, or a label that Rollcall gives.
 pub(super) fn is_matcher_name(name: &str) -> bool {
     matches!(name, "kind" | "unit" | "cause" | "state") || is_label_name(name)
 }

@@ -23,7 +23,7 @@
 //! Single silences are held by inhibition: see `inhibition.rs`.
 //!
 //! A group of a route that is gone is sealed for the receivers in its id, as far as they are configured, else for those
-//! of the root. It is repeated and escalated as by the routes with the same receivers, if all of these do so alike.
+//! of the root. It is repeated and escalated as by the routes with the same receivers, if all these routes agree.
 //! Blindness concerns no unit: it goes to the receivers of the root or, if it has none, to those of all
 //! routes.
 

@@ -1,7 +1,7 @@
 //! Which routes are muted at a moment, and until when their groups are held.
 //!
 //! Transitions of a muted route join their groups as usual, and the groups wait: they are not sealed before the mute is
-//! over. So a unit that is back by then is never notified, and one that is still offline is notified once.
+//! over. So a unit that is back by then is never notified, and a unit that is still offline is notified once.
 //!
 //! # Why a group is held for a minute at a time
 //! A mute may leave the configuration. A group that is held is looked at again after [`MAX_HOLD`], and then it is

@@ -42,7 +42,7 @@ pub fn parse_matchers(text: &str) -> Result<Vec<Matcher>, SyntaxError> {
     parse(text, of_route)
 }
 
-/// The same for alert silences and for filters of alerts, whose labels may have any name.
+/// The matchers of an alert silence or of a filter of alerts, whose labels may have any name.
 pub fn parse_label_matchers(text: &str) -> Result<Vec<Matcher>, SyntaxError> {
     parse_all_label_matchers(&[text.to_owned()]).map_err(|(_, error)| error)
 }

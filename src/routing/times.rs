@@ -198,7 +198,7 @@ impl RouteTimes {
 pub enum MuteReason<'a> {
     /// Within this time.
     In(&'a str),
-    /// None of the active times has the moment.
+    /// The moment is in no active time.
     OutsideActive,
 }
 

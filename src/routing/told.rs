@@ -1,6 +1,6 @@
 //! Which receivers were notified of a silence, and why others were not: one sentence for an operator.
 //!
-//! The cause is decided here and nowhere else, from what the store knows: [`SilenceState`]. The page of a unit, the
+//! The cause is decided only here, from what the store knows: [`SilenceState`]. The page of a unit, the
 //! command and the API show the same sentence. Of several causes the one counts that an operator has to end first: a
 //! route without a receiver never notifies one, and a group that is held waits however long `group_wait` is.
 
@@ -46,7 +46,7 @@ pub struct Holds {
 pub struct RouteState {
     /// Its place in the configuration: `route.routes[0]`.
     pub path: String,
-    /// Those of the configuration of now.
+    /// The receivers in the configuration of now.
     pub receivers: Vec<String>,
     pub stage: GroupStage,
     pub muted_until: Option<Timestamp>,
@@ -62,7 +62,7 @@ pub struct RouteState {
 /// How far a silence has come in the group of a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum GroupStage {
-    /// It has not joined the group.
+    /// The silence has not joined the group.
     #[default]
     Outside,
     Waits,

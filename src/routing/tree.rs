@@ -155,7 +155,7 @@ impl Routes {
         taken
     }
 
-    /// The same, and every route that was tried, in order.
+    /// The routes that a silence takes, and every route that was tried, in order.
     pub fn explain(&self, record: &OfflineRecord) -> (Vec<MatchedRoute<'_>>, Vec<Step<'_>>) {
         let (mut taken, mut steps) = (Vec::new(), Vec::new());
         self.root.find(record, &mut taken, &mut |step| steps.push(step));
@@ -186,8 +186,8 @@ impl Routes {
 }
 
 impl Named {
-    /// `above`: the matchers of the routes above it; `known`: how many routes have that id already. Routes with the same
-    /// receivers and matchers, also above, are told apart by their order.
+    /// `above`: the matchers of the routes above it; `known`: how many routes have that id already. Routes with the
+    /// same receivers and matchers, also above, are told apart by their order.
     fn new(mut route: Route, above: &str, path: String, known: &mut HashMap<String, usize>) -> Named {
         let matchers = route.matchers.iter().map(Matcher::to_string).collect::<Vec<_>>().join(",");
         let conditions = format!("{above}{{{matchers}}}");

@@ -1,5 +1,5 @@
-//! The certificates of the web server and of the in-process broker, which are renewed while Rollcall runs: their files are
-//! read again every few seconds, and with each reload of the configuration.
+//! The certificates of the web server and of the in-process broker, which are renewed while Rollcall runs: their files
+//! are read again every few seconds, and with each reload of the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::trust::{ServerTls, TlsError};
 /// How often the files are read.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Those of all servers that speak TLS.
+/// The certificates of all servers that speak TLS.
 #[derive(Clone)]
 pub(super) struct Certificates(pub Vec<Arc<ServerTls>>);
 

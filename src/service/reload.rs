@@ -1,10 +1,10 @@
 //! Loads the configuration again, by SIGHUP or `POST /-/reload`.
 //!
-//! Receivers and routes are replaced: new loops of alerting begin with them, and the former ones end. They go on where
-//! those were, because all that they know is in the store; to the store they are another instance. So are the classes of
-//! timers.
-//! The rules of kinds, such as their timeouts, are replaced in place: see [`crate::fleet::SharedRules`]. Certificates of
-//! servers are read again. A file with an error changes nothing.
+//! Receivers, routes and the classes of timers are replaced: new loops of alerting begin with them, and the former
+//! loops end. The new loops go on where the former ones were, because all that they know is in the store; to the store
+//! they are another instance.
+//! The rules of kinds, such as their timeouts, are replaced in place: see [`crate::fleet::SharedRules`]. Certificates
+//! of servers are read again. A file with an error changes nothing.
 //!
 //! Other options wait for a restart of the process. A reload names the sections that differ from those of the start.
 
@@ -31,7 +31,7 @@ const REPLACED: [&str; 7] = ["route", "receiver", "time", "inhibit", "breaker", 
 /// How many requests may wait.
 const WAITING: usize = 4;
 
-/// How many loops may be ending beside the one that runs.
+/// How many former loops may be ending beside the running one.
 const MAX_ENDING: usize = 4;
 
 /// Where the configuration comes from, and the requests to load it again.

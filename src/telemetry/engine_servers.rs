@@ -64,7 +64,7 @@ impl EngineServers {
         self.is_up.store(is_up, Ordering::Relaxed);
     }
 
-    /// Replaces the servers, and removes the series of those that are gone.
+    /// Replaces the servers, and removes the series of servers that are gone.
     pub fn replace(&self, gauge: &IntGaugeVec, servers: Vec<(String, ServerAnswers)>) {
         let mut before = self.lock();
         let known = before.iter().map(|(address, _)| address.as_str()).chain([UNKNOWN]);
@@ -142,7 +142,7 @@ mod tests {
         telemetry.engine_servers(vec![("one".into(), one.clone()), ("other".into(), other.clone())]);
         telemetry.engine_answered(Loop::Sweep, "");
         other.refuse();
-        // It answers what it does not refuse.
+        // The server answers commands that it does not refuse.
         other.set(true);
         telemetry.engine_failed(Loop::Sweep, "", &"other is full");
         assert_eq!(up(&telemetry), of(&[("one", true), ("other", false)]));

@@ -59,7 +59,7 @@ impl Telemetry {
         self.problems.has_any(NOT_HEARING)
     }
 
-    /// A topic filter of these kinds is configured, and was not heard so far.
+    /// Notes that a topic filter of `kinds` is configured, and was not heard so far.
     pub fn filter_configured(&self, filter: &str, kinds: &[&str]) {
         let text = format!(
             "nothing proves yet that {filter} is heard; no unit of its kinds is declared offline before"

@@ -43,12 +43,12 @@ labels! {
     /// The outcome of registering or cancelling a timer.
     TimerOutcome {
         Created => "created",
-        /// It was waiting, and has another moment or other data.
+        /// The timer was waiting, and has another moment or other data.
         Changed => "changed",
-        /// It fired at this very moment already.
+        /// The timer fired at this very moment already.
         HasFired => "has_fired",
         Cancelled => "cancelled",
-        /// It was to be cancelled, and had fired, was cancelled or never was.
+        /// The timer was to be cancelled, and had fired, was already cancelled or never existed.
         NotWaiting => "not_waiting",
         /// Refused: a field is missing or wrong.
         Bad => "bad",
@@ -112,7 +112,7 @@ labels! {
 labels! {
     /// A part of a payload that was ignored; the message still counts as a heartbeat.
     PayloadIssue {
-        /// It starts like JSON and is not JSON.
+        /// The payload starts like JSON and is not JSON.
         BrokenJson => "broken_json",
         /// `ts` is not a plausible time.
         BadTimestamp => "bad_timestamp",
@@ -132,9 +132,9 @@ labels! {
 labels! {
     /// The outcome of a value that a unit sent of itself.
     ValueOutcome {
-        /// It is in the engine, or a newer one is.
+        /// The value is in the engine, or a newer value is.
         Written => "written",
-        /// Its unit is not in the fleet.
+        /// The unit of the value is not in the fleet.
         UnknownUnit => "unknown_unit",
         /// Too many waited; the unit's next message brings it again.
         Overflow => "overflow",
@@ -171,9 +171,9 @@ labels! {
     /// The outcome of an attempt to deliver.
     DeliveryOutcome {
         Delivered => "delivered",
-        /// It is tried again.
+        /// The delivery is tried again.
         Retry => "retry",
-        /// It is given up and a dead letter.
+        /// The delivery is given up and a dead letter.
         Dead => "dead",
         /// Not attempted: all of its transitions were over.
         LeftOut => "left_out",
@@ -183,7 +183,7 @@ labels! {
 labels! {
     /// Why the web server closed or refused a connection.
     CutReason {
-        /// It was idle, and another connection needed its slot.
+        /// The connection was idle, and another connection needed its slot.
         Idle => "idle",
         /// The client did not read the answer.
         SlowReader => "slow_reader",
@@ -214,13 +214,13 @@ labels! {
         /// The fleet in it is another one than at the start.
         LostItsData => "engine_lost_its_data",
         KeysEvicted => "keys_evicted",
-        /// It would evict keys if it were full.
+        /// The engine would evict keys if it were full.
         EvictionPossible => "eviction_possible",
         /// A restart loses its data.
         PersistenceOff => "persistence_off",
         /// The disk that it writes to has little room left.
         DiskNearlyFull => "disk_nearly_full",
-        /// It does not publish expiry notifications.
+        /// The engine does not publish expiry notifications.
         NotificationsOff => "notifications_off",
         /// Its replicas do not have transitions in time.
         ReplicasLate => "replicas_late",

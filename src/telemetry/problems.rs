@@ -1,8 +1,8 @@
 //! The problems of the moment, by name, as `/readyz` shows them.
 //!
-//! One cause is one problem: while a dependency is down, the work that waits for it is shown under it, and so is what is
-//! not heard meanwhile. A loop says only for which dependency it waits; this is the one place that knows what follows
-//! from it. The log has one line when a dependency goes down, and one when it is up again.
+//! One cause is one problem: while a dependency is down, the work that waits for it is shown under it, and so is what
+//! is not heard meanwhile. A loop says only for which dependency it waits; this is the one place that knows what
+//! follows from it. The log has one line when a dependency goes down, and one when it is up again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -185,7 +185,7 @@ impl Problems {
         is_new
     }
 
-    /// Answers whether there was one that did not wait for a dependency that is down.
+    /// Clears a problem. Answers whether it existed and did not wait for a dependency that is down.
     pub(super) fn clear(&self, name: &'static str, which: &str) -> bool {
         let mut state = self.lock();
         // Asked for after every delivery: most of the time there is none.
@@ -195,7 +195,7 @@ impl Problems {
         state.clear(&(name, which.to_owned()))
     }
 
-    /// Clears the problems of that name that concern none of these.
+    /// Clears the problems of that name, except those that concern an entry of `which`.
     pub(super) fn keep(&self, name: &'static str, which: &[String]) {
         self.lock().entries.retain(|(one, known), _| *one != name || which.contains(known));
     }

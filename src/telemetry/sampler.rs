@@ -37,7 +37,7 @@ impl Sampler {
         self.sample(self.reasons.get(reason)?)
     }
 
-    /// The same for refusals of the broker.
+    /// `Some` with the number of lines suppressed since the last one, if a line about a refusal may be written.
     pub(super) fn admit_refusal(&self, what: BrokerRefusal) -> Option<i64> {
         self.sample(self.refusals.get(&what)?)
     }

@@ -58,7 +58,7 @@ impl ShortFailures {
         }
     }
 
-    /// The loop succeeded. Answers whether it was the last one that failed.
+    /// Forgets the failure of a loop that succeeded. Answers whether no loop fails any more.
     pub fn clear(&self, which: &str) -> bool {
         let mut all = self.lock();
         all.remove(which).is_some() && all.is_empty()

@@ -42,7 +42,7 @@ impl Unreadable {
         Unreadable { clock, met: Mutex::default() }
     }
 
-    /// Answers whether it is new.
+    /// Notes a value that cannot be read. Answers whether it is new.
     pub fn met(&self, what: Stored, location: &str, why: &str) -> bool {
         let last = self.clock.now();
         let mut met = self.lock();
@@ -58,7 +58,7 @@ impl Unreadable {
         has_room
     }
 
-    /// It is readable again. Answers whether it was known.
+    /// Forgets a value that is readable again. Answers whether it was known.
     pub fn repaired(&self, what: Stored, location: &str) -> bool {
         let mut met = self.lock();
         !met.is_empty() && met.remove(&(what.as_str(), shown(location))).is_some()

@@ -1,15 +1,16 @@
 //! The channel to Alertmanager: open records are alerts of its API v2.
 //!
-//! Alertmanager keeps alerts in memory and forgets those that are not sent again. So a transition is posted when it is
-//! notified. All open records, every blindness that lasts and the trip of the mass-offline breaker that holds are
+//! Alertmanager keeps alerts in memory and forgets an alert that is not sent again. So a transition is posted when it
+//! is notified. All open records, every blindness that lasts and the trip of the mass-offline breaker that holds are
 //! posted again every `resend`, by the loop in `alerting/resend.rs`. An alert is valid for four times that long;
 //! `endsAt` says until when, and a return sets it to its moment. Servers of a cluster do not tell each other of alerts:
 //! each one gets all of them. A notification has arrived when one server has taken it; the others get it with the next
 //! resend, also the end of an alert, and are named meanwhile.
 //!
 //! A server that does not answer, or that is slow, takes nothing from the others. Once one of them has taken the alerts
-//! of a notification, the rest have [`SLOW_AFTER`]. One that took longer gets only resends until it is faster: a resend
-//! waits longer for it, though not longer than until the next resend is due, or the alerts of the others would end.
+//! of a notification, the rest have [`SLOW_AFTER`]. A server that took longer gets only resends until it is faster: a
+//! resend waits longer for it, though not longer than until the next resend is due, or the alerts of the others would
+//! end.
 //!
 //! # Alerts that end between two resends
 //! A return may be notified by another instance, or while the open records are being read, and then the resend revives
@@ -49,9 +50,9 @@ mod missed;
 
 use missed::Missed;
 
-/// Below the address of a server.
+/// The path of the API below the address of a server.
 const PATH: &str = "api/v2/alerts";
-/// An alert is valid for so many resends.
+/// For how many resends an alert is valid.
 const VALID_FOR: u32 = 4;
 /// The least time for which blindness, a trip of the mass-offline breaker and a loss of data are valid. The first two
 /// are sent again like records; an instance that has just started waits for `hearing.tell_after`, or for the engine,
@@ -70,9 +71,9 @@ pub struct AlertmanagerConfig {
     pub max_alerts: usize,
 }
 
-/// A server that takes so much longer than another one is slow.
+/// A server is slow if it takes this much longer than another one.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
-/// A slow server is tried with notifications again after so many resends, at the latest.
+/// After how many resends at the latest a slow server is tried with notifications again.
 const SLOW_FOR: u32 = 3;
 
 pub struct Alertmanager {
@@ -216,7 +217,7 @@ impl Alertmanager {
         let failures: Vec<&Failure> = results.iter().filter_map(|result| result.as_ref().err()).collect();
         let refused: Vec<String> = failures.iter().map(ToString::to_string).collect();
         if failures.len() == self.servers.len() {
-            // The next attempt leaves none out.
+            // The next attempt leaves no server out.
             self.servers.iter().for_each(|server| server.slow_until.store(0, Ordering::Relaxed));
             // Alertmanager knows no receiver that wants nothing more: the server of another program answered.
             let asked = failures.iter().filter_map(|failure| match failure {
@@ -277,7 +278,7 @@ impl Alertmanager {
         Ok(())
     }
 
-    /// Without those that were closed longer ago.
+    /// The records that were closed within the last two resends; forgets older ones.
     fn closed(&self, now: Timestamp) -> MutexGuard<'_, HashMap<RecordId, Timestamp>> {
         let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
         closed.retain(|_, at| now.since(*at) < 2 * self.resend);

@@ -6,10 +6,10 @@
 //! # Refusals
 //! The mail is tried again, whether the server answers 4xx or 5xx: an operator corrects a
 //! wrong password, a missing right to relay or a wrong address, and no alert is lost by it. If the server refuses
-//! some recipients permanently, the others get the mail, and the log names those that were refused.
+//! some recipients permanently, the others get the mail, and the log names the refused recipients.
 //!
-//! If it refuses some for the moment (greylisting, a full mailbox), the others get the mail, and each of those is a
-//! delivery of its own, see `put_off.rs`. Later mails to such a recipient come behind it.
+//! If the server refuses some recipients for the moment (greylisting, a full mailbox), the others get the mail, and
+//! each deferred recipient gets a delivery of its own, see `put_off.rs`. Later mails to it wait behind that delivery.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
@@ -178,8 +178,8 @@ impl Email {
         })
     }
 
-    /// The outcome of a mail that no recipient gets. One that was put off for its recipient is not a failure of the
-    /// server, which takes the mails of others.
+    /// The outcome of a mail that no recipient gets. A mail that was put off for its only recipient is not a failure of
+    /// the server, which takes the mails of others.
     fn refused_by_all(
         &self,
         delivery: &Delivery,

@@ -25,11 +25,11 @@ use crate::alerting::text::short;
 use crate::clock::Timestamp;
 use crate::store::Delivery;
 
-/// The most bytes of its standard error that are kept, the last ones. The rest is read and dropped.
+/// How many bytes of a program's standard error are kept, from its end. The rest is read and dropped.
 const MAX_OUTPUT: usize = 64 << 10;
-/// The most characters of them that are shown.
+/// The most characters of the standard error that are shown.
 const MAX_SHOWN: usize = 200;
-/// How long the rest of its output may take after its end.
+/// How long the rest of a program's output may take after its end.
 const REST_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -97,7 +97,7 @@ impl Exec {
             tokio::pin!(talking);
             tokio::select! {
                 status = running.child.wait() => {
-                    // What it said last is still in the pipe. Another program may hold that open.
+                    // The last output of the program is still in the pipe, which another program may hold open.
                     let _ = timeout(REST_TIMEOUT, &mut talking).await;
                     status
                 }
@@ -176,7 +176,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Not after its end: then the number may be that of another group.
+        // Do not kill the group after its end: then its number may belong to another group.
         if let Some(group) = self.group.filter(|_| !self.has_ended) {
             let _ = kill_process_group(group, Signal::KILL);
         }

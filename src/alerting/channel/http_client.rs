@@ -1,7 +1,7 @@
 //! The HTTP client of receivers: connections that are used again, and addresses as requests need them.
 //!
-//! It is hyper's own, because in a storm there is a request for each unit: a client with more features adds a tenth
-//! to the work of each notification.
+//! The client is hyper's own, because in a storm there is a request for each unit: a client with more features adds a
+//! tenth to the work of each notification.
 
 use std::future::Future;
 use std::io::Error;

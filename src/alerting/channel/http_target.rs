@@ -3,7 +3,7 @@
 //! Every answer but 2xx and 410 is retried: an operator corrects a wrong address or a wrong secret within the hour, and
 //! no alert is lost by it.
 //!
-//! Redirects are not followed: a message goes to the configured server and nowhere else. Proxies from the environment
+//! Redirects are not followed: a message goes to the configured server only. Proxies from the environment
 //! are ignored. An address may hold a secret in its user, path or query (many services work that way), so errors show
 //! its origin only. An answer is shown without the secrets of its receiver.
 
@@ -32,9 +32,9 @@ use crate::trust::TlsFiles;
 
 /// The most bytes of an answer that are read.
 const MAX_ANSWER: usize = 64 << 10;
-/// The most characters of it that are shown.
+/// The most characters of an answer that are shown.
 const MAX_SHOWN: usize = 200;
-/// The same of an answer to a notification that was taken: there may be very many of them.
+/// The most characters shown of the answer to a notification that was taken: such answers may be very many.
 const MAX_SHOWN_OF_SUCCESS: usize = 80;
 /// The longest wait for the body of an answer. Its status decides.
 const BODY_TIMEOUT: Duration = Duration::from_millis(500);

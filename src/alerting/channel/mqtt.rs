@@ -24,7 +24,7 @@ use connections::{Connections, Publication};
 
 /// The topic by default: `rollcall/alerts/detector/pump-7`, or `rollcall/alerts/rollcall` for blindness.
 pub const DEFAULT_TOPIC: &str = "rollcall/alerts/{{ member.source }}";
-/// MQTT allows no longer one.
+/// The longest topic that MQTT allows, in bytes.
 const MAX_TOPIC: usize = 65_535;
 
 #[derive(Clone, Default)]
@@ -63,7 +63,7 @@ struct Transition<'a> {
 /// A timer as it is published.
 #[derive(Serialize)]
 struct PublishedTimer<'a> {
-    /// The same in every attempt.
+    /// The id of the notification, which is the same in every attempt.
     notification: &'a str,
     #[serde(flatten)]
     timer: &'a TimerMessage<'a>,

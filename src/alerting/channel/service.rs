@@ -7,8 +7,8 @@
 //!
 //! # Several requests
 //! An attempt that fails half-way goes on, with the next one, at the request that failed: a storm of a thousand alerts
-//! passes a rate limit of a hundred a minute in several attempts. After a restart it begins with the first one again;
-//! the keys make that harmless.
+//! passes a rate limit of a hundred a minute in several attempts. After a restart it begins with the first request
+//! again; the keys make that harmless.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ const MAX_BEGUN: usize = 1000;
 #[derive(Clone)]
 pub struct ServiceConfig {
     pub service: &'static Service,
-    /// The options of the service by their names, with their defaults. Those without a value are missing.
+    /// The options of the service by their names, with their defaults. Options without a value are missing.
     pub options: BTreeMap<&'static str, String>,
     /// Templates that replace title and text; empty: those of Rollcall.
     pub title: String,
@@ -171,7 +171,7 @@ impl ServiceChannel {
         }
         data["options"] = options.clone();
         let url = self.templates.render("url", &data)?;
-        // It may hold a secret.
+        // The error does not show the address, which may hold a secret.
         let url = Url::parse(&url).map_err(|_| "url: it is not an address".to_owned())?;
         let address = Address::new(&url)?;
         let mut headers = HeaderMap::new();

@@ -31,10 +31,10 @@ pub use rollcall::{body, text as body_of};
 const JSON: &str = "application/json";
 /// Headers that hold no secret.
 const PUBLIC_HEADERS: [&str; 3] = ["accept", "content-type", "user-agent"];
-/// The methods of a template; those without a body have none.
+/// The methods of a template.
 const METHODS: [&str; 4] = ["POST", "PUT", "PATCH", "GET"];
 
-/// A webhook, by default one that follows the Standard Webhooks specification.
+/// A webhook. By default it follows the Standard Webhooks specification.
 #[derive(Clone, Default)]
 pub struct WebhookConfig {
     pub url: String,
@@ -53,10 +53,10 @@ pub struct WebhookConfig {
 /// The body of a webhook.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Format {
-    /// Rollcall's own.
+    /// Rollcall's own body.
     #[default]
     Rollcall,
-    /// That of Alertmanager's webhooks, version 4.
+    /// The body of Alertmanager's webhooks, version 4.
     Alertmanager,
     /// CloudEvents 1.0 in its structured mode, around Rollcall's own data.
     CloudEvents,
@@ -147,7 +147,7 @@ impl Webhook {
         Ok(())
     }
 
-    /// The headers and the body of a message, without those of an attempt.
+    /// The headers and the body of a message, without the headers of an attempt.
     fn request(&self, message: &Message<'_>) -> Result<(HeaderMap, String), String> {
         let (config, most) = (&self.message, self.size_limit.bytes());
         let mut headers = HeaderMap::new();
@@ -199,8 +199,8 @@ impl Webhook {
         sent.map_err(|failure| self.shortened(failure, length))
     }
 
-    /// A body that the server refuses as too large is shorter at the next attempt: it would block its group until it is
-    /// given up. An operator's own template lists what it lists.
+    /// A body that the server refuses as too large is shorter at the next attempt: else it would block its group until
+    /// it is given up. The body of an operator's own template cannot be shortened.
     fn shortened(&self, failure: Failure, length: usize) -> Failure {
         match failure {
             Failure::TooLarge { why }

@@ -24,7 +24,7 @@ pub(super) const EXTEND: Duration = Duration::from_millis(800);
 const YOUNG: Duration = Duration::from_millis(400);
 /// How many recordings are under way at once.
 const RECORDINGS: usize = 2;
-/// How many deliveries are leased for a probe: those of them that are too old are given up.
+/// How many deliveries are leased for a probe: deliveries among them that are too old are given up.
 pub(super) const LEASED_FOR_PROBE: usize = 64;
 
 pub(super) struct EngineCalls {
@@ -158,8 +158,8 @@ impl Deliver {
         }
     }
 
-    /// Leases up to `most` deliveries that are due, and counts all if asked to. `turn` is
-    /// that of [`rotated`]. Those of a disabled receiver also go to its fallback, if it has one.
+    /// Leases up to `most` deliveries that are due, and counts all if asked to. `turn` is the argument
+    /// of [`rotated`]. Deliveries of a disabled receiver also go to its fallback, if it has one.
     fn lease(
         &self,
         slots: Slots,
@@ -261,14 +261,15 @@ impl Deliver {
             Ok(()) => {
                 self.telemetry.engine_answered(Loop::Delivery, &which);
                 outcomes.iter().for_each(|one| in_flight.remove(&one.delivery.id));
-                // A lane may have another one, which nothing else tells of. In a storm others wait here meanwhile.
+                // A lane may have another delivery, which no hint reports. In a storm other deliveries wait here
+                // meanwhile.
                 let has_ended = outcomes.iter().any(|one| !matches!(one.end, End::RetryAt(_)));
                 if has_ended && in_flight.waiting.is_empty() && calls.failures == 0 {
                     calls.lease_at = calls.lease_at.min(Instant::now());
                 }
                 None
             }
-            // Each may be recorded again: a second time changes nothing.
+            // Each outcome may be recorded again: a second time changes nothing.
             Err(error) => {
                 self.telemetry.engine_failed(Loop::Delivery, &which, &error);
                 in_flight.unrecorded.extend(outcomes);
@@ -293,7 +294,7 @@ impl Deliver {
         Some(extend.boxed())
     }
 
-    /// Extending leases, among the work that may fail.
+    /// The name of extending leases, in the reports of failures.
     fn leases(&self) -> String {
         format!("leases of {}", self.receiver.name)
     }

@@ -62,7 +62,7 @@ impl Deliver {
                 None
             }
             Err(error) => {
-                // It is asked again, also if the receiver is up by then.
+                // The engine is asked again, also if the receiver is up by then.
                 calls.known_down = None;
                 self.telemetry.engine_failed(Loop::Delivery, &which, &error);
                 Some(error)

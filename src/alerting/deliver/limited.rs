@@ -8,8 +8,8 @@
 //! # Why the notifications of a digest stay in the engine until it is delivered
 //! They end as delivered, each with its attempt on record, after the receiver has the digest. Until then the digest,
 //! its id and its notifications are in the [shared state](crate::alerting::limit): after a crash the same digest is
-//! sent again. While it is open nothing else is sent, so that a group's notifications stay in order. One that fails
-//! [`MAX_ATTEMPTS`] times is taken apart: its receiver is down, or refuses it for itself.
+//! sent again. While it is open nothing else is sent, so that a group's notifications stay in order. A digest that
+//! fails [`MAX_ATTEMPTS`] times is taken apart: its receiver is down, or refuses this digest.
 
 use std::collections::HashMap;
 use std::pin::pin;
@@ -31,7 +31,7 @@ use crate::clock::Timestamp;
 use crate::store::{Cells, Delivery, End, Ended, MAX_STEP, Result, partition_of_group};
 use crate::telemetry::Loop;
 
-/// After so many attempts a digest is taken apart.
+/// After how many attempts a digest is taken apart.
 const MAX_ATTEMPTS: u32 = 5;
 
 /// The loop of one receiver with a limit.
@@ -55,7 +55,7 @@ struct State {
     turn: usize,
 }
 
-/// A message that was sent, or not.
+/// The outcome of a message.
 struct Sent {
     result: std::result::Result<Answer, Failure>,
     at: Timestamp,
@@ -141,7 +141,7 @@ impl Limited {
             (LimitState { open: Some(open), .. }, Ok(_)) => self.go_on(state, open).await,
             (_, Ok(room)) => {
                 let merges = !self.deliver.channel.is_pager() && !state.in_flight.breaker.is_open();
-                // A group may have several, of which the engine counts one.
+                // A group may have several waiting notifications, of which the engine counts one.
                 let least = if backlog.waiting > room as u64 { 2 } else { room + 1 };
                 let merges = merges && backlog.waiting >= room as u64;
                 if merges && self.open_digest(state, (room, least)).await? {
@@ -176,7 +176,7 @@ impl Limited {
         Ok(())
     }
 
-    /// The open digest is open no more.
+    /// Closes the open digest.
     async fn close(&self, state: &mut State) -> Result<()> {
         let id = state.members.as_ref().map(|(id, _)| id.clone());
         let close = |known: &mut LimitState| {
@@ -240,7 +240,7 @@ impl Limited {
         Ok(Duration::ZERO)
     }
 
-    /// Extends the lease of a delivery as long as that takes. If it is lost anyway, the next lease finds the
+    /// Extends the lease of a delivery until `work` is done. If the lease is lost anyway, the next lease finds the
     /// delivery.
     async fn holding<T>(&self, delivery: &Arc<Delivery>, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
@@ -291,7 +291,7 @@ impl Limited {
         }
     }
 
-    /// Merges waiting notifications, if there are at least so many. `false`: there is nothing to merge, or another
+    /// Merges waiting notifications, if there are at least `least`. `false`: there is nothing to merge, or another
     /// instance has opened a digest.
     async fn open_digest(&self, state: &mut State, (room, least): (usize, usize)) -> Result<bool> {
         let (name, now) = (&self.deliver.receiver.name, self.deliver.clock.now());
@@ -340,7 +340,7 @@ impl Limited {
             return Ok(self.until(open.next));
         }
         if state.members.as_ref().is_none_or(|(id, _)| *id != open.id) {
-            // Begun by another instance, or before a restart.
+            // The digest was begun by another instance, or before a restart.
             let members = state.limits.members().await?;
             let waits = any_waits(&*self.deliver.records, &receiver.name, &members).await?;
             state.members = Some((open.id.clone(), members));

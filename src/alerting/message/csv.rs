@@ -9,7 +9,7 @@ use crate::store::Delivery;
 
 /// The most bytes of a table: some ten thousand ordinary rows. Mail servers refuse large mails.
 const MAX_BYTES: usize = 2 << 20;
-/// The most labels with columns of their own: those that most records have.
+/// The most labels with columns of their own: the labels that most records have.
 const MAX_LABELS: usize = 20;
 /// The byte order mark, without which Excel reads `é` as `Ã©`.
 const MARK: &str = "\u{feff}";

@@ -99,13 +99,13 @@ fn by_line(text: &str, escape: fn(&str) -> String) -> String {
     text.split('\n').map(escape).collect::<Vec<String>>().join("\n")
 }
 
-/// Within an object of the type `plain_text`.
+/// Escapes a line for an object of the type `plain_text`.
 fn slack_plain(line: &str) -> String {
     text::plain(line).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Within mrkdwn. Slack has no escape for its signs, so a zero-width space stands before one that could begin or end
-/// something. Within words, as in `pump_7`, it stands nowhere: the name can be copied.
+/// Escapes a line for mrkdwn. Slack has no escape for its signs, so a zero-width space stands before a sign that could
+/// begin or end something. Words such as `pump_7` get no such space, so that the name can be copied.
 fn slack(line: &str) -> String {
     const APART: char = '\u{200b}';
     let line = slack_plain(line);

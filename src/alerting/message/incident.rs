@@ -21,8 +21,8 @@ pub fn covered<'a>(
     records.iter().partition(|record| incident.covers(record))
 }
 
-/// The title of a message, if it is about the incident: one that is new, or over while no other silence is in the
-/// message. Units that are offline and not in the message are not in it.
+/// The title of a message, if it is about the incident: the incident is new, or over while no other silence is in the
+/// message. Units that are offline and not in the message are not in the title.
 pub fn title(delivery: &Delivery) -> Option<String> {
     let incident = delivery.situation.incident.as_ref()?;
     if is_new(incident, delivery) {

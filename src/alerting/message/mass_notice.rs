@@ -1,6 +1,6 @@
 //! The message of the mass-offline breaker: the silences, their possible cause, and the state of Rollcall itself.
 //!
-//! It travels as a label of its group, so that an engine seals it like any other message without units.
+//! The notice travels as a label of its group, so that an engine seals it like any other message without units.
 
 use serde::{Deserialize, Serialize};
 

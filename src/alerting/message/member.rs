@@ -39,7 +39,7 @@ pub enum Action {
 #[derive(Debug, Serialize)]
 pub struct Member {
     pub action: Action,
-    /// The same for the silence and its return, and for every attempt.
+    /// Identifies the silence: its return and every attempt have the same key.
     pub key: String,
     pub title: String,
     pub text: String,
@@ -94,7 +94,7 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     pages.chain(acknowledged).collect()
 }
 
-/// The acknowledgements of a delivery: of its incident, and of these silences.
+/// The acknowledgements of a delivery: of its incident, and of its silences.
 fn acknowledgements(
     delivery: &Delivery,
     incident: Option<&Incident>,

@@ -36,7 +36,7 @@ impl SizeLimit {
     }
 }
 
-/// A body with all its records or, if it is longer than `most`, with those that fit into so many bytes. Nearly every body
+/// A body with all its records or, if it is longer than `most` bytes, with as many records as fit. Nearly every body
 /// is written once: to measure a record takes as long as to write it.
 pub fn bounded(most: usize, write: impl Fn(Option<usize>) -> String) -> String {
     let whole = write(None);

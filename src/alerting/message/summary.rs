@@ -19,7 +19,7 @@ use crate::store::{Delivery, MeantFor};
 
 /// The most records that one section lists.
 pub const MAX_LISTED: usize = 50;
-/// The same of an incident, if there are other silences.
+/// Fewer lines for an incident when other silences share the message.
 const MAX_FOLDED: usize = 10;
 /// The longest title, in characters.
 pub const MAX_TITLE: usize = 180;
@@ -44,8 +44,8 @@ pub struct Item {
     pub link: Option<String>,
 }
 
-/// The title of a message, without line breaks. One that is too long is cut before its end, which says what is not
-/// over.
+/// The title of a message, without line breaks. A title that is too long is cut before its last part, which says what
+/// is not over.
 pub fn title(delivery: &Delivery, zone: &Zone) -> String {
     let reminder = if delivery.reminder { "REMINDER: " } else { "" };
     let title = incident::title(delivery).unwrap_or_else(|| title_of_all(delivery, zone));

@@ -146,7 +146,7 @@ fn address(path: &str, one: &Receiver, base: &Path, problems: &mut Problems) -> 
     };
     let is_web = |url: &Url| matches!(url.scheme(), "http" | "https") && url.has_host();
     if Url::parse(&text).ok().filter(is_web).is_none() {
-        // It may be a secret.
+        // The error does not show the address, which may be a secret.
         problems.error(option, NO_ADDRESS);
         return None;
     }

@@ -9,7 +9,8 @@ use crate::routing::MASS_OFFLINE;
 use crate::store::{Delivery, Result, notification_id};
 
 impl Deliveries {
-    /// `None`: it says when it ended, it still lasts, or its end is another one of these.
+    /// The end to deliver after `letter`. `None`: the letter says when it ended, the blindness or the trip still
+    /// lasts, or its end is in `all`.
     pub(super) async fn end_after(
         &self,
         letter: &Delivery,

@@ -10,13 +10,13 @@ use crate::store::{Attempt, AttemptResult, DeadLetter, Delivery, Waiting, timer_
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeliveryState {
-    /// It waits, and no attempt was begun.
+    /// The delivery waits, and no attempt was begun.
     Pending,
-    /// It waits for its next attempt.
+    /// The delivery waits for its next attempt.
     Failed,
-    /// It waits for a receiver that is not configured.
+    /// The delivery waits for a receiver that is not configured.
     Orphaned,
-    /// It was given up, and is kept as a dead letter.
+    /// The delivery was given up, and is kept as a dead letter.
     Dead,
     Delivered,
 }

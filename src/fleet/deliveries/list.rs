@@ -1,4 +1,4 @@
-//! Pages of deliveries: those that wait, receiver by receiver, each followed by its dead letters; then delivered ones.
+//! Pages of deliveries: waiting ones, receiver by receiver, each followed by its dead letters; then delivered ones.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -63,7 +63,7 @@ impl Deliveries {
         self.list_in(ListOrder::NewestFirst, filter, limit, cursor, configured).await
     }
 
-    /// The same with delivered notifications in this order.
+    /// A page of deliveries, with the delivered notifications in `order`.
     pub(super) async fn list_in(
         &self,
         order: ListOrder,
@@ -175,7 +175,7 @@ impl Filling<'_> {
         let find = FindAttempts { with, from, until, limit: most, order: self.order };
         let entries = self.deliveries.records.attempts(&find).await?;
         let mut known: HashSet<String> = HashSet::new();
-        // How many of those that were written at one moment are behind.
+        // How many attempts of the same moment are before the next page.
         let (mut at, mut behind) = (begin, 0);
         for entry in &entries {
             let mut attempts: Vec<Option<Attempt>> = entry.read().map(Some).collect();

@@ -1,8 +1,9 @@
 //! The returns that follow a dead letter which is delivered again.
 //!
-//! A receiver is not notified of the return of a silence that it was not notified of. If the dead letter of that silence
-//! is delivered later, the return has to follow it: else the receiver would take the unit for offline for ever, and a
-//! pager would keep its page open. And if the unit is offline again by then, the receiver is reminded of that.
+//! A receiver is not notified of the return of a silence that it was not notified of. If the dead letter of that
+//! silence is delivered later, the return has to follow it: else the receiver would take the unit for offline for
+//! ever, and a pager would keep its page open. And if the unit is offline again by then, the receiver is reminded of
+//! that.
 
 use super::Deliveries;
 use crate::clock::Timestamp;
@@ -84,7 +85,7 @@ impl Deliveries {
             let is_it = |record: &OfflineRecord| record.detected_at == silence.detected_at;
             match self.queries.record(&silence.id).await? {
                 Some(record) => over.extend(Some(record).filter(|one| is_it(one) && one.closed_by.is_some())),
-                // It was closed longer ago than records are kept.
+                // The record was closed longer ago than records are kept.
                 None => over.push(OfflineRecord {
                     back_at: Some(now),
                     closed_by: Some(Closing::Return),

@@ -4,9 +4,9 @@
 //! a list of a million units looks at two thousand blocks, and reads the rows of a few of them.
 //!
 //! # Why bounds
-//! Heartbeats, which are most of all updates, only ever move the last seen time of a row forward. So a lower bound of the times
-//! of a block stays true without being touched, and heartbeats cost nothing here. A reader that finds it too low reads
-//! the rows and raises it. The other numbers change with facts, which is seldom.
+//! Heartbeats, which are most of all updates, only ever move the last seen time of a row forward. So a lower bound of
+//! the times of a block stays true without being touched, and heartbeats cost nothing here. A reader that finds it too
+//! low reads the rows and raises it. The other numbers change with facts, which is seldom.
 
 use std::sync::atomic::{AtomicI64, AtomicU16, Ordering};
 
@@ -27,9 +27,9 @@ pub(super) struct Bounds {
     absent: u16,
     /// No unit that was heard was last seen before, in ms.
     oldest_seen: AtomicI64,
-    /// No open record has a deadline out of these, while units are offline.
+    /// The earliest and the latest deadline that an open record may have, while units are offline.
     offline_since: (Timestamp, Timestamp),
-    /// The row of the first unit by kind and id; [`UNKNOWN`] after that one was removed.
+    /// The row of the first unit by kind and id; [`UNKNOWN`] after that unit was removed.
     first: AtomicU16,
 }
 

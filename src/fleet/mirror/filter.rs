@@ -19,12 +19,12 @@ pub struct FleetShard {
 /// [`KindRules::is_archived`](crate::presence::KindRules::is_archived).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Archive {
-    /// They are units like all others.
+    /// Archived units are selected like all others.
     #[default]
     Included,
-    /// Those that are archived at that moment are left out.
+    /// Units that are archived at that moment are left out.
     LeftOut(Timestamp),
-    /// Only those.
+    /// Only units that are archived at that moment are selected.
     Only(Timestamp),
 }
 

@@ -63,11 +63,11 @@ impl LabelCounter {
         }
     }
 
-    /// The counts of each value, those with most units first.
+    /// The counts of each value, values with most units first.
     pub fn finish(mut self) -> Vec<(Arc<str>, StateCounts)> {
         self.flush();
         let mut values: Vec<(Arc<str>, StateCounts)> = self.by_value.into_iter().collect();
-        // Of two values with as many units, it is always the same one that has counts of its own.
+        // Values with as many units are sorted by name, so that always the same ones have counts of their own.
         values.sort_by(|a, b| (total(&b.1), &a.0).cmp(&(total(&a.1), &b.0)));
         values
     }

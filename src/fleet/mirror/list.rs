@@ -2,7 +2,7 @@
 //!
 //! # Why no index
 //! Sorted indexes would cost more than all lists together, because the last seen time of a unit changes with each of
-//! its heartbeats. A list looks at every block of rows, and leaves out those that have no unit for its page:
+//! its heartbeats. A list looks at every block of rows, and leaves out blocks that have no unit for its page:
 //! [`super::block_bounds`]. Units with an open record come first in most lists; where they fill the page, other
 //! units are not looked at, and where they are few, only their rows are read.
 //!
@@ -44,7 +44,7 @@ pub enum ListOrder {
     LastSeen,
     #[serde(rename = "-last_seen")]
     NewestSeen,
-    /// The unit first that has been offline for longest; those that are not offline are last.
+    /// The unit first that has been offline for longest; units that are not offline are last.
     #[serde(rename = "offline_since")]
     OfflineSince,
     #[serde(rename = "-offline_since")]
@@ -151,7 +151,7 @@ impl Mirror {
         self.first(query, false, hearing, now)
     }
 
-    /// The same of all units, or of those that are offline.
+    /// The first units that the query selects, of all units or only of units that are offline.
     fn first(&self, query: &ListQuery, offline: bool, hearing: &Hearing, now: Timestamp) -> Vec<ListedUnit> {
         if !query.states.is_empty() && offline && !query.states.contains(&State::Offline) {
             return Vec::new();

@@ -80,7 +80,7 @@ impl Mirror {
         for (label, counter) in self.labels().into_iter().zip(sum.counters) {
             let mut values = counter.finish();
             add_top(&label, &values, most, &mut labels);
-            // Of those that are equal, the ones with most units stay first.
+            // Of values with as many offline units, the values with most units stay first.
             values.sort_by_key(|(_, counts)| Reverse(counts[State::Offline as usize]));
             values.truncate(WORST);
             worst.push((label, values));

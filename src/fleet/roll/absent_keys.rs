@@ -1,8 +1,8 @@
 //! Units that could not be decided and whose expiry keys a check found absent, and the moments of these checks.
 //!
 //! An absent key comes back only with a change, which changes the facts. So as long as the facts are the
-//! same, no heartbeat was recorded since the first check that found none, however late the next one is. Without
-//! this each check would presume a later heartbeat than the one before did, and where proof is always a little
+//! same, no heartbeat was recorded since the first check that found no key, however late the next check is. Without
+//! this each check would presume a later heartbeat than the check before, and where proof is always a little
 //! late (a slow link to the engine) the roll would wait for it until a whole timeout has passed.
 
 use std::collections::HashMap;

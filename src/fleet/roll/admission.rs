@@ -1,9 +1,9 @@
 //! Heartbeats: how they are recorded.
 //!
 //! # Why heartbeats take two paths
-//! Almost every heartbeat is of a unit that is present and declares nothing new. Those are written straight into their
-//! expiry keys in one pipeline. Only those that the pipeline did not apply, and those that declare something new, are
-//! read, decided and applied as changes.
+//! Almost every heartbeat is of a unit that is present and declares nothing new. Such heartbeats are written straight
+//! into their expiry keys in one pipeline. Only heartbeats that the pipeline did not apply, and heartbeats that declare
+//! something new, are read, decided and applied as changes.
 //!
 //! # Why the fast path goes in batches
 //! The engine is to have work at every moment. While it writes one batch, the next is made and the answers of the one

@@ -95,7 +95,7 @@ impl Roll {
         }
     }
 
-    /// Logs and counts a transition, and tells it to those that follow the fleet.
+    /// Logs and counts a transition, and tells it to clients that follow the fleet.
     pub(super) fn tell(&self, record: &OfflineRecord) {
         self.transitions.push(record);
         match record.transition() {

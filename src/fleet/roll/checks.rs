@@ -19,7 +19,7 @@ use crate::telemetry::{CheckOutcome, CheckSource, Stored};
 /// Checks that are under way at once: while the engine reads for one, another is decided.
 const CHECKS_AT_ONCE: usize = 2;
 
-/// The same where the engine is far away and most of them are on the network.
+/// Checks that are under way at once where the engine is far away, and most of their time is spent on the network.
 const FAR_CHECKS_AT_ONCE: usize = 32;
 
 /// The next check of a unit of which the stored state cannot be read.
@@ -52,8 +52,8 @@ impl Roll {
         self.check_suspects(suspects, CheckSource::Walk, || now).await
     }
 
-    /// The same for suspects of any source. The clock is read after each batch: a check of many units takes a while,
-    /// and an absent key says less the later it is read.
+    /// Checks suspects of any source, as [`Roll::check_deadlines`] does. The clock is read after each batch: a check of
+    /// many units takes a while, and an absent key says less the later it is read.
     pub async fn check_suspects(
         &self,
         suspects: &[Unit],

@@ -43,7 +43,7 @@ impl CurrentHearing {
     }
 }
 
-/// The number of a read of the hearing, taken before it began. Two reads may overlap, and the one that began first may
+/// The number of a read of the hearing, taken before it began. Two reads may overlap, and the read that began first may
 /// end last: it must not set the copy back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ReadNumber(u64);

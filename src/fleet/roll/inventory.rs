@@ -1,4 +1,4 @@
-//! Many units at once, from an inventory: they are registered, and those that it does not name are removed.
+//! Many units at once, from an inventory: its units are registered, and units that it does not name are removed.
 
 use super::Roll;
 use crate::clock::Timestamp;
@@ -11,7 +11,7 @@ pub enum Registered {
     /// The unit was not in the fleet.
     New,
     Changed,
-    /// It has these settings already.
+    /// The unit has these settings already.
     Same,
     /// Its kind is not configured.
     Unknown,

@@ -23,7 +23,7 @@ impl Roll {
     /// such record, or no pause that could end.
     ///
     /// # Errors
-    /// Those of the engine and of `first`.
+    /// The errors of the engine and of `first`.
     pub async fn change(
         &self,
         unit: &Unit,

@@ -52,7 +52,7 @@ struct Pending {
 pub(super) struct Applying<'a> {
     unconfirmed: &'a Unconfirmed,
     changes: &'a [(Snapshot, Change)],
-    /// The same records of an earlier attempt.
+    /// The records that an earlier attempt at these changes would have written.
     earlier: Vec<OfflineRecord>,
     is_answered: bool,
 }
@@ -75,7 +75,7 @@ impl Unconfirmed {
         Applying { unconfirmed: self, changes, earlier, is_answered: false }
     }
 
-    /// The rows of these units in the mirror may be wrong.
+    /// Notes that the rows of `units` in the mirror may be wrong.
     pub fn recheck<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
         let mut pending_changes = self.lock();
         for unit in units {
@@ -95,7 +95,7 @@ impl Unconfirmed {
             .collect()
     }
 
-    /// The record is stored as one of these changes would have written it. Answers whether that is new.
+    /// Notes that a record is stored as a pending change would have written it. Answers whether that is new.
     pub fn confirm(&self, record: &OfflineRecord) -> bool {
         let unit = Unit::new(record.kind.clone(), record.unit.clone());
         let mut pending_changes = self.lock();
@@ -170,7 +170,7 @@ impl Roll {
         Ok(())
     }
 
-    /// Brings units of one partition in the mirror up to date, but for those that cannot be read.
+    /// Brings units of one partition in the mirror up to date, except units that cannot be read.
     pub async fn compare(&self, partition: u16, units: &[Unit]) -> Result<()> {
         let mut steps: Vec<&[Unit]> = units.chunks(MAX_STEP).collect();
         while let Some(units) = steps.pop() {

@@ -1,7 +1,7 @@
 //! Units of a kind that is not heard while the fleet is: they may be overdue, and cannot be decided.
 //!
 //! There may be a million of them, and each canary would trigger useless checks. So their next check is postponed until
-//! it can succeed.
+//! the check can succeed.
 
 use std::time::Duration;
 

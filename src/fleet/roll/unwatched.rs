@@ -7,8 +7,8 @@ use crate::presence::{self, Change, Snapshot, Unit};
 use crate::store::Result;
 
 impl Roll {
-    /// Closes the open records of these units, a page of them, unless their kinds are configured. One that changes
-    /// meanwhile is left for the next round of the walk.
+    /// Closes the open records of a page of units, unless their kinds are configured. A unit that changes meanwhile is
+    /// left for the next round of the walk.
     pub async fn close_unwatched(&self, units: &[Unit], now: Timestamp) -> Result<()> {
         let hearing = self.hearing();
         let rules = self.rules();

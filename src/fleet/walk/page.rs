@@ -18,7 +18,7 @@ pub(super) enum PageOutcome {
 
 impl Walk {
     /// Reads a page and compares it. Also answers the number of open records of kinds that are not configured.
-    /// `checks_all`: the deadline of each unit that is present is checked. `covered` counts those that silences cover.
+    /// `checks_all`: the deadline of each unit that is present is checked. `covered` counts units that silences cover.
     pub(super) async fn compare_page(
         &self,
         partition: u16,
@@ -54,7 +54,7 @@ impl Walk {
         Ok((outcome, unwatched))
     }
 
-    /// Checks the deadlines of these units now.
+    /// Checks the deadlines of suspects now.
     pub(super) async fn check(&self, suspects: &[Unit], now: Timestamp) -> Result<()> {
         if !suspects.is_empty() {
             self.roll.check_deadlines(suspects, now).await?;

@@ -42,7 +42,7 @@ impl Removed {
         self.stay
     }
 
-    /// Open records of these partitions.
+    /// How many open records of each removed kind some partitions have.
     pub(super) fn open(&self, partitions: &[u16]) -> BTreeMap<Kind, u64> {
         let mut sum = UnwatchedRecords::new();
         for (kind, open) in partitions.iter().filter_map(|one| self.state().open.get(one).cloned()).flatten()

@@ -70,7 +70,7 @@ fn every_cause_has_its_sentence() {
             no("its group waits until 2024-11-21T12:00:10.000Z (group_wait)"),
         ),
         (
-            // It joined a second after it was detected.
+            // The silence joined a second after it was detected.
             with(Waits, |one| one.routes[0].due = Some(at(11))),
             no("its group waits until 2024-11-21T12:00:11.000Z (group_wait)"),
         ),

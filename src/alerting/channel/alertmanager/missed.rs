@@ -1,7 +1,7 @@
 //! Ends of alerts that a server did not take while another one did.
 //!
-//! They follow with the next alerts for that server. Each is kept for as long as the alert may last there: then the
-//! server has ended it by itself. Ends beyond the bound are dropped, and their alerts expire at the server.
+//! The ends follow with the next alerts for that server. An end is kept for as long as the alert may last there: then
+//! the server has ended it by itself. Ends beyond the bound are dropped, and their alerts expire at the server.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,8 @@ impl Missed {
         self.0.iter().map(|missed| missed.values().map(|end| end.alert.clone()).collect()).collect()
     }
 
-    /// Forgets what the server with that number has missed of these.
+    /// Forgets the missed ends of these alerts: the server with that number has taken the alerts, or is about to get
+    /// newer states of them.
     pub(super) fn taken(&mut self, server: usize, alerts: &[PostedAlert]) {
         let missed = &mut self.0[server];
         if !missed.is_empty() {

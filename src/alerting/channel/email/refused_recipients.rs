@@ -10,9 +10,9 @@ use crate::telemetry::Unreached;
 
 #[derive(Default)]
 pub(super) struct RefusedRecipients {
-    /// Why each was refused last. By address, so that the text does not change with their order.
+    /// Why each recipient was refused last. By address, so that the text does not change with their order.
     why: BTreeMap<String, String>,
-    /// Those of them that are deferred: the server says that it takes them later.
+    /// The refused recipients that are deferred: the server says that it takes mail for them later.
     deferred: BTreeSet<String>,
 }
 

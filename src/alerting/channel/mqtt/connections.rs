@@ -1,8 +1,8 @@
 //! Connections to a broker. Each is used by one attempt at a time.
 //!
 //! A message that the broker refuses may end the connection; other attempts are unaffected. A connection that served
-//! one attempt serves the next, so a storm does not connect for each message. One that is not used for [`IDLE`] is
-//! left, which is sooner than a broker expects a ping.
+//! one attempt serves the next, so a storm does not connect for each message. A connection that is not used for
+//! [`IDLE`] is closed, which is sooner than a broker expects a ping.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::address::{BrokerAddress, Scheme};
 use crate::alerting::channel::{Failure, tls};
 use crate::{cause, trust};
 
-/// How long leaving may take.
+/// How long a disconnect may take.
 const DISCONNECT: Duration = Duration::from_secs(1);
 /// The most messages of a connection that wait for an acknowledgement.
 const UNACKNOWLEDGED: u16 = 100;
@@ -50,9 +50,9 @@ struct Idle(Mutex<IdleConnections>);
 
 #[derive(Default)]
 struct IdleConnections {
-    /// The one that was used last is the last.
+    /// In the order of their last use, the latest last.
     connections: Vec<Connection>,
-    /// Whether a task leaves those that are unused for long.
+    /// Whether a task closes connections that are unused for long.
     is_watched: bool,
 }
 
@@ -77,8 +77,9 @@ impl Connections {
 
     /// Publishes at QoS 1; all have arrived when the broker has acknowledged each.
     ///
-    /// Only its use shows whether the broker has ended a connection meanwhile. So messages that `may_repeat` are
-    /// published again on a new one if theirs had served before, and others have a new one for themselves.
+    /// Only its use shows whether the broker has ended an idle connection meanwhile. So messages that `may_repeat` use
+    /// an idle connection and, if it fails, are published again on a new one; other messages get a new connection at
+    /// once.
     pub async fn publish(&self, publications: Vec<Publication>, may_repeat: bool) -> Result<(), Failure> {
         let idle = if may_repeat { self.idle.take() } else { None };
         if let Some(mut connection) = idle

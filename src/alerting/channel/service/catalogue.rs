@@ -18,8 +18,8 @@ pub struct Service {
 
 pub struct ServiceOption {
     pub name: &'static str,
-    /// It is in a file, and nothing shows it: the option is its name and `_file`. An address may also be written
-    /// directly.
+    /// The value is in a file, and is never shown: the key in the configuration is the name and `_file`. An address may
+    /// also be written directly.
     pub is_secret: bool,
     pub is_required: bool,
     /// Empty: there is none.

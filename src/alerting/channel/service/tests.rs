@@ -76,7 +76,7 @@ fn slack_shows_names_as_they_are() {
         let shown = text["text"].as_str().unwrap();
         assert!(shown.contains("*_~`x`~_*:fire:&lt;&amp;&gt;"), "{shown}");
     }
-    // The notification of a telephone has no such type.
+    // The text that telephones show in a notification has no type mrkdwn, and is escaped too.
     assert!(body["text"].as_str().unwrap().contains("\u{200b}*"), "{body}");
 }
 

@@ -1,7 +1,7 @@
 //! The payload of Alertmanager's webhooks, version 4: every bridge that is made for it works.
 //!
 //! A record is an alert: `startsAt` is its deadline, `endsAt` the return of its unit. `groupKey` is the key of the
-//! group, `fingerprint` that which Alertmanager computes from the same labels.
+//! group, `fingerprint` the number that Alertmanager computes from the same labels.
 
 use std::collections::BTreeMap;
 
@@ -74,7 +74,7 @@ fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Optio
     let truncated_alerts = alerts.len() - fits;
     alerts.truncate(fits);
     let common_labels = common(alerts.iter().map(|alert| &alert.labels));
-    // A part of the common ones, as in Alertmanager: what a loss of data concerns, for one, is a label of no alert.
+    // Only labels that all alerts share, as in Alertmanager: what a loss of data concerns is a label of no alert.
     let is_common = |&(name, value): &(&String, &String)| common_labels.get(name) == Some(value);
     let group_labels = message.group().iter().filter(is_common);
     let group_labels = group_labels.map(|(name, value)| (name.clone(), value.clone())).collect();
@@ -94,7 +94,7 @@ fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Optio
     serde_json::to_string(&payload).expect("names and times are always JSON")
 }
 
-/// The pairs that all of these have.
+/// The pairs of name and value that all label sets have.
 fn common<'a>(mut all: impl Iterator<Item = &'a Labels>) -> Labels {
     let mut common: BTreeMap<String, String> = all.next().cloned().unwrap_or_default();
     for labels in all {

@@ -60,7 +60,7 @@ fn archived_units_are_left_out_of_counts_and_lists_until_they_are_heard() {
         let query = ListQuery { filter, order: ListOrder::Unit, limit: 10, ..ListQuery::default() };
         mirror.list(&query, &hearing, at(now)).len()
     };
-    // The deadline of those that are silent was at 0.
+    // The deadline of the silent units was at 0.
     for (now, left, archived) in [(999, 4, 0), (1000, 2, 2)] {
         assert_eq!(shown(Archive::LeftOut(at(now)), now), left, "{now}");
         assert_eq!(shown(Archive::Only(at(now)), now), archived, "{now}");
@@ -97,7 +97,7 @@ fn time_before_a_unit_was_known_is_counted_as_unknown() {
         (time.units, time.unknown.as_secs())
     };
     assert_eq!((of(None), of(Some("north")), of(Some("south"))), ((4, 130), (2, 50), (2, 80)));
-    // Another unit takes the slot of one that is removed, and not its time.
+    // Another unit takes the slot of a removed unit, and not its time.
     let gone = Snapshot { alive: None, facts: None, ..at_site(2, None, Lifecycle::Present) };
     mirror.compare(mirror.mark(partition_of(&gone.unit, 3)), &[gone]);
     known(2, "south", None);
@@ -120,7 +120,7 @@ fn silent() -> Lifecycle {
 }
 
 /// A mirror of one kind whose units are counted by their site: 1, 3, 5 … are of the north, 2 and 4 of the
-/// south, 6 of nowhere; 2 and 3 are offline.
+/// south, 6 has no site; 2 and 3 are offline.
 fn with_sites() -> Mirror {
     let mirror = Mirror::new(rules(), 3).with_labels(&["site".to_owned()]);
     let all: Vec<Snapshot> = (1..10)

@@ -15,7 +15,7 @@ fn snapshot(number: usize, lifecycle: usize, seen: u64) -> Snapshot {
     lifecycle_of(present(unit(number), at(seen)), lifecycle)
 }
 
-/// The same unit: 0 is present, 1 never seen, 2 offline, 3 offline without ever having been heard.
+/// The unit in another lifecycle: 0 is present, 1 never seen, 2 offline, 3 offline without ever having been heard.
 pub fn lifecycle_of(mut snapshot: Snapshot, lifecycle: usize) -> Snapshot {
     let facts = snapshot.facts.as_mut().unwrap();
     facts.lifecycle = match lifecycle {

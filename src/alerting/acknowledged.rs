@@ -45,7 +45,7 @@ pub(super) async fn with_acknowledgements(
         let ids = delivery.offline.iter().map(|record| record.id.clone()).collect();
         let stored = records(queries, ids).await?;
         for (record, stored) in delivery.offline.iter_mut().zip(stored) {
-            // A unit that flaps is told as its episode, which is not acknowledged.
+            // Receivers are notified of a flapping unit as its episode, which is not acknowledged.
             let stored = stored.filter(|stored| stored.is_acknowledged() && !record.is_flapping());
             record.acknowledged = stored.and_then(|stored| stored.acknowledged);
         }
@@ -61,8 +61,8 @@ pub(super) async fn with_acknowledgements(
     Ok(Arc::new(delivery))
 }
 
-/// Notes that an operator took care of the incident of a group. If its notification changes it meanwhile, the next
-/// attempt or acknowledgement notes it.
+/// Notes that an operator took care of the incident of a group. If a notification changes the incident meanwhile, the
+/// next attempt or acknowledgement notes it.
 async fn note(groups: &dyn GroupStore, group: &Group, now: Timestamp) -> Result<()> {
     let Some(before) = groups.incident(&group.key).await? else { return Ok(()) };
     let Some(mut kept) = incident_in(&before).filter(|kept| kept.incident.acknowledged_at.is_none()) else {

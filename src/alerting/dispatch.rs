@@ -66,7 +66,7 @@ pub(super) struct Dispatcher {
     /// Notified when the outbox has a new entry.
     pub outbox_grew: Arc<Notify>,
     pub stateful_alerts: Arc<StatefulAlerts>,
-    /// For the deliveries that joining hands out, by receiver.
+    /// For the deliveries that are leased with their join, by receiver.
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     pub stop: CancellationToken,
 }
@@ -273,8 +273,8 @@ impl Dispatcher {
         Ok(wait.min(self.remind(&view, &mut progress.catch_up, joined).await?))
     }
 
-    /// The moment up to which everything has joined that was in any outbox. Entries of other instances on which none
-    /// works join here.
+    /// The moment up to which all entries of all outboxes have joined. Entries in the outboxes of other instances on
+    /// which no instance works join here.
     async fn caught_up(&self, view: &View, catch_up: &mut CatchUp, joined: Timestamp) -> Result<Timestamp> {
         let others: Vec<u16> = (0..=self.engine.partitions())
             .filter(|outbox| view.outboxes.binary_search(outbox).is_err())

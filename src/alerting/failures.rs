@@ -30,8 +30,8 @@ impl<'a> EngineFailures<'a> {
         tokio::time::sleep(self.wait_after(step)).await;
     }
 
-    /// Reports whether the engine answered. How long to wait for the next step: as that one says or, after a failure,
-    /// longer each time.
+    /// Reports whether the engine answered. Answers how long to wait for the next step: as the last step says or,
+    /// after a failure, longer each time.
     pub fn wait_after(&mut self, step: Result<Duration>) -> Duration {
         match step {
             Ok(wait) => {

@@ -52,8 +52,8 @@ pub(super) async fn noted(flapping: &Flapping, events: Vec<OutboxEvent>) -> Resu
         match event.record().and_then(|_| noted.next()) {
             None | Some(FlapNotification::Plain) => passed.push(event),
             Some(FlapNotification::Episode(episode)) => {
-                // Its silence may have joined before the episode began. Otherwise the return joins alone, of which no
-                // receiver is notified.
+                // The silence of a return may have joined before the episode began. Otherwise the return joins alone,
+                // and no receiver is notified of it.
                 passed.extend(Some(event).filter(is_return));
                 passed.push(OutboxEvent::Record(*episode));
             }
@@ -122,7 +122,7 @@ impl Stability {
                 Ok(MIN_WAIT)
             }
             first => {
-                // A rule that a reload removed has left units until none is due any more.
+                // A rule that a reload removed may have left units; they are ended until no unit is due any more.
                 let is_done = self.flapping.is_configured() || first.is_none();
                 if is_done && !counted.as_ref().is_some_and(is_counted) {
                     *counted = Some((partitions, Instant::now()));

@@ -1,7 +1,7 @@
 //! The groups of an event: events share a group if they take the same route and share the values that it groups by.
 //!
 //! The key of a group is made from values that devices may choose, and becomes part of names in
-//! the engine. So it is the same for the same values, different for different ones, printable, and
+//! the engine. So the key is the same for the same values, different for different ones, printable, and
 //! short.
 
 use std::fmt::Write;
@@ -35,8 +35,8 @@ pub fn groups_of(event: &OutboxEvent, routes: &Routes) -> Vec<Group> {
     routes.of(record).into_iter().map(|taken| group_in(taken, record)).collect()
 }
 
-/// The groups that an episode of flapping joins at its begin and its end, one for each route that it takes. They are
-/// others than those of silences: their notifications say how the units behave, and not how many are offline.
+/// The groups that an episode of flapping joins at its begin and its end, one for each route that it takes. Silences
+/// have other groups: the notifications of an episode say how the units behave, and not how many are offline.
 pub fn flapping_groups_of(record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
     let of_route = |taken: MatchedRoute<'_>| {
         let labels = taken.route.shared(record);

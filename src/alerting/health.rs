@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::fleet::ReceiverHealths;
 
-/// How often it is written, if there is something new.
+/// How often outcomes are written, if there are new ones.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How long the last write may take after the stop.
 const LAST_WRITE: Duration = Duration::from_secs(2);

@@ -1,6 +1,7 @@
 //! The deliveries of one receiver that this instance holds: leased, attempted, or attempted and not yet recorded.
 //!
-//! Each takes up a slot of the receiver's buffer, so nothing here grows while the engine or the receiver hangs.
+//! Each delivery takes up a slot of the receiver's buffer, so nothing here grows while the engine or the receiver
+//! hangs.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use crate::clock::Timestamp;
 use crate::store::{Delivery, Ended};
 use crate::telemetry::LogLimit;
 
-/// Beyond so many records of deliveries that are held no more are leased.
+/// No more deliveries are leased while the held ones have more records than this.
 const MAX_RECORDS: usize = 50_000;
 
 pub(super) struct InFlight {
@@ -54,7 +55,7 @@ pub(super) struct LeasedDelivery {
     _records: RecordPermit,
 }
 
-/// The records of a delivery that is held, and the number of all that are.
+/// The number of records of a held delivery, and the sum over all held deliveries.
 struct RecordPermit(usize, Arc<AtomicUsize>);
 
 impl Drop for RecordPermit {
@@ -65,7 +66,7 @@ impl Drop for RecordPermit {
 
 pub(super) struct FinishedAttempt {
     pub id: String,
-    /// `None`: its lease was over, and no attempt was made.
+    /// `None`: the lease was over, and no attempt was made.
     pub result: Option<Result<Answer, Failure>>,
     /// The begin of the attempt.
     pub at: Timestamp,
@@ -93,7 +94,7 @@ impl InFlight {
     pub fn push(&mut self, Buffered { delivery, until, slot }: Buffered) {
         let (id, delivery) = (delivery.id.clone(), Arc::new(delivery));
         if let Some(leased) = self.leased.get_mut(&id) {
-            // Its lease had ended and this instance leased it again: an attempt that is under way goes on.
+            // The lease had ended and this instance leased the delivery again: an attempt that is under way goes on.
             (leased.delivery, leased.until) = (delivery, until);
             return;
         }
@@ -112,7 +113,7 @@ impl InFlight {
         self.waiting.push_back(id);
     }
 
-    /// Whether so many records are held that no more deliveries are leased: one of a storm has ten thousand.
+    /// Whether so many records are held that no more deliveries are leased: a delivery of a storm has ten thousand.
     pub fn is_full(&self) -> bool {
         self.records.load(Ordering::Relaxed) > MAX_RECORDS
     }

@@ -2,7 +2,7 @@
 //!
 //! The engine keeps the judgement in the notification, so that every receiver and every attempt is told the same, and
 //! the incident of the group for its next notification. Only groups that units share have incidents, and only by labels
-//! that units are counted by. If the engine fails, the notification is sent without.
+//! that units are counted by. If the engine fails, the notification is sent without an incident.
 
 use std::sync::Arc;
 

@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::store::{Cells, Content, Delivery, Document, Documents, EngineError, Result, Table};
 
-/// The most messages of a limit: so many moments are kept.
+/// The most messages of a limit. The moment of each is kept.
 pub const MAX_MESSAGES: usize = 1000;
 /// How often a change is tried while other instances change the same state.
 const MAX_ATTEMPTS: usize = 20;
 
-/// At most so many messages in any span of that length.
+/// At most `messages` in any span of that length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
     /// From 1 to [`MAX_MESSAGES`].
@@ -43,7 +43,7 @@ pub(super) struct OpenDigest {
     pub sealed_at: Timestamp,
     /// How many attempts were begun.
     pub attempts: u32,
-    /// When it may be attempted. While an attempt is under way: when that is surely over.
+    /// When the digest may be attempted. While an attempt is under way: when that attempt is surely over.
     pub next: Timestamp,
 }
 
@@ -73,7 +73,7 @@ impl LimitState {
         Ok(taken)
     }
 
-    /// The messages that count. A moment far ahead is that of a clock that was wrong.
+    /// The moments of the messages that count. A moment far ahead was written by a clock that was wrong.
     fn counted(&self, limit: &RateLimit, now: Timestamp) -> impl Iterator<Item = i64> {
         let per = limit.per.as_millis() as i64;
         let (after, until) = (now.as_millis().saturating_sub(per), now.as_millis().saturating_add(per));
@@ -123,8 +123,8 @@ impl Limits {
         self.documents.one(&self.receiver).await
     }
 
-    /// Changes the state as decided from its last one, with the notifications of a new digest. `None`: it was decided
-    /// to change nothing.
+    /// Changes the state as `decide` answers for the last one, with the notifications of a new digest. `None`: nothing
+    /// is changed.
     pub async fn change<T>(
         &self,
         members: Option<&[Delivery]>,

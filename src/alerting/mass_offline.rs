@@ -39,7 +39,7 @@ const MIN_PERCENT: usize = 10;
 
 pub(super) struct MassOffline {
     pub breaker: Arc<MassBreaker>,
-    /// That of blindness.
+    /// The destination of blindness.
     pub destination: Destination,
     pub alerts: Arc<dyn GroupStore>,
     pub hearing: Arc<dyn HearingStore>,
@@ -80,7 +80,7 @@ impl MassOffline {
         let last = self.breaker.look(now).await?;
         self.set_lasting(last.as_ref(), now).await?;
         let Some(trip) = last.filter(|trip| !trip.is_notified) else { return Ok(()) };
-        // The message waits for the rest of the mass, which belongs to it.
+        // The message waits for the rest of the mass, which belongs in it.
         if trip.is_held() && now < trip.at + GATHERS {
             return Ok(());
         }

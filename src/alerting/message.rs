@@ -64,7 +64,7 @@ impl<'a> Message<'a> {
         Message { delivery, is_test: false }
     }
 
-    /// `delivery` is that of [`test_delivery`].
+    /// A test; `delivery` comes from [`test_delivery`].
     pub fn test(delivery: &'a Delivery) -> Message<'a> {
         Message { delivery, is_test: true }
     }
@@ -120,7 +120,7 @@ impl<'a> Message<'a> {
     /// The labels that its members share.
     pub fn group(&self) -> &'a Labels {
         static NONE: Labels = Labels::new();
-        // Its label is the message.
+        // The label of this group is the message itself, and is not shown as a label.
         if self.delivery.group_key() == MASS_OFFLINE { &NONE } else { &self.delivery.group.labels }
     }
 

@@ -46,7 +46,7 @@ pub(super) fn catalogue(kinds: &[file::Kind], problems: &mut Problems) -> Catalo
     Catalogue::new(all)
 }
 
-/// One type and one help for a name, over all kinds.
+/// Checks that a name has one type and one help over all kinds.
 fn agrees(
     path: &str,
     metric: &Metric,

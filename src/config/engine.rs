@@ -21,7 +21,7 @@ const SENTINEL_PASSWORD: &str = "engine.sentinel_password_file";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineConfig {
     Redis(Box<redis::Config>),
-    /// In a directory of this machine.
+    /// The engine in a directory of this machine.
     Embedded(embedded::Config),
 }
 
@@ -117,7 +117,7 @@ fn embedded(
     embedded::Config { path, partitions }
 }
 
-/// A number within bounds; `None` if it follows from other options.
+/// A number within bounds; `None` if the number follows from other options.
 fn count(path: &str, count: Count, (least, most): (u16, u16), problems: &mut Problems) -> Option<u16> {
     match count {
         Count::Auto => None,

@@ -76,7 +76,7 @@ pub use kind::{ClockSource, Kind, Metric, MetricType, Registry};
 pub use timers::{Guarantee, Timer, Timers};
 
 section! {
-    /// This process, of several that serve one fleet.
+    /// This process, one of several that serve one fleet.
     Instance { name: String = String::new(), }
 }
 
@@ -210,7 +210,7 @@ section! {
 }
 
 section! {
-    /// No limit without messages.
+    /// Zero messages mean that there is no limit.
     RateLimit { messages: usize = 0, per: Span = Span::from_secs(60), }
 }
 

@@ -8,10 +8,10 @@ use super::Span;
 use super::problem::Problems;
 use crate::presence::FlapRule;
 
-/// The fewest and the most transitions of a rule: the moments of so many are kept for each unit.
+/// The fewest and the most transitions of a rule: this many moments are kept for each unit.
 const TRANSITIONS: (usize, usize) = (2, 100);
 
-/// The options of a kind; no transitions: it has no flap detection.
+/// The options of a kind; without transitions the kind has no flap detection.
 #[derive(Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 #[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
@@ -28,7 +28,7 @@ impl Default for Flapping {
 }
 
 impl Flapping {
-    /// The rule of a kind whose units are `allowed` to be silent for so long; `None`: it has none.
+    /// The rule of a kind whose units may be silent for `allowed`; `None`: the kind has no flap detection.
     pub(super) fn rule(&self, path: &str, allowed: Duration, problems: &mut Problems) -> Option<FlapRule> {
         let Flapping { transitions, window, stable } = *self;
         if transitions == 0 {

@@ -55,7 +55,7 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
     };
     let unit_metrics_limit =
         problems.number("http.unit_metrics_limit", http.unit_metrics_limit, 1, 100_000_000).into();
-    // An address that is none is reported with the receivers.
+    // An address that is not valid is reported with the receivers.
     let external_url = links(http, &mut Problems::default()).home_page();
     let external_url = external_url.map(|front| front.trim_end_matches('/').to_owned());
     http::Config {
@@ -188,7 +188,7 @@ pub(super) fn count_by_labels(http: &Http, problems: &mut Problems) -> Vec<Strin
     http.count_by_labels.clone()
 }
 
-/// Words that are written for a token until it is replaced, and is not.
+/// Words that operators write in place of a token, and forget to replace.
 const GUESSED: [&str; 24] = [
     "admin",
     "root",

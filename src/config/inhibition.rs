@@ -17,7 +17,7 @@ pub(super) fn inhibition(file: &File, problems: &mut Problems) -> Inhibition {
     }
     let rules = file.inhibit.iter().take(MAX_RULES).enumerate();
     let rules = rules.map(|(at, one)| rule(&format!("inhibit[{at}]"), one, problems)).collect();
-    // Their errors are reported with the kinds.
+    // Errors of these options are reported with the kinds.
     let longest = file.kind.iter().map(|kind| kind.timeout.0.saturating_add(kind.grace.0)).max();
     Inhibition { rules, longest: longest.unwrap_or(Duration::ZERO) }
 }
@@ -62,7 +62,8 @@ fn is_same(source: &[Matcher], target: &[Matcher]) -> bool {
     holds(source, target) && holds(target, source)
 }
 
-/// Source and target have the same value of a label of which matchers want different ones.
+/// The contradiction of a rule that never inhibits: a label must be equal, and source and target matchers want
+/// different values of it.
 fn contradiction(source: &[Matcher], target: &[Matcher], equal: &[String]) -> Option<String> {
     use crate::routing::Operator::Equal;
     let wanted = |side: &[Matcher], name: &String| {

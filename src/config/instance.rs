@@ -49,7 +49,7 @@ fn client_id_of(name: &str, port: &str) -> String {
 
 /// A digest of the broker and the client id, for other instances: 48 bits. 0: no other instance can have the same one.
 pub fn client_digest(config: &Config) -> u64 {
-    // Members of a share have random ones, and where devices connect straight to Rollcall it is no client.
+    // Members of a share have random client ids, and where devices connect straight to Rollcall it is no client.
     let intake = &config.intake;
     if !intake.share.is_empty() || config.broker.is_some() {
         return 0;

@@ -2,7 +2,7 @@
 //!
 //! A directive is a level, `target=level` or a target of Rollcall, and several are separated by commas. The most
 //! specific target decides.
-//! There are no filters by span or field: they need regular expressions, which take longer to build than the log.
+//! Filters by span or field do not exist: they need regular expressions, which take longer to build than the log.
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 
@@ -10,8 +10,8 @@ use super::LogConfig;
 use super::file::Log;
 use super::problem::Problems;
 
-/// The client of MQTT warns of each failed connection, which Rollcall logs itself. TLS warns of each client that asks for
-/// an address by its number, so any client could fill the log.
+/// The client of MQTT warns of each failed connection, which Rollcall logs itself. TLS warns of each client that asks
+/// for an address by its number, so any client could fill the log.
 const NOISY: [(&str, LevelFilter); 2] = [("rumqttc", LevelFilter::ERROR), ("rustls", LevelFilter::ERROR)];
 
 pub(super) fn log(log: &Log, problems: &mut Problems) -> LogConfig {

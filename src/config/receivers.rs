@@ -49,7 +49,7 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
     let route = routes::root(file, problems);
     names(file, &route, problems);
     fallbacks(file, problems);
-    // Their errors are reported with the sections hearing and records.
+    // Errors of these options are reported with the sections hearing and records.
     let blind_after = file.hearing.tell_after.0;
     // The service sets them from the topics.
     let filters = Filters::default();
@@ -215,8 +215,8 @@ fn retry(path: &str, one: &Receiver, problems: &mut Problems) -> Retry {
     retry
 }
 
-/// Options of another type of receiver are errors, because the operator expects an effect. `own` are those of this
-/// type, beside those of every receiver.
+/// Options of another type of receiver are errors, because the operator expects an effect. `own` are the options of
+/// this type, beside the options of every receiver.
 fn misplaced(path: &str, one: &Receiver, own: &[&str], problems: &mut Problems) {
     let options = |one: &Receiver| serde_json::to_value(one).expect("plain structs with text keys are JSON");
     let (given, defaults) = (options(one), options(&Receiver::default()));

@@ -13,7 +13,7 @@ const FOR: &str = "for ";
 pub enum Recoveries {
     All,
     None,
-    /// Each, that long after the unit came back.
+    /// Every return is notified, that long after the unit came back.
     For(Span),
 }
 

@@ -48,7 +48,7 @@ struct RouteNames<'a> {
     times: &'a Times,
 }
 
-/// Checks the routes below one; each inherits from `above`.
+/// Checks the routes below a route; each inherits from `above`.
 fn below(
     path: &str,
     routes: &[NestedRoute],
@@ -117,7 +117,7 @@ fn nested(
     route
 }
 
-/// `path`: that of the list.
+/// The matchers in `texts`. `path`: the path of the list.
 pub(super) fn matchers(path: &str, texts: &[String], problems: &mut Problems) -> Vec<Matcher> {
     let mut all = Vec::new();
     for (at, text) in texts.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The options as pages show them: each with its value and where that comes from.
+//! The options as pages show them: each with its value and the place that sets it.
 //!
 //! Only a value whose option is known to hold no secret is shown; of a URL, the part up to its port. Of the tables in a
 //! list, such as receivers, the options are shown that are written.

@@ -101,7 +101,7 @@ impl CanaryPace {
         trips.entry(client_id.to_owned()).or_default().returned(sent, now);
     }
 
-    /// So many filters are probed.
+    /// Sets how many filters are probed.
     pub fn probes(&self, filters: usize) {
         self.filters.store(filters, Ordering::Relaxed);
     }

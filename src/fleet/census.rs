@@ -36,9 +36,9 @@ const CALM: Duration = Duration::from_secs(60);
 const CONFIGURATION: &str = "=";
 /// The digest of the broker and the client id, likewise.
 const CLIENT: &str = "==";
-/// So many exchanges in a row have to show another configuration: instances are reloaded one after the other.
+/// How many exchanges in a row have to show another configuration: instances are reloaded one after the other.
 const DIFFERENT: u32 = 5;
-/// The most values of a label that instances exchange: those with most units.
+/// The most values of a label that instances exchange: the values with most units.
 const MAX_VALUES: usize = 500;
 
 /// The counts of every kind.
@@ -56,7 +56,7 @@ pub struct Census {
     different: AtomicU32,
     /// A digest of the broker and the client id; 0: no other instance can have the same one.
     client: AtomicU64,
-    /// In how many exchanges in a row another instance had the same one.
+    /// In how many exchanges in a row another instance had the same client id.
     shared: AtomicU32,
     begun: Instant,
 }

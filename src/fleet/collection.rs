@@ -95,7 +95,7 @@ impl<T: Content, V> Collection<T, V> {
                 return Ok(known.clone());
             }
             let contents = self.documents.of_fleet::<T>().await?;
-            // Only then is it the table of that version.
+            // The table is of that version only if the version has not changed meanwhile.
             if self.version().await? != version {
                 continue;
             }

@@ -53,9 +53,9 @@ pub struct Coverage {
 
 #[derive(Default)]
 struct Known {
-    /// By the walk, for each partition that it has read whole.
+    /// Counts of the walk, for each partition that it has read whole.
     walked: HashMap<u16, HashMap<Key, u64>>,
-    /// Of the whole fleet, when the silence was made.
+    /// Counts of the whole fleet, from when the silence was made.
     made: HashMap<Key, u64>,
 }
 
@@ -84,13 +84,13 @@ impl Coverage {
         partitions.iter().map(|partition| known.walked.get(partition)?.get(&key).copied()).sum()
     }
 
-    /// How many units of the whole fleet it covered when it was made at this instance.
+    /// How many units of the whole fleet a silence covered when it was made at this instance.
     pub fn when_made(&self, silence: &AlertSilence) -> Option<u64> {
         self.known().made.get(&key(silence)).copied()
     }
 
-    /// Counts the units of the whole fleet that a silence covers which was just made. `None`: that takes too long, or
-    /// the store does not answer; the walk counts them later.
+    /// Counts the units of the whole fleet that a new silence covers. `None`: the count takes too long, or the store
+    /// does not answer; the walk counts them later.
     pub async fn count(&self, queries: Arc<dyn Queries>, made: SilenceId) -> Option<u64> {
         let counted = async {
             let _turn = self.turn.lock().await;
@@ -111,7 +111,7 @@ impl Coverage {
         self.silences.current().await.is_ok_and(|stored| stored.iter().any(|one| lasts(one, now)))
     }
 
-    /// Begins to count the units of one of so many partitions. `None`: the silences are not known.
+    /// Begins to count the units of a partition; `partitions`: how many there are. `None`: the silences are not known.
     pub(super) async fn begin(&self, partitions: u16, now: Timestamp) -> Option<PartitionCount> {
         let silences = self.silences.current().await.ok()?;
         let budget = COMPARISONS / u32::from(partitions.max(1));
@@ -210,7 +210,7 @@ fn of_records(silences: &AlertSilences, records: &[OfflineRecord]) -> Covered {
     sums
 }
 
-/// The record of the unit if it fell silent; `None`: it is none any more.
+/// The record that the unit would have if it fell silent; `None`: the unit is not in the fleet any more.
 fn record(seen: &Snapshot) -> Option<OfflineRecord> {
     let facts = seen.facts.as_ref().filter(|_| seen.is_known())?;
     let (labels, moment) = (facts.labels.clone(), Timestamp::ZERO);

@@ -42,7 +42,7 @@ const MAX_STEP: usize = 500;
 const ENTRIES: usize = 200;
 /// The most notifications of one record that are shown.
 const OF_RECORD: usize = 10;
-/// The most pages of waiting notifications in which one is looked for.
+/// The most pages of waiting notifications that a search for one notification reads.
 const PAGES: usize = 1000;
 
 /// Which deliveries are wanted.
@@ -93,7 +93,7 @@ pub struct AttemptLine {
     pub answer: String,
 }
 
-/// Everything of one notification.
+/// A notification with its attempts, records and timers.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeliveryDetails {
     pub deliveries: Vec<DeliveryLine>,
@@ -254,7 +254,7 @@ impl Deliveries {
         self.attempts_within(notification, receiver, from, until).await
     }
 
-    /// The attempts that were written in that time; of a digest also those of the notifications in it.
+    /// The attempts that were written in that time; for a digest also the attempts of the notifications in it.
     async fn attempts_within(
         &self,
         notification: &str,
@@ -279,7 +279,7 @@ impl Deliveries {
         Ok(wanted.filter(|one| known.insert(key(one))).collect())
     }
 
-    /// The attempts of the notifications that told receivers of a record, and of which transition.
+    /// The attempts of the notifications that told receivers of a record, each with the transition that it told of.
     pub async fn of_record(&self, id: &RecordId) -> Result<Vec<(Attempt, Transition)>> {
         let find = FindAttempts {
             with: serde_json::to_string(id).unwrap_or_default(),

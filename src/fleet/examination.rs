@@ -14,8 +14,8 @@ use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// While a server is away, and after an examination that failed. Also the shortest time between two examinations that
-/// failing calls request.
+/// The wait while a server is away, and after an examination that failed. Also the shortest time between two
+/// examinations that failing calls request.
 const REQUEST_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The wait before an examination on request: it also repairs errors that are found during the wait.

@@ -140,7 +140,7 @@ impl Inhibitions {
         self.change(now, |known| {
             let is_as_before = |unit: &Unit| known.get(unit) == before.get(unit);
             let open = open.iter().filter(|(unit, record)| {
-                // A record that is open although its end was known has been lost and opened again.
+                // A record that is open although its end is known was lost and opened again.
                 known.get(*unit).is_none_or(|known| {
                     replaces(record, known) || (known.back_at.is_some() && is_as_before(unit))
                 })

@@ -28,7 +28,7 @@ use crate::store::{
 };
 use crate::telemetry::Telemetry;
 
-/// The name of the only entry.
+/// The name of the only document.
 const TRIP: &str = "trip";
 
 /// How many of the newest records stand for all that were detected.
@@ -52,7 +52,7 @@ impl Content for Trip {
 
 /// The mass-offline breaker.
 pub struct MassBreaker {
-    /// `None`: it is not enabled.
+    /// `None`: the breaker is not enabled.
     rule: Option<MassOfflineRule>,
     /// The facts of units; `None`: pages, which judge nothing.
     units: Option<Arc<dyn UnitStore>>,
@@ -112,7 +112,7 @@ impl MassBreaker {
         Ok(self.stored().await?.value)
     }
 
-    /// The trip that holds notifications now; none if it is not enabled, and then the store is not asked.
+    /// The trip that holds notifications now; `None` if the breaker is not enabled, and then the store is not asked.
     pub async fn held(&self) -> Result<Option<Trip>> {
         match self.rule {
             Some(_) => Ok(self.last().await?.filter(Trip::is_held)),
@@ -231,7 +231,7 @@ impl MassBreaker {
         self.last().await
     }
 
-    /// Releases it by hand. `by`: the operator, for the audit. `false`: it holds nothing.
+    /// Releases the breaker by hand. `by`: the operator, for the audit. `false`: the breaker holds nothing.
     pub async fn release(&self, (by, comment): (&str, &str), now: Timestamp) -> Result<bool> {
         for _ in 0..ATTEMPTS {
             let last = self.stored().await?;

@@ -64,9 +64,9 @@ pub use view::{Chunk, Cursor, NameMatch, UnitView, Values};
 #[derive(Clone, Debug)]
 pub struct LabelValues {
     pub label: String,
-    /// How many units have each, those with most units first.
+    /// How many units have each value, values with most units first.
     pub values: Vec<(Arc<str>, u64)>,
-    /// Some are left out.
+    /// Some values are left out.
     pub is_cut: bool,
 }
 
@@ -77,7 +77,7 @@ pub struct Mark {
     number: u32,
 }
 
-/// From so many units on, a read of all of them takes so long that requests share it.
+/// From this number of units on, a read of all of them takes so long that requests share it.
 const LARGE: u64 = 100_000;
 
 /// The mirror of the roll.
@@ -93,7 +93,7 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// An empty mirror of so many partitions; it keeps all of them until [`Mirror::keep`]. Units of kinds without
+    /// An empty mirror of `partitions` partitions; it keeps all of them until [`Mirror::keep`]. Units of kinds without
     /// rules are not kept.
     pub fn new(rules: impl Into<SharedRules>, partitions: u16) -> Mirror {
         let rules = rules.into();

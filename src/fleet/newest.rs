@@ -1,9 +1,9 @@
 //! A copy of a stored state that several tasks refresh.
 //!
 //! Two refreshes may overlap, and the answer that was read first may arrive last: it would set the copy back, and a
-//! reader would act on what is past. Versions say only whether two states differ, not which is newer. So a refresh keeps
-//! its answer only if the copy is still the one with which the refresh began; otherwise it begins again, and usually
-//! finds that the copy has the version of now.
+//! reader would act on what is past. Versions say only whether two states differ, not which is newer. So a refresh
+//! keeps its answer only if the copy is still the one with which the refresh began; otherwise it begins again, and
+//! usually finds that the copy has the version of now.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +14,7 @@ type Versioned<T> = (Option<String>, T);
 pub(super) struct Newest<T>(Mutex<Kept<T>>);
 
 struct Kept<T> {
-    /// How often it was replaced.
+    /// How often the copy was replaced.
     replaced: u64,
     /// `None` before the first read.
     known: Option<Versioned<T>>,

@@ -39,7 +39,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// Changes units, and writes that into the audit.
+/// Changes units, and writes each change into the audit.
 #[derive(Clone, Copy)]
 pub struct Operators<'a> {
     pub roll: &'a Roll,

@@ -24,8 +24,8 @@ pub struct View {
     pub instance: String,
     /// All instances with a lease, in order.
     pub instances: Vec<String>,
-    /// How often this instance has taken its lease: more than once if it ended meanwhile, as while the process was
-    /// frozen. Then others may have had its partitions, and have changed them without a note.
+    /// How often this instance has taken its lease: more than once if the lease ended meanwhile, as while the process
+    /// was frozen. Then others may have had its partitions, and have changed them without a note.
     pub terms: u64,
     /// The partitions of this instance, in order.
     pub partitions: Vec<u16>,
@@ -35,8 +35,8 @@ pub struct View {
 }
 
 impl View {
-    /// The view of `instance` while these instances have leases. Without any it owns everything: an instance without
-    /// a view of others assumes that it is alone.
+    /// The view of `instance` while `instances` have leases. If the list is empty, `instance` owns everything: an
+    /// instance without a view of others assumes that it is alone.
     pub fn new(instance: &str, mut instances: Vec<String>, partitions: u16) -> View {
         instances.sort();
         let mine = |partition: &u16| owner(*partition, &instances).is_none_or(|owner| owner == instance);
@@ -70,7 +70,7 @@ impl Ownership {
         self.0.borrow().partitions.binary_search(&partition).is_ok()
     }
 
-    /// Waits until the view differs from that at the last wait of this copy, or at its creation.
+    /// Waits until the view differs from the view at the last wait of this copy, or at its creation.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             // No sender is left, so the view does not change any more.
@@ -79,7 +79,7 @@ impl Ownership {
     }
 }
 
-/// The owner of a partition among these instances; `None` if there are none. Instances of all versions must compute the
+/// The owner of a partition among `instances`; `None` if the list is empty. Instances of all versions must compute the
 /// same owner.
 ///
 /// Rendezvous hashing: each instance has a score for the partition, and the highest owns it. So when an instance

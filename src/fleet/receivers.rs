@@ -23,7 +23,7 @@ const MAX_ATTEMPTS: usize = 5;
 pub struct ReceiverHealth {
     pub last_success: Option<Timestamp>,
     pub last_failure: Option<Timestamp>,
-    /// Why the last failure was one.
+    /// The reason of the last failure.
     pub why: String,
     /// The first failure after the last success.
     pub failing_since: Option<Timestamp>,
@@ -201,7 +201,7 @@ mod tests {
                 health(None, Some(9), Some(8)),
                 health(Some(3), Some(9), Some(4)),
             ),
-            // The success of one ends a failure that began before, and not one that began after.
+            // The success of one instance ends a failure that began before, and not a failure that began after.
             (health(Some(6), None, None), health(None, Some(5), Some(4)), health(Some(6), Some(5), None)),
             (
                 health(Some(6), None, None),

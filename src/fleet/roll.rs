@@ -109,7 +109,7 @@ impl Roll {
         }
     }
 
-    /// Kinds are heard by these filters, and only as far as the least of them.
+    /// Sets the filters by which kinds are heard. A kind is heard only as far as the filter that is heard least.
     pub fn with_filters(self, filters: Filters) -> Roll {
         Roll { filters, ..self }
     }
@@ -119,7 +119,7 @@ impl Roll {
         &self.census
     }
 
-    /// The ids that were heard and are no units.
+    /// The ids that were heard and do not belong to units.
     pub fn strangers(&self) -> &Strangers {
         &self.strangers
     }
@@ -137,8 +137,8 @@ impl Roll {
         &self.rules
     }
 
-    /// Decides by these rules from now on. Units whose deadlines are earlier by them are checked by the walk. Returns
-    /// the kinds whose rules changed.
+    /// Decides by the rules `wanted` from now on. Units whose deadlines are earlier by these rules are checked by the
+    /// walk. Returns the kinds whose rules changed.
     pub fn replace_rules(&self, wanted: &Rules) -> Vec<Kind> {
         let changed = self.rules.replace(wanted);
         for rules in changed.iter().filter_map(|kind| wanted.get(kind)) {

@@ -58,7 +58,7 @@ impl ShortFailures {
         }
     }
 
-    /// Forgets the failure of a loop that succeeded. Answers whether no loop fails any more.
+    /// Forgets the failure of a loop that succeeded. Answers whether that was the last failing loop.
     pub fn clear(&self, which: &str) -> bool {
         let mut all = self.lock();
         all.remove(which).is_some() && all.is_empty()

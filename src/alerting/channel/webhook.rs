@@ -31,7 +31,7 @@ pub use rollcall::{body, text as body_of};
 const JSON: &str = "application/json";
 /// Headers that hold no secret.
 const PUBLIC_HEADERS: [&str; 3] = ["accept", "content-type", "user-agent"];
-/// The methods of a template.
+/// The methods of a template; a `GET` has no body.
 const METHODS: [&str; 4] = ["POST", "PUT", "PATCH", "GET"];
 
 /// A webhook. By default it follows the Standard Webhooks specification.

@@ -13,9 +13,9 @@ use crate::store::Delivery;
 /// The most labels that are counted by, and the most values of each.
 const MAX_LABELS: usize = 5;
 const MAX_VALUES: usize = 5;
-/// Fewer records are listed by themselves.
+/// Fewer records than this are listed one by one.
 const MIN_COUNTED: usize = 10;
-/// A label counts if one record in so many has the same value of it.
+/// A label counts if one record in this many has the same value of it.
 const SHARE: usize = 50;
 
 /// How many records of a message have one value of a label.

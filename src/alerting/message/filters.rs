@@ -110,7 +110,7 @@ fn slack(line: &str) -> String {
     const APART: char = '\u{200b}';
     let line = slack_plain(line);
     let mut safe = String::with_capacity(line.len());
-    // A line that begins so is a quotation.
+    // Slack shows a line that begins with `&gt;` as a quotation.
     safe.extend(line.starts_with("&gt;").then_some(APART));
     let mut before = ' ';
     for (at, c) in line.char_indices() {

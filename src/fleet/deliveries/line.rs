@@ -43,17 +43,17 @@ pub struct DeliveryLine {
     pub id: String,
     pub receiver: String,
     pub state: DeliveryState,
-    /// When it was sealed, if it waits, else when it ended.
+    /// When the delivery was sealed, if it waits, else when it ended.
     pub at: Timestamp,
     pub sealed_at: Timestamp,
     pub labels: Labels,
-    /// How many records, and blind intervals, it tells of.
+    /// How many records, and blind intervals, the delivery has.
     pub offline: usize,
     pub online: usize,
     pub blind: usize,
-    /// What it tells of, if that is neither units, blindness nor a timer: `breaker` or `data_lost`.
+    /// The event, if the delivery is about neither units, blindness nor a timer: `breaker` or `data_lost`.
     pub event: Option<&'static str>,
-    /// The id of its timer, if it is the notification of one.
+    /// The id of the timer, if the delivery is the notification of a timer.
     pub timer: Option<String>,
     pub reminder: bool,
     /// How many attempts were begun.

@@ -44,7 +44,7 @@ struct Filling<'a> {
     filter: &'a DeliveryFilter,
     limit: usize,
     configured: &'a [String],
-    /// That of delivered notifications.
+    /// The order of delivered notifications.
     order: ListOrder,
     /// In the order of the list.
     receivers: BTreeSet<String>,
@@ -113,7 +113,7 @@ impl Filling<'_> {
         }
     }
 
-    /// Answers where to go on.
+    /// Reads one step of the list. Answers where to go on.
     async fn read(&mut self, at: Cursor) -> Answer<Option<Cursor>> {
         match at {
             Cursor::Waiting { receiver, after, skip } => self.waiting(receiver, after, skip).await.map(Some),
@@ -175,7 +175,7 @@ impl Filling<'_> {
         let find = FindAttempts { with, from, until, limit: most, order: self.order };
         let entries = self.deliveries.records.attempts(&find).await?;
         let mut known: HashSet<String> = HashSet::new();
-        // How many attempts of the same moment are before the next page.
+        // `behind`: how many attempts of the moment `at` were passed; the next page skips them.
         let (mut at, mut behind) = (begin, 0);
         for entry in &entries {
             let mut attempts: Vec<Option<Attempt>> = entry.read().map(Some).collect();

@@ -10,7 +10,7 @@ impl Deliveries {
     pub(super) async fn made_again(&self, attempt: &Attempt) -> Result<Option<Delivery>> {
         let (mut offline, mut online) = (Vec::new(), Vec::new());
         for record in self.records(&attempt.offline).await? {
-            // The notification of an acknowledgement is nothing without it.
+            // Only the notification of an acknowledgement has acknowledgements, and says nothing else.
             let acknowledged =
                 record.acknowledged.clone().filter(|_| attempt.notification.starts_with(ACKNOWLEDGEMENT));
             offline.push(OfflineRecord { back_at: None, closed_by: None, acknowledged, ..record });
@@ -41,7 +41,8 @@ impl Deliveries {
         }))
     }
 
-    /// The timer of an attempt; `None`: it is of none, or the timer is forgotten or was registered again since.
+    /// The timer of an attempt; `None`: the attempt has no timer, or the timer is forgotten or was registered again
+    /// since.
     async fn timer_of(&self, attempt: &Attempt) -> Result<Option<FiredTimer>> {
         let Some((id, due)) = timer_and_due(&attempt.group, &attempt.notification) else { return Ok(None) };
         let timer = self.timers.timers(&[id]).await?.into_iter().flatten().find(|timer| timer.due == due);

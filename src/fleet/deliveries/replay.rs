@@ -26,7 +26,8 @@ impl Again {
 
 impl Deliveries {
     /// Delivers a notification again, to one receiver or to each that it was given up for or delivered to. Answers how
-    /// many deliveries were queued. `configured`: the receivers of the configuration; `by`: the operator, for the audit.
+    /// many deliveries were queued. `configured`: the receivers of the configuration; `by`: the operator, for the
+    /// audit.
     pub async fn replay(&self, id: &str, configured: &[String], by: &str, now: Timestamp) -> Answer<usize> {
         let (notification, of) = parse(id)?;
         let attempts = self.attempts_of(notification, of).await?;
@@ -80,7 +81,7 @@ impl Deliveries {
             return Err(DeliveriesError::Refused(why.to_owned()));
         }
         let state = filter.state.unwrap_or(DeliveryState::Dead);
-        // Notifications that are delivered from now on are not meant.
+        // Notifications that are delivered from now on are not delivered again.
         let until = filter.until.unwrap_or(now);
         let filter = DeliveryFilter { state: Some(state), until: Some(until), ..filter.clone() };
         let (mut again, mut next) = (Vec::new(), None);

@@ -11,8 +11,9 @@ use crate::presence::{Closing, Incident, OfflineRecord};
 use crate::store::{Delivery, GroupContext, Membership, Result, notification_id};
 
 impl Deliveries {
-    /// The silences of units that are offline again after these, and of which the receiver of this letter was notified
-    /// before it. With them, the last word on such a unit is not that it is back.
+    /// The silences of units that are offline again after their returns, and of which the receiver of the letter was
+    /// notified before it. They follow the returns, so that the last message on such a unit does not say that it is
+    /// back.
     async fn known_open(
         &self,
         letter: &Delivery,
@@ -46,8 +47,8 @@ impl Deliveries {
         Ok(OfflineRecord { back_at: Some(back_at), closed_by: Some(closing), ..episode.clone() })
     }
 
-    /// The returns of the silences of a dead letter that are over, with the silences of those units that last. `None`:
-    /// there are none, or they are still to be notified. The same records have the same id.
+    /// The returns of the silences of a dead letter that are over, with the silences of their units that last. `None`:
+    /// there are no returns, or they are still to be notified. The same records give a delivery with the same id.
     pub(super) async fn returns_after(&self, letter: &Delivery, now: Timestamp) -> Result<Option<Delivery>> {
         let over = self.over(letter, now).await?;
         let offline = self.known_open(letter, over.iter().chain(&letter.online)).await?;
@@ -102,7 +103,7 @@ impl Deliveries {
     }
 }
 
-/// An incident after these of its silences are over.
+/// An incident after the silences `over` are over.
 fn after(incident: &Incident, silences: &[OfflineRecord], over: &[OfflineRecord]) -> Incident {
     let until = over.iter().filter_map(|record| record.back_at).max();
     Incident {

@@ -25,7 +25,7 @@ pub(super) struct Bounds {
     offline: u16,
     unheard: u16,
     absent: u16,
-    /// No unit that was heard was last seen before, in ms.
+    /// No unit that was heard was last seen before this moment, in ms.
     oldest_seen: AtomicI64,
     /// The earliest and the latest deadline that an open record may have, while units are offline.
     offline_since: (Timestamp, Timestamp),
@@ -87,7 +87,7 @@ impl BlockBounds {
         }
     }
 
-    /// The row has changed to that. `offline_since`: the deadline of its open record.
+    /// Notes the new state of a row. `offline_since`: the deadline of its open record.
     pub fn note(&mut self, slot: u32, row: &Row, offline_since: Option<Timestamp>, is_absent: bool) {
         let bounds = &mut self.0[place(slot).0];
         bounds.count(row.state, is_absent, |count| *count += 1);
@@ -101,7 +101,7 @@ impl BlockBounds {
         }
     }
 
-    /// The row, which was noted like that, is about to change, or to be removed.
+    /// Takes a row out of the bounds, before it changes or is removed. The other arguments say how it was noted.
     pub fn forget(&mut self, slot: u32, state: RowState, is_absent: bool) {
         let bounds = &mut self.0[place(slot).0];
         bounds.count(state, is_absent, |count| *count -= 1);
@@ -110,7 +110,7 @@ impl BlockBounds {
         }
     }
 
-    /// The memory that they take, about.
+    /// The approximate memory of the bounds.
     pub fn bytes(&self) -> usize {
         self.0.capacity() * size_of::<Bounds>()
     }
@@ -134,13 +134,13 @@ impl Bounds {
         self.absent > 0
     }
 
-    /// No open record has a deadline before the first or after the second.
+    /// The earliest and the latest deadline that an open record of the block may have.
     pub fn offline_since(&self) -> (Timestamp, Timestamp) {
         self.offline_since
     }
 
-    /// No unit that was heard was last seen before that. Where that is less than `wanted`, the rows of the block are
-    /// read to learn more.
+    /// A moment before which no unit that was heard was last seen. Where the known moment is less than `wanted`, the
+    /// rows of the block are read for a later one.
     pub fn oldest_seen(&self, wanted: Timestamp, rows: &[Row]) -> Timestamp {
         let known = Timestamp::from_millis(self.oldest_seen.load(Ordering::Relaxed));
         if known >= wanted {

@@ -16,14 +16,14 @@ const WINDOW: usize = 1024;
 pub(super) struct IdMatch<'a> {
     prefix: &'a [u8],
     part: Option<Finder<'a>>,
-    /// In the texts of the current chunk, no part begins from the first position until the second.
+    /// In the texts of the current chunk, the part begins at no position from the first until the second.
     none: (usize, usize),
-    /// Whether a part begins at the second.
+    /// Whether the part begins at the second position.
     is_found: bool,
 }
 
 impl<'a> IdMatch<'a> {
-    /// Of ids that begin with `prefix` and contain `part`; either may be empty.
+    /// Matches ids that begin with `prefix` and contain `part`; either may be empty.
     pub fn new(prefix: &'a str, part: &'a str) -> IdMatch<'a> {
         let part = (!part.is_empty()).then(|| Finder::new(part));
         IdMatch { prefix: prefix.as_bytes(), part, none: (0, 0), is_found: false }
@@ -64,7 +64,7 @@ impl<'a> IdMatch<'a> {
         self.is_found && self.none.1 < end
     }
 
-    /// Whether an id of that length begins as it is wanted; `text` begins with it.
+    /// Whether an id of that length begins with the prefix; `text` begins with the id.
     fn begins(&self, text: &[u8], length: usize) -> bool {
         let Some(last) = self.prefix.last() else { return true };
         // Ids of one fleet differ at the end of a prefix more often than at its begin.

@@ -5,7 +5,7 @@ use crate::presence::Facts;
 use crate::store::table::Blocks;
 
 /// The seconds since which units are known, by slot; 0 for a unit that is known for longer than facts remember. Empty
-/// as long as no unit has one.
+/// as long as no unit has such a time.
 #[derive(Default)]
 pub(super) struct KnownSince(Blocks<u32>);
 

@@ -10,7 +10,7 @@ use crate::presence::Interval;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownTime {
     pub units: u64,
-    /// The time of the range before units were known, of all of them together.
+    /// The time of the range before each unit was known, summed over all units.
     pub unknown: Duration,
 }
 

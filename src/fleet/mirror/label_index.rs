@@ -96,7 +96,7 @@ impl LabelIndex {
         self.by_value.get(value).copied()
     }
 
-    /// How many units have a value; `None`: it may be one of those without a number of their own.
+    /// How many units have a value; `None`: the value may have no number of its own.
     pub fn units_with(&self, value: &str) -> Option<u64> {
         match self.number_of(value) {
             Some(number) => Some(u64::from(self.values[usize::from(number - FIRST)].1)),

@@ -64,8 +64,8 @@ impl PartitionTable {
         };
     }
 
-    /// Heartbeats of units with these keys were recorded; one without a key is not kept. `policy`: of a unit that is
-    /// new.
+    /// Notes recorded heartbeats of units with these keys; a heartbeat without a key is not kept. `policy`: the policy
+    /// of a new unit.
     pub fn seen(
         &mut self,
         keys: &[Option<Key>],
@@ -124,7 +124,7 @@ impl PartitionTable {
         };
         if self.removed.contains_key(&key.hash) {
             if was_there {
-                return false; // Decided before the removal.
+                return false; // The change was decided before the removal.
             }
             self.removed.remove(&key.hash);
         }
@@ -168,7 +168,7 @@ impl PartitionTable {
         self.marks
     }
 
-    /// Every page was compared since `mark`, which was set at `began`: units that were not found are gone.
+    /// Removes units that were not found since `mark`, which was set at `began`: every page was compared since then.
     pub fn finish(&mut self, mark: u32, began: Timestamp) {
         if self.is_foreign || mark <= self.reset_mark {
             return;

@@ -17,7 +17,7 @@ pub(super) struct Policies {
 }
 
 impl Policies {
-    /// The number of a policy; one more unit has it.
+    /// The number of a policy, for one more unit.
     pub fn acquire(&mut self, policy: Policy) -> u32 {
         if let Some(&number) = self.numbers.get(&key(&policy)) {
             self.kept[number as usize].1 += 1;
@@ -48,7 +48,7 @@ impl Policies {
         few.iter().map(|(policy, _)| now - policy.timeout).collect()
     }
 
-    /// One unit less has that policy.
+    /// Notes that one unit less has that policy.
     pub fn release(&mut self, number: u32) {
         let (policy, units) = &mut self.kept[number as usize];
         *units -= 1;

@@ -28,12 +28,12 @@ impl RowState {
         matches!(self, RowState::Assumed | RowState::Present | RowState::Offline)
     }
 
-    /// Whether it was heard, and has no open record.
+    /// Whether the unit was heard, and has no open record.
     pub fn is_present(self) -> bool {
         matches!(self, RowState::Assumed | RowState::Present)
     }
 
-    /// Whether it has an open record.
+    /// Whether the unit has an open record.
     pub fn is_offline(self) -> bool {
         matches!(self, RowState::Offline | RowState::OfflineUnheard)
     }
@@ -43,7 +43,7 @@ impl RowState {
 pub(super) struct Row {
     /// The newest heartbeat; of a unit that was never heard, its registration.
     pub last_seen: Timestamp,
-    /// Where its id starts in the names.
+    /// Where the id of the unit starts in the names.
     pub name: u32,
     /// The last mark of the table when the row was last updated from facts; see [`super::Mark`].
     pub mark: u32,
@@ -84,7 +84,7 @@ pub(super) struct Absence {
     pub pause: Option<Interval>,
     /// Announced by the unit; void after a newer heartbeat.
     pub sleep: Option<Interval>,
-    /// Since when it is presumed to be silent.
+    /// Since when the unit is presumed to be silent.
     pub silent_from: Option<Timestamp>,
 }
 

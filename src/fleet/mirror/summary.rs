@@ -48,9 +48,9 @@ pub struct Summary {
     pub silent_since: Vec<Option<Timestamp>>,
     /// The numbers of units by the values of each of [`Mirror::labels`].
     pub labels: CountsByLabel,
-    /// For each label, the [`WORST`] values with most units that are offline, those first.
+    /// For each label, the [`WORST`] values with most offline units, the worst first.
     pub worst: Vec<(String, Vec<ValueCounts>)>,
-    /// How many units were heard within each of [`WINDOWS`]; a longer one includes the shorter.
+    /// How many units were heard within each of [`WINDOWS`]; a longer window includes the shorter ones.
     pub seen_within: [u64; WINDOWS.len()],
     /// How many units were ever heard.
     pub heard: u64,
@@ -71,7 +71,7 @@ impl Mirror {
             }
             sum
         });
-        // A unit that was heard in so many windows was heard in the longest ones.
+        // A unit that was heard in `n` windows was heard in the `n` longest ones.
         let seen_within = std::array::from_fn(|window| sum.heard_in[WINDOWS.len() - window..].iter().sum());
         let heard = sum.heard_in.iter().sum();
         let silence = Duration::from_millis(sum.silence_ms);
@@ -157,7 +157,7 @@ struct PartialSummary {
     silence_ms: u64,
 }
 
-/// Successive rows that count alike, as most neighbours do: sums of a whole run cost a tenth of those of each row.
+/// Successive rows that count alike, as most neighbours do: to add a whole run costs a tenth of adding each row.
 #[derive(Default)]
 struct Run {
     rows: u64,
@@ -168,7 +168,7 @@ struct Run {
 }
 
 impl Run {
-    /// A run of rows like this one, without it. `starts`: of the windows, the earliest first.
+    /// An empty run, for rows like this row. `starts`: the starts of the windows, the earliest first.
     fn begin(row: &Row, state: State, starts: &[Timestamp; WINDOWS.len()]) -> Run {
         let windows = starts.partition_point(|start| *start <= row.last_seen);
         let from = windows.checked_sub(1).map_or(Timestamp::ZERO, |last| starts[last]);
@@ -177,7 +177,7 @@ impl Run {
         Run { rows: 0, kind: row.kind, state: Some(state), heard_in }
     }
 
-    /// Whether the row counts like those of the run.
+    /// Whether the row counts like the rows of the run.
     fn has(&self, row: &Row, state: State) -> bool {
         let heard_alike = match &self.heard_in {
             Some((_, window)) => row.state.is_heard() && window.contains(&row.last_seen),

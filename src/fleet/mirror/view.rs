@@ -38,7 +38,7 @@ impl Cursor {
 pub enum NameMatch {
     Selected,
     NotSelected,
-    /// There is no such unit.
+    /// The mirror has no such unit.
     Unknown,
 }
 

@@ -27,7 +27,7 @@ impl AbsentKeys {
         same.map_or(now, |(_, since)| (*since).min(now))
     }
 
-    /// The unit could not be decided.
+    /// Keeps the moment for a unit that could not be decided.
     pub fn keep(&self, seen: &Snapshot, since: Timestamp) {
         let (None, Some(facts)) = (seen.alive, &seen.stored) else { return };
         let mut known = self.lock();
@@ -36,7 +36,7 @@ impl AbsentKeys {
         }
     }
 
-    /// The unit was decided.
+    /// Forgets a unit that was decided.
     pub fn forget(&self, unit: &Unit) {
         let mut known = self.lock();
         if !known.is_empty() {

@@ -189,8 +189,8 @@ impl Roll {
     }
 }
 
-/// Whether the heartbeat may take the fast path, where it may overwrite a newer one until that is written again: a
-/// check at that moment must not find the unit overdue.
+/// Whether the heartbeat may take the fast path. There it may overwrite a newer heartbeat until that is written again:
+/// a check at that moment must not find the unit overdue.
 fn is_timely(heartbeat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
     now.since(heartbeat.at) < rules.policy.timeout / 2
 }

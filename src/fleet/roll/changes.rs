@@ -41,8 +41,8 @@ impl Roll {
         answer
     }
 
-    /// The effects of applied changes in this process. No effect can undo a change. Mirror and counters come first,
-    /// before any await: a task that ends early leaves out the rest.
+    /// Makes the effects of applied changes in this process. No effect can undo a change. Mirror and counters come
+    /// first, before any await: a task that ends early leaves out the rest.
     async fn applied(&self, changes: &[(Snapshot, Change)], applied: &[bool]) {
         let mut has_record = false;
         let mut foreign = Vec::new();

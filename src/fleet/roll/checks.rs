@@ -71,7 +71,7 @@ impl Roll {
         Ok(undecided.into_iter().flatten().collect())
     }
 
-    /// When a check fails, those under way go on to their end and no more begin. A fault of one batch stops no other.
+    /// When a check fails, checks under way go on to their end and no more begin. A fault of one batch stops no other.
     async fn check_unless(
         &self,
         has_failed: &AtomicBool,
@@ -198,7 +198,7 @@ impl Roll {
     }
 
     /// Puts units back into the index whose silence the walk found and could not record, because the index does not
-    /// hold them, as after it was lost. The next check records the silence.
+    /// hold them, as after a loss of the index. The next check records the silence.
     pub(super) async fn add_to_index(
         &self,
         changes: &[(Snapshot, Change)],

@@ -7,7 +7,7 @@ use crate::store::Result;
 use crate::telemetry::Stored;
 
 impl Roll {
-    /// The unit as it is believed to be, if that differs from the stored state; the fault is reported.
+    /// The corrected state of a unit, if it differs from the stored state; the fault is reported.
     pub(super) fn corrected_unit(&self, seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
         let believed = presence::corrected(seen, now)?;
         if let Some(at) = presence::future_moment(seen, now) {

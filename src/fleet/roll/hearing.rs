@@ -32,7 +32,7 @@ pub(super) struct CurrentHearing {
     hearing: Arc<Hearing>,
     /// The filters that are no longer configured and hold back their kinds.
     removed: Arc<[RemovedFilter]>,
-    /// The read of which it is.
+    /// The read that this copy comes from.
     read: ReadNumber,
 }
 

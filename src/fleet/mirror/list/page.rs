@@ -16,7 +16,7 @@ use crate::fleet::mirror::view::StateEvaluator;
 use crate::presence::{Hearing, State};
 use crate::store::table::BLOCK;
 
-/// A unit that is on the page unless better ones come.
+/// A unit that is on the page unless better units come.
 struct Candidate {
     rank: (u8, i64),
     /// Kinds are numbered in the order of their names.
@@ -105,7 +105,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// The rows that come next are of this table, which was locked just now.
+    /// Begins with the rows of another table, which was locked just now.
     pub fn begin(&mut self, table: &PartitionTable) {
         self.ids.begin();
         self.online_since = table.online_since(self.now);
@@ -188,7 +188,7 @@ impl<'a> Page<'a> {
                 let wanted = Timestamp::from_millis(self.highest.1) + Duration::from_millis(1);
                 (0, bounds.oldest_seen(wanted, rows).as_millis())
             }
-            // Every heartbeat changes it.
+            // Every heartbeat changes this rank.
             ListOrder::NewestSeen => (0, i64::MIN),
         };
         match least.cmp(&self.highest) {

@@ -259,9 +259,9 @@ impl Dispatcher {
         }
     }
 
-    /// Seals the groups that are due, and those of which receivers are notified again. Answers how long it is until the
-    /// next one is due, at most a tick. `joined`: the own outboxes have joined up to this moment. What is due later
-    /// waits for the next step: its return may be in an outbox.
+    /// Seals the groups that are due, and groups of which receivers are notified again. Answers how long it is until
+    /// the next group is due, at most a tick. `joined`: the own outboxes have joined up to this moment. A group that
+    /// is due later waits for the next step: the return of its unit may be in an outbox.
     async fn seal(&self, progress: &mut Progress, joined: Timestamp) -> Result<Duration> {
         let view = self.ownership.view();
         let wait = self.seal_due(&view, &mut progress.catch_up, joined).await?;

@@ -69,7 +69,7 @@ fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Va
     let value = match option {
         Options::Bool(_) => match text.parse() {
             Ok(is_so) => Value::Boolean(is_so),
-            // An option may take more than a number.
+            // An option may take a word besides true and false.
             Err(_) if read(&Value::String(text.to_owned())).is_ok() => Value::String(text.to_owned()),
             Err(_) => return Err("write true or false".to_owned()),
         },

@@ -62,7 +62,7 @@ fn is_same(source: &[Matcher], target: &[Matcher]) -> bool {
     holds(source, target) && holds(target, source)
 }
 
-/// The contradiction of a rule that never inhibits: a label must be equal, and source and target matchers want
+/// The contradiction of a rule that never inhibits: a label must be equal, and the matchers of source and target want
 /// different values of it.
 fn contradiction(source: &[Matcher], target: &[Matcher], equal: &[String]) -> Option<String> {
     use crate::routing::Operator::Equal;

@@ -67,7 +67,7 @@ fn named_receivers(path: &str, named: &[String], receivers: &[Receiver], problem
     }
 }
 
-/// Which of a receiver and its fallbacks has no words for a timer, and why.
+/// The first of a receiver and its fallbacks that has no words for a timer, and why.
 fn without_timers<'a>(receiver: &'a Receiver, all: &'a [Receiver]) -> Option<(&'a str, &'static str)> {
     let mut next = Some(receiver);
     // Fallbacks in a circle are reported with the receivers.

@@ -16,7 +16,7 @@ pub struct SharedRules(Arc<ArcSwap<RulesVersion>>);
 
 /// The rules as they are until the next reload.
 struct RulesVersion {
-    /// The number of replacements before this one.
+    /// The number of replacements before this version.
     number: u64,
     rules: Arc<Rules>,
     by_name: HashMap<Box<str>, Arc<KindRules>, FixedState>,
@@ -44,8 +44,7 @@ impl SharedRules {
         self.0.load().number
     }
 
-    /// Replaces the rules of the kinds that there are; rules of other kinds are left out. Returns the kinds whose rules
-    /// changed.
+    /// Replaces the rules of the known kinds; rules of other kinds are left out. Returns the kinds whose rules changed.
     pub fn replace(&self, wanted: &Rules) -> Vec<Kind> {
         let before = self.rules();
         let mut rules = (*before).clone();

@@ -74,7 +74,7 @@ impl Silences {
         let fresh = SilenceId::of_random(rand::random());
         let has_expressions = wanted.matchers.iter().any(Matcher::has_expression);
         let decide = |stored: &[AlertSilence]| {
-            // One whose end is moved takes no more than before.
+            // An alert silence whose end is moved takes no more memory than before.
             let is_known = || stored.iter().any(|silence| silence.matchers == wanted.matchers);
             if has_expressions && held() > MAX_KEPT && !is_known() {
                 return Err(SilenceError::ManyExpressions);
@@ -121,7 +121,7 @@ impl Silences {
         self.documents.newest(Log::Audit, limit).await
     }
 
-    /// Writes the answer of `decide`; nothing if it is empty.
+    /// Writes the answer of `decide`, unless it is empty.
     async fn change(
         &self,
         author: &str,

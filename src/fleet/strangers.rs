@@ -25,9 +25,9 @@ const FULL_FOR: Duration = Duration::from_secs(60);
 pub enum StrangerReason {
     /// The unit is not registered, and its kind has a closed registry.
     Unregistered,
-    /// An operator has removed it.
+    /// An operator has removed the unit.
     Removed,
-    /// Its kind has `max_units` units.
+    /// The kind of the unit has `max_units` units.
     TooManyUnits,
 }
 
@@ -81,7 +81,7 @@ pub struct StrangerFilter {
     pub kind: Option<Kind>,
     /// How ids begin; empty: any.
     pub prefix: String,
-    /// Only those after this one.
+    /// Only strangers after this one.
     pub after: Option<Unit>,
 }
 
@@ -101,7 +101,7 @@ struct StrangerList {
 }
 
 impl Strangers {
-    /// So many heartbeats of a unit changed nothing, for that reason.
+    /// Notes heartbeats of a unit that changed nothing, for that reason. `heartbeats`: their number.
     pub fn heard(&self, unit: &Unit, reason: StrangerReason, heartbeats: u64, now: Timestamp) {
         let mut state = self.state();
         if let Some(known) = state.by_unit.get_mut(unit) {

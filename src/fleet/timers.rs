@@ -34,7 +34,7 @@ const COUNTED: Duration = Duration::from_secs(1);
 
 /// The most timers that one call of [`Timers::cancel_all`] looks at.
 const MAX_CANCEL: usize = 20_000;
-/// The timers that are looked at in one go.
+/// How many timers one read looks at.
 const STEP: usize = 1000;
 
 /// The classes of timers, and the limits of all.
@@ -116,7 +116,7 @@ impl Timers {
         self.read_counts(COUNTED).await?;
         let mut beyond = self.reserve(wanted, &rules, &answers);
         if !beyond.is_empty() {
-            // Some may have fired since they were counted.
+            // Some timers may have fired since they were counted.
             self.read_counts(Duration::ZERO).await?;
             beyond = self.reserve(wanted, &rules, &answers);
         }
@@ -135,8 +135,8 @@ impl Timers {
         Ok(answers)
     }
 
-    /// Takes room for the timers that have no answer yet. Answers those for which there is none, and the limit that is
-    /// reached: they may still be changes of timers that wait.
+    /// Takes room for the timers that have no answer yet. Answers the timers for which there is no room, and the limit
+    /// that is reached: they may still be changes of waiting timers.
     fn reserve(
         &self,
         wanted: &[TimerRequest],
@@ -213,7 +213,7 @@ impl Timers {
         Ok(())
     }
 
-    /// Reads the counts again if they are older than that.
+    /// Reads the counts again if they are older than `most`.
     async fn read_counts(&self, most: Duration) -> Result<()> {
         let is_old = self.counts().read_at.is_none_or(|at| at.elapsed() >= most);
         if is_old {
@@ -236,12 +236,12 @@ impl Timers {
         self.counts.lock().expect("nothing panics under this lock")
     }
 
-    /// Counts a timer that was refused before it came here.
+    /// Counts a timer that was refused before it was passed to [`Timers::register`].
     pub fn refused(&self, why: TimerOutcome) {
         self.telemetry.timers_requested(why, 1);
     }
 
-    /// Cancels timers. Answers, in order, which were waiting: these never fire.
+    /// Cancels timers. Answers, in order, which of them were waiting: a timer that was waiting never fires.
     pub async fn cancel(
         &self,
         ids: &[TimerId],
@@ -293,7 +293,7 @@ impl Timers {
         self.store.timers(ids).await
     }
 
-    /// Up to `limit` timers of a list, and where it goes on; fewer where many others lie between them.
+    /// Up to `limit` timers of a list, and where the list goes on; fewer where many other timers lie between them.
     pub async fn list(&self, find: &FindTimers, limit: usize) -> Result<TimerPage> {
         self.store.find_timers(find, limit).await
     }
@@ -331,7 +331,7 @@ fn outcome(answer: &Answer) -> TimerOutcome {
         Ok(TimerRegistered::Created) => TimerOutcome::Created,
         Ok(TimerRegistered::Changed) => TimerOutcome::Changed,
         Ok(TimerRegistered::HasFired) => TimerOutcome::HasFired,
-        // Written as a refusal.
+        // A request that wants a new timer sees this answer as a refusal.
         Ok(TimerRegistered::Exists) => TimerOutcome::Exists,
         Err(refused) => refused.reason,
     }

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use crate::presence::OfflineRecord;
 
-/// The most transitions that are kept: in a storm, those of a moment.
+/// The most transitions that are kept: in a storm, the transitions of a moment.
 const MAX_TRANSITIONS: usize = 4096;
 
 /// The newest items of a sequence, by their positions. Cheap to read from any position.
@@ -23,7 +23,7 @@ pub struct Newest<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Following<T> {
     pub items: Vec<T>,
-    /// The position after them: where to go on.
+    /// The position after the items: where to go on.
     pub end: u64,
     /// Items between the position and the first of `items` are gone.
     pub is_cut: bool,
@@ -53,8 +53,8 @@ impl<T: Clone> Newest<T> {
         self.end
     }
 
-    /// Up to `limit` items from that position on. A position after the end is one of another sequence, so that all are
-    /// gone.
+    /// Up to `limit` items from that position on. A position after the end belongs to another sequence, so all of its
+    /// items are gone.
     pub fn after(&self, position: u64, limit: usize) -> Following<T> {
         let first = self.end - self.items.len() as u64;
         if position > self.end || position < first {
@@ -68,7 +68,7 @@ impl<T: Clone> Newest<T> {
 
 /// The newest transitions of this process.
 pub struct Transitions {
-    /// Of this process: its positions say nothing about those of another.
+    /// A number of this process: its positions say nothing about the positions of another process.
     run: u64,
     newest: Mutex<Newest<OfflineRecord>>,
 }

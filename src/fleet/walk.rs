@@ -81,11 +81,11 @@ const _: () = assert!(UNITS_A_STEP.is_multiple_of(KEYS_A_STEP));
 /// The most units of this instance that a round reads again because there are other instances.
 const MAX_AGAIN: u64 = 300_000;
 
-/// A fleet with at most so many units is small: to read all of it in each round takes less than a
+/// The most units of a small fleet: to read all of it in each round takes less than a
 /// hundredth of a core.
 const SMALL_FLEET: u64 = 20_000;
 
-/// In so many rounds every partition is read whole once.
+/// In this number of rounds every partition is read whole once.
 const WHOLE_EVERY: u32 = 10;
 
 /// How often the notes of other instances are read.
@@ -188,7 +188,7 @@ impl Walk {
             filled.again().extend(&partitions);
             let fill = |partition| {
                 let walk = self.clone();
-                // A task of its own; it ends soon by itself, also if this future is dropped.
+                // The read is a task of its own, and ends soon by itself, also if this future is dropped.
                 tokio::spawn(async move { (partition, walk.read_partition(partition, None).await) })
             };
             let mut fills = stream::iter(partitions).map(fill).buffer_unordered(PARTITIONS_AT_ONCE);
@@ -213,7 +213,7 @@ impl Walk {
         noted.retain(|(partition, _)| self.ownership.owns(*partition));
         let found = self.engine.noted(&self.own_partitions()).await?;
         noted.extend(&found);
-        // Before the pages are read: a later change is noted again.
+        // Remove the notes before the pages are read: a later change is noted again.
         self.engine.remove_notes(&found).await?;
         let read = stream::iter(noted.clone()).map(async |(partition, page)| {
             let compared = self.compare_page(partition, page, false, None).await;
@@ -247,7 +247,7 @@ impl Walk {
             if has_new_rules {
                 again.extend(self.own_partitions());
             }
-            // The mirror holds units of a fleet that the engine has lost.
+            // If the fleet id changes, the mirror holds units of a fleet that the engine has lost.
             let current = self.engine.fleet_id();
             if std::mem::replace(&mut fleet, current.clone()) != current {
                 again.extend(self.own_partitions());
@@ -275,7 +275,7 @@ impl Walk {
         self.mirror.units_in(partition) * self.own_partitions().len() as u64 > MAX_AGAIN
     }
 
-    /// Whether the rules are those of the beginning of the round.
+    /// Whether the rules are still the same as at the beginning of the round.
     fn is_current(&self, round: &Round) -> bool {
         round.edition == self.roll.shared_rules().edition()
     }
@@ -292,7 +292,7 @@ impl Walk {
             let walked = if round.is_whole(partition) {
                 self.read_partition(partition, Some(&progress)).await.map(|_| ())
             } else if round.is_alone {
-                // All heartbeats come through this instance.
+                // The keys need no comparison: all heartbeats come through this instance.
                 self.mirror.refreshed(partition, self.clock.now());
                 Ok(())
             } else {
@@ -412,9 +412,9 @@ struct Round {
     again: HashSet<u16>,
     /// Whether no other instance records heartbeats.
     is_alone: bool,
-    /// Of the rules: see [`SharedRules::edition`](super::SharedRules::edition).
+    /// The edition of the rules: see [`SharedRules::edition`](super::SharedRules::edition).
     edition: u64,
-    /// Whether the rules are others than in the round before.
+    /// Whether the rules have changed since the round before.
     has_new_rules: bool,
 }
 
@@ -436,8 +436,7 @@ struct RoundProgress<'a> {
 }
 
 impl RoundProgress<'_> {
-    /// Rests until it is time to go on, or the rules are others. `done`: how much of the partition is done, from 0 to
-    /// 1.
+    /// Rests until it is time to go on, or the rules change. `done`: how much of the partition is done, from 0 to 1.
     async fn rest(&self, done: f64) {
         let goes_on = || self.walk.is_current(self.round);
         self.pace.rest((self.done + done) / self.of, goes_on, READ_NOTES_EVERY).await;

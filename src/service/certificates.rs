@@ -16,7 +16,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct Certificates(pub Vec<Arc<ServerTls>>);
 
 impl Certificates {
-    /// Reads the files of all.
+    /// Reads the files of all certificates.
     ///
     /// # Errors
     /// The first file that cannot be used, with advice. Its server goes on with what it has.
@@ -27,7 +27,7 @@ impl Certificates {
             }
             Ok(())
         });
-        // All, also where one of them fails.
+        // Read all files, also where one of them fails.
         renewed.collect::<Vec<Result<(), TlsError>>>().into_iter().collect()
     }
 

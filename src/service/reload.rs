@@ -86,11 +86,11 @@ impl Reloader {
         Ok(())
     }
 
-    /// Answers what an operator should know.
+    /// Loads the configuration. Answers the text for the operator.
     fn load(&self) -> Result<String, String> {
         let config = (self.reload.load)().map_err(|error| error.to_string())?;
         let before = self.alerting.borrow().clone();
-        // As with a file that is cut off or empty while another program writes it.
+        // A file may be cut off or empty while another program writes it.
         let without = alerting::without_receivers;
         if let (None, Some(why)) = (without(&before), without(&config.alerting)) {
             return Err(format!(
@@ -131,8 +131,8 @@ impl Reloader {
 }
 
 /// Runs a loop with the configuration of alerting, and a new one with each configuration that is loaded, until they are
-/// stopped. A loop that is replaced may take seconds until it has ended: receivers that hang delay no other one, so the
-/// new loop begins meanwhile, as that of another instance would.
+/// stopped. A loop that is replaced may take seconds until it has ended. Receivers that hang must delay no other
+/// receiver, so the new loop begins meanwhile, as the loop of another instance would.
 pub(super) async fn anew_with_each<F: Future<Output = anyhow::Result<()>>>(
     mut configs: watch::Receiver<Arc<alerting::Config>>,
     stop: CancellationToken,

@@ -30,7 +30,8 @@ impl Telemetry {
     }
 
     /// A call of a loop failed. The loop counts as failing until [`Telemetry::engine_answered`] is called for the
-    /// same: the success of another loop proves nothing for this one. `which` names one of several, such as a receiver.
+    /// same loop: the success of another loop proves nothing for this one. `which` names one loop of several, such as
+    /// the loop of a receiver.
     pub fn engine_failed(&self, what: Loop, which: &str, error: &dyn Failure) {
         let (text, key) = (format!("{}{}: {error}", what.undone(), of_which(which)), key_of(what, which));
         if error.is_passing() && self.is_passing(&key, error) {
@@ -100,7 +101,7 @@ impl Telemetry {
         self.passing.shorten(&key_of(what, which), at_most);
     }
 
-    /// The engine answers and has this problem; `None`: it does not have it. Logs the change.
+    /// The engine answers and has this problem; `None`: the problem is over. Logs the change.
     pub fn engine_warning(&self, what: EngineWarning, text: Option<&str>) {
         let name = what.as_str();
         let gauge = self.series.engine_warnings.with_label_values(&[name]);
@@ -123,7 +124,7 @@ impl Telemetry {
         }
     }
 
-    /// The clock by which the fleet goes has jumped forward, and it is not known yet if that lasts; `None`: it has not.
+    /// The clock of the fleet has jumped forward, and it is not known yet if that lasts; `None`: it has not jumped.
     pub fn clock_jumped(&self, text: Option<String>) {
         match text {
             Some(text) => {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use prometheus::IntGaugeVec;
 
-/// For how long a server counts as down after it refused a command: what uses it tries again meanwhile.
+/// For how long a server counts as down after it refused a command: callers of the server try again meanwhile.
 const REFUSED: Duration = Duration::from_secs(10);
 
 /// Whether the last call of a server was answered, and when it refused a command last. The connections to the server
@@ -75,8 +75,8 @@ impl EngineServers {
         *before = servers;
     }
 
-    /// Sets the series. If a loop fails, the servers that do not answer or refuse a command are down; if there is none,
-    /// all are.
+    /// Sets the series. If a loop fails, the servers that do not answer or refuse a command are down; if there is no
+    /// such server, all servers are down.
     pub fn count(&self, gauge: &IntGaugeVec) {
         let servers = self.lock();
         let all_answer = servers.iter().all(|(_, answers)| answers.get());

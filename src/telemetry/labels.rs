@@ -34,7 +34,7 @@ labels! {
         ForgedCanary => "forged_canary",
         /// A probe that Rollcall did not send.
         ForgedProbe => "forged_probe",
-        /// Its sender waits for no acknowledgement, and it came faster than heartbeats are recorded.
+        /// The sender waits for no acknowledgement, and messages came faster than heartbeats are recorded.
         Overflow => "overflow",
     }
 }
@@ -56,11 +56,11 @@ labels! {
         UnknownClass => "unknown_class",
         /// Refused: the id is taken, and the client wanted a new one.
         Exists => "exists",
-        /// Refused: as many timers of the class wait as may.
+        /// Refused: the class has its most waiting timers.
         ClassFull => "class_full",
-        /// Refused: as many timers wait as may.
+        /// Refused: all classes together have their most waiting timers.
         Full => "full",
-        /// Refused: the token asks for more timers a second than it may.
+        /// Refused: the token asks for more timers a second than its limit.
         Rate => "rate",
         /// Refused: more came over MQTT than there is room for.
         Overflow => "overflow",
@@ -124,19 +124,19 @@ labels! {
         BadSleep => "bad_sleep",
         /// The field of a metric has another type.
         BadValue => "bad_value",
-        /// Nothing of it was read: it is larger than `max_payload`, or large payloads came too fast.
+        /// No part of the payload was read: it is larger than `max_payload`, or large payloads came too fast.
         TooLarge => "too_large",
     }
 }
 
 labels! {
-    /// The outcome of a value that a unit sent of itself.
+    /// The outcome of a value that a unit sent.
     ValueOutcome {
         /// The value is in the engine, or a newer value is.
         Written => "written",
         /// The unit of the value is not in the fleet.
         UnknownUnit => "unknown_unit",
-        /// Too many waited; the unit's next message brings it again.
+        /// Too many values waited; the unit's next message brings the value again.
         Overflow => "overflow",
     }
 }
@@ -211,18 +211,18 @@ impl CutReason {
 labels! {
     /// A problem of an engine that works anyway.
     EngineWarning {
-        /// The fleet in it is another one than at the start.
+        /// The fleet in the engine is another one than at the start.
         LostItsData => "engine_lost_its_data",
         KeysEvicted => "keys_evicted",
         /// The engine would evict keys if it were full.
         EvictionPossible => "eviction_possible",
         /// A restart loses its data.
         PersistenceOff => "persistence_off",
-        /// The disk that it writes to has little room left.
+        /// The disk of the engine has little room left.
         DiskNearlyFull => "disk_nearly_full",
         /// The engine does not publish expiry notifications.
         NotificationsOff => "notifications_off",
-        /// Its replicas do not have transitions in time.
+        /// The replicas of the engine do not have transitions in time.
         ReplicasLate => "replicas_late",
         /// A primary that is cut off from its replicas accepts writes that will be lost.
         MinReplicasOff => "min_replicas_off",
@@ -236,18 +236,18 @@ labels! {
         ServerMissing => "server_missing",
         /// Slots of a cluster have no server.
         SlotsMissing => "slots_missing",
-        /// Its user lacks rights.
+        /// The user at the engine lacks rights.
         RightsMissing => "rights_missing",
-        /// Its clock differs from the clock of this machine.
+        /// The clock of the engine differs from the clock of this machine.
         ClockOff => "clock_off",
-        /// The clocks of its servers differ.
+        /// The clocks of the servers of the engine differ.
         ServerClockOff => "server_clock_off",
     }
 }
 
 labels! {
-    /// A loop, or a part of one, that calls the engine. Each has its own failure: the engine may refuse
-    /// the calls of one and do those of another.
+    /// A loop, or a part of a loop, that calls the engine. Each has its own failure: the engine may refuse
+    /// the calls of one loop and answer those of another.
     Loop {
         /// Records heartbeats and canaries.
         Intake => "intake",
@@ -281,7 +281,7 @@ labels! {
 }
 
 impl Loop {
-    /// The work that is not done while it fails.
+    /// The work that is not done while the loop fails.
     pub(super) fn undone(self) -> &'static str {
         match self {
             Loop::Intake => "heartbeats and canaries are not recorded",
@@ -303,7 +303,7 @@ impl Loop {
         }
     }
 
-    /// Whether Rollcall cannot do its work while it fails.
+    /// Whether Rollcall cannot do its work while the loop fails.
     pub(super) fn stops_work(self) -> bool {
         use Loop::*;
         matches!(self, Intake | Sweep | Records | Lease | Dispatch | Delivery | Timers | WriteBehind)

@@ -110,9 +110,9 @@ impl Roll {
         self.canary_of(&Subscription::Plain, sent_at, self.pace.gap(), &probed).await.map(|_| ())
     }
 
-    /// A canary that was sent at `sent_at` was recorded by this subscription, and so was everything that was sent to
-    /// it before. Up to `unbroken` before it, the subscription missed nothing since its last canary. `probed`: the
-    /// proofs of probes that came before it. `false`: the member does not attend (any more).
+    /// Notes that a canary that was sent at `sent_at` was recorded by this subscription, and so was everything that was
+    /// sent to it before. Up to `unbroken` before the canary, the subscription missed nothing since its last canary.
+    /// `probed`: the proofs of probes that came before the canary. `false`: the member does not attend (any more).
     pub async fn canary_of(
         &self,
         subscription: &Subscription,
@@ -148,17 +148,17 @@ impl Roll {
         self.engine.heard_by(client_id).await
     }
 
-    /// A member of a shared subscription begins: see [`HearingStore::attend`](crate::store::HearingStore::attend).
+    /// Begins a member of a shared subscription: see [`HearingStore::attend`](crate::store::HearingStore::attend).
     pub async fn attend(&self, member: &ShareMember, now: Timestamp, release: Duration) -> Result<()> {
         self.engine.attend(member, now, release).await
     }
 
-    /// A member has recorded everything that it received, and receives nothing more.
+    /// Ends a member that has recorded everything that it received, and receives nothing more.
     pub async fn leave(&self, member: &ShareMember) -> Result<()> {
         self.engine.leave(member).await
     }
 
-    /// The broker has dropped a member at `at` or earlier. Answers whether it was one.
+    /// Ends a member that the broker has dropped at `at` or earlier. Answers whether it was a member.
     pub async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool> {
         self.engine.gone(member, at).await
     }

@@ -13,7 +13,7 @@ pub enum Registered {
     Changed,
     /// The unit has these settings already.
     Same,
-    /// Its kind is not configured.
+    /// The kind of the unit is not configured.
     Unknown,
 }
 
@@ -64,7 +64,7 @@ impl Roll {
         Ok(effects)
     }
 
-    /// Removes units as read from the fleet. Answers how many were in it; with `dry_run` only that.
+    /// Removes units from the fleet, as they were read. Answers how many were in the fleet; `dry_run` removes no unit.
     pub async fn retire_all(&self, seen: Vec<Snapshot>, dry_run: bool, now: Timestamp) -> Result<usize> {
         let decided =
             seen.into_iter().filter_map(|seen| presence::retire(&seen, now).map(|change| (seen, change)));

@@ -7,20 +7,20 @@ use crate::store::Result;
 
 #[derive(Clone, Debug)]
 pub enum UnitChange {
-    /// Acknowledges its open record; with `None` that is taken back.
+    /// Acknowledges the open record of the unit; `None` takes the acknowledgement back.
     Acknowledge(Option<Acknowledgement>),
-    /// Pauses it from now until that moment; with `None` its pause ends.
+    /// Pauses the unit from now until that moment; `None` ends its pause.
     Pause(Option<Timestamp>),
-    /// Registers it or changes its settings.
+    /// Registers the unit or changes its settings.
     Register(UnitSettings),
-    /// Removes it from the fleet; its later heartbeats are counted and change nothing.
+    /// Removes the unit from the fleet; its later heartbeats are counted and change nothing.
     Remove,
 }
 
 impl Roll {
-    /// Makes a change of a unit; with `id` only if that is its open record. `first` is done if the change is possible,
-    /// and before it. `false`: the unit is unknown, was removed or is of a kind that is not configured, or it has no
-    /// such record, or no pause that could end.
+    /// Makes a change of a unit; with `id` only if that is its open record. `first` is done before the change, if the
+    /// change is possible. `false`: the unit is unknown, was removed or is of a kind that is not configured, or it has
+    /// no such record, or no pause that could end.
     ///
     /// # Errors
     /// The errors of the engine and of `first`.

@@ -19,7 +19,7 @@ pub(super) struct UnitHeartbeats<'a> {
 
 /// One change for the first heartbeats of a unit.
 pub(super) struct Step<'a> {
-    /// The heartbeat that stands for all of them.
+    /// The heartbeat that stands for all heartbeats of the step.
     pub heartbeat: &'a Heartbeat,
     pub heard: HeartbeatResult,
     pub change: Change,
@@ -59,8 +59,8 @@ impl<'a> UnitHeartbeats<'a> {
         &self.heartbeats[0].unit
     }
 
-    /// The first change that the heartbeats make; `None` if they make none. Heartbeats before it change nothing and
-    /// are passed to `count`.
+    /// The first change that the heartbeats make; `None` if they change nothing. Heartbeats before the change are
+    /// passed to `count`.
     pub fn next(
         &mut self,
         seen: &Snapshot,

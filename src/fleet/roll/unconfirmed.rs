@@ -27,7 +27,8 @@ use crate::store::{EngineError, MAX_STEP, Result, partition_of};
 /// How long an engine that answers again may take to execute the commands that it had received before.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// The most units that are kept here. Of more, the walk brings the mirror up to date, and the counters miss them.
+/// The most units that are kept here. For further units the walk brings the mirror up to date, and the counters miss
+/// their changes.
 const MAX_UNITS: usize = 200_000;
 
 /// Units that are read together, and records that are read at once.
@@ -58,7 +59,7 @@ pub(super) struct Applying<'a> {
 }
 
 impl Unconfirmed {
-    /// The changes stay here unless the engine answers.
+    /// Begins to apply changes. They stay here unless the engine answers.
     pub fn applying<'a>(&'a self, changes: &'a [(Snapshot, Change)]) -> Applying<'a> {
         let mut pending_changes = self.lock();
         let mut earlier = Vec::new();
@@ -105,7 +106,7 @@ impl Unconfirmed {
         pending.records.len() < count
     }
 
-    /// The engine was asked about these units, and has answered.
+    /// Notes that the engine was asked about `units`, and has answered.
     pub fn asked<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
         let mut pending_changes = self.lock();
         let now = Instant::now();
@@ -190,7 +191,7 @@ impl Roll {
 }
 
 impl Applying<'_> {
-    /// The engine answered which changes it applied.
+    /// Notes which changes the engine applied, by its answer.
     pub fn answered(mut self, applied: &[bool]) {
         self.is_answered = true;
         if self.earlier.is_empty() {
@@ -217,7 +218,7 @@ impl Drop for Applying<'_> {
     }
 }
 
-/// Whether two changes of a record are one.
+/// Whether two states of a record come from the same change.
 fn is_same(a: &OfflineRecord, b: &OfflineRecord) -> bool {
     (&a.id, a.detected_at, a.back_at, a.closed_by) == (&b.id, b.detected_at, b.back_at, b.closed_by)
 }

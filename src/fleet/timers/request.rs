@@ -16,17 +16,17 @@ pub const FARTHEST_DUE: Duration = Duration::from_secs(3653 * 86_400);
 /// How deep the data of a timer may be nested. Programs that read them refuse much deeper data.
 const MAX_DATA: usize = 64;
 
-/// A timer, and whether it is refused if there is one with its id.
+/// A timer, and whether it is refused if its id is taken.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimerRequest {
     pub timer: NewTimer,
     pub only_new: bool,
 }
 
-/// A timer that is none.
+/// A request for a timer that is not valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadTimer {
-    /// Its id, if that can be read.
+    /// The id of the timer, if it can be read.
     pub id: Option<TimerId>,
     /// The reason, in words.
     pub why: String,
@@ -48,8 +48,8 @@ struct Fields<'a> {
 }
 
 impl TimerRequest {
-    /// Reads a JSON object that arrives at that moment. `id`: where a path or a topic has it; if neither that nor the
-    /// object has one, it is made.
+    /// Reads a JSON object that arrives at that moment. `id`: from a path or a topic; if neither they nor the object
+    /// have an id, a new one is made.
     pub fn read(json: &[u8], id: Option<&TimerId>, now: Timestamp) -> Result<TimerRequest, BadTimer> {
         let wrong = |id: Option<&TimerId>, why: String| BadTimer { id: id.cloned(), why };
         // A list would be read as the fields in their order.
@@ -110,8 +110,8 @@ fn due(due: Option<&str>, span: Option<&str>, now: Timestamp) -> Result<Timestam
     Ok(due)
 }
 
-/// Data that every program can read: a number that is too large for one, or half a character, is JSON and yet
-/// unreadable.
+/// Data that every program can read. A number that is too large for some programs, or half a character, is valid JSON
+/// and is refused.
 fn data_of(json: &str) -> Result<TimerData, String> {
     let data: TimerData = json.parse().map_err(|error: crate::presence::TimerError| error.to_string())?;
     if depth(json) > MAX_DATA {

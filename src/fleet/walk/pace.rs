@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep_until};
 use super::Walk;
 
 /// How many units of one server all instances together read in a second, a tenth of them whole: a fifth of a core of
-/// that server. More than this are in a round of a large fleet, which therefore takes longer.
+/// that server. A round of a large fleet has more units than its period allows at this rate, and takes longer.
 const UNITS_A_SECOND: f64 = 40_000.0;
 
 /// The beginning and the period of a round. A round that is late goes on without a rest.
@@ -30,8 +30,8 @@ impl WalkPace {
         sleep_until((self.began + self.period).min(Instant::now() + most)).await;
     }
 
-    /// Waits until so much of the period has passed, from 0 to 1, as long as the round goes on: that is asked each
-    /// `every`.
+    /// Waits until the part `done` of the period, from 0 to 1, has passed, as long as `goes_on` answers true, which is
+    /// asked each `every`.
     pub async fn rest(&self, done: f64, goes_on: impl Fn() -> bool, every: Duration) {
         let until = self.began + self.period.mul_f64(done.clamp(0.0, 1.0));
         while Instant::now() < until && goes_on() {
@@ -41,12 +41,12 @@ impl WalkPace {
 }
 
 impl Walk {
-    /// The period of a round that takes no less than that.
+    /// The period of a round that takes no less than `shortest`.
     pub(super) fn paced_period(&self, shortest: Duration) -> Duration {
         period(shortest, self.fleet_units(), self.engine.servers())
     }
 
-    /// The units of the fleet, as if the partitions of other instances were as large as those of this one.
+    /// The units of the fleet, as if the partitions of other instances were as large as the partitions of this one.
     pub(super) fn fleet_units(&self) -> u64 {
         let own = self.own_partitions();
         let units: u64 = own.iter().map(|partition| self.mirror.units_in(*partition)).sum();
@@ -54,7 +54,7 @@ impl Walk {
     }
 }
 
-/// The period of a round over a fleet of so many units on so many servers.
+/// The period of a round over a fleet of `units` units on `servers` servers.
 fn period(shortest: Duration, units: u64, servers: usize) -> Duration {
     shortest.max(Duration::from_secs_f64(units as f64 / (UNITS_A_SECOND * servers as f64)))
 }

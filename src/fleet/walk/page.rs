@@ -45,7 +45,7 @@ impl Walk {
         self.check(&present.into_iter().map(|seen| seen.unit).collect::<Vec<Unit>>(), now).await?;
         let suspects = others.into_iter().filter(|seen| is_suspect(seen, &rules, &hearing, now));
         // Most suspects cannot be decided now, such as a fleet that is due while Rollcall is blind; to read all of
-        // them again would be without result.
+        // them again would bring nothing.
         let (suspects, unresolved): (Vec<Snapshot>, Vec<Snapshot>) =
             suspects.partition(|seen| can_be_resolved(seen, &rules, &hearing, now));
         let suspects: Vec<Unit> = suspects.into_iter().map(|seen| seen.unit).collect();

@@ -64,13 +64,13 @@ impl Removed {
         since.retain(|kind, _| open.values().any(|unwatched| unwatched.contains_key(kind)));
     }
 
-    /// The walk found open records of that kind. Answers whether it was removed for long enough.
+    /// Notes that the walk found open records of that kind. Answers whether the kind was removed for long enough.
     fn is_due(&self, kind: &Kind, now: Timestamp) -> bool {
         let since = *self.state().since.entry(kind.clone()).or_insert(now);
         now.since(since) >= self.stay
     }
 
-    /// Another instance is configured with that kind.
+    /// Notes that another instance is configured with that kind.
     fn watched(&self, kind: &Kind, now: Timestamp) {
         self.state().since.insert(kind.clone(), now);
     }

@@ -158,9 +158,9 @@ pub struct ReceiverConfig {
     /// After how long an attempt is given up.
     pub timeout: Duration,
     pub retry: Retry,
-    /// Gets the waiting notifications, too, when this one takes nothing for long.
+    /// The receiver that also gets the waiting notifications when this one takes nothing for long.
     pub fallback: Option<Fallback>,
-    /// The most messages that it takes; further notifications are merged.
+    /// The most messages that the receiver takes; further notifications are merged.
     pub rate_limit: Option<RateLimit>,
 }
 
@@ -168,7 +168,7 @@ pub struct ReceiverConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
     pub receiver: String,
-    /// For how long the other one has to take nothing.
+    /// For how long the other receiver has to take nothing.
     pub after: Duration,
 }
 
@@ -177,7 +177,7 @@ fn tick(ownership: &Ownership) -> Duration {
     if ownership.view().instances.len() > 1 { TICK_BESIDE_OTHERS } else { TICK }
 }
 
-/// These partitions, with another one first at each turn: a storm in one does not delay the others for long.
+/// Partitions, with another one first at each turn: a storm in one partition does not delay the others for long.
 fn rotated(mut partitions: Vec<u16>, turn: usize) -> Vec<u16> {
     let first = turn % partitions.len().max(1);
     partitions.rotate_left(first);
@@ -248,7 +248,7 @@ pub async fn run(
         telemetry.receiver_configured(&name);
         let (buffer, queue) = DeliveryBuffer::new(match receiver.rate_limit {
             None => receiver.concurrency.max(1) * LEASED_PER_ATTEMPT,
-            // All that waits for it stays in the engine.
+            // Deliveries for this receiver stay in the engine.
             Some(_) => 0,
         });
         buffers.insert(name.clone(), buffer.clone());

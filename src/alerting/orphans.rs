@@ -2,7 +2,7 @@
 //!
 //! A receiver that was renamed or removed leaves its queue behind. When a receiver of that name is configured again,
 //! silences that last still go out, and the others are left out; or a command discards the queue. Until then metrics,
-//! the log and `rollcall check` name it.
+//! the log and `rollcall check` name the receiver.
 //!
 //! # Why instances with different configurations do no harm
 //! While some instances are configured with a receiver and others are not, as during a rolling restart, the latter

@@ -1,8 +1,8 @@
 //! Deliveries to one of the recipients of a receiver, which the receiver's server refuses for the moment.
 //!
-//! The others have the message, so the delivery of all of them is over. The rest is a delivery of its own in a lane of
-//! the recipient: it waits, is tried again and is given up like any other, survives restarts, and delays no other
-//! recipient.
+//! The other recipients have the message, so the delivery to all is over. Each recipient that is left gets a delivery
+//! of its own in a lane of the recipient: it waits, is tried again and is given up like any other, survives restarts,
+//! and delays no other recipient.
 
 use data_encoding::HEXLOWER;
 use lettre::Address;
@@ -10,7 +10,7 @@ use ring::digest::{SHA256, digest};
 
 use crate::store::{Delivery, Group, GroupContext};
 
-/// The begin of the key of such a lane. No group of records has such a key.
+/// The begin of the key of a recipient's lane. No group of records has such a key.
 const LANE: &str = "put off for ";
 /// Between the id of the notification and the digest of the recipient.
 const MARK: char = '~';

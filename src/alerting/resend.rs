@@ -43,7 +43,7 @@ pub struct Resend {
     /// After how long an attempt is given up.
     pub timeout: Duration,
     pub routes: Routes,
-    /// Whether it is notified of silences whose routes do not name it.
+    /// Whether the receiver is notified of silences whose routes do not name it.
     pub is_notified_after_others: bool,
     pub engine: Arc<dyn GroupStore>,
     pub queries: Arc<dyn Queries>,
@@ -55,7 +55,7 @@ pub struct Resend {
     pub trip: Option<watch::Receiver<Option<LastingBlindness>>>,
     pub flapping: Arc<Flapping>,
     pub ownership: Ownership,
-    /// All of them.
+    /// All partitions of the fleet.
     pub partitions: Vec<u16>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
@@ -84,7 +84,7 @@ struct HoldReasons {
 /// The open records that were read so far.
 struct KnownOpen<'a> {
     pages: OpenPages<'a>,
-    /// Of the pages so far.
+    /// The records of the pages so far.
     read: (VecDeque<OfflineRecord>, usize),
     /// When all pages were read last.
     whole: Option<OpenRecords>,
@@ -161,7 +161,7 @@ impl Resend {
                 return self.still_open(whole).await;
             }
             let Some(page) = known.pages.next().await? else { break };
-            // A page that is left out would end its alerts.
+            // If a page were left out, its alerts would end.
             let page = self.known_of(page, &held).await.inspect_err(|_| known.begin_again(&*self.queries))?;
             let (oldest, count) = &mut known.read;
             for record in page {
@@ -179,7 +179,7 @@ impl Resend {
         Ok(whole)
     }
 
-    /// These with the episodes of units that flap, in place of their records.
+    /// The records `open`, with the episodes of units that flap in place of their records.
     async fn with_episodes(&self, mut open: OpenRecords, now: Timestamp) -> Result<OpenRecords> {
         let episodes = self.flapping.all_lasting(&self.partitions).await?;
         if episodes.is_empty() {

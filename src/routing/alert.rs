@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn matchers_of_the_labels_of_an_alert_match_its_record() {
         let moment = Timestamp::ZERO;
-        // Stored before such names were refused.
+        // Such a record was stored before these names of labels were refused.
         let own = labels(&[("state", "texas"), ("cause", "theft"), ("alertname", "mine"), ("site", "north")]);
         for labels in [Labels::new(), own] {
             let record = OfflineRecord::open("pump:1".parse().unwrap(), moment, moment, moment);

@@ -29,9 +29,9 @@ use crate::presence::OfflineRecord;
 pub const RETENTION: Duration = Duration::from_secs(120 * 3600);
 /// The most alert silences that are kept, the expired ones included.
 pub const MAX_SILENCES: usize = 10_000;
-/// The most matchers of one, and of a filter of alerts: an expression takes memory.
+/// The most matchers of an alert silence, and of a filter of alerts: an expression takes memory.
 pub const MAX_MATCHERS: usize = 64;
-/// The longest matchers of one, names and values together, in bytes.
+/// The longest matchers of an alert silence, names and values together, in bytes.
 pub const MAX_MATCHERS_BYTES: usize = 8 * 1024;
 /// The longest author and the longest comment, in bytes.
 pub const MAX_AUTHOR: usize = 128;
@@ -97,7 +97,7 @@ impl From<SilenceId> for String {
 #[serde(rename_all = "snake_case")]
 pub enum SilenceState {
     Active,
-    /// Its begin is to come.
+    /// The alert silence has not begun.
     Pending,
     Expired,
 }
@@ -112,7 +112,7 @@ impl SilenceState {
     }
 }
 
-/// For a while receivers are not notified of units that all matchers match.
+/// While an alert silence is active, receivers are not notified of units that all its matchers match.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Stored", into = "Stored")]
 pub struct AlertSilence {
@@ -120,7 +120,7 @@ pub struct AlertSilence {
     /// At least one.
     pub matchers: Vec<Matcher>,
     pub starts_at: Timestamp,
-    /// From then on it covers nothing.
+    /// From then on the alert silence covers nothing.
     pub ends_at: Timestamp,
     pub updated_at: Timestamp,
     pub author: String,
@@ -138,7 +138,7 @@ impl AlertSilence {
         }
     }
 
-    /// Whether it is over for so long that it is removed.
+    /// Whether the alert silence is over for so long that it is removed.
     pub fn is_forgotten(&self, now: Timestamp) -> bool {
         self.ends_at + RETENTION < now
     }
@@ -152,12 +152,12 @@ impl AlertSilence {
         self.state(now) == SilenceState::Active
     }
 
-    /// Whether it holds back notifications of the record.
+    /// Whether the alert silence holds back notifications of the record.
     pub fn covers(&self, record: &OfflineRecord, now: Timestamp) -> bool {
         self.is_active(now) && self.matches(record)
     }
 
-    /// This one, ended now.
+    /// This alert silence, ended now.
     fn ended(&self, now: Timestamp) -> AlertSilence {
         AlertSilence { starts_at: self.starts_at.min(now), ends_at: now, updated_at: now, ..self.clone() }
     }
@@ -263,9 +263,9 @@ pub fn is_comment(text: &str) -> bool {
     text.len() <= MAX_COMMENT && !text.chars().any(is_control)
 }
 
-/// Decides on a new alert silence, or a change of one of `stored`. Answers what is written: the last of it is in force.
-/// `fresh` is the id of a new one. As in Alertmanager, a change that an alert silence does not allow ends it and makes
-/// a new one.
+/// Decides on a new alert silence, or a change of one of `stored`. Answers the alert silences to write: the last one is
+/// in force. `fresh` is the id of a new alert silence. As in Alertmanager, a change that an alert silence does not
+/// allow ends it and makes a new one.
 pub fn put(
     stored: &[AlertSilence],
     id: Option<SilenceId>,

@@ -23,7 +23,7 @@ type Places = Vec<usize>;
 #[derive(Clone, Debug, Default)]
 pub struct AlertSilences {
     all: Vec<AlertSilence>,
-    /// By the name and the value of an `=` matcher.
+    /// Alert silences by the name and the value of an `=` matcher.
     by_label: HashMap<String, HashMap<String, Places>>,
     /// The alert silences without an `=` matcher.
     rest: Places,
@@ -87,13 +87,13 @@ impl AlertSilences {
         self.matching(record).filter(move |silence| silence.is_active(now))
     }
 
-    /// Until when alert silences that are active now cover the record; `None`: none does. Another one may cover it from
-    /// then on.
+    /// Until when alert silences that are active now cover the record; `None`: no alert silence covers it. Another one
+    /// may cover it from then on.
     pub fn covered_until(&self, record: &OfflineRecord, now: Timestamp) -> Option<Timestamp> {
         self.covering(record, now).map(|silence| silence.ends_at).max()
     }
 
-    /// Whether they have covered the record without a gap since it was detected: receivers were not notified of it.
+    /// Whether alert silences have covered the record without a gap since it was detected: receivers were not notified.
     pub fn have_always_covered(&self, record: &OfflineRecord, now: Timestamp) -> bool {
         let matching: Vec<&AlertSilence> = self.matching(record).collect();
         let mut until = record.detected_at;

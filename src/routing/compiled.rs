@@ -24,11 +24,11 @@ pub const MAX_EXPRESSION: usize = 4096;
 const MAX_AUTOMATON: usize = 256 * 1024;
 /// The least cache of a search, in bytes. Without much cache a search is slower, never wrong.
 const SEARCH_CACHE: usize = 8 * 1024;
-/// The memory of an expression and its cache, as a multiple of that of the expression alone.
+/// The memory of an expression and its cache, as a multiple of the memory of the expression alone.
 const CHARGE: usize = 3;
 /// The most bytes that expressions hold when a request adds one.
 const MAX_HELD: usize = 64 << 20;
-/// The part of it for alert silences, which stay. The rest is for filters, which go with their request.
+/// The part of these bytes for alert silences, which stay. The rest is for filters, which go with their request.
 pub const MAX_KEPT: usize = MAX_HELD / 4 * 3;
 
 /// The origin of an expression.
@@ -125,7 +125,7 @@ impl Drop for Compiled {
 
 fn compile(text: &str) -> Result<Regex, String> {
     let text = from_re2(text);
-    // First as it stands: `a)|(b` is an expression only within the parentheses.
+    // Check the text without parentheses first: `a)|(b` is an expression only within them.
     syntax::parse(&text).map_err(|error| last_line(&error.to_string()))?;
     let config = Config::new()
         .nfa_size_limit(Some(MAX_AUTOMATON))

@@ -37,14 +37,14 @@ pub struct Escalation {
 }
 
 impl FollowUps {
-    /// How long after a notification the first of it is due.
+    /// How long after a notification the first reminder or escalation is due.
     pub fn first(&self) -> Option<Duration> {
         self.repeat.into_iter().chain(self.escalate.iter().map(|step| step.after)).min()
     }
 }
 
 impl Destination {
-    /// Without reminders.
+    /// A destination without reminders.
     pub fn new(receivers: Vec<String>, pace: Pace) -> Destination {
         Destination { receivers, pace, again: FollowUps::default() }
     }
@@ -65,12 +65,12 @@ impl Destination {
     }
 }
 
-/// After how long a silence is looked at again that an alert silence covers: the alert silence may be ended before its
+/// After how long a silence that an alert silence covers is looked at again: the alert silence may be ended before its
 /// time.
 const LOOKED_AT_AFTER: Duration = Duration::from_secs(10);
 
-/// How much longer an episode of flapping waits than a silence: its group is another one than that of the return with
-/// which it begins, and receivers get that first.
+/// How much longer an episode of flapping waits than a silence: it begins with a return in another group, and receivers
+/// get that return first.
 const BEHIND_RETURNS: Duration = Duration::from_secs(1);
 
 /// The destination of every group.
@@ -80,12 +80,13 @@ pub struct Destinations {
     receivers: Vec<String>,
     root: Arc<Destination>,
     blind: Arc<Destination>,
-    /// That of the mass-offline breaker: it says what it holds before it holds it, and why single units follow.
+    /// The destination of the mass-offline breaker. Its notifications say what the breaker holds before it holds it,
+    /// and why single units follow.
     breaker: Arc<Destination>,
     /// By the ids of the routes.
     routes: Arc<HashMap<String, Arc<Destination>>>,
     mutes: Arc<Mutes>,
-    /// As of the moment of [`Destinations::at`].
+    /// The routes that are muted at the moment of [`Destinations::at`].
     muted: MutedRoutes,
     inhibitors: Arc<Inhibitors>,
     silences: Arc<AlertSilences>,
@@ -95,16 +96,16 @@ pub struct Destinations {
     archive: Arc<BTreeMap<Kind, Duration>>,
 }
 
-/// The key of the group in which the mass-offline breaker is notified. It is treated as one of blindness; no record has
-/// such a key.
+/// The key of the group in which receivers are notified of the mass-offline breaker. It is treated as a group of
+/// blindness; no record has such a key.
 pub const MASS_OFFLINE: &str = "blind,breaker";
 
-/// The key of the group in which receivers are notified of lost data. It is treated as one of blindness, too.
+/// The key of the group in which receivers are notified of lost data. It is treated as a group of blindness, too.
 pub const DATA_LOST: &str = "blind,lost";
 
-/// Whether a group is one of blindness.
+/// Whether the group with this key is one of blindness.
 pub fn is_blind(key: &str) -> bool {
-    // The label of a unit may be named so; then a `=` follows.
+    // The label of a unit may have this name; then a `=` follows.
     key == "blind" || key.starts_with("blind,")
 }
 
@@ -113,7 +114,7 @@ pub const FLAPPING: &str = "flapping,";
 
 /// Whether a group is one of flapping units.
 pub fn is_flapping(key: &str) -> bool {
-    // A label may be named so; then a `=` follows.
+    // A label may have this name; then a `=` follows.
     key.split_once('/').map_or(key, |(_, labels)| labels).starts_with(FLAPPING)
 }
 
@@ -159,7 +160,7 @@ impl Destinations {
         }
     }
 
-    /// With the times of routes, by their ids; that of the root is empty.
+    /// With the times of routes, by their ids; the id of the root is empty.
     pub fn with_times(self, times: HashMap<String, RouteTimes>) -> Destinations {
         Destinations { mutes: Arc::new(Mutes::new(times)), ..self }
     }
@@ -169,8 +170,8 @@ impl Destinations {
         Destinations { muted: self.mutes.at(now), ..self.clone() }
     }
 
-    /// Until when a group is held, which is not sealed before that; `None`: it is not held. An engine asks before it
-    /// seals a group, and again when the group is due the next time. Blindness is never held.
+    /// Until when a group is held; it is not sealed before that. `None`: the group is not held. An engine asks before
+    /// it seals a group, and again when the group is due the next time. Blindness is never held.
     pub fn held_until(&self, key: &str, now: Timestamp) -> Option<Timestamp> {
         if (self.muted.is_empty() && self.hold.is_none()) || is_blind(key) {
             return None;
@@ -180,7 +181,7 @@ impl Destinations {
         muted.max(self.hold).filter(|until| *until > now)
     }
 
-    /// With all groups held until then, but for those of blindness.
+    /// With all groups held until then, except groups of blindness.
     pub fn with_hold(self, hold: Option<Timestamp>) -> Destinations {
         Destinations { hold, ..self }
     }
@@ -201,7 +202,7 @@ impl Destinations {
         Destinations { silences, ..self }
     }
 
-    /// Until when an open record is held, which is not sealed before that; `None`: it is not held. A return never is.
+    /// Until when an open record is held; it is not sealed before that. `None`: it is not held. A return is never held.
     pub fn silence_held_until(&self, record: &OfflineRecord, now: Timestamp) -> Option<Timestamp> {
         if record.back_at.is_some() {
             return None;
@@ -254,7 +255,7 @@ impl Destinations {
         }
         let mut destination = Arc::unwrap_or_clone(destination);
         destination.pace.wait += BEHIND_RETURNS;
-        // Receivers that hear of no returns are still told how the unit is.
+        // Receivers that are not notified of returns are still notified of the state after an episode.
         destination.pace = destination.pace.with_returns();
         Arc::new(destination)
     }
@@ -278,7 +279,7 @@ impl Destinations {
         }
         let receivers = receivers_in(id).filter(|name| self.receivers.iter().any(|known| known == name));
         let receivers: Vec<String> = receivers.map(str::to_owned).collect();
-        // The route is gone and has had no receiver, or none of them is left.
+        // The route is gone and had no receiver, or no receiver of it is left.
         let is_lost = receivers.is_empty() && receivers_in(id).next().is_some();
         let pace = Pace { is_shared: !has_unit(key), ..self.root.pace };
         if is_lost {
@@ -288,12 +289,12 @@ impl Destinations {
             let pace = Pace { is_shared: pace.is_shared, ..heir.pace };
             return Arc::new(Destination { pace, ..(**heir).clone() });
         }
-        // Its receivers are notified of the returns of what they know, and it escalates nothing.
+        // The receivers are notified of the returns of silences that they know, and the group escalates nothing.
         Arc::new(Destination::new(receivers, Pace { looks_after: None, ..pace.with_returns() }))
     }
 
-    /// The destination of a route that is gone, whose matchers may have been edited: that of the routes with its
-    /// receivers, if they all notify alike. `None`: it is not known which of them it is now.
+    /// The destination of a route that is gone, whose matchers may have been edited: the destination of the routes with
+    /// its receivers, if they all notify alike. `None`: it is not known which of these routes it is now.
     fn heir(&self, receivers: &[String]) -> Option<&Arc<Destination>> {
         let alike = |one: &Destination| (Pace { is_shared: true, ..one.pace }, one.again.clone());
         let mut heirs = self.routes.values().chain([&self.root]).filter(|one| one.receivers == receivers);
@@ -301,7 +302,7 @@ impl Destinations {
         heirs.all(|other| alike(other) == alike(heir)).then_some(heir)
     }
 
-    /// Whether a route reminds its receivers, or notifies others.
+    /// Whether a route reminds its receivers, or escalates to others.
     pub fn has_reminders(&self) -> bool {
         self.routes.values().chain([&self.root]).any(|one| one.again != FollowUps::default())
     }

@@ -1,8 +1,8 @@
 //! Regular expressions in the syntax of RE2, which is Alertmanager's, as those of the `regex` crate.
 //!
-//! Both know the same constructs, but some signs differ. In RE2 `\d`, `\s`, `\w` and their opposites are ASCII, a `[` in
-//! a class is itself, `&&` and `--` in a class are no operations, an escaped sign that is neither letter nor digit is
-//! itself, a `{` that begins no repetition is itself, and `\Q…\E` quotes. Here each such place is written so that it
+//! Both know the same constructs, but some signs differ. In RE2 `\d`, `\s`, `\w` and their opposites are ASCII, a `[`
+//! in a class is itself, `&&` and `--` in a class are no operations, an escaped sign that is neither letter nor digit
+//! is itself, a `{` that begins no repetition is itself, and `\Q…\E` quotes. Here each such place is written so that it
 //! means the same in the other syntax. What only the `regex` crate knows stays as it is.
 
 use std::iter::Peekable;
@@ -51,7 +51,7 @@ impl Reader<'_> {
         text.chars().all(|sign| rest.next() == Some(sign))
     }
 
-    /// After a backslash that is in no class.
+    /// Reads on after a backslash that is in no class.
     fn escape(&mut self) {
         match self.rest.peek() {
             Some('Q') => self.quoted(),
@@ -82,7 +82,8 @@ impl Reader<'_> {
         }
     }
 
-    /// After a backslash, in a class or outside. Answers whether it is one character, from which a range may begin.
+    /// Reads on after a backslash, in a class or outside. Answers whether the item is one character, from which a
+    /// range may begin.
     fn item(&mut self) -> bool {
         let Some(sign) = self.rest.next() else {
             self.text.push('\\');
@@ -140,7 +141,7 @@ impl Reader<'_> {
         self.literal(char::from_u32(code).unwrap_or_default());
     }
 
-    /// After the `[` of a class.
+    /// Reads on after the `[` of a class.
     fn class(&mut self) {
         self.text.push('[');
         if self.rest.next_if_eq(&'^').is_some() {
@@ -187,7 +188,7 @@ impl Reader<'_> {
         true
     }
 
-    /// After a `{`: it is itself unless it begins a repetition.
+    /// Reads on after a `{`, which stands for itself unless it begins a repetition.
     fn brace(&mut self) {
         // No count that compiles is longer. Else each `{` would read the whole rest.
         let count: String = self.rest.clone().take(MAX_COUNT).take_while(|sign| *sign != '}').collect();

@@ -9,7 +9,7 @@ use ring::digest::{SHA256, digest};
 /// The longest list of receivers in an id, in bytes; a longer one is a digest.
 const MAX_RECEIVERS: usize = 200;
 
-/// `conditions`: the matchers of the route and of those above it.
+/// `conditions`: the matchers of the route and of the routes above it.
 pub(super) fn id(receivers: &[String], conditions: &str) -> String {
     let mut names = receivers.join("+");
     if names.len() > MAX_RECEIVERS {
@@ -34,7 +34,7 @@ pub fn is_of_root(key: &str) -> bool {
     route_in(key).is_none()
 }
 
-/// The receivers in the id of a route; none if it has none, or too many.
+/// The receivers in the id of a route; empty if the route has no receivers, or too many for an id.
 pub(super) fn receivers_in(id: &str) -> impl Iterator<Item = &str> {
     let names = id.rsplit_once('.').map_or("", |(names, _)| names);
     names.split('+').filter(|name| !name.is_empty())

@@ -25,9 +25,9 @@ use super::matcher::label;
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Unit};
 
-/// After how long a silence is looked at again whose source is offline: at most, and at least. In between it is the
-/// time for which the target is held after the end of its source, so that it is notified of at most twice that time
-/// later.
+/// After how long at most, and at least, a silence whose source is offline is looked at again. In between it is the
+/// time for which the target is held after the end of its source, so that receivers are notified of the target at most
+/// twice that time later.
 pub const LOOKED_AT_AFTER: Duration = Duration::from_secs(60);
 const LOOKED_AT_LEAST_AFTER: Duration = Duration::from_secs(5);
 
@@ -104,14 +104,14 @@ fn as_open(record: &OfflineRecord) -> OfflineRecord {
 pub struct Source {
     pub unit: Unit,
     pub detected_at: Timestamp,
-    /// `None`: it is offline.
+    /// `None`: the source is offline.
     pub ended: Option<Timestamp>,
-    /// That of its alert in Alertmanager's API.
+    /// The fingerprint of the source's alert in Alertmanager's API.
     pub fingerprint: String,
 }
 
 impl Source {
-    /// Until when it holds a target.
+    /// Until when the source holds a target.
     fn holds_until(&self, allowed: Duration, now: Timestamp) -> Option<Timestamp> {
         match self.ended {
             None => Some(now + allowed.clamp(LOOKED_AT_LEAST_AFTER, LOOKED_AT_AFTER)),

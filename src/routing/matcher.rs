@@ -17,7 +17,7 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// The longer ones first, as they are looked for.
+    /// The longer operators first, in the order of the search.
     pub const ALL: [Operator; 4] =
         [Operator::Matches, Operator::MatchesNot, Operator::NotEqual, Operator::Equal];
 
@@ -50,7 +50,8 @@ impl Matcher {
         Matcher::of(name, operator, value, Origin::Request)
     }
 
-    /// One of the configuration or of the store, which counts in the budget of expressions and is never refused by it.
+    /// A matcher of the configuration or of the store. It counts in the budget of expressions and is never refused by
+    /// it.
     ///
     /// # Errors
     /// The expression does not compile.
@@ -109,7 +110,8 @@ impl PartialEq for Matcher {
     }
 }
 
-/// In one spelling, whatever the spelling in the configuration. A reader of matchers reads it as the same matcher.
+/// Writes one spelling, whatever the spelling in the configuration. A reader of matchers reads the same matcher from
+/// it.
 impl fmt::Display for Matcher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_plain = self.name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_')
@@ -133,7 +135,7 @@ pub(super) fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
     match (name, record.labels.get(name)) {
         ("kind", _) => record.kind.as_str(),
         ("unit", _) => record.unit.as_str(),
-        // As it is shown: a label is what a silence was made from.
+        // The value as pages show it: a label is what an operator makes a silence from.
         (_, Some(value)) => value,
         ("cause", None) => record.cause.as_str(),
         ("state", None) => match record.transition() {

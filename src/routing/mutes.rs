@@ -19,7 +19,7 @@ const MAX_HOLD: Duration = Duration::from_secs(60);
 /// The times of all routes that have any.
 #[derive(Debug, Default)]
 pub(super) struct Mutes {
-    /// By the ids of the routes; that of the root is empty.
+    /// By the ids of the routes; the id of the root is empty.
     routes: HashMap<String, RouteTimes>,
     known: Mutex<LastAnswer>,
 }

@@ -260,7 +260,7 @@ fn escape(rest: &str, bytes: &mut Vec<u8>) -> Option<usize> {
     Some(length)
 }
 
-/// The classic syntax; `None`: the text is not of it.
+/// Reads the classic syntax; `None`: the text is not in this syntax.
 fn classic(text: &str) -> Option<Vec<Written>> {
     let begin = usize::from(text.starts_with('{'));
     let inner = &text[begin..];

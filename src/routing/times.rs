@@ -51,14 +51,14 @@ pub struct TimeInterval {
 /// The minutes of a day.
 const DAY: i16 = 24 * 60;
 
-/// A mute that has lasted for so long has no beginning.
+/// A mute that has lasted for this long has no beginning.
 const MAX_MUTE: Duration = Duration::from_secs(400 * 86_400);
 
 /// How many changes are looked at for the end of a time: more than there are in a year of days with four ranges each.
 const MAX_CHANGES: usize = 4000;
 
 impl TimeInterval {
-    /// Whether a moment is within it.
+    /// Whether a moment is within this time.
     pub fn has(&self, at: Timestamp) -> bool {
         let local = self.local(at);
         let minute = i16::from(local.hour()) * 60 + i16::from(local.minute());
@@ -126,7 +126,7 @@ pub struct RouteTimes {
 }
 
 impl RouteTimes {
-    /// The time that mutes the route at a moment: `"x"`, or that none of the active times has it.
+    /// Why the route is muted at a moment: the time that has it, or that no active time has it.
     pub fn muted_by(&self, at: Timestamp) -> Option<MuteReason<'_>> {
         if let Some(mute) = self.mute.iter().find(|time| time.has(at)) {
             return Some(MuteReason::In(&mute.name));
@@ -139,8 +139,8 @@ impl RouteTimes {
         self.mute.is_empty() && self.active.is_empty()
     }
 
-    /// Until when the route is muted; `None`: it is not. A mute without an end, or with one far away, is answered up to
-    /// some moment at which it still lasts.
+    /// Until when the route is muted; `None`: it is not muted. For a mute without an end, or with an end far away, the
+    /// answer is some moment at which it still lasts.
     pub fn muted_until(&self, now: Timestamp) -> Option<Timestamp> {
         self.muted_by(now)?;
         let mut at = now;
@@ -153,8 +153,8 @@ impl RouteTimes {
         Some(at)
     }
 
-    /// Since when the route has been muted without a break; `None`: it is not. A mute without a beginning is answered
-    /// with the first moment of all.
+    /// Since when the route has been muted without a break; `None`: it is not muted. For a mute without a beginning the
+    /// answer is the first moment of all.
     pub fn muted_since(&self, now: Timestamp) -> Option<Timestamp> {
         self.muted_by(now)?;
         let mut back = Duration::from_secs(3600);
@@ -196,7 +196,7 @@ impl RouteTimes {
 /// Why a route is muted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MuteReason<'a> {
-    /// Within this time.
+    /// The moment is within this time.
     In(&'a str),
     /// The moment is in no active time.
     OutsideActive,

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// A silence joins its group so long after its detection at the latest, and a group gathers silences for a second. One
-/// that is due later waits for `group_interval`.
+/// How much later than `ready_at` a group may be due without waiting for `group_interval`: a silence joins its group
+/// within this time of its detection, and a group gathers silences for a second.
 const JOINS: Duration = Duration::from_secs(10);
 
 /// What the store knows of the newest silence of a unit.
@@ -19,7 +19,7 @@ const JOINS: Duration = Duration::from_secs(10);
 pub struct SilenceState {
     pub now: Timestamp,
     pub holds: Holds,
-    /// The routes that the silence takes or, once it has joined its groups, those of the groups.
+    /// The routes that the silence takes or, once it has joined its groups, the routes of the groups.
     pub routes: Vec<RouteState>,
     /// By their names.
     pub receivers: BTreeMap<String, ReceiverState>,
@@ -66,14 +66,14 @@ pub enum GroupStage {
     #[default]
     Outside,
     Waits,
-    /// A notification was sealed for these receivers; those with a dead letter are left out.
+    /// A notification was sealed for these receivers; receivers with a dead letter are left out.
     Sealed(Vec<String>),
 }
 
 /// What is known of a receiver.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiverState {
-    /// When it took the notification of the silence, and of the return.
+    /// When the receiver took the notification of the silence, and of the return.
     pub notified_at: Option<Timestamp>,
     pub notified_of_return_at: Option<Timestamp>,
     pub is_configured: bool,
@@ -81,7 +81,7 @@ pub struct ReceiverState {
     pub is_limited: bool,
     /// Whether a notification of the group waits for it.
     pub has_waiting: bool,
-    /// Since when it takes nothing, and why.
+    /// Since when the receiver takes nothing, and why.
     pub failing: Option<(Timestamp, String)>,
     /// When the notification was given up, and why.
     pub dead: Option<(Timestamp, String)>,
@@ -205,7 +205,7 @@ impl Told {
         Told { untold: vec![(None, why)], ..Told::default() }
     }
 
-    /// Who was notified of a silence, and why others were not.
+    /// The receivers that were notified of a silence, and why others were not.
     pub fn of(state: &SilenceState) -> Told {
         let mut told = Told { acknowledged_by: state.acknowledged_by.clone(), ..Told::default() };
         for (name, receiver) in &state.receivers {
@@ -285,7 +285,7 @@ impl SilenceState {
         }
     }
 
-    /// Why receivers have not got a notification that was sealed for those with these names.
+    /// Why the receivers `names` have not got a notification that was sealed for them.
     fn causes_of(&self, route: &RouteState, names: &[String]) -> Vec<(Option<String>, Why)> {
         let none = ReceiverState::default();
         let of = |name: &String| self.receivers.get(name).unwrap_or(&none);
@@ -307,7 +307,7 @@ impl SilenceState {
 }
 
 impl ReceiverState {
-    /// Why it has not got a notification that was sealed for it.
+    /// Why the receiver has not got a notification that was sealed for it.
     fn cause(&self) -> Why {
         if !self.is_configured {
             return Why::NotConfigured;
@@ -326,7 +326,7 @@ impl ReceiverState {
 }
 
 impl fmt::Display for Told {
-    /// One sentence, or one more for what is left.
+    /// Writes one sentence, and a second one for the rest.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let listed = |told: &[(String, Timestamp)]| {
             let all: Vec<String> = told.iter().map(|(name, at)| format!("{name} at {at}")).collect();

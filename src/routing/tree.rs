@@ -12,7 +12,7 @@ pub const EVERY_LABEL: &str = "...";
 /// A route, with everything that it inherits.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// All of them match; none: everything matches.
+    /// A silence that all matchers match takes the route; without matchers every silence does.
     pub matchers: Vec<Matcher>,
     /// Whether the next route is tried after this one has matched.
     pub continues: bool,
@@ -26,7 +26,7 @@ pub struct Route {
     pub again: FollowUps,
     /// When it notifies. Not inherited.
     pub times: RouteTimes,
-    /// The first that matches takes the silence from this route.
+    /// The first of these routes that matches takes the silence from this route.
     pub routes: Vec<Route>,
 }
 
@@ -46,13 +46,13 @@ impl Default for Route {
 }
 
 impl Route {
-    /// This route and those below it, each before those below it.
+    /// This route and the routes below it, each before the routes below it.
     pub fn all(&self) -> Vec<&Route> {
         let below = self.routes.iter().flat_map(Route::all);
         [self].into_iter().chain(below).collect()
     }
 
-    /// The receivers of this route and of those below it, each once.
+    /// The receivers of this route and of the routes below it, each once.
     pub fn named_receivers(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for route in self.all() {

@@ -98,7 +98,7 @@ impl Reloader {
             ));
         }
         self.certificates.renew().map_err(|error| format!("{error}; nothing is changed"))?;
-        // These belong to other sections.
+        // These options belong to other sections, which a reload does not replace.
         let (filters, blind_after) = (before.filters.clone(), before.blind_after);
         let keep_deliveries = before.keep_deliveries;
         let alerting = alerting::Config { filters, blind_after, keep_deliveries, ..config.alerting };

@@ -335,7 +335,7 @@ labels! {
         Attempt => "attempt",
         /// A timer, or an index of timers.
         Timer => "timer",
-        /// A value that a unit sent of itself.
+        /// A value that a unit sent.
         Value => "value",
         /// The state of hearing and the ledger.
         Hearing => "hearing",

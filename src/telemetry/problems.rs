@@ -16,7 +16,7 @@ pub struct Problem {
     /// The problem, and the advice.
     pub text: String,
     pub severity: Severity,
-    /// What follows from it.
+    /// The problems that follow from it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
 }
@@ -102,7 +102,7 @@ pub(super) fn not_hearing(heard: Option<Timestamp>) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Cause {
     Engine,
-    /// By its address.
+    /// A broker, by its address.
     Broker(String),
 }
 
@@ -129,7 +129,7 @@ struct Entry {
     waits: Option<(Cause, &'static str)>,
 }
 
-/// What may be unheard for any reason: it is shown under a dependency that is down.
+/// Problems of hearing, which may have any cause: they are shown under a dependency that is down.
 const UNHEARD: [&str; 2] = [NOT_HEARING, FILTER_UNHEARD];
 
 /// The problems by name and, where there are several of one name, by their subject, such as a receiver.
@@ -154,14 +154,14 @@ impl Problems {
         problems
     }
 
-    /// Answers whether it is new.
+    /// Sets a problem. Answers whether it is new.
     pub(super) fn set(&self, name: &'static str, which: &str, text: String, severity: Severity) -> bool {
         let entry = Entry { problem: Problem::new(name, text, severity), waits: None };
         self.lock().set((name, which.to_owned()), entry)
     }
 
-    /// Work that waits for a dependency, which is down for the reason `why`. A serious one is what makes it down.
-    /// Answers whether it was not down before.
+    /// Sets work that waits for a dependency, which is down for the reason `why`. Only serious work makes the
+    /// dependency count as down. Answers whether it was not down before.
     pub(super) fn set_waiting(
         &self,
         (cause, work): (Cause, &'static str),
@@ -200,12 +200,12 @@ impl Problems {
         self.lock().entries.retain(|(one, known), _| *one != name || which.contains(known));
     }
 
-    /// Whether there is one of that name.
+    /// Whether there is a problem of that name.
     pub(super) fn has_any(&self, name: &'static str) -> bool {
         self.lock().entries.keys().any(|(one, _)| *one == name)
     }
 
-    /// How many there are of that name.
+    /// How many problems of that name there are.
     pub(super) fn count(&self, name: &'static str) -> usize {
         self.lock().entries.keys().filter(|(one, _)| *one == name).count()
     }
@@ -228,7 +228,7 @@ impl Problems {
         !self.lock().outages.is_empty()
     }
 
-    /// The serious ones first; what waits for a dependency that is down, under it.
+    /// The problems, serious ones first; work that waits for a dependency that is down is listed under it.
     pub(super) fn list(&self) -> Vec<Problem> {
         let state = self.lock();
         let mut all: Vec<Problem> = state.outages.keys().map(|cause| state.outage(cause)).collect();

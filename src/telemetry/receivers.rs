@@ -12,7 +12,7 @@ use super::problems::{
 use super::{Backlog, Telemetry, orphans_text};
 use crate::presence::Kind;
 
-/// What a delivered notification did not reach, and why.
+/// The recipients or servers that a delivered notification did not reach, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreached {
     /// Addresses that the mail server refuses.
@@ -68,11 +68,11 @@ impl Telemetry {
             );
             self.problems.set(NOT_DELIVERED, receiver, text, Severity::Warning);
         }
-        // Last: a reader that sees the count sees the gauges and the problem too.
+        // Count last: a reader that sees the count sees the gauges and the problem too.
         self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
     }
 
-    /// What a delivered notification did not reach; `None`: it reached all.
+    /// Notes what a delivered notification did not reach; `None`: it reached all recipients and servers.
     pub fn unreached(&self, receiver: &str, unreached: Option<&Unreached>) {
         let (name, what, advice) = match unreached {
             None => ("", "", ""),
@@ -140,7 +140,7 @@ impl Telemetry {
         )
     }
 
-    /// How many units of each kind flap, of those whose partitions this instance owns.
+    /// How many units of each kind flap in the partitions that this instance owns.
     pub fn flapping_units(&self, counts: &HashMap<Kind, i64>) {
         // A reload may have taken kinds out.
         self.series.flapping_units.reset();

@@ -12,7 +12,7 @@ use crate::clock::Clock;
 pub(super) struct Sampler {
     clock: Clock,
     reasons: HashMap<&'static str, (AtomicI64, AtomicI64)>,
-    /// Apart, because some words are reasons too.
+    /// Refusals have a map of their own, because some of their words are reasons too.
     refusals: HashMap<BrokerRefusal, (AtomicI64, AtomicI64)>,
 }
 

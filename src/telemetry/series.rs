@@ -84,7 +84,7 @@ const ATTEMPTS: [f64; 5] = [0.05, 0.25, 1.0, 5.0, 30.0];
 /// Buckets of engine calls: few, because each is a series for every call.
 const COMMANDS: [f64; 3] = [0.001, 0.01, 0.1];
 
-/// Calls of the engine with series of their own: those for heartbeats, deadline checks, the walk and
+/// Calls of the engine with series of their own: the calls for heartbeats, deadline checks, the walk and
 /// notifications. There are several times as many calls, and each would have six series.
 pub(super) const NAMED_COMMANDS: [&str; 18] = [
     "refresh",

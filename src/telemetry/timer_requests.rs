@@ -4,12 +4,12 @@ use super::labels::TimerOutcome;
 use super::{MAX_SHOWN, Telemetry, truncate};
 
 impl Telemetry {
-    /// So many timers came to this end.
+    /// `count` requests for timers had this outcome.
     pub fn timers_requested(&self, outcome: TimerOutcome, count: u64) {
         self.series.timer_requests.with_label_values(&[outcome.as_str()]).inc_by(count);
     }
 
-    /// A request over MQTT is applied and not answered: its response topic is none to which Rollcall answers.
+    /// A request over MQTT is applied and not answered: Rollcall does not answer on its response topic.
     pub fn timer_answer_left_out(&self, topic: &str) {
         if let Some(suppressed) = self.samples.admit("timer_answer") {
             let topic = truncate(topic, MAX_SHOWN);

@@ -36,7 +36,7 @@ impl Telemetry {
         }
     }
 
-    /// A timer fired, so long after its moment.
+    /// A timer fired. `late`: how long after its moment.
     pub fn timer_fired(&self, of: &TimerType, late: Duration) {
         self.series.timers_fired.with_label_values(&[of.as_str()]).inc();
         self.series.timer_lateness.with_label_values(&NO_LABELS).observe(late.as_secs_f64());

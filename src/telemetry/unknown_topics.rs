@@ -54,7 +54,7 @@ impl UnknownTopics {
         all.list()
     }
 
-    /// What a newcomer has to know; `None`: every message was on the topic of a kind.
+    /// The sentence for a newcomer; `None`: every message was on the topic of a kind.
     pub fn sentence(&self) -> Option<String> {
         let count = self.topics.len();
         let named: Vec<&str> =

@@ -33,7 +33,7 @@ struct UnreadableValue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnreadableCount {
     pub count: usize,
-    /// One of them, and why it cannot be read.
+    /// One of the unreadable values, and why it cannot be read.
     pub example: String,
 }
 

@@ -35,7 +35,7 @@ pub struct MassNotice {
     pub offline: u64,
     pub units: u64,
     pub released: Option<Release>,
-    /// Of the newest silences.
+    /// The values of labels that many of the newest silences share.
     pub values: Vec<ValueShare>,
     /// The states of Rollcall's own parts, in words.
     pub broker: String,

@@ -30,7 +30,7 @@ pub const TEST: &str = "This is a test of Rollcall; no unit is concerned.";
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     Trigger,
-    /// An operator takes care of it. Only [`pages`] have it.
+    /// An operator takes care of the alert. Only [`pages`] have this action.
     Acknowledge,
     Resolve,
 }
@@ -43,9 +43,9 @@ pub struct Member {
     pub key: String,
     pub title: String,
     pub text: String,
-    /// When it began.
+    /// When the silence or the blind interval began.
     pub from: Timestamp,
-    /// When it ended; null while it lasts.
+    /// When the silence or the blind interval ended; null while it lasts.
     pub to: Option<Timestamp>,
     /// The kind and the unit, or `rollcall`.
     pub source: String,
@@ -66,20 +66,20 @@ pub fn members(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     records.chain(blind).chain(timers(delivery, zone)).collect()
 }
 
-/// The pages of a delivery, for receivers that call an operator for each: those of its members, but one for all
-/// silences of an incident, which ends with it. Acknowledgements follow the pages. The notification of an
-/// acknowledgement has nothing else, and that of a unit of the incident acknowledges nothing by itself.
+/// The pages of a delivery, for receivers that call an operator for each: a page for each member, but one page for all
+/// silences of an incident, which ends with the incident. Acknowledgements follow the pages. The notification of an
+/// acknowledgement has nothing else, and for a single unit of the incident it acknowledges nothing.
 pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     let is_notified = |record: &OfflineRecord| {
         delivery.situation.incident.as_ref().is_some_and(|incident| incident.has_notified(record))
     };
     let offline: Vec<&OfflineRecord> =
         delivery.offline.iter().filter(|record| !is_notified(record)).collect();
-    // A message in which only some units are back is no news of the incident.
+    // A message in which only some units are back does not change the page of the incident.
     let is_news = |incident: &&Incident| incident.until.is_some() || delivery.offline.iter().any(is_notified);
     let known = delivery.situation.incident.as_ref();
     let incident = known.filter(is_news);
-    // Its acknowledgement is news once, also by the return of the last unit without an operator.
+    // The acknowledgement of an incident is news once, also by the return of the last unit without an operator.
     let to_acknowledge = known
         .filter(|one| delivery.is_acknowledgement() || incident.is_some() || one.acknowledged_at.is_none());
     let acknowledged = acknowledgements(delivery, to_acknowledge, &offline, zone, links);
@@ -119,7 +119,7 @@ fn acknowledgements(
     incident.into_iter().chain(records).collect()
 }
 
-/// Nothing ends a timer that fired.
+/// Timers as members: nothing ends a timer that fired.
 fn timers(delivery: &Delivery, zone: &Zone) -> impl Iterator<Item = Member> {
     delivery.timers.iter().map(move |one| Member {
         action: Action::Trigger,
@@ -154,7 +154,7 @@ pub fn test_members(delivery: &Delivery) -> Vec<Member> {
     vec![member(Action::Trigger), member(Action::Resolve)]
 }
 
-/// The labels of a record's alert: those of its unit, its kind and its unit.
+/// The labels of a record's alert: the labels of its unit, the kind and the unit.
 fn labels_of(record: &OfflineRecord) -> Labels {
     let mut labels = record.labels.clone();
     labels.insert("kind".to_owned(), record.kind.to_string());
@@ -231,7 +231,7 @@ fn of_blindness(delivery: &Delivery, interval: Interval, zone: &Zone, links: &Li
     }
 }
 
-/// The labels of what concerns no unit: the kind, and the name of the alert if it is not blindness.
+/// The labels of an alert that concerns no unit: the kind, and the name of the alert if it is not blindness.
 fn labels_of_fleet(kind: Option<&String>, name: Option<&str>) -> Labels {
     let kind = kind.map(|kind| ("kind".to_owned(), kind.clone()));
     let name = name.map(|name| (ALERT_NAME.to_owned(), name.to_owned()));

@@ -29,7 +29,7 @@ impl SizeLimit {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// A body of that length was refused as too large. Answers whether the next one can be shorter.
+    /// Notes that a body of that length was refused as too large. Answers whether the next body can be shorter.
     pub fn refused(&self, length: usize) -> bool {
         self.0.fetch_min((length / 2).max(MIN_BYTES), Ordering::Relaxed);
         length > MIN_BYTES
@@ -43,7 +43,7 @@ pub fn bounded(most: usize, write: impl Fn(Option<usize>) -> String) -> String {
     if whole.len() <= most { whole } else { write(Some(most)) }
 }
 
-/// How many of the first ones fit into `room` (bytes), which shrinks by their length; `None`: all fit.
+/// How many items from the first on fit into `room` (bytes), which shrinks by their length; `None`: all fit.
 pub fn fitting<T: Serialize>(all: &[T], room: &mut Option<usize>) -> usize {
     let Some(room) = room else { return all.len() };
     let fits = |one: &T| {
@@ -56,7 +56,7 @@ pub fn fitting<T: Serialize>(all: &[T], room: &mut Option<usize>) -> usize {
     all.iter().map(fits).take_while(|fits| *fits).count()
 }
 
-/// The first records of a message, at most so many, and how many are left out. Silences come before returns.
+/// The first records of a message, at most `most`, and how many are left out. Silences come before returns.
 pub fn fitting_records(delivery: &Delivery, most: usize) -> (&[OfflineRecord], &[OfflineRecord], usize) {
     let (offline, online) = (&delivery.offline[..], &delivery.online[..]);
     let offline = &offline[..offline.len().min(most)];

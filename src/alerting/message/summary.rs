@@ -90,7 +90,7 @@ fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
     let shared = shared(&delivery.group.labels);
     let mut ended = Ended::of(online);
     let (flapping, offline): (Vec<_>, Vec<_>) = offline.iter().partition(|record| record.is_flapping());
-    // A unit that is offline and flaps no more is there already.
+    // A unit that is offline and flaps no more is already among the offline units.
     let is_named = |one: &OfflineRecord| offline.iter().any(|record| record.id.unit == one.id.unit);
     ended.stable.retain(|one| !is_named(one));
     let begun = [("FLAPPING", flapping), ("OFFLINE", offline.clone())].into_iter();
@@ -165,13 +165,13 @@ fn list<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -> Strin
     each.join(", ")
 }
 
-/// How many units of the group are offline beside those of the message, of which receivers were notified before.
+/// How many units of the group, of which receivers were notified before, are offline beside the units of the message.
 fn others_offline(delivery: &Delivery) -> Option<u64> {
     let lasting = delivery.situation.lasting.filter(|_| !delivery.reminder && delivery.blind.is_empty())?;
     lasting.checked_sub(delivery.offline.len() as u64).filter(|others| *others > 0)
 }
 
-/// How many units are offline, if they are more than those of the message. A digest knows only those of its incident.
+/// How many units are offline, if more than the message has. A digest knows only the units of its incident.
 fn still_offline(delivery: &Delivery) -> Option<u64> {
     let situation = &delivery.situation;
     let of_incident = || {

@@ -35,7 +35,7 @@ impl Templates {
         Templates { environment }
     }
 
-    /// Adds a template. Its errors begin with its name, which is that of an option.
+    /// Adds a template. Its errors begin with its name, which is the name of an option.
     pub fn add(&mut self, name: &str, source: &str) -> Result<(), String> {
         if expressions(source).any(|length| length > MAX_EXPRESSION) {
             return Err(format!("{name}: an expression has more than {MAX_EXPRESSION} bytes; divide it"));
@@ -179,7 +179,7 @@ mod tests {
             assert!(error.starts_with("body") && error.contains(expected), "{source}: {error}");
             assert!(!error.contains("a\"b"), "{error}");
         }
-        // The parser would run out of its stack, and end the process.
+        // Without the limit the parser would run out of its stack, and end the process.
         let terms = format!("{{{{ {} }}}}", vec!["1"; 30_000].join(" + "));
         assert!(rendered(&terms).unwrap_err().contains("an expression has more than"));
     }

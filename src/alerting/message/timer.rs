@@ -11,7 +11,7 @@ use crate::presence::{FiredTimer, Guarantee, TimerData, TimerId, TimerType};
 
 use crate::store::{Delivery, group_of_timer};
 
-/// More of a timer's data is cut off where people read it.
+/// The most characters of a timer's data in texts for people; the rest is cut off.
 const MAX_DATA: usize = 400;
 
 /// A timer in a message: the data as they were registered.
@@ -50,7 +50,7 @@ pub(super) fn title_of(timer: &FiredTimer) -> String {
     format!("TIMER: {}", name(timer))
 }
 
-/// Its moment and its data.
+/// The moment and the data of a timer.
 pub(super) fn text_of(timer: &FiredTimer, zone: &Zone) -> String {
     let late = timer.fired_at.since(timer.due);
     let late = if late.as_secs() > 0 { format!(", fired {} late", span(late)) } else { String::new() };

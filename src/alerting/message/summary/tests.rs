@@ -72,7 +72,7 @@ fn a_title_says_what_is_not_over() {
             with(Some(2043), Some(incident(1040, 1040, false))),
             "OFFLINE: 1 040 of 1 200 units at site alpha, 3 others, NO LONGER WATCHED 1, 2 043 still offline",
         ),
-        // One that is over.
+        // An incident that is over.
         (
             vec![],
             back(40, "alpha"),

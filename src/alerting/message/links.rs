@@ -18,7 +18,7 @@ impl Links {
         Links { base: Some(external_url.as_str().trim_end_matches('/').to_owned()) }
     }
 
-    /// The URL of the home_page page; `None` without a base.
+    /// The URL of the home page; `None` without a base.
     pub fn home_page(&self) -> Option<String> {
         self.page("/")
     }
@@ -33,7 +33,7 @@ impl Links {
     }
 
     /// The page for a whole message: of its unit if it has one, of the open records if one of several is offline, of
-    /// all records if they are back, else the home_page page.
+    /// all records if they are back, else the home page.
     pub fn message(&self, delivery: &Delivery) -> Option<String> {
         let mut records = delivery.offline.iter().chain(&delivery.online);
         match (records.next(), records.next()) {

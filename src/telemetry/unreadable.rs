@@ -16,7 +16,7 @@ const FORGOTTEN: Duration = Duration::from_secs(600);
 /// The most locations that are kept; more are only logged.
 const MAX_LOCATIONS: usize = 1000;
 
-/// The most bytes of a location or a reason that are kept: both may come from another program.
+/// The most characters of a location or a reason that are kept: both may come from another program.
 const MAX_CHARACTERS: usize = 300;
 
 pub(super) struct Unreadable {

@@ -18,7 +18,7 @@ use crate::store::{
 };
 
 /// How many cells one command scans.
-const STEP: usize = 200;
+const STEP: usize = 500;
 
 #[async_trait]
 impl Cells for RedisEngine {

@@ -99,17 +99,18 @@ pub struct Keys {
     prefix: String,
     partitions: u16,
     tags: HashTags,
-    /// The begin of the keys of each partition, with the tag: `rollcall:{p0}:`.
+    /// The begin of the keys of each partition, with the tag: `rollcall:{p0}:`; after these, of the keys of the fleet.
     begins: Arc<[String]>,
-    /// The slot of the keys of each partition.
+    /// The slots of the same keys.
     slots: Arc<[u16]>,
 }
 
 impl Keys {
     pub fn new(prefix: &str, partitions: u16, tags: HashTags) -> Keys {
         let partitions = partitions.max(1);
-        let begin = |partition| format!("{prefix}:{{{}}}:", tags.tag(partition, partitions));
-        let begins: Arc<[String]> = (0..partitions).map(begin).collect();
+        let tags_of_partitions = (0..partitions).map(|partition| tags.tag(partition, partitions).to_string());
+        let all = tags_of_partitions.chain(["hearing".to_owned()]);
+        let begins: Arc<[String]> = all.map(|tag| format!("{prefix}:{{{tag}}}:")).collect();
         let slots = begins.iter().map(|begin| slot_of(begin.as_bytes())).collect();
         Keys { prefix: prefix.to_owned(), partitions, tags, begins, slots }
     }
@@ -118,9 +119,9 @@ impl Keys {
         self.tags
     }
 
-    /// The begin of all keys of a partition.
+    /// The begin of all keys of a partition. Here and below, the number after the last partition stands for the fleet.
     pub fn begin(&self, partition: u16) -> &str {
-        &self.begins[usize::from(partition)]
+        &self.begins[usize::from(partition.min(self.partitions))]
     }
 
     fn within(&self, partition: u16, rest: impl Display) -> String {
@@ -148,13 +149,13 @@ impl Keys {
         crate::store::partition_of_group(group, self.partitions)
     }
 
-    /// The slot of the keys of a partition; the number after the last stands for the fleet.
+    /// The slot of the keys of a partition.
     pub fn slot(&self, partition: u16) -> u16 {
-        self.slots.get(usize::from(partition)).copied().unwrap_or_else(|| self.slot_of_hearing())
+        self.slots[usize::from(partition.min(self.partitions))]
     }
 
     pub fn slot_of_hearing(&self) -> u16 {
-        slot_of(self.heard().as_bytes())
+        self.slot(self.partitions)
     }
 
     pub fn meta(&self) -> String {
@@ -219,11 +220,7 @@ impl Keys {
 
     /// The outbox of a partition; the number after the last partition is the outbox of hearing.
     pub fn outbox(&self, number: u16) -> String {
-        if number < self.partitions {
-            self.in_partition(number, "outbox")
-        } else {
-            format!("{}:{{hearing}}:outbox", self.prefix)
-        }
+        self.in_partition(number, "outbox")
     }
 
     /// The stream of quarantined entries of an outbox.
@@ -239,9 +236,7 @@ impl Keys {
 
     /// All hashes of quarantined values.
     pub fn all_unreadable(&self) -> Vec<String> {
-        let mut all: Vec<String> = (0..self.partitions).map(|p| self.in_partition(p, "unreadable")).collect();
-        all.push(format!("{}:{{hearing}}:unreadable", self.prefix));
-        all
+        (0..=self.partitions).map(|partition| self.in_partition(partition, "unreadable")).collect()
     }
 
     /// A pattern that the names of all keys of the fleet match except `meta`, and none of another fleet, whose prefix
@@ -294,12 +289,10 @@ impl Keys {
         let owner = |sort: &KeyRule| if sort.has_owner { ":probe" } else { "" };
         let mut all = vec![self.meta()];
         for sort in KEY_RULES.iter().filter(|sort| sort.name != "meta") {
-            if sort.is_hearing {
-                all.push(format!("{}:{{hearing}}:{}{}", self.prefix, sort.name, owner(sort)));
-            } else {
-                let of = |p| self.in_partition(p, &format!("{}{}", sort.name, owner(sort)));
-                all.extend((0..self.partitions).map(of));
-            }
+            let of = |p| self.in_partition(p, &format!("{}{}", sort.name, owner(sort)));
+            let partitions =
+                if sort.is_hearing { self.partitions..self.partitions + 1 } else { 0..self.partitions };
+            all.extend(partitions.map(of));
         }
         all
     }
@@ -363,26 +356,19 @@ impl Keys {
         self.within(partition, format_args!("{name}:{owner}"))
     }
 
-    /// The hash of a table; the number after the last partition is that of the fleet.
+    /// The hash of a table.
     pub fn cells(&self, partition: u16, table: Table) -> String {
-        self.of_fleet_or_partition(partition, "cells", table.as_str())
+        self.of(partition, "cells", table.as_str())
     }
 
-    /// The sorted set of an index; the number after the last partition is that of the fleet.
+    /// The sorted set of an index.
     pub fn index(&self, partition: u16, index: Index) -> String {
-        self.of_fleet_or_partition(partition, "index", index.as_str())
+        self.of(partition, "index", index.as_str())
     }
 
-    /// The stream of a log; the number after the last partition is that of the fleet.
+    /// The stream of a log.
     pub fn log(&self, partition: u16, log: Log) -> String {
-        self.of_fleet_or_partition(partition, "log", log.as_str())
-    }
-
-    fn of_fleet_or_partition(&self, partition: u16, name: &str, owner: &str) -> String {
-        match partition < self.partitions {
-            true => self.of(partition, name, owner),
-            false => format!("{}:{{hearing}}:{name}:{owner}", self.prefix),
-        }
+        self.of(partition, "log", log.as_str())
     }
 
     /// The unit of an expiry key of this fleet.

@@ -6,7 +6,7 @@
 //!
 //! The number after the last partition stands for what belongs to the fleet as a whole.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use async_trait::async_trait;
 
@@ -343,6 +343,17 @@ pub trait Cells: Layout {
 
     /// A page of a table in a partition. Cells that change meanwhile may be on two pages, or on none.
     async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage>;
+
+    /// All cells of a table in a partition, by their names.
+    async fn all_cells(&self, table: Table, partition: u16) -> Result<BTreeMap<String, Vec<u8>>> {
+        let mut page = self.scan_cells(table, partition, None).await?;
+        let mut all: BTreeMap<String, Vec<u8>> = page.cells.into_iter().collect();
+        while let Some(next) = page.next {
+            page = self.scan_cells(table, partition, Some(next)).await?;
+            all.extend(page.cells);
+        }
+        Ok(all)
+    }
 
     /// Up to `limit` entries of a log, newest first.
     async fn newest(&self, log: Log, partition: u16, limit: usize) -> Result<Vec<Logged>>;

@@ -63,27 +63,19 @@ impl Documents {
 
     /// The document of this name.
     pub async fn one<T: Content>(&self, name: &T::Name) -> Result<Document<T>> {
-        let cell = self.cell::<T>(&name.to_string());
-        let stored = self.cells.read_cells(std::slice::from_ref(&cell)).await?.pop().flatten();
-        self.decode(name.clone(), cell, stored).await
+        let mut read = self.read(std::slice::from_ref(name)).await?;
+        Ok(read.pop().expect("a document for each name"))
     }
 
     /// All documents of these partitions.
     pub async fn all<T: Content>(&self, partitions: &[u16]) -> Result<BTreeMap<T::Name, T>> {
         let mut all = BTreeMap::new();
         for partition in partitions {
-            let mut next = None;
-            loop {
-                let page = self.cells.scan_cells(T::TABLE, *partition, next).await?;
-                for read in decoded::<T>(*partition, page.cells).await? {
-                    match read {
-                        Ok((name, value)) => drop(all.insert(name, value)),
-                        Err((unreadable, why)) => self.cells.quarantine_cell(&unreadable, &why).await?,
-                    }
-                }
-                next = page.next;
-                if next.is_none() {
-                    break;
+            let cells = self.cells.all_cells(T::TABLE, *partition).await?;
+            for read in decoded::<T>(*partition, cells).await? {
+                match read {
+                    Ok((name, value)) => drop(all.insert(name, value)),
+                    Err((unreadable, why)) => self.cells.quarantine_cell(&unreadable, &why).await?,
                 }
             }
         }
@@ -199,8 +191,8 @@ impl Documents {
 
 type Decoded<T> = std::result::Result<(<T as Content>::Name, T), (Unreadable, String)>;
 
-/// The documents of a page of cells, on a thread of its own: alert silences have expressions, which are compiled.
-async fn decoded<T: Content>(partition: u16, cells: Vec<(String, Vec<u8>)>) -> Result<Vec<Decoded<T>>> {
+/// The documents of cells, on a thread of its own: alert silences have expressions, which are compiled.
+async fn decoded<T: Content>(partition: u16, cells: BTreeMap<String, Vec<u8>>) -> Result<Vec<Decoded<T>>> {
     let decode = move |(name, stored): (String, Vec<u8>)| {
         let value = from_json::<T>(T::TABLE.as_str(), &String::from_utf8_lossy(&stored));
         let why = match (name.parse::<T::Name>(), value) {

@@ -149,16 +149,8 @@ impl MigrationItem {
     pub(super) async fn cells(engine: &impl Cells, partition: u16) -> Result<Vec<MigrationItem>> {
         let mut items = Vec::new();
         for table in Table::ALL {
-            let mut next = None;
-            loop {
-                let page = engine.scan_cells(table, partition, next).await?;
-                let cells = page.cells.into_iter();
-                items.extend(cells.map(|(name, value)| MigrationItem::Cell { table, name, value }));
-                next = page.next;
-                if next.is_none() {
-                    break;
-                }
-            }
+            let cells = engine.all_cells(table, partition).await?.into_iter();
+            items.extend(cells.map(|(name, value)| MigrationItem::Cell { table, name, value }));
         }
         for index in Index::ALL {
             let entries = engine.entries(index, &[partition], i64::MAX, usize::MAX).await?.into_iter();

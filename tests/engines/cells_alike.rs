@@ -67,16 +67,7 @@ async fn shows(engine: &Arc<dyn Engine>, until: i64) -> (String, Vec<Shown>) {
         let entries = engine.entries(Index::FlapChecks, &[partition], i64::MAX, usize::MAX).await.unwrap();
         let at = |name: &str| entries.iter().find(|entry| entry.name == name).map(|entry| entry.at);
         shown.push(values.into_iter().zip(NAMES).map(|(value, name)| (value, at(name))).collect());
-        let (mut cells, mut next) = (Vec::new(), None);
-        loop {
-            let page = engine.scan_cells(Table::Flaps, partition, next).await.unwrap();
-            cells.extend(page.cells);
-            next = page.next;
-            if next.is_none() {
-                break;
-            }
-        }
-        cells.sort();
+        let cells = engine.all_cells(Table::Flaps, partition).await.unwrap();
         let due = engine.entries(Index::FlapChecks, &[partition], until, 2).await.unwrap();
         // The shapes of one call are written in any order.
         let mut logged = engine.newest(Log::Audit, partition, 1000).await.unwrap();

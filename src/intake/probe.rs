@@ -117,11 +117,11 @@ impl Probes {
         }
     }
 
-    /// Notes that a probe of this process came to an instance. Returns up to when its filter is proved, if that is
-    /// later than before.
-    pub fn came(&self, index: usize, sent_at: Timestamp) -> Option<Timestamp> {
+    /// Notes that a probe of this process came to an instance. Returns the probes that prove its filter and were not
+    /// returned before.
+    pub fn came(&self, index: usize, sent_at: Timestamp) -> Vec<Timestamp> {
         if self.answers.get().is_none() {
-            return Some(sent_at);
+            return vec![sent_at];
         }
         self.all[index].returns().came(sent_at)
     }

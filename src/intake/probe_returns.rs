@@ -4,6 +4,7 @@
 //! cannot see such a member; but it takes its share of the probes, too. So each probe must come to an instance of the
 //! fleet: an instance that receives the probe of another one sends it back, on the topic that the probe names for
 //! answers. A filter is proved up to the first probe that is missing, and further when many in a row have come back.
+//! Each probe that proves is reported, so that the time between two of them is only blind where one is missing.
 //!
 //! # When a probe is missing
 //! A probe is missing when every instance has received all messages that the broker had before it, which canaries
@@ -31,8 +32,8 @@ const MAX_SENT: usize = 1000;
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProbeReturns {
     sent: VecDeque<SentProbe>,
-    /// Up to when the filter is proved.
-    proved: Option<Timestamp>,
+    /// The probes that prove the filter and were not reported yet; at most [`MAX_SENT`].
+    proved: Vec<Timestamp>,
     /// The probes since the first missing one, until enough have come back in a row.
     gap: Option<Gap>,
 }
@@ -61,13 +62,12 @@ impl ProbeReturns {
         self.sent.push_back(SentProbe { at, came: false, passed: None });
     }
 
-    /// Notes that the probe that was sent at `at` came to an instance. Returns up to when the filter is proved now, if
-    /// that is later than before.
-    pub fn came(&mut self, at: Timestamp) -> Option<Timestamp> {
-        let before = self.proved;
+    /// Notes that the probe that was sent at `at` came to an instance. Returns the probes that prove the filter and
+    /// were not returned before, in their order.
+    pub fn came(&mut self, at: Timestamp) -> Vec<Timestamp> {
         self.sent.iter_mut().filter(|probe| probe.at == at).for_each(|probe| probe.came = true);
         self.advance();
-        self.proved.filter(|proved| Some(*proved) > before)
+        std::mem::take(&mut self.proved)
     }
 
     /// Forgets the probes that are on their way: they may be lost with the connection, or are refused.
@@ -116,7 +116,8 @@ impl ProbeReturns {
             }
             self.gap.take_if(|gap| gap.in_a_row >= IN_A_ROW);
             if self.gap.is_none() {
-                self.proved = Some(probe.at);
+                self.proved.truncate(MAX_SENT - 1);
+                self.proved.push(probe.at);
             }
         }
     }
@@ -148,13 +149,13 @@ mod tests {
     fn a_filter_is_proved_up_to_the_first_probe_that_is_missing() {
         let mut returns = ProbeReturns::default();
         (1..=5).for_each(|n| returns.sent(at(n * 10)));
-        assert_eq!(returns.came(at(10)), Some(at(10)));
+        assert_eq!(returns.came(at(10)), [at(10)]);
         assert!(!returns.are_partial());
-        assert_eq!(returns.came(at(30)), None, "the one before has not come yet");
+        assert_eq!(returns.came(at(30)), [], "the one before has not come yet");
         assert!(returns.are_partial());
-        assert_eq!(returns.came(at(20)), Some(at(30)));
-        assert_eq!(returns.came(at(20)), None, "it came before");
-        assert_eq!(returns.came(at(50)), None);
+        assert_eq!(returns.came(at(20)), [at(20), at(30)], "nothing is missing between them");
+        assert_eq!(returns.came(at(20)), [], "it came before");
+        assert_eq!(returns.came(at(50)), []);
         assert!(!returns.judge(&heard(50, &[]), WAIT, at(60)), "it may still be on its way to the broker");
         assert!(!returns.judge(&heard(51, &[]), WAIT, at(60)), "an answer may still be on its way");
         assert!(!returns.judge(&heard(60, &[]), WAIT, at(61)));
@@ -162,8 +163,8 @@ mod tests {
         assert!(!returns.are_taken(), "one is a coincidence");
         // The filter is heard again after eight probes in a row, counting the last one of the earlier round.
         (6..=13).for_each(|n| returns.sent(at(n * 10)));
-        let proofs: Vec<Option<Timestamp>> = (6..=13).map(|n| returns.came(at(n * 10))).collect();
-        assert_eq!(proofs.iter().flatten().copied().collect::<Vec<Timestamp>>(), [at(120), at(130)]);
+        let proofs: Vec<Timestamp> = (6..=13).flat_map(|n| returns.came(at(n * 10))).collect();
+        assert_eq!(proofs, [at(120), at(130)]);
     }
 
     #[test]
@@ -179,7 +180,7 @@ mod tests {
             assert!(judge(&mut returns, 1000, &[]));
             assert_eq!(returns.are_taken(), is_taken, "{share}");
             (31..=40).for_each(|n| returns.sent(at(n * 10)));
-            let last = (31..=40).filter_map(|n| returns.came(at(n * 10))).next_back();
+            let last = (31..=40).flat_map(|n| returns.came(at(n * 10))).last();
             assert_eq!((last, returns.are_taken()), (Some(at(400)), false), "it is over");
         }
     }
@@ -188,10 +189,11 @@ mod tests {
     fn probes_that_are_lost_with_an_instance_or_a_connection_are_not_missing() {
         let mut returns = ProbeReturns::default();
         (1..=6).for_each(|n| returns.sent(at(n * 10)));
-        assert_eq!(returns.came(at(60)), None);
+        assert_eq!(returns.came(at(50)), []);
+        assert_eq!(returns.came(at(60)), []);
         assert!(!judge(&mut returns, 1000, &[(18, 55)]));
         returns.sent(at(70));
-        assert_eq!(returns.came(at(70)), Some(at(70)));
+        assert_eq!(returns.came(at(70)), [at(50), at(60), at(70)], "each bounds the time that was blind");
         returns.sent(at(80));
         returns.forget();
         assert!(!judge(&mut returns, 2000, &[]));

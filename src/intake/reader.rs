@@ -25,8 +25,9 @@ pub(super) enum Content {
     Heartbeat(Heartbeat),
     /// A canary of this client.
     Canary(Canary),
-    /// Probes of the filter with this index came back: every message before this moment came.
-    Probe(usize, Timestamp),
+    /// Probes of the filter with this index came back, which were sent at these moments: every message before them
+    /// came.
+    Probes(usize, Vec<Timestamp>),
     /// The probe of another member of the share: this topic and this payload tell it that the probe came.
     OfAnother(String, Vec<u8>),
     /// The broker has dropped this member of a shared subscription.
@@ -150,7 +151,7 @@ impl Reader {
             Some((to, _)) if self.probes.answers_topic().is_some() && is_of_another(to) => {
                 Content::OfAnother(to.to_owned(), [topic.as_bytes(), b"\n", message.payload].concat())
             }
-            _ => self.came(index, sent_at),
+            _ => Content::Probes(index, self.probes.came(index, sent_at)),
         })
     }
 
@@ -161,11 +162,8 @@ impl Reader {
         let topic = std::str::from_utf8(&payload[..end]).unwrap_or_default();
         let probe =
             self.probes.read(&self.key, topic, payload.get(end + 1..).unwrap_or_default(), arrived)?;
-        Ok(probe.map_or(Content::Nothing, |(index, sent_at)| self.came(index, sent_at)))
-    }
-
-    fn came(&self, index: usize, sent_at: Timestamp) -> Content {
-        self.probes.came(index, sent_at).map_or(Content::Nothing, |proved| Content::Probe(index, proved))
+        let came = |(index, sent_at)| Content::Probes(index, self.probes.came(index, sent_at));
+        Ok(probe.map_or(Content::Nothing, came))
     }
 
     /// The payload, or nothing if it is too large or the budget is used up: any payload proves life.

@@ -144,6 +144,12 @@ impl Rollcall {
         Rollcall { child, http, log }
     }
 
+    /// Stops the process (SIGSTOP): it keeps its connections and reads nothing.
+    fn freeze(&self) {
+        let stopped = Command::new("kill").args(["-STOP", &self.child.id().to_string()]).status();
+        assert!(stopped.unwrap().success());
+    }
+
     async fn get(&self, path: &str) -> Option<(u16, String)> {
         let answer = crate::support::http::get(format!("http://127.0.0.1:{}{path}", self.http)).await.ok()?;
         Some((answer.status().as_u16(), answer.text().await.ok()?))
@@ -414,7 +420,9 @@ async fn no_kind_is_blind_while_the_fleet_is_heard() {
     };
     let quiet = beyond([("fast", 0), ("slow", 0), ("lazy", 0)]);
     println!("{quiet} blind intervals of the fleet while nothing happened");
-    // One instance is killed, then the broker.
+    // One instance is killed with messages that it has not read, then the broker.
+    two.freeze();
+    one.hears_on(10.0).await;
     drop(two);
     let alone = "rollcall_instances";
     until("it is alone", async || one.metric(alone).await == 1.0).await;

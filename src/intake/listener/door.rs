@@ -64,7 +64,7 @@ impl Door {
         let probes = &self.reader.probes;
         let contents = (0..probes.all().len()).map(|index| {
             probes.sent(index, sent_at);
-            Content::Probe(index, sent_at)
+            Content::Probes(index, vec![sent_at])
         });
         for content in contents.chain([Content::Canary(Canary::within(sent_at))]) {
             let message = QueuedMessage { content, arrived: sent_at, connection: self.number, ack: None };

@@ -74,7 +74,9 @@ impl Batch {
                     batch.events.push(HearingEvent::Canary { connection, sent_at: canary.sent_at() })
                 }
                 Content::Probes(index, sent) => {
-                    batch.events.extend(sent.into_iter().map(|sent_at| HearingEvent::Probe { index, sent_at }));
+                    batch
+                        .events
+                        .extend(sent.into_iter().map(|sent_at| HearingEvent::Probe { index, sent_at }));
                 }
                 Content::MemberLost(member) => {
                     batch.events.push(HearingEvent::MemberLost { member, at: arrived })

@@ -32,6 +32,23 @@ pub(super) fn incomplete(target: &str) -> EngineError {
     ))
 }
 
+/// The number of the layout: how the engines store a fleet. A fleet of another layout is refused.
+pub(super) const LAYOUT: u32 = 4;
+
+/// Refuses the fleet at `place` if it is of another layout; `place_option` is the option that names a place for a new
+/// fleet. `None`: it was written before layouts had numbers.
+pub(super) fn check_layout(found: Option<u32>, place: &str, place_option: &str) -> Result<()> {
+    if found == Some(LAYOUT) {
+        return Ok(());
+    }
+    let found = found.map_or("an older layout".to_owned(), |found| format!("layout {found}"));
+    Err(EngineError::Refused(format!(
+        "the fleet at {place} is stored in {found}, and this version reads layout {LAYOUT}: with the version that wrote \
+         it, write its units to a file (rollcall export); then set another {place_option}, start this version, and read \
+         the file (rollcall import)"
+    )))
+}
+
 /// A part of a fleet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MigrationItem {

@@ -57,7 +57,7 @@ async fn an_existing_fleet_keeps_its_number_of_partitions_without_a_word_in_the_
 #[tokio::test]
 async fn the_form_of_the_tags_is_read_before_any_other_key() {
     let redis = Redis::start();
-    let fields = [("fleet", "0123456789abcdef"), ("partitions", "48"), ("tags", "spread")];
+    let fields = [("fleet", "0123456789abcdef"), ("layout", "4"), ("partitions", "48"), ("tags", "spread")];
     redis::cmd("HSET").arg("rollcall:meta").arg(&fields).exec(&mut redis.client()).unwrap();
     let config = Config { url: redis.url(), ..Config::default() };
     let engine: Arc<dyn Engine> = Arc::new(connect(&config).await.unwrap());
@@ -83,6 +83,51 @@ async fn the_form_of_the_tags_is_read_before_any_other_key() {
     redis::cmd("HSET").arg("rollcall:meta").arg("tags").arg("woven").exec(&mut redis.client()).unwrap();
     let why = refusal(&config).await;
     assert!(why.contains("hash tags of the form \"woven\", which this rollcall does not know"), "{why}");
+}
+
+#[tokio::test]
+async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_is_changed() {
+    let redis = Redis::start();
+    let config = Config { url: redis.url(), ..Config::default() };
+    connect(&config).await.unwrap();
+    assert_eq!(meta(&redis, "layout").as_deref(), Some("4"));
+    for (command, says) in [("HDEL", "is stored in an older layout"), ("HSET", "is stored in layout 3,")] {
+        let mut change = redis::cmd(command);
+        change.arg("rollcall:meta").arg("layout");
+        if command == "HSET" {
+            change.arg(3);
+        }
+        change.exec(&mut redis.client()).unwrap();
+        let before = meta(&redis, "layout");
+        for why in [refusal(&config).await, survey_refusal(&config).await] {
+            assert!(why.contains(says) && why.contains("this version reads layout 4"), "{why}");
+            assert!(why.contains("rollcall export") && why.contains("another engine.prefix"), "{why}");
+        }
+        assert_eq!(meta(&redis, "layout"), before);
+    }
+    // Its properties are gone, and their copy is of another layout.
+    redis::cmd("DEL").arg("rollcall:meta").exec(&mut redis.client()).unwrap();
+    redis::cmd("HSET")
+        .arg("rollcall:{hearing}:heard")
+        .arg("layout")
+        .arg(3)
+        .exec(&mut redis.client())
+        .unwrap();
+    let why = refusal(&config).await;
+    assert!(why.contains("is stored in layout 3,"), "{why}");
+
+    let dir = tempfile::tempdir().unwrap();
+    let config = embedded::Config { path: dir.path().join("fleet"), partitions: None };
+    drop(EmbeddedEngine::open(&config, telemetry()).await.unwrap());
+    let database = rusqlite::Connection::open(dir.path().join("fleet/rollcall.db")).unwrap();
+    database.pragma_update(None, "user_version", 3).unwrap();
+    drop(database);
+    let why = EmbeddedEngine::open(&config, telemetry()).await.err().unwrap().to_string();
+    assert!(why.contains("is stored in layout 3,") && why.contains("another engine.path"), "{why}");
+}
+
+async fn survey_refusal(config: &Config) -> String {
+    survey(config, Clock::system().now(), telemetry()).await.err().unwrap().to_string()
 }
 
 #[tokio::test]

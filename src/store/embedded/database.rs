@@ -14,13 +14,11 @@ use super::config::PARTITIONS;
 use super::directory::{DATABASE, Directory, refuse_links};
 use super::error::{DatabaseResult, damaged};
 use super::quarantine;
-use crate::store::migration::incomplete;
+use crate::store::migration::{LAYOUT, check_layout, incomplete};
 use crate::store::{EngineError, Result};
 
 /// Marks a file as a fleet of Rollcall.
 const APPLICATION: i32 = 0x526f_6c6c;
-/// The version of the layout below.
-const LAYOUT: i32 = 3;
 
 /// The writer's cache: during a storm the indexes of the records change again and
 /// again. Pages that do not fit are written to the log early, and once
@@ -275,13 +273,10 @@ fn identify(connection: &Connection, path: &Path) -> DatabaseResult<Contents> {
     let directory = path.display();
     match (number("application_id")?, number("user_version")?) {
         (0, 0) if tables == 0 => Ok(Contents::Nothing),
-        (APPLICATION, LAYOUT) => Ok(Contents::Fleet),
-        (APPLICATION, other) => Err(EngineError::Refused(format!(
-            "the fleet in {directory} is written in layout {other}, this rollcall knows layout {LAYOUT}; use the \
-             version \
-             of rollcall that wrote it"
-        ))
-        .into()),
+        (APPLICATION, layout) => {
+            check_layout(layout.try_into().ok(), &directory.to_string(), "engine.path")?;
+            Ok(Contents::Fleet)
+        }
         _ => Err(EngineError::Refused(format!(
             "{DATABASE} in {directory} is another program's; choose another engine.path"
         ))

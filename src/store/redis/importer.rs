@@ -23,10 +23,10 @@ use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, TimerLifecycle, TimerType, stored_since};
 use crate::store::json::to_json;
 use crate::store::member_names::of_member;
+use crate::store::migration::{Importer, LAYOUT, MigrationItem};
 use crate::store::notification::{Notification, is_final};
 use crate::store::timer_text::encode;
 use crate::store::{EngineError, OutboxEvent, Result};
-use crate::store::{migration::Importer, migration::MigrationItem};
 use crate::telemetry::Telemetry;
 
 /// How many items are written in one step.
@@ -318,7 +318,8 @@ impl Importer for RedisImporter {
         let mut complete = redis::pipe();
         complete.atomic();
         let fleet = meta::new_id();
-        complete.hset(self.keys.meta(), "fleet", fleet).hdel(self.keys.meta(), "moving").ignore();
+        let fields = [("fleet", fleet), ("layout", LAYOUT.to_string())];
+        complete.hset_multiple(self.keys.meta(), &fields).hdel(self.keys.meta(), "moving").ignore();
         self.topology.send::<redis::Value>("complete", &complete).await.map(|_| ())
     }
 }

@@ -15,7 +15,7 @@ use super::scripts::Scripts;
 use super::steps::Steps;
 use super::tags::HashTags;
 use super::topology::Topology;
-use crate::store::migration::incomplete;
+use crate::store::migration::{LAYOUT, check_layout, incomplete};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -116,8 +116,9 @@ pub(super) fn new_id() -> String {
 }
 
 /// The fields of hearing that are the copy.
-pub(super) fn copy(keys: &Keys, key: &str) -> [(&'static str, String); 3] {
+pub(super) fn copy(keys: &Keys, key: &str) -> [(&'static str, String); 4] {
     [
+        ("layout", LAYOUT.to_string()),
         ("partitions", keys.partitions().to_string()),
         ("tags", keys.tags().to_string()),
         ("key", key.to_owned()),
@@ -127,10 +128,11 @@ pub(super) fn copy(keys: &Keys, key: &str) -> [(&'static str, String); 3] {
 /// The fleet by the copy that hearing has, for a `rollcall:meta` that is gone.
 async fn read_copy(topology: &Topology, new: &Keys) -> Result<Option<Fleet>> {
     let mut read = pipe();
-    read.hmget(new.heard(), &["fleet", "partitions", "tags", "key"]);
-    type Answer = (Option<String>, Option<u16>, Option<String>, Option<String>);
-    let ((id, partitions, tags, key),): (Answer,) = topology.send("meta", &read).await?;
+    read.hmget(new.heard(), &["fleet", "partitions", "tags", "key", "layout"]);
+    type Answer = (Option<String>, Option<u16>, Option<String>, Option<String>, Option<u32>);
+    let ((id, partitions, tags, key, layout),): (Answer,) = topology.send("meta", &read).await?;
     let (Some(id), Some(partitions)) = (id, partitions) else { return Ok(None) };
+    check(topology, layout)?;
     let keys = Keys::new(new.prefix(), partitions, read_tags(topology, tags.as_deref())?);
     Ok(Some(Fleet { key: key.unwrap_or_else(|| id.clone()), id, keys }))
 }
@@ -146,17 +148,19 @@ async fn create(
     steps.begin().expect_field(&meta, b"fleet", None).write("HSET", &meta, &[b"fleet", id.as_bytes()]);
     // In the step that creates the fleet: one without the field has plain tags for ever.
     let tags = if new.tags() == HashTags::Plain { String::new() } else { new.tags().to_string() };
-    for (name, text) in [("tags", tags.as_str()), ("key", key)].iter().filter(|(_, text)| !text.is_empty()) {
+    let fields = [("layout", LAYOUT.to_string()), ("tags", tags), ("key", key.to_owned())];
+    for (name, text) in fields.iter().filter(|(_, text)| !text.is_empty()) {
         steps.write("HSETNX", &meta, &[name.as_bytes(), text.as_bytes()]);
     }
     steps.begin().write("HSETNX", &meta, &[b"partitions", new.partitions().to_string().as_bytes()]);
     let mut read = pipe();
-    read.hmget(&meta, &["fleet", "partitions", "key", "tags"]);
-    type Answer = (String, u16, Option<String>, Option<String>);
+    read.hmget(&meta, &["fleet", "partitions", "key", "tags", "layout"]);
+    type Answer = (String, u16, Option<String>, Option<String>, Option<u32>);
     let script = steps.call(&scripts.write_steps);
     let (_written, (answer,)): (Vec<bool>, (Answer,)) =
         topology.run_and_send(None, "meta", &script, &read).await?;
-    let (id, partitions, key, tags) = answer;
+    let (id, partitions, key, tags, layout) = answer;
+    check(topology, layout)?;
     let keys = Keys::new(new.prefix(), partitions, read_tags(topology, tags.as_deref())?);
     Ok(Fleet { key: key.unwrap_or_else(|| id.clone()), id, keys })
 }
@@ -165,14 +169,15 @@ async fn create(
 pub async fn read_keys(topology: &Topology, config: &Config) -> Result<Keys> {
     let new = new_keys(config);
     let mut read = pipe();
-    read.hmget(new.meta(), &["fleet", "moving", "partitions", "tags"]);
-    type Answer = (Option<String>, Option<String>, Option<u16>, Option<String>);
-    let ((fleet, moving, partitions, tags),): (Answer,) = topology.send("meta", &read).await?;
+    read.hmget(new.meta(), &["fleet", "moving", "partitions", "tags", "layout"]);
+    type Answer = (Option<String>, Option<String>, Option<u16>, Option<String>, Option<u32>);
+    let ((fleet, moving, partitions, tags, layout),): (Answer,) = topology.send("meta", &read).await?;
     if fleet.is_none() && moving.is_none() {
         return Ok(read_copy(topology, &new).await?.map_or(new, |fleet| fleet.keys));
     }
     let partitions = partitions.unwrap_or(new.partitions());
     if fleet.is_some() {
+        check(topology, layout)?;
         check_partitions(topology, config, partitions)?;
     }
     Ok(Keys::new(&config.prefix, partitions, read_tags(topology, tags.as_deref())?))
@@ -204,6 +209,11 @@ pub async fn check_whole(topology: &Topology, keys: &Keys) -> Result<()> {
         (None::<String>,) => Ok(()),
         _ => Err(incomplete(topology.address())),
     }
+}
+
+/// Refuses a fleet of another layout.
+fn check(topology: &Topology, layout: Option<u32>) -> Result<()> {
+    check_layout(layout, topology.address(), "engine.prefix")
 }
 
 fn check_partitions(topology: &Topology, config: &Config, found: u16) -> Result<()> {

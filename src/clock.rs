@@ -58,7 +58,7 @@ impl Timestamp {
         self.0 as f64 / 1000.0
     }
 
-    /// The time from `earlier` to this; zero if `earlier` is not earlier.
+    /// The time from `earlier` to this timestamp; zero if `earlier` is not earlier.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0).max(0) as u64)
     }
@@ -166,7 +166,7 @@ impl Clock {
         }
     }
 
-    /// The difference between the machine's own clock and this one, and whether the machine's clock is ahead. No
+    /// The difference between the machine's own clock and this clock, and whether the machine's clock is ahead. No
     /// decision depends on it; it explains the times of log lines.
     pub fn machine_clock_offset(&self) -> (Duration, bool) {
         let (now, machine) = (self.now(), Clock::machine());

@@ -10,7 +10,8 @@
 //! and has a shorter one itself is checked once, and again when Rollcall has heard more. Until then sweeps leave it
 //! out, so that it delays no other unit: see `passes`.
 //!
-//! # Which instance sweeps a partition The owner sweeps its partition as soon as a unit in it is due. Every instance
+//! # Which instance sweeps a partition
+//! The owner sweeps its partition as soon as a unit in it is due. Every instance
 //! sweeps units that are still due a second later, unless the owner makes progress. Progress shows in a changed first
 //! due unit; other instances would only slow the owner down. An owner without progress is frozen, or dead and not yet
 //! known to be. No instance has to find out which of the two, and while all owners work no instance does the work of
@@ -336,7 +337,7 @@ impl Expiry {
             excluded.remove_from(&mut due);
             sweep.left_out += count - due.len();
             if is_far {
-                // Another sweep may find them before this one has ended.
+                // Another sweep may find these units before this sweep has ended.
                 excluded.add(&due);
                 sweep.held.extend(due.iter().cloned());
             }

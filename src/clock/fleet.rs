@@ -8,8 +8,8 @@
 //! # Why it never goes back
 //! Last seen times, deadlines and the ledger of blind time are compared with one another for as long
 //! as a unit exists. A clock that goes back would make a heartbeat older than the one before it. So a
-//! clock that is ahead stands still until the engine's clock has caught up; one that is behind goes
-//! forward at once, and the time that it skips counts as not heard.
+//! clock that is ahead stands still until the engine's clock has caught up; a clock that is behind goes forward at
+//! once, and the time that it skips counts as not heard.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 /// In milliseconds since 1970.
 #[derive(Debug)]
 pub(super) struct FleetClock {
-    /// On the monotonic clock.
+    /// When this clock was started, on the monotonic clock.
     started: Instant,
     /// The time at `started`.
     base: AtomicI64,
     /// The latest time that was returned.
     latest: AtomicI64,
-    /// Whether it has followed the engine's clock. Until then it may go back.
+    /// Whether this clock has followed the engine's clock. Until then it may go back.
     follows: AtomicBool,
 }
 
@@ -53,8 +53,8 @@ impl FleetClock {
         if latest >= now { latest } else { self.latest.fetch_max(now, Ordering::SeqCst).max(now) }
     }
 
-    /// The engine's clock was `theirs` within the last `took`, so now it is between `theirs` and
-    /// `theirs` + `took`: only a time outside of that is a difference.
+    /// The engine's clock was `theirs` within the last `took`, so its time is now between `theirs` and `theirs` +
+    /// `took`: only a time outside of that is a difference.
     fn follow_at(&self, elapsed: Duration, theirs: i64, took: Duration) {
         let base = self.base.load(Ordering::SeqCst);
         let ours = base.saturating_add(milliseconds(elapsed));
@@ -82,7 +82,7 @@ mod tests {
         Duration::from_millis(ms as u64)
     }
 
-    /// The clock of a machine that is off by so much, after it has followed the engine's once.
+    /// A clock that started `off` ms ahead of the engine's clock and has followed it once.
     fn following(off: i64) -> FleetClock {
         let clock = FleetClock::new(BEGIN + off);
         clock.at(ms(999));

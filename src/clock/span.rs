@@ -6,22 +6,21 @@ use jiff::SpanRelativeTo;
 
 use super::Timestamp;
 
-/// Reads a moment of RFC 3339, with its offset; `None` if it is none.
+/// Reads a moment of RFC 3339, with its offset; `None` if the text is no moment.
 pub fn parse_moment(text: &str) -> Option<Timestamp> {
     let moment: jiff::Timestamp = text.parse().ok()?;
     Some(Timestamp::from_millis(moment.as_millisecond()))
 }
 
-/// Reads a span; `None` if it is none or is negative. A day is 24 hours and a week seven days, always. Months and
-/// years have no fixed length and are refused.
+/// Reads a span; `None` if the text is no span or a negative one. A day is 24 hours and a week seven days, always.
+/// Months and years have no fixed length and are refused.
 pub fn parse_span(text: &str) -> Option<Duration> {
     let span: jiff::Span = text.trim().parse().ok()?;
     let span = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
     Duration::try_from(span).ok()
 }
 
-/// A span in its two largest units, as everywhere where people read one: `2d 3h`, `5m`, `12s`. What is shown can be read
-/// again.
+/// A span in its two largest units, for operators: `2d 3h`, `5m`, `12s`. [`parse_span`] reads this text again.
 pub fn shown_span(span: Duration) -> String {
     let seconds = span.as_secs();
     let (large, small) = match seconds {

@@ -1,19 +1,20 @@
 //! Steps of the clock that the fleet goes by: which are followed, and when.
 //!
-//! That clock is read from outside: an operator, a time service or a machine that slept may set it. The monotonic clock
-//! says which time is expected. A clock that is ahead of that has stepped; the time of the fleet goes on by the
-//! monotonic clock meanwhile, so that nothing that waits for a moment happens early. A step that lasts for [`CONFIRMED`]
-//! is accepted: the time of the fleet skips it, and the time that it skips was not heard. A step that is taken back
-//! before that has no effect.
+//! The clock of the engine is outside of Rollcall: an operator, a time service or a machine that slept may set it. The
+//! monotonic clock says which time is expected. A clock that is ahead of the expected time has stepped; the time of the
+//! fleet goes on by the monotonic clock meanwhile, so that nothing that waits for a moment happens early. A step that
+//! lasts for [`CONFIRMED`] is accepted: the time of the fleet skips it, and the time that it skips was not heard. A
+//! step that is taken back before that has no effect.
 //!
 //! A clock that was set back is no step: the time of the fleet never goes back (`presence/roster.rs`).
 //!
 //! # Why the accepted steps are added up
-//! A span, such as that of a timer that is due in half an hour, does not get shorter because a clock was set. The sum at
-//! its beginning, compared with the sum now, says by how much its end moves.
+//! A span, such as that of a timer that is due in half an hour, does not get shorter because a clock was set. The sum
+//! at its beginning, compared with the sum now, says by how much its end moves.
 //!
 //! # Why a caller may expect nothing
-//! One that has just started knows no earlier time. It goes by a step that others hold back, and else by the clock.
+//! An instance that has just started knows no earlier time. It takes over a step that other instances hold back, and
+//! otherwise follows the clock.
 
 use std::time::Duration;
 
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_step_is_followed_once_it_has_lasted() {
-        // (the clock, the time that is expected: after it that of the fleet, and the sum of accepted steps; s), one after
+        // (the clock, the expected time, the time of the fleet after it, the sum of accepted steps; in s), one after
         // the other
         type Case = (i64, Option<i64>, i64, i64);
         let cases: [(&str, &[Case]); 8] = [

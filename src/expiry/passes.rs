@@ -1,11 +1,11 @@
 //! The steps that are under way to find silences, and their results: decides which step begins next, without I/O.
 //!
 //! # Why no step waits for another
-//! Each unit takes three calls of the engine: to read the due units, to check them, to record the result. A call may take
-//! half a second. A unit that comes due in that time must not wait for the last answer, and proof that arrives in that time
-//! must find the units that wait for it. So requests, sweeps and checks run at the same time. No unit is checked
-//! twice at a time: a sweep begins where the last one of its partition ends, and leaves out units that hints named or
-//! that wait for hearing.
+//! Each unit takes three calls of the engine: to read the due units, to check them, to record the result. A call may
+//! take half a second. A unit that comes due in that time must not wait for the last answer, and proof that arrives in
+//! that time must find the units that wait for it. So requests, sweeps and checks run at the same time. No unit is
+//! checked twice at a time: a sweep begins where the last one of its partition ends, and leaves out units that hints
+//! named or that wait for hearing.
 //!
 //! Near by, a partition has one sweep at a time: units that come due meanwhile are checked together, which costs less.
 
@@ -54,7 +54,7 @@ const FAR_HINTS_AT_ONCE: usize = 8;
 /// The unit that is first in a partition.
 pub(super) struct First {
     pub name: String,
-    /// Since when no instance has checked it, though one could.
+    /// Since when no instance has checked this unit, though an instance could have checked it.
     pub since: Timestamp,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct FirstCheck {
     pub at: Timestamp,
     /// See [`First::since`].
     pub since: Timestamp,
-    /// How long it is left to the owner.
+    /// How long this check is left to the owner of the partition.
     pub patience: Duration,
     /// How far beyond the last moment that was heard units are checked.
     pub slack: Duration,
@@ -93,11 +93,11 @@ pub(super) struct Due {
 /// A check of all due units of a partition.
 pub(super) struct Sweep {
     pub due: Due,
-    /// How far Rollcall had heard when it began.
+    /// How far Rollcall had heard when the sweep began.
     pub heard: Option<Timestamp>,
     /// Units that no other sweep checks until this one ends.
     pub held: Vec<Unit>,
-    /// How many due units it has left out, because they are being checked or wait for hearing.
+    /// How many due units the sweep has left out, because they are being checked or wait for hearing.
     pub left_out: usize,
 }
 
@@ -105,7 +105,7 @@ pub(super) struct Sweep {
 pub(super) struct Check {
     pub units: Vec<Unit>,
     pub source: CheckSource,
-    /// How far Rollcall had heard when it began.
+    /// How far Rollcall had heard when the check began.
     pub heard: Option<Timestamp>,
 }
 
@@ -113,9 +113,9 @@ pub(super) struct Check {
 pub(super) enum Done {
     /// The index answered with the first check of each partition.
     Asked(Result<Vec<Option<(Timestamp, String)>>>),
-    /// With the undecided units.
+    /// A check by names has ended, with its undecided units.
     Checked(Check, Result<Vec<Unit>>),
-    /// With the undecided units.
+    /// A sweep has ended, with its undecided units.
     Swept(Sweep, Result<Vec<Unit>>),
 }
 
@@ -126,7 +126,7 @@ pub(super) struct Passes {
     pub excluded: Excluded,
     /// Units that wait for hearing, with the source of their check.
     waiting: HashMap<Unit, CheckSource>,
-    /// There were more such units than `waiting` may hold.
+    /// More units wait for hearing than `waiting` may hold.
     has_overflowed: bool,
     /// The last recheck of waiting units because of a tick.
     last_tick: Option<Instant>,
@@ -144,7 +144,8 @@ pub(super) struct Passes {
     hints: usize,
     /// Partitions whose sweep failed, and when: they rest until Rollcall has heard more, or for [`ASK_AGAIN`].
     resting: HashMap<u16, Instant>,
-    /// Partitions whose last sweep failed, and since when none succeeded; `None`: of checks by names.
+    /// Partitions whose last sweep failed, and since when no sweep of them succeeded. The key `None` stands for checks
+    /// by names.
     failing: HashMap<Option<u16>, Instant>,
     /// A request to the index is under way.
     is_asking: bool,
@@ -152,7 +153,7 @@ pub(super) struct Passes {
     asked: Option<Instant>,
     /// The last request to the index was not answered: the next one follows when Rollcall has heard more, or soon.
     is_unanswered: bool,
-    /// The index may have changed since.
+    /// The index may have changed since the last request.
     has_changed: bool,
     /// The index is about to change.
     changes_soon: bool,
@@ -264,8 +265,8 @@ impl Passes {
         soon.min(tick).saturating_sub(asked.elapsed()).min(self.next.since(now))
     }
 
-    /// The index is asked. Answers the moments after which it is read, for partitions that were swept up to there: see
-    /// [`behind`].
+    /// Notes that the index is asked. Answers for each own partition that was swept the moment after which the index is
+    /// read: see [`behind`].
     pub fn ask(&mut self, round_trip: Duration, is_own: impl Fn(u16) -> bool) -> HashMap<u16, Timestamp> {
         (self.is_asking, self.has_changed, self.changes_soon) = (true, false, false);
         self.next = Timestamp::NEVER;
@@ -385,7 +386,7 @@ impl Passes {
         self.hints < if is_far { FAR_HINTS_AT_ONCE } else { HINTS_AT_ONCE }
     }
 
-    /// The check of hinted units.
+    /// Begins a check of the hinted units that no other step checks; `None`: there are none.
     pub fn follow(&mut self, mut suspects: HashSet<Unit>, heard: Option<Timestamp>) -> Option<Check> {
         suspects.retain(|unit| !self.excluded.contains(unit));
         if suspects.is_empty() {
@@ -435,10 +436,11 @@ impl Passes {
         self.waiting.extend(undecided.into_iter().map(|unit| (unit, source)));
     }
 
-    /// How long the step that has failed for longest has not succeeded; `None`: the last attempt of every step
-    /// succeeded.
+    /// For how long the step that has failed for the longest time has not succeeded; `None`: the last attempt of every
+    /// step succeeded.
     ///
-    /// While slots of a cluster move, one partition after another cannot be swept for a moment, and none for long.
+    /// While slots of a cluster move, one partition after another cannot be swept for a moment, but no partition for
+    /// long.
     pub fn fails_for(&self) -> Option<Duration> {
         self.failing.values().map(Instant::elapsed).max()
     }

@@ -16,7 +16,8 @@ use crate::clock::Timestamp;
 /// How far clocks may differ; the same as for the timestamps of devices.
 const TOLERANCE: Duration = Duration::from_secs(300);
 
-/// A moment is reported if it is further ahead: an operator sets a clock by less, a time zone included.
+/// A stored moment is reported if it is further ahead than this: an operator sets a clock by less, a time zone
+/// included.
 const REPORTED: Duration = Duration::from_secs(86_400);
 
 /// The unit with each moment of the future replaced by `now`; `None` if there is none.
@@ -43,7 +44,8 @@ pub fn future_moment(seen: &Snapshot, now: Timestamp) -> Option<Timestamp> {
     (latest > now + REPORTED).then_some(latest)
 }
 
-/// The change of a check that was made from [`corrected`] facts: a key that stays would be corrected again.
+/// The change of a check of [`corrected`] facts, with the expiry key set to the corrected moment: a key that keeps the
+/// future moment would be corrected at every check.
 pub fn as_corrected(change: Change, corrected: &Snapshot, rules: &KindRules) -> Change {
     let Change { key: KeyChange::Keep, index: IndexChange::CheckAt(_), facts: Some(facts), .. } = &change
     else {

@@ -5,12 +5,11 @@
 //! that a device that reconnects with the broker can send a heartbeat.
 //!
 //! # How much hearing is owed
-//! Each interval owes `min(timeout, settle, its own length)` of hearing after its end. One in which
-//! heartbeats were given to another client owes `min(timeout, settle)`, however short it was: a unit
-//! whose heartbeat was taken sends the next one up to a timeout later. Hearing is
-//! counted cumulatively: a later blind interval pauses the count and does not restart it. And one silence is
-//! never owed more than `min(timeout, settle)` beyond its timeout and grace in all, so that even with a
-//! link that is blind most of the time a dead unit is detected.
+//! Each interval owes `min(timeout, settle, its own length)` of hearing after its end. An interval in which heartbeats
+//! were given to another client owes `min(timeout, settle)`, however short it was: a unit whose heartbeat was taken
+//! sends the next one up to a timeout later. Hearing is counted cumulatively: a later blind interval pauses the count
+//! and does not restart it. And one silence is never owed more than `min(timeout, settle)` beyond its timeout and grace
+//! in all, so that even with a link that is blind most of the time a dead unit is detected.
 
 use std::time::Duration;
 
@@ -45,12 +44,12 @@ impl Interval {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
     intervals: Vec<Interval>,
-    /// The ends of those, in order, in which heartbeats may have been given to another client.
+    /// The ends of the intervals in which heartbeats may have been given to another client, in order.
     taken: Vec<Timestamp>,
 }
 
 impl Ledger {
-    /// Orders the intervals and joins those that touch; empty ones are left out.
+    /// Orders the intervals and joins intervals that touch; leaves out empty intervals.
     pub fn new(intervals: impl IntoIterator<Item = Interval>) -> Ledger {
         let mut all: Vec<Interval> = intervals.into_iter().filter(|i| i.from < i.to).collect();
         all.sort_by_key(|i| i.from);
@@ -176,7 +175,7 @@ mod tests {
             let intervals: Vec<_> = ends.iter().map(|end| (end - 1, *end)).collect();
             ledger(&intervals).with_taken(ends.iter().map(|end| at(*end)))
         };
-        // It sends a heartbeat every 40, and two are lost: the next heartbeat is heard at 120.
+        // The unit sends a heartbeat every 40 ms, and two are lost: the next heartbeat is heard at 120.
         assert_eq!(ledger(&[(39, 40), (79, 80)]).deadline(at(0), ms(100), ms(100)), at(102));
         assert_eq!(taken(&[40, 80]).deadline(at(0), ms(100), ms(100)), at(180));
         assert_eq!(taken(&[40, 80]).deadline(at(80), ms(100), ms(100)), at(180), "it was heard since");

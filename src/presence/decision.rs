@@ -110,8 +110,8 @@ fn come_back(
     (HeartbeatResult::Back, Some(Change { record: Some(record), ..present(back, rules, hearing, now) }))
 }
 
-/// Heartbeats that were sent up to this moment belong to the silence of the open record. A late instance may write
-/// one after the record was opened; it must not close the record.
+/// Heartbeats that were sent up to this moment belong to the silence of the open record. A late instance may write such
+/// a heartbeat after the record was opened; the heartbeat must not close the record.
 ///
 /// Such a heartbeat is the last known one, or it came unseen: the check that opened the record found no expiry key, so
 /// no heartbeat had been recorded for the lifetime of a key.
@@ -227,8 +227,8 @@ fn check_watched(
     if !covers(proof) {
         return Verdict::Undecided;
     }
-    // Unless no check ran since then: an overloaded service records late and checks late. The presumed moment
-    // is fixed once and does not move again, so the wait for hearing ends.
+    // If no check ran since then, such a heartbeat may be later than the deadline: an overloaded service records late
+    // and checks late. The presumed moment is fixed once and does not move again, so the wait for hearing ends.
     if let Some(at) = presumed.filter(|at| *at > deadline && !covers(after(*at))) {
         facts.silent_from = Some(at);
         let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
@@ -250,8 +250,8 @@ fn check_watched(
     })
 }
 
-/// The facts after a check: the newest heartbeat is that of the key or, without a key, that of the facts.
-/// A newer one may have come and expired unseen.
+/// The facts after a check: the newest heartbeat is the value of the key or, without a key, the last heartbeat of the
+/// facts. A newer heartbeat may have come and expired unseen.
 fn as_seen(
     seen: &Snapshot,
     facts: Facts,
@@ -271,8 +271,8 @@ fn as_seen(
     Facts { checked_at: None, silent_from, ..facts }
 }
 
-/// The latest moment at which a heartbeat may have come whose key has expired, perhaps too early, or was evicted since; `None` if no heartbeat
-/// can have come unseen.
+/// The latest moment at which an unseen heartbeat may have come: its key has expired since, perhaps too early, or was
+/// evicted. `None` if no heartbeat can have come unseen.
 fn presumed(
     seen: &Snapshot,
     facts: &Facts,
@@ -347,7 +347,7 @@ pub struct Registration {
     pub labels: Labels,
     /// A planned absence.
     pub pause: Option<Interval>,
-    /// `None`: its note stays.
+    /// The note of operators; `None`: the note of the unit stays.
     pub note: Option<String>,
 }
 
@@ -389,7 +389,7 @@ pub fn register(
     Change { key, index, facts: Some(facts), record: None }
 }
 
-/// Removes a unit from the fleet; `None` if it is not in it.
+/// Removes a unit from the fleet; `None` if the unit is not in the fleet.
 pub fn retire(seen: &Snapshot, now: Timestamp) -> Option<Change> {
     let facts = seen.facts.as_ref()?;
     let (index, record) = match &facts.lifecycle {
@@ -403,8 +403,8 @@ pub fn retire(seen: &Snapshot, now: Timestamp) -> Option<Change> {
     Some(Change { key: KeyChange::Delete, index, facts: Some(gone), record })
 }
 
-/// Closes the open record of a unit whose kind is no longer configured; `None` if it has none. The unit starts again:
-/// if its kind comes back it is like one that was registered now and not heard yet.
+/// Closes the open record of a unit whose kind is no longer configured; `None` if the unit has no open record. The unit
+/// starts again: if its kind comes back, the unit is like a unit that was registered now and not heard yet.
 pub fn unwatch(seen: &Snapshot, next_check: Timestamp, now: Timestamp) -> Option<Change> {
     let facts = seen.facts.as_ref()?;
     let Lifecycle::Offline(silence) = &facts.lifecycle else { return None };

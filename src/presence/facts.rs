@@ -25,11 +25,11 @@ pub enum Lifecycle {
     Retired(Timestamp),
 }
 
-/// The rule that gives a unit its timeout; each goes before those after it.
+/// The rule that gives a unit its timeout; each rule goes before the rules after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeoutRule {
-    /// `first_timeout` of its kind: it was never heard.
+    /// `first_timeout` of its kind: the unit was never heard.
     FirstTimeout,
     /// An operator has set it.
     Operator,
@@ -72,7 +72,7 @@ pub struct Facts {
     pub sleep: Option<Interval>,
     /// A planned absence: a blind interval of this one unit.
     pub pause: Option<Interval>,
-    /// Of the open record.
+    /// The acknowledgement of the open record.
     pub acknowledged: Option<Acknowledgement>,
     /// A note of operators to each other; may be empty.
     pub note: String,
@@ -132,7 +132,7 @@ impl Facts {
         Facts { known: Some(Known::registered(now)), ..Facts::new(Lifecycle::NeverSeen, now) }
     }
 
-    /// These facts, which say since when the unit is known only while it matters.
+    /// These facts, without `known` if the unit is known for [`REMEMBERED`] or longer.
     pub(super) fn aged(self, now: Timestamp) -> Facts {
         Facts { known: self.known.filter(|known| now.since(known.since) < REMEMBERED), ..self }
     }
@@ -226,7 +226,7 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Whether it is a unit of the fleet, heard or not.
+    /// Whether the unit belongs to the fleet, heard or not.
     pub fn is_known(&self) -> bool {
         self.facts.as_ref().is_some_and(|facts| !matches!(facts.lifecycle, Lifecycle::Retired(_)))
     }
@@ -276,7 +276,6 @@ pub enum IndexChange {
 /// The result of a decision about one unit, applied in one step or not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The change of the expiry key.
     pub key: KeyChange,
     pub index: IndexChange,
     /// The facts from now on; `None` forgets the unit.

@@ -2,9 +2,8 @@
 //!
 //! Canaries prove that a connection hears, but not that it hears a topic to which it did not subscribe, or that the
 //! rules of a broker withhold. So each filter of a kind has a moment up to which it was heard, beside the moment of
-//! the fleet as a whole: probes prove it, which are published on a topic of that filter. A kind
-//! has heard as far as the least of its filters. Time in which one of them was not heard is blind
-//! for the kind, and only for it.
+//! the fleet as a whole: probes, which are published on a topic of that filter, prove it. A kind has heard as far as
+//! the least of its filters. Time in which a filter was not heard is blind for its kind, and for no other kind.
 //!
 //! # When a filter is no longer configured
 //! Units may go on sending there, and Rollcall cannot know which of them do. A wrong configuration must not mark them
@@ -100,7 +99,7 @@ pub fn covers(wide: &str, narrow: &str) -> bool {
 }
 
 impl Probed {
-    /// A proof of each of these filters.
+    /// A proof of each filter in `filters`.
     pub fn all(filters: &Filters, sent_at: Timestamp, gap: Duration) -> Vec<Probed> {
         let of_kind = |(kind, filters): (&Kind, &Vec<String>)| {
             let kind = kind.clone();
@@ -112,7 +111,7 @@ impl Probed {
 }
 
 /// Notes up to when filters were heard, and answers the blind intervals of their kinds. `proved` holds at least
-/// the filters that are probed and, where one of these is new, all filters of its kind.
+/// the filters that are probed and, where a probed filter is new, all filters of its kind.
 pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]) -> Vec<(Kind, Interval)> {
     let mut last = BTreeMap::new();
     for ((kind, _), at) in proved.iter() {
@@ -135,8 +134,8 @@ pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]
 }
 
 impl Hearing {
-    /// Until when units are owed hearing after the newest blind interval of the fleet or of a kind; `None`: none is at
-    /// `now`.
+    /// Until when units are owed hearing after the newest blind interval of the fleet or of a kind; `None`: no unit is
+    /// owed hearing at `now`.
     pub fn settles_at(&self, now: Timestamp) -> Option<Timestamp> {
         let last =
             |ledger: &Ledger| ledger.intervals().last().map(|last| last.to + last.length().min(self.settle));
@@ -152,7 +151,7 @@ impl Hearing {
 
     /// The next check of an overdue unit of a kind that is not heard. When the kind is heard again, the deadline of
     /// the unit moves by as long as the kind was blind, by at most `settle`, and at least by its slack. So an earlier
-    /// check would find nothing, and this one is not late.
+    /// check would find nothing, and this check is not late.
     pub fn recheck_at(&self, kind: &Kind, policy: &Policy, now: Timestamp) -> Timestamp {
         let blind = self.of(kind).heard.map_or(Duration::ZERO, |heard| now.since(heard));
         now + blind.min(policy.timeout).min(self.settle).max(policy.slack())
@@ -162,14 +161,15 @@ impl Hearing {
         self.kinds.get(kind).unwrap_or(self)
     }
 
-    /// This hearing, where these kinds are heard by these filters. Other kinds are heard as the fleet is.
+    /// This hearing, with the kinds of `filters` heard by their filters. Other kinds are heard as the fleet is.
     pub fn by_filters(self, filters: &Filters) -> Hearing {
         let of_kind = |(kind, filters): (&Kind, &Vec<String>)| (kind.clone(), self.of_filters(kind, filters));
         let kinds = filters.iter().filter(|(_, filters)| !filters.is_empty()).map(of_kind).collect();
         Hearing { kinds: Arc::new(kinds), ..self }
     }
 
-    /// The filters that are no longer configured and hold back one of these kinds. `timeout`: that of a kind.
+    /// The filters that are no longer configured and hold back a kind of `filters`. `timeout` answers the timeout of a
+    /// kind.
     pub fn removed(&self, filters: &Filters, timeout: impl Fn(&Kind) -> Duration) -> Vec<RemovedFilter> {
         let of_proof = |((kind, filter), heard): (&(Kind, String), &Timestamp)| {
             if filters.get(kind)?.iter().any(|configured| covers(configured, filter)) {
@@ -184,7 +184,7 @@ impl Hearing {
         self.filters.proved.iter().filter_map(of_proof).collect()
     }
 
-    /// This hearing, where kinds have heard no further than the removed filters that hold them back.
+    /// This hearing, with each kind heard no further than the removed filters that hold it back.
     pub fn held_back(self, removed: &[RemovedFilter]) -> Hearing {
         if removed.is_empty() {
             return self;
@@ -203,7 +203,7 @@ impl Hearing {
         self.of_each(|hearing| Hearing { heard: hearing.heard.min(Some(end)), ..hearing.clone() })
     }
 
-    /// This hearing for units on a server whose clock is so far ahead.
+    /// This hearing for units on a server whose clock is `ahead` of the fleet's.
     pub fn with_clock_ahead(&self, ahead: Duration) -> Hearing {
         self.of_each(|hearing| Hearing { ahead, ..hearing.clone() })
     }

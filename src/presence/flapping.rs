@@ -1,16 +1,16 @@
 //! Flapping: a unit that goes offline and comes back again and again.
 //!
-//! The last transitions of a unit are known by their moments. With the one that makes them many within a time, an
-//! episode begins: receivers are notified of the episode, and of no transition in it. It ends when the unit has had no
-//! transition for some time.
+//! The last transitions of a unit are known by their moments. An episode begins with the transition that makes too many
+//! of them within a time: receivers are notified of the episode, and of no transition in it. The episode ends when the
+//! unit has had no transition for some time.
 //!
 //! Receivers are notified of an episode as a record of its own, with the cause [`Cause::Flapping`]: it is opened when
 //! the episode begins and closed when it ends. It has the id of the record whose transition began it, because services
 //! that keep one alert for each id know that record and are not notified of its return.
 //!
 //! # Why a transition may be noted again
-//! After a crash its entry is still in the outbox. The decision depends on its place before, in or after the episode,
-//! so it is the same as before.
+//! After a crash the entry of a noted transition is still in the outbox. The decision depends only on whether the
+//! transition is before, in or after the episode, so the second decision is equal to the first.
 
 use std::time::Duration;
 
@@ -27,23 +27,23 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// When units of a kind flap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlapRule {
-    /// So many transitions, offline or back,
+    /// How many transitions, offline or back, begin an episode,
     pub transitions: usize,
-    /// within this time begin an episode,
+    /// if they are within this time.
     pub window: Duration,
-    /// and this time without one ends it.
+    /// An episode ends after this time without a transition.
     pub stable: Duration,
 }
 
 /// The last transitions of a unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flaps {
-    /// The moments of those that may begin the next episode (ms), oldest first.
+    /// The moments of the transitions that may begin the next episode (ms), oldest first.
     #[serde(default)]
     moments: Vec<i64>,
-    /// The moment of the last one (ms).
+    /// The moment of the last transition (ms).
     last: i64,
-    /// Whether the last one opened a record.
+    /// Whether the last transition opened a record.
     #[serde(default)]
     offline: bool,
     /// The last episode.
@@ -53,7 +53,7 @@ pub struct Flaps {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Episode {
-    /// As receivers are notified of its begin.
+    /// The record with which receivers are notified of the begin.
     record: OfflineRecord,
     /// The moments of its first and last transition (ms).
     first: i64,
@@ -65,7 +65,7 @@ struct Episode {
 #[serde(rename_all = "snake_case")]
 enum EpisodeStage {
     Lasts,
-    /// It is over, and its end has perhaps not joined its groups.
+    /// The episode is over, and its end has perhaps not joined its groups.
     Ending,
     Over,
 }
@@ -74,29 +74,30 @@ enum EpisodeStage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlapNotification {
     Plain,
-    /// The episode that lasts, if they do not know of it yet.
+    /// The episode to which the transition belongs: receivers are notified of it unless they know of it already.
     Episode(Box<OfflineRecord>),
 }
 
-/// The result of a look at a unit.
+/// The answer of [`Flaps::look`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlapCheck {
     /// Nothing is due before that moment.
     Wait(Timestamp),
     /// The episode has ended.
     End,
-    /// Nothing of this is needed any more.
+    /// The transitions of the unit are not needed any more.
     Forget,
 }
 
-/// The moment of a transition: those of a record, and of one record after the other, are in order.
+/// The moment of the newest transition of a record. The moments of a unit's transitions are in order, within a record
+/// and from one record to the next.
 fn moment(record: &OfflineRecord) -> i64 {
     let opened = record.detected_at.as_millis();
     record.back_at.map_or(opened, |back| back.as_millis().max(opened + 1))
 }
 
 impl Flaps {
-    /// Notes a transition, once: later ones first, or the same one again, change nothing.
+    /// Notes a transition. A transition that is not later than the last one changes nothing, so repeats are harmless.
     pub fn note(&mut self, record: &OfflineRecord, rule: &FlapRule) -> FlapNotification {
         let at = moment(record);
         let is_new = at > self.last;
@@ -149,9 +150,9 @@ impl Flaps {
         }
     }
 
-    /// Looks at the unit. `rule`: `None` if its kind has none any more. `open`: whether it has an open record by now;
-    /// `None`: it is not a unit of the fleet. `paused_until`: the end of its last pause. A unit is not stable before it
-    /// was watched for long enough after a pause.
+    /// Looks at the unit. `rule`: `None` if its kind has no rule any more. `open`: whether the unit has an open record
+    /// by now; `None`: it is not a unit of the fleet. `paused_until`: the end of its last pause. A unit is not stable
+    /// before it was watched for long enough after a pause.
     pub fn look(
         &self,
         rule: Option<&FlapRule>,
@@ -174,12 +175,12 @@ impl Flaps {
         }
     }
 
-    /// These transitions when the end of the episode is decided; nothing changes if it is already.
+    /// These transitions once the end of the episode is decided.
     pub fn ending(&self) -> Flaps {
         self.at_stage(EpisodeStage::Ending)
     }
 
-    /// … and when it has joined its groups.
+    /// These transitions once the end of the episode has joined its groups.
     pub fn over(&self) -> Flaps {
         self.at_stage(EpisodeStage::Over)
     }
@@ -190,7 +191,7 @@ impl Flaps {
     }
 
     /// The episode as receivers are notified of its end. `open`: the open record of the unit, `None` if it has none;
-    /// `is_gone`: it is not a unit of the fleet, so receivers are not notified.
+    /// `is_gone`: the unit does not belong to the fleet any more, so the episode is closed as removed.
     pub fn ended(&self, open: Option<&OfflineRecord>, is_gone: bool) -> Option<OfflineRecord> {
         let Episode { record, last, .. } = self.episode.as_ref()?;
         let closing = match open {
@@ -203,8 +204,8 @@ impl Flaps {
     }
 }
 
-/// The record of an episode that begins with a transition of `record`. Its moments are later than those of that record,
-/// by which both are told apart in a group.
+/// The record of an episode that begins with a transition of `record`. Its moments are later than the moments of
+/// `record`, so a group can tell the two apart.
 fn begin(record: &OfflineRecord, at: i64) -> OfflineRecord {
     let since = at.max(record.deadline.as_millis() + 1).max(record.detected_at.as_millis() + 1);
     let since = Timestamp::from_millis(since);
@@ -251,7 +252,7 @@ mod tests {
             (&[0, 10, 20], &[false, false, false]),
             (&[0, 10, 20, 30], &[false, false, false, true]),
             (&[0, 10, 20, 30, 40, 50], &[false, false, false, true, true, true]),
-            // The first and the last are just as far apart, and a second further.
+            // The first and the last are exactly the window apart, then a second more.
             (&[0, 10, 20, 3600], &[false, false, false, true]),
             (&[0, 10, 20, 3601, 3602], &[false, false, false, false, true]),
         ];
@@ -259,7 +260,7 @@ mod tests {
             let mut flaps = Flaps::default();
             assert_eq!(quiet(&mut flaps, seconds), expected, "{seconds:?}");
             assert_eq!(flaps.lasting().is_some(), expected.contains(&true), "{seconds:?}");
-            // FlapNotification again, as after a crash, the transitions change nothing.
+            // Noted again, as after a crash, the transitions change nothing.
             let before = flaps.clone();
             assert_eq!(quiet(&mut flaps, seconds), expected, "{seconds:?} again");
             assert_eq!(flaps, before, "{seconds:?}");
@@ -276,7 +277,7 @@ mod tests {
             assert_eq!(flaps.note(&record(20 * nr, None), &RULE) == FlapNotification::Plain, nr < 3, "{nr}");
             flaps.note(&closed, &RULE);
         }
-        // A return that was recorded late is one anyway.
+        // A return that was recorded late counts, too.
         let mut late = Flaps::default();
         late.note(&record(100, None), &RULE);
         late.note(&record(100, Some(90)), &RULE);
@@ -292,7 +293,7 @@ mod tests {
         let cases = [
             (rule, Some(true), stable - 1, FlapCheck::Wait(at(stable))),
             (rule, Some(true), stable, FlapCheck::End),
-            // Its return is still in the outbox, or never was there.
+            // The return of the unit is still in the outbox, or never was there.
             (rule, Some(false), stable, FlapCheck::Wait(at(stable + 1))),
             (rule, Some(false), stable + 60, FlapCheck::End),
             // The unit was removed, or the option.
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(quiet(&mut over, &[stable + 100, stable + 110, stable + 120]), [false, false, true]);
         assert_ne!(over.lasting().unwrap().id, flaps.lasting().unwrap().id);
 
-        // Without an episode they are forgotten.
+        // Without an episode the transitions are forgotten.
         let mut few = Flaps::default();
         quiet(&mut few, &[0, 10]);
         assert_eq!(few.look(rule, Some(false), None, at(3609)), FlapCheck::Wait(at(3610)));

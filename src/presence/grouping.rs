@@ -5,7 +5,7 @@
 //!
 //! Only a silence waits: if its unit comes back meanwhile, receivers are not notified. Every other transition is
 //! *final* and part of the next notification of its group. Two notifications of a group are at least an interval apart,
-//! with two exceptions. The rest of a storm follows its first notification. And a return after which no silence lasts
+//! with two exceptions. The rest of a storm follows its first notification. And the return that ends the last silence
 //! that receivers were notified of is not held back longer than the wait; transitions that joined later still wait for
 //! the interval.
 //!
@@ -15,13 +15,14 @@
 //! notification. A group that never has more than one unit gathers nothing.
 //!
 //! # Why the rest of a storm may join late
-//! It takes seconds to detect a hundred thousand silences and to write their records. Those whose deadlines were before the
-//! notification of their group are of the same storm, and follow it as if they had joined in time.
+//! It takes seconds to detect a hundred thousand silences and to write their records. A silence whose deadline was
+//! before the notification of its group belongs to the same storm, and follows that notification as if it had joined in
+//! time.
 //!
 //! # Why a script repeats this
 //! When a hundred thousand units fall silent at once, each joins a group of its own. On Redis that is one step of
-//! `join.lua` for many of them; a step that reads and one that writes would double the work of the server.
-//! A test gives the same generated cases to both engines and compares the notifications and their times.
+//! `join.lua` for many of them; a reading step and a writing step would double the work of the server. A test gives the
+//! same generated cases to both engines and compares the notifications and their times.
 
 use std::time::Duration;
 
@@ -56,7 +57,7 @@ pub struct Pace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Recoveries {
     None,
-    /// Each, that long after it has joined.
+    /// Each return, this long after it has joined.
     After(Duration),
 }
 
@@ -70,7 +71,7 @@ impl Pace {
         Pace { wait, interval, is_shared: false, lasts: Duration::ZERO, recoveries, looks_after: None }
     }
 
-    /// The same, where returns are notified in any case.
+    /// This pace, with returns notified in any case.
     pub fn with_returns(self) -> Pace {
         match self.recoveries {
             Recoveries::None => Pace { recoveries: Recoveries::After(Duration::ZERO), ..self },
@@ -101,7 +102,8 @@ impl Pace {
         if self.is_shared { GATHERS } else { Duration::ZERO }
     }
 
-    /// The deadline of a silence that may be the rest of a storm: it need not last and is not held by itself.
+    /// The deadline of a silence that may be the rest of a storm: a silence that need not last for some time first, and
+    /// that is not held by itself.
     pub fn storm_deadline(
         &self,
         form: MemberTransition,
@@ -112,8 +114,9 @@ impl Pace {
             .then_some(deadline)
     }
 
-    /// How long returns wait; `None`: they do not. A silence that joins while an earlier return of its unit waits is
-    /// held until that is notified: else receivers would be notified of the return last, although the unit is offline.
+    /// How long returns wait; `None`: returns do not wait. A silence that joins while an earlier return of its unit
+    /// waits is held until that return is notified: otherwise receivers would be notified of the return last, although
+    /// the unit is offline.
     pub fn returns_wait(&self) -> Option<Duration> {
         match self.recoveries {
             Recoveries::After(wait) if !wait.is_zero() => Some(wait),
@@ -127,7 +130,7 @@ impl Pace {
     }
 
     /// The begin of the wait of a transition that joins now.
-    /// Only a silence waits, `deadline` is its own. A return waits only if the pace says so.
+    /// A silence waits; `deadline` is its deadline. A return waits only if the pace says so.
     pub fn waits_since(&self, form: MemberTransition, deadline: Timestamp, now: Timestamp) -> Timestamp {
         let returns = match self.recoveries {
             Recoveries::After(wait) if form == MemberTransition::Online => wait,
@@ -152,7 +155,7 @@ pub enum MemberTransition {
 }
 
 impl MemberTransition {
-    /// Whether it waits for nothing: whatever follows, it is part of the next notification of its group.
+    /// Whether the transition waits for nothing: whatever follows, it is part of the next notification of its group.
     pub fn is_final(self) -> bool {
         self != MemberTransition::Offline
     }
@@ -202,7 +205,7 @@ impl Stage {
 
     pub const ALL: [Stage; 4] = [Stage::Waits, Stage::Notified, Stage::IsBack, Stage::Over];
 
-    /// `None` for the letter of no stage.
+    /// The stage that is stored as `letter`; `None` if there is no such stage.
     pub fn of(letter: char) -> Option<Stage> {
         Stage::ALL.into_iter().find(|stage| stage.letter() == letter)
     }
@@ -234,7 +237,7 @@ impl Stage {
     }
 }
 
-/// Whether a silence that was detected at `detected_at` is another one than the known one of its name.
+/// Whether a silence that was detected at `detected_at` is another silence than the known silence of its name.
 pub fn is_detected_again(known: Stage, detected_before: Timestamp, detected_at: Timestamp) -> bool {
     known == Stage::Over && detected_before < detected_at
 }
@@ -253,11 +256,11 @@ pub struct JoiningTransition {
     pub form: MemberTransition,
     /// See [`Pace::waits_since`].
     pub since: Timestamp,
-    /// It is a return, and no other silence of the group lasts that receivers were notified of.
+    /// The transition is a return, and no other silence that receivers of the group were notified of lasts.
     pub is_last: bool,
     /// Until when the group is held.
     pub held_until: Option<Timestamp>,
-    /// That of a silence that need not last and is not held by itself.
+    /// See [`Pace::storm_deadline`].
     pub deadline: Option<Timestamp>,
 }
 
@@ -270,7 +273,7 @@ pub struct Left {
     pub newest: Option<Timestamp>,
     /// The first member that is final.
     pub first_final: Option<Timestamp>,
-    /// No silence of the group lasts that receivers were notified of.
+    /// No silence that receivers of the group were notified of lasts.
     pub is_last: bool,
 }
 
@@ -283,7 +286,7 @@ pub enum Sealed {
     Most,
 }
 
-/// Members that may be notified: those whose wait began at these moments or before.
+/// The members that may be notified are the members whose wait began at these moments or before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadySince {
     pub silence: Timestamp,
@@ -328,8 +331,8 @@ impl GroupTimes {
         self.due.is_none() && self.due_with(joining, pace, now) <= now
     }
 
-    /// Which members may be notified now. Within the interval these are the members that are final, and the rest of a
-    /// storm: silences that waited already when the group was sealed last.
+    /// Which members may be notified now. Within the interval only final members may be, and the rest of a storm:
+    /// silences that waited already when the group was sealed last.
     pub fn ready_since(&self, pace: Pace, now: Timestamp) -> ReadySince {
         let other = now - pace.wait;
         ReadySince { silence: self.follows(pace).map_or(other, |last| other.min(last)), other }
@@ -341,8 +344,8 @@ impl GroupTimes {
         (self.follows(pace).is_none() && first <= ready && ready < until).then_some(until)
     }
 
-    /// The end of the waits of the gathered silences; `None`: all have ended. `newest`: the newest wait that has not,
-    /// up to [`GroupTimes::gathers_until`].
+    /// The end of the waits of the gathered silences; `None`: all have ended. `newest`: the begin of the newest wait
+    /// that has not ended, up to [`GroupTimes::gathers_until`].
     pub fn gathered_at(
         &self,
         until: Timestamp,
@@ -354,7 +357,7 @@ impl GroupTimes {
         (at > now).then_some(at)
     }
 
-    /// The start of the interval if the group is sealed now: the last sealing, if this one is within its interval.
+    /// The start of the interval if the group is sealed now: the last sealing, if this sealing is within its interval.
     pub fn sealed_now(&self, pace: Pace, now: Timestamp) -> Timestamp {
         self.follows(pace).unwrap_or(now)
     }
@@ -380,7 +383,7 @@ impl GroupTimes {
         silences.into_iter().chain(others).min()
     }
 
-    /// The last sealing, if this one is within its interval.
+    /// The last sealing, if the group is due within the interval after it.
     fn follows(&self, pace: Pace) -> Option<Timestamp> {
         self.sealed.filter(|last| self.due.is_some_and(|due| due > *last && due < *last + pace.interval))
     }

@@ -1,9 +1,9 @@
 //! How far Rollcall has heard: the rules by which canaries, members and sessions move it.
 //!
-//! A plain subscription hears the whole fleet, so any one of them suffices: Rollcall has heard as far
-//! as the furthest. Each member of a shared subscription hears a part, and a message that one of them loses reaches no
-//! other member: a share has heard as far as the *least* of its members. How far
-//! Rollcall has heard is the furthest of all plain subscriptions and of all shares.
+//! A plain subscription hears the whole fleet, so one plain subscription suffices: Rollcall has heard as far as the
+//! furthest of them. Each member of a shared subscription hears a part, and a message that one member loses reaches no
+//! other member: a share has heard as far as the *least* of its members. How far Rollcall has heard is the furthest of
+//! all plain subscriptions and of all shares.
 //!
 //! # What the canaries of a plain subscription prove
 //! The broker keeps the session and its backlog while the connection is away. But another client that
@@ -13,15 +13,15 @@
 //! plain subscription heard it. While another one does, the new one waits for it instead of calling that time blind.
 //!
 //! # How a member ends
-//! In order: it has unsubscribed and recorded every message that it was given, and is removed; nothing is lost.
-//! Not in order: messages that the broker had given to it are lost. The share then has a floor, the moment until
-//! which that may have happened, and has heard further only when every other member has heard
-//! beyond it; the time between is blind, however short. The same holds when the broker reports that it has
-//! dropped a member, when a member comes again with a new connection, and when a member's release has passed:
-//! by then the broker is certain to have dropped it. A share without members has heard nothing either.
+//! In order: the member has unsubscribed and recorded every message that it was given, and is removed; nothing is lost.
+//! Not in order: messages that the broker had given to it are lost. The share then has a floor, the moment until which
+//! that may have happened, and has heard further only when every other member has heard beyond it; the time between is
+//! blind, however short. The same holds when the broker reports that it has dropped a member, when a member comes again
+//! with a new connection, and when a member's release has passed: by then the broker is certain to have dropped it. A
+//! share without members has heard nothing either.
 //!
 //! # How an engine uses it
-//! It reads the state, lets a rule change a copy, and stores the difference if nothing changed meanwhile.
+//! The engine reads the state, lets a rule change a copy, and stores the difference if nothing changed meanwhile.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -36,9 +36,9 @@ pub const BLIND_RETENTION: Duration = Duration::from_secs(2 * MAX_TIMEOUT.as_sec
 /// A subscription that hears, and how much its canaries prove.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subscription {
-    /// It hears everything.
+    /// The subscription hears everything.
     Plain,
-    /// A plain one whose session the broker keeps while its connection is away: missed messages come later.
+    /// A plain subscription whose session the broker keeps while its connection is away: missed messages come later.
     Kept {
         /// The id by which the broker knows the session.
         client_id: String,
@@ -52,7 +52,7 @@ pub enum Subscription {
         /// How long the broker keeps the session.
         span: Duration,
     },
-    /// A member of a shared subscription: it hears a part.
+    /// A member of a shared subscription: the member hears a part.
     Member(ShareMember),
 }
 
@@ -111,9 +111,9 @@ pub struct HearingState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberState {
     pub connection: u64,
-    /// It has heard up to here.
+    /// The member has heard up to this moment.
     pub heard: Timestamp,
-    /// How long after that the broker is certain to have dropped it.
+    /// How long after `heard` the broker is certain to have dropped the member.
     pub release: Duration,
 }
 
@@ -121,14 +121,14 @@ pub struct MemberState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionState {
     pub connection: u64,
-    /// It has heard up to here.
+    /// The session has heard up to this moment.
     pub heard: Timestamp,
-    /// The first canary of its connection: its canaries prove hearing since then.
+    /// The first canary of the connection: the canaries of the connection prove hearing since then.
     pub since: Timestamp,
 }
 
 impl BlindInterval {
-    /// This interval, if another client takes the session again and again since that moment.
+    /// This interval, begun at `since` if another client takes the session again and again since that moment.
     fn taken_since(mut self, since: Timestamp, gap: Gap) -> BlindInterval {
         let before = self.interval.from.since(since);
         if self.is_taken && since < self.interval.from {
@@ -153,9 +153,9 @@ impl ShareMember {
 }
 
 impl HearingState {
-    /// Every message that was sent to this subscription up to `sent` has arrived. Answers with the blind
-    /// interval that this ended. Where another client takes the session again and again, that begins before the first
-    /// time: all messages of a unit may have fallen into the gaps.
+    /// Every message that was sent to this subscription up to `sent` has arrived. Answers with the blind interval that
+    /// this ended. If another client takes the session again and again, the interval begins before the first time that
+    /// it was taken: all messages of a unit may have fallen into the gaps.
     ///
     /// # Errors
     /// `NotAMember` if the connection is not a member. Unreadable members are removed anyway.
@@ -241,7 +241,7 @@ impl HearingState {
         since
     }
 
-    /// Whether another session hears the time that this one does not prove.
+    /// Whether another session hears the time that this session does not prove.
     fn is_heard_by_another(&self, client_id: &str, since: Timestamp, sent: Timestamp, gap: Gap) -> bool {
         let Some(before) = self.heard.filter(|before| *before < since) else { return false };
         self.sessions.iter().any(|(name, session)| {
@@ -264,7 +264,8 @@ impl HearingState {
         }
     }
 
-    /// How far a share has heard, and its floor, if it had one; `None` while it has not heard beyond its floor.
+    /// How far a share has heard, and its floor, if the share had a floor; `None` while the share has not heard beyond
+    /// its floor.
     fn least_of(&mut self, share: &str, sent: Timestamp) -> Option<(Timestamp, Option<Timestamp>)> {
         let members = self.members.iter().filter(|((of, _), _)| of == share);
         let heard = members.filter_map(|(_, state)| Some(state.as_ref()?.heard)).fold(sent, Timestamp::min);

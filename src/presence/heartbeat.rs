@@ -58,7 +58,7 @@ pub struct Heartbeat {
     pub unit: Unit,
     /// The arrival, or the device's own time where the kind trusts it.
     pub at: Timestamp,
-    /// The earliest moment at which it was sent, if that is known: its arrival may have been delayed.
+    /// The earliest moment at which the heartbeat was sent, if that is known: its arrival may have been delayed.
     pub not_before: Option<Timestamp>,
     pub declared: Declared,
 }

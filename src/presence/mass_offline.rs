@@ -9,7 +9,7 @@
 //! Units count only if they were registered or known for longer than the window when they fell silent. So a device that
 //! invents a hundred units, each silent after a second, holds nothing.
 //!
-//! After a release only silences count that were detected later: those that were held do not trip it again.
+//! After a release only silences that were detected later count: silences that were held do not trip the breaker again.
 
 use std::time::Duration;
 
@@ -18,33 +18,34 @@ use serde::{Deserialize, Serialize};
 use super::Facts;
 use crate::clock::Timestamp;
 
-/// It is released when no more than one in so many of the units is still silent: as with an incident.
+/// The breaker is released when no more than one in this many units is still silent: as with an incident.
 const SILENT_ONE_IN: u64 = 10;
 
 /// When the breaker trips, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MassOfflineRule {
-    /// Of the units that were not offline before, more than 0 and at most 1.
+    /// The share of the units that were not offline before; more than 0 and at most 1.
     pub share: f64,
-    /// A smaller fleet never trips it.
+    /// A fleet with fewer units never trips the breaker.
     pub min_units: u64,
-    /// Silences that were detected within it count.
+    /// Silences that were detected within this time count.
     pub window: Duration,
-    /// It is released after that time at the latest.
+    /// The breaker is released after this time at the latest.
     pub max_hold: Duration,
 }
 
-/// The fleet since a moment.
+/// How many units of the fleet are not offline, and how many fell silent since a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetCount {
     /// How many watched units are not offline.
     pub online: u64,
-    /// How many units are offline by a record that was detected since then.
+    /// How many units are offline by a record that was detected since that moment.
     pub silent: u64,
 }
 
 impl FleetCount {
-    /// The count of a fleet that had so many units when the window began: more of them are not known for longer.
+    /// This count without units that are not known for longer than the window: `units_before` units were known when it
+    /// began.
     pub fn known(self, units_before: u64) -> FleetCount {
         FleetCount { online: self.online.min(units_before.saturating_sub(self.silent)), ..self }
     }
@@ -94,7 +95,7 @@ pub struct Trip {
     /// How many units fell silent, of how many.
     pub offline: u64,
     pub units: u64,
-    /// When it is released at the latest.
+    /// When the breaker is released at the latest.
     pub until: Timestamp,
     #[serde(default)]
     pub released: Option<Release>,
@@ -128,12 +129,12 @@ impl MassOfflineRule {
         released.map_or(now - self.window, |at| at.max(now - self.window))
     }
 
-    /// Whether a unit counts that fell silent: see the module.
+    /// Whether a unit that fell silent counts: see the module.
     pub fn counts(&self, facts: &Facts, detected_at: Timestamp) -> bool {
         facts.known.is_none_or(|known| known.is_registered || detected_at.since(known.since) >= self.window)
     }
 
-    /// Whether so many silent units trip the breaker.
+    /// Whether this many silent units trip the breaker.
     pub fn is_mass(&self, count: FleetCount) -> bool {
         let FleetCount { silent, .. } = count;
         count.units() >= self.min_units && silent > 0 && silent as f64 >= self.share * count.units() as f64

@@ -1,7 +1,7 @@
 //! The rules of presence: units, heartbeats, deadlines, silence, return, blindness.
 //!
 //! Pure rules: no I/O, no clock, no async. A decision reads a [`Snapshot`] of one unit as it is
-//! stored and answers with a [`Change`]; both engines, every loop and every test share these.
+//! stored and answers with a [`Change`]; both engines, every loop and every test share these rules.
 
 mod ahead;
 mod blindness;

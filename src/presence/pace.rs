@@ -28,8 +28,8 @@ const MAX_PROBE_PERIOD: Duration = Duration::from_secs(5);
 /// How many probes of a topic filter may be missing before it counts as not heard.
 const MISSING_PROBES: u32 = 3;
 
-/// How often a canary goes out where the shortest timeout is this one: a twentieth of it, from 50 ms to a second.
-/// The slack of a timeout is twice as long, so that the proof is there when the deadline passes.
+/// How often a canary goes out where `shortest` is the shortest timeout: a twentieth of it, from 50 ms to a second. The
+/// slack of a timeout is twice as long, so that the proof is there when the deadline passes.
 pub fn canary_period(shortest: Duration) -> Duration {
     (shortest / CANARIES_A_TIMEOUT).clamp(MIN_PERIOD, MAX_PERIOD)
 }

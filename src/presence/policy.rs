@@ -99,7 +99,7 @@ pub struct KindRules {
     pub forget_after: Duration,
     /// The most units that heartbeats may admit.
     pub max_units: u64,
-    /// How long a unit is offline until it is archived; `None`: it never is.
+    /// How long a unit is offline until it is archived; `None`: units are never archived.
     pub archive_after: Option<Duration>,
 }
 
@@ -128,7 +128,7 @@ impl KindRules {
 
     /// Units whose deadlines passed up to then, and that are still offline at `now`, are archived: lists and counts
     /// leave them out. A heartbeat brings a unit back by itself, because it is not offline then. `None`: no unit of the
-    /// kind is.
+    /// kind is archived.
     pub fn archives_before(&self, now: Timestamp) -> Option<Timestamp> {
         self.archive_after.map(|after| now - after)
     }

@@ -100,9 +100,9 @@ pub enum Closing {
     Removed,
     /// The kind is no longer configured: the unit is not watched.
     KindRemoved,
-    /// The unit flapped and is stable now, and not offline: of episodes only.
+    /// The unit flapped, is stable now and not offline. Only episodes are closed for this reason.
     Stable,
-    /// The same, and it is offline.
+    /// The unit flapped, is stable now and offline. Only episodes are closed for this reason.
     StableOffline,
 }
 
@@ -152,7 +152,7 @@ pub struct OfflineRecord {
     pub cause: Cause,
     /// `None` while the unit is offline.
     pub closed_by: Option<Closing>,
-    /// The last one, also after the record was closed.
+    /// The last acknowledgement; it stays when the record is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acknowledged: Option<Acknowledgement>,
 }
@@ -196,7 +196,7 @@ impl OfflineRecord {
         self.acknowledged.is_some() && self.back_at.is_none()
     }
 
-    /// Whether it is an episode of flapping, and no silence.
+    /// Whether the record is an episode of flapping, and no silence.
     pub fn is_flapping(&self) -> bool {
         self.cause == Cause::Flapping
     }

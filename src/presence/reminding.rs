@@ -1,11 +1,11 @@
-//! When receivers are reminded of silences that last, and when others are notified of them, too.
+//! When receivers are reminded of silences that last, and when the receivers of an escalation are notified of them.
 //!
 //! A group with lasting silences is checked at certain moments. A reminder is due in equal steps after receivers were
-//! first notified of one of them; an escalation is due for each silence, some time after its notification. Both end
-//! with the silence and with its acknowledgement, and an alert silence holds them back.
+//! first notified of a lasting silence; an escalation is due for each silence, some time after its notification. Both
+//! end with the silence and with its acknowledgement, and an alert silence holds them back.
 //!
-//! A look has no memory: the reminders that are due follow from the receivers that were notified, the moments of that,
-//! and the moment of the look. So a look that is repeated after a crash finds the same.
+//! A look has no memory: the due reminders follow from the receivers that were notified, the moments of their
+//! notifications, and the moment of the look. So a look that is repeated after a crash finds the same reminders.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub struct OngoingSilence {
 /// The result of a look at a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueReminders {
-    /// The silences of which receivers are reminded, by their places; none if no reminder is due.
+    /// The silences of which receivers are reminded, by their places; empty if no reminder is due.
     pub reminded: Vec<usize>,
     /// For each step of escalation the silences of which its receivers are notified.
     pub escalated: Vec<Vec<usize>>,
@@ -35,8 +35,8 @@ pub struct DueReminders {
     pub next: Option<Timestamp>,
 }
 
-/// Looks at silences of a group. `first`: when receivers were first notified of one that lasts. `due`: the moment for
-/// which the look was made. `after`: when each step of escalation is due.
+/// Looks at silences of a group. `first`: when receivers were first notified of a silence that lasts. `due`: the moment
+/// for which the look was made. `after`: when each step of escalation is due.
 pub fn look(
     (repeat, after): (Option<Duration>, &[Duration]),
     silences: &[OngoingSilence],

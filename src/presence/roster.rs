@@ -1,12 +1,13 @@
 //! The time of the fleet, and the leases that are measured by it.
 //!
-//! The time of the fleet is that of the engine's clock, and never goes back. Where that clock went back (it was set, or
-//! another server took over) the time of the fleet goes on from where it was, a little slower, until the clock has come
-//! up to it. A clock that was set forward is followed when that has lasted: see `clock/steps.rs`. Leases that stood while no instance could renew stand for as long as before.
+//! The time of the fleet is the time of the engine's clock, and never goes back. Where that clock went back (it was
+//! set, or another server took over), the time of the fleet goes on from where it was, a little slower, until the clock
+//! has come up to it. A clock that was set forward is followed when the change has lasted: see `clock/steps.rs`. A
+//! lease that was valid while no instance could renew is valid for as long as before.
 //!
 //! # Why a script repeats this
-//! On Redis the clock is that of the server, and an answer that took long holds an old time. So
-//! `renew.lua` reads the clock and decides in one step. A test gives the same generated cases to it and to these rules.
+//! On Redis the clock is the clock of the server, and an answer that took long holds an old time. So `renew.lua` reads
+//! the clock and decides in one step. A test gives the same generated cases to the script and to these rules.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,9 +36,10 @@ pub struct RosterState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineTime {
     pub clock: Timestamp,
-    /// Since the last renewal, by that clock or by one that is never set.
+    /// Since the last renewal, by that clock or by a clock that is never set.
     pub passed: Duration,
-    /// The time of the fleet that the caller expects, by a clock that is never set; `None`: it knows no earlier one.
+    /// The time of the fleet that the caller expects, by a clock that is never set; `None`: the caller knows no earlier
+    /// time.
     pub expected: Option<Timestamp>,
 }
 
@@ -82,7 +84,7 @@ impl RosterState {
     }
 
     /// Each instance renews several times within a lease. If no instance renewed for half a lease, the engine stood
-    /// still or could not be reached, and that time does not count for the leases that stood.
+    /// still or could not be reached, and that time does not count for the leases that were valid.
     fn extend_leases(&mut self, last: Timestamp, now: Timestamp, lease: Duration) {
         let silent = now.since(last);
         if silent > lease / 2 {
@@ -135,7 +137,7 @@ mod tests {
             (104, 100, 106, Some(110)), // no instance renewed for more than half a lease
             (104, 100, 112, Some(116)),
             (112, 100, 106, Some(116)), // no longer than a new lease
-            (99, 100, 112, None),       // it did not stand then
+            (99, 100, 112, None),       // the lease had ended before
             (170, 100, 104, None),      // no instance asks for so long a lease
         ];
         for (end, last, now, expected) in cases {

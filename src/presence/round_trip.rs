@@ -1,11 +1,11 @@
 //! The way to the broker and back: how long it takes, and how late a proof may be because of it.
 //!
-//! A canary proves hearing up to the moment at which it was sent, and it arrives a round trip later. Where the broker is
-//! far away, proof is always that late. Lateness alone is no blindness: canaries that follow one another closely prove
-//! that nothing is missing between them, however long each of them took. So each limit on the *age* of a proof includes
-//! the round trip, and a limit on the *distance* between two proofs does not.
+//! A canary proves hearing up to the moment at which it was sent, and it arrives a round trip later. Where the broker
+//! is far away, proof is always that late. Lateness alone is no blindness: canaries that follow one another closely
+//! prove that nothing is missing between them, however long each of them took. So each limit on the *age* of a proof
+//! includes the round trip, and a limit on the *distance* between two proofs does not.
 //!
-//! # Why it follows what is measured slowly
+//! # Why the round trip follows measurements slowly
 //! A connection that stalls for a minute delivers canaries that took a minute, all at once. That is an interruption and
 //! no far broker. So the round trip grows by no more than a second with each canary, and never faster than time
 //! passes; it shrinks half as fast, so that a link with jitter counts as slow as its slow canaries. It is never more
@@ -21,9 +21,9 @@ pub const MAX_ROUND_TRIP: Duration = Duration::from_secs(30);
 /// By how much the round trip grows at most with one canary.
 const MAX_GROWTH: Duration = Duration::from_secs(1);
 
-/// So many canaries of a connection are on their way at a time, where the way is long. Brokers accept 20 publications
-/// that they have not acknowledged (Mosquitto), and hold back the others: with more, each canary would wait for the ones
-/// before it, longer and longer.
+/// The most canaries of a connection that are on their way at a time, where the way is long. Brokers accept 20
+/// publications that they have not acknowledged (Mosquitto), and hold back the others: with more, each canary would
+/// wait for the canaries before it, longer and longer.
 const CANARIES_UNDERWAY: u32 = 8;
 
 /// The number of probes of all filters that are on their way at a time, and the most of one filter.
@@ -60,7 +60,7 @@ pub fn least_canary_period(round_trip: Duration) -> Duration {
     round_trip / CANARIES_UNDERWAY
 }
 
-/// The least time between two probes of a filter, where so many filters are probed over a connection with that round
+/// The least time between two probes of a filter, where `filters` filters are probed over a connection with that round
 /// trip.
 pub fn least_probe_period(round_trip: Duration, filters: usize) -> Duration {
     let filters = u32::try_from(filters).unwrap_or(u32::MAX).max(1);
@@ -72,7 +72,7 @@ pub fn least_probe_period(round_trip: Duration, filters: usize) -> Duration {
 pub struct Progress {
     /// Up to when it was heard.
     heard: Option<Timestamp>,
-    /// When that was last noticed to grow.
+    /// When `heard` was last noticed to grow.
     grew: Option<Timestamp>,
 }
 

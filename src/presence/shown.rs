@@ -2,8 +2,8 @@
 
 use std::fmt::{self, Write};
 
-/// A text that shows each invisible character, and each that changes how others are drawn, as
-/// `\u{…}`, and line breaks and tabs as `\n`, `\r` and `\t`. An id may hold such characters: U+202E reverses the rest of a line.
+/// A text that shows each invisible character, and each character that changes how others are drawn, as `\u{…}`, and
+/// line breaks and tabs as `\n`, `\r` and `\t`. An id may hold such characters: U+202E reverses the rest of a line.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown<'a>(pub &'a str);
 

@@ -12,13 +12,13 @@ use crate::presence::{
 /// The longest pause, from the moment in which an operator asks for it.
 pub const MAX_PAUSE: Duration = MAX_TIMEOUT;
 
-/// Whether a unit may be paused until that moment.
+/// Whether a unit may be paused until `until`.
 pub fn is_pause(until: Timestamp, now: Timestamp) -> bool {
     now < until && until.since(now) <= MAX_PAUSE
 }
 
-/// Acknowledges the open record of a unit, or with `None` takes that back. `None`: the unit has no open record, or
-/// another one than `id`, or there is nothing to take back.
+/// Acknowledges the open record of a unit; `acknowledged` = `None` takes the acknowledgement back. Answers `None` if
+/// the unit has no open record, if its open record is not `id`, or if there is no acknowledgement to take back.
 pub fn acknowledge(
     seen: &Snapshot,
     id: Option<&RecordId>,
@@ -33,15 +33,15 @@ pub fn acknowledge(
         return None;
     }
     let facts = Facts { acknowledged, ..facts.clone() };
-    // Alerting learns of it from the outbox, where records are written.
+    // Alerting learns of the acknowledgement from the outbox, where records are written.
     let record = facts.open_record(&seen.unit).filter(|record| record.is_acknowledged());
     Some(Change { key: KeyChange::Keep, index: IndexChange::Keep, facts: Some(facts), record })
 }
 
-/// Pauses a unit from now until that moment, or with `None` ends its pause. Its deadline moves at once; an open record
-/// stays open. `None`: the unit is unknown or removed, or has no pause that could end.
+/// Pauses a unit from now until `until`; `until` = `None` ends its pause. The deadline of the unit moves at once; an
+/// open record stays open. Answers `None` if the unit is unknown or removed, or has no pause that could end.
 ///
-/// An earlier pause of the same silence stays a part of the pause: it was not a time in which the unit could be heard.
+/// An earlier pause of the same silence stays a part of the pause: during that pause the unit could not be heard.
 pub fn pause(
     seen: &Snapshot,
     until: Option<Timestamp>,
@@ -58,7 +58,8 @@ pub fn pause(
     Some(register(seen, &wanted, rules, hearing, now))
 }
 
-/// The pause of a unit that operators want paused until that moment, or not any more; `None`: there is none to end.
+/// The pause of a unit that operators pause until `until`, or whose pause they end (`until` = `None`). Answers `None`
+/// if there is no pause to end.
 fn paused(seen: &Snapshot, facts: &Facts, until: Option<Timestamp>, now: Timestamp) -> Option<Interval> {
     let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
     let earlier = facts.pause.filter(|pause| pause.to >= newest && pause.from <= now);
@@ -77,9 +78,9 @@ pub struct UnitSettings {
     pub set: Override,
     /// Labels; labels of the unit that are not named stay.
     pub labels: Labels,
-    /// Until when it is paused, or that it is not; `None`: its pause stays.
+    /// Until when the unit is paused; `Some(None)` ends its pause, `None` leaves its pause as it is.
     pub paused_until: Option<Option<Timestamp>>,
-    /// `None`: its note stays.
+    /// The note of operators; `None`: the note of the unit stays.
     pub note: Option<String>,
 }
 
@@ -95,7 +96,7 @@ impl UnitSettings {
     }
 }
 
-/// Registers a unit with the settings that operators give it, or changes them.
+/// Registers a unit with the settings that operators give it, or changes its settings.
 pub fn configure(
     seen: &Snapshot,
     wanted: &UnitSettings,

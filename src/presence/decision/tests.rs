@@ -45,12 +45,12 @@ fn present() -> Snapshot {
     after(&unknown(), &change.unwrap())
 }
 
-/// The same unit with an open record, written an hour after its deadline.
+/// The unit of [`present`] with an open record that was written an hour after its deadline.
 fn offline() -> Snapshot {
     offline_at(BEGIN + 49 * HOUR)
 }
 
-/// The unit with an open record, written at `now`.
+/// The unit of [`present`] with an open record that was written at `now`.
 fn offline_at(now: Timestamp) -> Snapshot {
     match check_deadline(&present(), &rules(), &heard_until(now), now) {
         Verdict::Offline(change) => after(&present(), &change),
@@ -148,7 +148,7 @@ fn a_heartbeat_that_may_have_come_unseen_needs_hearing_after_it() {
     let heard = BEGIN + 49 * HOUR;
     let verdict = check_deadline(&gone, &rules(), &heard_until(heard), heard + 48 * HOUR);
     assert_eq!(verdict, Verdict::Undecided);
-    // It waits for two timeouts at the most, so that hearing which is always a little late is enough.
+    // The check waits for two timeouts at most, so that hearing which is always a little late is enough.
     let heard = BEGIN + 96 * HOUR;
     let verdict = check_deadline(&gone, &rules(), &heard_until(heard), heard);
     assert!(matches!(verdict, Verdict::Offline(_)), "{verdict:?}");
@@ -165,13 +165,13 @@ fn a_heartbeat_may_have_come_after_the_deadline_where_no_check_ran_and_little_wa
     assert_eq!((facts.last_seen, facts.silent_from), (BEGIN, Some(BEGIN + 60 * HOUR)));
     assert_eq!(facts.checked_at, None);
     assert_eq!(check_at(&change), now);
-    // Presumed once: however late the next check is, hearing up to there is enough.
+    // The moment is presumed once: however late the next check is, hearing up to there is enough.
     let again = after(&gone, &change);
     for (heard, is_decided) in [(now - HOUR, false), (now, true)] {
         let verdict = check_deadline(&again, &rules(), &heard_until(heard), now + 100 * HOUR);
         assert_eq!(matches!(verdict, Verdict::Offline(_)), is_decided, "{verdict:?}");
     }
-    // Where all of it is recorded there is nothing to presume.
+    // When the whole time is recorded, there is nothing to presume.
     let verdict = check_deadline(&gone, &rules(), &heard_until(now), now);
     let Verdict::Offline(change) = verdict else { panic!("{verdict:?}") };
     assert_eq!(change.record.unwrap().last_seen, BEGIN);
@@ -193,7 +193,7 @@ fn a_delayed_heartbeat_closes_only_a_record_that_was_open_when_it_was_sent_at_th
 
 #[test]
 fn the_last_heartbeat_of_a_unit_recorded_a_little_later_by_another_instance_is_the_same_one() {
-    // Their deadlines have not passed yet.
+    // At `now` the deadline of each of the heartbeats below has not passed yet.
     let (now, offline) = (BEGIN + 48 * HOUR, offline_at(BEGIN + 48 * HOUR + MS));
     let second = Duration::from_secs(1);
     for (at, expected) in [
@@ -207,7 +207,8 @@ fn the_last_heartbeat_of_a_unit_recorded_a_little_later_by_another_instance_is_t
 
 #[test]
 fn a_heartbeat_that_expired_unseen_closes_no_record_when_a_late_instance_records_it_again() {
-    // One instance has heard and checked everything. The other still has a ledger in which all of this time is blind.
+    // One instance has heard and checked everything. The other instance still has a ledger in which all of this time is
+    // blind.
     let (now, mut late) = (BEGIN + 60 * HOUR, heard_until(BEGIN));
     late.ledger = Ledger::new([Interval { from: BEGIN, to: Timestamp::NEVER }]);
     let offline = offline_at(BEGIN + 59 * HOUR);
@@ -295,7 +296,7 @@ fn a_presumed_moment_does_not_end_an_announced_sleep() {
 fn a_heartbeat_that_is_itself_too_old_does_not_bring_a_unit_back() {
     let now = BEGIN + 60 * HOUR;
     let cases = [
-        (BEGIN, HeartbeatResult::Stale),             // the last one again
+        (BEGIN, HeartbeatResult::Stale),             // the last heartbeat again
         (BEGIN + 11 * HOUR, HeartbeatResult::Stale), // newer, but silent for 49 hours since
         (BEGIN + 12 * HOUR, HeartbeatResult::Back),  // its deadline is now
         (now, HeartbeatResult::Back),

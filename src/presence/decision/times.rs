@@ -64,7 +64,7 @@ pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option
     }
 }
 
-/// The state of a unit; `None` for an unknown unit and one that was removed.
+/// The state of a unit; `None` for an unknown unit and for a removed unit.
 pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Option<State> {
     let hearing = hearing.of(&rules.kind);
     let facts = seen.facts.as_ref()?;

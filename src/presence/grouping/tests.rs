@@ -92,7 +92,7 @@ fn a_return_after_which_no_silence_lasts_waits_for_no_interval() {
     assert_eq!(times.due_with(returns(SHARED, true), SHARED, now), at(1010));
     let slow = Pace { recoveries: Recoveries::After(Duration::from_secs(30)), ..SHARED };
     assert_eq!(times.due_with(returns(slow, true), slow, now), at(1030));
-    // The group is sealed early: only final members, and what waited when it was sealed last.
+    // The group is sealed early: only final members are ready, and silences that waited when it was sealed last.
     let early = GroupTimes { due: Some(at(1010)), ..times };
     let ready = early.ready_since(SHARED, at(1010));
     assert_eq!(ready, ReadySince { silence: at(950), other: at(1000) });
@@ -193,7 +193,7 @@ fn members_whose_wait_is_not_over_follow_once_and_do_not_move_the_interval() {
         assert_eq!(times.due_after(left, has_sealed, PACE, now), Some(at(next)), "{case}");
         assert_eq!(times.sealed_now(PACE, now), at(interval_from), "{case}");
     }
-    // Returns that wait for longer are part of the next notification, or of one of their own.
+    // Returns that wait for longer are part of the next notification, or have a notification of their own.
     let times = GroupTimes { sealed: Some(at(900)), due: Some(at(1000)) };
     let left = Left { first_final: Some(at(1020)), ..Left::default() };
     assert_eq!(times.due_after(left, Sealed::Some, PACE, now), Some(at(1100)));

@@ -14,7 +14,7 @@ enum Step {
     Plain(i64),
     /// A canary of a session: client id, connection, sent at.
     Kept(&'static str, u64, i64),
-    /// The same of a session that another client takes again and again: since when.
+    /// A canary of a session that another client takes again and again: client id, connection, since when, sent at.
     Taken(&'static str, u64, i64, i64),
     /// A canary of a member: share, client id, connection, sent at.
     Member(&'static str, &'static str, u64, i64),
@@ -32,8 +32,8 @@ enum Step {
 enum Follows {
     /// Rollcall has heard up to there.
     Heard(i64),
-    /// It has, and this time was blind: from, to, whether heartbeats may have been taken, whether operators are
-    /// notified.
+    /// Rollcall has heard up to the end of a time that was blind: from, to, whether heartbeats may have been taken,
+    /// whether operators are notified.
     Blind(i64, i64, bool, bool),
     NotAMember,
     /// The connection that ended was not a member.

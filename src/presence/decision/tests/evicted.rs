@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A unit that was heard at the beginning and every hour; the last check found its key after 40 hours. With and without
-/// its key.
+/// A unit that was heard at the beginning and every hour; the last check found its key after 40 hours. Answers the unit
+/// with its key and without it.
 fn checked() -> [Snapshot; 2] {
     let checked = BEGIN + 40 * HOUR;
     let known = present().facts.unwrap();
@@ -47,14 +47,15 @@ fn a_unit_whose_key_may_have_expired_too_early_is_offline_so_much_later_and_at_m
 #[test]
 fn a_unit_whose_key_may_have_been_evicted_counts_as_heard_up_to_then() {
     let [seen, gone] = checked();
-    // (the snapshot, up to when keys may have been evicted, when it is checked, the deadline (h); `None`: it is offline)
+    // (the snapshot, up to when keys may have been evicted, when it is checked, the deadline (h); `None`: it is
+    // offline)
     let cases = [
         (&gone, None, 87, Some(87)),
         (&gone, None, 88, None),
         (&gone, Some(86), 88, Some(86 + 48)),
         (&gone, Some(86), 86 + 47, Some(86 + 48)),
         (&gone, Some(86), 86 + 49, None), // a living unit would have been heard since
-        (&gone, Some(39), 88, None),      // the check after that found its key
+        (&gone, Some(39), 88, None),      // the check after the eviction found its key
         (&gone, Some(99), 88, Some(88 + 48)), // no later than when the key was found absent
         (&seen, Some(86), 40, Some(39 + 48)), // its key is there
     ];

@@ -11,7 +11,7 @@ fn an_index_entry_of_an_unknown_unit_is_removed_with_its_key() {
     assert_eq!(change.key, KeyChange::Delete);
 }
 
-/// Its heartbeats since then only refreshed its key.
+/// After its facts were lost, its heartbeats only refreshed its key.
 #[test]
 fn a_unit_whose_facts_are_lost_is_known_again_by_its_expiry_key_and_its_next_silence_is_found() {
     let heard = BEGIN + HOUR;
@@ -30,7 +30,7 @@ fn a_unit_whose_facts_are_lost_is_known_again_by_its_expiry_key_and_its_next_sil
         panic!()
     };
     assert_eq!(change.record.map(|record| record.last_seen), Some(heard));
-    // A closed registry does not admit it: its heartbeats are counted as those of an id that is not registered.
+    // A closed registry does not admit it: its heartbeats are counted as heartbeats of an id that is not registered.
     let closed = KindRules { registry: Registry::Closed, ..rules() };
     let Verdict::Gone(change) = check_deadline(&lost, &closed, &hearing, now) else { panic!() };
     assert_eq!((change.key, change.facts), (KeyChange::Delete, None));

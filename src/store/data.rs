@@ -1,7 +1,7 @@
 //! Metrics of units: battery, signal, firmware.
 //!
 //! A kind names [`Metric`]s that are taken from its messages. The engine keeps the newest value of each unit and
-//! metric, as the text for Prometheus; history is left to Prometheus. No rule depends on values. They are removed
+//! metric, as the text for Prometheus; history is left to Prometheus. No rule depends on values. Values are removed
 //! with their unit.
 
 use std::collections::{BTreeMap, HashMap};
@@ -29,7 +29,7 @@ pub enum MetricType {
 }
 
 impl MetricType {
-    /// The word for it in the configuration and in OpenMetrics.
+    /// The name of the type in the configuration and in OpenMetrics.
     pub fn as_str(self) -> &'static str {
         match self {
             MetricType::Gauge => "gauge",
@@ -42,9 +42,9 @@ impl MetricType {
 /// A metric of the units of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metric {
-    /// The name of its series.
+    /// The name of the series of this metric.
     pub name: String,
-    /// Its location in a message: the tokens of a JSON pointer (RFC 6901).
+    /// The location of the value in a message: the tokens of a JSON pointer (RFC 6901).
     pub pointer: Vec<String>,
     pub metric_type: MetricType,
     pub help: String,
@@ -74,7 +74,7 @@ impl Catalogue {
         self.0.get(kind).map(|metrics| &**metrics).unwrap_or_default()
     }
 
-    /// Whether no kind has any.
+    /// Whether no kind has metrics.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -93,7 +93,7 @@ pub struct Reading<'a> {
     pub unit: &'a Unit,
     /// The name of the metric.
     pub metric: &'a str,
-    /// The moment of its heartbeat.
+    /// The moment of the heartbeat that brought the value.
     pub at: Timestamp,
     /// The value as text, at most [`MAX_VALUE`] bytes without control characters.
     pub value: &'a str,
@@ -102,7 +102,7 @@ pub struct Reading<'a> {
 /// The newest value of a metric of one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Value {
-    /// The moment of its heartbeat.
+    /// The moment of the heartbeat that brought the value.
     pub at: Timestamp,
     pub text: String,
 }
@@ -110,7 +110,7 @@ pub struct Value {
 /// The newest values of units.
 #[async_trait]
 pub trait DataStore: Layout {
-    /// Writes values, unless a newer one of the same metric and unit is stored. Values of unknown and removed units
+    /// Writes values, unless a newer value of the same metric and unit is stored. Values of unknown and removed units
     /// are dropped. Answers, in order, whether the unit is known. Safe to repeat.
     async fn keep_values(&self, readings: &[Reading<'_>]) -> Result<Vec<bool>>;
 
@@ -119,7 +119,7 @@ pub trait DataStore: Layout {
 
     /// The values of one metric on some of the [`super::Layout::pages`] of a partition, with the names of their units
     /// (`<kind>:<unit>`), in any order. Every value of a partition is on exactly one page. Values of a unit that was
-    /// removed a moment ago may still be among them.
+    /// removed a moment ago may still be in the answer.
     async fn walk_values(
         &self,
         partition: u16,
@@ -127,7 +127,7 @@ pub trait DataStore: Layout {
         pages: Range<u32>,
     ) -> Result<Vec<(String, String)>>;
 
-    /// Removes the values of unknown and removed units among these, also of metrics that are not configured any
-    /// more. Safe to repeat.
+    /// Removes the values of those `units` that are unknown or removed, also values of metrics that are not configured
+    /// any more. Safe to repeat.
     async fn forget_values(&self, units: &[Unit]) -> Result<()>;
 }

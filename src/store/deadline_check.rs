@@ -12,18 +12,18 @@ use crate::presence::{Change, Hearing, Snapshot};
 /// A check of one batch of units that has not begun.
 pub type PendingCheck<'a> = BoxFuture<'a, Result<DeadlineCheck<'a>>>;
 
-/// One batch of units.
+/// The check of one batch of units, after the units were read.
 pub struct DeadlineCheck<'a> {
-    /// In the order of the batch.
+    /// The snapshots, in the order of the batch.
     pub units: Vec<Snapshot>,
     /// Up to when Rollcall had heard after the units were read. An engine that was restored to an earlier state has
     /// lost their heartbeats, so hearing from before the restore must not count.
     pub hearing: Hearing,
-    /// Up to when the server of the units has everything that was heard, if hearing is kept on another one: a replica
-    /// that was promoted lacks the newest heartbeats, and hearing does not know that yet.
+    /// Up to when the server of the units has everything that was heard, if hearing is kept on another server: a
+    /// replica that was promoted lacks the newest heartbeats, and hearing does not know that yet.
     pub watermark: Option<Timestamp>,
-    /// How far the clock of the server of the units is ahead of the time of the fleet, if that is another server than
-    /// the one of hearing: their expiry keys may have expired so much too early.
+    /// How far the clock of the server of the units is ahead of the time of the fleet, if hearing is kept on another
+    /// server: the expiry keys of the units may have expired too early by this much.
     pub ahead: Duration,
     pub guard: Box<dyn CheckGuard + 'a>,
 }

@@ -42,10 +42,11 @@ struct Rest {
     sleep: Option<(i64, i64)>,
     #[serde(rename = "p", skip_serializing_if = "Option::is_none")]
     pause: Option<(i64, i64)>,
-    /// From last seen to the deadline, from there to the detection (ms), the cause, and the allowed silence (ms).
+    /// The time from last seen to the deadline, the time from the deadline to the detection (ms), the cause, and the
+    /// allowed silence (ms).
     #[serde(rename = "o", skip_serializing_if = "Option::is_none")]
     silence: Option<(i64, i64, char, u64)>,
-    /// From last seen to the presumed begin of the silence (ms).
+    /// The time from last seen to the presumed begin of the silence (ms).
     #[serde(rename = "u", skip_serializing_if = "Option::is_none")]
     unseen_ms: Option<i64>,
     #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
@@ -100,7 +101,7 @@ pub fn encode(facts: &Facts) -> String {
     text
 }
 
-/// Whether these are the facts of a retired unit, whatever follows the letter.
+/// Whether these stored facts are of a retired unit; only their letter is read.
 pub fn is_retired(stored: &[u8]) -> bool {
     stored.starts_with(b"r")
 }
@@ -167,7 +168,7 @@ pub fn decode(text: &str) -> Option<Facts> {
     })
 }
 
-/// What stands before the second since which a unit is known.
+/// The character before the second since which a unit is known.
 const ADMITTED: char = '@';
 const REGISTERED: char = '=';
 

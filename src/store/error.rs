@@ -8,14 +8,15 @@ pub enum EngineError {
     /// The engine cannot be reached or did not answer; the call may be repeated.
     #[error("{0}")]
     Unavailable(String),
-    /// The same with Sentinel or Cluster, where it ends within seconds if a replica is promoted.
+    /// The engine cannot be reached or did not answer, with Sentinel or Cluster: this ends within seconds if a replica
+    /// is promoted. The call may be repeated.
     #[error("{0}")]
     Passing(String),
     /// The engine refused the call; an operator has to change something.
     #[error("{0}")]
     Refused(String),
-    /// A stored value is of a wrong type, or no valid value. It is quarantined within a second or two; the call may
-    /// be repeated then.
+    /// A stored value has a wrong type or is not valid. The value is quarantined within a second or two; then the call
+    /// may be repeated.
     #[error("{0}")]
     WrongType(String),
     /// A stored value is unreadable.

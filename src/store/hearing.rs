@@ -11,7 +11,7 @@ use crate::presence::{Gap, Hearing, Interval, Probed, ShareMember, Subscription}
 /// The effect of a canary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advance {
-    /// The canary counted; with the blind interval that it added to the ledger.
+    /// The canary counted; the interval is the blind interval that it added to the ledger.
     Heard(Option<Interval>),
     /// The canary came from a member that does not attend, and changed nothing.
     NotAMember,
@@ -31,7 +31,7 @@ pub trait HearingStore: Send + Sync {
     /// removed as by [`HearingStore::gone`]. Safe to repeat. See [`crate::presence::HearingState`].
     async fn advance(&self, subscription: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
 
-    /// Like [`HearingStore::advance`], with the hearing after that, in one request.
+    /// Like [`HearingStore::advance`], and answers with the hearing after it, in one request.
     async fn advance_and_hear(
         &self,
         subscription: &Subscription,
@@ -43,8 +43,8 @@ pub trait HearingStore: Send + Sync {
     }
 
     /// Records that filters of kinds were heard, each up to its moment; several moments of one filter come in
-    /// order. If a moment is more than its gap after the one before of the filter, or of its kind if the filter is
-    /// new, the time between is blind for the kind. The first moment of a kind adds no interval. Safe to repeat.
+    /// order. If a moment is more than its gap after the moment before it of the filter, or of its kind if the filter
+    /// is new, the time between is blind for the kind. The first moment of a kind adds no interval. Safe to repeat.
     async fn prove(&self, probed: &[Probed]) -> Result<()>;
 
     /// Up to when a session that the broker keeps has heard; `None` if that is not known, or the broker has dropped

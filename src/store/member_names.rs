@@ -2,8 +2,9 @@
 
 use crate::presence::{OfflineRecord, RecordId};
 
-/// The names that the member of a record may have: that of [`GroupMember::new`](super::notification::GroupMember::new),
-/// and that of a silence that was detected again.
+/// The names that the member of a record may have: the name that
+/// [`GroupMember::new`](super::notification::GroupMember::new) makes, and the name of a silence that was detected
+/// again.
 pub(super) fn names_of(record: &OfflineRecord) -> [String; 2] {
     let name = format!("{} {}", record.deadline.as_millis(), record.id);
     let again = format!("{name} {}", record.detected_at.as_millis());

@@ -1,6 +1,7 @@
 //! The groups that open records joined, and the receivers that were notified there.
 //!
-//! The receivers are those of the notification, of escalations since, and the fallbacks of receivers that took nothing.
+//! These are the receivers of the notification and of escalations since, and the fallbacks of receivers that took
+//! nothing.
 
 use super::Group;
 use crate::presence::Stage;
@@ -9,12 +10,13 @@ use crate::presence::Stage;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Membership {
     pub group: Group,
-    /// The receivers that were notified of the record there; `None`: it waits for its notification.
+    /// The receivers that were notified of the record there; `None`: the record waits for its notification.
     pub receivers: Option<Vec<String>>,
 }
 
 impl Membership {
-    /// By a member as an engine stores it: its letter and, after a colon, the receivers. `None`: its silence is over.
+    /// Reads a member as an engine stores it: its letter and, after a colon, the receivers. `None`: the silence of the
+    /// member is over.
     pub(super) fn read(group: Group, stored: &str) -> Option<Membership> {
         let receivers = match stored.chars().next().and_then(Stage::of)? {
             Stage::Waits => None,

@@ -3,7 +3,7 @@
 
 use crate::presence::Unit;
 
-/// The partition that holds a unit: CRC-16/XMODEM of `<kind>:<unit>`, modulo their number.
+/// The partition that holds a unit: CRC-16/XMODEM of `<kind>:<unit>`, modulo the number of partitions.
 pub fn partition_of(unit: &Unit, partitions: u16) -> u16 {
     checksum(unit) % partitions.max(1)
 }
@@ -13,7 +13,8 @@ pub fn partition_of_group(key: &str, partitions: u16) -> u16 {
     crc16(&[key.as_bytes()]) % partitions.max(1)
 }
 
-/// The indexes of units by partition, without partitions that have none of them: for steps that lock each once.
+/// The indexes of units by partition, without partitions that have no unit here: for steps that lock each partition
+/// once.
 pub fn by_partition<'a>(
     units: impl IntoIterator<Item = &'a Unit>,
     partitions: u16,
@@ -30,8 +31,8 @@ pub fn checksum(unit: &Unit) -> u16 {
     crc16(&[unit.kind.as_str().as_bytes(), b":", unit.id.as_str().as_bytes()])
 }
 
-/// CRC-16/XMODEM of a text in parts. Each heartbeat needs a few, so four bytes are taken at a time: one after the
-/// other, each byte waits for the table entry of the one before.
+/// CRC-16/XMODEM of a text in parts. Each heartbeat needs a few, so four bytes are taken at a time: taken one by one,
+/// each byte would wait for the table entry of the byte before.
 pub fn crc16(parts: &[&[u8]]) -> u16 {
     let mut crc = 0u16;
     for part in parts {
@@ -75,7 +76,7 @@ static CRC16: [[u16; 256]; 4] = {
 mod tests {
     use super::*;
 
-    /// As the specification has it: bit by bit.
+    /// The checksum as in the specification: bit by bit.
     fn plain(bytes: &[u8]) -> u16 {
         let step = |crc: u16| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
         bytes.iter().fold(0, |crc, byte| (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc, _| step(crc)))

@@ -16,7 +16,7 @@ pub type Counts = BTreeMap<String, Count>;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     pub units: u64,
-    /// The shortest timeout that one of the units declared or was given (ms).
+    /// The shortest timeout (ms) that any of the units declared or was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortest_ms: Option<u64>,
 }
@@ -27,12 +27,12 @@ pub struct RenewalReply {
     /// The time of the fleet: the engine's clock, unless that clock went back. The time of the fleet never goes back.
     pub now: Timestamp,
     pub engine_clock: Timestamp,
-    /// How far the engine's clock is ahead of the time of the fleet, because it has stepped and that is not accepted
-    /// yet: see `clock/steps.rs`.
+    /// How far the engine's clock is ahead of the time of the fleet, because the clock has stepped and the step is not
+    /// accepted yet: see `clock/steps.rs`.
     pub ahead: Option<Duration>,
     /// The instances with a valid lease, in order, the caller included.
     pub instances: Vec<String>,
-    /// The caller had no lease before, or it had ended: others may have taken its partitions meanwhile.
+    /// The caller had no lease before, or its lease had ended: other instances may have taken its partitions meanwhile.
     pub is_new: bool,
     /// When the first lease of another instance ends.
     pub first_end: Option<Timestamp>,
@@ -54,7 +54,8 @@ pub trait Roster: Layout {
     /// Announces the address of an instance for metrics, for the length of a lease; each renewal repeats it.
     async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()>;
 
-    /// The addresses of instances for metrics, in order; `None` for an instance that did not announce one lately.
+    /// The addresses of instances for metrics, in order; `None` for an instance that did not announce its address
+    /// lately.
     async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>>;
 
     /// Announces the counts of an instance's own units; they are valid for `ttl`.

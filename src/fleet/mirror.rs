@@ -31,9 +31,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, KindRules, Lifecycle, Snapshot, Unit};
 use crate::store::{by_partition, partition_of, table::Key};
 
-mod block_bounds;
 mod filter;
-mod id_match;
 mod key_batch;
 mod kind_counts;
 mod known;

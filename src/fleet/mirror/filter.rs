@@ -98,11 +98,6 @@ impl RowFilter {
         Some(RowFilter { kind, label, offline: filter.offline, archive })
     }
 
-    /// The index of the label by which units are selected, and the number of its value.
-    pub fn label(&self) -> Option<(usize, u16)> {
-        self.label
-    }
-
     /// Whether the unit in that slot is selected.
     pub fn matches(&self, table: &PartitionTable, slot: usize, row: &Row) -> bool {
         self.kind.is_none_or(|kind| kind == row.kind)

@@ -4,7 +4,6 @@
 //! unit has it. Values come from devices and may be without end: beyond [`MAX_VALUES`] of them a unit only has
 //! "another value".
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -76,14 +75,6 @@ impl LabelIndex {
     /// The number of the value of the unit in that slot; 0 if it has none.
     pub fn number_at(&self, slot: usize) -> u16 {
         self.numbers.get(slot).copied().unwrap_or_default()
-    }
-
-    /// The slots of a range whose units have the value with that number.
-    pub fn slots_with(&self, number: u16, slots: Range<usize>) -> impl Iterator<Item = usize> {
-        let first = slots.start;
-        let numbers = self.numbers.get(first..slots.end.min(self.numbers.len())).unwrap_or_default();
-        let has_it = move |(_, of_slot): &(usize, &u16)| **of_slot == number;
-        numbers.iter().enumerate().filter(has_it).map(move |(at, _)| first + at)
     }
 
     /// All numbers are less than this.

@@ -2,11 +2,10 @@
 //!
 //! # Why no index
 //! Sorted indexes would cost more than all lists together, because the last seen time of a unit changes with each of
-//! its heartbeats. A list looks at every block of rows, and leaves out blocks that have no unit for its page:
-//! [`super::block_bounds`]. Units with an open record come first in most lists; where they fill the page, other
-//! units are not looked at, and where they are few, only their rows are read.
+//! its heartbeats. A list reads every row once, which takes some milliseconds for a million, and requests for the same
+//! page of a large fleet share one read.
 //!
-//! Numbers are compared first: the name of a unit is read only if its rank may be on the page, or if ids are selected.
+//! Numbers are compared first: the name of a unit is read only if its rank may be on the page.
 //!
 //! A page ends with a key and the next one begins after it, so a unit that does not change is on exactly one page.
 
@@ -15,19 +14,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Mirror;
-use super::filter::{RowFilter, UnitFilter};
+use super::filter::UnitFilter;
+use super::view::Cursor;
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, Kind, State, UnitId};
-use crate::store::table::BLOCK;
 
 mod page;
 
 use page::Page;
-
-/// How much is read under one lock: the rows of a block cost their number, and a block that is left out costs a few. No
-/// heartbeat waits longer than some tens of microseconds.
-const MAX_AT_ONCE: usize = 1024;
-const LEFT_OUT: usize = 16;
 
 /// The order of a list. Units that are equal in it are in the order of kind and id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,18 +70,6 @@ impl ListOrder {
             ListOrder::OfflineSince => by(unit.offline_since, 1),
             ListOrder::NewestOffline => by(unit.offline_since, -1),
         }
-    }
-
-    /// The first part of the key of every unit that is online; `None`: they differ.
-    fn online_rank(self) -> Option<(u8, i64)> {
-        let online = Ranked { state: State::Online, last_seen: None, offline_since: None };
-        let differ = matches!(self, ListOrder::LastSeen | ListOrder::NewestSeen);
-        (!differ).then(|| self.rank(&online))
-    }
-
-    /// Whether units with an open record come before all others.
-    fn begins_with_offline(self) -> bool {
-        matches!(self, ListOrder::State | ListOrder::OfflineSince | ListOrder::NewestOffline)
     }
 }
 
@@ -141,57 +123,11 @@ impl Mirror {
     /// milliseconds.
     pub fn list(&self, query: &ListQuery, hearing: &Hearing, now: Timestamp) -> Vec<ListedUnit> {
         let only_offline = query.states == [State::Offline];
-        let is_among_offline = query.after.as_ref().is_none_or(|after| after.rank.0 == 0);
-        if only_offline || query.order.begins_with_offline() && is_among_offline {
-            let first = self.first(query, true, hearing, now);
-            if only_offline || first.len() == query.limit {
-                return first;
-            }
-        }
-        self.first(query, false, hearing, now)
-    }
-
-    /// The first units that the query selects, of all units or only of units that are offline.
-    fn first(&self, query: &ListQuery, offline: bool, hearing: &Hearing, now: Timestamp) -> Vec<ListedUnit> {
-        if !query.states.is_empty() && offline && !query.states.contains(&State::Offline) {
-            return Vec::new();
-        }
-        let filter = UnitFilter { offline, ..query.filter.clone() };
-        let mut page = Page::new(self, query, offline, hearing, now);
-        for partition in self.partitions().filter(|partition| filter.has_partition(*partition)) {
-            if !(offline && self.take_few_offline(partition, &filter, &mut page)) {
-                self.take_blocks(partition, &filter, &mut page);
-            }
-        }
+        let filter = UnitFilter { offline: only_offline || query.filter.offline, ..query.filter.clone() };
+        let mut page = Page::new(self, query, hearing, now);
+        let mut cursor = Cursor::new(filter);
+        while self.read_rows(&mut cursor, |rows| page.take(rows)) {}
         page.finish(self)
-    }
-
-    /// Where few units of a partition are offline, only their rows are read; `false`: they are many.
-    fn take_few_offline(&self, partition: u16, filter: &UnitFilter, page: &mut Page<'_>) -> bool {
-        let table = self.read(partition);
-        let Some(slots) = table.offline_slots() else { return false };
-        if let Some(filter) = RowFilter::new(filter, self, &table) {
-            page.begin(&table);
-            slots.for_each(|slot| page.take_row(&table, &filter, slot, &table.rows[slot]));
-        }
-        true
-    }
-
-    fn take_blocks(&self, partition: u16, filter: &UnitFilter, page: &mut Page<'_>) {
-        let mut block = 0;
-        loop {
-            let table = self.read(partition);
-            let Some(filter) = RowFilter::new(filter, self, &table) else { return };
-            page.begin(&table);
-            let mut cost = 0;
-            while cost < MAX_AT_ONCE {
-                if block * BLOCK >= table.rows.len() {
-                    return;
-                }
-                cost += if page.take_block(&table, &filter, block) { BLOCK } else { LEFT_OUT };
-                block += 1;
-            }
-        }
     }
 }
 

@@ -5,7 +5,6 @@ use std::ops::Range;
 use foldhash::fast::{FixedState, RandomState};
 use hashbrown::HashMap;
 
-use super::block_bounds::BlockBounds;
 use super::kind_counts::PartitionCounts;
 use super::known::KnownSince;
 use super::label_index::LabelIndex;
@@ -23,7 +22,6 @@ pub(super) struct PartitionTable {
     absences: HashMap<u32, Absence, FixedState>,
     /// The deadlines of open records, by slot.
     offline_since: HashMap<u32, Timestamp, FixedState>,
-    pub bounds: BlockBounds,
     /// One index for each label that units are counted by.
     pub labels: Vec<LabelIndex>,
     pub known_since: KnownSince,
@@ -198,18 +196,6 @@ impl PartitionTable {
         self.policies.get(row.policy)
     }
 
-    /// By policy, from when on a unit that is not absent has to be heard to be online at `now`. Empty where many units
-    /// have a policy of their own.
-    pub fn online_since(&self, now: Timestamp) -> Vec<Timestamp> {
-        const FEW: usize = 64;
-        self.policies.within_timeout(now, FEW)
-    }
-
-    /// Whether there are intervals in which the unit in that slot need not be heard.
-    pub fn is_absent(&self, slot: u32) -> bool {
-        !self.absences.is_empty() && self.absences.contains_key(&slot)
-    }
-
     pub fn absence(&self, slot: usize) -> Absence {
         if self.absences.is_empty() {
             return Absence::default();
@@ -225,19 +211,11 @@ impl PartitionTable {
         self.offline_since.get(&(slot as u32)).copied()
     }
 
-    /// The slots of units with an open record; `None` where they are so many that the lock would be held for long, or
-    /// that reading all rows is as quick.
-    pub fn offline_slots(&self) -> Option<impl Iterator<Item = usize>> {
-        const FEW: usize = 512;
-        let few = FEW.min(self.rows.len() / 16);
-        (self.offline_since.len() <= few).then(|| self.offline_since.keys().map(|slot| *slot as usize))
-    }
-
     /// The approximate memory of the table.
     pub fn bytes(&self) -> usize {
         let labels_bytes: usize = self.labels.iter().map(LabelIndex::bytes).sum();
         let offline_bytes = self.offline_since.capacity() * size_of::<(u32, Timestamp)>();
-        self.rows.bytes() + labels_bytes + offline_bytes + self.bounds.bytes() + self.known_since.bytes()
+        self.rows.bytes() + labels_bytes + offline_bytes + self.known_since.bytes()
     }
 
     /// Updates the row in that slot, or adds one.
@@ -245,9 +223,7 @@ impl PartitionTable {
         let policy = self.policies.acquire(update.policy);
         let slot = match slot {
             Some(slot) => {
-                let is_absent = self.is_absent(slot);
                 let row = &mut self.rows[slot as usize];
-                self.bounds.forget(slot, row.state, is_absent);
                 row.last_seen = update.newest(row);
                 row.mark = self.marks;
                 row.state = update.state;
@@ -269,8 +245,6 @@ impl PartitionTable {
         if let Some(second) = update.known_since {
             self.known_since.set(slot, second);
         }
-        let (row, is_absent) = (&self.rows[slot as usize], update.absence.is_some());
-        self.bounds.note(slot, row, update.offline_since, is_absent);
         set(&mut self.absences, slot, update.absence);
         set(&mut self.offline_since, slot, update.offline_since);
     }
@@ -287,7 +261,6 @@ impl PartitionTable {
             state: update.state,
         })?;
         self.unit_counts.add(key.kind);
-        self.bounds.added(&self.rows, slot);
         Some(slot)
     }
 
@@ -300,10 +273,7 @@ impl PartitionTable {
     }
 
     fn free(&mut self, slot: u32) {
-        let is_absent = self.is_absent(slot);
         let row = self.rows.remove(slot);
-        self.bounds.forget(slot, row.state, is_absent);
-        self.bounds.removed(slot);
         self.unit_counts.remove(row.kind);
         self.policies.release(row.policy);
         self.absences.remove(&slot);

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 
-use crate::clock::Timestamp;
 use crate::presence::Policy;
 
 /// Policies, by number.
@@ -39,13 +38,6 @@ impl Policies {
 
     pub fn get(&self, number: u32) -> Policy {
         self.kept[number as usize].0
-    }
-
-    /// By number, from when on a unit has to be heard to be within its timeout at `now`; none of more than `most`
-    /// policies.
-    pub fn within_timeout(&self, now: Timestamp, most: usize) -> Vec<Timestamp> {
-        let few = if self.kept.len() <= most { self.kept.as_slice() } else { &[] };
-        few.iter().map(|(policy, _)| now - policy.timeout).collect()
     }
 
     /// Notes that one unit less has that policy.

@@ -102,7 +102,6 @@ impl Mirror {
             for (counter, index) in count.counters.iter_mut().zip(&table.labels) {
                 counter.begin(rows.partition, index);
             }
-            let (online_since, has_absent) = (table.online_since(now), rows.has_absent());
             let mut run = Run::default();
             // Within the iterator a row costs a fraction of what it costs in a loop around it.
             rows.units().for_each(|(slot, row)| {
@@ -111,10 +110,7 @@ impl Mirror {
                     return;
                 }
                 let is_heard = row.state.is_heard();
-                let is_online = !has_absent
-                    && row.state.is_present()
-                    && online_since.get(row.policy as usize).is_some_and(|since| row.last_seen >= *since);
-                let state = if is_online { State::Online } else { evaluator.state(table, slot, row) };
+                let state = evaluator.state(table, slot, row);
                 if !run.has(row, state) {
                     count.add(&run);
                     run = Run::begin(row, state, &starts);

@@ -7,10 +7,10 @@ use crate::presence::{
     Policy, Registration, Silence, State, Verdict,
 };
 
-mod blocks;
 mod counting;
 mod listing;
 mod model;
+mod plain_sort;
 
 use model::Model;
 

@@ -6,14 +6,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::block_bounds::Bounds;
 use super::filter::{RowFilter, UnitFilter};
 use super::partition_table::PartitionTable;
 use super::row::{Absence, Row};
 use super::{Mirror, row::RowState};
 use crate::clock::Timestamp;
 use crate::presence::{self, Facts, Hearing, KindRules, Lifecycle, Override, Snapshot, State, Unit};
-use crate::store::table::{BLOCK, Key};
+use crate::store::table::Key;
 
 /// The rows of a chunk, which are read within some tens of microseconds.
 const CHUNK_ROWS: usize = 1024;
@@ -196,12 +195,6 @@ pub(super) struct LockedRows<'a> {
 impl LockedRows<'_> {
     pub fn units(&self) -> impl Iterator<Item = (usize, &Row)> {
         self.table.units_in(self.slots.clone())
-    }
-
-    /// Whether a unit may be absent.
-    pub fn has_absent(&self) -> bool {
-        let mut blocks = self.slots.start / BLOCK..self.slots.end.div_ceil(BLOCK);
-        blocks.any(|block| self.table.bounds.of(block).is_some_and(Bounds::has_absent))
     }
 
     /// The units that the filter of the cursor selects.

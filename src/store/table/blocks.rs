@@ -8,7 +8,7 @@
 use std::ops::{Index, IndexMut, Range};
 
 /// Entries of a block.
-pub const BLOCK: usize = 512;
+const BLOCK: usize = 512;
 
 /// A list that only grows.
 pub struct Blocks<T> {
@@ -44,11 +44,6 @@ impl<T> Blocks<T> {
 
     pub fn get_mut(&mut self, index: usize) -> Option<&mut T> {
         self.blocks.get_mut(index / BLOCK)?.get_mut(index % BLOCK)
-    }
-
-    /// The entries of a block: [`BLOCK`] of them, and fewer of the last one.
-    pub fn block(&self, number: usize) -> &[T] {
-        self.blocks.get(number).map_or(&[], Vec::as_slice)
     }
 
     /// The entries in a range, as far as the list goes.

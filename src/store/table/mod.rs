@@ -16,7 +16,7 @@ use hashbrown::HashTable;
 mod blocks;
 mod names;
 
-pub use blocks::{BLOCK, Blocks};
+pub use blocks::Blocks;
 use names::Names;
 
 /// A row of a table. It holds the name of its unit, which fits beside its other fields without padding.
@@ -97,11 +97,6 @@ impl<R> Table<R> {
         self.len() == 0
     }
 
-    /// The rows of a block, vacant ones among them.
-    pub fn block(&self, number: usize) -> &[R] {
-        self.rows.block(number)
-    }
-
     pub fn get_mut(&mut self, slot: usize) -> Option<&mut R> {
         self.rows.get_mut(slot)
     }
@@ -153,12 +148,6 @@ impl<R: Row> Table<R> {
     pub fn id(&self, row: &R) -> &str {
         let name = row.name();
         self.names.get(name.start, name.length)
-    }
-
-    /// The bytes of the id of a row, and those that lie behind it: ids of other rows, most often of the next ones, or
-    /// of units that were removed.
-    pub fn text_from(&self, row: &R) -> &[u8] {
-        self.names.from(row.name().start)
     }
 
     /// Adds a unit that is not in the table and answers its slot; `None` if the id is too long or the table is full.

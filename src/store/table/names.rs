@@ -35,13 +35,8 @@ impl Names {
 
     /// The bytes of that name. They are compared and hashed: a name as text is checked for where its characters begin.
     pub fn bytes_of(&self, start: u32, length: u8) -> &[u8] {
-        &self.from(start)[..usize::from(length)]
-    }
-
-    /// The bytes from there to the end of the text: the name that starts there, and names after it.
-    pub fn from(&self, start: u32) -> &[u8] {
         let (text, start) = (start as usize / TEXT, start as usize % TEXT);
-        &self.texts[text].as_bytes()[start..]
+        &self.texts[text].as_bytes()[start..start + usize::from(length)]
     }
 
     /// A name of that length is no longer used.

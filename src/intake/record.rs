@@ -179,7 +179,7 @@ fn acknowledge(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: Batch
     let of_broker = |ack: Ack| match ack {
         Ack::Broker(ack) => Some(ack),
         Ack::Device(receipt) => {
-            receipt.recorded();
+            receipt.acknowledge();
             None
         }
     };

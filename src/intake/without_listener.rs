@@ -42,7 +42,7 @@ impl Listener {
 }
 
 impl Receipt {
-    pub fn recorded(&self) {
+    pub fn acknowledge(&self) {
         match *self {}
     }
 }

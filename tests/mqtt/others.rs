@@ -30,7 +30,7 @@ fn beats(wire: &mut Wire, count: u8) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_the_engine_is_away_nothing_is_acknowledged_connections_stay_and_nothing_is_lost() {
+async fn while_the_engine_is_away_nothing_to_record_is_acknowledged_connections_stay_and_nothing_is_lost() {
     let redis = Redis::start();
     let engine = format!("url = \"{}\"", redis.url());
     let served = Served::start(&engine, "", "hearing.canary_period = \"100ms\"\n").await;
@@ -44,8 +44,13 @@ async fn while_the_engine_is_away_nothing_is_acknowledged_connections_stay_and_n
     }
     let is_down = async || served.page("/readyz").await.is_some_and(|page| page.contains("engine_down"));
     served.until("the engine is down", is_down).await;
+    // A message that is only for other clients waits for no engine, but for the acknowledgements of earlier messages.
+    device.send(&publish(0x32, "commands/siren", 61, None, b"on"));
     device.send(&[0xc0, 0]);
     assert_eq!(device.packet().unwrap(), [0xd0, 0], "nothing before it is acknowledged");
+    let (mut program, _) = Wire::connect_to(served.port, &four("program", true));
+    program.send(&publish(0x32, "commands/siren", 1, None, b"on"));
+    assert_eq!(program.packet().unwrap(), [0x40, 2, 0, 1]);
     let (mut other, answer) = Wire::connect_to(served.port, &four("other", true));
     assert_eq!(answer, [0x20, 2, 0, 0]);
     // A device that disconnects and returns holds no place meanwhile, and repeats its unacknowledged messages.
@@ -54,7 +59,7 @@ async fn while_the_engine_is_away_nothing_is_acknowledged_connections_stay_and_n
     let (mut other, _) = Wire::connect_to(served.port, &four("other", true));
     other.send(&publish(0x3a, "units/other/heartbeat", 1, None, b"{}"));
     redis.signal("-CONT");
-    for id in 2..=60 {
+    for id in 2..=61 {
         assert_eq!(device.packet().unwrap(), [0x40, 2, 0, id]);
     }
     assert_eq!(other.packet().unwrap(), [0x40, 2, 0, 1]);

@@ -194,6 +194,19 @@ async fn a_message_reaches_its_subscribers_as_it_was_sent_with_nothing_added() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_only_for_clients_is_acknowledged_before_its_sender_receives_it() {
+    let world = World::new(|_, _| {}).await;
+    let (mut both, _) = Wire::connect(&world, &five("both", true, &[]));
+    both.send(&subscribe(1, "chat/#", 1, true));
+    assert_eq!(both.packet().unwrap(), [0x90, 4, 0, 1, 0, 1]);
+    for (id, first, answer) in [(1, 0x32, 0x40), (2, 0x34, 0x50), (3, 0x32, 0x40)] {
+        both.send(&publish(first, "chat/a", id, Some(b""), b"1"));
+        assert_eq!(both.packet().unwrap(), [answer, 2, 0, id]);
+        assert_eq!(both.packet().unwrap(), publish(0x32, "chat/a", id, Some(b""), b"1"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_message_at_qos_2_is_taken_once_until_it_is_released() {
     let world = World::new(|_, _| {}).await;
     let heard = world.hear(&["-t", "units/#", "-q", "0"]).await;

@@ -3,8 +3,9 @@
 //!
 //! A message of a device goes straight into intake: the same reader, the same queue and the same recorder as for
 //! messages of a broker elsewhere. It is acknowledged when it is recorded, and a request about a timer when it is
-//! applied. So an acknowledged message is as safe as the engine keeps it, and the device repeats a message that was
-//! not acknowledged. Messages are also passed on to the clients that subscribed to them, byte by byte as they came.
+//! applied; a message of which nothing is recorded is acknowledged at once. So an acknowledged message is as safe as
+//! the engine keeps it, and the device repeats a message that was not acknowledged. Messages are also passed on to the
+//! clients that subscribed to them, byte by byte as they came.
 //!
 //! ```text
 //! accept ─▶ handshake ─▶ connection: read, receive ─▶ door ─▶ queue ─▶ record
@@ -13,8 +14,8 @@
 //! ```
 //!
 //! # While the engine is away
-//! Nothing is acknowledged. Connections stay open, and are read until as many of their messages wait as may
-//! (see `connection.rs`); the ticks stop with the queue, so that this time is blind.
+//! No message is acknowledged that is to be recorded. Connections stay open, and are read until as many of their
+//! messages wait as may (see `connection.rs`); the ticks stop with the queue, so that this time is blind.
 //!
 //! # What devices may do without a file of rules
 //! They may publish and subscribe to all topics except `rollcall/#`, which are Rollcall's, and

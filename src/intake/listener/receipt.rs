@@ -16,7 +16,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    pub fn recorded(&self) {
+    pub fn acknowledge(&self) {
         self.session.recorded(self.connection, self.kind, self.id, self.code);
     }
 }

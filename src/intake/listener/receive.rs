@@ -139,12 +139,20 @@ impl Connection {
             self.session.release(publish.id);
         }
         let receipt = is_awaited.then(|| {
-            self.session.queued();
-            let (session, id, code) =
-                (self.session.clone(), publish.id, if may { 0 } else { NOT_AUTHORIZED });
-            Receipt { session, connection: self.number, kind, id, code }
+            let code = if may { 0 } else { NOT_AUTHORIZED };
+            Receipt { session: self.session.clone(), connection: self.number, kind, id: publish.id, code }
         });
-        self.batch.extend(self.shared.door.queued(content, arrived, receipt));
+        match receipt {
+            // The recorder has nothing to do with this message. Acknowledgements keep the order of their messages
+            // [MQTT-4.6.0-2], so this one waits only for those of messages that are not recorded yet.
+            Some(receipt) if content == Content::Nothing && self.session.unrecorded() == 0 => {
+                receipt.acknowledge()
+            }
+            receipt => {
+                receipt.iter().for_each(|receipt| receipt.session.queued());
+                self.batch.extend(self.shared.door.queued(content, arrived, receipt));
+            }
+        }
         Ok(())
     }
 

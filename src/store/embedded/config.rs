@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The directory that holds the fleet; made where it is missing.
+    /// The directory that holds the fleet; created if it is missing.
     pub path: PathBuf,
     /// The number of partitions. `None`: the number that an existing fleet has; a new fleet gets a default.
     pub partitions: Option<u16>,

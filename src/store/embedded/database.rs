@@ -28,7 +28,7 @@ const READER_CACHE_KIB: i64 = 256;
 /// A checkpoint copies the log into the database after this many pages: many, because in a storm the same
 /// pages are written again and again, and all jobs wait during a checkpoint.
 const CHECKPOINT_PAGES: i64 = 64_000;
-/// … and after this many while little is written: then no job waits.
+/// While little is written, a checkpoint comes after this many pages: then no job waits.
 const CALM_CHECKPOINT_PAGES: i64 = 16_000;
 /// The log is truncated to this after a checkpoint.
 const LOG_BYTES: i64 = 64 * 1024 * 1024;
@@ -44,22 +44,22 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `data` | the newest value of each unit and metric; deleted with its unit |
 /// | `blind` | blind intervals |
 /// | `records` | offline records by id (JSON) |
-/// | `outbox` | events that joined no group yet (JSON), by partition; those of hearing have the number after the last |
+/// | `outbox` | events that joined no group yet (JSON), by partition; events of hearing have the number after the last partition |
 /// | `groups`, `members` | groups and their members: which wait for a notification, and which receivers were notified; a member's letter as in `groups.rs` |
 /// | `lasting` | members of groups that units share, or that are looked at again: receivers were notified of their silences, which last; `at`: when |
-/// | `reminders` | when groups with such members are looked at again, for a reminder or an escalation |
+/// | `reminders` | when groups with members in `lasting` are looked at again, for a reminder or an escalation |
 /// | `cells` | the cells of all tables (JSON): see `store/cells.rs` |
 /// | `entries` | the entries of all indexes |
 /// | `logs` | the entries of all logs (JSON) |
 /// | `notifications` | sealed notifications (JSON), and to how many receivers they are still to be delivered |
 /// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
-/// | `dead_letters`, `unnotified` | dead letters (JSON), and the silences in them or, with `-`, those that were over before their receiver came back |
+/// | `dead_letters`, `unnotified` | dead letters (JSON), and the silences in them or, with `-`, silences that were over before their receiver came back |
 /// | `down`, `fallback_done` | receivers with a fallback that take nothing, since when; the part of their lanes that the fallback got too |
 /// | `attempts` | the record of attempts to deliver: a line (JSON) for each attempt of one step; `total`: how many bytes were written up to it |
-/// | `timers` | timers by id, see `store/timer_text.rs`; `next_check`: when one that waits is looked at, its moment unless its type is not configured; `kept`: until when one that has ended is kept |
+/// | `timers` | timers by id, see `store/timer_text.rs`; `next_check`: when a waiting timer is looked at, its moment unless its type is not configured; `kept`: until when an ended timer is kept |
 /// | `timer_counts` | how many timers of each type wait |
 /// | `timer_attempts` | attempts to deliver timers at most once that have no outcome, and when they began |
-/// | `receivers` | receivers that are or were configured; `absent`: since when one is not |
+/// | `receivers` | receivers that are or were configured; `absent`: since when a receiver is not configured |
 /// | `unreadable` | quarantined rows (JSON), see `quarantine.rs` |
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -130,7 +130,7 @@ CREATE INDEX timer_attempts_oldest ON timer_attempts(at);
 pub(super) fn open(directory: &mut Directory, partitions: Option<u16>) -> Result<(Connection, u16)> {
     let path = directory.path().to_owned();
     let work = || -> DatabaseResult<(Connection, u16, String)> {
-        // Opening makes the file where it is missing.
+        // Opening creates a missing file.
         if !path.join(DATABASE).exists() {
             directory.check_new()?;
             directory.make_database()?;
@@ -170,7 +170,7 @@ pub(super) fn open_to_read(path: &Path) -> DatabaseResult<Connection> {
     Ok(connection)
 }
 
-/// Opens the database, which is no link; the directory may be one.
+/// Opens the database. The file may not be a link; the directory may be one.
 fn connect(path: &Path, flags: OpenFlags) -> DatabaseResult<Connection> {
     let directory = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;
@@ -188,7 +188,7 @@ pub(super) fn read_through<T>(
     Ok(read)
 }
 
-/// While little is written, the next write copies the log into the database.
+/// Lets the next write copy the log into the database, while little is written.
 pub(super) fn checkpoint_soon(connection: &Connection) {
     // A failure shows again with the next write.
     let _ = connection.pragma_update(None, "wal_autocheckpoint", CALM_CHECKPOINT_PAGES);
@@ -236,7 +236,7 @@ pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
 
 /// The sum of the steps of the clock that were accepted: see `clock/steps.rs`.
 pub(super) fn stepped(connection: &Connection) -> Duration {
-    // Anything else than a number counts as none.
+    // A value that is not a number counts as 0.
     let ms = meta::<i64>(connection, "stepped").ok().and_then(|ms| u64::try_from(ms).ok());
     Duration::from_millis(ms.unwrap_or(0))
 }

@@ -117,15 +117,15 @@ fn check(config: &Config) -> Result<Condition> {
     })
 }
 
-/// Whether the directory can be written.
+/// Checks that the directory can be written.
 fn check_rights(path: &Path) -> Result<()> {
     let may = rustix::fs::access(path, Access::WRITE_OK | Access::EXEC_OK);
     may.map_err(|error| explain_file(&error.into(), "written", path))
 }
 
-/// Whether the directory, which is missing, can be created: another one is created beside it, and removed.
+/// Checks that the missing directory can be created: another directory is created beside it, and removed.
 ///
-/// The rights do not tell: file systems such as `/proc` take no directory of anyone.
+/// The rights do not show this: file systems such as `/proc` accept no directory from any user.
 fn check_creation(path: &Path) -> Result<()> {
     let here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let Some(there) = path.ancestors().map(here).find(|path| path.exists()) else { return Ok(()) };

@@ -1,10 +1,11 @@
-//! The state of hearing in memory, and the ledger of blind intervals. No I/O; the rules are those of
+//! The state of hearing in memory, and the ledger of blind intervals. No I/O; the rules are in
 //! [`crate::presence::HearingState`].
 //!
 //! Memory is ahead of the disk: the state is written with the heartbeats whose hearing it proves, so it may be some
 //! seconds old after a crash. Heartbeats since then were acknowledged and are lost, so the time up to the first canary
-//! of the next run is blind, however short. The stored proof of a member may be older than its last one, and the member
-//! would be released too early: it is released later, by the time in which the process could not record proofs.
+//! of the next run is blind, however short. The stored proof of a member may be older than its last proof, and the
+//! member would be released too early: so it is released later, by the time in which the process could not record
+//! proofs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub(super) struct InMemoryHearing {
     /// The ends of blind intervals in which heartbeats may have been given to another client.
     taken: Vec<Timestamp>,
     pub filters: FilterProofs,
-    /// Members of an earlier run without a proof in this one: their stored proof may be older than their last one.
+    /// Members of an earlier run without a proof in this run: their stored proof may be older than their last proof.
     resumed: Vec<ShareMember>,
     /// The directory was removed, and heartbeats from now on are lost: operators are notified.
     pub is_removed: bool,
@@ -54,7 +55,7 @@ pub(super) struct PendingInterval {
 }
 
 impl InMemoryHearing {
-    /// The state of another engine, or a presumed one. The ledger is written apart.
+    /// The state of another engine, or a presumed state. The ledger is written apart.
     pub fn restore(hearing: &Hearing) -> InMemoryHearing {
         let state = HearingState { heard: hearing.heard, ..HearingState::default() };
         let (taken, filters) = (hearing.ledger.taken().to_vec(), (*hearing.filters).clone());
@@ -72,8 +73,8 @@ impl InMemoryHearing {
         self.ledger = self.ledger_of(intervals);
     }
 
-    /// Every message that was sent to this subscription up to `sent` has arrived. `clock` is the time by which
-    /// sessions end.
+    /// Notes that every message that was sent to this subscription up to `sent` has arrived. `clock` is the time by
+    /// which sessions end.
     pub fn advance(
         &mut self,
         subscription: &Subscription,
@@ -96,7 +97,7 @@ impl InMemoryHearing {
         Advance::Heard(Some(blind.interval))
     }
 
-    /// Up to when a session has heard; `None` if the broker keeps it no more.
+    /// Up to when a session has heard; `None` if the broker does not keep it any more.
     pub fn heard_by(&self, client_id: &str, clock: Timestamp) -> Option<Timestamp> {
         self.sessions.get(client_id).filter(|(_, until)| *until > clock).map(|(heard, _)| *heard)
     }
@@ -125,7 +126,7 @@ impl InMemoryHearing {
         self.unwritten.clone()
     }
 
-    /// The `count` oldest blind intervals are on disk now.
+    /// Notes that the `count` oldest blind intervals are on disk now.
     pub fn written(&mut self, count: usize) {
         self.unwritten.drain(..count.min(self.unwritten.len()));
     }

@@ -1,4 +1,4 @@
-//! Lists quarantined rows, restores those that this version can read, and deletes others. A service may be using the
+//! Lists quarantined rows, restores rows that this version can read, and deletes others. A service may be using the
 //! fleet: each row is one short transaction.
 
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! The roster: one process has the fleet to itself, so leases are kept in memory and end with it. The
-//! time is that of the machine, and follows its clock by the rule of `clock/steps.rs`.
+//! The roster: one process has the fleet to itself, so leases are kept in memory and end with it. The time of the fleet
+//! is the time of the machine, and follows its clock by the rule of `clock/steps.rs`.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};

@@ -68,7 +68,7 @@ struct Limit {
     current: Mutex<usize>,
 }
 
-/// A request is under way until this is dropped.
+/// A request is under way until its permit is dropped.
 pub struct Permit {
     _permit: OwnedSemaphorePermit,
     _change: Option<PendingChange>,

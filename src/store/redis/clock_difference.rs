@@ -1,7 +1,8 @@
 //! How far the clocks of servers are apart, for an operator.
 //!
-//! With several servers, all of them are compared with the one that keeps `{hearing}`, by whose clock the fleet goes:
-//! `clock_jump.rs` says which harm another clock does. Replicas are compared too, because they may be promoted.
+//! With several servers, all clocks are compared with the clock of the server that keeps `{hearing}`, which is the
+//! clock of the fleet: `clock_jump.rs` says which harm another clock does. Replicas are compared too, because they may
+//! be promoted.
 
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ impl ClockOffset {
         }
     }
 
-    /// The text of the warning, if this clock differs from that of this machine.
+    /// The text of the warning, if this clock differs from the clock of this machine.
     pub fn off(self) -> Option<String> {
         let differs = self.differs(ClockOffset { least: 0, most: 0 })?;
         Some(format!(
@@ -48,7 +49,7 @@ impl ClockOffset {
     }
 }
 
-/// The warning about servers whose clocks differ from that of the server at the address in `by`.
+/// The warning about servers whose clocks differ from the clock `by`, which comes with the address of its server.
 pub(super) fn servers_off(by: (&str, ClockOffset), servers: &[(&str, ClockOffset)]) -> Option<Warning> {
     let of = |(address, clock): &(&str, ClockOffset)| {
         Some(format!("that of {address} is {} it", clock.differs(by.1)?))

@@ -14,18 +14,20 @@
 //!
 //! A renewal answers the server's clock, and a monotonic clock measures the time since then. Every later answer with
 //! the server's clock is compared with the renewal that was the last when its request was sent, so that an answer from
-//! before a jump was handled is not taken for one from after it. Where the first such answer is that of a renewal, the
-//! renewal is repeated, and the repetition handles the jump. An instance that has not renewed yet detects no jump;
-//! another instance that has renewed does. Where the clock goes back, keys expire later, which harms no unit.
+//! before a jump was handled does not count as an answer from after it. If the first answer that shows the jump is the
+//! answer to a renewal, the renewal is repeated, and the repetition handles the jump. An instance that has not renewed
+//! yet detects no jump; another instance that has renewed does. Where the clock goes back, keys expire later, which
+//! harms no unit.
 //!
 //! # Other servers of a cluster
 //! A server whose clock is off does no harm as long as the clock goes evenly: it adds the rest of a key's life to its own
 //! time. But a replica gets the end of each key by the clock of its primary. So a replica whose clock is ahead removes
 //! keys too early as soon as it is promoted, and so does a server whose clock is set forward. Each deadline check reads
-//! the clock behind its units: by as much as it is ahead of the time of the fleet, an absent key may have held a later
-//! heartbeat. Its unit is marked offline so much later, at most a timeout. No memory is needed for that; a clock that was
-//! behind and is set right has removed keys too early, and nothing shows it. Examinations name servers whose clocks
-//! differ, replicas included: see `clock_difference.rs`. Keys that live too long do no harm.
+//! the server's clock after its units. If that clock is ahead of the time of the fleet, an absent key may have held a
+//! heartbeat that is later by as much, so the unit is marked offline later by as much, at most by a timeout. No memory
+//! is needed for that. If a clock was behind and is set right, keys were removed too early, and nothing shows it.
+//! Examinations name servers whose clocks differ, replicas included: see `clock_difference.rs`. Keys that live too long
+//! do no harm.
 
 use std::time::{Duration, Instant};
 
@@ -34,7 +36,7 @@ use crate::clock::Timestamp;
 /// A shorter jump does not matter: the unit of a key that expires this early is almost due.
 pub(super) const SHORTEST: Duration = Duration::from_millis(250);
 
-/// When a renewal was sent, and the server's clock in its answer; `None` before the first.
+/// When a renewal was sent, and the server's clock in its answer; `None` before the first renewal.
 pub(super) type LastRenewal = Option<(Instant, Timestamp)>;
 
 /// The expected time of the server's clock.
@@ -48,13 +50,13 @@ pub(super) struct ServerClock {
 }
 
 impl ServerClock {
-    /// To be noted before a request that answers the clock is sent.
+    /// The last renewal. A caller reads it before it sends a request whose answer has the server's clock.
     pub fn last_renewal(&self) -> LastRenewal {
         self.renewed
     }
 
-    /// The clock is `server` in an answer that arrived by `now`. Answers whether it jumped since the renewal that was
-    /// the last when the request was sent.
+    /// Reads the server's clock from an answer that arrived by `now`. Answers whether the clock jumped since `last`,
+    /// the last renewal when the request was sent, or an earlier jump is not handled yet.
     pub fn read(&mut self, last: LastRenewal, now: Instant, server: Timestamp) -> bool {
         let Some((sent, clock)) = last else { return self.jumped.is_some() };
         // An answer that was on the network for long shows an earlier time.
@@ -71,7 +73,7 @@ impl ServerClock {
         self.jumped
     }
 
-    /// A renewal that was sent at `sent` is done, and answered `server` and the time of the fleet.
+    /// Notes the answer to a renewal that was sent at `sent`: the server's clock and the time of the fleet.
     pub fn renewed(&mut self, sent: Instant, server: Timestamp, fleet: Timestamp) {
         *self = ServerClock { renewed: Some((sent, server)), fleet: Some(fleet), jumped: None };
     }

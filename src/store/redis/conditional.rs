@@ -37,7 +37,7 @@ pub(super) enum Expect {
     SameOrLater,
 }
 
-/// Hashes that were read, the expectations of them, and the writes.
+/// The hashes that were read, the values that they must still have, and the writes.
 pub(super) struct ConditionalWrite<'a> {
     read: &'a [(String, Option<Fields>)],
     keys: NumberedKeys,
@@ -155,7 +155,8 @@ impl RedisEngine {
         self.write_under(None, name, keys, behind, decide).await
     }
 
-    /// The same by the servers of a view only, if there is one: see [`Topology::run_under`].
+    /// Works as [`RedisEngine::write_if_unchanged`], by the servers of a view only, if there is a view: see
+    /// [`Topology::run_under`].
     ///
     /// [`Topology::run_under`]: super::topology::Topology::run_under
     pub(super) async fn write_under<T, U: FromRedisValue>(

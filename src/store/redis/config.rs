@@ -15,12 +15,12 @@ pub struct Config {
     pub url: String,
     /// The password, if the address has none.
     pub password: Option<String>,
-    /// The certificates, if the address is one with TLS.
+    /// The certificates, for an address with TLS.
     pub tls: Pem,
-    /// The login at sentinels, which is not that at the servers.
+    /// The login at sentinels, which is not the login at the servers.
     pub sentinel_username: Option<String>,
     pub sentinel_password: Option<String>,
-    /// The begin of every key.
+    /// The first part of the name of every key.
     pub prefix: String,
     /// The number of partitions. `None`: the number that an existing fleet has; a new fleet gets a default.
     pub partitions: Option<u16>,
@@ -64,7 +64,8 @@ impl Config {
 
 /// The number of partitions of a new fleet, unless the configuration says another.
 const PARTITIONS: u16 = 16;
-/// The same in a cluster: a whole share for each of 2, 3, 4, 6, 8, 12, 16, 24 or 48 primaries.
+/// The number of partitions of a new fleet in a cluster: a whole share for each of 2, 3, 4, 6, 8, 12, 16, 24 or 48
+/// primaries.
 const CLUSTER_PARTITIONS: u16 = 48;
 
 /// The address without user and password.

@@ -70,7 +70,7 @@ impl DataStore for RedisEngine {
         let text = |(name, text)| Some((String::from_utf8(name).ok()?, String::from_utf8(text).ok()?));
         let mut values: Vec<(String, String)> = pages.into_iter().flatten().filter_map(text).collect();
         for (_, text) in &mut values {
-            // The text after the moment. A text of another program has none, and is left out.
+            // Keep the text after the moment. A text that another program wrote has no moment, and is left out.
             let value = text.find(' ').map_or(text.len(), |at| at + 1);
             text.drain(..value);
         }
@@ -94,7 +94,7 @@ impl DataStore for RedisEngine {
 }
 
 impl RedisEngine {
-    /// Removes the values of a unit, unless it is known. It is looked at again if it changes meanwhile.
+    /// Removes the values of a unit, unless the unit is known. If the unit changes meanwhile, it is read again.
     async fn forget_values_of(&self, unit: &Unit, metrics: &[String]) -> Result<()> {
         let (partition, page) = self.keys.page_id(unit);
         let (page_of_facts, name) = (self.keys.facts_page(partition, page), unit.to_string());

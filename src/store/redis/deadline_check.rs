@@ -46,7 +46,7 @@ use crate::store::{CheckGuard, DeadlineCheck, EngineError, MAX_STEP, Result, enc
 /// How many units one check has, or a few more: the server writes that many in about half a millisecond.
 const STEP: usize = 100;
 
-/// The same on a server far away, where larger checks mean fewer round trips.
+/// How many units one check has on a server far away, where larger checks mean fewer round trips.
 const FAR_STEP: usize = 1000;
 
 /// The watched connection of a check.
@@ -82,7 +82,7 @@ pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
 
 /// Reads the units of one check and watches them.
 ///
-/// In one piece: one round trip, whose answers are read in the order of its commands.
+/// This function stays in one piece: it is one round trip, whose answers are read in the order of its commands.
 pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
     let Some(first) = units.first() else {
         return Err(EngineError::Damaged("a check of no unit".to_owned()));
@@ -115,7 +115,7 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         engine.topology.is_same_server(engine.keys.slot(partition), engine.keys.slot_of_hearing());
     let mut hearing = redis::pipe();
     if !is_same_server {
-        // Behind the units, and by the same server: see `clock_jump.rs`.
+        // Read after the units, on the same server: see `clock_jump.rs`.
         pipe.cmd("TIME");
     }
     engine.add_hearing_reads(if is_same_server { &mut pipe } else { &mut hearing });
@@ -129,7 +129,7 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     };
     let read: Result<(Option<Dedicated>, Vec<Value>, Instant)> = read.await;
     let (connection, mut answers, arrived) = read?;
-    // Behind the watermark: a canary that has raised it wrote before from when on heartbeats are lost.
+    // Read after the watermark: a canary first writes since when heartbeats are lost, and then raises the watermark.
     let apart = engine.topology.send::<Vec<Value>>("deadline_check", &hearing).await?;
     let damaged = |error| EngineError::Damaged(format!("check: {error}"));
     let clock = if is_same_server { None } else { answers.pop() };
@@ -175,9 +175,9 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     Ok(DeadlineCheck { units: read.snapshots, hearing, watermark, ahead, guard: Box::new(watch) })
 }
 
-/// Adds commands that fail if a key that is written later is of a wrong type, because a transaction is not undone
-/// when one of its commands fails; one that counts the existing expiry keys, and one that
-/// counts the keys that were evicted before the units were read: see `eviction.rs`.
+/// Adds a command that counts the existing expiry keys; commands that fail if a key that is written later is of a wrong
+/// type, because a transaction is not undone when one of its commands fails; and `INFO`, which counts the keys that
+/// were evicted before the units were read: see `eviction.rs`.
 fn add_guards(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut Pipeline) {
     let keys: Vec<String> = units.iter().map(|unit| engine.keys.alive(unit)).collect();
     pipe.exists(keys);
@@ -188,7 +188,7 @@ fn add_guards(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut P
     pipe.cmd("INFO").arg("stats");
 }
 
-/// The number of these commands.
+/// The number of commands that [`add_guards`] adds.
 const GUARDS: usize = 8;
 
 fn again(why: &str) -> EngineError {
@@ -237,7 +237,7 @@ struct Opening {
 }
 
 impl Opening {
-    /// `None` unless the change opens the record of a unit without a key and takes it out of the index.
+    /// `None` unless the change opens the record of a unit without a key and takes the unit out of the index.
     fn of(page: u32, index: usize, (seen, change): &(Snapshot, Change)) -> Option<Opening> {
         let record = change.record.as_ref().filter(|record| record.back_at.is_none())?;
         if change.index != IndexChange::Take || is_marked(seen, change) {
@@ -269,7 +269,8 @@ fn openings(keys: &Keys, partition: u16, records: &[Opening], has_archive: bool)
         records.iter().map(|record| (record.detected_at, &record.unit)).collect();
     write.zadd_multiple(keys.in_partition(partition, "offline"), &offline).ignore();
     if has_archive {
-        // A closed record that is opened again, because its unit was allowed more for a while, is closed no longer.
+        // A closed record is opened again if its unit was allowed a longer silence for a while: it is no closed record
+        // any more.
         let ids: Vec<&String> = records.iter().map(|record| &record.id).collect();
         write.hdel(keys.in_partition(partition, "archive"), &ids).ignore();
         write.zrem(keys.in_partition(partition, "past"), &ids).ignore();

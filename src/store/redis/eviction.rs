@@ -9,9 +9,9 @@
 //! request, so no check decides by keys whose eviction it does not know. Every renewal of a lease reads it too, and stores
 //! the moment for other instances and later ones. The policy of a server is no part of this: it may change at any time.
 //!
-//! # Why any other count is an eviction
-//! The count begins at zero when a server starts. One that is smaller than before may hide evictions, and so may a
-//! server with such a count that is no longer there.
+//! # Why any change of the count is an eviction
+//! The count begins at zero when a server starts. A smaller count than before may hide evictions, and so may a server
+//! that had evicted keys and is no longer there.
 //!
 //! # Why the start refuses such servers
 //! `volatile-…` removes expiry keys, and detection is late as long as the server is full; `allkeys-…` removes units, and
@@ -50,12 +50,12 @@ struct Known {
     counts: BTreeMap<String, u64>,
     /// Up to when keys may have been evicted.
     until: Option<Timestamp>,
-    /// The same, as it is stored.
+    /// Up to when keys may have been evicted, as it is stored.
     stored: Option<Timestamp>,
 }
 
 impl Known {
-    /// A server has this count now.
+    /// Notes the count of a server.
     fn read(&mut self, server: &str, count: u64, now: Timestamp) {
         let before = self.counts.get(server).copied();
         if before.unwrap_or(0) != count {
@@ -66,7 +66,7 @@ impl Known {
         }
     }
 
-    /// Other servers are not primaries any more.
+    /// Forgets servers that are not primaries any more. If they had evicted keys, they may have evicted more until now.
     fn keep(&mut self, servers: &[Arc<Server>], now: Timestamp) {
         let is_there = |address: &str| servers.iter().any(|server| server.address() == address);
         if self.counts.iter().any(|(address, count)| *count > 0 && !is_there(address)) {
@@ -91,7 +91,7 @@ impl Evictions {
     }
 }
 
-/// The number of evicted keys in an answer to `INFO stats`; a server that does not say it counts none.
+/// The number of evicted keys in an answer to `INFO stats`; 0 if the answer does not have it.
 fn count_in(answer: &Value) -> u64 {
     let text: String = redis::from_redis_value(answer.clone()).unwrap_or_default();
     let count = text.lines().find_map(|line| line.strip_prefix("evicted_keys:"));
@@ -104,7 +104,7 @@ impl RedisEngine {
         let before = self.evictions.lock().until;
         self.evictions.lock().read(server.address(), count_in(answer), now);
         if self.evictions.lock().until != before {
-            // `/readyz` shows it.
+            // The examination shows evictions on `/readyz`.
             self.topology.request_examination();
         }
     }
@@ -129,7 +129,7 @@ impl RedisEngine {
         self.evictions.lock().keep(&servers, now);
     }
 
-    /// Stores up to when keys may have been evicted, if that is later than what is stored.
+    /// Stores up to when keys may have been evicted, if that is later than the stored moment.
     pub(super) async fn store_evictions(&self) -> Result<()> {
         let (until, stored) = {
             let known = self.evictions.lock();

@@ -22,13 +22,13 @@ use crate::telemetry::EngineWarning;
 /// The oldest server that knows every command of Rollcall.
 const OLDEST: (u32, u32) = (6, 2);
 
-/// A replica that does not say its time for longer is left out.
+/// How long a replica may take to answer with its time; a later answer is left out.
 const FARTHEST_REPLICA: Duration = Duration::from_secs(1);
 
-/// A server of several that does not answer for a shorter time is not a warning: a failover replaces it meanwhile.
+/// How long one of several servers may not answer before that is a warning: a failover replaces it meanwhile.
 const FAILOVER: Duration = Duration::from_secs(10);
 
-/// How many steps one examination goes on with the scan of the keys that were there before the start: 200 000 keys.
+/// How many steps of the scan of the keys from before the start one examination takes: 200 000 keys.
 const STEPS_OF_FIRST_SCAN: usize = 800;
 
 /// For how long `/readyz` shows that a part of the fleet was lost.
@@ -61,7 +61,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     }
     let missing = missing(others.into_iter().filter(|(address, _)| lasting.contains(address)), are_down);
     if are_down {
-        // The examination fails, and this may say why no replica takes the place of the primary.
+        // The examination fails, and this warning may say why no replica takes the place of the primary.
         let text = missing.as_ref().map(|missing| missing.text.as_str());
         engine.telemetry.engine_warning(EngineWarning::ServerMissing, text);
     }
@@ -98,7 +98,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     Ok(warnings)
 }
 
-/// The condition of every primary, and of the other servers those that do not do their work, with the reason.
+/// The condition of every primary, and the other servers that do not do their work, with the reason.
 async fn read_all(
     topology: &Topology,
     at: (Timestamp, Instant),
@@ -109,7 +109,8 @@ async fn read_all(
     let (states, observed) = tokio::join!(read_servers(topology, at), topology.observers());
     let others = observed.into_iter().filter_map(|(address, state)| Some((address, state.err()?)));
     let states = states?;
-    // Calls over the connections that there are may go on anyway. If none is left, their errors say the same.
+    // Calls over existing connections may go on anyway. If no primary answers, the errors of the primaries say the
+    // same.
     let has_any = states.iter().any(|(_, state)| state.is_ok());
     let unknown = topology
         .learn_failure()
@@ -124,9 +125,10 @@ fn is_partial(states: &[(Arc<Server>, Result<ServerState>)]) -> bool {
     (1..states.len()).contains(&away)
 }
 
-/// The warning about servers that only a failover needs. `are_down`: no primary answers, and they are needed now.
+/// The warning about servers that only a failover needs. `are_down`: no primary answers, and these servers are needed
+/// now.
 fn missing(others: impl Iterator<Item = (String, String)>, are_down: bool) -> Option<Warning> {
-    // All sentinels say the same of a quorum.
+    // All sentinels report a missing quorum in the same words.
     let reasons: BTreeSet<String> = others.map(|(_, why)| why).collect();
     let text = || {
         let reasons = reasons.iter().cloned().collect::<Vec<_>>().join("; ");
@@ -145,7 +147,7 @@ fn missing(others: impl Iterator<Item = (String, String)>, are_down: bool) -> Op
 pub(super) struct Unreachable(Mutex<BTreeMap<String, Instant>>);
 
 impl Unreachable {
-    /// These servers do not answer now. Answers those of them that a failover does not explain.
+    /// Notes the servers that do not answer now. Answers the servers whose silence a failover does not explain.
     fn note(&self, addresses: impl Iterator<Item = String>) -> BTreeSet<String> {
         let mut all = self.0.lock().expect("nothing panics under this lock");
         let now = Instant::now();
@@ -189,8 +191,7 @@ async fn quarantine_wrong_types(engine: &RedisEngine, now: Timestamp) -> Result<
     Ok(())
 }
 
-/// Quarantines unreadable values, and examines the matters of all servers together: the rights, and which fleet is
-/// there.
+/// Quarantines unreadable values, and examines what concerns all servers together: the rights, and the id of the fleet.
 async fn examine_fleet(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
     quarantine_wrong_types(engine, now).await?;
     quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
@@ -204,7 +205,7 @@ async fn examine_fleet(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warni
         meta::replace(&engine.topology, &engine.scripts, &engine.keys, &engine.key).await?;
     }
     let emptied_at = engine.known_fleet().emptied_at.map(Timestamp::from_millis);
-    // The next canary writes when it was.
+    // The next canary writes when the fleet was lost.
     let lost_at = emptied_at.or(is_another.then_some(now));
     if let Some(at) = lost_at.filter(|at| now.since(*at) < LOSS_SHOWN) {
         let text = format!(
@@ -247,7 +248,7 @@ pub(super) fn replica_warnings(topology: &Topology, state: &ServerState) -> Vec<
     replicas::warnings(&replicas::replicas(&state.info), known, least)
 }
 
-/// The warning about the clock of a single server, or about the clocks of several and of their replicas.
+/// The warning about the clock of a single server, or about the clocks of several servers and of their replicas.
 async fn clock_warning(
     topology: &Topology,
     states: &[(Arc<Server>, Result<ServerState>)],
@@ -280,7 +281,8 @@ async fn clock_warning(
     servers_off(*by, &clocks)
 }
 
-/// The warnings of all servers: one of a name, which says which servers have it, unless there is only one server.
+/// The warnings of all servers, one for each name. Its text says which servers have it, unless there is only one
+/// server.
 fn merged(of_servers: Vec<(Arc<Server>, Vec<Warning>)>) -> Vec<Warning> {
     let is_only = of_servers.len() == 1;
     let mut all: Vec<Warning> = Vec::new();
@@ -322,8 +324,8 @@ async fn read_fleet(topology: &Topology, keys: &Keys) -> Result<Option<String>> 
     Ok(fleet)
 }
 
-/// The condition of every primary. `now` is the time at `began`: a while ago, and the clocks are compared as of the
-/// answer.
+/// The condition of every primary. `now` is the time at `began`, which may be a while ago: the clocks are compared at
+/// the moment of the answer.
 pub(super) async fn read_servers(
     topology: &Topology,
     (now, began): (Timestamp, Instant),

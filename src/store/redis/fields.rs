@@ -25,17 +25,17 @@ impl<'a> Fields<'a> {
         Fields { topology, name, key, step, cursor: Some(0), waits: false }
     }
 
-    /// Each step waits for the end of a storm: see [`Topology::browse`].
+    /// Lets each step wait for the end of a storm: see [`Topology::browse`].
     pub fn in_background(self) -> Fields<'a> {
         Fields { waits: true, ..self }
     }
 
-    /// Goes on where another scan ended; `None`: from the begin.
+    /// Goes on where another scan ended; `None`: from the beginning.
     pub fn from(self, cursor: Option<u64>) -> Fields<'a> {
         Fields { cursor: cursor.or(Some(0)), ..self }
     }
 
-    /// Where the next step begins; `None` after the last.
+    /// Where the next step begins; `None` after the last step.
     pub fn cursor(&self) -> Option<u64> {
         self.cursor
     }

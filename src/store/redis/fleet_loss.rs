@@ -29,16 +29,16 @@ pub(super) struct KnownFleet {
     pub heard: Option<Timestamp>,
     /// The furthest `heard` that was stored since the last blind interval that this instance ended.
     pub furthest: Option<Timestamp>,
-    /// When it, or partitions of it, were lost last (ms).
+    /// When the fleet, or partitions of it, were lost last (ms).
     pub emptied_at: Option<i64>,
-    /// Every partition has had its watermark.
+    /// Whether every partition has had its watermark.
     pub has_watermarks: bool,
 }
 
 impl KnownFleet {
-    /// The state at the start of an instance. Writes the id beside `heard` for a fleet without it: a new one, or one of
-    /// which the server of `heard` lost its data while no instance ran. Then the oldest watermark of the other servers
-    /// says up to when Rollcall has heard, and partitions without a watermark are lost.
+    /// The state at the start of an instance. Writes the id beside `heard` if it is missing there: the fleet is new, or
+    /// the server of `heard` lost its data while no instance ran. Then the oldest watermark of the other servers says
+    /// up to when Rollcall has heard, and partitions without a watermark are lost.
     pub async fn begin(topology: &Topology, Fleet { id, key, keys }: &Fleet) -> Result<KnownFleet> {
         let mut exists = pipe();
         exists.hexists(keys.heard(), "fleet");
@@ -56,7 +56,7 @@ impl KnownFleet {
                  that \
                  the other servers have"
             );
-            // Another instance may have written them meanwhile.
+            // Another instance may have written these fields meanwhile.
             pipe.hset_nx(keys.heard(), "at", oldest.as_millis()).ignore();
             pipe.hset_nx(keys.heard(), watermarks::HAS_WATERMARKS, 1).ignore();
         }
@@ -70,14 +70,14 @@ impl KnownFleet {
         Ok(KnownFleet { id: fleet, heard, furthest: heard, emptied_at, has_watermarks: false })
     }
 
-    /// The server has stored `heard`, and a blind interval up to there if it ended one.
+    /// Notes that the server has stored `heard`, and a blind interval up to there if `ended_blindness`.
     pub fn has_stored(&mut self, heard: Timestamp, ended_blindness: bool) {
         self.furthest = if ended_blindness { Some(heard) } else { self.furthest.max(Some(heard)) };
     }
 }
 
 impl DataLoss {
-    /// Its interval in the ledger. Operators are notified of the blindness too, if it was long.
+    /// The interval of the loss in the ledger. Operators are notified of the blindness too, if it was long.
     pub(super) fn blindness(&self, tell_after: Duration) -> BlindInterval {
         let is_notified = self.interval.length() > tell_after;
         BlindInterval { interval: self.interval, is_taken: false, is_notified }
@@ -120,7 +120,7 @@ impl RedisEngine {
     }
 
     /// Decides from stored values whether the fleet was lost, and adds the writes. A loss is reported once for each
-    /// new fleet, also if instances knew different fleets before: some may have missed one in between.
+    /// new fleet, also if instances knew different fleets before: some may have missed a fleet in between.
     fn loss_by(
         &self,
         heard: &Fields,

@@ -4,13 +4,13 @@
 //! `conditional.rs`. `ledger.rs` reads the ledger of blind intervals; `fleet_loss.rs` detects the loss of the fleet.
 //!
 //! # Why a canary is recorded by the servers of one view
-//! A server that is replaced may take heartbeats with it that it has answered. Whether one was replaced is decided by
-//! the servers that are known, and the new primary, if it recorded that decision, would count its lost heartbeats as
-//! heard. So where servers change during the call, it is decided again.
+//! If a server is replaced, heartbeats that it has acknowledged may be lost. Whether a server was replaced is decided
+//! by the servers that are known; if a new primary that was not known recorded that decision, its lost heartbeats would
+//! count as heard. So if servers change during the call, the call decides again.
 //!
 //! # Why a smaller `heard` is blind time
-//! A server that starts again without its last writes has lost heartbeats as well. It has an earlier `heard` then than
-//! the one that this instance knows to have been stored.
+//! A server that starts again without its last writes has lost heartbeats as well. Its `heard` is then earlier than the
+//! `heard` that this instance knows to have been stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use crate::store::{Advance, DataLoss, EngineError, HearingStore, Result};
 
 /// Partitions whose loss was written, until each partition has its watermark again.
 const EMPTIED: &[u8] = b"emptied";
-/// When the fleet or partitions were lost last: earlier reads of them are outdated, also those of other instances.
+/// When the fleet or partitions were lost last: earlier reads of them are outdated, also the reads of other instances.
 pub(super) const EMPTIED_AT: &[u8] = b"emptied_at";
 /// For how long a canary is decided again because the servers change.
 const MAX_WAIT: Duration = Duration::from_secs(2);
@@ -131,7 +131,7 @@ impl RedisEngine {
         }
     }
 
-    /// The same by the servers of a view. The loss of the fleet is detected first.
+    /// Advances hearing by the servers of a view. The loss of the fleet is detected first.
     async fn advance_under<U: FromRedisValue>(
         &self,
         view: &Arc<View>,
@@ -175,14 +175,14 @@ impl RedisEngine {
         let decide = |read: &[&Fields], is_contended: bool, write: &mut ConditionalWrite<'_>| {
             let [heard, members, floors, sessions @ ..] = read else { unreachable!("as many as keys") };
             let fields = HearingFields { heard, members, floors, sessions: sessions.first().copied() };
-            // Another instance may have noticed it.
+            // Another instance may have noticed a loss.
             self.known_fleet().emptied_at = heard.get(EMPTIED_AT).and_then(|ms| milliseconds(ms));
             self.advance_by(fields, (&watermarks, is_replaced), canary, is_contended, write)
         };
         let emptied_before = self.known_fleet().emptied_at;
         let (advanced, others) = self.write_under(Some(view), "advance", &keys, behind, decide).await?;
         if self.known_fleet().emptied_at != emptied_before {
-            // It shows on `/readyz` what was lost.
+            // The examination shows the loss on `/readyz`.
             self.topology.request_examination();
         }
         if let Advanced::Heard { heard: Some(heard), blind } = &advanced {
@@ -208,7 +208,7 @@ impl RedisEngine {
         let known = self.known_fleet().clone();
         let mut state = stored.state();
         let stored_at = state.heard;
-        // A stored state that is lost takes the heartbeats since then with it, and so may a server that was replaced.
+        // If the stored state is lost, so are the heartbeats since then; if a server was replaced, some of them may be.
         state.heard = stored_at.or(known.heard);
         let is_lost = stored_at.map_or(known.heard.is_some(), |stored| Some(stored) < known.furthest);
         state.is_lost |= is_replaced || is_lost;

@@ -30,7 +30,7 @@ impl HearingFields<'_> {
         }
     }
 
-    /// Adds the expectations of the change from this to `after`, and its writes, without `heard`. Proofs that other
+    /// Adds the writes of the change from this state to `after`, and its conditions, without `heard`. Proofs that other
     /// instances write at the same time do not void the change: they only add to it.
     pub fn write(
         &self,

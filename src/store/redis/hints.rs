@@ -1,9 +1,9 @@
 //! Expiry notifications as hints. They may be late, lost or about other keys; a hint leads to a check of the unit.
 //!
-//! A server notifies only of its own keys, so each server has a connection that subscribes. One that is cut is
-//! replaced: that is noticed at once, or by a question every few seconds if the server is silent. Notifications may
-//! have been lost then, and before a new subscription, which is a hint too. The same connections get the notifications
-//! of instances that start or stop, which a cluster passes on to every server.
+//! A server notifies only of its own keys, so each server has a connection that subscribes. A connection that is cut is
+//! replaced: the cut is noticed at once, or by a question every few seconds if the server is silent. Notifications may
+//! have been lost then, and before a new subscription, so both are hints too. The same connections get the
+//! notifications of instances that start or stop, which a cluster passes on to every server.
 //!
 //! While very many units of a server are due, its connection unsubscribes: for each instance, the notifications of all
 //! units would cost the server as much as the records of a tenth of them.
@@ -23,7 +23,7 @@ use super::keys::Keys;
 use super::topology::{Server, classify, may_pass};
 use crate::store::{EngineError, Hint, Result};
 
-/// The time between two attempts to listen to a server among others.
+/// The time between two attempts to listen to one of several servers.
 const RETRY: Duration = Duration::from_millis(500);
 /// How often a silent server is asked whether it is there.
 const ASKED_EVERY: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     loop {
         changes.mark_unchanged();
         let servers = engine.topology.servers().await?;
-        // A new connection begins with `Hint::Doubt`, so no hint is lost when the earlier ones end here.
+        // A new connection begins with `Hint::Doubt`, so no hint is lost when the earlier connections end here.
         let mut listening: FuturesUnordered<_> =
             servers.iter().map(|server| keep_listening(engine, server, &hints)).collect();
         tokio::select! {
@@ -47,8 +47,8 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     }
 }
 
-/// Listens to one server. One that may be replaced is tried again and again, as others go on; a failure that ends with
-/// a failover is no matter for an operator.
+/// Listens to one server. A server that may be replaced is tried again and again, while the other servers go on; a
+/// failure that ends with a failover is no warning.
 async fn keep_listening(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<Hint>) -> Result<()> {
     let mut was_refused = false;
     loop {

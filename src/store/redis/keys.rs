@@ -1,13 +1,13 @@
 //! Every key that Rollcall has in Redis. Other programs may read the keys; only Rollcall writes them.
 //!
-//! The partition is a hash tag at the begin of each name, so that all keys of one unit, and all keys of one group,
-//! are in one slot of a cluster: no script crosses slots. A fleet that was created in a cluster has `{pN.s}` where
-//! the table has `{pN}`, see `tags.rs`; `tags` in `rollcall:meta` says so.
+//! The partition is a hash tag at the beginning of each name, so that all keys of one unit, and all keys of one group,
+//! are in one slot of a cluster: no script crosses slots. A fleet that was created in a cluster has `{pN.s}` where the
+//! table has `{pN}`, see `tags.rs`; `tags` in `rollcall:meta` says so.
 //!
 //! | key | type | content |
 //! |---|---|---|
-//! | `rollcall:meta` | hash | `fleet` id, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id |
-//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `partitions`, `tags`, `key`: a copy of `meta`, see `meta.rs`; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when the fleet or partitions were lost last (ms); `has_watermarks`: `1` since every partition has had its watermark; `evicted`: up to when keys may have been evicted (ms) |
+//! | `rollcall:meta` | hash | `fleet` id, `layout`: the number of the layout, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id |
+//! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `layout`, `partitions`, `tags`, `key`: a copy of `meta`, see `meta.rs`; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when the fleet or partitions were lost last (ms); `has_watermarks`: `1` since every partition has had its watermark; `evicted`: up to when keys may have been evicted (ms) |
 //! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that has left may have lost heartbeats (ms) |
 //! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection proves that (ms, ms, number) |
@@ -18,12 +18,12 @@
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that have joined no group yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel for instances that start or stop |
 //! | `rollcall:{hearing}:address:<instance>` | string | the address of an instance for metrics; PX = its lease |
-//! | `rollcall:{hearing}:counts:<instance>` | string | the number of its own units of each kind, and their shortest timeout, JSON; PX = 8 s |
+//! | `rollcall:{hearing}:counts:<instance>` | string | the number of an instance's own units of each kind, and their shortest timeout, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
 //! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched` |
 //! | `rollcall:{hearing}:log:<log>` | stream | `audit`: the last changes that operators made (JSON) |
 //! | `rollcall:{hearing}:down` | hash | receivers with a fallback that take nothing → since when (ms) |
-//! | `rollcall:{hearing}:clock` | hash | `server`: its clock, `fleet`: the time of the fleet, at the last renewal; `jump`: its clock when a jump forward was handled (ms); `ahead`, `since`, `stepped`: steps of its clock, see `renew.lua` |
+//! | `rollcall:{hearing}:clock` | hash | `server`: the server's clock, `fleet`: the time of the fleet, at the last renewal; `jump`: the server's clock when a jump forward was handled (ms); `ahead`, `since`, `stepped`: steps of the server's clock, see `renew.lua` |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), see `watermarks.rs` |
 //! | `rollcall:{pN}:replicated` | string | `1`: a write for which Rollcall waits until replicas have it, see `replication.rs` |
@@ -43,14 +43,14 @@
 //! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → its stage and the receivers that were notified of it, see `join.lua`; and the incident of a group, see `store/incidents.rs` |
 //! | `rollcall:{pN}:sealed` | hash | group → when it was last sealed (ms) |
 //! | `rollcall:{pN}:labels` | hash | group with waiting members → its labels (JSON) |
-//! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when their waits began (ms); those that are final come before zero, see `sealing.lua` |
+//! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when their waits began (ms); members that are final come before zero, see `sealing.lua` |
 //! | `rollcall:{pN}:lasting:<group>` | zset | members of a group that units share, or that is looked at again: receivers were notified of their silences, which last; by when (ms) |
 //! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON) |
 //! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `flap_checks`: the units of `flaps`, by when they are looked at (ms) |
-//! | `rollcall:{pN}:reminders` | zset | groups with such members, by when they are looked at again (ms), for a reminder or an escalation |
+//! | `rollcall:{pN}:reminders` | zset | groups with members in `lasting`, by when they are looked at again (ms), for a reminder or an escalation |
 //! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |
 //! | `rollcall:{pN}:notifications` | hash | id → notification (JSON; that of a timer in its short form, see `store/timer_text.rs`) |
-//! | `rollcall:{pN}:owed` | hash | id → number of receivers that have not got it yet, if more than one |
+//! | `rollcall:{pN}:owed` | hash | id → number of receivers that have not got the notification yet, if more than one |
 //! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms); a list of groups, separated by line breaks, that were handed out together, by when those that have not ended get entries of their own |
 //! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all in order, and the first notification if this is its only copy, see `lease.lua` |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
@@ -58,10 +58,10 @@
 //! | `rollcall:{pN}:fallback_done:<receiver>` | hash | group → the last of its notifications that its fallback got too, while the receiver takes nothing |
 //! | `rollcall:{pN}:attempts` | zset | the record of attempts to deliver, by when they were written (ms): how many bytes were written before, and a line (JSON) for each attempt of one step, see `attempts.lua` |
 //! | `rollcall:{pN}:timer:<page>` | hash | timers of a page that wait: id → type, moment and data, see `store/timer_text.rs` |
-//! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → the same, and its receipts |
-//! | `rollcall:{pN}:timers` | zset | timers that wait, by their moment (ms); those whose type is not configured, by when an instance looks at them again |
+//! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → type, moment and data, and the receipts of the timer |
+//! | `rollcall:{pN}:timers` | zset | timers that wait, by their moment (ms); timers whose type is not configured, by when an instance looks at them again |
 //! | `rollcall:{pN}:timers_ended` | zset | timers that fired or were cancelled, by their moment (ms) |
-//! | `rollcall:{pN}:timers_kept` | zset | the same, by until when they are kept (ms) |
+//! | `rollcall:{pN}:timers_kept` | zset | timers that fired or were cancelled, by until when they are kept (ms) |
 //! | `rollcall:{pN}:timer_counts` | hash | type → how many timers of it wait |
 //! | `rollcall:{pN}:timer_attempts` | zset | attempts to deliver timers at most once that have no outcome, by when they began (ms), see `begin_only_attempts.lua` |
 //! | `rollcall:{pN}:unnotified:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`, see `absence.rs`; `-` → `-` if some of them may be in notifications that wait |
@@ -69,8 +69,8 @@
 //!
 //! # Why facts lie on pages
 //! A hash of its own for each unit costs over 100 bytes before it holds anything; a field of a large
-//! hash costs 60 more than in a small one, which Redis stores as one packed string. With 1024 pages
-//! a partition, pages stay small up to about two million units and grow gracefully beyond.
+//! hash costs 60 more than in a small hash, which Redis stores as one packed string. With 1024 pages a partition, pages
+//! stay small up to about two million units and grow gracefully beyond.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -99,9 +99,10 @@ pub struct Keys {
     prefix: String,
     partitions: u16,
     tags: HashTags,
-    /// The begin of the keys of each partition, with the tag: `rollcall:{p0}:`; after these, of the keys of the fleet.
+    /// The first part of the keys of each partition, with the tag: `rollcall:{p0}:`; the last entry is for the keys of
+    /// the fleet.
     begins: Arc<[String]>,
-    /// The slots of the same keys.
+    /// The slot of each entry of `begins`.
     slots: Arc<[u16]>,
 }
 
@@ -119,7 +120,8 @@ impl Keys {
         self.tags
     }
 
-    /// The begin of all keys of a partition. Here and below, the number after the last partition stands for the fleet.
+    /// The first part of all keys of a partition. Here and below, the number after the last partition stands for the
+    /// fleet.
     pub fn begin(&self, partition: u16) -> &str {
         &self.begins[usize::from(partition.min(self.partitions))]
     }
@@ -239,18 +241,18 @@ impl Keys {
         (0..=self.partitions).map(|partition| self.in_partition(partition, "unreadable")).collect()
     }
 
-    /// A pattern that the names of all keys of the fleet match except `meta`, and none of another fleet, whose prefix
-    /// may begin with this one.
+    /// A pattern that matches the names of all keys of the fleet except `meta`, and no key of another fleet, whose
+    /// prefix may begin with this prefix.
     pub fn tagged_pattern(&self) -> String {
         self.escaped_prefix() + ":{*"
     }
 
-    /// A pattern that the names of keys with one instance for each owner in a partition match, and some others.
+    /// A pattern that matches the keys of this name of every owner in every partition, and some other keys.
     pub fn owned_pattern(&self, name: &str) -> String {
         self.escaped_prefix() + &format!(":{{p*}}:{name}:*")
     }
 
-    /// A pattern that the names of all keys of the fleet match.
+    /// A pattern that matches the names of all keys of the fleet.
     pub fn pattern(&self) -> String {
         self.escaped_prefix() + ":*"
     }
@@ -266,7 +268,7 @@ impl Keys {
         pattern
     }
 
-    /// The rule of a key of this fleet; `None` for other keys, and for quarantined ones.
+    /// The rule of a key of this fleet; `None` for other keys, and for quarantined keys.
     pub fn sort(&self, key: &str) -> Option<&'static KeyRule> {
         let rest = key.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (tag, rest) = rest.strip_prefix('{')?.split_once("}:")?;
@@ -306,7 +308,7 @@ impl Keys {
         self.within(self.partition(unit), format_args!("{ALIVE}{unit}"))
     }
 
-    /// The begin of the expiry keys of a partition; the name of the unit follows.
+    /// Writes the first part of the expiry keys of a partition into `key`; the name of the unit follows.
     pub fn begin_alive(&self, partition: u16, key: &mut String) {
         key.clear();
         key.extend([self.begin(partition), ALIVE]);
@@ -345,7 +347,7 @@ impl Keys {
         self.within(partition, format_args!("data:{metric}:{page}"))
     }
 
-    /// A key with one instance in each partition, such as `deadlines` or `groups`: those of [`KEY_RULES`] without an
+    /// A key with one instance in each partition, such as `deadlines` or `groups`: the keys of [`KEY_RULES`] without an
     /// owner.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         [self.begin(partition), name].concat()

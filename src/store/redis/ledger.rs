@@ -15,7 +15,7 @@ use crate::presence::{FilterProofs, Hearing, Interval, Kind, Ledger};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Stored;
 
-/// Added to the score of an interval in which another client may have been given heartbeats.
+/// Added to the score of an interval in which the broker may have given heartbeats to another client.
 pub(super) const TAKEN: f64 = 0.5;
 
 /// Up to when Rollcall has heard (ms), the versions of the ledger and of the ledgers of kinds, the id of the fleet,
@@ -37,7 +37,8 @@ impl RedisEngine {
         pipe.hmget(self.keys.heard(), VERSIONS).hgetall(self.keys.filters()).cmd("TIME");
     }
 
-    /// The hearing from the answers to [`RedisEngine::add_hearing_reads`], which were sent after `last`.
+    /// The hearing from the answers to [`RedisEngine::add_hearing_reads`], which were requested after the renewal
+    /// `last`.
     pub(super) async fn hearing_of(&self, stored: StoredHearing, last: LastRenewal) -> Result<Hearing> {
         let ((heard, version, of_kinds, fleet, evicted), filters, (seconds, micros)) = stored;
         let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
@@ -58,14 +59,15 @@ impl RedisEngine {
             fleet_known.furthest = fleet_known.furthest.max(known.1.heard);
         }
         drop(fleet_known);
-        // Expiry keys, and their heartbeats, have expired too early: see `clock_jump.rs`.
+        // After a jump, expiry keys and their heartbeats have expired too early: see `clock_jump.rs`.
         let heard = known.1.heard.filter(|_| !jumped);
         let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
         let evicted = self.evictions.until(evicted.as_deref());
         Ok(Hearing { heard, evicted, filters, ..known.1.clone() })
     }
 
-    /// A stored number of hearing. Anything else counts as absent: Rollcall is blind until the next canary writes it.
+    /// A stored number of hearing. A text that is not a number counts as absent: Rollcall is blind until the next
+    /// canary writes it.
     fn hearing_number(&self, field: &str, text: Option<&[u8]>) -> Option<i64> {
         let location = format!("{} {field}", self.keys.heard());
         let number = milliseconds(text?);

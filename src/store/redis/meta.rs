@@ -2,9 +2,9 @@
 //! other keys are named, so it is read before them.
 //!
 //! # Why hearing has a copy
-//! In a cluster the server of this key may lose its data while others have theirs. A new fleet would be created beside
-//! what is left of the old one: no instance would watch its units, and running instances would continue with the old
-//! fleet.
+//! In a cluster the server of this key may lose its data while the other servers keep theirs. A new fleet would be
+//! created beside what is left of the old one: no instance would watch its units, and running instances would continue
+//! with the old fleet.
 
 use redis::pipe;
 
@@ -19,15 +19,15 @@ use crate::store::migration::{LAYOUT, check_layout, incomplete};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
-/// How many keys one step looks at for those of another fleet, and the most steps: a server may have millions of keys of
-/// other programs.
+/// How many keys one step of the search for keys of another fleet reads, and the most steps: a server may have millions
+/// of keys of other programs.
 const SCANNED_AT_ONCE: usize = 1000;
 const MAX_SCANS: usize = 1000;
 
 /// A fleet that exists.
 pub struct Fleet {
     pub id: String,
-    /// The key that signs canaries: the id, unless the fleet replaces a lost one.
+    /// The key that signs canaries: the id, unless the fleet replaces a lost fleet.
     pub key: String,
     pub keys: Keys,
 }
@@ -62,8 +62,8 @@ async fn exists(topology: &Topology, keys: &Keys) -> Result<bool> {
     Ok(exists)
 }
 
-/// Refuses to create a fleet beside keys of another one, whose properties and their copy are gone: their servers lost
-/// their data.
+/// Refuses to create a fleet beside keys of another fleet whose properties and their copy are gone: the servers of
+/// these lost their data.
 async fn refuse_remains(topology: &Topology, keys: &Keys) -> Result<()> {
     if !topology.has_parts() {
         return Ok(());
@@ -91,8 +91,8 @@ async fn refuse_remains(topology: &Topology, keys: &Keys) -> Result<()> {
     )))
 }
 
-/// Creates a fleet with the same keys after a loss, unless another instance has. The running instances go on with
-/// their `key`.
+/// Creates a fleet with the same keys after a loss, unless another instance has created it. The running instances go on
+/// with their `key`.
 pub async fn replace(topology: &Topology, scripts: &Scripts, keys: &Keys, key: &str) -> Result<()> {
     check_whole(topology, keys).await?;
     let found = create(topology, scripts, keys, (&new_id(), key)).await?.keys;
@@ -110,12 +110,12 @@ pub async fn replace(topology: &Topology, scripts: &Scripts, keys: &Keys, key: &
     )))
 }
 
-/// The id of a fleet that begins.
+/// A random id for a new fleet.
 pub(super) fn new_id() -> String {
     format!("{:016x}", rand::random::<u64>())
 }
 
-/// The fields of hearing that are the copy.
+/// The copy of the properties, as fields of `heard`.
 pub(super) fn copy(keys: &Keys, key: &str) -> [(&'static str, String); 4] {
     [
         ("layout", LAYOUT.to_string()),
@@ -125,7 +125,7 @@ pub(super) fn copy(keys: &Keys, key: &str) -> [(&'static str, String); 4] {
     ]
 }
 
-/// The fleet by the copy that hearing has, for a `rollcall:meta` that is gone.
+/// The fleet according to the copy in `heard`, for the case that `rollcall:meta` is gone; `None` without a copy.
 async fn read_copy(topology: &Topology, new: &Keys) -> Result<Option<Fleet>> {
     let mut read = pipe();
     read.hmget(new.heard(), &["fleet", "partitions", "tags", "key", "layout"]);
@@ -146,7 +146,7 @@ async fn create(
     let meta = new.meta();
     let mut steps = Steps::default();
     steps.begin().expect_field(&meta, b"fleet", None).write("HSET", &meta, &[b"fleet", id.as_bytes()]);
-    // In the step that creates the fleet: one without the field has plain tags for ever.
+    // Written in the step that creates the fleet: a fleet without the field has plain tags for ever.
     let tags = if new.tags() == HashTags::Plain { String::new() } else { new.tags().to_string() };
     let fields = [("layout", LAYOUT.to_string()), ("tags", tags), ("key", key.to_owned())];
     for (name, text) in fields.iter().filter(|(_, text)| !text.is_empty()) {
@@ -165,7 +165,7 @@ async fn create(
     Ok(Fleet { key: key.unwrap_or_else(|| id.clone()), id, keys })
 }
 
-/// The keys of the fleet as it is stored; those of a new fleet if there is none. Changes nothing.
+/// The keys of the stored fleet; the keys of a new fleet if none is stored. Changes nothing.
 pub async fn read_keys(topology: &Topology, config: &Config) -> Result<Keys> {
     let new = new_keys(config);
     let mut read = pipe();

@@ -1,7 +1,7 @@
 //! Open records of units whose facts are lost. The index of offline units has the time of detection; the id of the
 //! record is in `group_of`, or in the outbox.
 //!
-//! The roll asks for them only when a unit becomes known again while the index lists it as offline. The hash
+//! The roll asks for these records only when a unit becomes known again while the index lists it as offline. The hash
 //! `group_of` of the partition is then scanned once for all such units, in small steps.
 
 use std::collections::HashMap;

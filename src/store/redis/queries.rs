@@ -14,13 +14,13 @@ use crate::store::json::from_json;
 use crate::store::{History, Layout, Queries, Result};
 use crate::telemetry::Stored;
 
-/// The most notes of a partition that one call answers; the rest are for the next.
+/// The most notes of a partition that one call answers; the next call answers the rest.
 const MAX_NOTED: u32 = 64;
 
-/// The most ids of closed records that are read for the history of a unit: those of its partition, newest first.
+/// The most ids of closed records that are read for the history of a unit: the ids of its partition, newest first.
 const MAX_LOOKED_AT: usize = 10_000;
 
-/// Entries that are read beyond those of a page, in place of records that are closed meanwhile.
+/// How many entries are read beyond a page, in place of records that are closed meanwhile.
 const SPARE: usize = 16;
 
 /// The most open records that are read in one step.
@@ -137,7 +137,7 @@ impl Queries for RedisEngine {
         Ok(whole.map(|((unit, stored), alive)| snapshot(unit, alive.as_deref(), Some(stored)).0).collect())
     }
 
-    /// One look at all pages takes less than half a millisecond of a server.
+    /// A look at all pages takes less than half a millisecond of a server.
     async fn occupied(&self, partition: u16, length: u32) -> Result<Vec<Range<u32>>> {
         let steps = self.steps(length);
         let mut pipe = pipe();
@@ -179,7 +179,7 @@ impl Queries for RedisEngine {
             for member in members {
                 match page(&member) {
                     Some(page) => pages.push((*partition, page)),
-                    // Another program wrote it.
+                    // Another program wrote this member.
                     None => drop(others.srem(self.keys.in_partition(*partition, "noted"), member).ignore()),
                 }
             }
@@ -215,9 +215,9 @@ struct Index {
     partition: u16,
     name: &'static str,
     entries: Vec<Indexed>,
-    /// All entries after that moment were read.
+    /// All entries after this moment were read.
     lowest: Timestamp,
-    /// Whether there may be more.
+    /// Whether more entries may have to be read.
     is_open: bool,
 }
 
@@ -251,7 +251,8 @@ struct Indexed {
 }
 
 impl Indexed {
-    /// The begin of its id. An index of open records has names of units, which are followed by a moment.
+    /// The known first part of the id of its record. An index of open records has only the names of units, and in the
+    /// id a moment follows.
     fn begin_of_id(&self) -> String {
         if self.index == "offline" { format!("{}:", self.name) } else { self.name.clone() }
     }
@@ -277,7 +278,7 @@ fn on_page(entries: Vec<Indexed>, before: Option<&(Timestamp, RecordId)>, limit:
 }
 
 impl RedisEngine {
-    /// Forgets records of a partition that were closed before `before`. One that is opened again meanwhile stays.
+    /// Forgets records of a partition that were closed before `before`. A record that is opened again meanwhile stays.
     async fn forget_records_of(&self, partition: u16, before: Timestamp) -> Result<usize> {
         let [past, archive, closed] =
             ["past", "archive", "closed"].map(|name| self.keys.in_partition(partition, name));
@@ -319,11 +320,11 @@ impl RedisEngine {
         Ok(values)
     }
 
-    /// The newest entries of these indexes of all partitions: `limit` and one more of those before `end`, with all
-    /// others of the last millisecond, because an index does not order the records of one millisecond as a list does.
+    /// The newest entries of these indexes of all partitions: `limit` and one more before `end`, with all other entries
+    /// of the last millisecond, because an index does not order the records of one millisecond as a list does.
     ///
-    /// Each index is read as far as it has entries among them: most have about as many as the others. It is read on
-    /// from the last moment, not by a number of entries, because others come and go meanwhile.
+    /// Each index is read as far as it has such entries: most indexes have about the same number. The next read goes on
+    /// from the last moment, not by a number of entries, because entries come and go meanwhile.
     async fn newest(&self, indexes: &[&'static str], end: Timestamp, limit: usize) -> Result<Vec<Indexed>> {
         let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
         let mut all: Vec<Index> = of_all.map(|(partition, name)| Index::new(partition, name, end)).collect();
@@ -353,7 +354,7 @@ impl RedisEngine {
         }
     }
 
-    /// The records of these entries, without those that were opened or closed since.
+    /// The records of these entries, without records that were opened or closed since.
     async fn indexed(&self, entries: Vec<Indexed>) -> Result<Vec<OfflineRecord>> {
         let (offline, past): (Vec<Indexed>, Vec<Indexed>) =
             entries.into_iter().partition(|entry| entry.index == "offline");
@@ -385,10 +386,9 @@ impl RedisEngine {
         Ok(records)
     }
 
-    /// The open records of those units that have one. Their expiry keys are not read: there is none while a unit is
-    /// offline.
+    /// The open records of the units that have one. Expiry keys are not read: a unit has none while it is offline.
     async fn open_records_of(&self, units: Vec<Unit>) -> Result<Vec<OfflineRecord>> {
-        // In steps: the server answers others in between.
+        // In steps, so that the server answers other requests in between.
         let steps = units.chunks(FACTS_STEP).map(|step| {
             let mut pipe = pipe();
             for unit in step {

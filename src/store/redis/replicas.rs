@@ -8,7 +8,7 @@ use redis::InfoDict;
 use crate::store::Warning;
 use crate::telemetry::EngineWarning;
 
-/// A replica reports once a second what it has.
+/// A replica whose last report is older does not keep up; replicas report once a second.
 const LATEST: Duration = Duration::from_secs(5);
 
 /// A replica that is connected to its primary.
@@ -17,9 +17,9 @@ pub(super) struct Replica {
     address: String,
     /// `online`, or a step of the first copy.
     state: String,
-    /// The time since it reported last.
+    /// The time since the last report of the replica.
     lag: Duration,
-    /// How many bytes of the stream of writes it does not have.
+    /// How many bytes of the stream of writes the replica does not have.
     behind: u64,
 }
 
@@ -77,7 +77,7 @@ pub(super) fn warnings(replicas: &[Replica], known: usize, least: Option<&str>) 
         );
         warn(EngineWarning::ReplicaLags, text);
     }
-    // With one replica, the one that is promoted has none: it would refuse every write.
+    // With only one replica, the promoted replica has none itself: it would refuse every write.
     if replicas.len() > 1 && least == Some("0") {
         let text = "a primary that is cut off from its replicas accepts writes, which are lost when it comes back; set \
              min-replicas-to-write 1 and min-replicas-max-lag 3 on all servers";

@@ -14,20 +14,20 @@
 //! default of Redis, loses about a second at a power cut, with or without replicas.
 //!
 //! # What Rollcall needs
-//! A **heartbeat** may be lost: the time since the last one that the new primary has is blind, see `watermarks.rs`. A
-//! **transition** may be lost as long as no receiver knows of it: the silence is found again, and has the same id. So
-//! Rollcall waits twice, for the servers of the units before transitions join their groups, and for the servers of the
-//! groups before a notification is handed to its receiver. If the replicas do not answer in time, it goes on: a
-//! notification that may be repeated under the same id is better than none. A warning and a counter say so. In a cluster
-//! a transition leaves the outbox when the server of its group has answered this wait; if that server dies before, it
-//! joins again.
+//! A **heartbeat** may be lost: the time since the last heartbeat that the new primary has is blind, see
+//! `watermarks.rs`. A **transition** may be lost as long as no receiver knows of it: the silence is found again, and
+//! has the same id. So Rollcall waits twice, for the servers of the units before transitions join their groups, and
+//! for the servers of the groups before a notification is handed to its receiver. If the replicas do not answer in
+//! time, it goes on: a notification that may be repeated under the same id is better than none. A warning and a
+//! counter say so. In a cluster a transition leaves the outbox when the server of its group has answered this wait;
+//! if that server dies before, the transition joins again.
 //!
 //! | lost with the primary | what follows |
 //! |---|---|
 //! | heartbeats | blind time |
 //! | a transition that no receiver knows | it is found again: the same record id |
 //! | a delivery that was recorded | it is delivered again: the same notification id |
-//! | the record of a silence that receivers acknowledged, because the replicas were late | a unit that stays silent is found again and notified again, with the same record id and perhaps another notification id; of one that is heard first, receivers have an open alert |
+//! | the record of a silence that receivers acknowledged, because the replicas were late | a unit that stays silent is found again and notified again, with the same record id and perhaps another notification id; if the unit is heard first, receivers have an open alert |
 //! | in a cluster, the group of such a silence, whose record is on another server | its return is not notified: receivers have an open alert |
 //! | in a cluster, a transition that joined such a group before it was sealed | it is not notified, unless a replica had it |
 //!
@@ -36,7 +36,8 @@
 //!
 //! # Why a write of its own
 //! `WAIT` waits for the writes of its own connection, and blocks that connection. A small write on a dedicated
-//! connection comes after all that the server has written before. Calls that come while one waits share the next one.
+//! connection comes after all that the server has written before. Calls that come while a `WAIT` is under way share the
+//! next `WAIT`.
 //!
 //! # Why the wait ends here, too
 //! A server that hangs ends no `WAIT`, and notifications would wait for seconds, until the call fails. So a wait takes
@@ -54,15 +55,15 @@ use super::{Config, RedisEngine};
 use crate::store::{Delivery, Warning};
 use crate::telemetry::EngineWarning;
 
-/// The time in which the answer to a `WAIT` that the server has ended arrives.
+/// How long the answer to a `WAIT` may be on its way after the server has ended the wait.
 const ANSWER_DELAY: Duration = Duration::from_millis(100);
-/// To connect with TLS, and to wait.
+/// The round trips of a connection with TLS and of a `WAIT`.
 const ROUND_TRIPS: u32 = 5;
 
 /// How many replicas have to have a transition, and how long they may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
-    /// `None`: one, of a server that has replicas.
+    /// `None`: 1 with Sentinel and Cluster where the server has replicas, else 0.
     replicas: Option<u8>,
     timeout: Duration,
 }
@@ -84,11 +85,11 @@ impl Wait {
 /// How a wait for replicas ended, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Waited {
-    /// They have everything, or need not have it.
+    /// The replicas have everything, or need not have it.
     TheyHaveIt,
-    /// Not in time.
+    /// The replicas did not have everything in time.
     TheyAreLate,
-    /// Their primary could not be asked: what it wrote last may be lost with it.
+    /// The primary could not be asked: its last writes may be lost with it.
     PrimaryIsAway,
 }
 

@@ -61,7 +61,7 @@ pub const COMMANDS: &[&str] = &[
 /// The commands that are tried outside of a transaction, in this order; none of them changes anything.
 pub const OF_A_CONNECTION: &[&str] = &["WATCH K", "UNWATCH", "MULTI", "EXEC"];
 
-/// The same for Sentinel and Cluster only.
+/// More commands that are tried outside of a transaction, for Sentinel and Cluster only.
 pub const OF_SEVERAL_SERVERS: &[&str] = &["ASKING", "CLUSTER NODES", "CLUSTER SLOTS", "ROLE", "WAIT 0 1"];
 
 /// Without these commands Rollcall works, with a warning: see `examine.rs`.
@@ -81,13 +81,14 @@ pub(super) async fn missing(topology: &Topology, keys: &Keys) -> Result<Option<S
             None => all.push((text, server.address().to_owned())),
         }
     }
-    // All of several servers usually have the same users.
+    // Several servers usually have the same users.
     let texts =
         all.into_iter().map(|(text, at)| if servers.len() == 1 { text } else { format!("{text} (at {at})") });
     Ok(texts.reduce(|all, text| format!("{all}; {text}")))
 }
 
-/// The same for one server. Keys of other servers are tried there too: a server checks rights first.
+/// The missing rights at one server, and how to grant them. Keys of other servers are tried there too: a server checks
+/// rights first.
 async fn missing_at(topology: &Topology, keys: &Keys, server: &Server) -> Result<Option<String>> {
     let scratch = keys.in_partition(0, "probe");
     let command = |text: &&str| {

@@ -8,7 +8,7 @@ use redis::{Script, ScriptInvocation};
 use super::RedisEngine;
 use crate::store::Result;
 
-/// How often a step is decided again because others have changed what it was decided from.
+/// How often a step is decided again because other instances have changed the values that it was decided from.
 pub(super) const MAX_ATTEMPTS: usize = 20;
 
 /// The keys of a script, which its arguments name by their numbers.
@@ -104,7 +104,7 @@ impl Steps {
         self
     }
 
-    /// The call that writes them. It answers for each step whether it is written.
+    /// The call that writes the steps. It answers for each step whether it is written.
     pub fn call<'a>(&mut self, script: &'a Script) -> ScriptInvocation<'a> {
         self.begin();
         let mut call = script.prepare_invoke();
@@ -123,7 +123,7 @@ impl RedisEngine {
         if steps.words.is_empty() { Ok(Vec::new()) } else { self.topology.run(name, &script).await }
     }
 
-    /// The same for alerting, on keys of a partition.
+    /// Writes steps of alerting, on keys of a partition. Answers for each step whether it is written.
     pub(super) async fn write_alerting_steps(
         &self,
         name: &'static str,
@@ -137,7 +137,7 @@ impl RedisEngine {
         self.topology.run_alerting(name, self.keys.slot(partition), &script).await
     }
 
-    /// The same. Answers whether all of them are written.
+    /// Writes steps of alerting, on keys of a partition. Answers whether all of them are written.
     pub(super) async fn write_alerting_step(
         &self,
         name: &'static str,

@@ -65,7 +65,7 @@ async fn survey_fleet(topology: &Topology, config: &Config, now: Timestamp) -> R
     Ok(Condition { server: name(&first.info), warnings })
 }
 
-/// Examines each of several servers: the primaries, their replicas, and the sentinels. None for a single server.
+/// Examines each of several servers: the primaries, their replicas, and the sentinels. Empty for a single server.
 pub(super) async fn servers(
     topology: &Topology,
     config: &Config,
@@ -109,14 +109,14 @@ pub(super) async fn servers(
         }
         found.push(condition(address, state, warnings));
     }
-    // A replica that refuses the login is among both.
+    // A replica that refuses the login is among the replicas and the observers.
     let known: BTreeSet<String> = found.iter().map(|one| one.address.clone()).collect();
     let observers = observers.into_iter().filter(|(address, _)| !known.contains(address));
     found.extend(observers.map(|(address, state)| ServerCondition { address, state, warnings: Vec::new() }));
     Ok(found)
 }
 
-/// The clock by which the fleet goes, and the address of its server.
+/// The clock of the fleet, and the address of its server.
 fn clock_of_hearing(
     topology: &Topology,
     primaries: &[(Arc<Server>, Result<ServerState>)],
@@ -148,7 +148,7 @@ async fn primary_warnings(topology: &Topology, config: &Config, state: &ServerSt
     warnings
 }
 
-/// The warnings about a replica. The service switches notifications on when it is promoted.
+/// The warnings about a replica. The service switches notifications on when the replica is promoted.
 fn of_replica(config: &Config, state: &ServerState) -> Vec<Warning> {
     let mut warnings = state.warnings(&config.allow_eviction);
     warnings.retain(|warning| warning.name != EngineWarning::NotificationsOff);
@@ -201,7 +201,7 @@ fn partitions(keys: &Keys) -> Pipeline {
     pipe
 }
 
-/// A key at each primary that does not exist, so that a write of every one of them is tried.
+/// For each primary a key that does not exist, so that a write is tried at each of them.
 async fn one_key_of_each(topology: &Topology, keys: &Keys) -> Result<Vec<String>> {
     let mut of_servers = BTreeMap::new();
     for partition in 0..keys.partitions() {

@@ -1,8 +1,7 @@
-//! The hash tags of partitions: the begin of every key of a partition, which decides on which server of a cluster
-//! the key is.
+//! The hash tags of partitions. The tag at the beginning of a key decides on which server of a cluster the key is.
 //!
 //! A cluster deals 16384 slots to its primaries in contiguous ranges of about the same size. The slots of `{p0}`,
-//! `{p1}` and so on are as good as random: with 48 partitions on three primaries, one gets half as many again
+//! `{p1}` and so on are as good as random: with 48 partitions on three primaries, one primary gets half as many again
 //! as another. A spread tag `{pN.s}` has its slot in the N-th of as many equal parts of the slots as there are
 //! partitions, so each primary gets its share, and neighbouring partitions are on the same primary.
 //!
@@ -27,7 +26,7 @@ pub enum HashTags {
     Spread,
 }
 
-/// The word for it in `meta`.
+/// The word in `meta`.
 impl fmt::Display for HashTags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -99,7 +98,7 @@ mod tests {
         }
     }
 
-    /// Other programs find keys by these.
+    /// Other programs find keys by these tags and slots.
     #[test]
     fn tags_and_slots_stay_as_they_are() {
         assert_eq!(HashTags::Plain.tag(7, 48), "p7");

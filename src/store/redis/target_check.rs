@@ -1,8 +1,8 @@
 //! Whether the servers to which a fleet is moved have kept what was written to them.
 //!
 //! # Why errors do not show a loss
-//! The units of one server are written together. If its primary fails later, no command of the move meets that, and
-//! the replica that takes over lacks what was not replicated. The same holds for a server that starts again without its
+//! The units of one server are written together. If its primary fails later, no command of the move notices it, and the
+//! replica that takes over lacks what was not replicated. The same holds for a server that starts again without its
 //! last writes.
 //!
 //! So before an instance may serve the fleet, replicas must have all of it, and the primaries must be the same
@@ -22,10 +22,10 @@ use crate::store::{EngineError, Result};
 
 /// How long replicas may take until they have the fleet: a first copy of them may be under way.
 const MAX_WAIT: Duration = Duration::from_secs(60);
-/// One wait within it, which ends before a server without an answer counts as unreachable.
+/// The time of one `WAIT`, which ends before a server without an answer counts as unreachable.
 const ONE_WAIT: Duration = Duration::from_secs(1);
 
-/// A field of `heard` that is there for a moment.
+/// A field of `heard` that exists only for a moment.
 const MOVED: &str = "moved";
 
 /// The servers of the target.
@@ -36,7 +36,7 @@ pub(super) struct TargetCheck {
 }
 
 impl TargetCheck {
-    /// Before the first write.
+    /// Notes the processes of the primaries. Called before the first write.
     pub async fn begin(topology: &Topology, config: &Config) -> Result<TargetCheck> {
         Ok(TargetCheck { processes: processes(topology).await?, wait: Wait::new(config) })
     }
@@ -44,7 +44,7 @@ impl TargetCheck {
     /// Called before the last write, which lets instances serve the fleet.
     ///
     /// # Errors
-    /// `Refused` if a primary is another one or has started again, `Unavailable` if replicas do not have the fleet.
+    /// `Refused` if a primary was replaced, added or started again, `Unavailable` if replicas do not have the fleet.
     pub async fn check(&self, topology: &Topology, keys: &Keys) -> Result<()> {
         topology.learn_again().await?;
         for (server, write) in writes(topology, keys).await? {

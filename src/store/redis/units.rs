@@ -1,12 +1,12 @@
 //! The state of units: the heartbeat pipeline, snapshots, changes, the deadline index.
 //!
 //! # Why batches of a few hundred
-//! A pipeline of 200 heartbeats keeps the server busy for about a millisecond. Longer ones gain
-//! nothing and make all other commands wait; several are under way at once.
+//! A pipeline of 200 heartbeats keeps the server busy for about a millisecond. Longer pipelines gain nothing and make
+//! all other commands wait; several pipelines are under way at once.
 //!
 //! # Why by page
 //! Units are read and changed page by page, with one command for all facts on a page. So the server reads the facts
-//! of a unit in 1.6 µs instead of 2.5. Its key takes 3 µs, and expires when it is read overdue.
+//! of a unit in 1.6 µs instead of 2.5. The expiry key of a unit takes 3 µs, and expires when it is read overdue.
 //!
 //! # Why scripts get few arguments
 //! Lua hashes every byte of the arguments and of the answers to commands, at about 2 ns each, and each string costs
@@ -37,12 +37,12 @@ use crate::store::{EngineError, Hint, PendingCheck, Refresh, Result, UnitStore, 
 use crate::telemetry::Stored;
 
 const BATCH: usize = 200;
-/// How many batches one of several servers gets at once: it is woken less often, and the heartbeats of one partition
-/// share a command.
+/// How many batches one of several servers gets at once: the server is woken less often, and the heartbeats of one
+/// partition share a command.
 const BATCHES_OF_A_SERVER: usize = 2;
 /// How many units one batch reads: several pages, within a millisecond.
 const READ_STEP: usize = 100;
-/// So many units are read without waiting for an admission.
+/// The most units that are read without waiting for an admission.
 const WITHOUT_ADMISSION: usize = 8;
 /// How many names of due units one batch reads: within half a millisecond.
 const DUE_STEP: usize = 2000;
@@ -192,8 +192,8 @@ impl RedisEngine {
         if pipe.is_empty() { Ok(()) } else { self.topology.send("set_checks", &pipe).await }
     }
 
-    /// Refreshes the keys of units of one server, of which each has its partition and the index of its heartbeat, in
-    /// order. Answers the index of each heartbeat, and whether it was recorded.
+    /// Refreshes the expiry keys of units of one server. `places` has the partition of each unit and the index of its
+    /// heartbeat, in order. Answers the index of each heartbeat, and whether it was recorded.
     async fn refresh_batch(
         &self,
         heartbeats: &[Refresh<'_>],
@@ -206,7 +206,7 @@ impl RedisEngine {
             let partition = places[0].0;
             self.keys.begin_alive(partition, &mut key);
             let name = key.len();
-            // Brings a check forward where the allowed silence is shorter than it was; never puts one off.
+            // Brings a check forward where the allowed silence is shorter than it was; never delays a check.
             let mut checks = Cmd::with_capacity(4 + 2 * places.len(), 64 + CHECK_BYTES * places.len());
             checks.arg("ZADD").arg(self.keys.in_partition(partition, "deadlines")).arg("XX").arg("LT");
             for (_, index) in places {
@@ -239,8 +239,8 @@ impl RedisEngine {
         Ok(with_before.map(|((_, index), before)| (*index, before.is_some())).collect())
     }
 
-    /// Restores newer heartbeats that older ones overwrote, because they arrived out of order. If that overwrites
-    /// an even newer one, it is restored in turn, until the newest heartbeat stays.
+    /// Restores newer heartbeats that older ones overwrote, because they arrived out of order. If that overwrites an
+    /// even newer heartbeat, that one is restored in turn, until the newest heartbeat stays.
     async fn restore(&self, mut overwritten: Vec<(&Refresh<'_>, i64)>) -> Result<()> {
         while !overwritten.is_empty() {
             let mut pipe = pipe();
@@ -266,7 +266,8 @@ impl RedisEngine {
         let mut pipe = pipe();
         self.add_reads(units, &located, &mut pipe);
         for _ in 0..2 {
-            // Few units, as a page of one in a storm, cost the server less than a wait for a permit costs others.
+            // A read of few units, such as a page of one unit in a storm, costs the server less than a permit costs
+            // others.
             let values = match units.len() {
                 ..=WITHOUT_ADMISSION => self.topology.send("read", &pipe).await?,
                 _ => self.topology.read("read", slot, &pipe).await?,

@@ -8,18 +8,19 @@
 //! interval. A partition that moves to another server takes its watermark along.
 //!
 //! Between the promotion and that canary, units of the new primary seem silent though `heard` says that all was heard.
-//! Therefore a deadline check reads the watermark with the units, and counts as heard what is before both.
+//! Therefore a deadline check reads the watermark with the units, and counts as heard only the time before both.
 //!
-//! A server that dies may lose acknowledged heartbeats that no watermark covers yet: those since the last canary. That
-//! time is long while a canary waits for another server. So the first canary after a primary was replaced ends a blind
-//! interval, however short it is. Watermarks are raised by the primaries that were read: a new one would get the
-//! watermark of heartbeats that it lacks.
+//! A server that dies may lose acknowledged heartbeats that no watermark covers yet: the heartbeats since the last
+//! canary. That time is long while a canary waits for another server. So the first canary after a primary was replaced
+//! ends a blind interval, however short it is. Watermarks are raised only at the primaries that were read: a new
+//! primary would get the watermark of heartbeats that it lacks.
 //!
 //! A partition without a watermark, while others have theirs, was emptied, and its units are lost: operators are
-//! notified. Before every partition had one for the first time, none counts as emptied: the fleet is new, or came from
-//! a single server. Whether they had is read before the watermarks, because another instance may write the last of the
-//! first ones meanwhile. A canary that read the watermark of a partition does not write one where there is none any
-//! more: the partition was emptied meanwhile, and the next canary has to see that.
+//! notified. Until every partition has had its first watermark, no partition counts as emptied: the fleet is new, or
+//! came from a single server. Whether every partition has had it is read before the watermarks, because another
+//! instance may write the last of the first watermarks meanwhile. If a canary has read the watermark of a partition, it
+//! does not write a watermark that is gone by then: the partition was emptied meanwhile, and the next canary has to see
+//! that.
 //!
 //! A single server needs no watermarks: it loses heartbeats and `heard` together.
 
@@ -36,7 +37,7 @@ use super::topology::{Topology, View};
 use crate::clock::Timestamp;
 use crate::store::Result;
 
-/// In the hash of hearing, since every partition has had its watermark.
+/// The field of `heard` that is there since every partition has had its watermark.
 pub(super) const HAS_WATERMARKS: &[u8] = b"has_watermarks";
 
 /// The watermarks, as they were read before a canary is recorded.
@@ -45,7 +46,8 @@ pub(super) struct Watermarks {
     pub oldest: Option<Timestamp>,
     /// The partitions that were emptied.
     pub emptied: Vec<u16>,
-    /// Every partition had one before these were read. If not, another instance may be writing the first ones.
+    /// Whether every partition had a watermark before these were read. If not, another instance may be writing the
+    /// first watermarks.
     pub were_complete: bool,
 }
 
@@ -59,18 +61,19 @@ impl Watermarks {
         Watermarks { oldest: Some(*oldest), emptied: emptied.collect(), were_complete }
     }
 
-    /// Whether every partition has one.
+    /// Whether every partition has a watermark.
     pub fn are_complete(&self) -> bool {
         self.oldest.is_some() && self.emptied.is_empty()
     }
 
-    /// Whether the partition had one.
+    /// Whether the partition had a watermark.
     fn has(&self, partition: u16) -> bool {
         self.oldest.is_some() && !self.emptied.contains(&partition)
     }
 }
 
-/// Primaries by their addresses, and since when each is one: a server that was replaced may become a primary again.
+/// Primaries by their addresses, and since when each is a primary: a server that was replaced may become a primary
+/// again.
 pub(super) type Primaries = BTreeSet<(String, Option<Instant>)>;
 
 pub(super) fn primaries(view: &View) -> Primaries {
@@ -82,7 +85,7 @@ pub(super) fn primaries(view: &View) -> Primaries {
 pub(super) struct KnownPrimaries(Mutex<Primaries>);
 
 impl KnownPrimaries {
-    /// Whether one of them is no longer among these.
+    /// Whether a known primary is not among these any more.
     pub fn is_one_replaced(&self, primaries: &Primaries) -> bool {
         !self.0.lock().expect("nothing panics under this lock").is_subset(primaries)
     }
@@ -104,7 +107,7 @@ pub(super) async fn read(topology: &Topology, keys: &Keys) -> Result<Vec<Option<
 }
 
 impl RedisEngine {
-    /// Reads the watermarks; none of a single server.
+    /// Reads the watermarks; a single server has none.
     pub(super) async fn read_watermarks(&self) -> Result<Watermarks> {
         if !self.topology.has_parts() {
             return Ok(Watermarks::default());

@@ -177,7 +177,8 @@ end
 if #offline > 0 then
   redis.call('ZADD', KEYS[2], unpack(offline))
   if redis.call('EXISTS', KEYS[3]) == 1 then
-    -- A closed record that is opened again, because its unit was allowed more for a while, is closed no longer.
+    -- A closed record is opened again if its unit was allowed a longer silence for a while: it is no closed record any
+    -- more.
     if redis.call('HDEL', KEYS[3], unpack(opened)) > 0 then
       redis.call('ZREM', KEYS[4], unpack(opened))
       redis.call('ZREM', KEYS[5], unpack(opened))

@@ -18,7 +18,7 @@
 -- ARGV[5] the server's clock (ms) as expected without a jump forward, "" without a jump
 -- ARGV[6] the longest lease that any instance requests (ms); a lease that ends later is removed
 -- ARGV[7] the time of the fleet (ms) that the caller expects by its monotonic clock, "" if it knows no earlier one
--- ARGV[8] how long a first attempt took (ms), by which an answer may be late again; "" if this is the first one
+-- ARGV[8] how long a first attempt took (ms): this answer may be as late; "" if this is the first attempt
 --
 -- Returns {time of the fleet (ms), the server's clock (ms), when the first lease of another instance ends (ms), "" if
 -- there is none, "1" if the instance had no valid lease before, how far the clock is ahead by a step that is not
@@ -26,7 +26,7 @@
 -- names, instance, ...} with every instance that has a valid lease. {"", the server's clock (ms)} and nothing is changed,
 -- if the clock seems to have stepped and this is a first attempt, which may have been slow.
 --
--- The rule is that of presence/roster.rs and clock/steps.rs; a test compares them.
+-- The rule is in presence/roster.rs and clock/steps.rs; a test compares them.
 local read = redis.call('TIME')
 local server = tonumber(read[1]) * 1000 + math.floor(tonumber(read[2]) / 1000)
 local last = redis.call('HMGET', KEYS[2], 'server', 'fleet', 'jump', 'ahead', 'since', 'stepped')
@@ -102,7 +102,7 @@ if #too_late > 0 then
 end
 local is_new = redis.call('ZADD', KEYS[1], string.format('%.0f', fleet + tonumber(ARGV[2])), ARGV[1]) == 1
 if is_new then
-  -- A user without the right to publish keeps its lease; other instances notice it at their next renewal.
+  -- An instance whose user may not publish keeps its lease; other instances notice it at their next renewal.
   redis.pcall('PUBLISH', ARGV[4], ARGV[1])
 end
 local answer = { text, string.format('%.0f', server), '', is_new and '1' or '0',

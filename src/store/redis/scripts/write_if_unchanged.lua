@@ -3,9 +3,9 @@
 -- KEYS[1] ... the hashes, then other keys that are written
 --
 -- ARGV[1]     number of hashes
--- Then for each: its scope, "all": it has no other fields than these, "some": it may have others, "none": it was not
---             read yet; the number of fields, and for each: "=" if its text is this, ">" if its text may begin with a
---             later moment than this and be equal after it, "-" if it is absent; its name; the text
+-- Then for each: its scope, "all": the hash has no other fields than these, "some": it may have others, "none": it was
+--             not read yet; the number of fields, and for each: "=" if the field has this text, ">" if it has this text
+--             or the same with a later moment at its beginning, "-" if it is absent; its name; the text
 -- Then for each write: the command, the number of its key, the number of arguments, the arguments. RAISE sets a
 --             field to a text that begins with a moment, unless the field begins with a later moment
 --

@@ -1,4 +1,4 @@
--- Writes steps, each if what it was decided from is unchanged.
+-- Writes steps, each only if the values that it was decided from are unchanged.
 --
 -- KEYS  the keys of conditions and writes, which name them by their numbers
 --

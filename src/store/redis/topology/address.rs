@@ -7,11 +7,11 @@
 //! | `redis-sentinel://[user:password@]host[:port],…/service[/db]` | the primary that these sentinels name; `rediss-sentinel://` with TLS, to the sentinels too |
 //! | `redis-cluster://[user:password@]host[:port],…` | a cluster, of which these are some nodes; `rediss-cluster://` with TLS |
 //!
-//! User and password are those of the Redis servers. They are percent-encoded where they hold one of `/ ? # @ : %`.
+//! User and password are for the Redis servers. The characters `/ ? # @ : %` in them are percent-encoded.
 //!
 //! # Why errors quote little
-//! They are logged. A password with a `/` that is not encoded looks like a host and a path, so an error shows
-//! a part of the address only if no secret can be in it.
+//! Errors are logged. A password with a `/` that is not encoded looks like a host and a path, so an error shows a part
+//! of the address only if no secret can be in it.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -48,7 +48,7 @@ pub enum Mode {
 /// A server, by name or IP address.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostPort {
-    /// An IPv6 address has no brackets. The path of a socket, which has the port 0.
+    /// A name or an IP address, IPv6 without brackets; or the path of a socket, which has the port 0.
     pub host: String,
     pub port: u16,
 }
@@ -88,7 +88,7 @@ pub struct Address {
     shown: String,
 }
 
-/// Why an address is not valid, and what to write. Begins with a verb: the subject is the option.
+/// Why an address is not valid, and what to write. The text begins with a verb: its subject is the option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     #[error("is not an address; write redis://host:6379/0")]
@@ -233,7 +233,7 @@ fn service(scheme: &str, path: &str) -> Result<(Mode, i64), AddressError> {
             "lacks the name of the service that the sentinels watch; write {scheme}://host:{SENTINEL_PORT}/mymaster"
         ));
     }
-    // Sentinel takes no other name.
+    // Sentinel accepts only these characters in a name.
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if !service.chars().all(plain) {
         return part("names a service with other characters than A-Z, a-z, 0-9, ., - and _");

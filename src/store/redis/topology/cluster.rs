@@ -3,7 +3,7 @@
 //! | file | what it does |
 //! |---|---|
 //! | `nodes.rs` | reads what a node reports of the cluster |
-//! | `together.rs` | tells reports of this cluster from those of others |
+//! | `together.rs` | tells reports of this cluster from reports of other clusters |
 //! | `endpoints.rs` | chooses the address under which a node is used |
 //!
 //! # Why every known node is asked
@@ -43,7 +43,7 @@ pub struct Cluster {
 /// What is known of the nodes beside the primaries.
 #[derive(Default)]
 struct Known {
-    /// The ids of the nodes that are connected, once a node has slots.
+    /// The ids of the connected nodes; empty until a node has slots.
     members: BTreeSet<String>,
     endpoints: Endpoints,
     /// The addresses that failed at the last attempt.
@@ -84,7 +84,7 @@ impl Cluster {
         }
     }
 
-    /// The given nodes that may be asked.
+    /// The nodes of `engine.url` that are asked, at most half of [`MAX_ASKED`].
     fn given(&self) -> &[HostPort] {
         let given = &self.login.address().servers;
         &given[..given.len().min(MAX_ASKED / 2)]
@@ -92,7 +92,7 @@ impl Cluster {
 
     /// The cluster as some nodes see it, and why others do not answer.
     async fn answers(&self, primaries: &[HostPort]) -> Answers {
-        // The given ones first: the addresses of all known nodes may be others by now.
+        // The nodes of `engine.url` come first: the addresses of all known nodes may have changed.
         let others = {
             let known = self.known();
             known.endpoints.of_failed(&known.failed)
@@ -120,13 +120,13 @@ impl Cluster {
         answers
     }
 
-    /// Sorts reports out that are of other clusters.
+    /// Keeps the reports of this cluster, and notes the addresses of nodes of other clusters.
     fn sort(&self, reports: Vec<Report>, answers: &mut Answers) {
         let mut known = self.known();
         let (these, others) = together::of_this(reports, &known.members, self.given());
         let has_slots = nodes(&these).any(|node| !node.slots.is_empty());
         if has_slots {
-            // Nodes that are gone stay in the lists of old nodes, and never come into those of new ones.
+            // Only connected nodes count: old nodes still list a node that is gone, and new nodes never list it.
             let members = nodes(&these).filter(|node| node.is_connected);
             known.members = members.map(|node| node.id.clone()).collect();
         }
@@ -137,7 +137,7 @@ impl Cluster {
         answers.reports = these;
     }
 
-    /// Chooses the address under which each node is used. Addresses of nodes that have several are tried once.
+    /// Chooses the address under which each node is used. If a node has several addresses, each of them is tried once.
     async fn choose_endpoints(&self, reports: &mut [Report], failed: BTreeSet<HostPort>) {
         let reporter = |report: &Report| Some((report.asked.clone(), report.reporter()?.to_owned()));
         let mut answered: BTreeMap<HostPort, String> = reports.iter().filter_map(reporter).collect();
@@ -229,7 +229,7 @@ impl Discovery for Cluster {
 }
 
 impl Known {
-    /// Logs addresses at which nodes of other clusters answer again.
+    /// Logs an address at which a node of another cluster answers for the second time in a row.
     fn report_strangers(&mut self, strangers: &BTreeSet<HostPort>) {
         let before = std::mem::take(&mut self.strangers);
         for at in strangers {

@@ -1,4 +1,4 @@
-//! Which servers there are: each way to learn it is one file.
+//! Learns which servers there are. Each way to learn them is one file.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const REMAINING_WAIT: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Primary {
     pub at: HostPort,
-    /// `None`: it is the only one, and has all of them.
+    /// `None`: the primary is the only one, and has all slots.
     pub slots: Option<Vec<u16>>,
     /// The replicas that are connected.
     pub replicas: Vec<HostPort>,
@@ -35,25 +35,26 @@ pub type Observer = (String, Result<String, String>);
 /// A change of the primaries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TopologyEvent {
-    /// A replica is about to be promoted. The primary of now still takes writes, which the replica will lack.
+    /// A replica is about to be promoted. The current primary still takes writes, which the replica will lack.
     Promotion,
-    /// The primaries may be others.
+    /// The primaries may have changed.
     Changed,
 }
 
 /// Learns which servers there are.
 #[async_trait]
 pub trait Discovery: Send + Sync {
-    /// The primaries now. `known` are those of the last answer.
+    /// The primaries now. `known` are the addresses of the primaries and replicas of the last answer.
     ///
     /// # Errors
-    /// `Unavailable` while no server answers, or none is the primary.
+    /// `Unavailable` while no server answers, or no server is the primary. `Refused` if only an operator can help, such
+    /// as when all servers refuse the login.
     async fn learn(&self, known: &[HostPort]) -> store::Result<Vec<Primary>>;
 
     /// A client for a primary.
     fn client(&self, at: &HostPort) -> RedisResult<Client>;
 
-    /// The address under which the server with this address is used; `None`: it is not known.
+    /// The address under which the server with this address is used; `None`: the server is not known.
     fn used(&self, at: &HostPort) -> Option<HostPort> {
         Some(at.clone())
     }
@@ -79,7 +80,7 @@ pub trait Discovery: Send + Sync {
         false
     }
 
-    /// Whether the primaries may ever be others.
+    /// Whether the primaries never change.
     fn is_fixed(&self) -> bool {
         false
     }
@@ -107,8 +108,8 @@ pub async fn ask<T: redis::FromRedisValue>(client: &Client, question: &Pipeline)
     }
 }
 
-/// Awaits the answers of servers side by side, but the last of them only for a moment once most have answered. In
-/// order; `None`: a server did not answer in time.
+/// Awaits the answers of servers side by side. Once most servers have answered, the others have only a moment left. The
+/// answers are in order; `None`: the server did not answer in time.
 pub async fn most<T, E>(asked: Vec<impl Future<Output = Result<T, E>>>) -> Vec<Option<Result<T, E>>> {
     let mut answers: Vec<Option<Result<T, E>>> = asked.iter().map(|_| None).collect();
     let numbered = asked.into_iter().enumerate();
@@ -125,7 +126,7 @@ pub async fn most<T, E>(asked: Vec<impl Future<Output = Result<T, E>>>) -> Vec<O
             answers[number] = Some(answer);
         }
     };
-    // Those that are late are left out.
+    // The answers of servers that are late are left out.
     let _ = tokio::time::timeout(REMAINING_WAIT, rest).await;
     answers
 }

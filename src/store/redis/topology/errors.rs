@@ -8,7 +8,7 @@ use crate::{cause, trust};
 /// The options of the login at every server that holds a part of the fleet.
 pub const LOGIN: &str = "engine.url and engine.password_file";
 
-/// The begin of an error that says why no server is known, with advice.
+/// The first words of an error that says why no server is known, with advice.
 pub const NO_SERVERS: &str = "no servers";
 
 /// The answers of a server that did not execute a command because another server has to, or because none can at
@@ -22,7 +22,8 @@ pub fn is_not_executed(answer: &Value) -> bool {
     NOT_EXECUTED.contains(&error.code()) || is_within(error.details().unwrap_or_default())
 }
 
-/// The same of a transaction or a script, which reports it within an error of its own.
+/// Whether a transaction or a script was not executed, and another attempt may succeed: each reports this within an
+/// error of its own.
 pub fn was_not_executed(error: &RedisError) -> bool {
     let error = &first_of(error);
     error.code().is_some_and(|code| NOT_EXECUTED.contains(&code)) || is_within(&error.to_string())
@@ -40,8 +41,8 @@ pub fn is_refused_login(error: &RedisError) -> bool {
         || error.to_string().starts_with("Redis server refused")
 }
 
-/// Whether a failover, which ends within seconds, or a slot that moves explains a failure. A script that is not known
-/// was loaded at another server than the one that has to run it now.
+/// Whether a failover, which ends within seconds, or a slot that moves explains a failure. A script that this server
+/// does not know was loaded at another server.
 pub fn may_pass(error: &RedisError) -> bool {
     is_cut(error) || was_not_executed(error) || first_of(error).code() == Some("NOSCRIPT")
 }
@@ -59,7 +60,7 @@ fn is_unknown_command(error: &RedisError) -> bool {
     error.to_string().to_lowercase().contains("unknown command")
 }
 
-/// The meaning of the answer of a server of another sort than `engine.url` says.
+/// What is wrong with a server that is of another sort than `engine.url` says; `None`: its answer does not show that.
 fn other_sort(error: &RedisError) -> Option<&'static str> {
     let text = error.to_string();
     let is = |part: &str| text.contains(part);
@@ -74,7 +75,7 @@ fn other_sort(error: &RedisError) -> Option<&'static str> {
     }
 }
 
-/// Whether a text has the code of such an error: `… -READONLY You can't write …`.
+/// Whether a text has a code of [`NOT_EXECUTED`]: `… -READONLY You can't write …`.
 fn is_within(text: &str) -> bool {
     let word = |word: &str| NOT_EXECUTED.contains(&word.trim_start_matches('-').trim_end_matches(':'));
     text.split_ascii_whitespace().any(word)
@@ -93,14 +94,15 @@ pub fn first_error(answers: Vec<Value>) -> RedisResult<Vec<Value>> {
 pub struct NoAnswer {
     /// The server and the reason, with advice for the operator.
     pub text: String,
-    /// Whether it refused the login.
+    /// Whether only an operator can help: the server refused the login or a command, or is of another sort than
+    /// `engine.url` says.
     pub is_refused: bool,
     /// Whether the text has advice.
     is_explained: bool,
 }
 
 impl NoAnswer {
-    /// `options` are those of the login at this server.
+    /// `options` names the options of the login at this server.
     pub fn of(server: &str, error: &RedisError, options: &str) -> NoAnswer {
         let error = &first_of(error);
         let lacks_rights = error.kind() == ErrorKind::Server(ServerErrorKind::NoPerm);
@@ -156,7 +158,7 @@ pub fn first_of(error: &RedisError) -> RedisError {
     first.and_then(|first| first.extract_error().err()).unwrap_or_else(|| error.clone())
 }
 
-/// The answer of a server as it gave it, for those who look it up.
+/// The answer of a server in its own words, so that an operator can look it up.
 fn answer(error: &RedisError) -> String {
     // The digest of a script and the line in it say nothing to operators.
     let said = |text: &str| text.split(" script: ").next().unwrap_or_default().to_owned();
@@ -168,7 +170,8 @@ fn answer(error: &RedisError) -> String {
     }
 }
 
-/// The meaning of the answer of a replica, where servers take over from one another; `None`: it is another answer.
+/// The meaning of the answer of a replica, where servers take over from one another; `None`: the error is not about a
+/// replica.
 pub fn replaced(address: &str, error: &RedisError, is_cluster: bool) -> Option<EngineError> {
     let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
         || error.to_string().split_ascii_whitespace().any(|word| word.trim_start_matches('-') == "READONLY");
@@ -185,7 +188,7 @@ pub fn replaced(address: &str, error: &RedisError, is_cluster: bool) -> Option<E
 /// The meaning of a failure, with advice for the operator.
 pub fn classify(address: &str, error: &RedisError) -> EngineError {
     let error = &first_of(error);
-    // A script reports it within an error of its own.
+    // A script reports `WRONGTYPE` within an error of its own.
     if error.code() == Some("WRONGTYPE") || error.to_string().contains("WRONGTYPE") {
         return EngineError::WrongType(format!(
             "redis at {address} holds a key of a wrong type; {}",
@@ -201,7 +204,7 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
             "redis at {address} refuses connections: nothing listens there; check that it runs, and engine.url"
         ));
     }
-    // A server that has as many clients as it may have closes a new connection, often before its answer is read.
+    // A server that has `maxclients` clients closes a new connection, often before its answer is read.
     if error.is_connection_dropped() {
         return EngineError::Unavailable(format!(
             "redis at {address} closed the connection; check that it runs, and if it does, its maxclients and its log"
@@ -231,7 +234,7 @@ fn unavailable(address: &str, error: &RedisError, why: &str) -> EngineError {
     EngineError::Unavailable(format!("redis at {address} {why}; {}", answer(error)))
 }
 
-/// The same for an answer of a server that is reached, by its kind.
+/// The meaning of the answer of a server that was reached, by the kind of the error.
 fn by_kind(address: &str, error: &RedisError) -> EngineError {
     let refused = |why: &str| refused(address, error, why);
     let unavailable = |why: &str| unavailable(address, error, why);
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn a_batch_that_another_server_has_to_execute_may_succeed_later() {
         let dir = tempfile::tempdir().unwrap();
-        // It serves no slot.
+        // The server serves no slot.
         let args = ["--cluster-enabled", "yes"];
         let server = Server::redis(dir.path(), free_cluster_port().unwrap(), &args).unwrap();
         let mut connection = Client::open(("127.0.0.1", server.port())).unwrap().get_connection().unwrap();

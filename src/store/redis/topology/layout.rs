@@ -1,4 +1,4 @@
-//! The servers: which there are, and what is known of them.
+//! What is known of the servers: how many there are, their replicas, their slots and their distance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::{HostPort, Server, Topology};
 use crate::store::Result;
 
 impl Topology {
-    /// Splits items by the server of their slots, in their order; all together while the servers are not known.
+    /// Splits items by the server of their slots, and keeps their order; one part while the servers are not known.
     pub fn by_server<T>(&self, items: impl IntoIterator<Item = T>, slot: impl Fn(&T) -> u16) -> Vec<Vec<T>> {
         let view = self.servers.now();
         if view.map.only().is_some() {
@@ -42,7 +42,7 @@ impl Topology {
         self.primary(server, |primary| primary.lacks_replicas).unwrap_or(false)
     }
 
-    /// The primary that keeps `{hearing}`, by whose clock the fleet goes; `None` while none does.
+    /// The primary that keeps `{hearing}`; its clock is the clock of the fleet. `None` while no primary keeps it.
     pub fn server_of_hearing(&self) -> Option<Arc<Server>> {
         self.servers.now().map.server(self.slot).cloned()
     }
@@ -57,12 +57,12 @@ impl Topology {
         view.primaries.iter().find(|primary| primary.at.to_string() == server.address()).map(of)
     }
 
-    /// The number of primaries; one before they are known.
+    /// The number of primaries; 1 before they are known.
     pub fn primaries(&self) -> usize {
         self.servers.now().map.servers().len().max(1)
     }
 
-    /// Whether an address is that of a primary now.
+    /// Whether a primary has this address now.
     pub fn is_primary(&self, address: &str) -> bool {
         self.servers.now().map.servers().iter().any(|server| server.address() == address)
     }

@@ -1,5 +1,5 @@
-//! Opens clients to the servers of an address: every server of a fleet gets the same login and the same TLS, and the
-//! sentinels theirs.
+//! Opens clients to the servers of an address: every server of a fleet gets the same login and the same TLS; the
+//! sentinels have a login of their own.
 
 use std::path::Path;
 
@@ -74,7 +74,7 @@ fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
     login
 }
 
-/// A connection to no host yet. The library reads the certificates here, once, and each client shares them.
+/// A connection that has no host yet. The library reads the certificates here, once, and each client shares them.
 fn template(address: &Address, config: &Config, login: RedisConnectionInfo) -> RedisResult<ConnectionInfo> {
     let plain = ConnectionAddr::Tcp(String::new(), 0);
     let info = plain.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp());
@@ -88,7 +88,7 @@ fn template(address: &Address, config: &Config, login: RedisConnectionInfo) -> R
     Ok(client.get_connection_info().clone())
 }
 
-/// The same connection, to this host.
+/// The connection of a template, to this host.
 fn at(template: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let address = match template.addr().clone() {

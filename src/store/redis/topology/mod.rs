@@ -4,15 +4,15 @@
 //! | file | what it does |
 //! |---|---|
 //! | `address.rs`, `login.rs` | `engine.url`, and clients for its servers |
-//! | `discovery.rs` | the trait that learns the primaries; `single.rs`, `sentinel.rs` and `cluster.rs` have it |
-//! | `servers.rs` | the primaries now, learned again when they may be others |
+//! | `discovery.rs` | the trait that learns the primaries; `single.rs`, `sentinel.rs` and `cluster.rs` implement it |
+//! | `servers.rs` | the current primaries, learned again when they may have changed |
 //! | `slots.rs` | the slot of a key, and the server of a slot |
-//! | `layout.rs` | which servers there are, and what is known of them |
+//! | `layout.rs` | answers questions about the servers: how many, their replicas, the slots without a server |
 //! | `server.rs` | one primary: its connections, and the requests under way |
-//! | `routed.rs` | sends commands to their servers, and again if none executed them |
+//! | `routed.rs` | sends commands to their servers, and again if no server executed them |
 //! | `scripted.rs` | runs scripts |
 //!
-//! Connections for watched transactions, limits on requests under way, and subscriptions to expiry are those of a
+//! Connections for watched transactions, limits on requests under way, and subscriptions to expiry belong to one
 //! server; the caller names the slot.
 
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub struct Topology {
     has_wrong_type: AtomicBool,
     /// Notified when several servers have to be examined.
     examination: Notify,
-    /// Learns the servers again and again, if they can be others.
+    /// The task that learns the servers again and again; `None` if they never change.
     follower: Option<JoinHandle<()>>,
 }
 
@@ -124,7 +124,7 @@ impl Topology {
         self.has_wrong_type.swap(false, Ordering::Relaxed)
     }
 
-    /// The next examination tries to quarantine again, since this one could not.
+    /// Lets the next examination quarantine again, because the current examination could not.
     pub fn postpone_quarantine(&self) {
         self.has_wrong_type.store(true, Ordering::Relaxed);
     }
@@ -157,7 +157,7 @@ impl Topology {
         })
     }
 
-    /// Whether other servers were learned since.
+    /// Whether the servers have changed since `view` was learned.
     pub fn has_changed_since(&self, view: &View) -> bool {
         self.servers.now().number != view.number
     }
@@ -231,8 +231,8 @@ impl Topology {
         self.send(name, pipe).await
     }
 
-    /// Sends at least one command as one batch, and passes the answers to `read`. When the batch was made, one
-    /// server had all its keys, and the slot `slot`.
+    /// Sends a batch of at least one command, and passes the answers to `read`. When the batch was made, one server had
+    /// all keys of the batch and the slot `slot`.
     pub async fn send_raw<T>(
         &self,
         name: &'static str,
@@ -268,7 +268,7 @@ impl Topology {
         self.judge_of(server.address(), name, began, server.ask_dedicated(pipe).await)
     }
 
-    /// Opens a dedicated connection to each server, so that the first deadline check does not wait for one.
+    /// Opens a dedicated connection to each server, so that the first deadline check does not wait for a connection.
     pub async fn prepare_dedicated(&self) -> Result<()> {
         let mut nothing = redis::pipe();
         nothing.cmd("UNWATCH").ignore();
@@ -333,8 +333,8 @@ impl Topology {
         Ok((server, permit))
     }
 
-    /// Awaits steps, each of one slot: few of them are under way at once at a server, see [`super::admission`], and
-    /// those of different servers side by side. The answers are in the order of the steps.
+    /// Runs steps, each on one slot: only a few steps are under way at once at a server, see [`super::admission`]; the
+    /// steps of different servers run side by side. The answers are in the order of the steps.
     pub async fn run_limited<T>(&self, steps: Vec<(u16, impl Future<Output = Result<T>>)>) -> Result<Vec<T>> {
         let numbered = steps.into_iter().enumerate();
         let parts = self.by_server(numbered, |(_, (slot, _))| *slot);
@@ -388,7 +388,7 @@ impl Topology {
                     Some(failure) => format!("{why}; the primaries cannot be learned: {failure}"),
                     None => why,
                 }),
-                // Other servers have its keys, or will have them: the next attempt finds them.
+                // Other servers have the keys of the command, or will have them: the next attempt finds them.
                 EngineError::Refused(_) => EngineError::Passing(format!(
                     "redis at {address} has no longer the keys of a command: {error}"
                 )),

@@ -2,14 +2,14 @@
 //!
 //! The parts of a batch go to their servers side by side, and the answers come back in the order of the commands. A
 //! command that a server did not execute, because the slot of its key has moved or a failover is under way, is sent
-//! again after the servers were learned again; the others are not. A cut connection is an error: the caller does not
-//! know whether a command was executed, and decides whether to repeat it.
+//! again after the servers were learned again; other commands are not. A cut connection is an error: the caller does
+//! not know whether a command was executed, and decides whether to repeat it.
 //!
 //! A server refers to another one (`ASK`) while it moves a slot. A script has no key while it is loaded, so it is
-//! loaded at both.
+//! loaded at both servers.
 //!
-//! A caller that decided by the servers of a view has its commands sent under that view: another server than the one
-//! that it decided for executes none of them.
+//! A caller that decided by the servers of a view has its commands sent under that view: if the servers have changed
+//! since, no new server executes them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -34,11 +34,11 @@ const WAITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_m
 /// A connection for one call.
 pub struct Routed<'a> {
     servers: &'a Servers,
-    /// The view whose servers may execute the commands; `None`: the one of the moment.
+    /// The view whose servers may execute the commands; `None`: the current view.
     only: Option<Arc<View>>,
-    /// The slot of commands without a key: that of the last one with a key, as of a script that is loaded.
+    /// The slot of commands without a key, such as the loading of a script: the slot of the last command with a key.
     slot: u16,
-    /// The server to which another one referred last.
+    /// The server to which another server referred last (`ASK`).
     referred: Option<Arc<Server>>,
     /// The address of the server at which a command failed last, for the error.
     failed: Mutex<Option<String>>,
@@ -55,7 +55,8 @@ impl Attempts {
         Attempts { began: Instant::now(), wait: WAITS.0 }
     }
 
-    /// Prepares another attempt. False if there were enough, or another view is not permitted.
+    /// Learns the servers again and waits before another attempt. False if the servers never change, the attempts take
+    /// longer than [`MAX_WAIT`], or the servers have changed and another view is not permitted.
     async fn next(&mut self, connection: &Routed<'_>, seen: &View) -> bool {
         let servers = connection.servers;
         if servers.is_fixed() || self.began.elapsed() > MAX_WAIT {
@@ -73,22 +74,22 @@ impl Attempts {
 }
 
 impl<'a> Routed<'a> {
-    /// `slot` is that of commands without a key.
+    /// `slot` is the slot of commands without a key.
     pub fn new(servers: &'a Servers, slot: u16) -> Routed<'a> {
         Routed { servers, only: None, slot, referred: None, failed: Mutex::default() }
     }
 
-    /// The same for the servers of a view, and of no other.
+    /// Lets only the servers of a view execute the commands.
     pub fn under(self, view: &Arc<View>) -> Routed<'a> {
         Routed { only: Some(view.clone()), ..self }
     }
 
-    /// Whether the servers are others than those that may execute the commands.
+    /// Whether the servers have changed since the view whose servers may execute the commands.
     fn is_outdated(&self) -> bool {
         self.only.as_ref().is_some_and(|only| only.number != self.servers.now().number)
     }
 
-    /// The address of the server at which a command failed last; `None`: all are meant.
+    /// The address of the server at which a command failed last; `None`: the failure is not of one server.
     pub fn failed_at(&self) -> Option<String> {
         self.failed.lock().expect("nothing panics under this lock").clone()
     }
@@ -128,8 +129,8 @@ impl<'a> Routed<'a> {
         }
     }
 
-    /// Sends commands of which one server had all keys when the batch was made, without a look at each of them. Those
-    /// that it did not execute are sent again, each to its server.
+    /// Sends a batch without a look at each command: one server had all its keys when the batch was made. Commands that
+    /// the server did not execute are sent again, each to its server.
     pub async fn send_together(&mut self, pipe: &Pipeline, slot: u16) -> RedisResult<Vec<Value>> {
         let view = self.view().await?;
         let Some(server) = view.map.server(slot) else { return self.send_each(pipe).await };
@@ -148,7 +149,7 @@ impl<'a> Routed<'a> {
         self.send_left(pipe, vec![Value::Nil; pipe.len()], (0..pipe.len()).collect()).await
     }
 
-    /// Sends some commands of a batch, each to its server, and puts their answers among those of the others.
+    /// Sends the commands `left` of a batch, each to its server, and puts their answers into `answers`.
     async fn send_left(
         &mut self,
         pipe: &Pipeline,
@@ -220,8 +221,7 @@ impl<'a> Routed<'a> {
         join_all(sent).await
     }
 
-    /// Sends a command to the server to which the answer of another one refers (`ASK`). Other answers are answered as
-    /// they are.
+    /// Sends a command to the server to which `answer` refers (`ASK`). Returns any other answer as it is.
     async fn ask_other(
         &mut self,
         from: Option<&Arc<Server>>,
@@ -242,7 +242,7 @@ impl<'a> Routed<'a> {
         Ok(answers.into_iter().nth(1).unwrap_or(Value::Nil))
     }
 
-    /// The same if a command among several failed.
+    /// Remembers the server if one of several commands failed; the caller judges the failure.
     fn heed_each(&self, server: &Server, answers: RedisResult<Vec<Value>>) -> RedisResult<Vec<Value>> {
         let has_failed =
             |answers: &Vec<Value>| answers.iter().any(|one| matches!(one, Value::ServerError(_)));
@@ -258,7 +258,7 @@ impl<'a> Routed<'a> {
     }
 }
 
-/// No server has a slot.
+/// The error if no server has a slot.
 fn nowhere(slot: u16) -> RedisError {
     let why = format!("CLUSTERDOWN no primary has slot {slot}");
     RedisError::from((ErrorKind::Server(redis::ServerErrorKind::ClusterDown), "no primary", why))

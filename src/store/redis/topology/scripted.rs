@@ -12,7 +12,7 @@ use super::{Topology, View};
 use crate::store::Result;
 
 impl Topology {
-    /// Runs a script; one that the server does not know is loaded first.
+    /// Runs a script; a script that the server does not know is loaded first.
     pub async fn run<T: FromRedisValue>(
         &self,
         name: &'static str,
@@ -21,7 +21,7 @@ impl Topology {
         self.run_by(self.routed(), name, script).await
     }
 
-    /// The same by the servers of a view, and by no other.
+    /// Runs a script by the servers of a view, and by no other server.
     ///
     /// # Errors
     /// `Passing` if other servers have to run it.

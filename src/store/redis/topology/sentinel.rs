@@ -2,21 +2,22 @@
 //!
 //! # Why every sentinel is asked
 //! A sentinel that is cut off from the others still names the old primary. Each failover has a number (its epoch), so
-//! the answers with the highest number count. The primary is asked for its role before it is used: a primary that
-//! was replaced while it was away believes for some seconds after its return that it still is one, and loses what
-//! it is told then.
+//! the answers with the highest number count. The primary is asked for its role before it is used: a primary that was
+//! replaced while it was away still takes itself for the primary for some seconds after its return, and loses the
+//! writes of that time.
 //!
-//! # Why each of them is asked twice
+//! # Why each sentinel is asked twice
 //! `SENTINEL MASTER` has the epoch. While the sentinel that leads a failover makes the other replicas follow the new
 //! primary, for seconds or for minutes, that answer has the new epoch already and still the address of the old primary,
-//! which accepts writes. `SENTINEL GET-MASTER-ADDR-BY-NAME` names the new one then.
+//! which accepts writes. `SENTINEL GET-MASTER-ADDR-BY-NAME` names the new primary then.
 //!
-//! # Why the events of all are followed
-//! Any of them may hang, or be cut off from the others, and tell of no failover.
+//! # Why the events of every sentinel are followed
+//! Any sentinel may hang, or be cut off from the others, and then reports no failover.
 //!
 //! # Why the begin of a promotion is followed, too
-//! In a planned failover the primary takes writes for a second more, after its replica has been promoted without them,
-//! and other replicas acknowledge them. The sentinel that leads a failover tells of it a tenth of a second before.
+//! In a planned failover the old primary takes writes for a second more, after its replica has been promoted without
+//! them, and other replicas acknowledge these writes. The sentinel that leads a failover announces the promotion a
+//! tenth of a second before.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -39,7 +40,8 @@ const LOGIN_AT_SENTINELS: &str = "engine.sentinel_username and engine.sentinel_p
 const PROMOTES: &str = "+failover-state-send-slaveof-noone";
 const SWITCHED: &str = "+switch-master";
 
-/// How long the events of a sentinel are followed over one connection: a cut that no side has noticed ends it.
+/// How long the events of a sentinel are followed over one connection: so a cut that neither side has noticed does not
+/// last longer.
 const FOLLOWED: Duration = Duration::from_secs(30);
 
 pub struct Sentinel {
@@ -56,7 +58,7 @@ struct Named {
 
 /// The answers of a sentinel.
 struct SentinelAnswers {
-    /// Of `SENTINEL MASTER`: its address is out of date during a failover.
+    /// The answer to `SENTINEL MASTER`: its address is out of date during a failover.
     fields: HashMap<String, String>,
     primary: Option<HostPort>,
     /// For further questions.
@@ -164,8 +166,8 @@ impl Sentinel {
         ))
     }
 
-    /// The replicas that the first sentinel that answers knows, and whether it cannot reach them; former primaries are
-    /// among them.
+    /// The replicas, with former primaries, as the first sentinel that answers knows them, and whether that sentinel
+    /// cannot reach them.
     async fn replicas(&self) -> Vec<(HostPort, bool)> {
         for sentinel in &self.login.address().servers {
             let Ok(client) = self.login.sentinel(&sentinel.host, sentinel.port) else { continue };
@@ -201,7 +203,7 @@ impl Sentinel {
         }
     }
 
-    /// Ends with the next event of this sentinel.
+    /// Waits for the next event of a sentinel.
     async fn hear_of_failover(&self, sentinel: &HostPort) -> TopologyEvent {
         loop {
             if let Ok(Some(event)) = self.follow(sentinel).await {
@@ -217,7 +219,7 @@ impl Sentinel {
         let subscribed = async {
             let mut events = client.get_async_pubsub().await?;
             events.subscribe(SWITCHED).await?;
-            // A user may be permitted to follow that one only.
+            // The user may be permitted to follow `+switch-master` only.
             let _ = events.subscribe(PROMOTES).await;
             RedisResult::Ok(events.into_on_message())
         };
@@ -236,7 +238,7 @@ impl Sentinel {
     }
 }
 
-/// Whether the user may follow promotions.
+/// Fails if the user may not follow promotions. No answer in time is no failure.
 async fn follows_promotions(client: &Client) -> RedisResult<()> {
     let subscribed = async { client.get_async_pubsub().await?.subscribe(PROMOTES).await };
     tokio::time::timeout(MAX_WAIT, subscribed).await.unwrap_or(Ok(()))

@@ -4,8 +4,8 @@
 //! connection waits for one attempt to connect and then fails; the caller decides whether to repeat it.
 //!
 //! # Why calls to a server that was replaced end
-//! It may hang, and a call would wait for its answer for seconds while the new primary is there. It has a moment for what
-//! it was asked before.
+//! A replaced server may hang, and a call would wait seconds for its answer while the new primary is there. The
+//! replaced server has a moment left to answer earlier requests.
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,35 +26,35 @@ use crate::store::redis::dedicated::{Dedicated, IdleConnections};
 use crate::store::redis::round_trip::{RoundTrip, times};
 use crate::telemetry::ServerAnswers;
 
-/// The time for the answers of a server that is a primary no more.
+/// The time that a server has for its last answers when it is not a primary any more.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
-/// How long a refused login is not repeated.
+/// The shortest time between two new connections after refused logins and timeouts.
 const LOGIN_AGAIN: Duration = Duration::from_secs(1);
 
 pub struct Server {
     address: String,
     client: Client,
-    /// Replaced if it does not connect again by itself, see [`Server::connect_anew`].
+    /// Replaced if the connection does not recover by itself, see [`Server::connect_anew`].
     connection: ArcSwap<ConnectionManager>,
-    /// When it was replaced last.
+    /// When the connection was replaced last.
     replaced: Mutex<Instant>,
     idle: IdleConnections,
     admission: Admission,
     round_trip: RoundTrip,
     barrier: Barrier,
-    /// Since when it is a primary; `None` if it was one when the servers were learned first.
+    /// Since when the server is a primary; `None` if it was a primary when the servers were learned first.
     since: Option<Instant>,
-    /// Cancelled when it is a primary no more.
+    /// Cancelled when the server is not a primary any more.
     left: CancellationToken,
     answers: ServerAnswers,
 }
 
-/// Calls that wait for replicas: those that come while one waits share the next one.
+/// Calls that wait for replicas: calls that arrive while a `WAIT` is under way share the next `WAIT`.
 #[derive(Default)]
 struct Barrier {
     calls: AtomicU64,
-    /// The calls that are done, and the answer of the last one.
+    /// The number of calls that are done, and the answer to the last `WAIT`.
     done: tokio::sync::Mutex<(u64, usize)>,
 }
 
@@ -77,22 +77,23 @@ impl Server {
         })
     }
 
-    /// The same server, which becomes a primary now.
+    /// Notes that the server becomes a primary now.
     pub fn taking_over(self) -> Server {
         Server { since: Some(Instant::now()), ..self }
     }
 
-    /// Since when it is a primary; `None` if it was one when the servers were learned first.
+    /// Since when the server is a primary; `None` if it was a primary when the servers were learned first.
     pub fn since(&self) -> Option<Instant> {
         self.since
     }
 
-    /// It is a primary no more.
+    /// Notes that the server is not a primary any more: calls under way end soon.
     pub fn leave(&self) {
         self.left.cancel();
     }
 
-    /// A call, or the error of a cut connection if the server has left.
+    /// Awaits a call. If the server is not a primary any more and does not answer in time, the error is that of a cut
+    /// connection.
     pub async fn until_left<T>(&self, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let left = async {
             self.left.cancelled().await;
@@ -117,7 +118,7 @@ impl Server {
         self.answers.clone()
     }
 
-    /// A client for connections of their own.
+    /// A client for callers that open their own connections.
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -138,7 +139,7 @@ impl Server {
         self.answered(began, answer)
     }
 
-    /// Sends commands as one batch. `offset` and `count` are those of [`redis::aio::ConnectionLike`].
+    /// Sends commands as one batch. For `offset` and `count` see [`redis::aio::ConnectionLike`].
     pub async fn send(&self, pipe: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
         let began = Instant::now();
         let mut connection = ConnectionManager::clone(&self.connection.load());
@@ -162,14 +163,14 @@ impl Server {
             return Ok(done.1);
         }
         let calls = self.barrier.calls.load(Ordering::SeqCst);
-        // Not measured: the time is that of the replicas.
+        // Not measured: the time depends on the replicas.
         let (_, (count,)): (Dedicated, (usize,)) = self.idle.ask(&self.client, write_and_wait).await?;
         *done = (calls, count);
         Ok(count)
     }
 
-    /// Sends commands over a connection of their own, which is closed afterwards. Answers the answers to each.
-    /// `first` ends with `MULTI`; `others` are sent only if the server accepts it, and are never executed.
+    /// Sends commands over a connection of their own, which is closed afterwards. Returns the answers to `first` and to
+    /// `others`. `first` ends with `MULTI`; `others` are sent only if the server accepts it, and are never executed.
     pub async fn try_out(
         &self,
         first: &Pipeline,
@@ -184,8 +185,9 @@ impl Server {
         Ok((answers, queued))
     }
 
-    /// Connects again with the next call. A connection whose login was refused keeps that answer, though an operator may
-    /// have changed the user meanwhile. One that takes requests and answers none, as through a proxy that hangs, stays open.
+    /// Lets the next call open a new connection. A connection whose login was refused keeps that answer, though an
+    /// operator may have changed the user meanwhile. A connection that takes requests and answers none, as through a
+    /// proxy that hangs, stays open.
     fn connect_anew(&self) {
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
         if replaced.elapsed() < LOGIN_AGAIN {

@@ -1,4 +1,4 @@
-//! The servers that are used now. They are learned at the first call, when a call finds that they are others, when
+//! The servers that are used now. They are learned at the first call, when a call finds that they have changed, when
 //! the topology reports a change, and from time to time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -20,13 +20,13 @@ use crate::telemetry::Telemetry;
 
 /// The longest time between two questions to a topology that can change.
 const PERIOD: Duration = Duration::from_secs(2);
-/// The shortest.
+/// The shortest time between two questions.
 const MIN_PERIOD: Duration = Duration::from_millis(100);
 /// The longest time in which no command is sent because a replica is about to be promoted: it takes about a second.
 const PROMOTION: Duration = Duration::from_secs(10);
-/// The shortest such time without a promotion: the topology may not tell of it yet.
+/// The shortest such time if no promotion is seen: the topology may not report it yet.
 const MIN_PROMOTION: Duration = Duration::from_secs(1);
-/// How long announcements are not believed after one that was not followed by a promotion: a server could stop Rollcall.
+/// How long announcements are ignored after an announcement without a promotion: else a server could stop Rollcall.
 const DISTRUST: Duration = Duration::from_secs(30);
 /// A server that does not say its role within this time is asked at the next renewal.
 const MAX_WAIT: Duration = Duration::from_millis(200);
@@ -34,7 +34,7 @@ const MAX_WAIT: Duration = Duration::from_millis(200);
 /// The servers as they were learned last.
 #[derive(Default)]
 pub struct View {
-    /// Another number for every change.
+    /// A new number for every change; 0 before the servers are known.
     pub number: u64,
     pub map: SlotMap,
     pub primaries: Vec<Primary>,
@@ -43,14 +43,15 @@ pub struct View {
 pub struct Servers {
     discovery: Box<dyn Discovery>,
     view: watch::Sender<Arc<View>>,
-    /// When the servers were learned last. Held while they are learned.
+    /// When the servers were learned last, and the error if that failed. Held while they are learned.
     learned: tokio::sync::Mutex<Option<(Instant, Option<EngineError>)>>,
-    /// Why they could not be learned last; `None`: they could.
+    /// Why the last attempt to learn the servers failed; `None`: it succeeded.
     failure: Mutex<Option<String>>,
     doubt: Notify,
     /// Whether a replica is about to be promoted.
     promotion: watch::Sender<bool>,
-    /// The server without slots to which another one referred last: the first commands of a slot that moves there.
+    /// The server without slots to which another server referred last: it gets the first commands of a slot that moves
+    /// there.
     referred: Mutex<Option<Arc<Server>>>,
     limits: Mutex<Limits>,
     telemetry: Arc<Telemetry>,
@@ -60,7 +61,7 @@ pub struct Servers {
 #[derive(Clone)]
 struct Limits {
     instances: usize,
-    /// The slots of partitions of which very many units are due, by partition.
+    /// The slots of partitions that have very many due units, by partition.
     storms: BTreeMap<u16, u16>,
 }
 
@@ -105,12 +106,12 @@ impl Servers {
         if !*self.promotion.borrow() {
             return false;
         }
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         let _ = self.promotion.subscribe().wait_for(|lasts| !lasts).await;
         true
     }
 
-    /// The servers, learned if they are not known yet, after a promotion that is under way.
+    /// The servers, learned if they are not known yet. Waits for the end of a promotion that is under way.
     pub async fn view(&self) -> Result<Arc<View>> {
         self.promoted().await;
         let view = self.now();
@@ -125,7 +126,8 @@ impl Servers {
         self.view.subscribe()
     }
 
-    /// Learns the servers, unless they are others than in the view with the number `seen` already.
+    /// Learns the servers, unless they have changed since the view with the number `seen`, or were learned a moment
+    /// ago.
     pub async fn learn(&self, seen: u64) -> Result<()> {
         let mut learned = self.learned.lock().await;
         let before = self.now();
@@ -195,7 +197,7 @@ impl Servers {
         Ok(View { number: before.number + 1, map, primaries })
     }
 
-    /// The servers beside those that hold the fleet: see [`Discovery::observers`].
+    /// The servers that hold no part of the fleet: see [`Discovery::observers`].
     pub async fn observers(&self) -> Vec<Observer> {
         self.discovery.observers(&self.now().primaries).await
     }
@@ -206,7 +208,7 @@ impl Servers {
         Server::new(address.clone(), client).map_err(|error| classify(&address, &error))
     }
 
-    /// The server at this address refused a command.
+    /// Notes that the server at this address refused a command.
     pub fn refused_at(&self, address: &str) {
         let view = self.now();
         let of_it = view.map.servers().iter().find(|server| server.address() == address);
@@ -215,8 +217,8 @@ impl Servers {
         }
     }
 
-    /// The server to which another one refers, which need not have slots yet. `to` is the `host:port` of its answer. A
-    /// host that is empty or `?` is that of the server which refers.
+    /// The server to which `from` refers, which need not have slots yet. `to` is the `host:port` in the answer of
+    /// `from`. An empty host or `?` stands for the host of `from`.
     pub async fn referred(&self, from: &Server, to: &str) -> Result<Arc<Server>> {
         let wrong = || EngineError::Unavailable(format!("redis refers to {to:?}, which is no address"));
         let mut to = HostPort::parse(to).ok_or_else(wrong)?;
@@ -239,7 +241,7 @@ impl Servers {
         Ok(server)
     }
 
-    /// A call failed in a way that other servers would explain.
+    /// Requests that the servers are learned again: a call failed in a way that a change of servers would explain.
     pub fn doubt(&self) {
         self.doubt.notify_one();
     }
@@ -268,7 +270,8 @@ impl Servers {
         }
     }
 
-    /// Learns the servers until a replica is promoted. No command is sent meanwhile. Answers whether one was.
+    /// Learns the servers until a replica is promoted. No command is sent meanwhile. Answers whether a replica was
+    /// promoted.
     async fn await_promotion(&self) -> bool {
         tracing::info!("a replica is about to be promoted; the next commands go to the new primary");
         let (before, began) = (self.now(), Instant::now());
@@ -290,8 +293,8 @@ impl Servers {
         is_promoted
     }
 
-    /// Asks every server for its role, unless there is only one. One that is no primary any more, or that does not
-    /// answer, is in doubt.
+    /// Asks every server for its role, unless there is one server and never another. If a server is not a primary any
+    /// more or does not answer, the servers are learned again.
     pub async fn check_roles(&self) {
         if self.is_fixed() {
             return;
@@ -326,7 +329,7 @@ impl Servers {
         });
     }
 
-    /// A storm of a partition that has this slot: see [`super::super::admission::Admission::storm`].
+    /// Begins a storm of a partition that has this slot: see [`super::super::admission::Admission::storm`].
     pub fn begin_storm(&self, partition: u16, slot: u16) {
         self.limit(|limits| limits.storms.insert(partition, slot) != Some(slot));
     }
@@ -355,7 +358,7 @@ impl Servers {
 }
 
 impl Limits {
-    /// A storm delays only what is sent to the server that has it.
+    /// Sets the limits of each server. A storm delays only requests to the server of its partition.
     fn apply(&self, map: &SlotMap) {
         let storms: HashSet<usize> = self.storms.values().filter_map(|slot| map.index(*slot)).collect();
         for (index, server) in map.servers().iter().enumerate() {

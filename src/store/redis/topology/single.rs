@@ -1,4 +1,4 @@
-//! One server, which has everything.
+//! One server, which holds the whole fleet.
 
 use std::path::Path;
 

@@ -30,7 +30,7 @@ impl SlotMap {
         SlotMap { servers: vec![server], of: Vec::new() }
     }
 
-    /// The servers with their slots, in which no slot has two servers.
+    /// The servers with their slots; no slot has two servers.
     pub fn new(shares: Vec<(Arc<Server>, Vec<u16>)>) -> SlotMap {
         let mut of = vec![None; usize::from(SLOTS)];
         let mut servers = Vec::with_capacity(shares.len());
@@ -87,7 +87,7 @@ impl SlotMap {
     }
 }
 
-/// The slot of a key: that of its tag, which is between the first `{` and the next `}`, or of the whole key.
+/// The slot of a key: the slot of its tag, which is between the first `{` and the next `}`, or of the whole key.
 pub fn slot_of(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -97,7 +97,7 @@ pub fn slot_of(key: &[u8]) -> u16 {
     crc16(&[tag.unwrap_or(key)]) % SLOTS
 }
 
-/// The slot of a command: that of its first key. `None` for a command without a key.
+/// The slot of a command: the slot of its first key. `None` for a command without a key.
 pub fn slot_of_command(command: &Cmd) -> Option<u16> {
     let mut words = words(command);
     let name = words.next()?;
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_tag_of_a_key_decides_its_slot() {
-        // The values are those of CLUSTER KEYSLOT.
+        // The values come from CLUSTER KEYSLOT.
         assert_eq!(slot_of(b"123456789"), 0x31C3 % SLOTS);
         assert_eq!(slot_of(b"rollcall:{p1}:deadlines"), slot_of(b"{p1}"));
         assert_eq!(slot_of(b"rollcall:{p1}:alive:a}b{c}"), slot_of(b"p1"));

@@ -1,27 +1,28 @@
-//! Under which address each node is used.
+//! Chooses the address under which each node is used.
 //!
-//! The cluster prefers one (`cluster-preferred-endpoint-type`). Where that one cannot be reached from here, such as a
-//! name that is not known here, or an IP address that is not in the certificate, another one of the node is used. A
-//! node is reached if it answers with its own id: several nodes may answer at one address, behind a balancer.
+//! The cluster prefers one address of a node (`cluster-preferred-endpoint-type`). If that address cannot be reached
+//! from here, such as a name that is not known here, or an IP address that is not in the certificate, another address
+//! of the node is used. A node is reached if it answers with its own id: several nodes may answer at one address,
+//! behind a balancer.
 //!
 //! # Why an address stays
 //! A node under another address is another server, and its time begins blind. So the address changes only if it fails
-//! while another one answers.
+//! while another address of the node answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::nodes::Report;
 use crate::store::redis::topology::address::HostPort;
 
-/// By the ids of the nodes.
+/// The addresses of the nodes, by the ids of the nodes.
 #[derive(Default)]
 pub struct Endpoints(BTreeMap<String, Used>);
 
 struct Used {
     at: HostPort,
-    /// All of them, the preferred one first.
+    /// All addresses of the node, the preferred address first.
     all: Vec<HostPort>,
-    /// Whether the address was tried, or need not be.
+    /// Whether the address was tried, or is the only one.
     is_tried: bool,
 }
 
@@ -30,7 +31,7 @@ impl Endpoints {
     pub fn learn(&mut self, reports: &[Report]) {
         let mut all: BTreeMap<&str, Vec<HostPort>> = BTreeMap::new();
         let nodes = || reports.iter().flat_map(|report| &report.nodes);
-        // What a node says of itself counts; one that was not asked is known from the others.
+        // The report of a node about itself counts; a node that was not asked is known from the reports of others.
         for node in nodes().filter(|node| node.is_itself) {
             let known = all.entry(&node.id).or_default();
             let new: Vec<_> = node.endpoints.iter().filter(|at| !known.contains(at)).cloned().collect();
@@ -39,7 +40,7 @@ impl Endpoints {
         let itself: BTreeSet<&str> = all.keys().copied().collect();
         for node in nodes().filter(|node| !itself.contains(node.id.as_str())) {
             let known = all.entry(&node.id).or_default();
-            // The name of a node may have come to some of them only.
+            // Some nodes may not know the name of this node yet.
             if known.len() < node.endpoints.len() {
                 known.clone_from(&node.endpoints);
             }
@@ -61,7 +62,7 @@ impl Endpoints {
         self.0.values().filter(|used| !used.is_tried).flat_map(|used| used.all.clone()).collect()
     }
 
-    /// The other addresses of nodes that failed under the one that is used.
+    /// The addresses of nodes that have several and failed under the address that is used.
     pub fn of_failed(&self, failed: &BTreeSet<HostPort>) -> BTreeSet<HostPort> {
         let of_failed = self.0.values().filter(|used| used.all.len() > 1 && failed.contains(&used.at));
         of_failed.flat_map(|used| used.all.clone()).collect()
@@ -137,7 +138,7 @@ mod tests {
         assert_eq!(endpoints.used(&at("10.0.0.2")), Some(at("two")));
         assert_eq!(endpoints.used(&at("10.0.0.3")), None);
         assert!(endpoints.untried().is_empty());
-        // It stays, whatever else answers, until it fails while another one answers.
+        // The address stays, whatever else answers, until it fails while another address answers.
         endpoints.learn(&[report("10.0.0.1", &TWO)]);
         endpoints.choose(&answered(&[("10.0.0.2", "bb")]), &none);
         let failed = BTreeSet::from([at("two")]);

@@ -1,6 +1,6 @@
 //! What a node reports of its cluster: `CLUSTER NODES` and `CLUSTER SLOTS`.
 //!
-//! # Why both
+//! # Why both commands
 //! Only `CLUSTER NODES` has the nodes without slots, and the epochs. Only `CLUSTER SLOTS` has the endpoints that the
 //! cluster prefers (`cluster-preferred-endpoint-type`).
 
@@ -9,18 +9,18 @@ use redis::Value;
 use crate::store::redis::topology::address::HostPort;
 use crate::store::redis::topology::slots::SLOTS;
 
-/// A node, as another one knows it.
+/// A node, as the asked node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub id: String,
-    /// The address under which it is used.
+    /// The address under which the node is used.
     pub at: HostPort,
-    /// The addresses under which it may be reached, the preferred one first.
+    /// The addresses under which the node may be reached, the preferred address first.
     pub endpoints: Vec<HostPort>,
     pub is_primary: bool,
-    /// Whether it is the node that reports.
+    /// Whether this node is the asked node.
     pub is_itself: bool,
-    /// Whether the asked node can reach it.
+    /// Whether the asked node can reach this node.
     pub is_connected: bool,
     /// The id of its primary.
     pub primary: String,
@@ -28,7 +28,7 @@ pub struct Node {
     pub slots: Vec<u16>,
 }
 
-/// The nodes, as the one at an address reports them.
+/// The nodes, as the node at `asked` reports them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub asked: HostPort,
@@ -65,7 +65,7 @@ enum Preferred {
 }
 
 impl Preferred {
-    /// Old servers have no other than IP addresses.
+    /// Old servers know only IP addresses.
     fn of(lines: &[Line<'_>], endpoints: &[(String, Option<String>)]) -> Preferred {
         if endpoints.iter().any(|(_, endpoint)| endpoint.is_none()) {
             return Preferred::Asked;

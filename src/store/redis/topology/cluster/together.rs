@@ -1,15 +1,15 @@
-//! Which reports are of this cluster.
+//! Tells the reports of this cluster from reports of other clusters.
 //!
 //! A node that was removed and has joined another cluster, or a wrong address in `engine.url`, reports other nodes and
 //! other slots. Their epochs mean nothing here, so a mixture would send commands to a server of another cluster.
 //!
 //! # How reports belong together
 //! Two nodes are of one cluster if each lists the other. One direction is not enough: a node that was reset is
-//! still listed by those that it has left.
+//! still listed by the nodes that it has left.
 //!
 //! # Which cluster is this one
 //! It is the cluster that lists more than half of the last known nodes. At the start, or if no known node answers, it
-//! is the cluster with the most nodes of `engine.url`, then with the most slots, then that of the first node of
+//! is the cluster with the most nodes of `engine.url`, then with the most slots, then the cluster of the first node of
 //! `engine.url`.
 
 use std::cmp::Reverse;
@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use super::nodes::Report;
 use crate::store::redis::topology::address::HostPort;
 
-/// The reports of this cluster, and those of others. `members` are the ids of the nodes as they were known last,
-/// `given` the addresses that may be asked of `engine.url`.
+/// The reports of this cluster, and the reports of others. `members` are the ids of the nodes as they were known last,
+/// `given` the addresses of `engine.url` that may be asked.
 pub fn of_this(
     reports: Vec<Report>,
     members: &BTreeSet<String>,
@@ -91,7 +91,7 @@ mod tests {
         HostPort { host: "10.0.0.1".into(), port }
     }
 
-    /// A node that lists these; the first one is itself, and has the slots.
+    /// The report of a node that lists these ids; the first id is its own, and has the slots.
     fn report(port: u16, ids: &[&str], slots: &str) -> Report {
         let line = |(index, id): (usize, &&str)| {
             let (flags, slots) = if index == 0 { ("myself,master", slots) } else { ("master", "") };

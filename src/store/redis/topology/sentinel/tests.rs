@@ -10,7 +10,7 @@ use crate::store::redis::Config;
 
 const SERVICE: &str = "main";
 
-/// A primary, a replica, and one that is never promoted. Sentinels watch them.
+/// A primary, a replica, and a replica that is never promoted. Sentinels watch them.
 struct World {
     primary: Server,
     replica: Server,
@@ -28,7 +28,7 @@ fn server(dir: &Path, follows: Option<u16>, settings: &[&str]) -> Server {
     Server::redis(&dir.join(port.to_string()), port, &args).unwrap()
 }
 
-/// A sentinel that takes no server for dead.
+/// A sentinel that does not declare a server down during a test.
 fn sentinel(dir: &Path, primary: u16) -> Server {
     let port = free_port().unwrap();
     let dir = dir.join(format!("sentinel-{port}"));

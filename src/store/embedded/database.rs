@@ -44,7 +44,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `data` | the newest value of each unit and metric; deleted with its unit |
 /// | `blind` | blind intervals |
 /// | `records` | offline records by id (JSON) |
-/// | `outbox` | events that joined no group yet (JSON), by partition; events of hearing have the number after the last partition |
+/// | `outbox` | events without a group yet (JSON), by partition; events of hearing have the number after the last |
 /// | `groups`, `members` | groups and their members: which wait for a notification, and which receivers were notified; a member's letter as in `groups.rs` |
 /// | `lasting` | members of groups that units share, or that are looked at again: receivers were notified of their silences, which last; `at`: when |
 /// | `reminders` | when groups with members in `lasting` are looked at again, for a reminder or an escalation |

@@ -18,7 +18,7 @@
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that have joined no group yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel for instances that start or stop |
 //! | `rollcall:{hearing}:address:<instance>` | string | the address of an instance for metrics; PX = its lease |
-//! | `rollcall:{hearing}:counts:<instance>` | string | the number of an instance's own units of each kind, and their shortest timeout, JSON; PX = 8 s |
+//! | `rollcall:{hearing}:counts:<instance>` | string | an instance's own units by kind: their number and shortest timeout, JSON; PX = 8 s |
 //! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
 //! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched` |
 //! | `rollcall:{hearing}:log:<log>` | stream | `audit`: the last changes that operators made (JSON) |
@@ -50,7 +50,7 @@
 //! | `rollcall:{pN}:reminders` | zset | groups with members in `lasting`, by when they are looked at again (ms), for a reminder or an escalation |
 //! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |
 //! | `rollcall:{pN}:notifications` | hash | id → notification (JSON; that of a timer in its short form, see `store/timer_text.rs`) |
-//! | `rollcall:{pN}:owed` | hash | id → number of receivers that have not got the notification yet, if more than one |
+//! | `rollcall:{pN}:owed` | hash | id → number of receivers that still need the notification, if more than one |
 //! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms); a list of groups, separated by line breaks, that were handed out together, by when those that have not ended get entries of their own |
 //! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all in order, and the first notification if this is its only copy, see `lease.lua` |
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
@@ -58,7 +58,7 @@
 //! | `rollcall:{pN}:fallback_done:<receiver>` | hash | group → the last of its notifications that its fallback got too, while the receiver takes nothing |
 //! | `rollcall:{pN}:attempts` | zset | the record of attempts to deliver, by when they were written (ms): how many bytes were written before, and a line (JSON) for each attempt of one step, see `attempts.lua` |
 //! | `rollcall:{pN}:timer:<page>` | hash | timers of a page that wait: id → type, moment and data, see `store/timer_text.rs` |
-//! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → type, moment and data, and the receipts of the timer |
+//! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → type, moment, data and receipts |
 //! | `rollcall:{pN}:timers` | zset | timers that wait, by their moment (ms); timers whose type is not configured, by when an instance looks at them again |
 //! | `rollcall:{pN}:timers_ended` | zset | timers that fired or were cancelled, by their moment (ms) |
 //! | `rollcall:{pN}:timers_kept` | zset | timers that fired or were cancelled, by until when they are kept (ms) |

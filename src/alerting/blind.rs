@@ -327,13 +327,13 @@ impl BlindNotifier {
         let name = &receiver.name;
         let Err(why) = result else {
             direct.is_done = true;
-            tracing::info!(receiver = name, "notified of blindness without the engine, which is away");
+            tracing::info!(receiver = name, "notified of blindness while the engine is down");
             return self.telemetry.notification(name, DeliveryOutcome::Delivered, took, "");
         };
         // A receiver that wants no more notifications gets no other attempt.
         direct.is_done = matches!(why, Failure::Gone { .. });
         direct.next = Instant::now() + receiver.retry.backoff().wait(direct.attempts, rand::random());
-        tracing::warn!(receiver = name, "not notified of blindness without the engine: {why}");
+        tracing::warn!(receiver = name, "not notified of blindness while the engine is down: {why}");
         self.telemetry.notification(name, DeliveryOutcome::Retry, took, &why.to_string());
     }
 }

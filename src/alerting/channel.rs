@@ -248,7 +248,7 @@ fn of_http(error: &(dyn Error + 'static)) -> Option<String> {
     if http.is_incomplete_message() {
         Some("it closed the connection before it answered".to_owned())
     } else if http.is_parse() {
-        Some("what it answers is not HTTP; check the port, and http:// or https:// in url".to_owned())
+        Some("its answer is not HTTP; check the port, and http:// or https:// in url".to_owned())
     } else {
         None
     }

@@ -145,7 +145,8 @@ impl Limits {
                 return Ok(Some(decided));
             }
         }
-        let why = format!("others changed the limit of {} {MAX_ATTEMPTS} times meanwhile", self.receiver);
+        let why =
+            format!("gave up on the limit of {} after {MAX_ATTEMPTS} concurrent changes", self.receiver);
         Err(EngineError::Unavailable(why))
     }
 

@@ -543,7 +543,7 @@ async fn failures_of_a_mail_server_are_said_in_words() {
         (format!("smtp://127.0.0.1:{free}"), "connection refused: nothing listens there"),
         ("smtp://no-such-host.invalid:25".to_owned(), "its name "),
         (format!("smtps://127.0.0.1:{}", sink.port()), "it does not speak TLS on this port; check smtp"),
-        (format!("smtp://127.0.0.1:{web}"), "its answer is no answer of SMTP"),
+        (format!("smtp://127.0.0.1:{web}"), "its answer is not SMTP"),
     ] {
         let text = why(smtp.clone()).await;
         assert!(text.contains(said) && !text.contains("os error"), "{smtp}: {text}");

@@ -84,7 +84,9 @@ impl Address {
         plain.set_fragment(None);
         let is_changed = plain.set_username("").is_ok() && plain.set_password(None).is_ok();
         let uri = plain.as_str().parse().ok().filter(|_| is_changed);
-        let uri = uri.ok_or_else(|| "url holds signs that no request has; percent-encode them".to_owned())?;
+        let uri = uri.ok_or_else(|| {
+            "url has characters that are not allowed in a request; percent-encode them".to_owned()
+        })?;
         Ok(Address { uri, authorization: basic(url) })
     }
 

@@ -179,8 +179,9 @@ impl ServiceChannel {
         for (name, _) in self.service.headers {
             let value = self.templates.render(name, &data)?;
             if !value.is_empty() {
-                let mut value = HeaderValue::from_str(&value)
-                    .map_err(|_| format!("{name}: an option holds signs that no header has"))?;
+                let mut value = HeaderValue::from_str(&value).map_err(|_| {
+                    format!("{name}: an option has characters that are not allowed in a header")
+                })?;
                 value.set_sensitive(true);
                 headers.insert(HeaderName::from_static(name), value);
             }

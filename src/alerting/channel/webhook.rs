@@ -207,8 +207,9 @@ impl Webhook {
                 if !matches!(self.format, Format::Template { .. }) && self.size_limit.refused(length) =>
             {
                 let most = self.size_limit.bytes();
-                let why =
-                    format!("{why}; of {length} bytes; the next attempt lists fewer units ({most} bytes)");
+                let why = format!(
+                    "{why}; the body had {length} bytes; the next attempt lists fewer units ({most} bytes)"
+                );
                 Failure::Partial { why, wait: Duration::ZERO, is_asked: false }
             }
             other => other,
@@ -302,7 +303,8 @@ fn parse_secret(secret: &str) -> Result<Secret, String> {
 /// The value of `Authorization`.
 pub fn bearer(token: &str) -> Result<HeaderValue, String> {
     let value = HeaderValue::from_str(&format!("Bearer {token}"));
-    let mut value = value.map_err(|_| "token_file holds signs that no header has".to_owned())?;
+    let mut value =
+        value.map_err(|_| "token_file has characters that are not allowed in a header".to_owned())?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -72,8 +72,8 @@ fn explained(name: &str, source: &str, error: &Error) -> String {
     let detail = error.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
     let advice = match error.kind() {
         ErrorKind::UndefinedError if faulty_line(source, error).contains("timers") => {
-            "only the notification of a timer has one, and the receiver may get others, too: write {% if timers %} around \
-             what is for timers"
+            "only notifications of timers have timers, and the receiver may get other notifications, too: write \
+             {% if timers %} around the part for timers"
         }
         ErrorKind::UndefinedError => {
             "docs/templates.md lists the names; a unit may lack any label: write {% if record.labels.site %} around one that \

@@ -125,7 +125,7 @@ impl Server {
             Some(code) => format!("it refuses: {code} {said}"),
             // The library cannot read it: lines of one answer have different codes, or none.
             None if text.starts_with("response error: error ") => {
-                "its answer is no answer of SMTP; check that a mail server listens there".to_owned()
+                "its answer is not SMTP; check that a mail server listens there".to_owned()
             }
             None if error.is_response() => {
                 "the other side closed the connection before it answered".to_owned()

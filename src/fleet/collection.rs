@@ -82,7 +82,8 @@ impl<T: Content, V> Collection<T, V> {
                 return Ok(());
             }
         }
-        Err(EngineError::Unavailable(format!("others changed the {table} {ATTEMPTS} times meanwhile")).into())
+        Err(EngineError::Unavailable(format!("gave up on the {table} after {ATTEMPTS} concurrent changes"))
+            .into())
     }
 
     async fn refreshed(&self) -> Result<(Option<String>, Arc<V>)> {

@@ -94,7 +94,7 @@ impl Flapping {
                 by_unit.remove(&stored.name);
             }
         }
-        let why = format!("others changed the transitions of a unit {ATTEMPTS} times meanwhile");
+        let why = format!("gave up on the transitions of a unit after {ATTEMPTS} concurrent changes");
         Err(EngineError::Unavailable(why))
     }
 

@@ -170,8 +170,8 @@ impl Inhibitions {
             if !added.is_empty() {
                 tracing::warn!(
                     left_out = added.len(),
-                    "more than {MAX_SOURCES} units inhibit others: the silences of more of them inhibit nothing; write \
-                     source_matchers that match fewer"
+                    "more than {MAX_SOURCES} units inhibit others: further units inhibit nothing; write \
+                     source_matchers that match fewer units"
                 );
                 added.iter().for_each(|unit| drop(write.remove(unit)));
             }

@@ -229,8 +229,8 @@ pub fn is_renamed(instance: &str, other: &str) -> bool {
 /// The text of the warning about a step of the engine's clock that is not accepted yet.
 fn clock_has_jumped(ahead: Duration) -> String {
     format!(
-        "the clock by which the fleet goes jumped forward by {:.1} s; the time of the fleet follows it only when that has \
-         lasted {} s, and nothing happens early meanwhile: set the clock right if the jump is a mistake",
+        "the clock of the engine jumped forward by {:.1} s; the time of the fleet follows it only if this lasts for {} s, \
+         and nothing happens too early until then: set the clock right if the jump is a mistake",
         ahead.as_secs_f64(),
         CONFIRMED.as_secs()
     )

@@ -251,7 +251,7 @@ impl MassBreaker {
                 return Ok(true);
             }
         }
-        Err(EngineError::Unavailable("others changed the breaker meanwhile".to_owned()))
+        Err(EngineError::Unavailable(format!("gave up on the breaker after {ATTEMPTS} concurrent changes")))
     }
 
     /// Notes that operators were notified of a trip, or of its end. `notified`: the trip as they know it.

@@ -188,6 +188,6 @@ impl Roll {
                 }
             }
         }
-        Err(EngineError::Unavailable(format!("{unit} changed {ATTEMPTS} times while it was decided upon")))
+        Err(EngineError::Unavailable(format!("gave up on {unit} after {ATTEMPTS} concurrent changes")))
     }
 }

@@ -317,7 +317,7 @@ async fn each<'a, T: Sync, A>(
         match ask(one).await {
             Ok(answer) => answers.extend(answer.into_iter().map(Ok)),
             Err(EngineError::Damaged(why)) => {
-                let why = format!("what is stored of this timer cannot be read: {why}");
+                let why = format!("the stored timer cannot be read: {why}");
                 answers.push(Err(Refused { reason: TimerOutcome::Unreadable, why }));
             }
             Err(error) => return Err(error),

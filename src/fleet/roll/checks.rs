@@ -230,7 +230,7 @@ impl Roll {
         let text: String = seen.stored.as_deref().unwrap_or_default().chars().take(80).collect();
         let why = format!(
             "{text:?}; its next heartbeat admits it again, with the settings of its kind; its own settings are lost: \
-             set it again, or delete the unit"
+             set them again, or delete the unit"
         );
         self.telemetry.unreadable(Stored::Facts, &seen.unit.to_string(), &why);
     }

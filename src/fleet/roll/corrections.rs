@@ -11,8 +11,9 @@ impl Roll {
     pub(super) fn corrected_unit(&self, seen: &Snapshot, now: Timestamp) -> Option<Snapshot> {
         let believed = presence::corrected(seen, now)?;
         if let Some(at) = presence::future_moment(seen, now) {
-            let why =
-                format!("it says that the unit was heard at {at}, which is to come; it counts as heard now");
+            let why = format!(
+                "it says that the unit was heard at {at}, which is in the future; the unit counts as heard now"
+            );
             self.telemetry.unreadable(Stored::ExpiryKey, &seen.unit.to_string(), &why);
         }
         Some(believed)

@@ -64,7 +64,10 @@ impl TimerRequest {
         if let (Some(id), Some(own)) = (id, &own)
             && id != own
         {
-            return Err(wrong(Some(id), format!("the id {own} is another one than {id}")));
+            return Err(wrong(
+                Some(id),
+                format!("the id {own} in the timer is not the id {id} of the request"),
+            ));
         }
         let id = id.cloned().or(own).unwrap_or_else(made);
         match fields.check(now) {

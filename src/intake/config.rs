@@ -99,7 +99,7 @@ impl Config {
         must(self.max_batch > 0, "mqtt.max_batch: at least 1".to_owned());
         let most = MAX_PACKET as usize / 2;
         must(self.max_payload <= most, format!("mqtt.max_payload: at most {most} bytes"));
-        must(!self.canary_period.is_zero(), "mqtt.canary_period: more than nothing".to_owned());
+        must(!self.canary_period.is_zero(), "mqtt.canary_period: longer than 0 s".to_owned());
         must(!self.topics.is_empty(), "no kind has a topic".to_owned());
         for (text, kind) in &self.topics {
             if let Err(why) = Template::parse(text, kind.clone()) {

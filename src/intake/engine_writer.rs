@@ -45,7 +45,7 @@ impl EngineWriter {
                 Ok(()) => self.answered(BEATS, &mut failures),
                 Err(EngineError::Damaged(why)) if range.len() == 1 => {
                     let unit = &heartbeats[range.start].unit;
-                    tracing::error!(%unit, "heartbeat left out, what is stored of its unit cannot be read: {why}");
+                    tracing::error!(%unit, "heartbeat left out, the stored state of its unit cannot be read: {why}");
                 }
                 Err(EngineError::Damaged(_)) => {
                     let middle = range.start + range.len() / 2;

@@ -104,7 +104,7 @@ impl TopicProbe {
                 canary::PREFIX
             )),
             Some(PubAckReason::NotAuthorized) => TopicProblem::Unknown(format!(
-                "whether {filter} is heard is not known, for the broker does not let {user} publish to {topic}; \
+                "it is not known whether {filter} is heard, because the broker does not let {user} publish to {topic}; \
                  allow it to write there"
             )),
             _ => TopicProblem::Unheard(format!(

@@ -114,7 +114,7 @@ pub fn describe(error: &ConnectionError) -> String {
     }
 }
 
-const NOT_MQTT: &str = "what it answers is not MQTT; check that mqtt.url names the port of an MQTT 5 broker, with mqtts:// \
+const NOT_MQTT: &str = "its answer is not MQTT; check that mqtt.url names the port of an MQTT 5 broker, with mqtts:// \
                         if that port speaks TLS";
 
 /// Why a connection that speaks MQTT has ended.

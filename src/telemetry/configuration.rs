@@ -11,9 +11,9 @@ const DIFFERENT: &str = "another instance has other kinds, routes, receivers or 
                          depends on the instance who is notified: load the same file in all of them; `configuration` \
                          in /api/v1/instances shows which differ";
 
-const SHARED: &str = "another instance of the fleet has the same client id at the same broker: the broker ends the \
-                      connection of each for the other one, and the time is blind; give each instance an \
-                      instance.name, or an mqtt.client_id, of its own, and restart it";
+const SHARED: &str = "another instance of the fleet has the same client id at the same broker: whenever one of \
+                      them connects, the broker ends the connection of the other one, and the time is blind; give each \
+                      instance an instance.name, or an mqtt.client_id, of its own, and restart it";
 
 impl Telemetry {
     /// The configuration of the start.

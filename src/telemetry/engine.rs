@@ -54,7 +54,7 @@ impl Telemetry {
                 if self.problems.set_waiting(waits, (name, &key), (undone, &why), severity, now) {
                     tracing::error!(
                         name = what.as_str(),
-                        "the engine is down, and what needs it waits: {error}"
+                        "the engine is down, and work that needs it waits: {error}"
                     );
                 }
                 if self.problems.is_down(&Cause::Engine) {

@@ -62,7 +62,7 @@ impl Telemetry {
     /// Notes that a topic filter of `kinds` is configured, and was not heard so far.
     pub fn filter_configured(&self, filter: &str, kinds: &[&str]) {
         let text = format!(
-            "nothing proves yet that {filter} is heard; no unit of its kinds is declared offline before"
+            "it is not proved yet that {filter} is heard; no unit of its kinds is declared offline until then"
         );
         self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);
         self.count_filters(filter, kinds, false);

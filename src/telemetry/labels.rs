@@ -197,7 +197,7 @@ impl CutReason {
     pub(super) fn text(self) -> &'static str {
         match self {
             CutReason::Idle => {
-                "it was idle, and another one came while all connections were in use; see which clients hold \
+                "it was idle, and a new connection took its place, because all were in use; see which clients hold \
                  connections"
             }
             CutReason::SlowReader => {

@@ -72,9 +72,7 @@ impl Telemetry {
         match text {
             None => {
                 self.problems.clear(SHARE_TAKEN, "");
-                tracing::info!(
-                    "all messages of the shared subscription have come to an instance for a minute"
-                );
+                tracing::info!("for a minute all messages of the shared subscription have reached the fleet");
             }
             Some(text) => {
                 if self.problems.set(SHARE_TAKEN, "", text.clone(), Severity::Warning) {

@@ -21,8 +21,8 @@ pub fn orphans_text(orphans: &[(String, Backlog)]) -> String {
         })
         .collect();
     format!(
-        "notifications are kept for receivers that are not configured: {}; configure a receiver of that name, and \
-         those that still apply go out, or discard them: rollcall deliveries discard --receiver NAME",
+        "notifications are kept for receivers that are not configured: {}; configure a receiver of that name to \
+         deliver those that still apply, or discard them: rollcall deliveries discard --receiver NAME",
         named.join(", ")
     )
 }

@@ -219,7 +219,7 @@ impl Series {
             ),
             receiver_failing: make.gauges(
                 "receiver_failing",
-                "1 from an attempt that failed, or from a start with dead letters, until one succeeds.",
+                "1 after a failed attempt, or a start with dead letters, until an attempt succeeds.",
                 &["receiver"],
             ),
             receiver_incomplete: make.gauges(
@@ -309,7 +309,7 @@ impl Series {
             ),
             timers_unknown: make.counters(
                 "timers_unknown_total",
-                "Only attempts to deliver a timer whose outcome is unknown, because an instance died.",
+                "Attempts at timers that are delivered at most once with an unknown outcome, because an instance died.",
                 &["type"],
             ),
             timer_requests: make.counters(

@@ -16,7 +16,8 @@ impl Telemetry {
             tracing::warn!(
                 topic,
                 suppressed,
-                "request about a timer is not answered: its response topic is one of the fleet, below rollcall/ or no topic"
+                "request about a timer is not answered: its response topic is not permitted: it is a topic of the \
+                 fleet, below rollcall/, or not valid"
             );
         }
     }

@@ -23,7 +23,7 @@ impl Certificates {
     pub fn renew(&self) -> Result<(), TlsError> {
         let renewed = self.0.iter().map(|tls| {
             if tls.renew()? {
-                tracing::info!(section = tls.section, "a new certificate is shown");
+                tracing::info!(section = tls.section, "a new certificate is in use");
             }
             Ok(())
         });
@@ -39,7 +39,7 @@ impl Certificates {
             let Ok(renewed) = tokio::task::spawn_blocking(move || all.renew()).await else { continue };
             let failed = renewed.err();
             if let Some(error) = failed.as_ref().filter(|_| failed != reported) {
-                tracing::warn!(%error, "the certificate that is shown stays, because the new one cannot be used");
+                tracing::warn!(%error, "the certificate in use stays, because the new one cannot be used");
             }
             reported = failed;
         }

@@ -41,7 +41,7 @@ impl Beginning {
     pub async fn note(self, clock: Clock, stop: CancellationToken) {
         let noting = async {
             while let Err(error) = self.since(clock.now()).await {
-                tracing::debug!("since when the fleet is watched is not written yet: {error}");
+                tracing::debug!("the moment from which the fleet is watched is not written yet: {error}");
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
         };

@@ -24,7 +24,7 @@ pub(super) fn place<P: DeserializeOwned, T>(
 ) -> Result<T, Problem> {
     let json = HEXLOWER_PERMISSIVE.decode(cursor.as_bytes()).ok();
     let place = json.and_then(|json| parse(serde_json::from_slice(&json).ok()?));
-    place.ok_or_else(|| Problem::bad_request("cursor is not one that a page of this list gave as `next`"))
+    place.ok_or_else(|| Problem::bad_request("cursor is not valid: take the `next` of a page of this list"))
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ async fn import(
     }
     let busy = || Problem::unavailable("another import is under way; try again later");
     let uploading = state.uploads.begin(caller.token_name()).ok_or_else(|| {
-        Problem::unavailable("this token, or too many of them, send inventories already; try again later")
+        Problem::unavailable("this token already sends an inventory, or too many others do; try again later")
     })?;
     let file = received(body).await?;
     drop(uploading);

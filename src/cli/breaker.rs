@@ -21,7 +21,7 @@ pub(super) struct Arguments {
 enum Command {
     /// Show whether it holds notifications, and its last trip.
     Show(Show),
-    /// Release it: what it holds and is still offline is notified.
+    /// Release it: receivers are notified of held units that are still offline.
     Release(Release),
 }
 

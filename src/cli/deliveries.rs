@@ -72,7 +72,7 @@ struct List {
     /// The most rows, up to 1000.
     #[arg(long, default_value_t = 100, value_name = "COUNT")]
     limit: usize,
-    /// Where the page begins, as the page before said.
+    /// Where the page begins: the --cursor that the page before printed.
     #[arg(long)]
     cursor: Option<String>,
     #[command(flatten)]
@@ -125,7 +125,7 @@ struct Purge {
     /// Only say how many there are.
     #[arg(long)]
     dry_run: bool,
-    /// They cannot be delivered any more: confirm that.
+    /// Confirm that the dead letters cannot be delivered any more.
     #[arg(long)]
     yes: bool,
     /// The operator who does it.

@@ -214,7 +214,7 @@ impl Remote {
     ) -> anyhow::Result<RequestBuilder> {
         // Clients drop such a segment from a path, which then names another page.
         if let Some(id) = path.iter().find(|one| matches!(**one, "" | "." | "..")) {
-            anyhow::bail!("{id:?} is no id: name what the command is about");
+            anyhow::bail!("{id:?} is not an id; write the id or the name that the command is about");
         }
         let mut url = self.base.clone();
         url.path_segments_mut().ok().context("--url has no path")?.pop_if_empty().extend(path);
@@ -259,7 +259,7 @@ impl Remote {
         let read: Result<Value, _> = serde_json::from_slice(&body);
         if is_success {
             return read.map_err(|_| {
-                anyhow::anyhow!("{place} does not answer with JSON: it is no Rollcall; check --url")
+                anyhow::anyhow!("{place} does not answer with JSON, so it is not Rollcall; check --url")
             });
         }
         let problem = read.unwrap_or_default();

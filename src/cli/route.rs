@@ -37,7 +37,7 @@ enum Command {
 struct Test {
     #[command(flatten)]
     remote: RemoteArguments,
-    /// The unit; it need not exist, but for --now.
+    /// The unit; it need not exist, except with --now.
     #[arg(value_name = "KIND/UNIT", value_parser = unit)]
     unit: Unit,
     /// A label of the unit; may be repeated.

@@ -43,8 +43,8 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match running::place_without(&config, name).await {
         None => Ok(ExitCode::SUCCESS),
         Some(place) => bail!(
-            "the instance at {place} runs without receiver {name}, so it notifies nobody by it; reload it (SIGHUP, or POST \
-             /-/reload) or restart it"
+            "the instance at {place} runs without receiver {name} and cannot notify it; reload that instance (SIGHUP, \
+             or POST /-/reload) or restart it"
         ),
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn stop(on_hang_up: HangUp) -> std::io::Result<CancellationToken> {
             }
             match asked {
                 None => {
-                    tracing::info!("stopping; a second signal, after a second, stops at once");
+                    tracing::info!("stopping; another signal, at least a second later, stops at once");
                     asked = Some(Instant::now());
                     cancelled.cancel();
                 }

@@ -47,7 +47,7 @@ fn describe(notification: &Value) -> Vec<String> {
     for interval in data["intervals"].as_array().into_iter().flatten() {
         let seconds = interval["seconds"].as_f64().unwrap_or_default();
         lines.push(format!(
-            "alert  BLIND   for {seconds:.0} s Rollcall could not hear; this counts as silence of no unit"
+            "alert  BLIND   for {seconds:.0} s Rollcall could not hear; this does not count as silence of any unit"
         ));
     }
     lines
@@ -106,7 +106,9 @@ mod tests {
             ),
             (
                 json!({"intervals": [{"seconds": 400.2}]}),
-                vec!["alert  BLIND   for 400 s Rollcall could not hear; this counts as silence of no unit"],
+                vec![
+                    "alert  BLIND   for 400 s Rollcall could not hear; this does not count as silence of any unit",
+                ],
             ),
             (json!({"offline": "?"}), vec![]),
         ];

@@ -7,9 +7,9 @@ use super::problems::{
 };
 use crate::clock::Timestamp;
 
-const DIFFERENT: &str = "another instance has other kinds, routes, receivers or timers in its configuration, so it \
-                         depends on the instance who is notified: load the same file in all of them; `configuration` \
-                         in /api/v1/instances shows which differ";
+const DIFFERENT: &str = "another instance has other kinds, routes, receivers or timers in its configuration, so \
+                         which receivers are notified depends on the instance: load the same file in all of them; \
+                         `configuration` in /api/v1/instances shows which differ";
 
 const SHARED: &str = "another instance of the fleet has the same client id at the same broker: whenever one of \
                       them connects, the broker ends the connection of the other one, and the time is blind; give each \

@@ -82,10 +82,10 @@ impl Telemetry {
             Some(Unreached::Deferred(_)) => (
                 RECIPIENTS_DEFERRED,
                 "some recipients get them later",
-                "if this lasts, see to these mailboxes, and whether the server knows this sender",
+                "if this lasts, check these mailboxes, and whether the server knows this sender",
             ),
             Some(Unreached::Servers(_)) => {
-                (SERVERS_FAILING, "not on all of its servers", "see to these servers")
+                (SERVERS_FAILING, "not on all of its servers", "check these servers")
             }
         };
         let gauge = |name| self.series.receiver_incomplete.with_label_values(&[receiver, name]);

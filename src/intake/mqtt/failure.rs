@@ -32,7 +32,7 @@ pub fn unanswered(limit: Duration) -> String {
 /// No canary of a member was recorded for the time `limit`.
 pub fn unproved(limit: Duration) -> String {
     format!(
-        "no canary came back and was recorded for {} s; the connection is closed so that others are given its \
+        "for {} s no canary came back and was recorded; the connection is closed, so that other members get its \
          share of the messages",
         limit.as_secs()
     )

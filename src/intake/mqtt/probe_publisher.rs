@@ -92,10 +92,10 @@ impl ProbePublisher {
             ProbeOutcome::Accepted => None,
             ProbeOutcome::Refused(reason) => refused(
                 &format!("the broker refuses ({reason:?}) what Rollcall publishes"),
-                "which is tried every ten minutes",
+                "; Rollcall tries again every ten minutes",
             ),
             ProbeOutcome::EndsConnection => {
-                refused("the broker ends the connection when Rollcall publishes", "and restart Rollcall")
+                refused("the broker ends the connection when Rollcall publishes", ", and restart Rollcall")
             }
         });
     }
@@ -105,6 +105,6 @@ impl ProbePublisher {
 fn refused(Probe { topic, filter, .. }: &Probe, user: &str, why: &str, then: &str) -> String {
     format!(
         "only messages of units prove that {filter} is heard; while all units are silent, no unit is declared offline: \
-         {why} to {topic}; allow {user} to read {filter} and to write {topic}, {then}"
+         {why} to {topic}; allow {user} to read {filter} and to write {topic}{then}"
     )
 }

@@ -170,7 +170,7 @@ pub(super) fn open_to_read(path: &Path) -> DatabaseResult<Connection> {
     Ok(connection)
 }
 
-/// Opens the database. The file may not be a link; the directory may be one.
+/// Opens the database. The file must not be a link; the directory may be one.
 fn connect(path: &Path, flags: OpenFlags) -> DatabaseResult<Connection> {
     let directory = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     let flags = flags | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_NOFOLLOW;

@@ -110,7 +110,7 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     }
     add_guards(engine, partition, &units, &mut pipe);
     pipe.exists(engine.keys.in_partition(partition, "archive"));
-    // Hearing may be on another server. A heartbeat between both readings is no danger: it changes what is watched.
+    // Hearing may be on another server. A heartbeat between both readings is no danger: it changes the watched facts.
     let is_same_server =
         engine.topology.is_same_server(engine.keys.slot(partition), engine.keys.slot_of_hearing());
     let mut hearing = redis::pipe();

@@ -40,7 +40,7 @@ impl<'a> Fields<'a> {
         self.cursor
     }
 
-    /// The next fields, possibly none; a small hash is answered whole. `None` after the last step.
+    /// The next fields, possibly none; a small hash comes in one step. `None` after the last step.
     pub async fn next(&mut self) -> Result<Option<Vec<Field>>> {
         let Some(cursor) = self.cursor else { return Ok(None) };
         let mut read = pipe();

@@ -59,7 +59,7 @@
 //! | `rollcall:{pN}:attempts` | zset | the record of attempts to deliver, by when they were written (ms): how many bytes were written before, and a line (JSON) for each attempt of one step, see `attempts.lua` |
 //! | `rollcall:{pN}:timer:<page>` | hash | timers of a page that wait: id → type, moment and data, see `store/timer_text.rs` |
 //! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → type, moment, data and receipts |
-//! | `rollcall:{pN}:timers` | zset | timers that wait, by their moment (ms); timers whose type is not configured, by when an instance looks at them again |
+//! | `rollcall:{pN}:timers` | zset | timers that wait, by their moment (ms); timers whose type is not configured, by when an instance reads them again |
 //! | `rollcall:{pN}:timers_ended` | zset | timers that fired or were cancelled, by their moment (ms) |
 //! | `rollcall:{pN}:timers_kept` | zset | timers that fired or were cancelled, by until when they are kept (ms) |
 //! | `rollcall:{pN}:timer_counts` | hash | type → how many timers of it wait |

@@ -27,7 +27,7 @@ impl Roster for RedisEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply> {
         let began = Instant::now();
         let begun = self.renew_once(instance, lease, heard, None).await?;
-        // The repetition tells the server of a jump that the answer revealed.
+        // The repetition reports to the server a jump that the answer revealed.
         let renewed = match begun {
             Some(renewed) if renewed.unhandled.is_none() => renewed,
             begun => {

@@ -82,7 +82,7 @@ impl Steps {
         self.expect("score", key, member, score.to_string().as_bytes())
     }
 
-    /// Expects a sorted set to have so many members, and this highest score, if it has one.
+    /// Expects a sorted set to have `count` members, and `highest` as its highest score; `None`: no members.
     pub fn expect_count(&mut self, key: &str, count: usize, highest: Option<i64>) -> &mut Steps {
         let highest = highest.map(|score| score.to_string()).unwrap_or_default();
         self.expect("count", key, count.to_string().as_bytes(), highest.as_bytes())

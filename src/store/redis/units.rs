@@ -14,9 +14,9 @@
 //!
 //! # Why the commands of heartbeats are built by hand
 //! Redis writes a heartbeat in three microseconds, and the client has no more time than that. So a batch is sorted
-//! by partition, the common begin of its keys is written once, each command gets its memory at once, and answers
-//! are parsed directly. The rest is mostly the allocator: each command takes two allocations, and each answer one
-//! that another thread frees.
+//! by partition, the common first part of its keys is written once, each command gets its memory at once, and answers
+//! are parsed directly. The rest is mostly the allocator: each command takes two allocations, and each answer one that
+//! another thread frees.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -129,8 +129,8 @@ impl<'a> Routed<'a> {
         }
     }
 
-    /// Sends a batch without a look at each command: one server had all its keys when the batch was made. Commands that
-    /// the server did not execute are sent again, each to its server.
+    /// Sends a batch to the server that had all its keys when the batch was made; the key of each command is not
+    /// examined. Commands that the server did not execute are sent again, each to its server.
     pub async fn send_together(&mut self, pipe: &Pipeline, slot: u16) -> RedisResult<Vec<Value>> {
         let view = self.view().await?;
         let Some(server) = view.map.server(slot) else { return self.send_each(pipe).await };

@@ -14,7 +14,7 @@
 //! # Why the events of every sentinel are followed
 //! Any sentinel may hang, or be cut off from the others, and then reports no failover.
 //!
-//! # Why the begin of a promotion is followed, too
+//! # Why the beginning of a promotion is followed, too
 //! In a planned failover the old primary takes writes for a second more, after its replica has been promoted without
 //! them, and other replicas acknowledge these writes. The sentinel that leads a failover announces the promotion a
 //! tenth of a second before.

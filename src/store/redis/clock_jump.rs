@@ -20,14 +20,14 @@
 //! harms no unit.
 //!
 //! # Other servers of a cluster
-//! A server whose clock is off does no harm as long as the clock goes evenly: it adds the rest of a key's life to its own
-//! time. But a replica gets the end of each key by the clock of its primary. So a replica whose clock is ahead removes
-//! keys too early as soon as it is promoted, and so does a server whose clock is set forward. Each deadline check reads
-//! the server's clock after its units. If that clock is ahead of the time of the fleet, an absent key may have held a
-//! heartbeat that is later by as much, so the unit is marked offline later by as much, at most by a timeout. No memory
-//! is needed for that. If a clock was behind and is set right, keys were removed too early, and nothing shows it.
-//! Examinations name servers whose clocks differ, replicas included: see `clock_difference.rs`. Keys that live too long
-//! do no harm.
+//! A server whose clock is off does no harm as long as the clock goes evenly: it adds the rest of a key's life to its
+//! own time. But a replica gets the end of each key by the clock of its primary. So a replica whose clock is ahead
+//! removes keys too early as soon as it is promoted, and so does a server whose clock is set forward. Each deadline
+//! check reads the server's clock after its units. If that clock is ahead of the time of the fleet, an absent key may
+//! have held a heartbeat that is later by as much, so the unit is marked offline later by as much, at most by a
+//! timeout. No memory is needed for that. If a clock was behind and is set right, keys were removed too early, and
+//! nothing shows it. Examinations name servers whose clocks differ, replicas included: see `clock_difference.rs`. Keys
+//! that live too long do no harm.
 
 use std::time::{Duration, Instant};
 
@@ -84,8 +84,8 @@ impl ServerClock {
         Some(self.fleet? + now.duration_since(sent))
     }
 
-    /// How far the clock of another server is ahead of the time of the fleet, as it was read in an answer that arrived by
-    /// `now`; zero if that does not matter.
+    /// How far the clock of another server is ahead of the time of the fleet, as it was read in an answer that arrived
+    /// by `now`; zero if that does not matter.
     pub fn ahead_of_fleet(&self, now: Instant, other: Timestamp) -> Duration {
         let ahead = self.fleet_time(now).map(|fleet| other.since(fleet));
         ahead.filter(|ahead| *ahead > SHORTEST).unwrap_or_default()

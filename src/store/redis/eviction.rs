@@ -1,21 +1,22 @@
 //! Keys that servers evict when they are full, and how that affects deadlines.
 //!
-//! An evicted expiry key takes the newest heartbeats of its unit with it: facts have only the heartbeat of the last check.
-//! Such a key ends at any moment, not after its time. So the moment up to which keys may have been evicted is part of
-//! hearing: a unit without a key counts as heard up to then (`presence::check_deadline`), and its silence is notified
-//! up to one timeout later than otherwise.
+//! An evicted expiry key takes the newest heartbeats of its unit with it: facts have only the heartbeat of the last
+//! check. Such a key ends at any moment, not after its time. So the moment up to which keys may have been evicted is
+//! part of hearing: a unit without a key counts as heard up to then (`presence::check_deadline`), and its silence is
+//! notified up to one timeout later than otherwise.
 //!
 //! Each server counts the keys that it evicts. Every deadline check reads that count behind its units, in the same
-//! request, so no check decides by keys whose eviction it does not know. Every renewal of a lease reads it too, and stores
-//! the moment for other instances and later ones. The policy of a server is not considered: it may change at any time.
+//! request, so no check decides by keys whose eviction it does not know. Every renewal of a lease reads it too, and
+//! stores the moment for other instances and later ones. The policy of a server is not considered: it may change at any
+//! time.
 //!
 //! # Why any change of the count is an eviction
 //! The count begins at zero when a server starts. A smaller count than before may hide evictions, and so may a server
 //! that had evicted keys and is no longer there.
 //!
 //! # Why the start refuses such servers
-//! `volatile-…` removes expiry keys, and detection is late as long as the server is full; `allkeys-…` removes units, and
-//! nothing watches them then. An operator who wants that permits the policy by name.
+//! `volatile-…` removes expiry keys, and detection is late as long as the server is full; `allkeys-…` removes units,
+//! and nothing watches them then. An operator who wants that permits the policy by name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

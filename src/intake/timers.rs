@@ -173,7 +173,7 @@ mod tests {
             ("a\u{1b}", "", "no control characters"),
             ("7", "{}", "type is missing"),
             ("7", "tomorrow", "JSON object"),
-            ("7", r#"{"id":"8","type":"x","in":"1s"}"#, "another one"),
+            ("7", r#"{"id":"8","type":"x","in":"1s"}"#, "is not the id 7 of the request"),
         ] {
             let TimerCommand::Refused { why: text, .. } = asked(id, payload) else {
                 panic!("{id} {payload}")

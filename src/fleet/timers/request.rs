@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(id(&with("\"in\":\"soon\"")), Some("a".to_owned()));
         let other =
             TimerRequest::read(br#"{"id":"b","type":"x","in":"1s"}"#, Some(&"a".parse().unwrap()), NOW);
-        assert!(other.unwrap_err().why.contains("another one"));
+        assert!(other.unwrap_err().why.contains("is not the id a of the request"));
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
 
 /// Reads the units of one check and watches them.
 ///
-/// This function stays in one piece: it is one round trip, whose answers are read in the order of its commands.
+/// In one piece: it is one round trip, whose answers are read in the order of its commands.
 pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
     let Some(first) = units.first() else {
         return Err(EngineError::Damaged("a check of no unit".to_owned()));

@@ -213,7 +213,7 @@ async fn requests_over_mqtt_are_answered_each_and_hostile_ones_are_refused() {
         ("a b", r#"{"type":"nothing","in":"1h"}"#, "there is no class"),
         ("a b", r#"{"type":"report"}"#, "either due"),
         ("a b", "noon", "JSON object"),
-        ("a b", r#"{"id":"c","type":"report","in":"1h"}"#, "another one"),
+        ("a b", r#"{"id":"c","type":"report","in":"1h"}"#, "is not the id a b of the request"),
         (&"x".repeat(129), r#"{"type":"report","in":"1h"}"#, "128 bytes"),
         ("", r#"{"type":"report","in":"1h"}"#, "at least one character"),
     ] {

@@ -140,7 +140,7 @@ async fn what_is_no_timer_is_refused_with_the_reason() {
         (json!({ "type": "report", "in": "11y" }), "is not a span"),
         (json!({ "type": "report", "in": "5000d" }), "within 3653 days"),
         (json!({ "type": "report", "in": "1m", "colour": 1 }), "colour"),
-        (json!({ "type": "report", "in": "1m", "id": "b" }), "another one"),
+        (json!({ "type": "report", "in": "1m", "id": "b" }), "is not the id a of the request"),
         (json!({ "type": "report", "in": "1m", "data": "x".repeat(70_000) }), "65536 bytes"),
         (json!(["report"]), "JSON object"),
     ] {

@@ -1,5 +1,6 @@
-//! The address of an MQTT broker, as in a configuration or on a command line.
+//! The address of an MQTT broker, as in a configuration or on a command line; and the address of a client.
 
+use core::net::{IpAddr, Ipv6Addr};
 use std::fmt;
 use std::str::FromStr;
 
@@ -109,6 +110,14 @@ impl fmt::Display for BrokerAddress {
             true => write!(f, "{scheme}://[{}]:{}{path}", self.host, self.port),
             false => write!(f, "{scheme}://{}:{}{path}", self.host, self.port),
         }
+    }
+}
+
+/// The network that counts as one client: a machine may use any IPv6 address of its /64 network.
+pub fn client_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(four) => four.into(),
+        IpAddr::V6(six) => Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX)).into(),
     }
 }
 

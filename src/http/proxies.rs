@@ -2,7 +2,7 @@
 //! its user; the headers of every other client mean nothing.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use axum::http::HeaderMap;
 pub use axum::http::HeaderName;
@@ -69,14 +69,6 @@ impl Proxies {
 fn address_of(hop: &str) -> Option<IpAddr> {
     let bracketed = || hop.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6);
     hop.parse().ok().or_else(|| hop.parse().ok().map(|hop: SocketAddr| hop.ip())).or_else(bracketed)
-}
-
-/// The network that counts as one client: a machine may use any IPv6 address of its /64 network.
-pub(super) fn client_network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(four) => four.into(),
-        IpAddr::V6(six) => Ipv6Addr::from_bits(six.to_bits() & !u128::from(u64::MAX)).into(),
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::proxies::client_network;
+use crate::address::client_network;
 use crate::clock::Timestamp;
 
 /// The most clients that are remembered.

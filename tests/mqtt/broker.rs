@@ -604,4 +604,5 @@ async fn a_device_that_does_not_read_is_disconnected_and_no_other_waits_for_it()
     let _sent = Killed(sent.spawn().unwrap());
     world.until("it is disconnected", || world.counted("broker_refused_total reader") > 0).await;
     assert!(world.publish(&["-q", "1", "-t", "units/b/data", "-m", "1"]).status.success());
+    assert_eq!(world.counted("broker_refused_total reader"), 1);
 }

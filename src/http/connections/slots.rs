@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio_util::sync::CancellationToken;
 
 use super::activity::Activity;
-use crate::http::proxies::client_network;
+use crate::address::client_network;
 
 /// The most connections at a time.
 #[derive(Clone, Copy)]

@@ -350,7 +350,10 @@ impl Connection {
             }
             End::GivenUp(session::End::TakenOver) => Some(TAKEN_OVER),
             End::GivenUp(session::End::Slow) => {
-                refuse(BrokerRefusal::Reader, "it does not read what it is sent; it is disconnected");
+                refuse(
+                    BrokerRefusal::Reader,
+                    "it does not read the messages that it is sent; it is disconnected",
+                );
                 Some(QUOTA)
             }
             End::Silent => Some(KEEP_ALIVE),

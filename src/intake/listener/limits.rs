@@ -5,11 +5,13 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+use crate::address::client_network;
 
 /// An amount in each second, and as much at once. Zero: no limit.
 #[derive(Debug)]
@@ -61,7 +63,7 @@ impl Shares {
 
     /// Takes a part; `None`: this address, or all together, would have too much.
     pub fn take(self: &Arc<Shares>, address: IpAddr, amount: usize) -> Option<Share> {
-        let address = site(address);
+        let address = client_network(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, by_address) = &mut *taken;
         let own = by_address.get(&address).copied().unwrap_or_default();
@@ -84,14 +86,6 @@ impl Drop for Share {
                 own.remove();
             }
         }
-    }
-}
-
-/// The unit of counting for one client: with IPv6, a client has all addresses of a network.
-fn site(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !0 << 64)),
-        address => address,
     }
 }
 

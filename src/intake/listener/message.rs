@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::bytes::Version;
 use super::codec::Publish;
 use super::encode;
-use super::properties::Properties;
+use super::properties::{Properties, forwarded};
 
 /// Larger payloads are written without copying them.
 const LARGE: usize = 4 << 10;
@@ -76,6 +76,12 @@ pub struct Wire {
 }
 
 impl Message {
+    /// A message of the session with this number, as its subscribers receive it.
+    pub fn of(from: u64, topic: &str, payload: &[u8], listed: &Properties) -> Message {
+        let properties = forwarded(listed.raw);
+        Message { topic: topic.into(), payload: payload.into(), properties, from, ..Message::default() }
+    }
+
     /// How much memory the message takes.
     pub fn size(&self) -> usize {
         self.topic.len() + self.payload.len() + self.properties.len() + OVERHEAD

@@ -13,7 +13,7 @@ use super::door::Door;
 use super::encode::text;
 use super::limits::Shares;
 use super::message::Message;
-use super::properties::{CONTENT_TYPE, CORRELATION, forwarded};
+use super::properties::{CONTENT_TYPE, CORRELATION};
 use super::router::{Routed, Router};
 use super::session::Session;
 use super::sessions::{LastWill, Sessions};
@@ -44,12 +44,8 @@ impl Shared {
     pub fn pass_on(&self, peer: &Peer, publish: &Publish, from: u64) {
         let Publish { topic, qos, retain, payload, ref listed, .. } = *publish;
         let copy = || Message {
-            topic: topic.into(),
-            payload: payload.into(),
-            properties: forwarded(listed.raw),
             expires: listed.expiry.map(|expiry| Instant::now() + seconds(expiry)),
-            from,
-            kept: None,
+            ..Message::of(from, topic, payload, listed)
         };
         self.route(peer, Routed { topic, qos, retain, from }, copy);
     }
@@ -98,30 +94,23 @@ impl Shared {
         }
     }
 
-    /// Counts and logs that there was no room for a message to this client.
+    /// Counts and logs that there was no room for a message to this client, if it is away; a connected client is
+    /// disconnected, which its connection reports.
     pub fn without_room(&self, session: &Session) {
-        let why = match session.is_connected() {
-            true => "it does not read the messages that it subscribed to; it is disconnected",
-            false => "more messages than are kept wait for it while it is away; the newest are lost",
-        };
-        let peer = Peer { id: session.id.clone(), ..Peer::unknown(NOWHERE) };
-        self.access.refuse(BrokerRefusal::Reader, &peer, why);
+        if !session.is_connected() {
+            let why = "more messages than are kept wait for it while it is away; the newest are lost";
+            let peer = Peer { id: session.id.clone(), ..Peer::unknown(NOWHERE) };
+            self.access.refuse(BrokerRefusal::Reader, &peer, why);
+        }
     }
 }
 
 /// A will as the session keeps it.
 pub fn will_of(will: &Will, peer: &Peer, from: u64) -> LastWill {
     let Will { qos, retain, topic, payload, ref listed } = *will;
-    let properties = forwarded(listed.raw);
     LastWill {
         peer: peer.clone(),
-        message: Message {
-            topic: topic.into(),
-            payload: payload.into(),
-            properties,
-            from,
-            ..Message::default()
-        },
+        message: Message::of(from, topic, payload, listed),
         qos,
         retain,
         delay: seconds(listed.will_delay),

@@ -282,7 +282,7 @@ async fn listen(
     let recorder = record::Recorder { writer: writer.clone(), reporter, link: linked };
     let most = config.max_batch;
     let name = name.to_owned();
-    tasks.spawn(async move { thread::on_its_own(&name, connection.run()).await });
+    tasks.spawn(async move { thread::on_its_own(&name, || (), connection.run()).await });
     tasks.spawn(async move {
         // The guard also works if the recorder panics: the connection must not wait for it then.
         let _recorded = recorded.drop_guard();

@@ -1,17 +1,22 @@
-//! A thread for each connection, which may sleep without delaying other work: see
-//! `mqtt::read_coalescer`.
+//! A thread for each connection to a broker, which may sleep without delaying other work (see
+//! `mqtt::read_coalescer`), and one for the listener (see `listener/server.rs`).
 
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-/// Runs the work on a thread of its own until it ends. If this future is dropped the work is dropped too, a moment
-/// later. Panics if the work does.
-pub(super) async fn on_its_own(name: &str, work: impl Future<Output = ()> + Send + 'static) {
+/// Runs the work on a thread of its own until it ends; `idle` is called when the thread has nothing to do. If this
+/// future is dropped the work is dropped too, a moment later. Panics if the work does.
+pub(super) async fn on_its_own(
+    name: &str,
+    idle: impl Fn() + Send + Sync + 'static,
+    work: impl Future<Output = ()> + Send + 'static,
+) {
     let dropped = CancellationToken::new();
     let _guard = dropped.clone().drop_guard();
     let (ended, end) = oneshot::channel();
-    let runtime = Builder::new_current_thread().enable_all().build().expect("threads can be had at a start");
+    let runtime = Builder::new_current_thread().enable_all().on_thread_park(idle).build();
+    let runtime = runtime.expect("threads can be had at a start");
     let run = move || {
         runtime.block_on(dropped.run_until_cancelled_owned(work));
         // A lookup of a name that is under way holds a thread that cannot be ended.
@@ -38,7 +43,7 @@ mod tests {
             begins.send(()).unwrap();
             std::future::pending().await
         };
-        let waits = tokio::spawn(on_its_own("test", work));
+        let waits = tokio::spawn(on_its_own("test", || (), work));
         begun.await.unwrap();
         waits.abort();
         assert!(ended.await.is_err(), "it was dropped");
@@ -46,7 +51,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_panic_of_the_work_is_passed_on() {
-        let ended = tokio::spawn(on_its_own("test", async { panic!("as it should") })).await;
+        let ended = tokio::spawn(on_its_own("test", || (), async { panic!("as it should") })).await;
         assert!(ended.unwrap_err().is_panic());
     }
 }

@@ -207,6 +207,20 @@ async fn a_message_that_is_only_for_clients_is_acknowledged_before_its_sender_re
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_subscribes_before_another_one_publishes_receives_the_message() {
+    let world = World::new(|_, _| {}).await;
+    let (mut sender, _) = Wire::connect(&world, &four("sender", true));
+    for number in 0..100 {
+        let (mut receiver, _) = Wire::connect(&world, &four(&format!("receiver-{number}"), true));
+        let topic = format!("chat/{number}");
+        receiver.send(&subscribe(1, &topic, 0, false));
+        sender.send(&publish(0x30, &topic, 0, None, b"1"));
+        assert_eq!(receiver.packet().unwrap(), [0x90, 3, 0, 1, 0]);
+        assert_eq!(receiver.packet().unwrap(), publish(0x30, &topic, 0, None, b"1"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_message_at_qos_2_is_taken_once_until_it_is_released() {
     let world = World::new(|_, _| {}).await;
     let heard = world.hear(&["-t", "units/#", "-q", "0"]).await;

@@ -7,8 +7,8 @@
 //! answered as long as it is read.
 //!
 //! # Turns
-//! At most [`TURN`] messages are handed over at a time, and connections that wait for room get it in the order in which
-//! they asked. So a device that floods takes one turn of many.
+//! At most [`CHUNK`] bytes are read and [`TURN`] messages handed over at a time, and connections that wait for room get
+//! it in the order in which they asked. So a device that floods takes one turn of many.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,6 +19,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use super::access_control::Peer;
@@ -279,10 +280,13 @@ impl Connection {
             Ok(0) | Err(_) => Err(End::Lost),
             Ok(count) => {
                 let now = Instant::now();
-                self.heard = now;
+                self.shared.pauses.arrived(std::mem::replace(&mut self.heard, now), now);
                 self.bytes.take(count, now);
                 if self.bytes.waits_until(now).is_some() {
                     self.held_back("it sends more than broker.max_bytes_per_second");
+                }
+                if count == CHUNK {
+                    yield_now().await;
                 }
                 Ok(())
             }

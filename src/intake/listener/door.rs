@@ -1,9 +1,9 @@
 //! Where messages of devices enter intake: the same reader and the same queue as for messages of a broker elsewhere.
 //!
 //! # How hearing is proved
-//! A tick goes through every loop that accepts connections, and then through the queue to the recorder, like a
-//! message. A recorded tick proves that the listener has accepted connections, and that every message before the tick
-//! is recorded: the tick is reported as the canary of a connection that is never lost. So time is blind while no
+//! A tick takes its turn on the thread that accepts and reads connections, and goes through the queue to the recorder,
+//! like a message. A recorded tick proves that connections were accepted and read, and that every message before the
+//! tick is recorded: the tick is reported as the canary of a connection that is never lost. So time is blind while no
 //! connection can be accepted, or while the queue does not move: a tick that is recorded late counts for nothing,
 //! because connections that are held back meanwhile are not read. Every topic arrives, so a tick proves every filter.
 

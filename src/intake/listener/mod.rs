@@ -9,8 +9,9 @@
 //!
 //! ```text
 //! accept ─▶ handshake ─▶ connection: read, receive ─▶ door ─▶ queue ─▶ record
-//!   ▲                        ▲     └─▶ router ─▶ sessions of subscribers  │
-//!   └── tick, once a period  └───────────── receipts ◀────────────────────┘
+//!                            ▲     │      tick, once a period ──▲         │
+//!                            │     └─▶ router ─▶ sessions of subscribers  │
+//!                            └───────────── receipts ◀────────────────────┘
 //! ```
 //!
 //! # While the engine is away
@@ -40,6 +41,7 @@ mod handshake;
 mod limits;
 mod message;
 mod names;
+mod pauses;
 mod properties;
 mod receipt;
 mod receive;

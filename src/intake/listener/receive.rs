@@ -205,15 +205,7 @@ impl Connection {
         // The answer goes out before the retained messages.
         encode::subscribed(&mut self.out, self.wire.version, id, &codes);
         let (router, session) = (&self.shared.router, &self.session);
-        let subscribed = granted.into_iter().map(|(asked, is_new)| {
-            let retained = router.subscribe(session, &asked, number, is_new);
-            if !session.has(asked.filter) {
-                // A connection that took over the session has ended it meanwhile.
-                router.unsubscribe(session, asked.filter);
-            }
-            retained
-        });
-        subscribed.sum()
+        granted.iter().map(|(asked, is_new)| router.subscribe(session, asked, number, *is_new)).sum()
     }
 
     fn unsubscribe(&self, filter: &str) -> u8 {

@@ -1,13 +1,19 @@
 //! Accepts the connections of devices: in the clear and with TLS, both also within WebSockets.
+//!
+//! # Why all of them share one thread
+//! Packets of different clients are handled in the order in which they arrive: a client that subscribes before another
+//! one publishes receives the message, also on a busy machine. Between a heartbeat, its record and its acknowledgement
+//! no thread has to wake another one, which would cost more than the rest of the way. One thread serves more heartbeats
+//! than the engine records.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
@@ -21,14 +27,13 @@ use super::router::Router;
 use super::sessions::Sessions;
 use super::shared::Shared;
 use super::{Config, websocket};
-use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
 use crate::intake::engine_writer::EngineWriter;
 use crate::intake::hearing_reporter::HearingReporter;
 use crate::intake::mqtt::{Answers, Link, Proof};
 use crate::intake::record::Recorder;
 use crate::intake::value_buffer::ValueBuffer;
-use crate::intake::{self, MAIN, ProvedTopics, canary};
+use crate::intake::{self, MAIN, ProvedTopics, canary, thread};
 use crate::small_file::read_file;
 use crate::telemetry::{BrokerRefusal, Telemetry};
 use crate::trust::{self, ServerTls};
@@ -60,8 +65,11 @@ pub struct Listener {
     sockets: Vec<Socket>,
 }
 
+/// When no connection could be accepted, the last time.
+type Failed = Mutex<Option<Instant>>;
+
 struct Socket {
-    listener: TcpListener,
+    listener: std::net::TcpListener,
     tls: Option<Arc<ServerTls>>,
     is_websocket: bool,
 }
@@ -80,8 +88,8 @@ impl Listener {
             config.tls.as_ref().map(open).transpose().context("the broker cannot speak TLS")?.map(Arc::new);
         let mut sockets = Vec::new();
         for (option, _, address) in config.addresses() {
-            let listener = TcpListener::bind(address)
-                .await
+            let bound = TcpListener::bind(address).await.and_then(TcpListener::into_std);
+            let listener = bound
                 .with_context(|| format!("the broker cannot listen on {address}; check broker.{option}"))?;
             let tls = tls.clone().filter(|_| option.ends_with("tls_listen"));
             sockets.push(Socket { listener, tls, is_websocket: option.starts_with("websocket") });
@@ -123,6 +131,7 @@ impl Listener {
             router,
             large: Shares::new(MAX_LARGE),
             filters: Shares::new(MAX_FILTERS),
+            pauses: Arc::default(),
             stop: writer.stop.clone(),
         });
         let (_, link) = watch::channel(Link::to_devices(answers(&shared)));
@@ -131,13 +140,13 @@ impl Listener {
         let reporter = HearingReporter::new(&client_id, None, Duration::ZERO, prove, probes.clone());
         let recorder = Recorder { writer: writer.clone(), reporter: reporter.without_broker(), link };
         let (most, pace) = (config.max_batch, (writer.roll.pace().clone(), config.canary_period));
-        tasks.spawn(async move { recorder.record(queued, most).await });
-        tasks.spawn(async move {
-            let addresses =
-                shared.config.addresses().map(|(_, scheme, address)| format!("{scheme}://{address}"));
-            telemetry.listening(MAIN, &addresses.collect::<Vec<String>>().join(" "));
-            serve(self.sockets, shared, pace).await;
-        });
+        let addresses = shared.config.addresses().map(|(_, scheme, address)| format!("{scheme}://{address}"));
+        telemetry.listening(MAIN, &addresses.collect::<Vec<String>>().join(" "));
+        let pauses = shared.pauses.clone();
+        let served = async move {
+            tokio::join!(recorder.record(queued, most), serve(self.sockets, shared, pace));
+        };
+        tasks.spawn(async move { thread::on_its_own(MAIN, move || pauses.pause(), served).await });
     }
 }
 
@@ -145,19 +154,17 @@ impl Listener {
 async fn serve(sockets: Vec<Socket>, shared: Arc<Shared>, pace: (Arc<CanaryPace>, Duration)) {
     let (stop, tasks) = (shared.stop.clone(), TaskTracker::new());
     let pending = Shares::new(MAX_PENDING);
-    let (first, mut ticks) = mpsc::channel(1);
-    for socket in sockets {
-        let (next, following) = mpsc::channel(1);
+    let failed = Arc::<Failed>::default();
+    for Socket { listener, tls, is_websocket } in sockets {
+        let listener = TcpListener::from_std(listener).expect("sockets can be watched at a start");
+        let (shared, pending, failed) = (shared.clone(), pending.clone(), failed.clone());
         let accepting =
-            Accepting { socket, shared: shared.clone(), tasks: tasks.clone(), pending: pending.clone() };
-        let ends = stop.clone();
-        tasks.spawn(async move { ends.run_until_cancelled(accepting.run(ticks, next)).await });
-        ticks = following;
+            Accepting { listener, tls, is_websocket, shared, tasks: tasks.clone(), pending, failed };
+        tasks.spawn(stop.clone().run_until_cancelled_owned(accepting.run()));
     }
-    let served = async {
-        tokio::join!(tick(&shared, pace, first), arrive(&shared, ticks), end_sessions(&shared));
-    };
-    stop.run_until_cancelled(served).await;
+    // As a task of its own, a tick waits behind the connections whose packets have arrived before it.
+    tasks.spawn(stop.clone().run_until_cancelled_owned(tick(shared.clone(), pace, failed)));
+    stop.run_until_cancelled(end_sessions(&shared)).await;
     tasks.close();
     // Nothing depends on this wait: a device repeats messages that were not acknowledged.
     let _ = timeout(SHUTDOWN, tasks.wait()).await;
@@ -170,21 +177,19 @@ fn answers(shared: &Arc<Shared>) -> Answers {
     Arc::new(move |to, answer| shared.upgrade().iter().for_each(|shared| shared.answer(to, &answer)))
 }
 
-/// Sends a tick once a period through the loops that accept connections; never ends.
-async fn tick(shared: &Shared, (pace, period): (Arc<CanaryPace>, Duration), first: mpsc::Sender<Timestamp>) {
+/// Queues a tick once a period, until Rollcall stops. While no connection can be accepted, nothing is heard: there is
+/// no tick, and the time is blind.
+async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), failed: Arc<Failed>) {
     loop {
-        // If the channel is full, the older tick in it proves as much.
-        let _ = first.try_send(shared.door.clock.now());
-        tokio::time::sleep(pace.period(period)).await;
-    }
-}
-
-/// Queues the ticks that came through.
-async fn arrive(shared: &Shared, mut ticks: mpsc::Receiver<Timestamp>) {
-    while let Some(sent_at) = ticks.recv().await {
-        if !shared.door.tick(sent_at).await {
+        let failed = *failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let accepts = failed.is_none_or(|at| at.elapsed() > 2 * ACCEPT_RETRY);
+        let sent_at = shared.door.clock.now();
+        // The packets that have arrived by now are read first.
+        yield_now().await;
+        if accepts && !shared.door.tick(sent_at).await {
             return;
         }
+        tokio::time::sleep(pace.period(period)).await;
     }
 }
 
@@ -204,31 +209,24 @@ async fn end_sessions(shared: &Shared) {
 
 /// A loop that accepts connections on one address.
 struct Accepting {
-    socket: Socket,
+    listener: TcpListener,
+    tls: Option<Arc<ServerTls>>,
+    is_websocket: bool,
     shared: Arc<Shared>,
     tasks: TaskTracker,
     pending: Arc<Shares>,
+    failed: Arc<Failed>,
 }
 
 impl Accepting {
-    /// Accepts connections, and passes ticks on: a tick that comes through proves that connections are accepted. Never
-    /// ends.
-    async fn run(self, mut ticks: mpsc::Receiver<Timestamp>, next: mpsc::Sender<Timestamp>) {
-        let mut failed: Option<Instant> = None;
+    /// Accepts connections; never ends.
+    async fn run(self) {
+        let access = &self.shared.access;
+        let mut before = Instant::now();
         loop {
-            let accepted = tokio::select! {
-                Some(tick) = ticks.recv() => {
-                    // While no connection can be accepted, nothing is heard: the tick is dropped, and the time is
-                    // blind.
-                    if failed.is_none_or(|at| at.elapsed() > 2 * ACCEPT_RETRY) {
-                        // If the channel is full, an older tick waits in it.
-                        let _ = next.try_send(tick);
-                    }
-                    continue;
-                }
-                accepted = self.socket.listener.accept() => accepted,
-            };
-            let access = &self.shared.access;
+            let accepted = self.listener.accept().await;
+            let now = Instant::now();
+            self.shared.pauses.arrived(std::mem::replace(&mut before, now), now);
             match accepted {
                 Ok((stream, from)) => match self.pending.take(from.ip(), 1) {
                     Some(permit) => self.spawn(stream, from, permit),
@@ -241,7 +239,7 @@ impl Accepting {
                     let why =
                         format!("no connection can be accepted: {error}; raise the limit of open files");
                     access.refuse(BrokerRefusal::Connection, &Peer::unknown(NOWHERE), &why);
-                    failed = Some(Instant::now());
+                    *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
@@ -249,8 +247,7 @@ impl Accepting {
     }
 
     fn spawn(&self, stream: TcpStream, from: SocketAddr, permit: Share) {
-        let (shared, tls, is_websocket) =
-            (self.shared.clone(), self.socket.tls.clone(), self.socket.is_websocket);
+        let (shared, tls, is_websocket) = (self.shared.clone(), self.tls.clone(), self.is_websocket);
         self.tasks.spawn(async move {
             let opening = Box::pin(timeout(WITHIN, open(stream, tls, is_websocket)));
             let Some(opened) = shared.stop.run_until_cancelled(opening).await else { return };

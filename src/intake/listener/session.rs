@@ -154,10 +154,6 @@ impl Session {
         Some(true)
     }
 
-    pub fn has(&self, filter: &str) -> bool {
-        self.lock().filters.contains_key(filter)
-    }
-
     pub fn unsubscribe(&self, filter: &str) -> bool {
         self.lock().filters.remove(filter).is_some()
     }
@@ -196,7 +192,7 @@ impl Session {
         self.lock().unrecorded += 1;
     }
 
-    /// Notes that a message is recorded: its acknowledgement is due, unless its connection has ended.
+    /// Notes that a message is recorded, or need not be: its acknowledgement is due, unless its connection has ended.
     pub fn recorded(&self, connection: u64, kind: Kind, id: u16, code: u8) {
         let mut state = self.lock();
         if kind == Kind::PubRec

@@ -13,6 +13,7 @@ use super::door::Door;
 use super::encode::text;
 use super::limits::Shares;
 use super::message::Message;
+use super::pauses::Pauses;
 use super::properties::{CONTENT_TYPE, CORRELATION};
 use super::router::{Routed, Router};
 use super::session::Session;
@@ -36,6 +37,7 @@ pub struct Shared {
     pub large: Arc<Shares>,
     /// Bytes of the filters that clients have subscribed to.
     pub filters: Arc<Shares>,
+    pub pauses: Arc<Pauses>,
     pub stop: CancellationToken,
 }
 

@@ -76,7 +76,7 @@ pub fn roll(engine: Arc<dyn Engine>, clock: &Clock) -> Roll {
     let mut rules = KindRules::new("detector".parse().expect("it is a kind"));
     rules.policy.timeout = TIMEOUT;
     let rules = Arc::new(Rules::from_iter([(rules.kind.clone(), rules)]));
-    let mirror = Arc::new(Mirror::new(Arc::clone(&rules), engine.partitions()));
+    let mirror = Arc::new(Mirror::of(&*engine, Arc::clone(&rules), &[]));
     let hearing = HearingConfig {
         gap: Duration::from_secs(3),
         follows: false,

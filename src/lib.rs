@@ -13,8 +13,8 @@
 //! | | [`http`] | metrics, health, records, units, and the web page, on threads of their own |
 //! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet and sinks for the demo, and private servers for the tests |
-//! | 1 memory | [`store`] | the state of the fleet behind small traits; [`store::redis`] and [`store::embedded`] keep it; [`store::migration`] moves a fleet from one engine to another; `store/redis/topology/` knows the servers: one, those behind Sentinel, a cluster |
-//! | | [`fleet`] | decisions above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror and the walk that keeps it true; leases, and which instance owns which partition |
+//! | 1 memory | [`store`] | the state of the fleet behind small traits; [`store::redis`] and [`store::embedded`] keep it; [`store::table`] is the one table of units in memory, which the embedded engine keeps itself; [`store::migration`] moves a fleet from one engine to another; `store/redis/topology/` knows the servers: one, those behind Sentinel, a cluster |
+//! | | [`fleet`] | decisions above a store: [`fleet::Roll`], the one place where stored state meets the rules; the mirror, which is a view of the embedded engine's table or a copy of what Redis keeps, and the walk that keeps a copy true; leases, and which instance owns which partition |
 //! | | [`small_file`] | reads a secret or a certificate, and nothing that is no regular file or too large |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |

@@ -114,7 +114,7 @@ async fn begin(
     let mut failures = 0;
     loop {
         let begun = async {
-            let engine = open(&config.engine, telemetry.clone()).await?;
+            let engine = open(config, telemetry.clone()).await?;
             let mut lease = Lease::take(
                 engine.clone(),
                 engine.clone(),
@@ -139,10 +139,12 @@ async fn begin(
     }
 }
 
-async fn open(config: &EngineConfig, telemetry: Arc<Telemetry>) -> Result<Arc<dyn Engine>, EngineError> {
-    Ok(match config {
+async fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<Arc<dyn Engine>, EngineError> {
+    Ok(match &config.engine {
         EngineConfig::Redis(config) => Arc::new(RedisEngine::connect(config, telemetry).await?),
-        EngineConfig::Embedded(config) => Arc::new(EmbeddedEngine::open(config, telemetry).await?),
+        EngineConfig::Embedded(engine) => {
+            Arc::new(EmbeddedEngine::open_with_labels(engine, &config.count_by_labels, telemetry).await?)
+        }
     })
 }
 
@@ -175,8 +177,7 @@ fn start(
     let rules = SharedRules::from(Arc::new(config.rules));
     let outbox_grew = Arc::new(Notify::new());
     let ownership = lease.ownership();
-    let mirror = Mirror::new(rules.clone(), engine.partitions()).with_labels(&config.count_by_labels);
-    let mirror = Arc::new(mirror);
+    let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &config.count_by_labels));
     mirror.keep(|partition| ownership.owns(partition));
     let filters = config.intake.filters(&rules);
     let roll = Roll::new(

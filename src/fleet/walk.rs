@@ -1,5 +1,8 @@
 //! The walk: slow, repeated rounds over every unit of this instance's partitions.
 //!
+//! With the embedded engine the mirror needs none of this, because it is a view of the engine's own table; the walk
+//! then only finds what nothing else would find.
+//!
 //! A new partition of this instance is read as fast as the engine answers; a partition that it loses is dropped. Then
 //! rounds keep the mirror true, each spread evenly over a period, which is longer for a large fleet (`walk/pace.rs`):
 //! - of most partitions a round compares expiry keys only, which is a tenth of the work and brings the heartbeats
@@ -201,7 +204,7 @@ impl Walk {
             }
             self.report_removed();
         }
-        if self.mirror.is_filled() {
+        if self.mirror.is_walked() {
             filled.all.notify_one();
         }
         Ok(())
@@ -235,7 +238,7 @@ impl Walk {
         let mut fleet = self.engine.fleet_id();
         let mut edition = Some(self.roll.shared_rules().edition());
         loop {
-            while !self.mirror.is_filled() {
+            while !self.mirror.is_walked() {
                 filled.all.notified().await;
             }
             let newest = self.roll.shared_rules().edition();

@@ -1,9 +1,11 @@
 //! Facts and records, read only, and the reads that keep the mirror true.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::table::UnitTables;
 use super::{Layout, Result};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
@@ -31,6 +33,11 @@ pub trait Queries: Layout {
     /// The id of the fleet's data. It changes when the engine loses all or a part of it, and earlier reads are then
     /// outdated.
     fn fleet_id(&self) -> String;
+
+    /// The units in the memory of this process, where the engine keeps them there.
+    fn unit_tables(&self) -> Option<Arc<UnitTables>> {
+        None
+    }
 
     /// The units on one page of a partition; every unit of the fleet is on exactly one page.
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>>;

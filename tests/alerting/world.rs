@@ -60,11 +60,12 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::by_hand(now());
         let telemetry = Arc::new(Telemetry::new(&clock));
+        let labels = ["site".to_owned()];
         let engine: Arc<dyn Engine> = match on {
             On::Redis => redis.engine(&telemetry).await,
             On::Directory => {
                 let config = embedded::Config { path: dir.path().join("fleet"), partitions: None };
-                Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap())
+                Arc::new(EmbeddedEngine::open_with_labels(&config, &labels, telemetry.clone()).await.unwrap())
             }
         };
         let outbox_grew = Arc::new(Notify::new());
@@ -72,8 +73,7 @@ impl World {
         rules.policy.timeout = TIMEOUT;
         let hearing = HearingConfig { gap: 100 * HOUR, follows: false, settle: WAIT, tell_after: HOUR };
         let rules = Arc::new(Rules::from_iter([(rules.kind.clone(), rules)]));
-        let mirror =
-            Arc::new(Mirror::new(rules.clone(), engine.partitions()).with_labels(&["site".to_owned()]));
+        let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &labels));
         let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, outbox_grew.clone());
         let roll = Arc::new(roll);
         roll.canary_returned(clock.now()).await.unwrap();

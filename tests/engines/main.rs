@@ -26,4 +26,5 @@ mod support;
 mod timer_pages;
 mod timers_alike;
 mod timers_meanwhile;
+mod view;
 mod walk;

@@ -105,7 +105,7 @@ impl Places {
 async fn roll(engine: Arc<dyn Engine>) -> Roll {
     let kind: Kind = "detector".parse().unwrap();
     let rules = Arc::new(Rules::from_iter([(kind.clone(), KindRules::new(kind))]));
-    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &[]));
     let (gap, settle) = (Duration::from_secs(3), 5 * MINUTE);
     let config = HearingConfig { gap, follows: false, settle, tell_after: 5 * MINUTE };
     let roll = Roll::new(engine, rules, mirror, telemetry(), config, Arc::new(Notify::new()));

@@ -428,7 +428,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     embedded.path = dir.path().join("fleet");
     let engine: Arc<dyn Engine> = Arc::new(EmbeddedEngine::open(&embedded, telemetry.clone()).await.unwrap());
     let rules = Arc::new(config.rules);
-    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &[]));
     let second = Duration::from_secs(1);
     let hearing =
         HearingConfig { gap: 3 * second, settle: 300 * second, tell_after: 300 * second, ..config.hearing };

@@ -89,7 +89,7 @@ async fn records(
     embedded.path = dir.join("fleet");
     let engine: Arc<dyn Engine> = Arc::new(EmbeddedEngine::open(&embedded, telemetry.clone()).await?);
     let rules = Arc::new(config.rules);
-    let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+    let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &[]));
     let (clock, grew) = (Clock::system(), Arc::default());
     let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), config.hearing, grew);
     let timers = Timers::new(engine, config.timers, Arc::default(), telemetry.clone());

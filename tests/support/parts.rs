@@ -39,7 +39,7 @@ impl Parts {
             (kind.clone(), KindRules { policy, ..KindRules::new(kind) })
         });
         let rules: Arc<Rules> = Arc::new(rules.collect());
-        let mirror = Arc::new(Mirror::new(rules.clone(), engine.partitions()));
+        let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &[]));
         let config = HearingConfig { gap: GAP, follows: false, settle: Duration::ZERO, tell_after: GAP };
         let outbox_grew = Arc::new(Notify::new());
         let roll = Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), config, outbox_grew);

@@ -1,10 +1,9 @@
 //! The units that a reader of the mirror selects.
 
 use super::Mirror;
-use super::partition_table::PartitionTable;
-use super::row::Row;
 use crate::clock::Timestamp;
 use crate::presence::Kind;
+use crate::store::table::{UnitRow, UnitTable};
 
 /// One of several equal shards of the fleet. A partition, and so a unit, stays in its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,12 +34,12 @@ impl ArchiveLimits {
     /// `None`: no kind archives units.
     pub fn new(mirror: &Mirror, now: Timestamp) -> Option<ArchiveLimits> {
         let limit = |kind: &Kind| mirror.rules.of(kind.as_str())?.archives_before(now);
-        let limits: Vec<Option<Timestamp>> = mirror.kinds.iter().map(limit).collect();
+        let limits = mirror.by_number(limit);
         limits.iter().any(Option::is_some).then_some(ArchiveLimits(limits))
     }
 
     /// Whether the unit in that slot is archived.
-    pub fn has(&self, table: &PartitionTable, slot: usize, row: &Row) -> bool {
+    pub fn has(&self, table: &UnitTable, slot: usize, row: &UnitRow) -> bool {
         row.state.is_offline()
             && self.0[usize::from(row.kind)]
                 .is_some_and(|limit| table.offline_since(slot).is_some_and(|since| since <= limit))
@@ -78,15 +77,15 @@ pub(super) struct RowFilter {
 
 impl RowFilter {
     /// `None`: no unit of this partition is selected.
-    pub fn new(filter: &UnitFilter, mirror: &Mirror, table: &PartitionTable) -> Option<RowFilter> {
+    pub fn new(filter: &UnitFilter, mirror: &Mirror, table: &UnitTable) -> Option<RowFilter> {
         let kind = match &filter.kind {
             Some(kind) => Some(*mirror.numbers.get(kind)?),
             None => None,
         };
         let label = match &filter.label {
             Some((label, value)) => {
-                let index = table.labels.iter().position(|index| index.label() == label)?;
-                Some((index, table.labels[index].number_of(value)?))
+                let index = table.labels().iter().position(|index| index.label() == label)?;
+                Some((index, table.labels()[index].number_of(value)?))
             }
             None => None,
         };
@@ -99,10 +98,10 @@ impl RowFilter {
     }
 
     /// Whether the unit in that slot is selected.
-    pub fn matches(&self, table: &PartitionTable, slot: usize, row: &Row) -> bool {
+    pub fn matches(&self, table: &UnitTable, slot: usize, row: &UnitRow) -> bool {
         self.kind.is_none_or(|kind| kind == row.kind)
             && (!self.offline || row.state.is_offline())
-            && self.label.is_none_or(|(index, number)| table.labels[index].number_at(slot) == number)
+            && self.label.is_none_or(|(index, number)| table.labels()[index].number_at(slot) == number)
             && self.archive.as_ref().is_none_or(|(wanted, limits)| limits.has(table, slot, row) == *wanted)
     }
 }
@@ -110,9 +109,8 @@ impl RowFilter {
 impl Mirror {
     /// Whether the label has more values than the mirror tells apart: a filter by it may miss units.
     pub fn has_too_many_values(&self, label: &str) -> bool {
-        let is_full = |table: &PartitionTable| {
-            table.labels.iter().any(|index| index.label() == label && index.is_full())
-        };
+        let is_full =
+            |table: &UnitTable| table.labels().iter().any(|index| index.label() == label && index.is_full());
         self.kept().any(|partition| is_full(&self.read(partition)))
     }
 }

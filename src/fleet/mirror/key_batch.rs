@@ -1,10 +1,8 @@
 //! Rows whose expiry keys are read from the engine while the partition is unlocked.
 
-use super::partition_table::PartitionTable;
-use super::row::RowState;
 use super::{Mark, Mirror};
 use crate::clock::Timestamp;
-use crate::presence::{Kind, Unit};
+use crate::presence::Unit;
 
 /// The next rows of a partition, in order; used again for the rows after them.
 #[derive(Default)]
@@ -50,11 +48,11 @@ impl Mirror {
         batch.names.clear();
         batch.ends.clear();
         batch.slots.clear();
-        batch.slot_count = table.rows.len();
-        while batch.next_slot < table.rows.len() && batch.slots.len() < most {
-            let row = &table.rows[batch.next_slot];
-            if row.state != RowState::Free {
-                batch.names.push_str(self.kind(row.kind).as_str());
+        batch.slot_count = table.len();
+        while batch.next_slot < table.len() && batch.slots.len() < most {
+            let row = &table[batch.next_slot as u32];
+            if let Some(rank) = self.rank(row) {
+                batch.names.push_str(self.kinds[rank].as_str());
                 batch.names.push(':');
                 batch.names.push_str(table.id(row));
                 batch.ends.push(batch.names.len());
@@ -71,32 +69,12 @@ impl Mirror {
         let mut mismatch = KeyMismatch::default();
         for ((slot, name), alive) in batch.slots.iter().zip(batch.names()).zip(alive) {
             let Some(state) = table.apply_key(*slot, batch.mark, *alive) else { continue };
-            let is_present = matches!(state, RowState::Present | RowState::Assumed);
-            if alive.is_none() && is_present {
+            if alive.is_none() && state.is_present() {
                 mismatch.missing.extend(name.parse::<Unit>());
-            } else if alive.is_some() && !is_present {
+            } else if alive.is_some() && !state.is_present() {
                 mismatch.unexpected.extend(name.parse::<Unit>());
             }
         }
         mismatch
-    }
-
-    fn kind(&self, number: u16) -> &Kind {
-        &self.kinds[usize::from(number)]
-    }
-}
-
-impl PartitionTable {
-    /// Applies the expiry key of a row and answers with the state of the row. `None`: the row was updated since the
-    /// mark, and may be another unit's.
-    fn apply_key(&mut self, slot: u32, mark: u32, alive: Option<Timestamp>) -> Option<RowState> {
-        let row = self.rows.get_mut(slot as usize)?;
-        if row.mark >= mark || row.state == RowState::Free {
-            return None;
-        }
-        if let Some(at) = alive.filter(|_| matches!(row.state, RowState::Present | RowState::Assumed)) {
-            row.last_seen = row.last_seen.max(at);
-        }
-        Some(row.state)
     }
 }

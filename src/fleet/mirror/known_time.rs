@@ -20,9 +20,9 @@ impl Mirror {
         let (mut units, mut unknown_ms) = (0, 0);
         let mut cursor = Cursor::new(filter);
         while self.read_rows(&mut cursor, |rows| {
-            for (slot, _) in rows.selected() {
+            for (slot, ..) in rows.selected() {
                 units += 1;
-                let since = rows.table.known_since.at(slot).min(range.to);
+                let since = rows.table.known_since(slot).min(range.to);
                 unknown_ms += (since.as_millis() - range.from.as_millis()).max(0) as u64;
             }
         }) {}

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-use super::label_index::{LabelIndex, OTHER_VALUE};
 use crate::presence::State;
+use crate::store::table::{LabelIndex, OTHER_VALUE};
 
 /// The most labels that may be counted by, so that all metrics together stay few.
 pub const MAX_LABELS: usize = 2;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::Mirror;
 use super::filter::{ArchiveLimits, FleetShard, UnitFilter};
 use super::label_counter::{CountsByLabel, LabelCounter, StateCounts, TOP, add_top};
-use super::row::Row;
 use super::view::Cursor;
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, Kind, State};
+use crate::store::table::UnitRow;
 
 /// The most threads that count the units of a large fleet; each has a shard of it.
 const COUNTERS: usize = 4;
@@ -99,31 +99,31 @@ impl Mirror {
         let mut cursor = Cursor::new(UnitFilter { shard: Some(shard), ..UnitFilter::default() });
         while self.read_rows(&mut cursor, |rows| {
             let table = rows.table;
-            for (counter, index) in count.counters.iter_mut().zip(&table.labels) {
+            for (counter, index) in count.counters.iter_mut().zip(table.labels()) {
                 counter.begin(rows.partition, index);
             }
             let mut run = Run::default();
             // Within the iterator a row costs a fraction of what it costs in a loop around it.
-            rows.units().for_each(|(slot, row)| {
+            rows.units().for_each(|(slot, kind, row)| {
                 if archive.as_ref().is_some_and(|archive| archive.has(table, slot, row)) {
-                    count.archived[usize::from(row.kind)] += 1;
+                    count.archived[kind] += 1;
                     return;
                 }
                 let is_heard = row.state.is_heard();
                 let state = evaluator.state(table, slot, row);
-                if !run.has(row, state) {
+                if !run.has(kind, row, state) {
                     count.add(&run);
-                    run = Run::begin(row, state, &starts);
+                    run = Run::begin(kind, row, state, &starts);
                 }
                 run.rows += 1;
                 if is_heard {
                     count.silence_ms += (now.as_millis() - row.last_seen.as_millis()).max(0) as u64;
                 }
                 if row.state.is_offline() {
-                    let since = &mut count.silent_since[usize::from(row.kind)];
+                    let since = &mut count.silent_since[kind];
                     *since = earlier(*since, Some(row.last_seen));
                 }
-                for (counter, index) in count.counters.iter_mut().zip(&table.labels) {
+                for (counter, index) in count.counters.iter_mut().zip(table.labels()) {
                     counter.add(index, slot, state);
                 }
             });
@@ -140,9 +140,9 @@ fn counters() -> u16 {
 
 /// The counts of one shard of the fleet.
 struct PartialSummary {
-    /// By the number of the kind.
+    /// By kind, in order.
     states: Vec<StateCounts>,
-    /// By the number of the kind.
+    /// By kind, in order.
     archived: Vec<u64>,
     silent_since: Vec<Option<Timestamp>>,
     /// One for each label, in the mirror's order.
@@ -157,7 +157,7 @@ struct PartialSummary {
 #[derive(Default)]
 struct Run {
     rows: u64,
-    kind: u16,
+    kind: usize,
     state: Option<State>,
     /// The number of [`WINDOWS`] in which the rows were heard, and when; `None`: they were never heard.
     heard_in: Option<(usize, Range<Timestamp>)>,
@@ -165,21 +165,21 @@ struct Run {
 
 impl Run {
     /// An empty run, for rows like this row. `starts`: the starts of the windows, the earliest first.
-    fn begin(row: &Row, state: State, starts: &[Timestamp; WINDOWS.len()]) -> Run {
+    fn begin(kind: usize, row: &UnitRow, state: State, starts: &[Timestamp; WINDOWS.len()]) -> Run {
         let windows = starts.partition_point(|start| *start <= row.last_seen);
         let from = windows.checked_sub(1).map_or(Timestamp::ZERO, |last| starts[last]);
         let until = starts.get(windows).copied().unwrap_or(Timestamp::NEVER);
         let heard_in = row.state.is_heard().then_some((windows, from..until));
-        Run { rows: 0, kind: row.kind, state: Some(state), heard_in }
+        Run { rows: 0, kind, state: Some(state), heard_in }
     }
 
     /// Whether the row counts like the rows of the run.
-    fn has(&self, row: &Row, state: State) -> bool {
+    fn has(&self, kind: usize, row: &UnitRow, state: State) -> bool {
         let heard_alike = match &self.heard_in {
             Some((_, window)) => row.state.is_heard() && window.contains(&row.last_seen),
             None => !row.state.is_heard(),
         };
-        heard_alike && self.kind == row.kind && self.state == Some(state)
+        heard_alike && self.kind == kind && self.state == Some(state)
     }
 }
 
@@ -197,7 +197,7 @@ impl PartialSummary {
 
     fn add(&mut self, run: &Run) {
         let Some(state) = run.state else { return };
-        self.states[usize::from(run.kind)][state as usize] += run.rows;
+        self.states[run.kind][state as usize] += run.rows;
         if let Some((windows, _)) = run.heard_in {
             self.heard_in[windows] += run.rows;
         }

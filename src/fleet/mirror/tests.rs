@@ -3,8 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::fleet::Rules;
 use crate::presence::{
-    self, Cause, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval, Known, Labels, Ledger, Override,
-    Policy, Registration, Silence, State, Verdict,
+    self, Cause, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval, KindRules, Known, Labels,
+    Ledger, Override, Policy, Registration, Silence, State, Verdict,
 };
 
 mod counting;
@@ -86,7 +86,7 @@ fn states_are_numbered_in_the_order_in_which_they_are_shown() {
 
 #[test]
 fn a_row_takes_24_bytes() {
-    assert_eq!(size_of::<row::Row>(), 24);
+    assert_eq!(size_of::<crate::store::table::UnitRow>(), 24);
 }
 
 #[test]

@@ -5,14 +5,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
+use super::Mirror;
 use super::filter::{RowFilter, UnitFilter};
-use super::partition_table::PartitionTable;
-use super::row::{Absence, Row};
-use super::{Mirror, row::RowState};
 use crate::clock::Timestamp;
-use crate::presence::{self, Facts, Hearing, KindRules, Lifecycle, Override, Snapshot, State, Unit};
-use crate::store::table::Key;
+use crate::presence::{self, Facts, Hearing, KindRules, Lifecycle, Snapshot, State, Unit};
+use crate::store::table::{Absence, Key, NO_SETTINGS, RowState, UnitRow, UnitTable};
 
 /// The rows of a chunk, which are read within some tens of microseconds.
 const CHUNK_ROWS: usize = 1024;
@@ -102,13 +101,13 @@ impl Mirror {
         let mut evaluator = self.evaluator(hearing, now);
         self.read_rows(cursor, |rows| {
             let table = rows.table;
-            for (slot, row) in rows.selected() {
+            for (slot, rank, row) in rows.selected() {
                 let start = chunk.text.len();
                 chunk.text.push_str(table.id(row));
                 let id = start..chunk.text.len();
                 let last_seen = row.state.is_heard().then_some(row.last_seen);
-                chunk.units.push((usize::from(row.kind), id, evaluator.state(table, slot, row), last_seen));
-                for index in table.labels.iter().filter(|_| chunk.with_values) {
+                chunk.units.push((rank, id, evaluator.state(table, slot, row), last_seen));
+                for index in table.labels().iter().filter(|_| chunk.with_values) {
                     let start = chunk.text.len();
                     match index.number_at(slot) {
                         0 => {}
@@ -132,13 +131,14 @@ impl Mirror {
         let filter = RowFilter::new(filter, self, &table).filter(|_| is_there);
         let find = |name: &str| {
             let (kind, id) = name.split_once(':')?;
-            let kind = self.kinds.iter().position(|known| known.as_str() == kind)? as u16;
-            table.find(Key::new(&self.hasher, kind, id))
+            let (_, number) = self.numbers.iter().find(|(known, _)| known.as_str() == kind)?;
+            let slot = table.find(Key::new(self.tables.hasher(), *number, id))?;
+            table[slot].state.is_shown().then_some(slot)
         };
         let match_name = |name| match find(name) {
             None => NameMatch::Unknown,
             Some(slot) => match &filter {
-                Some(filter) if filter.matches(&table, slot, &table.rows[slot]) => NameMatch::Selected,
+                Some(filter) if filter.matches(&table, slot as usize, &table[slot]) => NameMatch::Selected,
                 _ => NameMatch::NotSelected,
             },
         };
@@ -160,19 +160,24 @@ impl Mirror {
     }
 
     pub(super) fn evaluator<'a>(&self, hearing: &'a Hearing, now: Timestamp) -> StateEvaluator<'a> {
-        let rules = self.kinds.iter().filter_map(|kind| self.rules.of(kind.as_str())).collect();
-        StateEvaluator::new(rules, hearing, now)
+        StateEvaluator::new(self.by_number(|kind| self.rules.of(kind.as_str())), hearing, now)
     }
 
     pub(super) fn read_rows(&self, cursor: &mut Cursor, each: impl FnOnce(&LockedRows)) -> bool {
-        while usize::from(cursor.partition) < self.tables.len() {
+        while cursor.partition < self.partition_count() {
             if cursor.filter.has_partition(cursor.partition) {
                 let table = self.read(cursor.partition);
-                let end = table.rows.len().min(cursor.slot + CHUNK_ROWS);
+                let end = table.len().min(cursor.slot + CHUNK_ROWS);
                 let filter = RowFilter::new(&cursor.filter, self, &table);
                 if let Some(filter) = filter.filter(|_| cursor.slot < end) {
                     let slots = cursor.slot..end;
-                    each(&LockedRows { partition: cursor.partition, table: &table, slots, filter });
+                    each(&LockedRows {
+                        mirror: self,
+                        partition: cursor.partition,
+                        table: &table,
+                        slots,
+                        filter,
+                    });
                     cursor.slot = end;
                     return true;
                 }
@@ -186,53 +191,59 @@ impl Mirror {
 
 /// Some rows of a partition, under its lock.
 pub(super) struct LockedRows<'a> {
+    mirror: &'a Mirror,
     pub partition: u16,
-    pub table: &'a PartitionTable,
+    pub table: &'a UnitTable,
     slots: Range<usize>,
     filter: RowFilter,
 }
 
 impl LockedRows<'_> {
-    pub fn units(&self) -> impl Iterator<Item = (usize, &Row)> {
-        self.table.units_in(self.slots.clone())
+    /// The units: the slot of each, the place of its kind among the configured kinds, and its row.
+    pub fn units(&self) -> impl Iterator<Item = (usize, usize, &UnitRow)> {
+        let rows = self.table.indexed(self.slots.clone());
+        rows.filter_map(|(slot, row)| Some((slot, self.mirror.rank(row)?, row)))
     }
 
     /// The units that the filter of the cursor selects.
-    pub fn selected(&self) -> impl Iterator<Item = (usize, &Row)> {
-        self.units().filter(|(slot, row)| self.filter.matches(self.table, *slot, row))
+    pub fn selected(&self) -> impl Iterator<Item = (usize, usize, &UnitRow)> {
+        self.units().filter(|(slot, _, row)| self.filter.matches(self.table, *slot, row))
     }
 }
 
 /// Evaluates the state of rows by the rules of presence: copies each row into a snapshot that is made once.
 pub(super) struct StateEvaluator<'a> {
-    /// By the number of the kind.
-    rules: Vec<Arc<KindRules>>,
+    /// By the number of the kind: its rules, and the timeout of a unit that was heard and has no settings.
+    rules: Vec<Option<(Arc<KindRules>, Duration)>>,
     hearing: &'a Hearing,
     now: Timestamp,
     snapshot: Snapshot,
 }
 
 impl StateEvaluator<'_> {
-    fn new(rules: Vec<Arc<KindRules>>, hearing: &Hearing, now: Timestamp) -> StateEvaluator<'_> {
+    fn new(rules: Vec<Option<Arc<KindRules>>>, hearing: &Hearing, now: Timestamp) -> StateEvaluator<'_> {
         let unit: Unit = "any:unit".parse().expect("a constant name");
-        StateEvaluator {
-            rules,
-            hearing,
-            now,
-            snapshot: Snapshot { unit, alive: None, facts: None, stored: None },
-        }
+        let with_timeout = |rules: Arc<KindRules>| {
+            let timeout = rules.policy.timeout;
+            (rules, timeout)
+        };
+        let rules = rules.into_iter().map(|rules| rules.map(with_timeout)).collect();
+        let snapshot = Snapshot { unit, alive: None, facts: None, stored: None };
+        StateEvaluator { rules, hearing, now, snapshot }
     }
 
-    pub fn state(&mut self, table: &PartitionTable, slot: usize, row: &Row) -> State {
+    /// The state of a unit of [`LockedRows::units`].
+    pub fn state(&mut self, table: &UnitTable, slot: usize, row: &UnitRow) -> State {
         if row.state.is_offline() {
             return State::Offline;
         }
-        let policy = table.policy(row);
-        let absence = table.absence(slot);
+        let (rules, timeout) = self.rules[usize::from(row.kind)].as_ref().expect("its kind is configured");
+        let (absence, silence) = (table.absence(slot), self.now.since(row.last_seen));
         // Most rows. Blind time only ever moves a deadline back, so a unit that was heard within its timeout has
         // time left by any ledger.
-        if absence == Absence::default() && self.now.since(row.last_seen) <= policy.timeout {
-            return if row.state.is_heard() { State::Online } else { State::NeverSeen };
+        let is_plain = row.settings == NO_SETTINGS && row.state.is_present();
+        if is_plain && silence <= *timeout && absence == Absence::default() {
+            return State::Online;
         }
         let facts =
             self.snapshot.facts.get_or_insert_with(|| Facts::new(Lifecycle::Present, Timestamp::ZERO));
@@ -241,11 +252,13 @@ impl StateEvaluator<'_> {
             _ => Lifecycle::Present,
         };
         facts.last_seen = row.last_seen;
-        facts.set = Override { timeout: Some(policy.timeout), grace: Some(policy.grace) };
+        table.settings(row).put(facts);
+        if absence == Absence::default() && silence <= facts.policy(rules).timeout {
+            return if row.state.is_heard() { State::Online } else { State::NeverSeen };
+        }
         facts.pause = absence.pause;
         facts.sleep = absence.sleep;
         facts.silent_from = absence.silent_from;
-        let rules = &self.rules[usize::from(row.kind)];
         presence::state(&self.snapshot, rules, self.hearing, self.now)
             .expect("only a unit that was removed has none")
     }

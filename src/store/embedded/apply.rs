@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::error::DatabaseResult;
 use super::last_seen::{LastSeenTables, unit_id};
 use super::memory::InMemoryFleet;
-use super::partition_table::{PendingWrite, RowChange};
+use super::partition_table::{CommittedFacts, PendingWrite, RowChange};
 use super::row::MaybeTimestamp;
 use super::stored::text;
 use super::write_job::WriteJob;
@@ -29,6 +29,8 @@ pub(super) struct PreparedChange {
     row_change: RowChange,
     facts: Option<String>,
     digest: u64,
+    /// What readers of the row are shown after it.
+    committed: Option<CommittedFacts>,
     record: Option<RecordRow>,
     /// The open record, if its content changes and it is neither opened nor closed: its id and JSON.
     open: Option<(String, String)>,
@@ -93,6 +95,7 @@ impl PreparedChange {
             row_change,
             facts,
             digest,
+            committed: memory.committed(change.facts.as_ref()),
             record,
             open,
             pending: None,
@@ -132,7 +135,8 @@ impl ApplyJob {
         let stored = rows.next()?.map(|row| text(row, 0)).transpose()?;
         let found = self.memory.digest(stored.as_deref());
         if found != known {
-            table.adopt_digest(slot, found);
+            let facts = stored.as_deref().and_then(encoding::decode);
+            table.adopt_facts(slot, found, self.memory.committed(facts.as_ref()).as_ref());
         }
         Ok(())
     }
@@ -185,7 +189,8 @@ impl WriteJob for ApplyJob {
     fn finish(self: Box<Self>) {
         let applied = self.changes.iter().map(|change| {
             let pending = change.pending?;
-            self.memory.table(change.partition).commit_row(pending, change.digest);
+            let mut table = self.memory.table(change.partition);
+            table.commit_row(pending, change.digest, change.committed.as_ref());
             Some(())
         });
         let applied = applied.map(|settled| settled.is_some()).collect();

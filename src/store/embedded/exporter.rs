@@ -26,7 +26,7 @@ impl Exporter for EmbeddedEngine {
         let units = self.walk(partition, page).await?.into_iter().filter_map(|seen| {
             let table = self.memory.table(partition);
             let (slot, _) = table.get(&seen.unit)?;
-            let next_check = table.rows[slot as usize].next_check.get();
+            let next_check = table.next_check(slot);
             let facts = seen.stored.as_deref()?.to_owned();
             Some(MigrationItem::Unit { unit: seen.unit, facts, alive: seen.alive, next_check })
         });

@@ -25,7 +25,7 @@ use super::error::DatabaseResult;
 use super::in_memory_hearing::PendingInterval;
 use super::memory::InMemoryFleet;
 use super::partition_table::DirtyRow;
-use super::row::{MaybeTimestamp, RowFlags};
+use super::row::MaybeTimestamp;
 use super::write_job::WriteJob;
 use crate::clock::Timestamp;
 use crate::presence::BLIND_RETENTION;
@@ -215,13 +215,8 @@ impl Flush {
         for (partition, page) in pages {
             let mut times = Vec::with_capacity(PAGE as usize * TIME);
             let table = self.tables.memory.table(*partition);
-            let from = (*page * PAGE) as usize;
-            for row in table.rows.range(from..from + PAGE as usize) {
-                // A change that is being written writes the whole row.
-                let last_seen =
-                    if row.flags.contains(RowFlags::LOCKED) { MaybeTimestamp::NONE } else { row.alive };
-                times.extend_from_slice(&time(last_seen));
-            }
+            let from = *page * PAGE;
+            table.settled_keys(from..from + PAGE).for_each(|alive| times.extend_from_slice(&time(alive)));
             drop(table);
             insert.execute(params![unit_id(*partition, *page), number, times])?;
         }

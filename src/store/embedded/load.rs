@@ -21,7 +21,7 @@ use super::row::MaybeTimestamp;
 use crate::clock::Timestamp;
 use crate::presence::{BLIND_RETENTION, Hearing, Interval};
 use crate::store::json::from_json;
-use crate::store::{EngineError, Result};
+use crate::store::{EngineError, Result, encoding};
 use crate::telemetry::Stored;
 
 /// Pages, by partition.
@@ -34,9 +34,16 @@ pub(super) struct LoadedFleet {
 }
 
 /// Reads the fleet; rows that cannot be read are quarantined first.
-pub(super) fn load_fleet(database: &Connection, path: &Path, partitions: u16) -> DatabaseResult<LoadedFleet> {
+///
+/// `labels`: the labels that units are counted by.
+pub(super) fn load_fleet(
+    database: &Connection,
+    path: &Path,
+    partitions: u16,
+    labels: &[String],
+) -> DatabaseResult<LoadedFleet> {
     let load = || {
-        let memory = Arc::new(InMemoryFleet::new(partitions));
+        let memory = Arc::new(InMemoryFleet::new(partitions, labels));
         let last_seen = Arc::new(LastSeenTables::new(memory.clone()));
         load(database, &memory, &last_seen).map(|unreadable| LoadedFleet { memory, last_seen, unreadable })
     };
@@ -188,9 +195,11 @@ impl Loader<'_> {
                 let id: i64 = row.get(0)?;
                 let name = text(row, 1)?;
                 let (alive, next_check) = (moment(row.get(3)?), moment(row.get(4)?));
-                let facts = self.memory.digest(Some(text(row, 2)?));
+                let facts = text(row, 2)?;
                 let after: i64 = row.get(5)?;
-                let loaded = table.load(id as u32, name, alive, next_check, facts);
+                let digest = self.memory.digest(Some(facts));
+                let committed = self.memory.committed(encoding::decode(facts).as_ref());
+                let loaded = table.load(id as u32, name, (alive, next_check), digest, committed.as_ref());
                 // An unreadable name is treated as a value of the wrong type: it is quarantined, and the load begins
                 // again.
                 let unreadable = || rusqlite::Error::InvalidColumnType(1, "name".to_owned(), Type::Text);
@@ -251,10 +260,7 @@ impl Loader<'_> {
             if after.get(slot as usize).is_none_or(|after| number <= *after) {
                 continue;
             }
-            let row = &mut table.rows[slot as usize];
-            if row.alive != MaybeTimestamp::NONE {
-                row.alive = Some(time).into();
-            }
+            table.load_key(slot, time);
         }
     }
 }

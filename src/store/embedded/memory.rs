@@ -1,87 +1,84 @@
-//! The fleet in memory: every partition behind a lock of its own, which is held for microseconds and
-//! never over an await.
+//! The fleet in memory: the table of units, which the mirror reads too, and what the engine keeps beside it. Every
+//! partition is behind locks of its own, which are held for microseconds and never over an await.
 
-use std::collections::BTreeSet;
 use std::hash::BuildHasher;
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use foldhash::fast::RandomState;
 
 use super::in_memory_hearing::InMemoryHearing;
-use super::partition_table::PartitionTable;
-use super::row::RowFlags;
+use super::partition_table::{CommittedFacts, EngineState, PartitionTable};
 use crate::clock::Timestamp;
-use crate::presence::Unit;
+use crate::presence::{Facts, Unit};
 use crate::store::partition_of;
+use crate::store::table::UnitTables;
 
 pub(super) struct InMemoryFleet {
-    tables: Box<[Mutex<PartitionTable>]>,
+    units: Arc<UnitTables>,
+    partitions: Box<[Mutex<EngineState>]>,
     hearing: Mutex<InMemoryHearing>,
-    noted: Mutex<BTreeSet<(u16, u32)>>,
     digests: RandomState,
 }
 
 impl InMemoryFleet {
-    pub fn new(partitions: u16) -> InMemoryFleet {
-        let tables = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
+    /// Without units; `labels`: the labels that units are counted by.
+    pub fn new(partitions: u16, labels: &[String]) -> InMemoryFleet {
+        let units = Arc::new(UnitTables::new(partitions, labels));
         InMemoryFleet {
-            tables,
+            partitions: (0..units.partitions()).map(|_| Mutex::default()).collect(),
+            units,
             hearing: Mutex::default(),
-            noted: Mutex::default(),
             digests: RandomState::default(),
         }
     }
 
+    pub fn units(&self) -> &Arc<UnitTables> {
+        &self.units
+    }
+
     pub fn partitions(&self) -> u16 {
-        self.tables.len() as u16
+        self.units.partitions()
     }
 
     pub fn partition(&self, unit: &Unit) -> u16 {
         partition_of(unit, self.partitions())
     }
 
-    pub fn table(&self, partition: u16) -> MutexGuard<'_, PartitionTable> {
-        self.tables[usize::from(partition)].lock().expect("nothing panics under this lock")
+    /// Locks a partition: first what only the engine has, then the rows.
+    pub fn table(&self, partition: u16) -> PartitionTable<'_> {
+        let state = self.partitions[usize::from(partition)].lock().expect("nothing panics under this lock");
+        PartitionTable::new(state, self.units.write(partition))
     }
 
     pub fn hearing(&self) -> MutexGuard<'_, InMemoryHearing> {
         self.hearing.lock().expect("nothing panics under this lock")
     }
 
-    /// Pages with units that an instance changed and another one shows, see `Queries::note`.
-    pub fn noted(&self) -> MutexGuard<'_, BTreeSet<(u16, u32)>> {
-        self.noted.lock().expect("nothing panics under this lock")
-    }
-
     /// The newest heartbeat of the fleet.
     pub fn newest(&self) -> Option<Timestamp> {
-        let newest_of = |partition| {
-            let table = self.table(partition);
-            table.rows.range(0..table.rows.len()).filter_map(|row| row.alive.get()).max()
-        };
-        (0..self.partitions()).filter_map(newest_of).max()
+        (0..self.partitions()).filter_map(|partition| self.table(partition).newest()).max()
     }
 
     /// Every unit with an expiry key counts as heard up to `heard`.
     pub fn presume(&self, heard: Option<Timestamp>) {
-        for partition in 0..self.partitions() {
-            for row in self.table(partition).rows.iter_mut() {
-                row.alive = row.alive.get().map(|alive| heard.map_or(alive, |heard| heard.max(alive))).into();
-            }
-        }
+        let Some(heard) = heard else { return };
+        (0..self.partitions()).for_each(|partition| self.table(partition).presume(heard));
     }
 
     /// The name of the unit in a slot of a partition.
     pub fn name_at(&self, partition: u16, slot: u32) -> Option<String> {
-        let table = self.tables.get(usize::from(partition))?.lock().expect("nothing panics under this lock");
-        let row = table.rows.range(slot as usize..slot as usize + 1).next()?;
-        if !row.flags.contains(RowFlags::STORED) {
+        if partition >= self.partitions() {
             return None;
         }
-        table.unit(row).ok().map(|unit| unit.to_string())
+        self.table(partition).stored_name(slot)
     }
 
-    /// The digest of facts in a row; zero for none. The facts stay on disk: they are read a few
+    /// What readers are shown of a unit with these facts.
+    pub fn committed(&self, facts: Option<&Facts>) -> Option<CommittedFacts> {
+        CommittedFacts::of(facts?, self.units.labels())
+    }
+
+    /// The digest of facts; zero for none. The facts stay on disk: they are read a few
     /// times a day.
     pub fn digest(&self, facts: Option<&str>) -> u64 {
         facts.map_or(0, |facts| self.digests.hash_one(facts).max(1))

@@ -1,6 +1,6 @@
 //! The embedded engine: a fleet in a directory, for a site with one machine and no Redis.
 //!
-//! Memory holds expiry keys and the deadline index, which heartbeats change; SQLite holds facts, records, outbox,
+//! Memory holds the table of units ([`crate::store::table`]), with expiry keys, and the deadline index, which heartbeats change; SQLite holds facts, records, outbox,
 //! groups and dead letters, each change in one transaction. Last seen
 //! times are written behind, together with how far Rollcall has heard, so that a crash turns lost times into
 //! blind time. One process has a directory to itself.
@@ -14,9 +14,9 @@
 //! and other units are unaffected.
 //!
 //! # Memory of a million units
-//! 32 MB are rows, 12 MB ids, 10 MB the hash index; the mirror, which is the same with every
-//! engine, takes 47 MB, the program and its libraries 17 MB. The rest, 40 to 60 MB, is SQLite and memory
-//! that the allocators keep. During a storm and its notifications the writer's cache adds up to 32 MB.
+//! 41 MB are rows and what the engine keeps beside them, 12 MB ids, 10 MB the hash index, 6 MB one label and the second
+//! since which each unit is known. The mirror is a view of the same table. The program and its libraries take 17 MB; the
+//! rest, 40 to 60 MB, is SQLite and memory that the allocators keep. During a storm and its notifications the writer's cache adds up to 32 MB.
 
 use std::sync::{Arc, Mutex};
 
@@ -133,20 +133,32 @@ impl EmbeddedEngine {
     /// `Refused` if another process has locked it or it cannot be written; `Damaged` if its fleet
     /// cannot be read; `Unavailable` while its disk is full.
     pub async fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
-        let config = config.clone();
+        EmbeddedEngine::open_with_labels(config, &[], telemetry).await
+    }
+
+    /// Opens a fleet whose units are counted by some labels: the table in memory also holds their values.
+    ///
+    /// # Errors
+    /// As [`EmbeddedEngine::open`].
+    pub async fn open_with_labels(
+        config: &Config,
+        labels: &[String],
+        telemetry: Arc<Telemetry>,
+    ) -> Result<EmbeddedEngine> {
+        let (config, labels) = (config.clone(), labels.to_vec());
         let ended = |_| EngineError::Unavailable("opening the fleet was broken off".into());
-        tokio::task::spawn_blocking(move || open(&config, telemetry)).await.map_err(ended)?
+        tokio::task::spawn_blocking(move || open(&config, &labels, telemetry)).await.map_err(ended)?
     }
 }
 
-fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
+fn open(config: &Config, labels: &[String], telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let mut directory = Directory::lock(&config.path)?;
     let (database, partitions) = database::open(&mut directory, config.partitions)?;
     database::check_whole(&database, &config.path).map_err(|error| error.explain(&config.path))?;
     let stepped = database::stepped(&database);
     let fleet = directory.fleet().unwrap_or_default().to_owned();
     let database_file = DatabaseFile::new(&config.path)?;
-    let load = || load::load_fleet(&database, &config.path, partitions);
+    let load = || load::load_fleet(&database, &config.path, partitions, labels);
     let loaded = database::read_through(&database, load).map_err(|error| error.explain(&config.path))?;
     let LoadedFleet { memory, last_seen, unreadable } = loaded;
     log_unreadable(&telemetry, &unreadable);

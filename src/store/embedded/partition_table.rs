@@ -1,12 +1,17 @@
-//! One partition in memory: a table of rows and its deadline index.
+//! One partition in memory: its rows, what the engine keeps beside them, and its deadline index.
 //!
 //! The slot of a row finds its unit on disk, too. No unit has a timer: see `deadline_index.rs`.
+//!
+//! A row shows what is committed. A heartbeat changes its last seen time at once, and everything else in it changes when
+//! a change is committed.
+
+use std::sync::{MutexGuard, RwLockWriteGuard};
 
 use super::deadline_index::DeadlineIndex;
-use super::row::{MaybeTimestamp, Row, RowFlags};
+use super::row::{Columns, MaybeTimestamp, RowFlags};
 use crate::clock::Timestamp;
-use crate::presence::{Kind, Unit};
-use crate::store::table::{Key, Table};
+use crate::presence::{Facts, Labels, Unit};
+use crate::store::table::{Key, RowUpdate, UnitRow, UnitTable};
 use crate::store::{EngineError, Refresh, Result};
 
 /// A locked row and its values once its change is committed.
@@ -33,6 +38,27 @@ pub(super) struct RowChange {
     pub is_take: bool,
 }
 
+/// The state of a row once its change is committed.
+pub(super) struct CommittedFacts {
+    update: RowUpdate<'static>,
+    /// Those that units are counted by.
+    labels: Labels,
+}
+
+impl CommittedFacts {
+    /// `None`: readers are not shown the unit.
+    pub fn of(facts: &Facts, counted: &[impl AsRef<str>]) -> Option<CommittedFacts> {
+        let update = RowUpdate { labels: None, ..RowUpdate::of(facts, None)? };
+        let of_label = |label: &str| {
+            facts.labels.get_key_value(label).map(|(name, value)| (name.clone(), value.clone()))
+        };
+        Some(CommittedFacts {
+            update,
+            labels: counted.iter().filter_map(|label| of_label(label.as_ref())).collect(),
+        })
+    }
+}
+
 /// The values of a dirty row, to be written.
 pub(super) struct DirtyRow {
     pub slot: u32,
@@ -41,56 +67,121 @@ pub(super) struct DirtyRow {
     pub next_check: Option<MaybeTimestamp>,
 }
 
-/// The units of one partition.
+/// What only the engine has of a partition.
 #[derive(Default)]
-pub(super) struct PartitionTable {
-    pub rows: Table<Row>,
-    /// By number: the kinds that are or were configured.
-    kinds: Vec<Kind>,
+pub(super) struct EngineState {
+    columns: Columns,
     deadlines: DeadlineIndex,
     /// Slots of dirty rows. A slot may be listed twice; the flag of its row counts.
     dirty: Vec<u32>,
 }
 
-impl PartitionTable {
+/// The units of one partition, locked.
+pub(super) struct PartitionTable<'a> {
+    state: MutexGuard<'a, EngineState>,
+    units: RwLockWriteGuard<'a, UnitTable>,
+}
+
+impl<'a> PartitionTable<'a> {
+    /// The state is locked before the rows: readers of the rows lock nothing else.
+    pub fn new(
+        state: MutexGuard<'a, EngineState>,
+        units: RwLockWriteGuard<'a, UnitTable>,
+    ) -> PartitionTable<'a> {
+        PartitionTable { state, units }
+    }
+
     /// Writes heartbeats into the expiry keys that there are; the newest wins. Answers, in order, which were written.
     pub fn refresh(&mut self, heartbeats: &[&Refresh<'_>]) -> Vec<bool> {
         let keys: Vec<Option<Key>> = heartbeats.iter().map(|heartbeat| self.key(heartbeat.unit)).collect();
-        let found = heartbeats.iter().zip(self.rows.find_all(&keys));
+        let found = heartbeats.iter().zip(self.units.find_all(&keys));
         found.map(|(heartbeat, slot)| slot.is_some_and(|slot| self.refresh_row(slot, heartbeat))).collect()
     }
 
     fn refresh_row(&mut self, slot: u32, heartbeat: &Refresh<'_>) -> bool {
-        let row = &mut self.rows[slot as usize];
-        let Some(alive) = row.alive.get() else { return false };
+        let EngineState { columns, deadlines, dirty } = &mut *self.state;
+        let flags = &mut columns.flags[slot as usize];
         // The pending change was decided without this heartbeat, so the heartbeat is decided after it.
-        if row.flags.contains(RowFlags::LOCKED) {
+        if !flags.contains(RowFlags::ALIVE) || flags.contains(RowFlags::LOCKED) {
             return false;
         }
         let mut is_changed = false;
-        if alive < heartbeat.at {
-            row.alive = Some(heartbeat.at).into();
+        let row = &mut self.units[slot];
+        if row.last_seen < heartbeat.at {
+            row.last_seen = heartbeat.at;
             is_changed = true;
         }
-        let later = row.next_check.get().filter(|next_check| heartbeat.check_by < *next_check);
+        let next_check = &mut columns.next_checks[slot as usize];
+        let later = next_check.get().filter(|next_check| heartbeat.check_by < *next_check);
         if later.is_some() {
-            row.next_check = Some(heartbeat.check_by).into();
-            row.flags.insert(RowFlags::CHECK_MOVED);
+            *next_check = Some(heartbeat.check_by).into();
+            flags.insert(RowFlags::CHECK_MOVED);
             is_changed = true;
         }
-        if is_changed && !row.flags.contains(RowFlags::DIRTY) {
-            row.flags.insert(RowFlags::DIRTY);
-            self.dirty.push(slot);
+        if is_changed && !flags.contains(RowFlags::DIRTY) {
+            flags.insert(RowFlags::DIRTY);
+            dirty.push(slot);
         }
         if later.is_some() {
-            self.deadlines.moved(self.rows.rows(), slot, later);
+            deadlines.moved(&columns.next_checks, slot, later);
         }
         true
     }
 
     /// The slot of a unit and its expiry key.
     pub fn get(&self, unit: &Unit) -> Option<(u32, MaybeTimestamp)> {
-        self.find(unit).map(|slot| (slot, self.rows[slot as usize].alive))
+        self.find(unit).map(|slot| (slot, self.alive_at(slot)))
+    }
+
+    /// The units on disk in some slots, with their expiry keys.
+    pub fn stored(&self, slots: std::ops::Range<u32>) -> Result<Vec<(u32, Unit, MaybeTimestamp)>> {
+        let slots = slots.start..slots.end.min(self.units.len() as u32);
+        let stored = slots.filter(|slot| self.flags(*slot).contains(RowFlags::STORED));
+        stored.map(|slot| Ok((slot, self.unit(&self.units[slot])?, self.alive_at(slot)))).collect()
+    }
+
+    /// The expiry keys in some slots; none of units with a pending change, which is written with the key.
+    pub fn settled_keys(&self, slots: std::ops::Range<u32>) -> impl Iterator<Item = MaybeTimestamp> {
+        let slots = slots.start..slots.end.min(self.units.len() as u32);
+        slots.map(|slot| {
+            if self.flags(slot).contains(RowFlags::LOCKED) {
+                MaybeTimestamp::NONE
+            } else {
+                self.alive_at(slot)
+            }
+        })
+    }
+
+    /// The newest heartbeat.
+    pub fn newest(&self) -> Option<Timestamp> {
+        (0..self.units.len() as u32).filter_map(|slot| self.alive_at(slot).get()).max()
+    }
+
+    /// Every unit with an expiry key counts as heard up to `heard`.
+    pub fn presume(&mut self, heard: Timestamp) {
+        for slot in 0..self.units.len() as u32 {
+            if let Some(alive) = self.alive_at(slot).get() {
+                self.set_alive(slot, Some(alive.max(heard)).into());
+            }
+        }
+    }
+
+    /// Sets the expiry key in that slot if there is one, as it was found on disk.
+    pub fn load_key(&mut self, slot: u32, alive: Timestamp) {
+        if self.alive_at(slot) != MaybeTimestamp::NONE {
+            self.set_alive(slot, Some(alive).into());
+        }
+    }
+
+    /// The name of the unit on disk in that slot.
+    pub fn stored_name(&self, slot: u32) -> Option<String> {
+        let is_stored = (slot as usize) < self.units.len() && self.flags(slot).contains(RowFlags::STORED);
+        is_stored.then(|| self.unit(&self.units[slot]).ok())?.map(|unit| unit.to_string())
+    }
+
+    /// The next check in that slot.
+    pub fn next_check(&self, slot: u32) -> Option<Timestamp> {
+        self.state.columns.next_checks[slot as usize].get()
     }
 
     /// Units whose next check is after `after` and at or before `until`: up to `limit` of them after the first `skip`,
@@ -102,8 +193,9 @@ impl PartitionTable {
         skip: usize,
         limit: usize,
     ) -> Result<Vec<Unit>> {
-        let due = self.deadlines.due(self.rows.rows(), after, until).skip(skip).take(limit);
-        due.map(|slot| self.unit(&self.rows[slot as usize])).collect()
+        let EngineState { columns, deadlines, .. } = &*self.state;
+        let due = deadlines.due(&columns.next_checks, after, until).skip(skip).take(limit);
+        due.map(|slot| self.unit(&self.units[slot])).collect()
     }
 
     /// Moves the next check of a unit that is in the index to `until`. Not stored: after a restart it is as before.
@@ -118,39 +210,35 @@ impl PartitionTable {
 
     fn move_check(&mut self, unit: &Unit, to: Timestamp, is_in: bool) {
         let Some(slot) = self.find(unit) else { return };
-        let row = &mut self.rows[slot as usize];
-        let before = row.next_check.get();
-        if before.is_some() == is_in && !row.flags.contains(RowFlags::LOCKED) {
-            row.next_check = Some(to).into();
-            self.deadlines.moved(self.rows.rows(), slot, before);
+        let is_free = !self.flags(slot).contains(RowFlags::LOCKED);
+        if self.next_check(slot).is_some() == is_in && is_free {
+            self.set_check(slot, Some(to).into());
         }
     }
 
     /// How many units are in the index.
     pub fn watched(&self) -> usize {
-        self.deadlines.len()
+        self.state.deadlines.len()
     }
 
     /// The earliest next check after `after`, and the name of its unit.
     pub fn first_check(&self, after: Option<Timestamp>) -> Option<(Timestamp, String)> {
-        let (next_check, slot) = self.deadlines.first(self.rows.rows(), after)?;
-        let row = &self.rows[slot as usize];
-        let (kind, id) = (&self.kinds[usize::from(row.kind)], self.rows.id(row));
-        Some((next_check, format!("{kind}:{id}")))
+        let (next_check, slot) = self.state.deadlines.first(&self.state.columns.next_checks, after)?;
+        let row = &self.units[slot];
+        Some((next_check, format!("{}:{}", self.units.kinds().kind(row.kind), self.units.id(row))))
     }
 
     /// The expiry key of a unit by its name.
     pub fn alive(&self, name: &str) -> Option<Timestamp> {
         let (kind, id) = name.split_once(':')?;
-        let slot = self.rows.find(self.key_of_name(kind, id)?)?;
-        self.rows[slot as usize].alive.get()
+        self.alive_at(self.units.find(self.key_of_name(kind, id)?)?).get()
     }
 
-    pub fn unit(&self, row: &Row) -> Result<Unit> {
-        let id = self.rows.id(row);
+    fn unit(&self, row: &UnitRow) -> Result<Unit> {
+        let id = self.units.id(row);
         let id =
             id.parse().map_err(|error| EngineError::Damaged(format!("{id:?} is not a unit: {error}")))?;
-        Ok(Unit::new(self.kinds[usize::from(row.kind)].clone(), id))
+        Ok(Unit::new(self.units.kinds().kind(row.kind), id))
     }
 
     /// Locks a row against other changes until its change is committed or rolled back, if the unit is still as it was
@@ -163,56 +251,58 @@ impl PartitionTable {
             }
             None => return None,
         };
-        let row = &mut self.rows[slot as usize];
-        let differs = row.alive != change.alive || row.facts != change.facts;
-        let is_taken = change.is_take && row.next_check == MaybeTimestamp::NONE;
-        if row.flags.contains(RowFlags::LOCKED) || differs || is_taken {
+        let (alive, columns) = (self.alive_at(slot), &mut self.state.columns);
+        let (facts, next_check) = (columns.facts[slot as usize], columns.next_checks[slot as usize]);
+        let flags = &mut columns.flags[slot as usize];
+        let differs = alive != change.alive || facts != change.facts;
+        let is_taken = change.is_take && next_check == MaybeTimestamp::NONE;
+        if flags.contains(RowFlags::LOCKED) || differs || is_taken {
             return None;
         }
-        row.flags.insert(RowFlags::LOCKED);
+        flags.insert(RowFlags::LOCKED);
         Some(PendingWrite {
             slot,
-            is_stored: row.flags.contains(RowFlags::STORED),
-            alive: change.next_alive.unwrap_or(row.alive),
-            next_check: change.next_check.unwrap_or(row.next_check),
+            is_stored: flags.contains(RowFlags::STORED),
+            alive: change.next_alive.unwrap_or(alive),
+            next_check: change.next_check.unwrap_or(next_check),
         })
     }
 
     /// The slot and the digest of a stored, unlocked row whose facts are not those that a change was made from.
     pub fn stale_digest(&self, unit: &Unit, change: &RowChange) -> Option<(u32, u64)> {
         let slot = self.find(unit)?;
-        let row = &self.rows[slot as usize];
-        let is_idle = row.flags.contains(RowFlags::STORED) && !row.flags.contains(RowFlags::LOCKED);
-        (is_idle && row.facts != change.facts).then_some((slot, row.facts))
+        let (flags, facts) = (self.flags(slot), self.state.columns.facts[slot as usize]);
+        let is_idle = flags.contains(RowFlags::STORED) && !flags.contains(RowFlags::LOCKED);
+        (is_idle && facts != change.facts).then_some((slot, facts))
     }
 
-    /// Takes over the digest of facts on disk that another program wrote; zero removes the unit.
-    pub fn adopt_digest(&mut self, slot: u32, facts: u64) {
-        match facts {
-            0 => self.remove(slot),
-            _ => self.rows[slot as usize].facts = facts,
+    /// Takes over facts on disk that another program wrote, and their digest; zero removes the unit.
+    pub fn adopt_facts(&mut self, slot: u32, digest: u64, committed: Option<&CommittedFacts>) {
+        if digest == 0 {
+            return self.remove(slot);
         }
+        let alive = self.alive_at(slot);
+        self.state.columns.facts[slot as usize] = digest;
+        self.show(slot, alive, committed);
     }
 
-    /// The change is on disk. `facts`: the digest of the new facts; zero removes the unit.
-    pub fn commit_row(&mut self, pending: PendingWrite, facts: u64) {
-        if facts == 0 {
-            return self.remove(pending.slot);
+    /// The change is on disk. `digest`: the digest of the new facts; zero removes the unit.
+    pub fn commit_row(&mut self, pending: PendingWrite, digest: u64, committed: Option<&CommittedFacts>) {
+        let slot = pending.slot;
+        if digest == 0 {
+            return self.remove(slot);
         }
-        let row = &mut self.rows[pending.slot as usize];
-        let before = row.next_check.get();
-        row.alive = pending.alive;
-        row.next_check = pending.next_check;
-        row.facts = facts;
-        row.flags = RowFlags::default();
-        row.flags.insert(RowFlags::STORED);
-        self.deadlines.moved(self.rows.rows(), pending.slot, before);
+        self.set_check(slot, pending.next_check);
+        let columns = &mut self.state.columns;
+        columns.facts[slot as usize] = digest;
+        columns.flags[slot as usize] = RowFlags::STORED;
+        self.show(slot, pending.alive, committed);
     }
 
     /// The change was rolled back: the row is as it was.
     pub fn roll_back_row(&mut self, pending: PendingWrite) {
         if pending.is_stored {
-            self.rows[pending.slot as usize].flags.remove(RowFlags::LOCKED);
+            self.state.columns.flags[pending.slot as usize].remove(RowFlags::LOCKED);
         } else {
             self.remove(pending.slot);
         }
@@ -221,97 +311,136 @@ impl PartitionTable {
     /// Takes the dirty rows, to be written. Locked rows stay dirty: their changes write them whole.
     pub fn take_dirty(&mut self) -> Vec<DirtyRow> {
         let mut locked = Vec::new();
-        let mut taken = Vec::with_capacity(self.dirty.len());
-        for slot in std::mem::take(&mut self.dirty) {
-            let row = &mut self.rows[slot as usize];
-            if !row.flags.contains(RowFlags::DIRTY) {
+        let mut taken = Vec::with_capacity(self.state.dirty.len());
+        for slot in std::mem::take(&mut self.state.dirty) {
+            let (alive, columns) = (self.alive_at(slot), &mut self.state.columns);
+            let flags = &mut columns.flags[slot as usize];
+            if !flags.contains(RowFlags::DIRTY) {
                 continue;
             }
-            if row.flags.contains(RowFlags::LOCKED) {
+            if flags.contains(RowFlags::LOCKED) {
                 locked.push(slot);
                 continue;
             }
-            let next_check = row.flags.contains(RowFlags::CHECK_MOVED).then_some(row.next_check);
-            row.flags.remove(RowFlags::DIRTY);
-            row.flags.remove(RowFlags::CHECK_MOVED);
-            taken.push(DirtyRow { slot, alive: row.alive, next_check });
+            let is_moved = flags.contains(RowFlags::CHECK_MOVED);
+            flags.remove(RowFlags::DIRTY);
+            flags.remove(RowFlags::CHECK_MOVED);
+            let next_check = is_moved.then_some(columns.next_checks[slot as usize]);
+            taken.push(DirtyRow { slot, alive, next_check });
         }
-        self.dirty = locked;
+        self.state.dirty = locked;
         taken
     }
 
     /// Marks rows as dirty again after their write was rolled back.
     pub fn put_back(&mut self, dirty: &[DirtyRow]) {
+        let state = &mut *self.state;
         for DirtyRow { slot, next_check, .. } in dirty {
-            let row = &mut self.rows[*slot as usize];
+            let flags = &mut state.columns.flags[*slot as usize];
             if next_check.is_some() {
-                row.flags.insert(RowFlags::CHECK_MOVED);
+                flags.insert(RowFlags::CHECK_MOVED);
             }
-            if !row.flags.contains(RowFlags::DIRTY) {
-                row.flags.insert(RowFlags::DIRTY);
-                self.dirty.push(*slot);
+            if !flags.contains(RowFlags::DIRTY) {
+                flags.insert(RowFlags::DIRTY);
+                state.dirty.push(*slot);
             }
         }
     }
 
-    /// Adds a unit as it is on disk, at its slot there.
+    /// Adds a unit as it is on disk, at its slot there. `digest`: the digest of its facts.
     pub fn load(
         &mut self,
         slot: u32,
         name: &str,
-        alive: MaybeTimestamp,
-        next_check: MaybeTimestamp,
-        facts: u64,
+        (alive, next_check): (MaybeTimestamp, MaybeTimestamp),
+        digest: u64,
+        committed: Option<&CommittedFacts>,
     ) -> Option<()> {
         let (kind, id) = name.split_once(':')?;
         let key = self.new_key(kind, id)?;
-        self.rows.add_at(slot, key, |name| {
-            let mut row = Row { alive, next_check, facts, ..Row::named(name) };
-            row.flags.insert(RowFlags::STORED);
-            row
-        })?;
-        self.deadlines.moved(self.rows.rows(), slot, None);
+        self.units.add_at(slot, key)?;
+        self.state.columns.grow(self.units.len());
+        self.commit_row(PendingWrite { slot, is_stored: true, alive, next_check }, digest, committed);
         Some(())
     }
 
     /// Reserves memory for the rows of a load: tables that grow step by step leave fragments in memory.
     pub fn reserve(&mut self, rows: usize) {
-        self.deadlines.reserve(rows);
-        self.rows.reserve(rows);
+        self.state.deadlines.reserve(rows);
+        self.units.reserve(rows);
     }
 
     fn find(&self, unit: &Unit) -> Option<u32> {
-        self.rows.find(self.key(unit)?)
+        self.units.find(self.key(unit)?)
     }
 
     /// The key of a unit; `None`: no unit of its kind was ever here.
-    fn key<'a>(&self, unit: &'a Unit) -> Option<Key<'a>> {
+    fn key<'b>(&self, unit: &'b Unit) -> Option<Key<'b>> {
         self.key_of_name(unit.kind.as_str(), unit.id.as_str())
     }
 
-    fn key_of_name<'a>(&self, kind: &str, id: &'a str) -> Option<Key<'a>> {
-        let number = self.kinds.iter().position(|known| known.as_str() == kind)?;
-        Some(Key::new(self.rows.hasher(), number as u16, id))
+    fn key_of_name<'b>(&self, kind: &str, id: &'b str) -> Option<Key<'b>> {
+        Some(Key::new(self.units.hasher(), self.units.kinds().number(kind)?, id))
     }
 
     /// The key of a unit that may be new; `None` if the kind is invalid, or there are too many.
-    fn new_key<'a>(&mut self, kind: &str, id: &'a str) -> Option<Key<'a>> {
-        if !self.kinds.iter().any(|known| known.as_str() == kind) {
-            u16::try_from(self.kinds.len()).ok()?;
-            self.kinds.push(kind.parse().ok()?);
+    fn new_key<'b>(&mut self, kind: &str, id: &'b str) -> Option<Key<'b>> {
+        if self.units.kinds().number(kind).is_none() {
+            self.units.kinds().enter(&kind.parse().ok()?)?;
         }
         self.key_of_name(kind, id)
     }
 
-    /// `None` if the table is full.
+    /// Adds a unit that readers are not shown yet; `None` if the table is full.
     fn add(&mut self, unit: &Unit) -> Option<u32> {
         let key = self.new_key(unit.kind.as_str(), unit.id.as_str())?;
-        self.rows.add(key, Row::named)
+        let slot = self.units.add(key)?;
+        self.state.columns.grow(self.units.len());
+        Some(slot)
     }
 
     fn remove(&mut self, slot: u32) {
-        let before = self.rows.remove(slot).next_check.get();
-        self.deadlines.moved(self.rows.rows(), slot, before);
-        self.rows.tidy();
+        self.set_check(slot, MaybeTimestamp::NONE);
+        let columns = &mut self.state.columns;
+        (columns.facts[slot as usize], columns.flags[slot as usize]) = (0, RowFlags::default());
+        self.units.remove(slot);
+        self.units.tidy();
+    }
+
+    /// Lets readers see the unit in that slot as it is committed.
+    fn show(&mut self, slot: u32, alive: MaybeTimestamp, committed: Option<&CommittedFacts>) {
+        match committed {
+            Some(CommittedFacts { update, labels }) => {
+                self.units.set(slot, &RowUpdate { labels: Some(labels), ..*update });
+            }
+            None => self.units.hide(slot),
+        }
+        self.set_alive(slot, alive);
+    }
+
+    fn flags(&self, slot: u32) -> RowFlags {
+        self.state.columns.flags[slot as usize]
+    }
+
+    fn alive_at(&self, slot: u32) -> MaybeTimestamp {
+        self.flags(slot).contains(RowFlags::ALIVE).then(|| self.units[slot].last_seen).into()
+    }
+
+    /// Sets the expiry key in that slot.
+    fn set_alive(&mut self, slot: u32, alive: MaybeTimestamp) {
+        let flags = &mut self.state.columns.flags[slot as usize];
+        match alive.get() {
+            Some(alive) => {
+                flags.insert(RowFlags::ALIVE);
+                self.units[slot].last_seen = alive;
+            }
+            None => flags.remove(RowFlags::ALIVE),
+        }
+    }
+
+    fn set_check(&mut self, slot: u32, next_check: MaybeTimestamp) {
+        let EngineState { columns, deadlines, .. } = &mut *self.state;
+        let before = std::mem::replace(&mut columns.next_checks[slot as usize], next_check).get();
+        deadlines.moved(&columns.next_checks, slot, before);
     }
 }

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::database::{self, open_to_read};
 use super::last_seen::unit_id;
-use super::row::RowFlags;
 use super::stored::{snapshot, text};
 use super::{EmbeddedEngine, kept};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, Kind, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::store::table::UnitTables;
 use crate::store::{History, Layout, Queries, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
@@ -40,9 +41,6 @@ pub fn open_by_kind(path: &Path) -> Result<BTreeMap<Kind, u64>> {
 /// The most records that are removed in one step.
 const MAX_REMOVED: usize = 2000;
 
-/// The most pages that one call of `noted` answers; the rest are for the next.
-const MAX_NOTED: usize = 1024;
-
 /// How many slots a page has.
 pub(super) const PAGE: u32 = 256;
 
@@ -52,7 +50,7 @@ impl Layout for EmbeddedEngine {
     }
 
     fn pages(&self) -> u32 {
-        let slots = (0..self.memory.partitions()).map(|partition| self.memory.table(partition).rows.len());
+        let slots = (0..self.memory.partitions()).map(|partition| self.memory.units().read(partition).len());
         (slots.max().unwrap_or(0) as u32).div_ceil(PAGE).max(1)
     }
 }
@@ -134,22 +132,21 @@ impl Queries for EmbeddedEngine {
         self.fleet.clone()
     }
 
+    fn unit_tables(&self) -> Option<Arc<UnitTables>> {
+        Some(self.memory.units().clone())
+    }
+
     async fn occupied(&self, partition: u16, length: u32) -> Result<Vec<Range<u32>>> {
         let steps = self.steps(length);
-        let pages = (self.memory.table(partition).rows.len() as u32).div_ceil(PAGE);
+        let pages = (self.memory.units().read(partition).len() as u32).div_ceil(PAGE);
         Ok(steps.into_iter().filter(|step| step.start < pages).collect())
     }
 
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>> {
         let from = page.saturating_mul(PAGE);
-        let slots = from as usize..from as usize + PAGE as usize;
-        let units = {
-            let table = self.memory.table(partition);
-            let rows = (from..).zip(table.rows.range(slots));
-            let stored = rows.filter(|(_, row)| row.flags.contains(RowFlags::STORED));
-            let units = stored.map(|(slot, row)| Ok((unit_id(partition, slot), table.unit(row)?, row.alive)));
-            units.collect::<Result<Vec<_>>>()?
-        };
+        let stored = self.memory.table(partition).stored(from..from.saturating_add(PAGE))?;
+        let units = stored.into_iter().map(|(slot, unit, alive)| (unit_id(partition, slot), unit, alive));
+        let units: Vec<_> = units.collect();
         let (Some((first, ..)), Some((last, ..))) = (units.first(), units.last()) else {
             return Ok(Vec::new());
         };
@@ -179,27 +176,16 @@ impl Queries for EmbeddedEngine {
         Ok(names.iter().map(|name| table.alive(name)).collect())
     }
 
-    async fn note(&self, units: &[&Unit]) -> Result<()> {
-        for unit in units {
-            let partition = self.memory.partition(unit);
-            let found = self.memory.table(partition).get(unit);
-            if let Some((slot, _)) = found {
-                self.memory.noted().insert((partition, slot / PAGE));
-            }
-        }
+    /// Every process that could change a unit is this one, which shows all partitions.
+    async fn note(&self, _units: &[&Unit]) -> Result<()> {
         Ok(())
     }
 
-    async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
-        let theirs = |(partition, _): &&(u16, u32)| partitions.contains(partition);
-        Ok(self.memory.noted().iter().filter(theirs).take(MAX_NOTED).copied().collect())
+    async fn noted(&self, _partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
+        Ok(Vec::new())
     }
 
-    async fn remove_notes(&self, pages: &[(u16, u32)]) -> Result<()> {
-        let mut noted = self.memory.noted();
-        for page in pages {
-            noted.remove(page);
-        }
+    async fn remove_notes(&self, _pages: &[(u16, u32)]) -> Result<()> {
         Ok(())
     }
 

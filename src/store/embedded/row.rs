@@ -1,7 +1,7 @@
-//! The row of a unit in memory: as much as a heartbeat needs. Facts stay on disk.
+//! What the engine keeps of a unit beside its row in memory. Facts stay on disk.
 
 use crate::clock::Timestamp;
-use crate::store::table::{self, Name, Row as _};
+use crate::store::table::Blocks;
 
 /// A timestamp, or none, in eight bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,48 +21,24 @@ impl From<Option<Timestamp>> for MaybeTimestamp {
     }
 }
 
-/// One unit in 32 bytes.
-pub(super) struct Row {
-    /// The expiry key: the newest heartbeat.
-    pub alive: MaybeTimestamp,
-    /// Its next check, for the deadline index.
-    pub next_check: MaybeTimestamp,
+/// By slot: what the engine keeps beside the rows, one list for each value. A heartbeat reads two of them.
+#[derive(Default)]
+pub(super) struct Columns {
+    /// The next check of each unit, for the deadline index.
+    pub next_checks: Blocks<MaybeTimestamp>,
     /// A digest of the stored facts; zero for none.
-    pub facts: u64,
-    /// The start of its id in the names.
-    pub name: u32,
-    /// The number of its kind.
-    pub kind: u16,
-    /// The length of its id.
-    pub length: u8,
-    pub flags: RowFlags,
+    pub facts: Blocks<u64>,
+    pub flags: Blocks<RowFlags>,
 }
 
-const _: () = assert!(size_of::<Row>() == 32);
-
-impl Row {
-    /// A row that has only a name.
-    pub fn named(Name { start, kind, length }: Name) -> Row {
-        Row { name: start, kind, length, flags: RowFlags::default(), ..Row::vacant() }
-    }
-}
-
-impl table::Row for Row {
-    fn vacant() -> Row {
-        let (alive, next_check) = (MaybeTimestamp::NONE, MaybeTimestamp::NONE);
-        Row { alive, next_check, facts: 0, name: 0, kind: 0, length: 0, flags: RowFlags::VACANT }
-    }
-
-    fn is_vacant(&self) -> bool {
-        self.flags.contains(RowFlags::VACANT)
-    }
-
-    fn name(&self) -> Name {
-        Name { start: self.name, kind: self.kind, length: self.length }
-    }
-
-    fn set_start(&mut self, start: u32) {
-        self.name = start;
+impl Columns {
+    /// Adds empty values until there are so many.
+    pub fn grow(&mut self, slots: usize) {
+        while self.flags.len() < slots {
+            self.next_checks.push(MaybeTimestamp::NONE);
+            self.facts.push(0);
+            self.flags.push(RowFlags::default());
+        }
     }
 }
 
@@ -77,8 +53,8 @@ impl RowFlags {
     pub const DIRTY: RowFlags = RowFlags(2);
     /// A heartbeat brought its next check forward, which is not on disk yet.
     pub const CHECK_MOVED: RowFlags = RowFlags(4);
-    /// The slot has no unit and is free.
-    pub const VACANT: RowFlags = RowFlags(8);
+    /// The unit has an expiry key: the last seen time of its row.
+    pub const ALIVE: RowFlags = RowFlags(8);
     /// The unit is on disk: the next write is an update.
     pub const STORED: RowFlags = RowFlags(16);
 

@@ -14,10 +14,21 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
 mod blocks;
+mod kinds;
+mod known;
+mod label_index;
 mod names;
+mod row;
+mod settings;
+mod units;
 
 pub use blocks::Blocks;
+pub use kinds::Kinds;
+pub use label_index::{LabelIndex, OTHER_VALUE};
 use names::Names;
+pub use row::{Absence, RowState, RowUpdate, UnitRow};
+pub use settings::{NO_SETTINGS, Settings};
+pub use units::{UnitTable, UnitTables};
 
 /// A row of a table. It holds the name of its unit, which fits beside its other fields without padding.
 pub trait Row {

@@ -166,7 +166,7 @@ pub fn rules() -> Rules {
 }
 
 pub fn roll(engine: Arc<dyn Engine>) -> Roll {
-    let mirror = Mirror::new(Arc::new(rules()), engine.partitions());
+    let mirror = Mirror::of(&*engine, Arc::new(rules()), &[]);
     roll_with(engine, rules(), Arc::new(mirror))
 }
 

@@ -47,7 +47,7 @@ fn roll_of(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>) -> Roll {
     rules.policy.timeout = TIMEOUT;
     let rules = Arc::new(Rules::from_iter([(kind, rules)]));
     let hearing = HearingConfig { gap: SECOND, follows: false, settle: SECOND, tell_after: SECOND };
-    let mirror = Arc::new(Mirror::new(Arc::clone(&rules), engine.partitions()));
+    let mirror = Arc::new(Mirror::of(&*engine, Arc::clone(&rules), &[]));
     Roll::new(engine, rules, mirror, telemetry, hearing, Default::default())
 }
 

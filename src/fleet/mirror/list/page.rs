@@ -8,22 +8,22 @@ use memchr::memmem::Finder;
 use super::{ListQuery, ListedUnit, Ranked};
 use crate::clock::Timestamp;
 use crate::fleet::Mirror;
-use crate::fleet::mirror::row::Row;
 use crate::fleet::mirror::view::{LockedRows, StateEvaluator};
 use crate::presence::{Hearing, State};
+use crate::store::table::{UnitRow, UnitTable};
 
 /// A unit that is on the page unless better units come.
 struct Candidate {
     rank: (u8, i64),
-    /// Kinds are numbered in the order of their names.
-    kind: u16,
+    /// The place of its kind among the configured kinds.
+    kind: usize,
     id: Vec<u8>,
     ranked: Ranked,
 }
 
 impl Candidate {
     /// How a unit of that rank and name compares with this one.
-    fn compare(&self, rank: (u8, i64), kind: u16, id: &[u8]) -> Ordering {
+    fn compare(&self, rank: (u8, i64), kind: usize, id: &[u8]) -> Ordering {
         rank.cmp(&self.rank).then_with(|| kind.cmp(&self.kind)).then_with(|| id.cmp(&self.id))
     }
 }
@@ -58,8 +58,8 @@ pub(super) struct Page<'a> {
     states: [bool; State::ALL.len()],
     /// The text that ids contain.
     part: Option<Finder<'a>>,
-    /// The number of the kind of `query.after`: units of lesser numbers are before it, also if the kind is gone.
-    after_kind: u16,
+    /// The place of the kind of `query.after`: units of kinds before it are before it, also if the kind is gone.
+    after_kind: usize,
     best: BinaryHeap<Candidate>,
     /// The rank of the worst unit of a full page: units of a higher rank are not on it.
     highest: (u8, i64),
@@ -75,7 +75,7 @@ impl<'a> Page<'a> {
             heard_before: query.silent_longer.map(|silence| now - silence),
             states,
             part: (!query.contains.is_empty()).then(|| Finder::new(&query.contains)),
-            after_kind: after.unwrap_or_default() as u16,
+            after_kind: after.unwrap_or_default(),
             best: BinaryHeap::with_capacity(query.limit),
             highest: (u8::MAX, i64::MAX),
         }
@@ -84,14 +84,13 @@ impl<'a> Page<'a> {
     /// Takes the units of some rows that are better than the worst of the page.
     pub fn take(&mut self, rows: &LockedRows) {
         // Within the iterator a row costs a fraction of what it costs in a loop around it.
-        rows.selected().for_each(|(slot, row)| self.take_row(rows, slot, row));
+        rows.selected().for_each(|(slot, kind, row)| self.take_row(rows.table, slot, kind, row));
     }
 
-    fn take_row(&mut self, rows: &LockedRows, slot: usize, row: &Row) {
+    fn take_row(&mut self, table: &UnitTable, slot: usize, kind: usize, row: &UnitRow) {
         if self.heard_before.is_some_and(|before| row.last_seen >= before) {
             return;
         }
-        let table = rows.table;
         let state = self.evaluator.state(table, slot, row);
         if !self.states[state as usize] {
             return;
@@ -105,10 +104,10 @@ impl<'a> Page<'a> {
             return;
         }
         let id = table.id(row).as_bytes();
-        let is_better = !self.is_full()
-            || self.best.peek().is_some_and(|worst| worst.compare(rank, row.kind, id).is_lt());
-        if is_better && self.selects(id) && self.is_after(rank, row.kind, id) {
-            self.keep(Candidate { rank, kind: row.kind, id: Vec::new(), ranked }, id);
+        let is_better =
+            !self.is_full() || self.best.peek().is_some_and(|worst| worst.compare(rank, kind, id).is_lt());
+        if is_better && self.selects(id) && self.is_after(rank, kind, id) {
+            self.keep(Candidate { rank, kind, id: Vec::new(), ranked }, id);
         }
     }
 
@@ -121,7 +120,7 @@ impl<'a> Page<'a> {
         self.best.len() >= self.query.limit
     }
 
-    fn is_after(&self, rank: (u8, i64), kind: u16, id: &[u8]) -> bool {
+    fn is_after(&self, rank: (u8, i64), kind: usize, id: &[u8]) -> bool {
         let Some(after) = &self.query.after else { return true };
         (rank, kind, id) > (after.rank, self.after_kind, after.unit.as_str().as_bytes())
     }
@@ -144,7 +143,7 @@ impl<'a> Page<'a> {
     pub fn finish(self, mirror: &Mirror) -> Vec<ListedUnit> {
         let listed = |candidate: Candidate| {
             let Ranked { state, last_seen, offline_since } = candidate.ranked;
-            let kind = mirror.kinds[usize::from(candidate.kind)].clone();
+            let kind = mirror.kinds[candidate.kind].clone();
             // Ids were parsed before they came into the mirror.
             let unit = std::str::from_utf8(&candidate.id).ok()?.parse().ok()?;
             Some(ListedUnit { kind, unit, state, last_seen, offline_since })

@@ -86,7 +86,7 @@ impl Model {
     pub fn truth(&self, hearing: &Hearing, now: Timestamp) -> Vec<(String, State, Option<Timestamp>)> {
         let judged = self.units.values().filter_map(|seen| {
             let state = presence::state(seen, self.rules(), hearing, now)?;
-            let update = RowUpdate::of(seen.facts.as_ref()?, seen.alive, self.rules())?;
+            let update = RowUpdate::of(seen.facts.as_ref()?, seen.alive)?;
             let last_seen = update.state.is_heard().then_some(update.last_seen);
             Some((seen.unit.id.as_str().to_owned(), state, last_seen))
         });

@@ -1,8 +1,8 @@
 //! Since when units are known.
 
+use super::Blocks;
 use crate::clock::Timestamp;
 use crate::presence::Facts;
-use crate::store::table::Blocks;
 
 /// The seconds since which units are known, by slot; 0 for a unit that is known for longer than facts remember. Empty
 /// as long as no unit has such a time.

@@ -10,7 +10,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 /// The most values of a label in a partition that have numbers of their own.
-pub(super) const MAX_VALUES: usize = 10_000;
+const MAX_VALUES: usize = 10_000;
 
 /// The number of all further values.
 const OTHER: u16 = 1;
@@ -18,11 +18,11 @@ const OTHER: u16 = 1;
 const FIRST: u16 = 2;
 
 /// Stands for all further values.
-pub(super) const OTHER_VALUE: &str = "other";
+pub const OTHER_VALUE: &str = "other";
 
 /// The values of one label, by slot.
 #[derive(Default)]
-pub(super) struct LabelIndex {
+pub struct LabelIndex {
     label: Arc<str>,
     /// The number of the value of each slot.
     numbers: Vec<u16>,

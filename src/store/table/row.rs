@@ -1,16 +1,19 @@
 //! The row of a unit, and which of two updates of it is newer.
 
 use super::known::KnownSince;
+use super::settings::{NO_SETTINGS, Settings};
+use super::{Name, Row};
 use crate::clock::Timestamp;
-use crate::presence::{Cause, Facts, Interval, KindRules, Labels, Lifecycle, Policy};
-use crate::store::table::{self, Name};
+use crate::presence::{Cause, Facts, Interval, Labels, Lifecycle};
 
 /// The state of a unit as a row holds it, without the details of an open record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum RowState {
+pub enum RowState {
     /// No unit: the slot is free for the next one.
     Free,
+    /// A unit that no reader is shown: it was removed, its facts are unreadable, or it is about to be added.
+    Hidden,
     /// Heard, and not known otherwise: a heartbeat was recorded before any facts were read.
     Assumed,
     /// Heard, and not known to be offline.
@@ -23,6 +26,10 @@ pub(super) enum RowState {
 }
 
 impl RowState {
+    pub fn is_shown(self) -> bool {
+        !matches!(self, RowState::Free | RowState::Hidden)
+    }
+
     /// Whether `last_seen` is the time of a heartbeat, not of a registration.
     pub fn is_heard(self) -> bool {
         matches!(self, RowState::Assumed | RowState::Present | RowState::Offline)
@@ -40,28 +47,35 @@ impl RowState {
 }
 
 /// One unit in 24 bytes.
-pub(super) struct Row {
+pub struct UnitRow {
     /// The newest heartbeat; of a unit that was never heard, its registration.
     pub last_seen: Timestamp,
     /// Where the id of the unit starts in the names.
-    pub name: u32,
-    /// The last mark of the table when the row was last updated from facts; see [`super::Mark`].
+    name: u32,
+    /// For a table that is a copy: the last mark when the row was last updated from facts.
     pub mark: u32,
-    /// The number of its policy.
-    pub policy: u32,
+    /// The number of its settings.
+    pub settings: u32,
     /// The number of its kind.
     pub kind: u16,
     /// The length of its id.
-    pub length: u8,
+    length: u8,
     pub state: RowState,
 }
 
-const _: () = assert!(size_of::<Row>() == 24);
+const _: () = assert!(size_of::<UnitRow>() == 24);
 
-impl table::Row for Row {
-    fn vacant() -> Row {
+impl UnitRow {
+    /// A row that has only a name.
+    pub fn hidden(Name { start, kind, length }: Name) -> UnitRow {
+        UnitRow { name: start, kind, length, state: RowState::Hidden, ..UnitRow::vacant() }
+    }
+}
+
+impl Row for UnitRow {
+    fn vacant() -> UnitRow {
         let (last_seen, state) = (Timestamp::ZERO, RowState::Free);
-        Row { last_seen, name: 0, mark: 0, policy: 0, kind: 0, length: 0, state }
+        UnitRow { last_seen, name: 0, mark: 0, settings: NO_SETTINGS, kind: 0, length: 0, state }
     }
 
     fn is_vacant(&self) -> bool {
@@ -79,7 +93,7 @@ impl table::Row for Row {
 
 /// Intervals in which a unit need not be heard, or may have been heard unseen; few units have any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Absence {
+pub struct Absence {
     /// Planned by an operator.
     pub pause: Option<Interval>,
     /// Announced by the unit; void after a newer heartbeat.
@@ -89,45 +103,38 @@ pub(super) struct Absence {
 }
 
 /// A new state of a row, from facts and expiry key.
-pub(super) struct RowUpdate<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct RowUpdate<'a> {
     pub state: RowState,
     pub last_seen: Timestamp,
-    pub policy: Policy,
+    pub settings: Settings,
     pub absence: Option<Absence>,
     /// The deadline of its open record.
     pub offline_since: Option<Timestamp>,
     /// `None`: labels stay.
     pub labels: Option<&'a Labels>,
-    /// See [`KnownSince`]; `None`: it stays.
+    /// The second since which the unit is known, see [`KnownSince`]; `None`: it stays.
     pub known_since: Option<u32>,
 }
 
 impl RowUpdate<'_> {
     /// `None`: the unit was removed.
-    pub fn of<'a>(facts: &'a Facts, alive: Option<Timestamp>, rules: &KindRules) -> Option<RowUpdate<'a>> {
-        let state = match &facts.lifecycle {
+    pub fn of(facts: &Facts, alive: Option<Timestamp>) -> Option<RowUpdate<'_>> {
+        let (state, offline_since) = match &facts.lifecycle {
             Lifecycle::Retired(_) => return None,
-            Lifecycle::NeverSeen => RowState::NeverSeen,
-            Lifecycle::Present => RowState::Present,
+            Lifecycle::NeverSeen => (RowState::NeverSeen, None),
+            Lifecycle::Present => (RowState::Present, None),
             Lifecycle::Offline(silence) => match silence.cause {
-                Cause::Silence | Cause::Flapping => RowState::Offline,
-                Cause::NeverSeen => RowState::OfflineUnheard,
+                Cause::Silence | Cause::Flapping => (RowState::Offline, Some(silence.deadline)),
+                Cause::NeverSeen => (RowState::OfflineUnheard, Some(silence.deadline)),
             },
         };
-        let offline_since = match &facts.lifecycle {
-            Lifecycle::Offline(silence) => Some(silence.deadline),
-            _ => None,
-        };
-        let absent = facts.pause.is_some() || facts.sleep.is_some() || facts.silent_from.is_some();
+        let absence = Absence { pause: facts.pause, sleep: facts.sleep, silent_from: facts.silent_from };
         Some(RowUpdate {
             state,
             last_seen: alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)),
-            policy: facts.policy(rules),
-            absence: absent.then_some(Absence {
-                pause: facts.pause,
-                sleep: facts.sleep,
-                silent_from: facts.silent_from,
-            }),
+            settings: Settings::of(facts),
+            absence: (absence != Absence::default()).then_some(absence),
             offline_since,
             labels: Some(&facts.labels),
             known_since: Some(KnownSince::of(facts)),
@@ -135,12 +142,11 @@ impl RowUpdate<'_> {
     }
 
     /// An update from a heartbeat alone.
-    pub fn heard(at: Timestamp, policy: Policy) -> RowUpdate<'static> {
-        let state = RowState::Assumed;
+    pub fn heard(at: Timestamp) -> RowUpdate<'static> {
         RowUpdate {
-            state,
+            state: RowState::Assumed,
             last_seen: at,
-            policy,
+            settings: Settings::default(),
             absence: None,
             offline_since: None,
             labels: None,
@@ -150,13 +156,13 @@ impl RowUpdate<'_> {
 
     /// Whether this update is older than the row. Two tasks apply their changes in one order and may update the
     /// mirror in the other: a silence that ended meanwhile must not come back.
-    pub fn is_older_than(&self, row: &Row) -> bool {
+    pub fn is_older_than(&self, row: &UnitRow) -> bool {
         let unheard = !self.state.is_heard();
         row.state.is_present() && (unheard || self.state.is_offline() && self.last_seen < row.last_seen)
     }
 
     /// The next last seen time of the row: a heartbeat that is newer than the update is not lost.
-    pub fn newest(&self, row: &Row) -> Timestamp {
+    pub fn newest(&self, row: &UnitRow) -> Timestamp {
         if self.state == RowState::Present && row.state.is_heard() {
             self.last_seen.max(row.last_seen)
         } else {

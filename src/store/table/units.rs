@@ -1,0 +1,275 @@
+//! The units of the fleet in memory, as lists and counts read them: every partition behind a lock of its own, which is
+//! held for microseconds and never over an await.
+//!
+//! There is one such table in a process. The embedded engine keeps it, and changes it in the step that commits a change;
+//! the mirror is a view of it. Beside an engine that is another program, the mirror keeps the table as a copy.
+//!
+//! A row holds what the state of its unit depends on, and nothing derived: neither rules nor hearing are known here. The
+//! rules of [`crate::presence`] give the state at the moment of the read.
+//!
+//! # Why so dense
+//! At a million units a map of strings takes 223 MB. Here a unit is a row of 24 bytes, an entry of a hash table and its
+//! id in a long text. Each label that units are counted by adds two bytes, and the second since which a unit is known
+//! four.
+
+use std::ops::{Index, IndexMut, Range};
+use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use foldhash::fast::{FixedState, RandomState};
+use hashbrown::HashMap;
+
+use super::kinds::{Kinds, PartitionCounts};
+use super::known::KnownSince;
+use super::label_index::LabelIndex;
+use super::row::{Absence, RowState, RowUpdate, UnitRow};
+use super::settings::{Settings, SettingsIndex};
+use super::{Key, Table};
+use crate::clock::Timestamp;
+
+/// The units of every partition.
+pub struct UnitTables {
+    kinds: Arc<Kinds>,
+    labels: Arc<[Arc<str>]>,
+    hasher: RandomState,
+    tables: Box<[RwLock<UnitTable>]>,
+}
+
+impl UnitTables {
+    /// Empty tables, which also hold the values of `labels`.
+    pub fn new(partitions: u16, labels: &[String]) -> UnitTables {
+        let (kinds, hasher) = (Arc::<Kinds>::default(), RandomState::default());
+        let labels: Arc<[Arc<str>]> = labels.iter().map(|label| label.as_str().into()).collect();
+        let table = || RwLock::new(UnitTable::new(kinds.clone(), &labels, hasher.clone()));
+        let tables = (0..partitions.max(1)).map(|_| table()).collect();
+        UnitTables { kinds, labels, hasher, tables }
+    }
+
+    pub fn kinds(&self) -> &Kinds {
+        &self.kinds
+    }
+
+    /// The labels whose values the tables hold.
+    pub fn labels(&self) -> &Arc<[Arc<str>]> {
+        &self.labels
+    }
+
+    pub fn hasher(&self) -> &RandomState {
+        &self.hasher
+    }
+
+    pub fn partitions(&self) -> u16 {
+        self.tables.len() as u16
+    }
+
+    pub fn read(&self, partition: u16) -> RwLockReadGuard<'_, UnitTable> {
+        self.tables[usize::from(partition)].read().expect("nothing panics under this lock")
+    }
+
+    pub fn write(&self, partition: u16) -> RwLockWriteGuard<'_, UnitTable> {
+        self.tables[usize::from(partition)].write().expect("nothing panics under this lock")
+    }
+}
+
+/// The units of one partition.
+pub struct UnitTable {
+    rows: Table<UnitRow>,
+    settings: SettingsIndex,
+    absences: HashMap<u32, Absence, FixedState>,
+    /// The deadlines of open records, by slot.
+    offline_since: HashMap<u32, Timestamp, FixedState>,
+    /// One index for each label that units are counted by.
+    labels: Vec<LabelIndex>,
+    known_since: KnownSince,
+    /// The share of this partition in the number of units of each kind.
+    counts: PartitionCounts,
+}
+
+impl UnitTable {
+    fn new(kinds: Arc<Kinds>, labels: &[Arc<str>], hasher: RandomState) -> UnitTable {
+        UnitTable {
+            rows: Table::new(hasher),
+            settings: SettingsIndex::default(),
+            absences: HashMap::default(),
+            offline_since: HashMap::default(),
+            labels: labels.iter().map(|label| LabelIndex::new(label.clone())).collect(),
+            known_since: KnownSince::default(),
+            counts: PartitionCounts::new(kinds),
+        }
+    }
+
+    /// Removes every unit.
+    pub fn clear(&mut self) {
+        let labels = self.labels.iter().map(LabelIndex::cleared).collect();
+        let cleared = UnitTable::new(self.counts.kinds().clone(), &[], self.rows.hasher().clone());
+        *self = UnitTable { labels, ..cleared };
+    }
+
+    pub fn kinds(&self) -> &Kinds {
+        self.counts.kinds()
+    }
+
+    pub fn hasher(&self) -> &RandomState {
+        self.rows.hasher()
+    }
+
+    /// The number of slots, vacant ones among them.
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// How many units readers are shown.
+    pub fn units(&self) -> u64 {
+        self.counts.total()
+    }
+
+    pub fn find(&self, key: Key<'_>) -> Option<u32> {
+        self.rows.find(key)
+    }
+
+    /// See [`Table::find_all`].
+    pub fn find_all(&self, keys: &[Option<Key<'_>>]) -> Vec<Option<u32>> {
+        self.rows.find_all(keys)
+    }
+
+    pub fn get_mut(&mut self, slot: usize) -> Option<&mut UnitRow> {
+        self.rows.get_mut(slot)
+    }
+
+    /// The rows in these slots, vacant and hidden ones among them.
+    pub fn indexed(&self, slots: Range<usize>) -> impl Iterator<Item = (usize, &UnitRow)> {
+        self.rows.indexed(slots)
+    }
+
+    pub fn id(&self, row: &UnitRow) -> &str {
+        self.rows.id(row)
+    }
+
+    pub fn settings(&self, row: &UnitRow) -> Settings {
+        self.settings.get(row.settings)
+    }
+
+    /// The intervals in which the unit in that slot need not be heard.
+    pub fn absence(&self, slot: usize) -> Absence {
+        if self.absences.is_empty() {
+            return Absence::default();
+        }
+        self.absences.get(&(slot as u32)).copied().unwrap_or_default()
+    }
+
+    /// The deadline of the open record of the unit in that slot.
+    pub fn offline_since(&self, slot: usize) -> Option<Timestamp> {
+        if self.offline_since.is_empty() {
+            return None;
+        }
+        self.offline_since.get(&(slot as u32)).copied()
+    }
+
+    pub fn labels(&self) -> &[LabelIndex] {
+        &self.labels
+    }
+
+    /// Since when the unit in that slot is known.
+    pub fn known_since(&self, slot: usize) -> Timestamp {
+        self.known_since.at(slot)
+    }
+
+    /// Adds a unit that is not in the table, hidden, and answers its slot: see [`Table::add`].
+    pub fn add(&mut self, key: Key<'_>) -> Option<u32> {
+        self.rows.add(key, UnitRow::hidden)
+    }
+
+    /// Adds a hidden unit in a slot after all others: see [`Table::add_at`].
+    pub fn add_at(&mut self, slot: u32, key: Key<'_>) -> Option<()> {
+        self.rows.add_at(slot, key, UnitRow::hidden)
+    }
+
+    /// Reserves memory: see [`Table::reserve`].
+    pub fn reserve(&mut self, units: usize) {
+        self.rows.reserve(units);
+    }
+
+    /// Sets the state of the unit in that slot; from now on readers are shown it.
+    pub fn set(&mut self, slot: u32, update: &RowUpdate<'_>) {
+        let settings = self.settings.acquire(update.settings);
+        let row = &mut self.rows[slot as usize];
+        if !row.state.is_shown() {
+            self.counts.add(row.kind);
+        }
+        (row.last_seen, row.state) = (update.last_seen, update.state);
+        self.settings.release(std::mem::replace(&mut row.settings, settings));
+        if let Some(labels) = update.labels {
+            for index in &mut self.labels {
+                let value = labels.get(index.label()).map(String::as_str);
+                index.set(slot, value);
+            }
+        }
+        if let Some(second) = update.known_since {
+            self.known_since.set(slot, second);
+        }
+        set(&mut self.absences, slot, update.absence);
+        set(&mut self.offline_since, slot, update.offline_since);
+    }
+
+    /// Shows the unit in that slot to no reader any more.
+    pub fn hide(&mut self, slot: u32) {
+        let row = &mut self.rows[slot as usize];
+        if !row.state.is_shown() {
+            return;
+        }
+        row.state = RowState::Hidden;
+        self.counts.remove(row.kind);
+        self.settings.release(std::mem::take(&mut row.settings));
+        self.absences.remove(&slot);
+        self.offline_since.remove(&slot);
+        self.known_since.set(slot, 0);
+        self.labels.iter_mut().for_each(|index| index.set(slot, None));
+    }
+
+    /// Removes the unit in that slot. [`UnitTable::tidy`] frees the memory of its id.
+    pub fn remove(&mut self, slot: u32) {
+        self.hide(slot);
+        self.rows.remove(slot);
+    }
+
+    pub fn tidy(&mut self) {
+        self.rows.tidy();
+    }
+
+    /// The approximate memory of the table.
+    pub fn bytes(&self) -> usize {
+        let labels_bytes: usize = self.labels.iter().map(LabelIndex::bytes).sum();
+        let offline_bytes = self.offline_since.capacity() * size_of::<(u32, Timestamp)>();
+        self.rows.bytes() + labels_bytes + offline_bytes + self.known_since.bytes()
+    }
+}
+
+impl Index<u32> for UnitTable {
+    type Output = UnitRow;
+
+    fn index(&self, slot: u32) -> &UnitRow {
+        &self.rows[slot as usize]
+    }
+}
+
+impl IndexMut<u32> for UnitTable {
+    fn index_mut(&mut self, slot: u32) -> &mut UnitRow {
+        &mut self.rows[slot as usize]
+    }
+}
+
+/// Sets the value of a slot; most slots have none.
+fn set<T>(values: &mut HashMap<u32, T, FixedState>, slot: u32, value: Option<T>) {
+    match value {
+        Some(value) => {
+            values.insert(slot, value);
+        }
+        None if !values.is_empty() => {
+            values.remove(&slot);
+        }
+        None => {}
+    }
+}

@@ -15,21 +15,18 @@
 //! others. For the same reason a unit that falls silent after that is a page of its own: an acknowledged page calls no
 //! operator.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use futures_util::{StreamExt, TryStreamExt, stream};
-
+use super::incidents::GroupIncidents;
 use crate::clock::Timestamp;
-use crate::presence::{Incident, OfflineRecord, RecordId};
-use crate::store::{Delivery, Group, GroupStore, Queries, Result, incident_in};
+use crate::presence::{OfflineRecord, RecordId};
+use crate::store::{Delivery, Result};
 
-/// How many records are read at once.
-const AT_ONCE: usize = 16;
-
-/// A delivery to a pager with the acknowledgements of its records by now.
+/// A delivery to a pager with the acknowledgements of its records by now; and with the end of its incident, if its last
+/// units are back of which this pager was notified.
 pub(super) async fn with_acknowledgements(
-    groups: &dyn GroupStore,
-    queries: &dyn Queries,
+    incidents: &GroupIncidents,
     delivery: Arc<Delivery>,
     now: Timestamp,
 ) -> Result<Arc<Delivery>> {
@@ -37,64 +34,46 @@ pub(super) async fn with_acknowledgements(
         return Ok(delivery);
     }
     let mut delivery = Arc::unwrap_or_clone(delivery);
+    let group = delivery.group.key.clone();
     if delivery.is_acknowledgement() {
-        let kept = groups.incident(&delivery.group.key).await?;
-        let notified = kept.as_deref().and_then(incident_in).filter(|kept| kept.is_notified);
-        delivery.situation.incident = notified.map(|kept| kept.incident);
+        let known = incidents.of_group(&group).await?.value;
+        delivery.situation.incident = known.map(|known| known.incident);
     } else {
         let ids = delivery.offline.iter().map(|record| record.id.clone()).collect();
-        let stored = records(queries, ids).await?;
-        for (record, stored) in delivery.offline.iter_mut().zip(stored) {
+        let stored = incidents.records(ids).await?.into_iter();
+        let mut stored: HashMap<RecordId, OfflineRecord> =
+            stored.map(|record| (record.id.clone(), record)).collect();
+        for record in &mut delivery.offline {
             // Receivers are notified of a flapping unit as its episode, which is not acknowledged.
+            let stored = stored.remove(&record.id);
             let stored = stored.filter(|stored| stored.is_acknowledged() && !record.is_flapping());
             record.acknowledged = stored.and_then(|stored| stored.acknowledged);
         }
     }
-    if let Some(incident) = delivery.situation.incident.as_ref().filter(|one| one.until.is_none()) {
-        let is_new = incident.acknowledged_at.is_none();
-        delivery.situation.is_acknowledged =
-            is_acknowledged(groups, queries, &delivery.group.key, incident).await?;
-        if delivery.situation.is_acknowledged && is_new {
-            note(groups, &delivery.group, now).await?;
-        }
+    let Some(incident) = delivery.situation.incident.clone().filter(|one| one.until.is_none()) else {
+        return Ok(Arc::new(delivery));
+    };
+    let is_back = delivery.online.iter().any(|record| incident.has_notified(record))
+        && !delivery.offline.iter().any(|record| incident.has_notified(record));
+    if is_back && incidents.lasting(&group, &incident, &[], Some(&delivery.receiver)).await?.is_none() {
+        let last = incident.last_return(&delivery.online);
+        delivery.situation.incident = Some(incident.over(last));
+        return Ok(Arc::new(delivery));
+    }
+    delivery.situation.is_acknowledged = incidents.is_acknowledged(&group, &incident).await?;
+    if delivery.situation.is_acknowledged && incident.acknowledged_at.is_none() {
+        note(incidents, &group, now).await?;
     }
     Ok(Arc::new(delivery))
 }
 
 /// Notes that an operator took care of the incident of a group. If a notification changes the incident meanwhile, the
 /// next attempt or acknowledgement notes it.
-async fn note(groups: &dyn GroupStore, group: &Group, now: Timestamp) -> Result<()> {
-    let Some(before) = groups.incident(&group.key).await? else { return Ok(()) };
-    let Some(mut kept) = incident_in(&before).filter(|kept| kept.incident.acknowledged_at.is_none()) else {
+async fn note(incidents: &GroupIncidents, group: &str, now: Timestamp) -> Result<()> {
+    let known = incidents.of_group(group).await?;
+    let Some(mut noted) = known.value.clone().filter(|known| known.incident.acknowledged_at.is_none()) else {
         return Ok(());
     };
-    kept.incident.acknowledged_at = Some(now);
-    groups.replace_incident(group, &before, Some(&kept), now).await.map(|_| ())
-}
-
-/// Whether an operator takes care of every unit of the incident that is offline and was notified.
-async fn is_acknowledged(
-    groups: &dyn GroupStore,
-    queries: &dyn Queries,
-    group: &str,
-    incident: &Incident,
-) -> Result<bool> {
-    let mut any = false;
-    for ids in groups.lasting(group).await?.chunks(AT_ONCE) {
-        let found = records(queries, ids.to_vec()).await?;
-        let open = found.into_iter().flatten().filter(|record| record.closed_by.is_none());
-        for record in open.filter(|record| incident.has_notified(record)) {
-            if !record.is_acknowledged() {
-                return Ok(false);
-            }
-            any = true;
-        }
-    }
-    Ok(any)
-}
-
-/// Records in the order of their ids.
-async fn records(queries: &dyn Queries, ids: Vec<RecordId>) -> Result<Vec<Option<OfflineRecord>>> {
-    let read = ids.into_iter().map(|id| async move { queries.record(&id).await });
-    stream::iter(read).buffered(AT_ONCE).try_collect().await
+    noted.incident.acknowledged_at = Some(now);
+    incidents.put(&known, Some(&noted)).await.map(|_| ())
 }

@@ -1,121 +1,321 @@
-//! Whether most units that share a label fell silent together: judged before the first attempt of a notification.
+//! The incident of a group, from the notification with which it begins to the one in which its last unit is back.
 //!
-//! The engine keeps the judgement in the notification, so that every receiver and every attempt is told the same, and
-//! the incident of the group for its next notification. Only groups that units share have incidents, and only by labels
-//! that units are counted by. If the engine fails, the notification is sent without an incident.
+//! A notification is judged before its first attempt, and the judgement is written into it: every attempt and every
+//! receiver is told the same. Only groups that units share have incidents, and only by labels that units are counted by.
+//!
+//! # What is stored beside it
+//! Which silences last is a fact of the engine. It does not say of which an incident was told, and the count of units
+//! by which it was one changes. So the cell of a group has the incident that was told, while it lasts. It is written
+//! before the notification: an attempt that finds the cell of its own notification goes on with it.
+//!
+//! # Why no alert of a pager stays open
+//! A pager closes the alert of an incident with the return of its last unit *of which this pager was notified*: after an
+//! escalation or as a fallback it may know only a part of them. That is read from the silences that last, and not from
+//! a count. If the engine fails, a pager waits; another receiver is notified without the incident.
 
+use std::collections::HashSet;
 use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
 
 use super::acknowledged::with_acknowledgements;
 use crate::clock::Timestamp;
 use crate::fleet::Census;
-use crate::presence::{GroupIncident, Incident, Members, judge_incident};
-use crate::store::{Delivery, EngineError, GroupStore, KeptIncident, Queries, Result, incident_in};
+use crate::presence::{
+    Incident, Judgement, LEAST, Members, OfflineRecord, RecordId, earlier_from, judge_incident,
+};
+use crate::store::{
+    Cells, Content, Delivery, Document, Documents, EngineError, GroupStore, Queries, Result, Table,
+};
 
 /// How often a judgement is repeated because another notification of the group was judged meanwhile.
-const MAX_ATTEMPTS: usize = 3;
+const MAX_ATTEMPTS: usize = 20;
+/// How many records are read at once.
+const AT_ONCE: usize = 16;
 
-pub(super) struct Incidents {
-    engine: Arc<dyn GroupStore>,
-    census: Arc<Census>,
-    labels: Vec<String>,
-    /// For acknowledged records, if the receiver is a pager.
-    queries: Option<Arc<dyn Queries>>,
+/// The incident of a group that lasts, as receivers were told of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct LastingIncident {
+    pub incident: Incident,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    replaced: Option<Incident>,
+    /// The notification that tells of this.
+    notification: String,
+    /// When the notification was sealed with which the incident begins.
+    begun: Timestamp,
 }
 
-impl Incidents {
-    pub fn new(engine: Arc<dyn GroupStore>, census: Arc<Census>) -> Incidents {
-        Incidents { labels: census.labels(), engine, census, queries: None }
+impl Content for LastingIncident {
+    /// The key of the group.
+    type Name = String;
+    const TABLE: Table = Table::Incidents;
+}
+
+/// The incidents of groups that last, and their silences.
+pub(super) struct GroupIncidents {
+    pub groups: Arc<dyn GroupStore>,
+    pub queries: Arc<dyn Queries>,
+    documents: Documents,
+}
+
+impl GroupIncidents {
+    pub fn new(
+        groups: Arc<dyn GroupStore>,
+        queries: Arc<dyn Queries>,
+        cells: Arc<dyn Cells>,
+    ) -> GroupIncidents {
+        GroupIncidents { groups, queries, documents: Documents::new(cells) }
     }
 
-    /// For a pager, which is told of acknowledgements.
-    pub fn with_acknowledgements(self, queries: Arc<dyn Queries>) -> Incidents {
-        Incidents { queries: Some(queries), ..self }
+    /// The incidents of these groups, in order.
+    pub async fn of(&self, groups: &[String]) -> Result<Vec<Document<LastingIncident>>> {
+        self.documents.read(groups).await
     }
 
-    /// The delivery as it is attempted: with its incident, if it has one, and for a pager with the acknowledgements.
-    /// `None`: the acknowledgements cannot be read. The delivery is leased again when its lease ends.
-    pub async fn attempted(&self, delivery: Arc<Delivery>, now: Timestamp) -> Option<Arc<Delivery>> {
-        let delivery = self.judged(delivery, now).await;
-        let Some(queries) = &self.queries else { return Some(delivery) };
-        let id = delivery.id.clone();
-        match with_acknowledgements(&*self.engine, &**queries, delivery, now).await {
-            Ok(delivery) => Some(delivery),
-            Err(error) => {
-                tracing::warn!(delivery = id, "acknowledgements cannot be read, the delivery waits: {error}");
-                None
-            }
-        }
+    /// The incident of a group.
+    pub async fn of_group(&self, group: &str) -> Result<Document<LastingIncident>> {
+        self.documents.one(&group.to_owned()).await
     }
 
-    /// The delivery with its incident, if it has one.
-    async fn judged(&self, delivery: Arc<Delivery>, now: Timestamp) -> Arc<Delivery> {
-        let is_again = delivery.reminder || delivery.situation.is_escalation;
-        if is_again && !self.labels.is_empty() {
-            return match self.of_known(&delivery, now).await {
-                Ok(incident) => with(delivery, incident),
-                Err(error) => without(delivery, &error),
+    /// Writes the incident of a group if it is still as it was read; `None` removes it. Answers whether it was.
+    pub async fn put(
+        &self,
+        known: &Document<LastingIncident>,
+        after: Option<&LastingIncident>,
+    ) -> Result<bool> {
+        let change = self.documents.change(known, after)?;
+        Ok(self.documents.write(&[change]).await? == [true])
+    }
+
+    /// A silence of an incident that lasts, besides those of these records: one of which a receiver was notified as a
+    /// part of the incident, if one is named.
+    pub async fn lasting(
+        &self,
+        group: &str,
+        incident: &Incident,
+        besides: &[OfflineRecord],
+        receiver: Option<&str>,
+    ) -> Result<Option<OfflineRecord>> {
+        for ids in self.pages(group, (incident.since, None), besides).await? {
+            let mut records = self.records(ids).await?;
+            let Some(receiver) = receiver else {
+                if let Some(found) = records.into_iter().find(|record| incident.covers(record)) {
+                    return Ok(Some(found));
+                }
+                continue;
             };
-        }
-        let situation = &delivery.situation;
-        let is_judged = situation.is_judged || is_again || !delivery.blind.is_empty();
-        let Some(lasting) = situation.lasting.filter(|_| !is_judged && !self.labels.is_empty()) else {
-            return delivery;
-        };
-        match self.judge(&delivery, lasting, now).await {
-            Ok(incident) => with(delivery, incident),
-            Err(error) => without(delivery, &error),
-        }
-    }
-
-    /// The incident that receivers were notified of, if silences of a reminder or an escalation belong to it.
-    async fn of_known(&self, delivery: &Delivery, now: Timestamp) -> Result<Option<Incident>> {
-        if delivery.situation.is_judged {
-            return Ok(delivery.situation.incident.clone());
-        }
-        let before = self.engine.incident(&delivery.group.key).await?;
-        let kept = before.as_deref().and_then(incident_in).filter(|kept| kept.is_notified);
-        let belongs = |kept: &GroupIncident| delivery.offline.iter().any(|one| kept.incident.covers(one));
-        let Some(kept) = kept.filter(belongs) else { return Ok(None) };
-        let notified = Some(&kept.incident);
-        match self.engine.keep_incident(delivery, notified, before.as_deref(), Some(&kept), now).await? {
-            KeptIncident::Known(notified) => Ok(notified),
-            KeptIncident::Kept | KeptIncident::Changed => Ok(Some(kept.incident)),
-        }
-    }
-
-    async fn judge(&self, delivery: &Delivery, lasting: u64, now: Timestamp) -> Result<Option<Incident>> {
-        let members = Members { offline: &delivery.offline, online: &delivery.online, lasting };
-        for _ in 0..MAX_ATTEMPTS {
-            let before = self.engine.incident(&delivery.group.key).await?;
-            let units = |label: &str, value: &str| self.census.units_with(label, value);
-            let judged =
-                judge_incident(before.as_deref().and_then(incident_in), members, &self.labels, units);
-            let (notified, kept) = (judged.notified.as_ref(), judged.kept.as_ref());
-            match self.engine.keep_incident(delivery, notified, before.as_deref(), kept, now).await? {
-                KeptIncident::Kept => return Ok(judged.notified),
-                KeptIncident::Known(notified) => return Ok(notified),
-                KeptIncident::Changed => {}
+            records.retain(|record| incident.has_notified(record));
+            let memberships = self.groups.memberships(&records.iter().collect::<Vec<_>>()).await?;
+            let mut known = records.into_iter().zip(memberships);
+            let is_known = known.find(|(_, memberships)| {
+                memberships.iter().any(|one| one.group.key == group && one.is_known_to(receiver))
+            });
+            if let Some((found, _)) = is_known {
+                return Ok(Some(found));
             }
         }
         Ok(None)
     }
-}
 
-fn with(delivery: Arc<Delivery>, incident: Option<Incident>) -> Arc<Delivery> {
-    if incident.is_none() {
-        return delivery;
+    /// Whether an operator takes care of every unit of an incident that is offline and was notified.
+    pub async fn is_acknowledged(&self, group: &str, incident: &Incident) -> Result<bool> {
+        let mut any = false;
+        for ids in self.pages(group, (incident.since, None), &[]).await? {
+            let open = self.records(ids).await?.into_iter().filter(|record| record.closed_by.is_none());
+            for record in open.filter(|record| incident.has_notified(record)) {
+                if !record.is_acknowledged() {
+                    return Ok(false);
+                }
+                any = true;
+            }
+        }
+        Ok(any)
     }
-    let mut delivery = Arc::unwrap_or_clone(delivery);
-    delivery.situation.incident = incident;
-    Arc::new(delivery)
+
+    /// The silences of a group that last and were notified within this time, besides those of these records, in parts.
+    async fn pages(
+        &self,
+        group: &str,
+        (from, before): (Timestamp, Option<Timestamp>),
+        besides: &[OfflineRecord],
+    ) -> Result<Vec<Vec<RecordId>>> {
+        let besides: HashSet<&RecordId> = besides.iter().map(|record| &record.id).collect();
+        let mut ids = self.groups.lasting(group, from, before).await?;
+        ids.retain(|id| !besides.contains(id));
+        Ok(ids.chunks(AT_ONCE).map(<[RecordId]>::to_vec).collect())
+    }
+
+    /// The stored records of these.
+    pub async fn records(&self, ids: Vec<RecordId>) -> Result<Vec<OfflineRecord>> {
+        let read = ids.into_iter().map(|id| async move { self.queries.record(&id).await });
+        let read: Vec<Option<OfflineRecord>> = stream::iter(read).buffered(AT_ONCE).try_collect().await?;
+        Ok(read.into_iter().flatten().collect())
+    }
 }
 
-fn without(delivery: Arc<Delivery>, error: &EngineError) -> Arc<Delivery> {
-    let id = &delivery.id;
-    tracing::warn!(
-        delivery = id,
-        "the incident of a notification cannot be read; the notification is sent without it: {error}"
-    );
-    delivery
+/// Judges the notifications of one receiver.
+pub(super) struct Incidents {
+    pub lasting: Arc<GroupIncidents>,
+    pub census: Arc<Census>,
+    pub labels: Vec<String>,
+    /// The receiver is told of acknowledgements, and has one alert for an incident.
+    pub is_pager: bool,
+}
+
+impl Incidents {
+    /// The delivery as it is attempted: with its incident, if it has one, and for a pager with the acknowledgements.
+    /// `None`: a pager waits for the engine. The delivery is leased again when its lease ends.
+    pub async fn attempted(&self, delivery: Arc<Delivery>, now: Timestamp) -> Option<Arc<Delivery>> {
+        let id = delivery.id.clone();
+        let judged = self.judged(&delivery).await;
+        if !self.is_pager {
+            let judged = judged.inspect_err(|error| {
+                tracing::warn!(
+                    delivery = id,
+                    "the incident of a notification cannot be read; the notification is sent without it: {error}"
+                );
+            });
+            return Some(with(delivery, judged.unwrap_or_default()));
+        }
+        let paged = async { with_acknowledgements(&self.lasting, with(delivery, judged?), now).await };
+        let paged = paged.await.inspect_err(|error| {
+            tracing::warn!(
+                delivery = id,
+                "incidents and acknowledgements cannot be read, the delivery waits: {error}"
+            );
+        });
+        paged.ok()
+    }
+
+    /// The incidents of which a delivery tells; `None`: it is as it is.
+    async fn judged(&self, delivery: &Delivery) -> Result<Option<Judgement>> {
+        let situation = &delivery.situation;
+        let (is_again, is_judged) = (delivery.reminder || situation.is_escalation, situation.is_judged);
+        if is_judged || self.labels.is_empty() || !delivery.blind.is_empty() {
+            return Ok(None);
+        }
+        if is_again {
+            return self.of_known(delivery).await.map(Some);
+        }
+        let Some(lasting) = situation.lasting else { return Ok(None) };
+        let members = Members { offline: &delivery.offline, online: &delivery.online, lasting };
+        for _ in 0..MAX_ATTEMPTS {
+            let known = self.lasting.of_group(&delivery.group.key).await?;
+            if known.value.is_none() && (delivery.offline.is_empty() || lasting < LEAST) {
+                // Unless it ended an incident: another receiver may have been faster.
+                let told = self.lasting.groups.judged(delivery, None).await?;
+                return Ok(told.map(of_list));
+            }
+            if let Some(judgement) = self.judge(delivery, members, known).await? {
+                return Ok(Some(judgement));
+            }
+        }
+        let why = format!("others changed the incident of {} {MAX_ATTEMPTS} times", delivery.group.key);
+        Err(EngineError::Unavailable(why))
+    }
+
+    /// The incident that receivers were notified of, if silences of a reminder or an escalation belong to it.
+    async fn of_known(&self, delivery: &Delivery) -> Result<Judgement> {
+        let known = self.lasting.of_group(&delivery.group.key).await?.value;
+        let told = known.map(|known| known.incident);
+        let told = told.filter(|told| delivery.offline.iter().any(|record| told.covers(record)));
+        let Some(told) = told else { return Ok(Judgement::default()) };
+        let list = vec![told];
+        Ok(of_list(self.lasting.groups.judged(delivery, Some(&list)).await?.unwrap_or(list)))
+    }
+
+    /// Judges a notification. `None`: the incident of its group was changed meanwhile.
+    async fn judge(
+        &self,
+        delivery: &Delivery,
+        members: Members<'_>,
+        mut known: Document<LastingIncident>,
+    ) -> Result<Option<Judgement>> {
+        let (groups, id) = (&self.lasting.groups, delivery.notification());
+        if let Some(told) = groups.judged(delivery, None).await? {
+            return Ok(Some(of_list(told)));
+        }
+        // An attempt that was cut off may have left one that is over.
+        let before = known.value.clone().filter(|one| one.notification == id || one.incident.until.is_none());
+        let (judgement, is_new) = match &before {
+            Some(known) if known.notification == id || known.begun == delivery.sealed_at => {
+                (known.judgement(), false)
+            }
+            // It was sealed before the incident.
+            Some(known) if known.begun > delivery.sealed_at => (Judgement::default(), false),
+            _ => (self.decide(delivery, members, before.as_ref()).await?, true),
+        };
+        // A receiver of a part does not judge for the others.
+        if delivery.situation.is_part {
+            return Ok(Some(judgement));
+        }
+        let mut is_written = false;
+        if let Some(incident) = judgement.told.clone().filter(|_| is_new) {
+            let begun = before.as_ref().filter(|_| judgement.replaced.is_none()).map(|before| before.begun);
+            let after = LastingIncident {
+                incident,
+                replaced: judgement.replaced.clone(),
+                notification: id.to_owned(),
+                begun: begun.unwrap_or(delivery.sealed_at),
+            };
+            if !self.lasting.put(&known, Some(&after)).await? {
+                return Ok(None);
+            }
+            (known, is_written) = (known.written(after)?, true);
+        }
+        let list: Vec<Incident> = judgement.told.into_iter().chain(judgement.replaced).collect();
+        let told = groups.judged(delivery, Some(&list)).await?.unwrap_or_else(|| list.clone());
+        if told != list && is_written {
+            // Another attempt was faster and has decided otherwise, by other counts.
+            self.lasting.put(&known, before.as_ref()).await?;
+        } else if told.first().is_some_and(|told| told.until.is_some()) {
+            self.lasting.put(&known, None).await?;
+        }
+        Ok(Some(of_list(told)))
+    }
+
+    async fn decide(
+        &self,
+        delivery: &Delivery,
+        members: Members<'_>,
+        before: Option<&LastingIncident>,
+    ) -> Result<Judgement> {
+        let (group, besides) = (&delivery.group.key, &delivery.offline);
+        let units = |label: &str, value: &str| self.census.units_with(label, value);
+        let before = before.map(|before| &before.incident);
+        let mut earlier = Vec::new();
+        if let Some(before) = before.filter(|before| before.is_concerned(members)) {
+            earlier.extend(self.lasting.lasting(group, before, besides, None).await?);
+        } else if before.is_none()
+            && let Some(from) = earlier_from(members, &self.labels, units)
+        {
+            let notified = (from, Some(delivery.sealed_at));
+            for ids in self.lasting.pages(group, notified, besides).await? {
+                earlier.extend(self.lasting.records(ids).await?);
+            }
+        }
+        Ok(judge_incident(before, members, &earlier, &self.labels, units))
+    }
+}
+
+impl LastingIncident {
+    fn judgement(&self) -> Judgement {
+        Judgement { told: Some(self.incident.clone()), replaced: self.replaced.clone() }
+    }
+}
+
+/// The incidents of a notification, as they are stored in it.
+fn of_list(told: Vec<Incident>) -> Judgement {
+    let mut told = told.into_iter();
+    Judgement { told: told.next(), replaced: told.next() }
+}
+
+fn with(delivery: Arc<Delivery>, judged: Option<Judgement>) -> Arc<Delivery> {
+    let Some(Judgement { told, replaced }) = judged.filter(|judged| judged.told.is_some()) else {
+        return delivery;
+    };
+    let mut delivery = Arc::unwrap_or_clone(delivery);
+    (delivery.situation.incident, delivery.situation.replaced) = (told, replaced);
+    Arc::new(delivery)
 }

@@ -100,7 +100,7 @@ use deliver::{Deliver, LEASED_PER_ATTEMPT, Limited};
 use dispatch::Dispatcher;
 use flapping::Stability;
 use holds::Holds;
-use incidents::Incidents;
+use incidents::{GroupIncidents, Incidents};
 use mass_offline::MassOffline;
 use orphans::Orphans;
 use resend::Resend;
@@ -238,6 +238,8 @@ pub async fn run(
     let (mut notified_of_blindness, mut stateful) = (Vec::new(), StatefulReceivers::default());
     let (lasting_blindness, lasting_trip) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
     let healths = Arc::new(ReceiverHealths::new(stores.cells.clone()));
+    let (groups, queries) = (stores.alerts.clone(), stores.queries.clone());
+    let group_incidents = Arc::new(GroupIncidents::new(groups, queries, stores.cells.clone()));
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
@@ -252,12 +254,15 @@ pub async fn run(
             Some(_) => 0,
         });
         buffers.insert(name.clone(), buffer.clone());
-        let mut incidents = Incidents::new(stores.alerts.clone(), stores.census.clone());
         if channel.is_pager() {
             stateful.pagers.insert(name.clone());
-            incidents = incidents.with_acknowledgements(stores.queries.clone());
         }
-        let incidents = Arc::new(incidents);
+        let incidents = Arc::new(Incidents {
+            lasting: group_incidents.clone(),
+            census: stores.census.clone(),
+            labels: stores.census.labels(),
+            is_pager: channel.is_pager(),
+        });
         let is_notified_of_blindness = destinations.blind().receivers.contains(&name);
         if is_notified_of_blindness {
             notified_of_blindness.push((receiver.clone(), channel.clone()));
@@ -361,7 +366,7 @@ pub async fn run(
     loops.push(silenced.run().map(|ended| ("ending silences".to_owned(), ended)).boxed());
     let stateful_alerts = Arc::new(StatefulAlerts {
         stateful,
-        groups: stores.alerts.clone(),
+        incidents: group_incidents,
         deliveries: stores.alerts.clone(),
         clock: clock.clone(),
     });

@@ -9,30 +9,22 @@
 //! with its episode.
 //!
 //! # Removed units of an incident
-//! They count neither as offline nor as back. With the last unit that is offline the incident is over, and pagers,
-//! which have one alert for all of its units, close it. If the engine fails in the middle of a batch, its units may be
-//! subtracted twice.
+//! They count neither as offline nor as back. A pager has one alert for all units of an incident, and closes it with the
+//! last one that is offline and of which it was notified.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use data_encoding::HEXLOWER;
-use futures_util::{StreamExt, TryStreamExt, stream};
 use ring::digest::{SHA256, digest};
 
+use super::incidents::{GroupIncidents, LastingIncident};
 use crate::clock::{Clock, Timestamp};
-use crate::presence::{Closing, Incident, OfflineRecord};
-use crate::store::{
-    ACKNOWLEDGEMENT, Delivery, DeliveryRecords, Entry, Group, GroupStore, Membership, Result, incident_in,
-    incident_text,
-};
+use crate::presence::{Closing, OfflineRecord};
+use crate::store::{ACKNOWLEDGEMENT, Delivery, DeliveryRecords, Document, Entry, Group, Membership, Result};
 
 /// The begin of the id of a notification that closes the alert of a removed unit.
 const REMOVAL: &str = "rmv_";
-/// How often an incident is changed again because a notification of its group changed it meanwhile.
-const MAX_ATTEMPTS: usize = 3;
-/// From the incidents of how many groups units are subtracted at once.
-const AT_ONCE: usize = 32;
 
 /// The receivers that keep an alert for each unit until they are told of its end.
 #[derive(Default)]
@@ -45,7 +37,7 @@ pub(super) struct StatefulReceivers {
 /// The alerts that receivers keep.
 pub(super) struct StatefulAlerts {
     pub stateful: StatefulReceivers,
-    pub groups: Arc<dyn GroupStore>,
+    pub incidents: Arc<GroupIncidents>,
     pub deliveries: Arc<dyn DeliveryRecords>,
     pub clock: Clock,
 }
@@ -88,75 +80,63 @@ impl StatefulAlerts {
         self.queue(&notices).await
     }
 
-    /// Closes the alerts of units that were removed, and subtracts these from the incidents of their groups. Answers
+    /// Closes the alerts of units that were removed, and leaves these out of the incidents of their groups. Answers
     /// whether deliveries were queued.
     pub async fn remove(&self, records: &[OfflineRecord]) -> Result<bool> {
         let mut by_group: BTreeMap<String, Vec<UnitAlert<'_>>> = BTreeMap::new();
         for kept in self.kept(records).await? {
             by_group.entry(kept.group.key.clone()).or_default().push(kept);
         }
-        let mut subtracted = Vec::with_capacity(by_group.len());
-        for kept in by_group.values() {
-            subtracted.push(self.subtract(kept));
-        }
-        let incidents: Vec<Option<Incident>> =
-            stream::iter(subtracted).buffered(AT_ONCE).try_collect().await?;
-        let mut notices = Vec::new();
-        for (kept, incident) in by_group.values().zip(incidents) {
-            for UnitAlert { record, group, stateful } in kept {
-                let is_shared = incident.as_ref().is_some_and(|one| one.has_notified(record));
-                let Some(at) = record.back_at else { continue };
-                for receiver in
-                    stateful.iter().filter(|name| !is_shared || !self.stateful.pagers.contains(*name))
-                {
-                    let notice = notice(REMOVAL, &record.id, group, receiver, at);
-                    notices.push(Delivery { online: vec![(*record).clone()], ..notice });
-                }
+        let groups: Vec<String> = by_group.keys().cloned().collect();
+        let (mut notices, mut left) = (Vec::new(), Vec::new());
+        for (kept, known) in by_group.values().zip(self.incidents.of(&groups).await?) {
+            notices.extend(alone(kept, &known, &self.stateful.pagers));
+            if let Some(lasting) = known.value.clone() {
+                let (closing, after) = self.closing(kept, lasting).await?;
+                notices.extend(closing);
+                left.push((known, after));
             }
         }
-        self.queue(&notices).await
+        let has_queued = self.queue(&notices).await?;
+        // Afterwards: the removal of a unit whose incident is forgotten closes an alert of its own.
+        for (known, after) in left {
+            // If a notification has changed the incident meanwhile, its text counts units that are removed.
+            self.incidents.put(&known, after.as_ref()).await?;
+        }
+        Ok(has_queued)
     }
 
-    /// Subtracts removed units from the incident of their group, and closes it at pagers if it is over. Answers the
-    /// incident that receivers were notified of.
-    async fn subtract(&self, kept: &[UnitAlert<'_>]) -> Result<Option<Incident>> {
-        let Some(UnitAlert { group, .. }) = kept.first() else { return Ok(None) };
-        for _ in 0..MAX_ATTEMPTS {
-            let Some(before) = self.groups.incident(&group.key).await? else { return Ok(None) };
-            let Some(incident) = incident_in(&before) else { return Ok(None) };
-            let after = match incident.incident.until {
-                // Not all pagers have the end yet: the same removals once more.
-                Some(_) => incident.clone(),
-                None => incident.clone().without(&kept.iter().map(|kept| kept.record).collect::<Vec<_>>()),
-            };
-            let now = self.clock.now();
-            if after != incident && !self.groups.replace_incident(group, &before, Some(&after), now).await? {
-                continue;
-            }
-            if after.incident.until.is_some() {
-                if after.is_notified {
-                    self.close(&after.incident, kept).await?;
-                }
-                self.groups.replace_incident(group, &incident_text(&after)?, None, now).await?;
-            }
-            return Ok(Some(after.incident).filter(|_| after.is_notified));
-        }
-        Ok(None)
-    }
-
-    /// Closes an incident that is over because its last units were removed.
-    async fn close(&self, over: &Incident, kept: &[UnitAlert<'_>]) -> Result<()> {
-        let is_of_it = |kept: &&UnitAlert<'_>| over.has_notified(kept.record);
+    /// The end of an incident for the pagers that were notified of no unit that is left; and the incident without these
+    /// units, if it is not over by that.
+    async fn closing(
+        &self,
+        kept: &[UnitAlert<'_>],
+        mut lasting: LastingIncident,
+    ) -> Result<(Vec<Delivery>, Option<LastingIncident>)> {
+        let Some(UnitAlert { group, .. }) = kept.first() else { return Ok((Vec::new(), Some(lasting))) };
+        let incident = lasting.incident.clone();
+        let removed: Vec<OfflineRecord> = kept.iter().map(|kept| kept.record.clone()).collect();
+        let covered: Vec<OfflineRecord> =
+            removed.iter().filter(|record| incident.has_notified(record)).cloned().collect();
+        let over = incident.clone().without(&removed).over(incident.last_return(&covered));
+        let is_of_it = |kept: &&UnitAlert<'_>| incident.has_notified(kept.record);
         let pagers = kept.iter().filter(is_of_it).flat_map(|kept| &kept.stateful);
         let pagers: BTreeSet<&String> = pagers.filter(|name| self.stateful.pagers.contains(*name)).collect();
-        let Some((group, at)) = kept.first().map(|kept| &kept.group).zip(over.until) else { return Ok(()) };
-        let closing = pagers.into_iter().map(|receiver| {
-            let online = kept.iter().filter(is_of_it).map(|kept| kept.record.clone()).collect();
-            let mut notice = notice(REMOVAL, &format!("incident {}", over.since), group, receiver, at);
-            (notice.situation.incident, notice.situation.is_judged) = (Some(over.clone()), true);
-            Delivery { online, ..notice }
-        });
-        self.queue(&closing.collect::<Vec<_>>()).await.map(|_| ())
+        let mut notices = Vec::new();
+        for receiver in pagers {
+            let left = self.incidents.lasting(&group.key, &incident, &removed, Some(receiver)).await?;
+            if let Some(at) = over.until.filter(|_| left.is_none()) {
+                let mut notice = notice(REMOVAL, &format!("incident {}", over.since), group, receiver, at);
+                (notice.situation.incident, notice.situation.is_judged) = (Some(over.clone()), true);
+                notices.push(Delivery { online: covered.clone(), ..notice });
+            }
+        }
+        // The notification of returns that wait tells of the end.
+        let is_waited_for = self.incidents.groups.groups_due(std::slice::from_ref(&group.key)).await?
+            != [None]
+            || self.incidents.lasting(&group.key, &incident, &removed, None).await?.is_some();
+        lasting.incident = incident.without(&removed);
+        Ok((notices, is_waited_for.then_some(lasting)))
     }
 
     /// The groups of records in which receivers were notified of them.
@@ -164,7 +144,7 @@ impl StatefulAlerts {
         if records.is_empty() {
             return Ok(Vec::new());
         }
-        let memberships = self.groups.memberships(&records.iter().collect::<Vec<_>>()).await?;
+        let memberships = self.incidents.groups.memberships(&records.iter().collect::<Vec<_>>()).await?;
         let kept = records.iter().zip(memberships).flat_map(|(record, memberships)| {
             memberships.into_iter().filter_map(move |Membership { group, receivers }| {
                 let stateful =
@@ -183,6 +163,25 @@ impl StatefulAlerts {
         }
         Ok(!notices.is_empty())
     }
+}
+
+/// The ends of the alerts that receivers keep for each of these units.
+fn alone(
+    kept: &[UnitAlert<'_>],
+    known: &Document<LastingIncident>,
+    pagers: &HashSet<String>,
+) -> Vec<Delivery> {
+    let incident = known.value.as_ref().map(|known| &known.incident);
+    let mut notices = Vec::new();
+    for UnitAlert { record, group, stateful } in kept {
+        let is_shared = incident.is_some_and(|incident| incident.has_notified(record));
+        let Some(at) = record.back_at else { continue };
+        for receiver in stateful.iter().filter(|name| !is_shared || !pagers.contains(*name)) {
+            let notice = notice(REMOVAL, &record.id, group, receiver, at);
+            notices.push(Delivery { online: vec![(*record).clone()], ..notice });
+        }
+    }
+    notices
 }
 
 fn notice(

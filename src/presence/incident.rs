@@ -2,13 +2,14 @@
 //!
 //! An incident belongs to a group, and is judged notification by notification, in their order. It begins with the
 //! notification by which more than half of all units with that value are silent, of which at least [`LEAST`] fell
-//! silent within [`TOGETHER`]. It is over when no more than a tenth of them are silent; then receivers are notified
-//! once more.
+//! silent within [`TOGETHER`]; silences of earlier notifications count if they last. It is over with the notification
+//! in which the last of its units is back.
 //!
-//! A storm may need two notifications. So a candidate that is not an incident yet is kept, and the next notification
-//! adds to it.
+//! # Why a new storm ends an incident that lasts
+//! One unit that stays broken for weeks keeps its incident. A second storm at that site would join it, under an alert
+//! that an operator has perhaps acknowledged, and so call no operator. It is an incident of its own, and ends the first.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -20,8 +21,6 @@ use crate::clock::Timestamp;
 pub const LEAST: u64 = 5;
 /// The deadlines of units that fall silent together are within this time.
 pub const TOGETHER: Duration = Duration::from_secs(300);
-/// An incident is over when no more than one in so many of its units is silent.
-const SILENT_ONE_IN: u64 = 10;
 
 /// Most units that share the value of a label fell silent together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,20 +54,13 @@ pub struct FirstUnit {
     pub unit: String,
 }
 
-/// The incident of a group from one notification to the next.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupIncident {
-    pub incident: Incident,
-    /// Receivers know of it. Otherwise it may become an incident.
-    pub is_notified: bool,
-}
-
-/// The incident of a notification, and the one that is kept for the next notification of its group.
+/// The incidents of a notification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct JudgedIncident {
+pub struct Judgement {
     /// The incident that receivers are notified of.
-    pub notified: Option<Incident>,
-    pub kept: Option<GroupIncident>,
+    pub told: Option<Incident>,
+    /// The incident that ends because another one begins.
+    pub replaced: Option<Incident>,
 }
 
 /// The members of a notification.
@@ -76,18 +68,15 @@ pub struct JudgedIncident {
 pub struct Members<'a> {
     pub offline: &'a [OfflineRecord],
     pub online: &'a [OfflineRecord],
-    /// How many silences of the group last of which receivers were notified.
+    /// How many silences of the group last of which receivers were notified, with those of the notification.
     pub lasting: u64,
 }
 
 impl Incident {
-    /// Whether a record belongs to it.
+    /// Whether a record belongs to it. An incident that is over has no silence that lasts.
     pub fn covers(&self, record: &OfflineRecord) -> bool {
-        record.labels.get(&self.label) == Some(&self.value) && record.deadline >= self.since
-    }
-
-    fn is_over(&self) -> bool {
-        self.still_offline * SILENT_ONE_IN <= self.offline
+        let may_be = self.until.is_none() || record.closed_by.is_some();
+        may_be && record.labels.get(&self.label) == Some(&self.value) && record.deadline >= self.since
     }
 
     /// Whether receivers were notified of a record as a part of the incident, and not by itself before.
@@ -96,149 +85,171 @@ impl Incident {
             && self.notified_from.is_none_or(|from| record.detected_at >= from)
             && self.acknowledged_at.is_none_or(|until| record.detected_at <= until)
     }
-}
 
-impl GroupIncident {
-    /// The incident after units were removed, of which the group was notified: they count neither as offline nor as
-    /// back. If it is over by that, it has an end.
-    pub fn without(mut self, removed: &[&OfflineRecord]) -> GroupIncident {
-        let incident = &mut self.incident;
-        let gone: Vec<_> = removed.iter().filter(|record| incident.covers(record)).collect();
-        let count = gone.len() as u64;
-        incident.still_offline = incident.still_offline.saturating_sub(count);
-        incident.offline = incident.offline.saturating_sub(count);
-        if count > 0 && incident.is_over() {
-            let last = gone.iter().filter_map(|record| record.back_at).max();
-            incident.until = Some(last.unwrap_or(incident.since).max(incident.since));
-        }
+    /// Whether a notification may say more of it, or its end.
+    pub fn is_concerned(&self, members: Members<'_>) -> bool {
+        !members.online.is_empty() || members.offline.iter().any(|record| self.covers(record))
+    }
+
+    /// The incident after units were removed of which receivers were notified: they count neither as offline nor as
+    /// back.
+    pub fn without<'a>(mut self, removed: impl IntoIterator<Item = &'a OfflineRecord>) -> Incident {
+        let count = removed.into_iter().filter(|record| self.covers(record)).count() as u64;
+        self.still_offline = self.still_offline.saturating_sub(count);
+        self.offline = self.offline.saturating_sub(count);
         self
     }
+
+    /// The last of these returns. A unit may have another value of the label by then.
+    pub fn last_return(&self, online: &[OfflineRecord]) -> Option<Timestamp> {
+        let covered = online.iter().filter(|record| self.covers(record)).filter_map(|record| record.back_at);
+        covered.max().or_else(|| online.iter().filter_map(|record| record.back_at).max())
+    }
+
+    /// The incident at its end.
+    pub fn over(self, last_return: Option<Timestamp>) -> Incident {
+        let until = last_return.unwrap_or(self.since).max(self.since);
+        Incident { until: Some(until), ..self }
+    }
 }
 
-/// Judges the next notification of a group. `units`: how many units have that value of that label, if that is known.
+/// From when on earlier silences have to be known to judge a notification without an incident before it. `None`: they
+/// do not matter. `units`: how many units have that value of that label, if that is known.
+pub fn earlier_from(
+    members: Members<'_>,
+    labels: &[String],
+    units: impl Fn(&str, &str) -> Option<u64>,
+) -> Option<Timestamp> {
+    if members.lasting < LEAST || most(members.offline, &[], labels, &units).is_some() {
+        return None;
+    }
+    let may_be_most = |label: &String| {
+        let values: BTreeSet<&String> =
+            members.offline.iter().filter_map(|one| one.labels.get(label)).collect();
+        values.into_iter().any(|value| units(label, value).is_some_and(|units| 2 * members.lasting > units))
+    };
+    let first = members.offline.iter().map(|record| record.deadline).min()?;
+    labels.iter().any(may_be_most).then(|| first - TOGETHER)
+}
+
+/// Judges the next notification of a group. `before`: the incident that lasts. `earlier`: silences of the group that last
+/// and of which receivers were notified before, as far as they matter: one that the incident covers, if there is one, or
+/// those from [`earlier_from`] on. `units`: see there.
 pub fn judge_incident(
-    before: Option<GroupIncident>,
+    before: Option<&Incident>,
     members: Members<'_>,
+    earlier: &[OfflineRecord],
     labels: &[String],
     units: impl Fn(&str, &str) -> Option<u64>,
-) -> JudgedIncident {
-    // One that is over by removals is kept until pagers have it.
-    match before.filter(|before| before.incident.until.is_none()) {
-        Some(GroupIncident { incident, is_notified: true }) => follow(incident, members, units),
-        before => begin(before.map(|before| before.incident), members, labels, units),
+) -> Judgement {
+    let Some(before) = before else {
+        return Judgement { told: most(members.offline, earlier, labels, &units), replaced: None };
+    };
+    let lasts = earlier.iter().any(|record| before.covers(record));
+    // Its last units ended without a notification: they were removed, or receivers are notified of no returns.
+    let has_ended = !lasts && members.online.is_empty() && before.is_concerned(members);
+    let ended = || {
+        let first = members.offline.iter().map(|record| record.deadline).min();
+        let still_offline = if lasts { before.still_offline } else { 0 };
+        Incident { still_offline, ..before.clone() }.over(before.last_return(members.online).or(first))
+    };
+    let next = most(members.offline, &[], labels, &units);
+    if let Some(next) = next.filter(|next| has_ended || next.since > before.since + TOGETHER) {
+        return Judgement { told: Some(next), replaced: Some(ended()) };
     }
+    let told = if has_ended { Some(ended()) } else { follow(before, members, lasts, units) };
+    Judgement { told, replaced: None }
 }
 
-/// A notification after that of an incident.
+/// A notification after that of an incident. `lasts`: whether an earlier silence of it lasts.
 fn follow(
-    mut incident: Incident,
+    before: &Incident,
     members: Members<'_>,
+    lasts: bool,
     units: impl Fn(&str, &str) -> Option<u64>,
-) -> JudgedIncident {
-    let covered =
-        |records: &[OfflineRecord]| records.iter().filter(|one| incident.covers(one)).count() as u64;
+) -> Option<Incident> {
+    let covered = |records: &[OfflineRecord]| records.iter().filter(|one| before.covers(one)).count() as u64;
     let (more, back) = (covered(members.offline), covered(members.online));
-    // The last return; a unit may have another value of the label by then.
-    let last = |is_one: &dyn Fn(&&OfflineRecord) -> bool| {
-        members.online.iter().filter(is_one).filter_map(|one| one.back_at).max()
-    };
-    let returned = last(&|one| incident.covers(one)).or_else(|| last(&|_| true));
-    incident.units = units(&incident.label, &incident.value).unwrap_or(incident.units);
-    incident.units = incident.units.max(incident.offline);
+    let mut incident = before.clone();
+    incident.units = units(&incident.label, &incident.value).unwrap_or(incident.units).max(incident.offline);
     incident.offline = (incident.offline + more).min(incident.units);
-    incident.still_offline =
-        (incident.still_offline + more).saturating_sub(back).min(members.lasting).min(incident.offline);
-    if incident.is_over() {
-        incident.until = Some(returned.unwrap_or(incident.since).max(incident.since));
-        return JudgedIncident { notified: Some(incident), kept: None };
+    let is_over = !lasts && more == 0 && !members.online.is_empty();
+    if is_over {
+        incident.still_offline = 0;
+        return Some(incident.over(before.last_return(members.online)));
     }
-    let notified = (more + back > 0).then(|| incident.clone());
-    JudgedIncident { notified, kept: Some(GroupIncident { incident, is_notified: true }) }
+    let still = (incident.still_offline + more).saturating_sub(back).min(members.lasting);
+    incident.still_offline = still.min(incident.offline).max(more.max(1));
+    (more + back > 0).then_some(incident)
 }
 
-/// A notification before there is an incident. `before`: a candidate.
-fn begin(
-    before: Option<Incident>,
-    members: Members<'_>,
+/// The incident that these silences are, with earlier ones that last: the largest one.
+fn most(
+    offline: &[OfflineRecord],
+    earlier: &[OfflineRecord],
     labels: &[String],
-    units: impl Fn(&str, &str) -> Option<u64>,
-) -> JudgedIncident {
-    let newest = members.offline.iter().map(|record| record.deadline).max();
-    let before = before.filter(|before| newest.is_none_or(|newest| newest <= before.since + TOGETHER));
-    let before = before.map(|mut before| {
-        let back = members.online.iter().filter(|record| before.covers(record)).count() as u64;
-        before.still_offline = before.still_offline.saturating_sub(back);
-        before
+    units: &impl Fn(&str, &str) -> Option<u64>,
+) -> Option<Incident> {
+    let found = labels.iter().flat_map(|label| together(label, offline, earlier));
+    let found = found.filter_map(|mut found| {
+        found.units = units(&found.label, &found.value)?;
+        (found.offline >= LEAST && 2 * found.offline > found.units).then_some(found)
     });
-    let found = labels.iter().flat_map(|label| together(label, members.offline, before.as_ref()));
-    let is_most = |found: &Incident| {
-        let total = units(&found.label, &found.value);
-        found.still_offline >= LEAST && total.is_some_and(|total| 2 * found.still_offline > total)
-    };
-    let rank = |found: &Incident| (is_most(found), found.still_offline);
     // Of two with as many units the first one counts: labels are in the order of the configuration.
-    let found = found.reduce(|best, next| if rank(&next) > rank(&best) { next } else { best });
-    let Some(mut found) = found.or(before).filter(|found| found.still_offline >= LEAST) else {
-        return JudgedIncident::default();
-    };
-    let is_notified = is_most(&found) && !members.offline.is_empty();
-    found.offline = found.still_offline;
-    found.units = units(&found.label, &found.value).unwrap_or_default().max(found.offline);
-    if is_notified {
-        let covered = members.offline.iter().filter(|record| found.covers(record));
-        found.notified_from = covered.map(|record| record.detected_at).min();
-    }
-    JudgedIncident {
-        notified: is_notified.then(|| found.clone()),
-        kept: Some(GroupIncident { incident: found, is_notified }),
-    }
+    let mut found = found.reduce(|best, next| if next.offline > best.offline { next } else { best })?;
+    found.units = found.units.max(found.offline);
+    let covered = offline.iter().filter(|record| found.covers(record));
+    found.notified_from = covered.map(|record| record.detected_at).min();
+    Some(found)
 }
 
-/// For each value of a label, the silences that began together; with those of `before`, if it is of that value.
-fn together(label: &str, offline: &[OfflineRecord], before: Option<&Incident>) -> Vec<Incident> {
-    let mut by_value: HashMap<&str, Vec<&OfflineRecord>> = HashMap::new();
-    for record in offline {
+/// For each value of a label the most silences that began together, of which at least one is not an earlier one.
+fn together(label: &str, offline: &[OfflineRecord], earlier: &[OfflineRecord]) -> Vec<Incident> {
+    let mut by_value: BTreeMap<&str, Vec<(&OfflineRecord, bool)>> = BTreeMap::new();
+    let of_both = offline.iter().map(|one| (one, true)).chain(earlier.iter().map(|one| (one, false)));
+    for (record, is_new) in of_both {
         if let Some(value) = record.labels.get(label) {
-            by_value.entry(value).or_default().push(record);
+            by_value.entry(value).or_default().push((record, is_new));
         }
     }
-    let of_value = |(value, mut records): (&str, Vec<&OfflineRecord>)| {
-        if let Some(before) = before.filter(|before| before.label == label && before.value == value) {
-            let more = records.iter().filter(|record| record.deadline >= before.since).count() as u64;
-            return Incident { still_offline: before.still_offline + more, ..before.clone() };
+    let of_value = |(value, mut records): (&str, Vec<(&OfflineRecord, bool)>)| {
+        records.sort_by_key(|(record, _)| (record.deadline, record.last_seen));
+        // How many of the records before each are new.
+        let new: Vec<usize> = std::iter::once(0)
+            .chain(records.iter().scan(0, |count, (_, is_new)| {
+                *count += usize::from(*is_new);
+                Some(*count)
+            }))
+            .collect();
+        let mut best = (0, 0);
+        for (at, (first, _)) in records.iter().enumerate() {
+            let end = records.partition_point(|(record, _)| record.deadline <= first.deadline + TOGETHER);
+            // Of windows with as many silences the first one.
+            if new[end] > new[at] && end - at > best.1 {
+                best = (at, end - at);
+            }
         }
-        records.sort_unstable_by_key(|record| (record.deadline, record.last_seen));
-        let within = |at: usize| {
-            let end = records[at].deadline + TOGETHER;
-            records.partition_point(|record| record.deadline <= end) - at
-        };
-        // Of windows with as many silences the first one.
-        let (at, count) = (0..records.len())
-            .map(|at| (at, within(at)))
-            .fold((0, 0), |best, next| if next.1 > best.1 { next } else { best });
-        let first = records[at];
+        let (first, count) = (records[best.0].0, best.1 as u64);
         Incident {
             label: label.to_owned(),
             value: value.to_owned(),
-            offline: 0,
+            offline: count,
             units: 0,
             since: first.deadline,
             first: FirstUnit { kind: first.kind.to_string(), unit: first.unit.to_string() },
-            still_offline: count as u64,
+            still_offline: count,
             until: None,
             notified_from: None,
             acknowledged_at: None,
         }
     };
-    let mut found: Vec<Incident> = by_value.into_iter().map(of_value).collect();
-    found.sort_unstable_by(|a, b| a.value.cmp(&b.value));
-    found
+    by_value.into_iter().map(of_value).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presence::Labels;
+    use crate::presence::{Closing, Labels};
 
     fn at(seconds: u64) -> Timestamp {
         Timestamp::from_millis(1_732_147_200_000) + Duration::from_secs(seconds)
@@ -255,24 +266,29 @@ mod tests {
     }
 
     fn back(records: &[OfflineRecord], seconds: u64) -> Vec<OfflineRecord> {
-        records.iter().map(|one| OfflineRecord { back_at: Some(at(seconds)), ..one.clone() }).collect()
+        let (back_at, closed_by) = (Some(at(seconds)), Some(Closing::Return));
+        records.iter().map(|one| OfflineRecord { back_at, closed_by, ..one.clone() }).collect()
     }
 
+    /// The judgement of a notification at sites of 320 units, of which `earlier` silences last.
     fn judged(
-        before: Option<GroupIncident>,
+        before: Option<&Incident>,
         (offline, online): (&[OfflineRecord], &[OfflineRecord]),
-        lasting: u64,
-        units: Option<u64>,
-    ) -> JudgedIncident {
-        let members = Members { offline, online, lasting };
-        judge_incident(before, members, &["site".to_owned()], |_, _| units)
+        earlier: &[OfflineRecord],
+    ) -> Judgement {
+        let members = Members { offline, online, lasting: (offline.len() + earlier.len()) as u64 };
+        judge_incident(before, members, earlier, &["site".to_owned()], |_, _| Some(320))
+    }
+
+    fn counts(judgement: &Judgement) -> Option<(u64, u64, Option<Timestamp>)> {
+        judgement.told.as_ref().map(|told| (told.offline, told.still_offline, told.until))
     }
 
     #[test]
     fn most_units_of_a_value_that_fall_silent_together_are_an_incident() {
         let many = |count: usize| silent("north", vec![400; count]);
         let mixed = [silent("north", vec![400; 6]), silent("south", vec![400; 9])].concat();
-        // The silences, how many units have the value, and how many are told of.
+        // The silences, how many units have the value, and how many receivers are told of.
         type Case = (&'static str, Vec<OfflineRecord>, Option<u64>, Option<u64>);
         let cases: [Case; 9] = [
             ("six of ten", many(6), Some(10), Some(6)),
@@ -290,45 +306,110 @@ mod tests {
             ),
             ("the larger of two", mixed, Some(10), Some(9)),
         ];
+        let labels = ["site".to_owned()];
         for (what, offline, units, expected) in cases {
-            let JudgedIncident { notified, kept } =
-                judged(None, (&offline, &[]), offline.len() as u64, units);
-            assert_eq!(notified.as_ref().map(|notified| notified.offline), expected, "{what}");
-            assert!(notified.is_none() || kept.is_some_and(|kept| kept.is_notified), "{what}");
+            let members = Members { offline: &offline, online: &[], lasting: offline.len() as u64 };
+            let judgement = judge_incident(None, members, &[], &labels, |_, _| units);
+            assert_eq!(judgement.told.map(|told| told.offline), expected, "{what}");
         }
-        let notified =
-            judged(None, (&silent("north", [430, 401, 402, 405, 404]), &[]), 5, Some(6)).notified.unwrap();
-        assert_eq!((notified.since, notified.first.unit.as_str(), notified.units), (at(401), "north-1", 6));
+        let offline = silent("north", [430, 401, 402, 405, 404]);
+        let members = Members { offline: &offline, online: &[], lasting: 5 };
+        let told = judge_incident(None, members, &[], &labels, |_, _| Some(6)).told.unwrap();
+        assert_eq!((told.since, told.first.unit.as_str(), told.units), (at(401), "north-1", 6));
     }
 
     #[test]
-    fn an_incident_of_two_notifications_is_told_with_the_second_and_is_over_once() {
+    fn earlier_silences_matter_if_they_may_make_most_units() {
+        let north = |count: usize| silent("north", vec![400; count]);
+        // The silences, how many of the group last, how many units have the value, and whether earlier ones matter.
+        let cases = [
+            ("more may last", north(1), 6, Some(10), true),
+            ("too few last", north(4), 4, Some(4), false),
+            ("not most even if all were of it", north(3), 5, Some(10), false),
+            ("most without them", north(6), 9, Some(10), false),
+            ("an unknown number", north(3), 300, None, false),
+            ("no silence", Vec::new(), 300, Some(10), false),
+        ];
+        for (what, offline, lasting, units, expected) in cases {
+            let members = Members { offline: &offline, online: &[], lasting };
+            let from = earlier_from(members, &["site".to_owned()], |_, _| units);
+            assert_eq!(from, expected.then(|| at(100)), "{what}");
+        }
+    }
+
+    #[test]
+    fn an_incident_of_two_notifications_is_told_with_the_second_and_lasts_until_the_last_unit_is_back() {
         let storm = silent("north", vec![400; 320]);
         let (first, second, late) = (&storm[..100], &storm[100..310], &storm[310..312]);
-        let judge = |before, offline: &[OfflineRecord], online: &[OfflineRecord], lasting| {
-            judged(before, (offline, online), lasting, Some(320))
-        };
-        let one = judge(None, first, &[], 100);
-        assert_eq!(one.notified, None, "100 of 320");
+        assert_eq!(judged(None, (first, &[]), &[]), Judgement::default(), "100 of 320");
         let second: Vec<OfflineRecord> =
             second.iter().map(|one| OfflineRecord { detected_at: at(402), ..one.clone() }).collect();
-        let two = judge(one.kept, &second, &[], 310);
-        let has_notified = |record: &OfflineRecord| two.notified.as_ref().unwrap().has_notified(record);
-        assert!(second.iter().all(has_notified) && !first.iter().any(has_notified));
-        assert_eq!(
-            two.notified.as_ref().map(|notified| (notified.offline, notified.units)),
-            Some((310, 320))
+        let two = judged(None, (&second, &[]), first).told.unwrap();
+        assert!(
+            second.iter().all(|one| two.has_notified(one)) && !first.iter().any(|one| two.has_notified(one))
         );
-        let three = judge(two.kept, late, &back(&storm[..3], 600), 309);
-        let notified = three.notified.as_ref().unwrap();
-        assert_eq!((notified.offline, notified.still_offline, notified.until), (312, 309, None));
-        let other = judge(three.kept.clone(), &silent("south", [500]), &[], 310);
-        assert_eq!((other.notified, &other.kept), (None, &three.kept), "another site is no news of this one");
-        let four = judge(other.kept, &[], &back(&storm[3..310], 820), 2);
-        let notified = four.notified.unwrap();
-        assert_eq!((notified.offline, notified.still_offline, notified.until), (312, 2, Some(at(820))));
-        assert_eq!(four.kept, None);
-        assert_eq!(judge(None, &[], &back(late, 900), 0), JudgedIncident::default(), "it is over once");
+        assert_eq!((two.offline, two.units), (310, 320));
+        let three = judged(Some(&two), (late, &back(&storm[..3], 600)), &storm[3..310]);
+        assert_eq!(counts(&three), Some((312, 309, None)));
+        let three = three.told.unwrap();
+        let other = judged(Some(&three), (&silent("south", [500]), &[]), &[]);
+        assert_eq!(other, Judgement::default(), "another site is no news of this one");
+        let four = judged(Some(&three), (&[], &back(&storm[3..311], 820)), &storm[311..312]);
+        assert_eq!(counts(&four), Some((312, 1, None)), "one unit is silent");
+        let five = judged(four.told.as_ref(), (&[], &back(&storm[311..312], 900)), &[]);
+        assert_eq!(counts(&five), Some((312, 0, Some(at(900)))));
+    }
+
+    #[test]
+    fn a_notification_after_an_incident_goes_on_with_it_ends_it_or_begins_the_next() {
+        let storm = silent("north", vec![400; 300]);
+        let begun = judged(None, (&storm, &[]), &[]).told.unwrap();
+        let returned = back(&storm, 700);
+        let moved: Vec<OfflineRecord> = returned
+            .iter()
+            .map(|one| OfflineRecord {
+                labels: [("site".to_owned(), "south".to_owned())].into(),
+                ..one.clone()
+            })
+            .collect();
+        let (one, next, at_once) =
+            (silent("north", [900]), silent("north", vec![900; 200]), silent("north", vec![500; 200]));
+        let none: &[OfflineRecord] = &[];
+        // The notification, the silences of the incident that last, what receivers are told of it or of the next one, and
+        // how many silences of an incident that is replaced last.
+        type Told = Option<(u64, u64, Option<Timestamp>)>;
+        type Case<'a> =
+            (&'a str, &'a [OfflineRecord], &'a [OfflineRecord], &'a [OfflineRecord], Told, Option<u64>);
+        let cases: [Case<'_>; 9] = [
+            ("some are back", none, &returned[..299], &storm[299..], Some((300, 1, None)), None),
+            ("all are back", none, &returned, none, Some((300, 0, Some(at(700)))), None),
+            ("all are back at another site", none, &moved, none, Some((300, 0, Some(at(700)))), None),
+            (
+                "some are, and counted twice",
+                none,
+                &[&returned[..], &returned[..]].concat(),
+                &storm[..1],
+                Some((300, 1, None)),
+                None,
+            ),
+            ("the rest was removed", none, &returned[..2], none, Some((300, 0, Some(at(700)))), None),
+            ("one is silent again", &one, &returned, none, Some((301, 1, None)), None),
+            ("all were removed before", &one, none, none, Some((300, 0, Some(at(900)))), None),
+            ("a storm while one unit is silent", &next, none, &storm[..1], Some((200, 200, None)), Some(300)),
+            ("the rest of the storm", &at_once[..20], none, &storm, Some((320, 320, None)), None),
+        ];
+        for (what, offline, online, earlier, told, replaced) in cases {
+            let judgement = judged(Some(&begun), (offline, online), earlier);
+            assert_eq!(counts(&judgement), told, "{what}");
+            assert_eq!(
+                judgement.replaced.map(|one| (one.still_offline, one.until.is_some())),
+                replaced.map(|still| (still, true)),
+                "{what}"
+            );
+        }
+        let after_all = judged(Some(&begun), (&at_once, none), none);
+        assert_eq!(counts(&after_all), Some((200, 200, None)), "the units of the first storm were removed");
+        assert_eq!(after_all.replaced.map(|one| (one.still_offline, one.until)), Some((0, Some(at(500)))));
     }
 
     #[test]
@@ -343,33 +424,19 @@ mod tests {
         let labels = ["site".to_owned(), "room".to_owned()];
         let units = |label: &str, _: &str| Some(if label == "site" { 12 } else { 6 });
         let members = Members { offline: &silent, online: &[], lasting: 6 };
-        let notified = judge_incident(None, members, &labels, units).notified.unwrap();
-        assert_eq!((notified.label.as_str(), notified.offline, notified.units), ("room", 6, 6));
+        let told = judge_incident(None, members, &[], &labels, units).told.unwrap();
+        assert_eq!((told.label.as_str(), told.offline, told.units), ("room", 6, 6));
     }
 
     #[test]
-    fn an_incident_ends_with_the_last_return_also_if_units_have_another_value_by_then() {
-        let storm = silent("north", vec![400; 8]);
-        let one = judged(None, (&storm, &[]), 8, Some(8));
-        let moved: Vec<OfflineRecord> = back(&storm, 600)
-            .into_iter()
-            .map(|one| OfflineRecord { labels: [("site".to_owned(), "south".to_owned())].into(), ..one })
-            .collect();
-        let over = judged(one.kept, (&[], &moved), 0, Some(8)).notified.unwrap();
-        assert_eq!((over.still_offline, over.until), (0, Some(at(600))));
-    }
-
-    #[test]
-    fn removed_units_are_neither_offline_nor_back() {
-        let storm = silent("north", vec![400; 8]);
-        let kept = judged(None, (&storm, &[]), 8, Some(8)).kept.unwrap();
-        let removed = back(&storm, 500);
-        let gone = |count: usize| kept.clone().without(&removed[..count].iter().collect::<Vec<_>>()).incident;
-        assert_eq!((gone(7).offline, gone(7).still_offline, gone(7).until), (1, 1, None));
-        assert_eq!((gone(8).still_offline, gone(8).until), (0, Some(at(500))));
-        // The next storm is an incident of its own.
-        let over = Some(GroupIncident { incident: gone(8), is_notified: true });
-        let next = judged(over, (&silent("north", vec![900; 6]), &[]), 6, Some(6)).notified.unwrap();
-        assert_eq!((next.offline, next.units, next.since), (6, 6, at(900)));
+    fn removed_units_are_neither_offline_nor_back_and_an_end_has_no_silence_that_lasts() {
+        let storm = silent("north", vec![400; 300]);
+        let begun = judged(None, (&storm, &[]), &[]).told.unwrap();
+        let left = begun.clone().without(&back(&storm[..299], 500));
+        assert_eq!((left.offline, left.still_offline, left.until), (1, 1, None));
+        let over = begun.clone().over(Some(at(500)));
+        let returned = back(&storm[..1], 500);
+        assert!(begun.covers(&storm[0]) && begun.covers(&returned[0]));
+        assert!(!over.covers(&storm[0]) && over.covers(&returned[0]));
     }
 }

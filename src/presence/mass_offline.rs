@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::Facts;
 use crate::clock::Timestamp;
 
-/// The breaker is released when no more than one in this many units is still silent: as with an incident.
+/// The breaker is released when no more than one in this many units is still silent.
 const SILENT_ONE_IN: u64 = 10;
 
 /// When the breaker trips, and for how long.

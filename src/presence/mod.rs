@@ -45,7 +45,7 @@ pub use hearing::{
     Subscription,
 };
 pub use heartbeat::{Declared, Heartbeat, Labels, MAX_LABEL, MAX_LABELS, is_label_name, is_label_value};
-pub use incident::{FirstUnit, GroupIncident, Incident, JudgedIncident, Members, judge_incident};
+pub use incident::{FirstUnit, Incident, Judgement, LEAST, Members, earlier_from, judge_incident};
 pub use mass_offline::{FleetCount, MassOfflineRule, Release, ReleaseReason, Trip, release};
 pub use name::MAX_ID;
 pub use pace::{MISSING_CANARIES, blind_gap, canary_period, probe_gap, probe_period};

@@ -32,7 +32,9 @@ impl Notification {
             escalation: situation.is_escalation,
             lasting: situation.lasting,
             before: situation.since.map(Timestamp::as_millis),
-            incident: situation.is_judged.then(|| situation.incident.into_iter().collect()),
+            incident: situation
+                .is_judged
+                .then(|| situation.incident.into_iter().chain(situation.replaced).collect()),
             meant_for,
             of_group,
             again: again_at.map(Timestamp::as_millis),

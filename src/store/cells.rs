@@ -20,6 +20,8 @@ pub enum Table {
     Flaps,
     /// A unit that flaps → the record of its episode.
     Episodes,
+    /// A group → the incident of its silences that lasts: see `alerting/incidents.rs`.
+    Incidents,
     /// A table that instances keep a copy of → its version, another one after each change.
     Versions,
     /// Alert silences by their ids.
@@ -41,9 +43,10 @@ pub enum Table {
 }
 
 impl Table {
-    pub const ALL: [Table; 11] = [
+    pub const ALL: [Table; 12] = [
         Table::Flaps,
         Table::Episodes,
+        Table::Incidents,
         Table::Versions,
         Table::Silences,
         Table::Sources,
@@ -59,6 +62,7 @@ impl Table {
         match self {
             Table::Flaps => "flaps",
             Table::Episodes => "episodes",
+            Table::Incidents => "incidents",
             Table::Versions => "versions",
             Table::Silences => "silences",
             Table::Sources => "sources",
@@ -78,7 +82,7 @@ impl Table {
     /// The sort of its values, in the log and in metrics.
     pub fn what(self) -> Stored {
         match self {
-            Table::Flaps | Table::Episodes => Stored::Group,
+            Table::Flaps | Table::Episodes | Table::Incidents => Stored::Group,
             Table::Silences => Stored::AlertSilence,
             Table::Limits | Table::Digests | Table::Receivers => Stored::Delivery,
             Table::Versions | Table::Sources | Table::Breaker | Table::Sessions | Table::Watched => {
@@ -90,8 +94,8 @@ impl Table {
     /// The partition of a cell, by its name; the number after the last is that of the fleet.
     pub fn partition(self, name: &str, partitions: u16) -> u16 {
         match self {
-            // The name is that of a unit.
-            Table::Flaps | Table::Episodes => partition_of_group(name, partitions),
+            // The name is that of a unit or of a group.
+            Table::Flaps | Table::Episodes | Table::Incidents => partition_of_group(name, partitions),
             _ => partitions,
         }
     }

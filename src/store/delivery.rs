@@ -73,9 +73,15 @@ pub struct GroupContext {
     /// share.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_escalation: bool,
+    /// Whether others are notified of more members.
+    #[serde(skip)]
+    pub is_part: bool,
     /// Whether it was judged if most units that share a label fell silent together.
     pub is_judged: bool,
     pub incident: Option<Incident>,
+    /// The incident that ends because this one begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Incident>,
     /// Whether an operator takes care of every unit of the incident that is offline. It is looked up for each attempt
     /// at a pager, and stored with none.
     #[serde(skip)]

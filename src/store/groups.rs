@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Delivery, Group, Layout, Membership, Result};
 use crate::clock::Timestamp;
-use crate::presence::{GroupIncident, Incident, Interval, OfflineRecord, RecordId};
+use crate::presence::{Incident, Interval, OfflineRecord, RecordId};
 use crate::routing::Destinations;
 
 /// An event that alerting may notify operators of.
@@ -94,16 +94,6 @@ pub struct Joined {
     pub groups: BTreeSet<u16>,
 }
 
-/// The result of [`GroupStore::keep_incident`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeptIncident {
-    Kept,
-    /// The incident of the group is another one by now.
-    Changed,
-    /// The notification was judged before.
-    Known(Option<Incident>),
-}
-
 /// The outbox and groups.
 #[async_trait]
 pub trait GroupStore: Layout {
@@ -171,31 +161,17 @@ pub trait GroupStore: Layout {
     /// The groups that each of these open records joined, and the receivers that were notified of it there.
     async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>>;
 
-    /// The silences of a group that units share of which receivers were notified and whose units are not back.
-    async fn lasting(&self, group: &str) -> Result<Vec<RecordId>>;
+    /// The silences of a group that units share of which receivers were notified and whose units are not back: those
+    /// that were notified at `from` or later, and before `before`.
+    async fn lasting(&self, group: &str, from: Timestamp, before: Option<Timestamp>)
+    -> Result<Vec<RecordId>>;
 
-    /// The incident of a group that receivers were notified of, or may be, as it is kept: see [`super::incident_in`].
-    async fn incident(&self, group: &str) -> Result<Option<String>>;
-
-    /// Writes the incident that a notification tells of into it, once, so that every attempt and every receiver is told
-    /// the same; and the one that is kept for the next notification of its group, in the same step. Changes nothing if
-    /// the kept incident is not `before` any more.
-    async fn keep_incident(
+    /// The incidents that a notification tells of, as they were judged, so that every attempt and every receiver is told
+    /// the same; `None`: it was not judged, or is gone. With `incidents`, a notification that was not judged tells of
+    /// these from now on.
+    async fn judged(
         &self,
         delivery: &Delivery,
-        notified: Option<&Incident>,
-        before: Option<&str>,
-        after: Option<&GroupIncident>,
-        now: Timestamp,
-    ) -> Result<KeptIncident>;
-
-    /// Changes the incident that is kept for the next notification of a group, which no notification tells of. Answers
-    /// whether it was changed: not if it is not `before` any more.
-    async fn replace_incident(
-        &self,
-        group: &Group,
-        before: &str,
-        after: Option<&GroupIncident>,
-        now: Timestamp,
-    ) -> Result<bool>;
+        incidents: Option<&[Incident]>,
+    ) -> Result<Option<Vec<Incident>>>;
 }

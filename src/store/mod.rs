@@ -68,7 +68,6 @@ pub mod encoding;
 mod error;
 mod groups;
 pub mod hearing;
-mod incidents;
 mod json;
 mod member_names;
 mod membership;
@@ -108,9 +107,8 @@ pub use delivery::{
 pub use delivery_records::{DeliveryRecords, Discarded};
 pub use documents::{Content, Document, Documents};
 pub use error::{EngineError, Result};
-pub use groups::{Capacity, DataLoss, Entry, GroupStore, Join, Joined, KeptIncident, OutboxEvent, Position};
+pub use groups::{Capacity, DataLoss, Entry, GroupStore, Join, Joined, OutboxEvent, Position};
 pub use hearing::{Advance, HearingStore};
-pub use incidents::{incident_in, incident_text};
 pub use membership::Membership;
 pub use notification::{delivery_of_any, notification_id, notification_of};
 pub use partition::{by_partition, partition_of, partition_of_group};

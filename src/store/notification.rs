@@ -207,7 +207,7 @@ pub(super) struct Notification {
     /// When the group was sealed before (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<i64>,
-    /// One incident or none, once it was judged.
+    /// Once it was judged: the incident that receivers are notified of, and the one that it replaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incident: Option<Vec<Incident>>,
     /// The receiver that it was meant for, if it goes to a fallback.
@@ -247,6 +247,7 @@ impl Notification {
     /// The delivery to one receiver: without the returns of silences that it was not notified of. If the group does not
     /// have that receiver, it has nothing but returns, and the next silences of these units.
     pub fn delivery(mut self, id: String, receiver: &str, attempt: u32) -> Delivery {
+        let all = (self.offline.len(), self.online.len());
         let is_of_group = self.receivers.as_ref().is_none_or(|all| all.iter().any(|name| name == receiver));
         let mut notified = self.notified.iter();
         self.online.retain(|_| {
@@ -260,6 +261,9 @@ impl Notification {
             self.offline.retain(is_back);
             self.blind.clear();
         }
+        let is_part = all != (self.offline.len(), self.online.len());
+        let is_judged = self.incident.is_some();
+        let mut incidents = self.incident.into_iter().flatten();
         let is_flapping = is_flapping(self.of_group.as_deref().unwrap_or(&self.group.key));
         Delivery {
             id,
@@ -276,8 +280,10 @@ impl Notification {
                 lasting: self.lasting.filter(|_| !is_flapping),
                 since: self.before.map(Timestamp::from_millis),
                 is_escalation: self.escalation,
-                is_judged: self.incident.is_some(),
-                incident: self.incident.into_iter().flatten().next(),
+                is_part,
+                is_judged,
+                incident: incidents.next(),
+                replaced: incidents.next(),
                 is_acknowledged: false,
                 merged: None,
             },
@@ -407,6 +413,24 @@ fn first_of<T: serde::de::DeserializeOwned>(text: &str) -> Option<T> {
 /// The readable values of a list, each of which begins with `begin`.
 fn each_of<T: serde::de::DeserializeOwned>(list: &str, begin: &str) -> Vec<T> {
     list.match_indices(begin).filter_map(|(at, _)| first_of(&list[at..])).collect()
+}
+
+/// The incidents of a stored notification of the group with that key; and, if `incidents` are new to it, its JSON with
+/// them. A notification that is readable in part is left as it is.
+pub(super) fn with_incidents(
+    group: &str,
+    stored: &[u8],
+    incidents: Option<&[Incident]>,
+) -> Result<(Option<Vec<Incident>>, Option<String>)> {
+    let incidents = incidents.map(<[Incident]>::to_vec);
+    let Ok(mut notification) = Notification::read(group, stored).whole() else {
+        return Ok((incidents, None));
+    };
+    if notification.incident.is_some() || incidents.is_none() {
+        return Ok((notification.incident, None));
+    }
+    notification.incident.clone_from(&incidents);
+    Ok((incidents, Some(to_json(&notification)?)))
 }
 
 impl Delivery {

@@ -9,7 +9,7 @@ use rollcall::simulate::webhook_sink::WebhookSink;
 use rollcall::store::{Escalation, FollowUps};
 use serde_json::Value;
 
-use super::incidents::names;
+use super::incidents::{names, open_pages};
 use super::services::{actions, pager};
 use super::world::{On, TIMEOUT, WAIT, World, hook, named, until};
 use super::*;
@@ -71,6 +71,38 @@ async fn an_incident_that_is_escalated_is_one_page_and_its_end_closes_it() {
         let received = calls.received();
         assert_eq!(actions(&received), ["trigger", "resolve"]);
         assert_eq!(keys(&received), [page.clone(), page]);
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pager_that_knows_of_a_part_of_an_incident_closes_its_alert_with_the_last_unit_of_that_part() {
+    for on in [On::Redis, On::Directory] {
+        let (chat, calls) = (hook().await, hook().await);
+        let mut world = escalating(on, "site", &chat, &calls).await;
+        let north = names("north", 8);
+        world.hear_at("north", &north).await;
+        world.advance(TIMEOUT + Duration::from_secs(1));
+        world.check(&north[..6]).await;
+        world.advance(2 * WAIT);
+        chat.wait_for(1, MAX_WAIT).await.unwrap();
+        world.delivered("hook").await;
+        world.advance(HOUR / 2);
+        calls.wait_for(1, MAX_WAIT).await.unwrap();
+        world.delivered("pager").await;
+        // A unit of which the pager is not notified before those that it knows of are back.
+        world.check(&north[6..7]).await;
+        world.advance(2 * WAIT);
+        chat.wait_for(2, MAX_WAIT).await.unwrap();
+        world.delivered("hook").await;
+        world.hear_at("north", &north[..6]).await;
+        world.advance(60 * WAIT);
+        chat.wait_for(3, MAX_WAIT).await.unwrap();
+        world.delivered("pager").await;
+        assert_eq!(actions(&calls.received()), ["trigger", "resolve"], "{on:?}");
+        assert_eq!(open_pages(&calls).len(), 0);
+        let incident = chat.received()[2].json()["data"]["incident"].clone();
+        assert_eq!((&incident["still_offline"], &incident["until"]), (&1.into(), &Value::Null));
         world.stop().await;
     }
 }

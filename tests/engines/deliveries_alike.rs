@@ -27,8 +27,6 @@ struct Known {
     /// Each lease of a delivery, in order.
     deliveries: Vec<Delivery>,
     letters: Vec<DeadLetter>,
-    /// The incident of each group as it is stored.
-    incidents: Vec<Option<String>>,
 }
 
 /// A step in the form that an engine gets.
@@ -160,9 +158,7 @@ impl Given<'_> {
             Action::BringUpToDate(receiver) => {
                 engine.bring_up_to_date(RECEIVERS[*receiver], now).await.unwrap().to_string()
             }
-            Action::Judge(pick, told, is_known, keeps) => {
-                self.judge(engine, pick, (*told, *is_known, *keeps)).await
-            }
+            Action::Judge(pick, told) => self.judge(engine, pick, *told).await,
             _ => String::new(),
         }
     }
@@ -235,23 +231,13 @@ impl Given<'_> {
 
     /// Judges as callers do: no caller judges the notification of a timer, or a notification that was handed out as it
     /// joined.
-    async fn judge(
-        &self,
-        engine: &Arc<dyn Engine>,
-        pick: &Pick,
-        (told, is_known, keeps): (bool, bool, bool),
-    ) -> String {
+    async fn judge(&self, engine: &Arc<dyn Engine>, pick: &Pick, told: Option<usize>) -> String {
         let delivery = pick.of(&self.known.deliveries);
         if self.case.takes || !delivery.timers.is_empty() {
             return String::new();
         }
-        let place = GROUPS.iter().position(|key| *key == delivery.group.key).unwrap();
-        let before = self.known.incidents.get(place).cloned().flatten().filter(|_| is_known);
-        let told = told.then(|| cases::incident(self.number as u64));
-        let after = keeps.then(|| cases::kept(self.number as u64));
-        let kept =
-            engine.keep_incident(&delivery, told.as_ref(), before.as_deref(), after.as_ref(), self.now);
-        format!("{:?}", kept.await.unwrap())
+        let told = told.map(|count| vec![cases::incident(self.number as u64); count]);
+        format!("{:?}", engine.judged(&delivery, told.as_deref()).await.unwrap())
     }
 }
 
@@ -284,7 +270,7 @@ impl Shown<'_> {
         }
         lines.push(format!("kept {:?}", self.engine.kept().await.unwrap()));
         lines.extend(self.attempts().await);
-        lines.extend(self.groups(known).await);
+        lines.extend(self.groups().await);
         let ids: Vec<TimerId> = (0..TIMERS).map(timer).collect();
         lines.push(format!("timers {:?}", self.engine.timers(&ids).await.unwrap()));
         lines
@@ -375,7 +361,7 @@ impl Shown<'_> {
         lines
     }
 
-    async fn groups(&self, known: &mut Known) -> Vec<String> {
+    async fn groups(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let parts = partitions(None);
         let first = [self.engine.first_seal(&parts).await, self.engine.first_reminder(&parts).await];
@@ -386,13 +372,11 @@ impl Shown<'_> {
             groups.sort_by(|a, b| a.group.key.cmp(&b.group.key));
             lines.push(format!("{} joined {groups:?}", record.id));
         }
-        known.incidents.truncate(0);
         for key in GROUPS {
-            let mut lasting = self.engine.lasting(key).await.unwrap();
+            let mut lasting = self.engine.lasting(key, Timestamp::ZERO, None).await.unwrap();
             lasting.sort();
-            let incident = self.engine.incident(key).await.unwrap();
-            lines.push(format!("{key} lasting {lasting:?} incident {incident:?}"));
-            known.incidents.push(incident);
+            let late = self.engine.lasting(key, at(20), Some(at(60))).await.unwrap();
+            lines.push(format!("{key} lasting {lasting:?}, {} of them late", late.len()));
         }
         lines
     }

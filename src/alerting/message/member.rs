@@ -70,14 +70,23 @@ pub fn members(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
 /// silences of an incident, which ends with the incident. Acknowledgements follow the pages. The notification of an
 /// acknowledgement has nothing else, and for a single unit of the incident it acknowledges nothing.
 pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
+    let situation = &delivery.situation;
     let is_notified = |record: &OfflineRecord| {
-        delivery.situation.incident.as_ref().is_some_and(|incident| incident.has_notified(record))
+        let mut incidents = situation.incident.iter().chain(&situation.replaced);
+        incidents.any(|incident| incident.has_notified(record))
     };
     let offline: Vec<&OfflineRecord> =
         delivery.offline.iter().filter(|record| !is_notified(record)).collect();
+    // The units of the page may be back before units that have pages of their own. Units that are back may also have
+    // another value of the label by now, and belong to no incident.
+    let is_end = |incident: &Incident| {
+        let mut online = delivery.online.iter();
+        incident.until.is_some()
+            && (online.clone().any(is_notified) || !online.any(|one| incident.covers(one)))
+    };
     // A message in which only some units are back does not change the page of the incident.
-    let is_news = |incident: &&Incident| incident.until.is_some() || delivery.offline.iter().any(is_notified);
-    let known = delivery.situation.incident.as_ref();
+    let is_news = |incident: &&Incident| is_end(incident) || delivery.offline.iter().any(is_notified);
+    let known = situation.incident.as_ref();
     let incident = known.filter(is_news);
     // The acknowledgement of an incident is news once, also by the return of the last unit without an operator.
     let to_acknowledge = known
@@ -86,11 +95,12 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     if delivery.is_acknowledgement() {
         return acknowledged;
     }
-    let page = incident.map(|incident| of_incident(incident, delivery, zone, links));
+    let page = situation.replaced.iter().chain(incident);
+    let page = page.map(|incident| of_incident(incident, delivery, zone, links));
     let ended = delivery.online.iter().filter(|record| !is_notified(record));
     let records = offline.into_iter().chain(ended).map(|record| of_record(record, zone, links));
     let blind = delivery.blind.iter().map(|interval| of_blindness(delivery, *interval, zone, links));
-    let pages = page.into_iter().chain(records).chain(blind).chain(timers(delivery, zone));
+    let pages = page.chain(records).chain(blind).chain(timers(delivery, zone));
     pages.chain(acknowledged).collect()
 }
 

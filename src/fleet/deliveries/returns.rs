@@ -58,7 +58,9 @@ impl Deliveries {
         let names: Vec<String> = over.iter().chain(&offline).map(|record| record.id.to_string()).collect();
         let id = notification_id(&letter.id, &names.join("\n"));
         let lasting = match letter.situation.lasting {
-            Some(_) => Some(self.groups.lasting(&letter.group.key).await?.len() as u64),
+            Some(_) => {
+                Some(self.groups.lasting(&letter.group.key, Timestamp::ZERO, None).await?.len() as u64)
+            }
             None => None,
         };
         let incident = letter.situation.incident.as_ref();

@@ -1,9 +1,10 @@
 //! The members of groups: which silences wait for a notification, which receivers were notified of them, and which
 //! silences last.
 
-use rusqlite::Connection;
+use rusqlite::{Connection, params};
 
 use super::EmbeddedEngine;
+use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::json::from_json;
 use crate::store::member_names::{names_of, of_member};
@@ -38,13 +39,20 @@ fn memberships_of(database: &Connection, names: &[String; 2]) -> rusqlite::Resul
 }
 
 /// See [`GroupStore::lasting`](crate::store::GroupStore::lasting).
-pub(super) async fn lasting(engine: &EmbeddedEngine, group: &str) -> Result<Vec<RecordId>> {
-    let group = group.to_owned();
+pub(super) async fn lasting(
+    engine: &EmbeddedEngine,
+    group: &str,
+    from: Timestamp,
+    before: Option<Timestamp>,
+) -> Result<Vec<RecordId>> {
+    let (group, from) = (group.to_owned(), from.as_millis());
+    let before = before.map_or(i64::MAX, Timestamp::as_millis);
     let lasting = move |database: &Connection| {
         let mut select = database.prepare_cached(
-            "SELECT CAST(member AS TEXT) FROM lasting WHERE grp = (SELECT id FROM groups WHERE key = ?)",
+            "SELECT CAST(member AS TEXT) FROM lasting WHERE grp = (SELECT id FROM groups WHERE key = ?) \
+             AND at >= ? AND at < ?",
         )?;
-        let names = select.query_map([group], |row| row.get::<_, String>(0))?;
+        let names = select.query_map(params![group, from, before], |row| row.get::<_, String>(0))?;
         let names = names.collect::<rusqlite::Result<Vec<String>>>()?;
         Ok(names.iter().filter_map(|name| Some(of_member(name)?.1)).collect())
     };

@@ -50,7 +50,7 @@ mod groups;
 mod hearing;
 mod importer;
 mod in_memory_hearing;
-mod incidents;
+mod judged;
 mod kept;
 mod lanes;
 mod last_seen;

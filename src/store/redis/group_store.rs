@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 
 use super::replication::Waited;
-use super::{RedisEngine, groups, members, outbox, reminders, rescheduling};
+use super::{RedisEngine, groups, judged, members, outbox, reminders, rescheduling};
 use crate::clock::Timestamp;
-use crate::presence::{GroupIncident, Incident, OfflineRecord, RecordId};
+use crate::presence::{Incident, OfflineRecord, RecordId};
 use crate::store::{
-    Capacity, Delivery, Destinations, EngineError, Entry, Group, GroupStore, Join, Joined, KeptIncident,
-    Membership, Position, Result,
+    Capacity, Delivery, Destinations, EngineError, Entry, GroupStore, Join, Joined, Membership, Position,
+    Result,
 };
 
 #[async_trait]
@@ -87,32 +87,20 @@ impl GroupStore for RedisEngine {
         members::memberships(self, records).await
     }
 
-    async fn lasting(&self, group: &str) -> Result<Vec<RecordId>> {
-        members::lasting(self, group).await
+    async fn lasting(
+        &self,
+        group: &str,
+        from: Timestamp,
+        before: Option<Timestamp>,
+    ) -> Result<Vec<RecordId>> {
+        members::lasting(self, group, from, before).await
     }
 
-    async fn incident(&self, group: &str) -> Result<Option<String>> {
-        self.read_incident(group).await
-    }
-
-    async fn keep_incident(
+    async fn judged(
         &self,
         delivery: &Delivery,
-        notified: Option<&Incident>,
-        before: Option<&str>,
-        after: Option<&GroupIncident>,
-        now: Timestamp,
-    ) -> Result<KeptIncident> {
-        self.write_incident(delivery, notified, before, after, now).await
-    }
-
-    async fn replace_incident(
-        &self,
-        group: &Group,
-        before: &str,
-        after: Option<&GroupIncident>,
-        now: Timestamp,
-    ) -> Result<bool> {
-        self.write_kept_incident(group, before, after, now).await
+        incidents: Option<&[Incident]>,
+    ) -> Result<Option<Vec<Incident>>> {
+        judged::judged(self, delivery, incidents).await
     }
 }

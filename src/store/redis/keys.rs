@@ -40,12 +40,12 @@
 //! | `rollcall:{pN}:outbox:unreadable` | stream | quarantined entries of the outbox |
 //! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) of its record, or the list of its groups, by the unit's partition, see `group_of.rs` |
 //! | `rollcall:{pN}:groups` | zset | groups with waiting members, by when they are due (ms) |
-//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → its stage and the receivers that were notified of it, see `join.lua`; and the incident of a group, see `store/incidents.rs` |
+//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → its stage and the receivers that were notified of it, see `join.lua` |
 //! | `rollcall:{pN}:sealed` | hash | group → when it was last sealed (ms) |
 //! | `rollcall:{pN}:labels` | hash | group with waiting members → its labels (JSON) |
 //! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when their waits began (ms); members that are final come before zero, see `sealing.lua` |
 //! | `rollcall:{pN}:lasting:<group>` | zset | members of a group that units share, or that is looked at again: receivers were notified of their silences, which last; by when (ms) |
-//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON) |
+//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON); `incidents`: group → the incident of its silences that lasts (JSON, see `alerting/incidents.rs`) |
 //! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `flap_checks`: the units of `flaps`, by when they are looked at (ms) |
 //! | `rollcall:{pN}:reminders` | zset | groups with members in `lasting`, by when they are looked at again (ms), for a reminder or an escalation |
 //! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |

@@ -4,6 +4,7 @@
 use redis::pipe;
 
 use super::{RedisEngine, group_of};
+use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::member_names::{names_of, of_member};
 use crate::store::{Group, Membership, Result};
@@ -41,10 +42,16 @@ fn read_member(group: &Group, stored: &[u8]) -> Option<Membership> {
 }
 
 /// See [`GroupStore::lasting`](crate::store::GroupStore::lasting).
-pub(super) async fn lasting(engine: &RedisEngine, group: &str) -> Result<Vec<RecordId>> {
+pub(super) async fn lasting(
+    engine: &RedisEngine,
+    group: &str,
+    from: Timestamp,
+    before: Option<Timestamp>,
+) -> Result<Vec<RecordId>> {
     let partition = engine.keys.partition_of_group(group);
     let mut read = pipe();
-    read.zrange(engine.keys.of(partition, "lasting", group), 0, -1);
+    let until = before.map_or("+inf".to_owned(), |before| format!("({}", before.as_millis()));
+    read.zrangebyscore(engine.keys.of(partition, "lasting", group), from.as_millis(), until);
     let (names,): (Vec<Vec<u8>>,) = engine.topology.send("lasting", &read).await?;
     let names = names.iter().filter_map(|name| str::from_utf8(name).ok());
     Ok(names.filter_map(|name| Some(of_member(name)?.1)).collect())

@@ -1,13 +1,12 @@
-//! Promises about the incident of a group.
+//! Promises about the incidents of which a notification tells.
 
 use std::time::Duration;
 
-use rollcall::presence::{FirstUnit, GroupIncident, Incident, OfflineRecord};
-use rollcall::store::{
-    Capacity, Delivery, Destinations, Group, Join, KeptIncident, OutboxEvent, Pace, incident_in,
-};
+use rollcall::clock::Timestamp;
+use rollcall::presence::{Closing, FirstUnit, Incident, OfflineRecord};
+use rollcall::store::{Capacity, Delivery, Destinations, Group, Join, OutboxEvent, Pace};
 
-use super::alerts::offline;
+use super::alerts::{back, offline};
 use super::ground::Ground;
 use super::world::World;
 
@@ -16,32 +15,34 @@ const SHARED: Pace = Pace { is_shared: true, ..Pace::new(MINUTE, MINUTE) };
 const GROUP: &str = "site=north";
 
 impl<G: Ground> World<G> {
-    /// The notification of a unit that falls silent at this hour.
-    async fn notification(&self, name: &str, hour: u32) -> Delivery {
-        let to = Destinations::all(SHARED, &["hook".to_owned()]);
-        let record: OfflineRecord = offline(&self.unit(name), self.hours(hour));
-        let group = Group { key: GROUP.into(), labels: Default::default() };
-        let joins = [Join { groups: vec![group], event: OutboxEvent::Record(record) }];
-        self.engine.join(&joins, &to, &Capacity::NONE, self.hours(hour)).await.unwrap();
-        let now = self.hours(hour) + 2 * MINUTE;
-        self.engine.seal(&self.partitions(), &to, now).await.unwrap();
-        self.engine.lease(&self.partitions(), "hook", now, now + MINUTE, 1).await.unwrap().remove(0)
+    fn at_hook() -> Destinations {
+        Destinations::all(SHARED, &["hook".to_owned()])
     }
 
-    async fn kept(&self) -> Option<String> {
-        self.engine.incident(GROUP).await.unwrap()
+    async fn join_north(&self, record: OfflineRecord, now: Timestamp) {
+        let group = Group { key: GROUP.into(), labels: Default::default() };
+        let joins = [Join { groups: vec![group], event: OutboxEvent::Record(record) }];
+        self.engine.join(&joins, &Self::at_hook(), &Capacity::NONE, now).await.unwrap();
+    }
+
+    /// The silence of a unit at this hour, and its notification.
+    async fn notification(&self, name: &str, hour: u32) -> (OfflineRecord, Delivery) {
+        let record = offline(&self.unit(name), self.hours(hour));
+        self.join_north(record.clone(), self.hours(hour)).await;
+        let now = self.hours(hour) + 2 * MINUTE;
+        self.engine.seal(&self.partitions(), &Self::at_hook(), now).await.unwrap();
+        let leased = self.engine.lease(&self.partitions(), "hook", now, now + MINUTE, 1).await.unwrap();
+        (record, leased.into_iter().next().unwrap())
     }
 }
 
-pub async fn an_incident_is_written_into_its_notification_once_and_kept_for_the_next_one<G: Ground>(
-    world: World<G>,
-) {
+pub async fn a_notification_tells_of_the_incidents_that_it_was_judged_by_first<G: Ground>(world: World<G>) {
     let now = world.hours(1);
-    let first = world.notification("a", 1).await;
-    assert!(!first.situation.is_judged && world.kept().await.is_none());
-    let incident = Incident {
+    let (_, delivery) = world.notification("a", 1).await;
+    assert!(!delivery.situation.is_judged);
+    let incident = |value: &str| Incident {
         label: "site".to_owned(),
-        value: "a \"hall\" 3\n".to_owned(),
+        value: value.to_owned(),
         offline: 7,
         units: 9,
         since: now,
@@ -51,25 +52,43 @@ pub async fn an_incident_is_written_into_its_notification_once_and_kept_for_the_
         notified_from: None,
         acknowledged_at: None,
     };
-    let kept = GroupIncident { incident: incident.clone(), is_notified: true };
+    let told = vec![incident("a \"hall\" 3\n"), incident("b")];
     let engine = &world.engine;
-    let keep = engine.keep_incident(&first, Some(&incident), None, Some(&kept), now).await.unwrap();
-    assert_eq!(keep, KeptIncident::Kept);
-    let again = engine.keep_incident(&first, None, None, None, now).await.unwrap();
-    assert_eq!(again, KeptIncident::Known(Some(incident.clone())), "the first judgement counts");
-    let before = world.kept().await;
-    assert_eq!(before.as_deref().and_then(incident_in), Some(kept.clone()));
+    assert_eq!(engine.judged(&delivery, None).await.unwrap(), None);
+    assert_eq!(engine.judged(&delivery, Some(&told)).await.unwrap(), Some(told.clone()));
+    assert_eq!(engine.judged(&delivery, Some(&[])).await.unwrap(), Some(told.clone()));
+    assert_eq!(engine.judged(&delivery, None).await.unwrap(), Some(told.clone()));
     let later = now + 4 * MINUTE;
     let leased = engine.lease(&world.partitions(), "hook", later, later + MINUTE, 1).await.unwrap().remove(0);
-    assert_eq!(leased.situation.incident, Some(incident), "each attempt says the same");
-    assert!(leased.situation.is_judged);
+    let situation = &leased.situation;
+    assert!(situation.is_judged);
+    assert_eq!([&situation.incident, &situation.replaced], [&Some(told[0].clone()), &Some(told[1].clone())]);
+    assert_eq!(Delivery { attempt: 1, situation: delivery.situation.clone(), ..leased.clone() }, delivery);
     engine.delivered(&[leased], later).await.unwrap();
+    assert_eq!(engine.judged(&delivery, Some(&[])).await.unwrap(), None, "it is gone");
 
-    let second = world.notification("b", 2).await;
-    let stale = engine.keep_incident(&second, None, None, None, world.hours(2)).await.unwrap();
-    assert_eq!((stale, world.kept().await), (KeptIncident::Changed, before.clone()));
-    let over = engine.keep_incident(&second, None, before.as_deref(), None, world.hours(2)).await.unwrap();
-    assert_eq!((over, world.kept().await), (KeptIncident::Kept, None));
-    let known = engine.keep_incident(&second, None, None, None, world.hours(2)).await.unwrap();
-    assert_eq!(known, KeptIncident::Known(None), "that it has none is a judgement, too");
+    let (_, second) = world.notification("b", 2).await;
+    assert_eq!(engine.judged(&second, Some(&[])).await.unwrap(), Some(Vec::new()));
+    assert_eq!(
+        engine.judged(&second, Some(&told)).await.unwrap(),
+        Some(Vec::new()),
+        "that it has none is final"
+    );
+}
+
+pub async fn silences_that_last_are_found_by_when_receivers_were_notified<G: Ground>(world: World<G>) {
+    let (first, one) = world.notification("a", 1).await;
+    world.engine.delivered(&[one], world.hours(1) + 2 * MINUTE).await.unwrap();
+    let (second, _) = world.notification("b", 2).await;
+    let lasting = async |from: Timestamp, before: Option<Timestamp>| {
+        let mut lasting = world.engine.lasting(GROUP, from, before).await.unwrap();
+        lasting.sort();
+        lasting
+    };
+    let [at_first, at_second] = [1, 2].map(|hour| world.hours(hour) + 2 * MINUTE);
+    assert_eq!(lasting(Timestamp::ZERO, None).await, [first.id.clone(), second.id.clone()]);
+    assert_eq!(lasting(at_first, Some(at_second)).await, std::slice::from_ref(&first.id));
+    assert_eq!(lasting(at_first + Duration::from_millis(1), None).await, std::slice::from_ref(&second.id));
+    world.join_north(back(&first, Closing::Return), world.hours(3)).await;
+    assert_eq!(lasting(Timestamp::ZERO, None).await, [second.id]);
 }

@@ -213,7 +213,8 @@ macro_rules! every_case {
                 a_receiver_of_two_routes_is_notified_by_one_where_the_other_gave_up
             }
             incidents {
-                an_incident_is_written_into_its_notification_once_and_kept_for_the_next_one
+                a_notification_tells_of_the_incidents_that_it_was_judged_by_first
+                silences_that_last_are_found_by_when_receivers_were_notified
             }
             kept {
                 every_attempt_is_on_record_for_a_while

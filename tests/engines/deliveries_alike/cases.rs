@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rollcall::clock::Timestamp;
-use rollcall::presence::{
-    Closing, FirstUnit, GroupIncident, Guarantee, Incident, Labels, OfflineRecord, TimerClass, Unit,
-};
+use rollcall::presence::{Closing, FirstUnit, Guarantee, Incident, Labels, OfflineRecord, TimerClass, Unit};
 use rollcall::routing::{Destination, Destinations, Escalation, FollowUps};
 use rollcall::store::{Delivery, Group, Join, OutboxEvent, Pace, TimerClasses};
 
@@ -71,8 +69,8 @@ pub enum Action {
     /// Configures exactly these receivers.
     Enlist(Vec<usize>),
     BringUpToDate(usize),
-    /// Whether there is an incident, whether what is kept is known, and whether something is kept then.
-    Judge(Pick, bool, bool, bool),
+    /// How many incidents it tells of; `None`: what it tells of is read.
+    Judge(Pick, Option<usize>),
 }
 
 /// A record of a unit that joins these groups.
@@ -205,10 +203,6 @@ pub fn incident(place: u64) -> Incident {
     }
 }
 
-pub fn kept(place: u64) -> GroupIncident {
-    GroupIncident { incident: incident(place), is_notified: true }
-}
-
 /// The type of a timer: timers with an even number are delivered at most once.
 pub fn timer_type(timer: u8) -> &'static str {
     if timer.is_multiple_of(2) { "once" } else { "report" }
@@ -296,8 +290,8 @@ fn actions() -> impl Strategy<Value = Action> {
         1 => receiver().prop_map(Action::Discard),
         1 => prop::collection::vec(receiver(), 0..4).prop_map(Action::Enlist),
         1 => receiver().prop_map(Action::BringUpToDate),
-        5 => (picks(), any::<bool>(), prop::bool::weighted(0.8), prop::bool::weighted(0.7))
-            .prop_map(|(pick, told, is_known, keeps)| Action::Judge(pick, told, is_known, keeps)),
+        5 => (picks(), prop::option::weighted(0.8, 0..3usize))
+            .prop_map(|(pick, told)| Action::Judge(pick, told)),
     ]
 }
 

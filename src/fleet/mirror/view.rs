@@ -238,13 +238,14 @@ impl StateEvaluator<'_> {
             return State::Offline;
         }
         let (rules, timeout) = self.rules[usize::from(row.kind)].as_ref().expect("its kind is configured");
-        let (absence, silence) = (table.absence(slot), self.now.since(row.last_seen));
+        let silence = self.now.since(row.last_seen);
         // Most rows. Blind time only ever moves a deadline back, so a unit that was heard within its timeout has
         // time left by any ledger.
         let is_plain = row.settings == NO_SETTINGS && row.state.is_present();
-        if is_plain && silence <= *timeout && absence == Absence::default() {
+        if is_plain && silence <= *timeout && !table.is_absent(slot) {
             return State::Online;
         }
+        let absence = table.absence(slot);
         let facts =
             self.snapshot.facts.get_or_insert_with(|| Facts::new(Lifecycle::Present, Timestamp::ZERO));
         facts.lifecycle = match row.state {

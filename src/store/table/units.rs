@@ -152,6 +152,11 @@ impl UnitTable {
         self.settings.get(row.settings)
     }
 
+    /// Whether there are intervals in which the unit in that slot need not be heard.
+    pub fn is_absent(&self, slot: usize) -> bool {
+        !self.absences.is_empty() && self.absences.contains_key(&(slot as u32))
+    }
+
     /// The intervals in which the unit in that slot need not be heard.
     pub fn absence(&self, slot: usize) -> Absence {
         if self.absences.is_empty() {

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use async_trait::async_trait;
 
-use super::{Layout, MAX_AUDITED, Result, partition_of_group};
+use super::{Layout, ListOrder, MAX_AUDITED, Result, partition_of_group};
 use crate::telemetry::Stored;
 
 /// The tables of cells.
@@ -40,10 +40,14 @@ pub enum Table {
     Sessions,
     /// `fleet` → since when it is watched: see `http/beginning.rs`.
     Watched,
+    /// The record of attempts to deliver: see `store/attempts.rs`. A name begins with the number of its partition.
+    Attempts,
+    /// Numbers of a partition, by what they count: `attempts`, the bytes of its record of attempts.
+    Counts,
 }
 
 impl Table {
-    pub const ALL: [Table; 12] = [
+    pub const ALL: [Table; 14] = [
         Table::Flaps,
         Table::Episodes,
         Table::Incidents,
@@ -56,6 +60,8 @@ impl Table {
         Table::Receivers,
         Table::Sessions,
         Table::Watched,
+        Table::Attempts,
+        Table::Counts,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -72,6 +78,8 @@ impl Table {
             Table::Receivers => "receivers",
             Table::Sessions => "sessions",
             Table::Watched => "watched",
+            Table::Attempts => "attempts",
+            Table::Counts => "counts",
         }
     }
 
@@ -85,9 +93,9 @@ impl Table {
             Table::Flaps | Table::Episodes | Table::Incidents => Stored::Group,
             Table::Silences => Stored::AlertSilence,
             Table::Limits | Table::Digests | Table::Receivers => Stored::Delivery,
-            Table::Versions | Table::Sources | Table::Breaker | Table::Sessions | Table::Watched => {
-                Stored::Other
-            }
+            Table::Attempts => Stored::Attempt,
+            Table::Versions | Table::Sources | Table::Breaker => Stored::Other,
+            Table::Sessions | Table::Watched | Table::Counts => Stored::Other,
         }
     }
 
@@ -96,6 +104,10 @@ impl Table {
         match self {
             // The name is that of a unit or of a group.
             Table::Flaps | Table::Episodes | Table::Incidents => partition_of_group(name, partitions),
+            Table::Attempts => {
+                let number = name.split_once('.').and_then(|(number, _)| number.parse().ok());
+                number.unwrap_or(partitions).min(partitions)
+            }
             _ => partitions,
         }
     }
@@ -106,14 +118,20 @@ impl Table {
 pub enum Index {
     /// The units of [`Table::Flaps`], by when each is looked at (ms).
     FlapChecks,
+    /// The entries of [`Table::Attempts`], by when they were written (ms).
+    AttemptsWritten,
+    /// A word of an attempt, a space, and its entry of [`Table::Attempts`]: see `store/attempts.rs`. All are at zero.
+    AttemptsOf,
 }
 
 impl Index {
-    pub const ALL: [Index; 1] = [Index::FlapChecks];
+    pub const ALL: [Index; 3] = [Index::FlapChecks, Index::AttemptsWritten, Index::AttemptsOf];
 
     pub fn as_str(self) -> &'static str {
         match self {
             Index::FlapChecks => "flap_checks",
+            Index::AttemptsWritten => "attempts_written",
+            Index::AttemptsOf => "attempts_of",
         }
     }
 
@@ -125,6 +143,7 @@ impl Index {
     pub fn table(self) -> Table {
         match self {
             Index::FlapChecks => Table::Flaps,
+            Index::AttemptsWritten | Index::AttemptsOf => Table::Attempts,
         }
     }
 }
@@ -180,6 +199,16 @@ pub struct IndexEntry {
     pub partition: u16,
 }
 
+/// Which entries of an index are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexRange {
+    pub index: Index,
+    pub from: i64,
+    pub until: i64,
+    pub limit: usize,
+    pub order: ListOrder,
+}
+
 /// What a part of a change-set expects or does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
@@ -193,6 +222,8 @@ pub enum What {
     IsOff(Index),
     Put(Table),
     Remove(Table),
+    /// Adds to the number in a cell.
+    Add(Table),
     Enter(Index),
     Leave(Index),
     Append(Log),
@@ -206,7 +237,7 @@ pub struct Part {
     pub name: String,
     /// Of `Has`, `Put` and `Append`.
     pub value: Vec<u8>,
-    /// Of `IsAt` and `Enter`.
+    /// Of `IsAt` and `Enter`; of `Add`, how much.
     pub at: i64,
 }
 
@@ -243,6 +274,13 @@ impl ChangeSet {
         self.part(what, name, value.unwrap_or_default(), 0)
     }
 
+    /// Adds to the number in a cell. An absent cell is zero, and a cell that becomes zero is removed; so is text that is
+    /// no number. Change-sets that only add to a cell never wait for one another, and expect nothing of it.
+    #[must_use]
+    pub fn add(self, table: Table, name: &str, more: i64) -> ChangeSet {
+        self.part(What::Add(table), name, &[], more)
+    }
+
     /// Enters a name into an index; `None` takes it out.
     #[must_use]
     pub fn enter(self, index: Index, name: &str, at: Option<i64>) -> ChangeSet {
@@ -261,35 +299,53 @@ impl ChangeSet {
         self
     }
 
-    /// What it expects and does, without names and values. Change-sets of one shape are written together.
-    pub(super) fn shape(&self) -> Vec<What> {
-        self.parts.iter().map(|part| part.what).collect()
+    /// What it expects and does, without names and values, and how many parts in a row do it. Change-sets of one shape
+    /// are written together.
+    pub(super) fn shape(&self) -> Shape {
+        let mut shape = Shape::new();
+        for Part { what, .. } in &self.parts {
+            match shape.last_mut().filter(|(last, _)| last == what) {
+                Some((_, times)) => *times += 1,
+                None => shape.push((*what, 1)),
+            }
+        }
+        shape
     }
 
-    /// The cells and entries that it reads or writes: whether it is a cell, the table or index, the name.
-    fn touched(&self) -> impl Iterator<Item = (bool, &'static str, &str)> {
+    /// The cells and entries that it reads or writes, and whether it only adds to them.
+    fn touched(&self) -> impl Iterator<Item = (Touched<'_>, bool)> {
         self.parts.iter().filter_map(|Part { what, name, .. }| match what {
             What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
-                Some((true, table.as_str(), name.as_str()))
+                Some(((true, table.as_str(), name.as_str()), false))
             }
+            What::Add(table) => Some(((true, table.as_str(), name.as_str()), true)),
             What::IsAt(index) | What::IsOff(index) | What::Enter(index) | What::Leave(index) => {
-                Some((false, index.as_str(), name.as_str()))
+                Some(((false, index.as_str(), name.as_str()), false))
             }
             What::Append(_) => None,
         })
     }
 }
 
+/// See [`ChangeSet::shape`].
+pub(super) type Shape = Vec<(What, usize)>;
+
+/// Whether it is a cell, the table or index, the name.
+type Touched<'a> = (bool, &'static str, &'a str);
+
 /// The places of change-sets, in batches that are written one after the other: no two of a batch touch one cell or
-/// entry, so all that a batch expects can be read before its first write.
+/// entry, so all that a batch expects can be read before its first write. Change-sets that only add to a cell may be in
+/// one batch.
 pub(super) fn batches(sets: &[ChangeSet]) -> Vec<Vec<usize>> {
-    let mut last: HashMap<(u16, (bool, &str, &str)), usize> = HashMap::new();
+    let mut last: HashMap<(u16, Touched<'_>, bool), usize> = HashMap::new();
     let mut batches: Vec<Vec<usize>> = Vec::new();
     for (at, set) in sets.iter().enumerate() {
-        let of = |name| (set.partition, name);
-        let batch = set.touched().filter_map(|name| last.get(&of(name))).map(|batch| batch + 1).max();
-        let batch = batch.unwrap_or(0);
-        last.extend(set.touched().map(|name| (of(name), batch)));
+        let of = |name, adds| (set.partition, name, adds);
+        let before = set.touched().flat_map(|(name, adds)| {
+            [last.get(&of(name, false)), last.get(&of(name, true)).filter(|_| !adds)]
+        });
+        let batch = before.flatten().map(|batch| batch + 1).max().unwrap_or(0);
+        last.extend(set.touched().map(|(name, adds)| (of(name, adds), batch)));
         if batch == batches.len() {
             batches.push(Vec::new());
         }
@@ -336,6 +392,9 @@ pub trait Cells: Layout {
     /// Applies each change-set, in order, if all that it expects is so. Answers, in order, which are applied.
     async fn write_cells(&self, sets: &[ChangeSet]) -> Result<Vec<bool>>;
 
+    /// Entries of these partitions, in the order of the range.
+    async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>>;
+
     /// Up to `limit` entries of these partitions, up to `until` and the lowest first.
     async fn entries(
         &self,
@@ -343,7 +402,14 @@ pub trait Cells: Layout {
         partitions: &[u16],
         until: i64,
         limit: usize,
-    ) -> Result<Vec<IndexEntry>>;
+    ) -> Result<Vec<IndexEntry>> {
+        let range = IndexRange { index, from: i64::MIN, until, limit, order: ListOrder::OldestFirst };
+        self.range(&range, partitions).await
+    }
+
+    /// For each of these partitions and begins of names, up to `limit` names that begin so, in the order of their bytes.
+    /// All entries of such an index are at zero.
+    async fn names(&self, index: Index, begins: &[(u16, String)], limit: usize) -> Result<Vec<Vec<String>>>;
 
     /// A page of a table in a partition. Cells that change meanwhile may be on two pages, or on none.
     async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage>;
@@ -377,6 +443,8 @@ mod tests {
         let both = put(0, "a").enter(Index::FlapChecks, "b", None);
         let sets = [put(0, "a"), put(1, "a"), put(0, "b"), put(0, "a"), enter("b"), both, put(0, "b")];
         assert_eq!(batches(&sets), [vec![0, 1, 2, 4], vec![3, 6], vec![5]]);
+        let add = || ChangeSet::of(0).add(Table::Flaps, "a", 1);
+        assert_eq!(batches(&[add(), add(), put(0, "a"), add(), add()]), [vec![0, 1], vec![2], vec![3, 4]]);
         assert_eq!(batches(&[]), Vec::<Vec<usize>>::new());
     }
 }

@@ -95,7 +95,8 @@ pub use attempts::{
 };
 pub use audit::{AuditEntry, Audited, MAX_AUDITED};
 pub use cells::{
-    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, Log, Logged, Part, Table, Unreadable, What,
+    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, Log, Logged, Part, Table,
+    Unreadable, What,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};

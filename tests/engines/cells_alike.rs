@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use rollcall::store::{Cell, ChangeSet, Engine, Index, Log, Table};
+use rollcall::store::{Cell, ChangeSet, Engine, Index, IndexRange, ListOrder, Log, Table};
 
 use crate::both_engines::{PARTITIONS, engines};
 use crate::support::redis::Redis;
 
 const NAMES: [&str; 5] = ["door:1", "door:2", "lift:a b,%d [x]", "lift:Köln \"☃\"\\'", "-"];
-const VALUES: [&[u8]; 5] = [b"{\"last\":1}", b"{\"last\":2}", b"%s\n\"", b"", b"\xff\x00"];
+const VALUES: [&[u8]; 6] = [b"-7", b"{\"last\":1}", b"{\"last\":2}", b"%s\n\"", b"", b"\xff\x00"];
 
 /// A part of a change-set: its name, and its expectation or its action.
 #[derive(Clone, Debug)]
@@ -22,7 +22,10 @@ enum Part {
     IsAtAsRead(usize),
     IsAt(usize, Option<i64>),
     Put(usize, Option<usize>),
+    Add(usize, i64),
     Enter(usize, Option<i64>),
+    /// Into the index that is found by its names.
+    EnterName(usize, bool),
     Append(usize),
 }
 
@@ -36,7 +39,9 @@ fn part() -> impl Strategy<Value = Part> {
         2 => name().prop_map(Part::IsAtAsRead),
         1 => (name(), at()).prop_map(|(name, at)| Part::IsAt(name, at)),
         4 => (name(), value()).prop_map(|(name, value)| Part::Put(name, value)),
+        4 => (name(), -8..9i64).prop_map(|(name, more)| Part::Add(name, more)),
         4 => (name(), at()).prop_map(|(name, at)| Part::Enter(name, at)),
+        3 => (name(), any::<bool>()).prop_map(|(name, is_in)| Part::EnterName(name, is_in)),
         2 => (0..VALUES.len()).prop_map(Part::Append),
     ]
 }
@@ -52,7 +57,9 @@ fn change_set((partition, parts): &(u16, Vec<Part>), shown: &[Shown]) -> ChangeS
         Part::IsAtAsRead(name) => set.is_at(index, NAMES[*name], now[*name].1),
         Part::IsAt(name, at) => set.is_at(index, NAMES[*name], *at),
         Part::Put(name, value) => set.put(table, NAMES[*name], value.map(|value| VALUES[value])),
+        Part::Add(name, more) => set.add(Table::Counts, NAMES[*name], *more),
         Part::Enter(name, at) => set.enter(index, NAMES[*name], *at),
+        Part::EnterName(name, is_in) => set.enter(Index::AttemptsOf, NAMES[*name], is_in.then_some(0)),
         Part::Append(value) => set.append(Log::Audit, VALUES[*value]),
     })
 }
@@ -68,18 +75,32 @@ async fn shows(engine: &Arc<dyn Engine>, until: i64) -> (String, Vec<Shown>) {
         let at = |name: &str| entries.iter().find(|entry| entry.name == name).map(|entry| entry.at);
         shown.push(values.into_iter().zip(NAMES).map(|(value, name)| (value, at(name))).collect());
         let cells = engine.all_cells(Table::Flaps, partition).await.unwrap();
+        let counts = engine.all_cells(Table::Counts, partition).await.unwrap();
         let due = engine.entries(Index::FlapChecks, &[partition], until, 2).await.unwrap();
         // The shapes of one call are written in any order.
         let mut logged = engine.newest(Log::Audit, partition, 1000).await.unwrap();
         logged.sort_by(|one, other| one.value.cmp(&other.value));
         let logged: Vec<Vec<u8>> = logged.into_iter().map(|one| one.value).collect();
-        text += &format!("{partition}: {cells:?}, {entries:?}, due {due:?}, logged {logged:?}\n");
+        text += &format!("{partition}: {cells:?}, {counts:?}, {entries:?}, due {due:?}, logged {logged:?}\n");
     }
     for partitions in [vec![], (0..=PARTITIONS).collect()] {
         let due = engine.entries(Index::FlapChecks, &partitions, until, 3).await.unwrap();
         text += &format!("{partitions:?}: due {due:?}\n");
     }
-    (format!("{text}{shown:?}"), shown)
+    let all: Vec<u16> = (0..=PARTITIONS).collect();
+    for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+        for (from, limit) in [(until - 9, 4), (i64::MIN, usize::MAX)] {
+            let range = IndexRange { index: Index::FlapChecks, from, until, limit, order };
+            // Engines put entries at one number in any order of partitions.
+            let found = engine.range(&range, &all).await.unwrap();
+            let found: Vec<_> = found.iter().map(|entry| (entry.at, &entry.name)).collect();
+            text += &format!("{range:?}: {found:?}\n");
+        }
+    }
+    let begins = ["", "d", "door:1", "lift:K", "\u{10ffff}"];
+    let begins = all.iter().flat_map(|partition| begins.map(|begin| (*partition, begin.to_owned())));
+    let names = engine.names(Index::AttemptsOf, &begins.collect::<Vec<_>>(), 3).await.unwrap();
+    (format!("{text}{shown:?} {names:?}"), shown)
 }
 
 #[test]
@@ -88,7 +109,7 @@ fn cells_are_changed_and_found_alike_on_both_engines() {
     let redis = Redis::start();
     let number = AtomicUsize::new(0);
     let mut runner = TestRunner::new(Config { cases: 48, failure_persistence: None, ..Config::default() });
-    let set = (0..=PARTITIONS, prop::collection::vec(part(), 1..5));
+    let set = (0..=PARTITIONS, prop::collection::vec(part(), 1..7));
     let calls = prop::collection::vec((prop::collection::vec(set, 0..8), -10..40i64), 1..16);
     let tried = runner.run(&calls, |calls| {
         runtime.block_on(async {

@@ -11,8 +11,8 @@ use rollcall::routing::alert_silence::SilenceRequest;
 use rollcall::routing::parse_label_matchers;
 use rollcall::store::embedded::{Config, EmbeddedEngine};
 use rollcall::store::{
-    Cell, CellPage, Cells, ChangeSet, Cursor, Documents, Index, IndexEntry, Layout, Log, Logged, Result,
-    Table, Unreadable, What,
+    Cell, CellPage, Cells, ChangeSet, Cursor, Documents, Index, IndexEntry, IndexRange, Layout, Log, Logged,
+    Result, Table, Unreadable, What,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -65,14 +65,12 @@ impl Cells for Contended {
         self.engine.write_cells(sets).await
     }
 
-    async fn entries(
-        &self,
-        index: Index,
-        partitions: &[u16],
-        until: i64,
-        limit: usize,
-    ) -> Result<Vec<IndexEntry>> {
-        self.engine.entries(index, partitions, until, limit).await
+    async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
+        self.engine.range(range, partitions).await
+    }
+
+    async fn names(&self, index: Index, begins: &[(u16, String)], limit: usize) -> Result<Vec<Vec<String>>> {
+        self.engine.names(index, begins, limit).await
     }
 
     async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage> {

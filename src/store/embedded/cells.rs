@@ -11,7 +11,8 @@ use super::stored::text;
 use crate::store::cells::What;
 use crate::store::json::to_json;
 use crate::store::{
-    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, Log, Logged, Result, Table, Unreadable,
+    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, ListOrder, Log, Logged, Result,
+    Table, Unreadable,
 };
 
 /// How many cells one step of a scan reads.
@@ -39,23 +40,44 @@ impl Cells for EmbeddedEngine {
         self.writer.write("write_cells", write).await
     }
 
-    async fn entries(
-        &self,
-        index: Index,
-        partitions: &[u16],
-        until: i64,
-        limit: usize,
-    ) -> Result<Vec<IndexEntry>> {
-        let partitions = to_json(&partitions)?;
+    async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
+        let (range, partitions) = (*range, to_json(&partitions)?);
         let read = move |database: &Connection| {
-            let mut select = database.prepare_cached(
-                "SELECT at, name, partition FROM entries WHERE idx = ? AND at <= ? \
-                 AND partition IN (SELECT value FROM json_each(?)) ORDER BY at, name LIMIT ?",
-            )?;
-            let rows = select.query_map(params![index.as_str(), until, partitions, limit as i64], |row| {
+            let IndexRange { index, from, until, limit, order } = range;
+            let mut select = database.prepare_cached(match order {
+                ListOrder::OldestFirst => {
+                    "SELECT at, name, partition FROM entries WHERE idx = ? AND at >= ? AND at <= ? \
+                     AND partition IN (SELECT value FROM json_each(?)) ORDER BY at, name LIMIT ?"
+                }
+                ListOrder::NewestFirst => {
+                    "SELECT at, name, partition FROM entries WHERE idx = ? AND at >= ? AND at <= ? \
+                     AND partition IN (SELECT value FROM json_each(?)) ORDER BY at DESC, name DESC LIMIT ?"
+                }
+            })?;
+            let with = params![index.as_str(), from, until, partitions, limit as i64];
+            let rows = select.query_map(with, |row| {
                 Ok(IndexEntry { at: row.get(0)?, name: text(row, 1)?.into_owned(), partition: row.get(2)? })
             })?;
             Ok(rows.collect::<rusqlite::Result<_>>()?)
+        };
+        self.readers.read(read).await
+    }
+
+    async fn names(&self, index: Index, begins: &[(u16, String)], limit: usize) -> Result<Vec<Vec<String>>> {
+        let begins = begins.to_vec();
+        let read = move |database: &Connection| {
+            // No name begins with the greatest character.
+            let mut select = database.prepare_cached(
+                "SELECT name FROM entries WHERE idx = ?1 AND partition = ?2 AND name >= ?3 \
+                 AND name < ?3 || char(1114111) ORDER BY name LIMIT ?4",
+            )?;
+            let mut all = Vec::with_capacity(begins.len());
+            for (partition, begin) in begins {
+                let with = params![index.as_str(), partition, begin, limit as i64];
+                let rows = select.query_map(with, |row| Ok(text(row, 0)?.into_owned()))?;
+                all.push(rows.collect::<rusqlite::Result<Vec<String>>>()?);
+            }
+            Ok(all)
         };
         self.readers.read(read).await
     }
@@ -133,7 +155,7 @@ fn at(database: &Connection, index: Index, partition: u16, name: &str) -> Databa
     Ok(select.query_row(params![index.as_str(), partition, name], |row| row.get(0)).optional()?)
 }
 
-fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bool> {
+pub(super) fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bool> {
     let of = set.partition;
     for part in &set.parts {
         let is_so = match part.what {
@@ -141,7 +163,8 @@ fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bool> {
             What::Lacks(table) => value(database, table, of, &part.name)?.is_none(),
             What::IsAt(index) => at(database, index, of, &part.name)? == Some(part.at),
             What::IsOff(index) => at(database, index, of, &part.name)?.is_none(),
-            What::Put(_) | What::Remove(_) | What::Enter(_) | What::Leave(_) | What::Append(_) => true,
+            What::Put(_) | What::Remove(_) | What::Add(_) => true,
+            What::Enter(_) | What::Leave(_) | What::Append(_) => true,
         };
         if !is_so {
             return Ok(false);
@@ -150,9 +173,14 @@ fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bool> {
     for part in &set.parts {
         match part.what {
             What::Put(table) => put(database, table, of, &part.name, &part.value)?,
-            What::Remove(table) => {
-                let delete = "DELETE FROM cells WHERE tbl = ? AND partition = ? AND name = ?";
-                database.prepare_cached(delete)?.execute(params![table.as_str(), of, part.name])?;
+            What::Remove(table) => remove(database, table, of, &part.name)?,
+            What::Add(table) => {
+                let before = value(database, table, of, &part.name)?;
+                let before = before.and_then(|text| str::from_utf8(&text).ok()?.parse::<i64>().ok());
+                match before.unwrap_or(0).saturating_add(part.at) {
+                    0 => remove(database, table, of, &part.name)?,
+                    sum => put(database, table, of, &part.name, sum.to_string().as_bytes())?,
+                }
             }
             What::Enter(index) => enter(database, index, of, &part.name, part.at)?,
             What::Leave(index) => {
@@ -182,6 +210,13 @@ pub(super) fn put(
     database
         .prepare_cached("INSERT OR REPLACE INTO cells(tbl, partition, name, body) VALUES(?, ?, ?, ?)")?
         .execute(params![table.as_str(), partition, name, stored(value)])?;
+    Ok(())
+}
+
+fn remove(database: &Connection, table: Table, partition: u16, name: &str) -> DatabaseResult<()> {
+    database
+        .prepare_cached("DELETE FROM cells WHERE tbl = ? AND partition = ? AND name = ?")?
+        .execute(params![table.as_str(), partition, name])?;
     Ok(())
 }
 

@@ -7,14 +7,14 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use redis::pipe;
+use redis::{ScriptInvocation, pipe};
 
 use super::fields::Fields;
 use super::{RedisEngine, outbox};
-use crate::store::cells::{What, batches};
+use crate::store::cells::{Shape, What, batches};
 use crate::store::{
-    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, Log, Logged, MAX_STEP, Result, Table,
-    Unreadable,
+    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, ListOrder, Log, Logged,
+    MAX_STEP, Result, Table, Unreadable,
 };
 
 /// How many cells one command scans.
@@ -33,7 +33,7 @@ impl Cells for RedisEngine {
     async fn write_cells(&self, sets: &[ChangeSet]) -> Result<Vec<bool>> {
         let mut written = vec![false; sets.len()];
         for batch in batches(sets) {
-            let mut alike: BTreeMap<(u16, Vec<What>), Vec<usize>> = BTreeMap::new();
+            let mut alike: BTreeMap<(u16, Shape), Vec<usize>> = BTreeMap::new();
             for at in batch {
                 alike.entry((sets[at].partition, sets[at].shape())).or_default().push(at);
             }
@@ -48,34 +48,47 @@ impl Cells for RedisEngine {
         Ok(written)
     }
 
-    async fn entries(
-        &self,
-        index: Index,
-        partitions: &[u16],
-        until: i64,
-        limit: usize,
-    ) -> Result<Vec<IndexEntry>> {
-        let mut read = pipe();
+    async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
+        let IndexRange { index, from, until, limit, order } = *range;
+        let (mut read, most) = (pipe(), limit as isize);
         for partition in partitions {
             let key = self.keys.index(*partition, index);
-            read.zrangebyscore_limit_withscores(key, "-inf", until, 0, limit as isize);
+            match order {
+                ListOrder::OldestFirst => read.zrangebyscore_limit_withscores(key, from, until, 0, most),
+                ListOrder::NewestFirst => read.zrevrangebyscore_limit_withscores(key, until, from, 0, most),
+            };
         }
         let found: Vec<Vec<(Vec<u8>, f64)>> = self.topology.send("range", &read).await?;
         let mut entries = Vec::new();
         for (partition, members) in partitions.iter().zip(found) {
-            let mut unreadable = Vec::new();
-            for (name, at) in members {
-                match String::from_utf8(name) {
-                    Ok(name) => entries.push(IndexEntry { at: at as i64, name, partition: *partition }),
-                    Err(no) => unreadable.push(no.into_bytes()),
-                }
-            }
-            let key = self.keys.index(*partition, index);
-            self.quarantine_members(&key, &unreadable, index.table().what()).await?;
+            let (names, scores): (Vec<Vec<u8>>, Vec<f64>) = members.into_iter().unzip();
+            let names = self.index_names(*partition, index, names).await?;
+            entries.extend(names.into_iter().zip(scores).filter_map(|(name, at)| {
+                Some(IndexEntry { at: at as i64, name: name?, partition: *partition })
+            }));
         }
         entries.sort_unstable();
+        if order == ListOrder::NewestFirst {
+            entries.reverse();
+        }
         entries.truncate(limit);
         Ok(entries)
+    }
+
+    async fn names(&self, index: Index, begins: &[(u16, String)], limit: usize) -> Result<Vec<Vec<String>>> {
+        let mut read = pipe();
+        for (partition, begin) in begins {
+            let (from, until) =
+                (format!("[{begin}").into_bytes(), [b"(", begin.as_bytes(), b"\xff"].concat());
+            read.cmd("ZRANGEBYLEX").arg(self.keys.index(*partition, index)).arg(from).arg(until);
+            read.arg("LIMIT").arg(0).arg(limit);
+        }
+        let found: Vec<Vec<Vec<u8>>> = self.topology.send("names", &read).await?;
+        let mut all = Vec::with_capacity(begins.len());
+        for ((partition, _), names) in begins.iter().zip(found) {
+            all.push(self.index_names(*partition, index, names).await?.into_iter().flatten().collect());
+        }
+        Ok(all)
     }
 
     async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage> {
@@ -130,32 +143,64 @@ impl Cells for RedisEngine {
 }
 
 impl RedisEngine {
+    /// Members of an index as names; those that are no text are moved away.
+    async fn index_names(
+        &self,
+        partition: u16,
+        index: Index,
+        members: Vec<Vec<u8>>,
+    ) -> Result<Vec<Option<String>>> {
+        let (mut names, mut unreadable) = (Vec::with_capacity(members.len()), Vec::new());
+        for member in members {
+            names.push(String::from_utf8(member).map_err(|no| unreadable.push(no.into_bytes())).ok());
+        }
+        let key = self.keys.index(partition, index);
+        self.quarantine_members(&key, &unreadable, index.table().what()).await?;
+        Ok(names)
+    }
+
     /// Writes the change-sets at these places, which are of one shape.
     async fn write_alike(
         &self,
         slot: u16,
-        (partition, shape): &(u16, Vec<What>),
+        (partition, shape): &(u16, Shape),
         sets: &[ChangeSet],
         places: &[usize],
     ) -> Result<Vec<(usize, bool)>> {
         let mut call = self.scripts.write_cells.prepare_invoke();
-        call.arg(places.len());
-        for what in shape {
+        let alike: Vec<&ChangeSet> = places.iter().map(|at| &sets[*at]).collect();
+        self.add_sets(&mut call, *partition, shape, &alike);
+        let written: Vec<bool> = self.topology.run_alerting("write_cells", slot, &call).await?;
+        Ok(places.iter().copied().zip(written).collect())
+    }
+
+    /// Adds the keys and arguments of `write_cells.lua` for change-sets of one shape.
+    pub(super) fn add_sets(
+        &self,
+        call: &mut ScriptInvocation<'_>,
+        partition: u16,
+        shape: &Shape,
+        sets: &[&ChangeSet],
+    ) {
+        call.arg(sets.len());
+        for (what, times) in shape {
             let (word, key) = match what {
-                What::Has(table) => ("has", self.keys.cells(*partition, *table)),
-                What::Lacks(table) => ("lacks", self.keys.cells(*partition, *table)),
-                What::Put(table) => ("put", self.keys.cells(*partition, *table)),
-                What::Remove(table) => ("remove", self.keys.cells(*partition, *table)),
-                What::IsAt(index) => ("is_at", self.keys.index(*partition, *index)),
-                What::IsOff(index) => ("is_off", self.keys.index(*partition, *index)),
-                What::Enter(index) => ("enter", self.keys.index(*partition, *index)),
-                What::Leave(index) => ("leave", self.keys.index(*partition, *index)),
-                What::Append(log) => ("append", self.keys.log(*partition, *log)),
+                What::Has(table) => ("has", self.keys.cells(partition, *table)),
+                What::Lacks(table) => ("lacks", self.keys.cells(partition, *table)),
+                What::Put(table) => ("put", self.keys.cells(partition, *table)),
+                What::Remove(table) => ("remove", self.keys.cells(partition, *table)),
+                What::Add(table) => ("add", self.keys.cells(partition, *table)),
+                What::IsAt(index) => ("is_at", self.keys.index(partition, *index)),
+                What::IsOff(index) => ("is_off", self.keys.index(partition, *index)),
+                What::Enter(index) => ("enter", self.keys.index(partition, *index)),
+                What::Leave(index) => ("leave", self.keys.index(partition, *index)),
+                What::Append(log) => ("append", self.keys.log(partition, *log)),
             };
-            call.key(key).arg(word);
+            call.key(key).arg(word).arg(*times);
         }
-        for (column, what) in shape.iter().enumerate() {
-            let parts = || places.iter().map(|at| &sets[*at].parts[column]);
+        let mut from = 0;
+        for (what, times) in shape {
+            let parts = || (from..from + times).flat_map(|at| sets.iter().map(move |set| &set.parts[at]));
             for part in parts() {
                 match what {
                     What::Append(log) => call.arg(log.most()),
@@ -165,12 +210,11 @@ impl RedisEngine {
             for part in parts() {
                 match what {
                     What::Has(_) | What::Put(_) | What::Append(_) => call.arg(part.value.as_slice()),
-                    What::IsAt(_) | What::Enter(_) => call.arg(part.at),
-                    What::Lacks(_) | What::IsOff(_) | What::Remove(_) | What::Leave(_) => &mut call,
+                    What::IsAt(_) | What::Enter(_) | What::Add(_) => call.arg(part.at),
+                    What::Lacks(_) | What::IsOff(_) | What::Remove(_) | What::Leave(_) => &mut *call,
                 };
             }
+            from += times;
         }
-        let written: Vec<bool> = self.topology.run_alerting("write_cells", slot, &call).await?;
-        Ok(places.iter().copied().zip(written).collect())
     }
 }

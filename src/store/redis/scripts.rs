@@ -45,7 +45,10 @@ impl Scripts {
             apply: guarded(include_str!("scripts/apply.lua")),
             write_if_unchanged: guarded(include_str!("scripts/write_if_unchanged.lua")),
             write_steps: guarded(include_str!("scripts/write_steps.lua")),
-            write_cells: guarded(include_str!("scripts/write_cells.lua")),
+            write_cells: guarded(concat!(
+                include_str!("scripts/write_cells.lua"),
+                "return write_cells(0, #KEYS, 1)"
+            )),
             hand_out: guarded(include_str!("scripts/hand_out.lua")),
             join: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/join.lua"))),
             seal: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/seal.lua"))),

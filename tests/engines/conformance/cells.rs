@@ -45,6 +45,23 @@ pub async fn a_change_set_applies_in_full_if_all_that_it_expects_is_so<G: Ground
     assert_eq!(found, [(-1, "b", 0), (-1, "b", fleet)]);
 }
 
+/// Instances add to one cell at the same time, beside change-sets of their own, and no addition is lost.
+pub async fn what_instances_add_to_a_cell_at_the_same_time_is_summed<G: Ground>(world: World<G>) {
+    let (other, _) = world.another().await;
+    let set = |name: String, more| {
+        put(0, &name, None, Some(b"1")).add(Table::Flaps, "sum", more).add(Table::Flaps, "zero", 1)
+    };
+    // It is no number, and counts as zero.
+    world.engine.write_cells(&[put(0, "sum", None, Some(b"{}"))]).await.unwrap();
+    let sets: Vec<ChangeSet> = (0..1200).map(|n| set(format!("n{n}"), n)).collect();
+    let (one, two) = tokio::join!(world.engine.write_cells(&sets[..800]), other.write_cells(&sets[400..]));
+    // Each of the four hundred in the middle is written by one of them.
+    assert_eq!(one.unwrap().into_iter().chain(two.unwrap()).filter(|written| *written).count(), 1200);
+    world.engine.write_cells(&[ChangeSet::of(0).add(Table::Flaps, "zero", -1200)]).await.unwrap();
+    let read = world.engine.read_cells(&["sum", "zero"].map(|name| cell(0, name))).await.unwrap();
+    assert_eq!(read, [Some(b"719400".to_vec()), None]);
+}
+
 /// Two instances change one cell at the same time: in each pair, one change-set expects a value that is no longer
 /// there.
 pub async fn of_change_sets_that_expect_the_same_one_applies<G: Ground>(world: World<G>) {

@@ -228,6 +228,7 @@ macro_rules! every_case {
             }
             cells {
                 of_change_sets_that_expect_the_same_one_applies
+                what_instances_add_to_a_cell_at_the_same_time_is_summed
             }
             data {
                 of_each_metric_and_unit_the_newest_value_is_kept

@@ -1,101 +1,147 @@
--- Writes change-sets of one shape, each if all that it expects is so. No two of them touch one cell or entry.
+-- The first part of scripts that write change-sets of one shape, each if all that it expects is so. No two of them touch
+-- one cell or entry, but for cells to which they only add.
 --
--- KEYS  for each column of the shape its hash, zset or stream
+-- A shape has columns: what they do, with which key, and how many names in a row each change-set has there.
 --
--- ARGV  how many change-sets there are; for each column what it is; then for each column the names of all change-sets,
---       and after these their values or scores, where the column has them:
+-- KEYS behind `before`: for each column its hash, zset or stream
+--
+-- ARGV from `a` on: how many change-sets there are; for each column what it is, and how many names of it a change-set
+--       has; then for each column the first name of every change-set, the second of every one, and so on, and behind all
+--       names their values or scores, where the column has them:
 --       has     the hash has these fields with these values
 --       lacks   the hash has none of these fields
 --       is_at   the zset has these members with these scores
 --       is_off  the zset has none of these members
 --       put     writes fields with values
 --       remove  removes fields
+--       add     adds to the numbers in fields
 --       enter   writes members with scores
 --       leave   removes members
 --       append  instead of names the most entries of the stream; adds entries
 --
--- Returns for each change-set 1 if it is written, else 0.
-local count, at = tonumber(ARGV[1]), 2 + #KEYS
-local width = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, enter = 2, leave = 1, append = 2 }
-local written = {}
-for n = 1, count do
-  written[n] = 1
-end
+-- Returns nothing: it declares a function that answers for each change-set 1 if it is written, else 0.
+local WIDTH = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, add = 2, enter = 2, leave = 1, append = 2 }
+-- How many words a command gets at once, because the stack of a script ends: an even number, for pairs.
+local MOST = 2000
 
--- Marks the change-sets for which something else is stored.
-local function compare(now, is_expected)
+local function write_cells(before, keys, a)
+  local count, columns, written, sums = tonumber(ARGV[a]), {}, {}, {}
   for n = 1, count do
-    if not is_expected(now[n], n) then
-      written[n] = 0
-    end
+    written[n] = 1
   end
-end
+  local from = a + 1 + 2 * keys
+  for c = 1, keys do
+    local what, names = ARGV[a + 2 * c - 1], count * tonumber(ARGV[a + 2 * c])
+    columns[c] = { key = KEYS[before + c], what = what, names = names, from = from, values = from + names }
+    from = from + WIDTH[what] * names
+  end
 
-local read = {
-  has = function(key, from)
-    compare(redis.call('HMGET', key, unpack(ARGV, from, from + count - 1)), function(now, n)
-      return now == ARGV[from + count + n - 1]
-    end)
-  end,
-  lacks = function(key, from)
-    compare(redis.call('HMGET', key, unpack(ARGV, from, from + count - 1)), function(now)
-      return not now
-    end)
-  end,
-  is_at = function(key, from)
-    compare(redis.call('ZMSCORE', key, unpack(ARGV, from, from + count - 1)), function(now, n)
-      return now and tonumber(now) == tonumber(ARGV[from + count + n - 1])
-    end)
-  end,
-  is_off = function(key, from)
-    compare(redis.call('ZMSCORE', key, unpack(ARGV, from, from + count - 1)), function(now)
-      return not now
-    end)
-  end,
-  -- A key of a wrong type fails here, before any write.
-  put = function(key) redis.call('HLEN', key) end,
-  remove = function(key) redis.call('HLEN', key) end,
-  enter = function(key) redis.call('ZCARD', key) end,
-  leave = function(key) redis.call('ZCARD', key) end,
-  append = function(key) redis.call('XLEN', key) end,
-}
-local write = {
-  put = function(key, words) redis.call('HSET', key, unpack(words)) end,
-  remove = function(key, words) redis.call('HDEL', key, unpack(words)) end,
-  enter = function(key, words) redis.call('ZADD', key, unpack(words)) end,
-  leave = function(key, words) redis.call('ZREM', key, unpack(words)) end,
-  append = function(key, words)
-    for word = 1, #words, 2 do
-      redis.call('XADD', key, 'MAXLEN', words[word], '*', 'entry', words[word + 1])
-    end
-  end,
-}
-
-local from = at
-for column, key in ipairs(KEYS) do
-  local what = ARGV[1 + column]
-  read[what](key, from)
-  from = from + width[what] * count
-end
-from = at
-for column, key in ipairs(KEYS) do
-  local what = ARGV[1 + column]
-  local words = {}
-  for n = 1, write[what] and count or 0 do
-    if written[n] == 1 then
-      local name, value = ARGV[from + n - 1], ARGV[from + count + n - 1]
-      if what == 'enter' then
-        words[#words + 1] = value
-      end
-      words[#words + 1] = name
-      if what == 'put' or what == 'append' then
-        words[#words + 1] = value
+  -- Calls `see` for each name of a column with what is stored, the number of the name and of its change-set.
+  local function each(command, column, see)
+    for first = 0, column.names - 1, MOST do
+      local last = math.min(first + MOST, column.names) - 1
+      for at, now in ipairs(command(column.key, column.from + first, column.from + last)) do
+        see(now, first + at - 1, (first + at - 1) % count + 1)
       end
     end
   end
-  if #words > 0 then
-    write[what](key, words)
+  local function fields(key, first, last)
+    return redis.call('HMGET', key, unpack(ARGV, first, last))
   end
-  from = from + width[what] * count
+  local function scores(key, first, last)
+    return redis.call('ZMSCORE', key, unpack(ARGV, first, last))
+  end
+  -- A key of a wrong type fails here, before any write: Redis does not undo a script.
+  local read = {
+    has = function(column)
+      each(fields, column, function(now, at, n)
+        if now ~= ARGV[column.values + at] then written[n] = 0 end
+      end)
+    end,
+    lacks = function(column)
+      each(fields, column, function(now, _, n)
+        if now then written[n] = 0 end
+      end)
+    end,
+    is_at = function(column)
+      each(scores, column, function(now, at, n)
+        if not now or tonumber(now) ~= tonumber(ARGV[column.values + at]) then written[n] = 0 end
+      end)
+    end,
+    is_off = function(column)
+      each(scores, column, function(now, _, n)
+        if now then written[n] = 0 end
+      end)
+    end,
+    add = function(column)
+      sums[column.key] = sums[column.key] or {}
+      each(fields, column, function(now, at)
+        sums[column.key][ARGV[column.from + at]] = tonumber(string.match(now or '', '^%-?%d+$')) or 0
+      end)
+    end,
+    put = function(column) redis.call('HLEN', column.key) end,
+    remove = function(column) redis.call('HLEN', column.key) end,
+    enter = function(column) redis.call('ZCARD', column.key) end,
+    leave = function(column) redis.call('ZCARD', column.key) end,
+    append = function(column) redis.call('XLEN', column.key) end,
+  }
+  for _, column in ipairs(columns) do
+    read[column.what](column)
+  end
+
+  local function all(command, key, words)
+    for first = 1, #words, MOST do
+      command(key, unpack(words, first, math.min(first + MOST - 1, #words)))
+    end
+  end
+  local function put(key, ...) redis.call('HSET', key, ...) end
+  local function remove(key, ...) redis.call('HDEL', key, ...) end
+  local write = {
+    put = function(key, words) all(put, key, words) end,
+    remove = function(key, words) all(remove, key, words) end,
+    enter = function(key, words) all(function(of, ...) redis.call('ZADD', of, ...) end, key, words) end,
+    leave = function(key, words) all(function(of, ...) redis.call('ZREM', of, ...) end, key, words) end,
+    append = function(key, words)
+      for word = 1, #words, 2 do
+        redis.call('XADD', key, 'MAXLEN', words[word], '*', 'entry', words[word + 1])
+      end
+    end,
+    add = function(key, words)
+      local now, changed, after, over = sums[key], {}, {}, {}
+      for word = 1, #words, 2 do
+        local name = words[word]
+        now[name], changed[name] = now[name] + tonumber(words[word + 1]), true
+      end
+      for name in pairs(changed) do
+        if now[name] == 0 then
+          over[#over + 1] = name
+        else
+          after[#after + 1] = name
+          after[#after + 1] = string.format('%.0f', now[name])
+        end
+      end
+      all(put, key, after)
+      all(remove, key, over)
+    end,
+  }
+  for _, column in ipairs(columns) do
+    local what, words = column.what, {}
+    for at = 0, write[what] and column.names - 1 or -1 do
+      if written[at % count + 1] == 1 then
+        local name, value = ARGV[column.from + at], ARGV[column.values + at]
+        if what == 'enter' then
+          words[#words + 1] = value
+        end
+        words[#words + 1] = name
+        if what == 'put' or what == 'add' or what == 'append' then
+          words[#words + 1] = value
+        end
+      end
+    end
+    if #words > 0 then
+      write[what](column.key, words)
+    end
+  end
+  return written
 end
-return written
+

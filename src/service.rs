@@ -27,7 +27,9 @@ use crate::config::{Config, EngineConfig, client_digest};
 use crate::expiry::Expiry;
 use crate::fleet::coverage::Coverage;
 use crate::fleet::walk::Removed;
-use crate::fleet::{Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination, renamed};
+use crate::fleet::{
+    Attempts, Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination, renamed,
+};
 use crate::intake::listener::Listener;
 use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
@@ -199,8 +201,10 @@ fn start(
         .add("examination", examination::run(engine.clone(), clock.clone(), telemetry.clone(), stop.clone()));
     let silences = Arc::new(Silences::new(engine.clone()));
     let coverage = Arc::new(Coverage::new(silences.clone()));
+    let attempts = Attempts::new(engine.clone());
     let walk = Walk {
         engine: engine.clone(),
+        attempts: attempts.clone(),
         roster: engine.clone(),
         ownership: ownership.clone(),
         roll: roll.clone(),

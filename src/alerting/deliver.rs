@@ -40,7 +40,7 @@ use super::in_flight::InFlight;
 use super::incidents::Incidents;
 use super::{ENGINE_BACKOFF, Fallback, LEASE, MIN_WAIT, ReceiverConfig};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Ownership, ReceiverHealths};
+use crate::fleet::{Attempts, Ownership, ReceiverHealths};
 use crate::store::{DeliveryRecords, DeliveryStore, Destinations, End, Ended, MeantFor, Result, TimerStore};
 use crate::telemetry::{Loop, Telemetry};
 
@@ -71,8 +71,7 @@ pub(super) struct Deliver {
     pub timers: Arc<dyn TimerStore>,
     pub incidents: Arc<Incidents>,
     pub healths: Arc<ReceiverHealths>,
-    /// How long attempts are on record.
-    pub keep: Duration,
+    pub attempts: Attempts,
     /// The partitions whose deliveries this instance makes.
     pub ownership: Ownership,
     pub clock: Clock,

@@ -37,8 +37,8 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::fleet::{
-    Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, ReceiverHealths, Silences, Timers,
-    lease,
+    Attempts, Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, ReceiverHealths, Silences,
+    Timers, lease,
 };
 use crate::presence::{Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
@@ -136,8 +136,6 @@ pub struct Config {
     pub flapping: FlapRules,
     /// After how long units of a kind are archived: receivers are not reminded of them any more.
     pub archive_after: BTreeMap<Kind, Duration>,
-    /// How long attempts to deliver are on record.
-    pub keep_deliveries: Duration,
 }
 
 impl Config {
@@ -217,6 +215,7 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     type LoopEnd = (String, anyhow::Result<()>);
     let mut loops: FuturesUnordered<BoxFuture<'static, LoopEnd>> = FuturesUnordered::new();
+    let attempts = Attempts::new(stores.cells.clone());
     let mut buffers = HashMap::with_capacity(config.receivers.len());
     let notified_after_others = resend::notified_after_others(&config);
     let routes = Routes::new(config.route);
@@ -300,7 +299,7 @@ pub async fn run(
             timers: stores.timer_store.clone(),
             incidents,
             healths: healths.clone(),
-            keep: config.keep_deliveries,
+            attempts: attempts.clone(),
             ownership: ownership.clone(),
             clock: clock.clone(),
             telemetry: telemetry.clone(),

@@ -17,8 +17,8 @@ use crate::clock::{Clock, Timestamp, parse_moment};
 use crate::config::{Config, EngineConfig};
 use crate::fleet::coverage::covered;
 use crate::fleet::{
-    Deliveries, MassBreaker, Mirror, Operators, Receivers, Roll, SharedRules, Silences, SilencesError,
-    Subject, UnitChange,
+    Attempts, Deliveries, MassBreaker, Mirror, Operators, Receivers, Roll, SharedRules, Silences,
+    SilencesError, Subject, UnitChange,
 };
 use crate::http::{ShownBreaker, ShownSilence};
 use crate::presence::Kind;
@@ -80,9 +80,10 @@ impl EngineAccess {
         let breaker = MassBreaker::new(None, cells.clone(), queries.clone(), silences.clone(), telemetry);
         let breaker = Arc::new(breaker);
         let all_units = queries.clone();
-        let receivers = Receivers { records: records.clone(), documents: Documents::new(cells) };
+        let receivers = Receivers { records: records.clone(), documents: Documents::new(cells.clone()) };
         let deliveries = Deliveries {
             records,
+            attempts: Attempts::new(cells),
             queries,
             groups,
             roll: roll.clone(),

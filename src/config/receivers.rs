@@ -57,19 +57,8 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
     ineffective::warn(file, &route, &inhibition, problems);
     let flapping = flapping(file, problems);
     let archive_after = archive_after(file);
-    let keep_deliveries = file.records.keep_deliveries.0;
     let breaker = breaker::rule(&file.breaker, problems);
-    alerting::Config {
-        route,
-        receivers,
-        blind_after,
-        filters,
-        inhibition,
-        breaker,
-        flapping,
-        archive_after,
-        keep_deliveries,
-    }
+    alerting::Config { route, receivers, blind_after, filters, inhibition, breaker, flapping, archive_after }
 }
 
 /// The kinds that have flap detection. Their other errors are reported with the kinds.

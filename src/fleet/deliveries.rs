@@ -10,18 +10,18 @@
 //! the repetition. A timer that is delivered at most once is never delivered again. Behind a dead letter come the
 //! returns of its silences that are over, see `returns.rs`.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
-use super::{MassBreaker, Roll, Silences};
+use super::{Attempts, MassBreaker, Roll, Silences};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
-    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, DeliveryRecords, EngineError, FindAttempts,
-    GroupStore, ListOrder, Queries, Result, TimerStore, Waiting, is_digest,
+    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, DeliveryRecords, EngineError, GroupStore,
+    ListOrder, Queries, Result, TimerStore, Waiting, is_digest,
 };
 
 mod ends;
@@ -38,8 +38,6 @@ use line::{delivered_line, letter_line, waiting_line};
 pub const MAX_PAGE: usize = 1000;
 /// The most deliveries that one call delivers again or removes.
 const MAX_STEP: usize = 500;
-/// The most entries of the record that hold one notification.
-const ENTRIES: usize = 200;
 /// The most notifications of one record that are shown.
 const OF_RECORD: usize = 10;
 /// The most pages of waiting notifications that a search for one notification reads.
@@ -132,6 +130,7 @@ type Answer<T> = std::result::Result<T, DeliveriesError>;
 #[derive(Clone)]
 pub struct Deliveries {
     pub records: Arc<dyn DeliveryRecords>,
+    pub attempts: Attempts,
     /// For the records of delivered notifications.
     pub queries: Arc<dyn Queries>,
     /// For the returns that are still to be notified.
@@ -250,64 +249,31 @@ impl Deliveries {
     }
 
     async fn attempts_of(&self, notification: &str, receiver: Option<&str>) -> Result<Vec<Attempt>> {
-        let (from, until) = (Timestamp::ZERO, Timestamp::from_millis(i64::MAX));
-        self.attempts_within(notification, receiver, from, until).await
-    }
-
-    /// The attempts that were written in that time; for a digest also the attempts of the notifications in it.
-    async fn attempts_within(
-        &self,
-        notification: &str,
-        receiver: Option<&str>,
-        from: Timestamp,
-        until: Timestamp,
-    ) -> Result<Vec<Attempt>> {
-        let with = match is_digest(notification) {
-            true => notification.to_owned(),
-            false => format!("\"i\":\"{notification}\""),
-        };
-        let find = FindAttempts { with, from, until, limit: ENTRIES, order: ListOrder::NewestFirst };
-        let mut known = HashSet::new();
-        let entries = self.records.attempts(&find).await?;
-        let all = entries.iter().flat_map(|entry| entry.read().collect::<Vec<_>>());
-        let wanted = all.filter(|one| {
-            let is_in = one.notification == notification || one.digest() == Some(notification);
-            is_in && receiver.is_none_or(|name| name == one.receiver)
-        });
-        // A step whose answer was lost was repeated.
-        let key = |one: &Attempt| (one.notification.clone(), one.receiver.clone(), one.number, one.at);
-        Ok(wanted.filter(|one| known.insert(key(one))).collect())
+        let mut attempts = self.attempts.of_notification(notification).await?;
+        attempts.retain(|one| receiver.is_none_or(|name| name == one.receiver));
+        Ok(attempts)
     }
 
     /// The attempts of the notifications that told receivers of a record, each with the transition that it told of.
     pub async fn of_record(&self, id: &RecordId) -> Result<Vec<(Attempt, Transition)>> {
-        let find = FindAttempts {
-            with: serde_json::to_string(id).unwrap_or_default(),
-            from: id.last_seen,
-            until: Timestamp::from_millis(i64::MAX),
-            limit: OF_RECORD,
-            order: ListOrder::NewestFirst,
-        };
-        // Only the delivered attempt names its records; the attempts before it were made since it was sealed.
-        let mut delivered = BTreeMap::new();
-        for entry in self.records.attempts(&find).await? {
-            for one in entry.read() {
-                let transition = if one.online.contains(id) {
-                    Transition::Online
-                } else if one.offline.contains(id) {
-                    Transition::Offline
-                } else {
-                    continue;
-                };
-                delivered.insert((one.notification, one.receiver), (transition, one.sealed_at, entry.at));
+        let mut delivered = self.attempts.of_record(id).await?;
+        delivered.sort_by_key(|one| Reverse(one.at));
+        // Only the delivered attempt names its records.
+        let (mut told, mut notifications) = (BTreeMap::new(), Vec::new());
+        for one in delivered {
+            let transition = if one.online.contains(id) { Transition::Online } else { Transition::Offline };
+            let key = (one.notification, one.receiver);
+            if told.len() < OF_RECORD || told.contains_key(&key) {
+                notifications.push((one.group, key.0.clone()));
+                told.insert(key, transition);
             }
         }
-        let attempts =
-            delivered.into_iter().take(OF_RECORD).map(|(of, (transition, from, until))| async move {
-                let made = self.attempts_within(&of.0, Some(&of.1), from, until).await?;
-                Ok(made.into_iter().map(move |attempt| (attempt, transition)))
-            });
-        Ok(try_join_all(attempts).await?.into_iter().flatten().collect())
+        let made = self.attempts.of_notifications(&notifications).await?;
+        let of = |one: Attempt| {
+            let transition = *told.get(&(one.notification.clone(), one.receiver.clone()))?;
+            Some((one, transition))
+        };
+        Ok(made.into_iter().filter_map(of).collect())
     }
 
     async fn waiting_one(&self, receiver: &str, notification: &str) -> Result<Option<Waiting>> {

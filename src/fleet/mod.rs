@@ -27,6 +27,7 @@ use foldhash::fast::FixedState;
 
 use crate::presence::{Kind, KindRules};
 
+pub mod attempts;
 mod canary_pace;
 pub mod census;
 mod collection;
@@ -51,6 +52,7 @@ pub mod timers;
 pub mod transitions;
 pub mod walk;
 
+pub use attempts::Attempts;
 pub use canary_pace::CanaryPace;
 pub use census::Census;
 pub use collection::{Changed, Collection, Contents};

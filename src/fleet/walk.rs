@@ -49,7 +49,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::coverage::Coverage;
 use super::mirror::KeyBatch;
-use super::{Mirror, Ownership, Roll};
+use super::{Attempts, Mirror, Ownership, Roll};
 use crate::clock::Clock;
 use crate::store::{Queries, Result, Roster};
 use crate::telemetry::{Loop, Telemetry};
@@ -103,6 +103,7 @@ const REMOVALS_A_ROUND: usize = 20;
 /// The parts that the walk needs.
 pub struct Walk {
     pub engine: Arc<dyn Queries>,
+    pub attempts: Attempts,
     /// The kinds that other instances are configured with.
     pub roster: Arc<dyn Roster>,
     pub ownership: Ownership,
@@ -385,7 +386,7 @@ impl Walk {
 
     async fn forget_records(&self) -> Result<()> {
         let attempts_before = self.clock.now() - self.keep_deliveries;
-        self.engine.forget_attempts(&self.own_partitions(), attempts_before).await?;
+        self.attempts.forget(&self.own_partitions(), attempts_before).await?;
         let before = self.clock.now() - self.keep_records;
         for _ in 0..REMOVALS_A_ROUND {
             if self.engine.forget_records(&self.own_partitions(), before).await? == 0 {

@@ -19,6 +19,7 @@ use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::problem::{Problem, page_limit, query};
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp};
+use crate::fleet::Attempts;
 use crate::fleet::deliveries::{
     Deliveries, DeliveriesChanged, DeliveriesError, DeliveryDetails, DeliveryFilter, DeliveryPage,
     DeliveryState, MAX_PAGE,
@@ -70,6 +71,7 @@ impl DeliveriesState {
         DeliveriesState {
             deliveries: Deliveries {
                 records: sources.deliveries.clone(),
+                attempts: Attempts::new(sources.cells.clone()),
                 queries: sources.records.clone(),
                 groups: sources.groups.clone(),
                 roll: sources.roll.clone(),

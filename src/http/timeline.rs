@@ -26,7 +26,7 @@ use super::told::Notified;
 use super::units::{UnitView, UnitViews, parse};
 use super::{AlertRoutes, Sources};
 use crate::clock::{Clock, Timestamp, shown_span as span};
-use crate::fleet::{Deliveries, MassBreaker, Roll, Silences};
+use crate::fleet::{Attempts, Deliveries, MassBreaker, Roll, Silences};
 use crate::presence::{Closing, Hearing, Interval, OfflineRecord, RecordId, Transition, Trip, Unit};
 use crate::routing::AlertSilence;
 use crate::store::{Attempt, AttemptResult, AuditEntry, Audited, History, MAX_AUDITED, Queries};
@@ -164,6 +164,7 @@ impl Timelines {
             records: sources.records.clone(),
             deliveries: Deliveries {
                 records: sources.deliveries.clone(),
+                attempts: Attempts::new(sources.cells.clone()),
                 queries: sources.records.clone(),
                 groups: sources.groups.clone(),
                 roll: sources.roll.clone(),

@@ -100,8 +100,7 @@ impl Reloader {
         self.certificates.renew().map_err(|error| format!("{error}; nothing is changed"))?;
         // These options belong to other sections, which a reload does not replace.
         let (filters, blind_after) = (before.filters.clone(), before.blind_after);
-        let keep_deliveries = before.keep_deliveries;
-        let alerting = alerting::Config { filters, blind_after, keep_deliveries, ..config.alerting };
+        let alerting = alerting::Config { filters, blind_after, ..config.alerting };
         let is_gone = |name: &&String| alerting.receivers.iter().all(|receiver| receiver.name != **name);
         for name in before.receivers.iter().map(|receiver| &receiver.name).filter(is_gone) {
             self.telemetry.receiver_removed(name);

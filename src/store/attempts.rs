@@ -1,27 +1,39 @@
 //! The record of attempts: the outcome of each attempt to deliver a notification.
 //!
-//! An attempt is written in the step that ends it, so that its record costs no round trip. Attempts that one step ends
-//! are one text, a line (JSON) for each, because an entry costs an engine more than its text. Entries leave after
-//! `records.keep_deliveries`, and the oldest leave earlier where they take too much room.
+//! An attempt is written in the step that ends it, so that its record costs no round trip. Attempts of a partition that
+//! one step ends are one cell, because a cell costs an engine more than its text. An index has the words of each cell:
+//! its notifications, their digests, and the offline records that they told of. So whoever looks for the attempts of one
+//! notification or record reads those cells only. Cells leave after `records.keep_deliveries`, and the oldest leave
+//! earlier where they take too much room: see `fleet/attempts.rs`.
 //!
 //! The record holds the ids of the offline records of a delivered notification, and no body: the body is made again
 //! from the offline records, which are kept for longer. So a storm of a hundred thousand notifications leaves twenty
 //! megabytes, and not a hundred.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::BASE64URL_NOPAD;
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use serde::{Deserialize, Serialize};
 
-use super::{Delivery, GroupContext, MeantFor};
+use super::json::to_json;
+use super::{ChangeSet, Content, Delivery, GroupContext, Index, MeantFor, Result, Table};
 use crate::clock::Timestamp;
 use crate::presence::{Guarantee, Interval, Labels, OfflineRecord, RecordId};
 
-/// The most bytes of attempts that one partition keeps; the oldest leave first.
-pub const MAX_ATTEMPT_BYTES: usize = 4 << 20;
+/// The most bytes of attempts that one partition keeps, with their index; the oldest leave first.
+pub const MAX_ATTEMPT_BYTES: usize = 8 << 20;
 
-/// A text with more bytes gets no more lines.
-const TEXT: usize = 16 << 10;
+/// The name of the number of these bytes in [`Table::Counts`].
+pub const ATTEMPT_BYTES: &str = "attempts";
+
+/// About how many bytes a word takes in the index.
+const INDEXED: usize = 100;
+
+/// A cell of about this many bytes gets no more attempts.
+const CELL: usize = 16 << 10;
 
 /// The longest answer or error of an attempt, in bytes.
 const MAX_ANSWER: usize = 400;
@@ -39,6 +51,14 @@ pub struct Ended {
     pub end: End,
     /// `None`: no attempt was made, or it is not put on record.
     pub attempt: Option<AttemptMade>,
+}
+
+impl Ended {
+    /// About how many bytes its attempt takes on record, with its words.
+    pub fn size(&self) -> usize {
+        let Delivery { offline, online, .. } = &*self.delivery;
+        500 + (60 + INDEXED) * (offline.len() + online.len())
+    }
 }
 
 /// The end of an attempt.
@@ -145,6 +165,11 @@ impl Attempt {
         Some(digest)
     }
 
+    /// About how many bytes it takes.
+    fn size(&self) -> usize {
+        200 + self.answer.len() + 60 * (self.offline.len() + self.online.len()) + 300 * self.flapping.len()
+    }
+
     fn of(ended: &Ended) -> Option<Attempt> {
         let (delivery, made) = (&ended.delivery, ended.attempt.as_ref()?);
         let result = match ended.end {
@@ -183,56 +208,91 @@ impl Attempt {
     }
 }
 
-/// Attempts that were written in one step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredAttempts {
-    /// When they were written.
-    pub at: Timestamp,
-    /// A line (JSON) for each.
-    pub text: String,
+/// Attempts of a partition that were written in one step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct AttemptsEntry(pub Vec<Attempt>);
+
+impl Content for AttemptsEntry {
+    type Name = String;
+    const TABLE: Table = Table::Attempts;
 }
 
-impl StoredAttempts {
-    /// The attempts; a line that cannot be read is left out.
-    pub fn read(&self) -> impl Iterator<Item = Attempt> {
-        self.text.lines().filter_map(|line| serde_json::from_str(line).ok())
+impl AttemptsEntry {
+    /// About how many bytes it takes on record, with its words.
+    pub fn size(&self) -> usize {
+        let size = |one: &Attempt| one.size() + INDEXED * (1 + one.offline.len() + one.online.len());
+        self.0.iter().map(size).sum()
+    }
+
+    fn words(&self) -> BTreeSet<String> {
+        let of = |one: &Attempt| {
+            let names = [Some(one.notification.as_str()), one.digest()].into_iter().flatten();
+            let records = one.offline.iter().chain(&one.online).map(word_of_record);
+            names.map(word_of_notification).chain(records).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of).collect()
     }
 }
 
-/// The order of a list, by when its entries were written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListOrder {
-    NewestFirst,
-    OldestFirst,
+/// The word by which the attempts at a notification are found, or those at the notifications in a digest.
+pub fn word_of_notification(id: &str) -> String {
+    word('n', id)
 }
 
-/// Which entries of the record are wanted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FindAttempts {
-    /// Those with this text in them.
-    pub with: String,
-    /// Written from this moment on.
-    pub from: Timestamp,
-    /// Written up to this moment.
-    pub until: Timestamp,
-    pub limit: usize,
-    pub order: ListOrder,
+/// The word by which the attempts are found that told of a record.
+pub fn word_of_record(id: &RecordId) -> String {
+    word('r', &id.text())
 }
 
-/// The texts of the attempts among these.
-pub(super) fn texts<'a>(ended: impl Iterator<Item = &'a Ended>) -> Vec<String> {
-    let mut texts: Vec<String> = Vec::new();
+/// A digest, because the index has many words. Other words may share it: the attempts say what they are of.
+fn word(kind: char, name: &str) -> String {
+    let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{kind}{name}").as_bytes());
+    BASE64URL_NOPAD.encode(&digest.as_ref()[..9])
+}
+
+/// A change-set that also puts cells of attempts on record at this moment; `None` takes them off.
+pub fn on_record(
+    mut set: ChangeSet,
+    cells: &[(String, AttemptsEntry)],
+    at: Option<Timestamp>,
+) -> Result<ChangeSet> {
+    let (mut bytes, mut words) = (0, Vec::new());
+    for (name, entry) in cells {
+        let text = to_json(entry)?;
+        set = set.put(Table::Attempts, name, at.map(|_| text.as_bytes()));
+        bytes += text.len();
+        words.extend(entry.words().into_iter().map(|word| format!("{word} {name}")));
+    }
+    for (name, _) in cells {
+        set = set.enter(Index::AttemptsWritten, name, at.map(Timestamp::as_millis));
+    }
+    let bytes = (bytes + INDEXED * words.len()) as i64;
+    set = set.add(Table::Counts, ATTEMPT_BYTES, if at.is_some() { bytes } else { -bytes });
+    for name in words {
+        set = set.enter(Index::AttemptsOf, &name, at.map(|_| 0));
+    }
+    Ok(set)
+}
+
+/// The change-set that puts the attempts among these on record, which are of one partition; `None`: there are none.
+pub(super) fn attempts_made<'a>(
+    partition: u16,
+    ended: impl Iterator<Item = &'a Ended>,
+    now: Timestamp,
+) -> Result<Option<ChangeSet>> {
+    let (mut cells, mut size) = (Vec::<(String, AttemptsEntry)>::new(), CELL);
     for attempt in ended.filter_map(Attempt::of) {
-        let Ok(line) = serde_json::to_string(&attempt) else { continue };
-        match texts.last_mut().filter(|text| text.len() < TEXT) {
-            Some(text) => {
-                text.push('\n');
-                text.push_str(&line);
-            }
-            None => texts.push(line),
+        if size >= CELL {
+            let unique = BASE64URL_NOPAD.encode(&rand::random::<[u8; 9]>());
+            cells.push((format!("{partition}.{unique}"), AttemptsEntry::default()));
+            size = 0;
         }
+        size += attempt.size();
+        cells.last_mut().expect("one was begun").1.0.push(attempt);
     }
-    texts
+    let set = || on_record(ChangeSet::of(partition), &cells, Some(now));
+    if cells.is_empty() { Ok(None) } else { set().map(Some) }
 }
 
 /// Stored moments are numbers.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use async_trait::async_trait;
 
-use super::{Layout, ListOrder, MAX_AUDITED, Result, partition_of_group};
+use super::{Layout, MAX_AUDITED, Result, partition_of_group};
 use crate::telemetry::Stored;
 
 /// The tables of cells.
@@ -199,6 +199,13 @@ pub struct IndexEntry {
     pub partition: u16,
 }
 
+/// The order of a list, by when its entries were written or are due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListOrder {
+    NewestFirst,
+    OldestFirst,
+}
+
 /// Which entries of an index are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexRange {
@@ -275,7 +282,8 @@ impl ChangeSet {
     }
 
     /// Adds to the number in a cell. An absent cell is zero, and a cell that becomes zero is removed; so is text that is
-    /// no number. Change-sets that only add to a cell never wait for one another, and expect nothing of it.
+    /// no number. Change-sets that only add to a cell never wait for one another, and expect nothing of it. No change-set
+    /// adds to a cell that it also writes.
     #[must_use]
     pub fn add(self, table: Table, name: &str, more: i64) -> ChangeSet {
         self.part(What::Add(table), name, &[], more)

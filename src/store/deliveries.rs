@@ -1,7 +1,6 @@
 //! Deliveries of notifications to receivers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -37,29 +36,28 @@ pub trait DeliveryStore: Layout {
     /// still holds: not those that another instance has taken since.
     async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>>;
 
-    /// Records how attempts ended, and puts each on record for `keep`, in the same step. Safe to repeat.
+    /// Records how attempts ended, and puts each on record, in the same step. Safe to repeat.
     ///
     /// A delivery that succeeded is never leased again; the next delivery of its group is due at `now`. One that
     /// failed is not attempted before the moment of its end; nothing changes if another instance has leased it since.
     /// One that is given up becomes a dead letter: its receiver is not notified of the returns of its silences.
-    async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()>;
+    async fn end_attempts(&self, ended: &[Ended], now: Timestamp) -> Result<()>;
 
     /// Records that deliveries succeeded, without their attempts.
     async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
         let ended: Vec<Ended> =
             deliveries.iter().map(|delivery| unattempted(delivery, End::Delivered)).collect();
-        self.end_attempts(&ended, Duration::ZERO, now).await
+        self.end_attempts(&ended, now).await
     }
 
     /// Records that a delivery failed and that the next attempt is not before `at`, without the attempt.
     async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
-        self.end_attempts(&[unattempted(delivery, End::RetryAt(at))], Duration::ZERO, at).await
+        self.end_attempts(&[unattempted(delivery, End::RetryAt(at))], at).await
     }
 
     /// Gives a delivery up and keeps it as a dead letter, without an attempt.
     async fn dead_letter(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
-        self.end_attempts(&[unattempted(delivery, End::DeadLetter(reason.to_owned()))], Duration::ZERO, now)
-            .await
+        self.end_attempts(&[unattempted(delivery, End::DeadLetter(reason.to_owned()))], now).await
     }
 
     /// How many groups of a receiver wait for a delivery in these partitions, and how many dead letters

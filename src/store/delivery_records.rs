@@ -1,8 +1,8 @@
-//! Waiting notifications, dead letters, and the record of attempts.
+//! Waiting notifications and dead letters.
 
 use async_trait::async_trait;
 
-use super::{DeadLetter, Delivery, FindAttempts, ListOrder, Result, StoredAttempts, WaitingPage};
+use super::{DeadLetter, Delivery, ListOrder, Result, WaitingPage};
 use crate::clock::Timestamp;
 use crate::telemetry::Backlog;
 
@@ -47,9 +47,6 @@ pub trait DeliveryRecords: Send + Sync {
     /// were over before it was configured again: one may be without members then. Those of a group are in their order.
     /// From now on the receiver counts as notified of the silences of a dead letter that is among them.
     async fn leave_out(&self, receiver: &str, deliveries: Vec<Delivery>) -> Result<Vec<Delivery>>;
-
-    /// Entries of the record of attempts.
-    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>>;
 
     /// Dead letters of a receiver, newest first.
     async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::cells::{Cell, Cells, ChangeSet, Index, IndexEntry, Log, Table, Unreadable};
+use super::cells::{Cell, Cells, ChangeSet, Index, IndexEntry, IndexRange, Log, Table, Unreadable};
 use super::json::{from_json, to_json};
 use super::{EngineError, MAX_STEP, Result};
 use crate::clock::Timestamp;
@@ -96,6 +96,30 @@ impl Documents {
     pub async fn stored(&self, table: Table, name: &str) -> Result<Option<Vec<u8>>> {
         let cell = Cell { table, partition: table.partition(name, self.fleet()), name: name.to_owned() };
         Ok(self.cells.read_cells(&[cell]).await?.pop().flatten())
+    }
+
+    /// Entries of an index in these partitions.
+    pub async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
+        self.cells.range(range, partitions).await
+    }
+
+    /// Names of an index that begin so: see [`Cells::names`].
+    pub async fn names(
+        &self,
+        index: Index,
+        begins: &[(u16, String)],
+        limit: usize,
+    ) -> Result<Vec<Vec<String>>> {
+        self.cells.names(index, begins, limit).await
+    }
+
+    /// The number of this name in [`Table::Counts`] of each of these partitions.
+    pub async fn counts(&self, partitions: &[u16], name: &str) -> Result<Vec<i64>> {
+        let cell =
+            |partition: &u16| Cell { table: Table::Counts, partition: *partition, name: name.to_owned() };
+        let stored = self.cells.read_cells(&partitions.iter().map(cell).collect::<Vec<_>>()).await?;
+        let number = |stored: Option<Vec<u8>>| str::from_utf8(&stored?).ok()?.parse().ok();
+        Ok(stored.into_iter().map(|stored| number(stored).unwrap_or(0)).collect())
     }
 
     /// Up to `limit` entries of a log of the fleet, newest first; those that cannot be read are moved away.

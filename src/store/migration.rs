@@ -14,9 +14,7 @@
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
 
-use super::{
-    Cells, DeadLetter, EngineError, Group, Index, IndexEntry, Log, OutboxEvent, Result, StoredAttempts, Table,
-};
+use super::{Cells, DeadLetter, EngineError, Group, Index, IndexEntry, Log, OutboxEvent, Result, Table};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Timer, TimerLifecycle, Unit};
 
@@ -134,20 +132,19 @@ pub enum MigrationItem {
         receiver: String,
         since: Timestamp,
     },
-    /// A cell. Its partition follows from its name.
     Cell {
         table: Table,
+        partition: u16,
         name: String,
         value: Vec<u8>,
     },
-    /// An entry of an index. Its partition follows from its name.
+    /// An entry of an index.
     Entry {
         index: Index,
+        partition: u16,
         name: String,
         at: i64,
     },
-    /// An entry of the record of attempts; in order.
-    Attempts(StoredAttempts),
     /// A timer; an only attempt without an outcome is unknown, because no instance runs.
     Timer {
         timer: Timer,
@@ -167,11 +164,11 @@ impl MigrationItem {
         let mut items = Vec::new();
         for table in Table::ALL {
             let cells = engine.all_cells(table, partition).await?.into_iter();
-            items.extend(cells.map(|(name, value)| MigrationItem::Cell { table, name, value }));
+            items.extend(cells.map(|(name, value)| MigrationItem::Cell { table, partition, name, value }));
         }
         for index in Index::ALL {
             let entries = engine.entries(index, &[partition], i64::MAX, usize::MAX).await?.into_iter();
-            let item = |IndexEntry { at, name, .. }| MigrationItem::Entry { index, name, at };
+            let item = |IndexEntry { at, name, .. }| MigrationItem::Entry { index, partition, name, at };
             items.extend(entries.map(item));
         }
         for log in Log::ALL {
@@ -252,8 +249,7 @@ impl Moved {
             | MigrationItem::Down { .. }
             | MigrationItem::Cell { .. }
             | MigrationItem::Entry { .. }
-            | MigrationItem::Logged { .. }
-            | MigrationItem::Attempts(_) => {}
+            | MigrationItem::Logged { .. } => {}
         }
     }
 }

@@ -6,7 +6,7 @@
 //! | [`HearingStore`] | the roll, alerting | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`GroupStore`] | alerting | the outbox, and the groups that its transitions join |
 //! | [`DeliveryStore`] | the loops of receivers | deliveries, from their lease to their end |
-//! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | waiting notifications, dead letters, the record of attempts |
+//! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | waiting notifications, dead letters |
 //! | [`Cells`] | [`Documents`] | everything that is decided above the engines, such as alert silences: cells, indexes of their names, logs |
 //! | [`TimerStore`] | alerting, [`Timers`](crate::fleet::Timers) | timers, from their registration to their firing |
 //! | [`DataStore`] | the roll, http | the newest values of the units' metrics |
@@ -90,13 +90,13 @@ mod unnotified;
 pub use crate::presence::{Gap, Pace, ShareMember, Subscription};
 pub use crate::routing::{Destination, Destinations, Escalation, FollowUps};
 pub use attempts::{
-    Attempt, AttemptMade, AttemptResult, End, Ended, FindAttempts, ListOrder, MAX_ATTEMPT_BYTES,
-    StoredAttempts,
+    ATTEMPT_BYTES, Attempt, AttemptMade, AttemptResult, AttemptsEntry, End, Ended, MAX_ATTEMPT_BYTES,
+    on_record, word_of_notification, word_of_record,
 };
 pub use audit::{AuditEntry, Audited, MAX_AUDITED};
 pub use cells::{
-    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, Log, Logged, Part, Table,
-    Unreadable, What,
+    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, ListOrder, Log, Logged, Part,
+    Table, Unreadable, What,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};

@@ -60,9 +60,6 @@ pub trait Queries: Layout {
 
     /// Removes a bounded number of records of these partitions that were closed before `before`. Answers how many.
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize>;
-
-    /// Removes entries of the record of attempts that were written before a moment.
-    async fn forget_attempts(&self, partitions: &[u16], before: Timestamp) -> Result<()>;
 }
 
 /// Records of one unit.

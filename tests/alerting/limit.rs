@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rollcall::alerting::RateLimit;
+use rollcall::fleet::Attempts;
 use rollcall::fleet::Ownership;
 use rollcall::fleet::ownership::View;
 use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
-use rollcall::store::{Attempt, AttemptResult, FindAttempts, ListOrder};
+use rollcall::store::{Attempt, AttemptResult, ListOrder};
 
 use super::*;
 use crate::services::configured;
@@ -23,16 +24,10 @@ impl World {
     }
 
     async fn attempts(&self) -> Vec<Attempt> {
-        let (with, until) = (String::new(), self.clock.now());
-        let find =
-            FindAttempts { with, from: Timestamp::ZERO, until, limit: 10_000, order: ListOrder::NewestFirst };
-        self.engine
-            .attempts(&find)
-            .await
-            .unwrap()
-            .iter()
-            .flat_map(|one| one.read().collect::<Vec<_>>())
-            .collect()
+        let attempts = Attempts::new(self.engine.clone());
+        let (from, until) = (Timestamp::ZERO, self.clock.now());
+        let written = attempts.between(from, until, 10_000, ListOrder::NewestFirst).await.unwrap();
+        written.into_iter().flat_map(|one| one.attempts).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::alerting::{self, Config, Route};
-use rollcall::fleet::{Deliveries, FlapRules, HearingConfig, Rules};
+use rollcall::fleet::{Attempts, Deliveries, FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences, TimerRules, Timers};
 use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::routing::Inhibition;
@@ -84,7 +84,7 @@ impl World {
             ..Route::default()
         };
         let (filters, inhibition, breaker) = (Filters::default(), Inhibition::default(), None);
-        let (blind_after, keep_deliveries) = (100_000 * HOUR, 100_000 * HOUR);
+        let blind_after = 100_000 * HOUR;
         let flapping = FlapRules::new();
         let config = Config {
             route,
@@ -95,7 +95,6 @@ impl World {
             breaker,
             flapping,
             archive_after: BTreeMap::new(),
-            keep_deliveries,
         };
         assert_eq!(alerting::check(&config), Vec::<String>::new());
         let ownership = Ownership::of_everything(engine.partitions());
@@ -146,6 +145,7 @@ impl World {
         let engine = self.engine.clone();
         Deliveries {
             records: engine.clone(),
+            attempts: Attempts::new(engine.clone()),
             queries: engine.clone(),
             groups: engine.clone(),
             roll: self.roll.clone(),

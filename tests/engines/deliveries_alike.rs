@@ -11,10 +11,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use rollcall::clock::Timestamp;
+use rollcall::fleet::attempts::{Attempts, Written};
 use rollcall::presence::{NewTimer, OfflineRecord, TimerId};
 use rollcall::store::{
-    AttemptMade, Capacity, DeadLetter, Delivery, Destinations, Discarded, End, Ended, Engine, FindAttempts,
-    Join, ListOrder, MeantFor, Pace, TimerCapacity, Waiting,
+    AttemptMade, Capacity, DeadLetter, Delivery, Destinations, Discarded, End, Ended, Engine, Join,
+    ListOrder, MeantFor, Pace, TimerCapacity, Waiting,
 };
 
 use crate::both_engines::{PARTITIONS, engines};
@@ -225,7 +226,7 @@ impl Given<'_> {
             let attempt = (!matches!(outcome, Outcome::Unattempted(_))).then_some(made);
             Ended { delivery: Arc::new(pick.of(&self.known.deliveries)), end, attempt }
         });
-        engine.end_attempts(&ended.collect::<Vec<_>>(), KEEP, self.now).await.unwrap();
+        engine.end_attempts(&ended.collect::<Vec<_>>(), self.now).await.unwrap();
         String::new()
     }
 
@@ -329,34 +330,38 @@ impl Shown<'_> {
         all
     }
 
-    /// The attempts that every engine has to keep: an engine may keep others for longer. Attempts that one step ends
-    /// may be one entry or several.
+    /// The attempts on record. Attempts that one step ends may be one entry or several.
     async fn attempts(&self) -> Vec<String> {
+        let attempts = Attempts::new(self.engine.clone());
         let (from, until) = (self.newest - KEEP, self.newest);
         let mut lines = Vec::new();
-        for (with, until) in [("", until), ("unit-2", until), ("", until - KEEP / 2), ("0 {", until)] {
-            let find = FindAttempts {
-                with: with.to_owned(),
-                from,
-                until,
-                limit: 10_000,
-                order: ListOrder::NewestFirst,
-            };
-            let found = self.engine.attempts(&find).await.unwrap();
+        for until in [until, until - KEEP / 2] {
+            let found = attempts.between(from, until, 10_000, ListOrder::NewestFirst).await.unwrap();
             assert!(found.is_sorted_by(|one, next| one.at >= next.at), "newest first: {found:?}");
             let mut ends = Vec::new();
             for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
-                let one = FindAttempts { limit: 1, order, ..find.clone() };
-                ends.extend(self.engine.attempts(&one).await.unwrap().iter().map(|entry| entry.at));
+                let one = attempts.between(from, until, 1, order).await.unwrap();
+                ends.extend(one.iter().map(|entry| entry.at));
             }
-            let texts = found.iter().flat_map(|entry| {
-                let with_it = entry.text.lines().filter(|line| with == "0 {" || line.contains(with));
-                with_it.map(move |line| format!("attempt {with:?} {} {line}", entry.at))
-            });
-            let mut texts: Vec<String> = texts.collect();
+            let of = |entry: &Written| {
+                let at = entry.at;
+                entry.attempts.clone().into_iter().map(move |one| (at, one))
+            };
+            let all: Vec<_> = found.iter().flat_map(of).collect();
+            let mut texts: Vec<String> =
+                all.iter().map(|(at, one)| format!("attempt {at} {one:?}")).collect();
             texts.sort();
             lines.extend(texts);
-            lines.push(format!("newest and oldest attempt {with:?} {ends:?}"));
+            lines.push(format!("newest and oldest attempt {ends:?}"));
+            // All of them are found by their words.
+            for (_, one) in &all {
+                let of = attempts.of_notification(&one.notification).await.unwrap();
+                assert!(of.contains(one), "{one:?} is not in {of:?}");
+                for id in one.offline.iter().chain(&one.online) {
+                    let of = attempts.of_record(id).await.unwrap();
+                    assert!(of.contains(one), "{one:?} is not in {of:?}");
+                }
+            }
         }
         lines
     }

@@ -10,7 +10,7 @@ use rollcall::expiry;
 use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::walk::Removed;
-use rollcall::fleet::{Lease, Ownership, Silences, Walk};
+use rollcall::fleet::{Attempts, Lease, Ownership, Silences, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
 use rollcall::presence::{State, Unit};
 use rollcall::store::Layout;
@@ -75,6 +75,7 @@ impl Instance {
     fn walk(&self, period: Duration) -> DropGuard {
         let walk = Walk {
             engine: self.engine.clone(),
+            attempts: Attempts::new(self.engine.clone()),
             roster: self.engine.clone(),
             ownership: self.ownership.clone(),
             roll: self.roll.clone(),

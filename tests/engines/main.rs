@@ -1,6 +1,7 @@
 //! Engines and the loops that work on one: the conformance suite, broken values, the walk, expiry,
 //! several instances, and migration from one engine to another.
 
+mod attempts_on_redis;
 mod both_engines;
 mod broken;
 mod cells_alike;

@@ -211,7 +211,7 @@ async fn fill(engine: Arc<dyn Engine>) {
     let leased = engine.lease(&partitions, "mail", later, later + MINUTE, 10).await.unwrap();
     let attempt = Some(AttemptMade { at: later, took: MINUTE, answer: "503 \"later\"".to_owned() });
     let ended = Ended { delivery: Arc::new(leased[0].clone()), end: End::RetryAt(hours(62)), attempt };
-    engine.end_attempts(&[ended], HOUR, later).await.unwrap();
+    engine.end_attempts(&[ended], later).await.unwrap();
     engine
         .join(
             &joins(&events[4..5], &group("detector")),

@@ -202,7 +202,7 @@ impl Side {
                 let attempt = AttemptMade { at: now, took: Duration::ZERO, answer: String::new() };
                 Some(Ended { delivery: Arc::new(delivery.clone()), end, attempt: Some(attempt) })
             });
-            self.engine.end_attempts(&ended.collect::<Vec<_>>(), KEEP, now).await.unwrap();
+            self.engine.end_attempts(&ended.collect::<Vec<_>>(), now).await.unwrap();
         }
         text
     }

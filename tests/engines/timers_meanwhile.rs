@@ -94,7 +94,7 @@ async fn an_outcome_that_is_recorded_while_attempts_are_given_up_stays() {
     world.has_read(before).await;
     let attempt = Some(AttemptMade { at: BEGIN, took: Duration::ZERO, answer: String::new() });
     let ended = Ended { delivery: Arc::new(leased[1].clone()), end: End::Delivered, attempt };
-    world.other.end_attempts(&[ended], KEEP, later).await.unwrap();
+    world.other.end_attempts(&[ended], later).await.unwrap();
     world.wire.set(Wire::Whole);
     let types = give_up.await.unwrap().unwrap();
     assert_eq!(types.iter().map(|of| of.as_str()).collect::<Vec<_>>(), ["once"], "the other attempt");

@@ -7,8 +7,8 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::walk::Removed;
+use rollcall::fleet::{Attempts, Mirror, Ownership, Roll, Silences, Walk};
 use rollcall::fleet::{HearingConfig, Rules};
-use rollcall::fleet::{Mirror, Ownership, Roll, Silences, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
 use rollcall::presence::{
     Closing, Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Lifecycle, Override, Policy, Unit,
@@ -115,6 +115,7 @@ impl Fleet {
     fn walker(&self) -> Walk {
         Walk {
             engine: self.engine.clone(),
+            attempts: Attempts::new(self.engine.clone()),
             roster: self.engine.clone(),
             ownership: Ownership::of_everything(self.engine.partitions()),
             roll: self.roll.clone(),

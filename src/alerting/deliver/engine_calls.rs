@@ -15,7 +15,8 @@ use crate::alerting::buffer::{Buffered, Slots};
 use crate::alerting::in_flight::InFlight;
 use crate::alerting::{ENGINE_BACKOFF, LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
-use crate::store::{Backlog, Delivery, End, Ended, EngineError, MAX_STEP, Result};
+use crate::fleet::Attempts;
+use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, EngineError, MAX_STEP, Result};
 use crate::telemetry::Loop;
 
 /// How often leases are extended: twice before they end, at least.
@@ -241,9 +242,9 @@ impl Deliver {
 
     /// Writes outcomes to the engine. Gives them back, for the case that the engine fails.
     pub(super) fn record(&self, outcomes: Vec<Ended>) -> BoxFuture<'static, Recorded> {
-        let (engine, keep, now) = (self.engine.clone(), self.keep, self.clock.now());
+        let (engine, attempts, now) = (self.engine.clone(), self.attempts.clone(), self.clock.now());
         async move {
-            let recorded = engine.end_attempts(&outcomes, keep, now).await;
+            let recorded = end(&*engine, &attempts, &outcomes, now).await;
             (outcomes, recorded)
         }
         .boxed()
@@ -317,4 +318,17 @@ impl Deliver {
             }
         }
     }
+}
+
+/// Writes outcomes to the engine. Safe to repeat.
+pub(super) async fn end(
+    engine: &dyn DeliveryStore,
+    attempts: &Attempts,
+    outcomes: &[Ended],
+    now: Timestamp,
+) -> Result<()> {
+    engine.end_attempts(outcomes, now).await?;
+    // The outcomes are recorded. If there is no room now, the walk makes it, and reports a failure.
+    let _ = attempts.were_put_on_record(outcomes).await;
+    Ok(())
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::engine_calls::{EXTEND, EngineCalls, LEASED_FOR_PROBE};
+use super::engine_calls::{EXTEND, EngineCalls, LEASED_FOR_PROBE, end};
 use super::{Deliver, STOP_TIMEOUT, at_once, fall};
 use crate::alerting::attempt::{is_admitted, queue_rest};
 use crate::alerting::channel::{Answer, Failure, attempt_part, within};
@@ -158,11 +158,11 @@ impl Limited {
 
     /// Records outcomes that the engine does not know yet. Safe to repeat.
     async fn record(&self, state: &mut State) -> Result<()> {
-        let Deliver { engine, keep, clock, receiver, telemetry, .. } = &self.deliver;
+        let Deliver { engine, attempts, clock, receiver, telemetry, .. } = &self.deliver;
         let now = clock.now();
         if let (Some(ended), Some((_, members))) = (&state.ending, &state.members) {
             for step in in_steps(members, ended) {
-                engine.end_attempts(&step, *keep, now).await?;
+                end(&**engine, attempts, &step, now).await?;
             }
             let merged = members.len() as u64;
             self.close(state).await?;
@@ -170,7 +170,7 @@ impl Limited {
             state.ending = None;
         }
         if !state.in_flight.unrecorded.is_empty() {
-            engine.end_attempts(&state.in_flight.unrecorded, *keep, now).await?;
+            end(&**engine, attempts, &state.in_flight.unrecorded, now).await?;
             state.in_flight.unrecorded.clear();
         }
         Ok(())

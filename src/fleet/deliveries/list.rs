@@ -8,14 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::line::{delivered_line, letter_line, waiting_line};
 use super::{Answer, Deliveries, DeliveriesError, DeliveryFilter, DeliveryLine, DeliveryPage, DeliveryState};
 use crate::clock::Timestamp;
-use crate::store::{Attempt, FindAttempts, ListOrder};
+use crate::store::{Attempt, Delivery, ListOrder};
 
 /// How many reads one page takes at the most; a page that matched little is short.
 const READS: usize = 50;
 
-/// For how many receivers of a page the newest attempts are read, and how many of each.
-const FAILED_RECEIVERS: usize = 20;
-const NEWEST: usize = 200;
+/// Of how many steps the attempts are read at once, at least: a filter may take few of them.
+const LEAST: usize = 64;
 
 /// Where a page begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,6 +48,8 @@ struct Filling<'a> {
     /// In the order of the list.
     receivers: BTreeSet<String>,
     page: DeliveryPage,
+    /// The deliveries that failed and wait, by their ids: the keys of their groups, and their notifications.
+    failed: HashMap<String, (String, String)>,
 }
 
 impl Deliveries {
@@ -74,7 +75,9 @@ impl Deliveries {
     ) -> Answer<DeliveryPage> {
         let receivers = self.receivers(filter).await?;
         let page = DeliveryPage::default();
-        let mut filling = Filling { deliveries: self, filter, limit, configured, order, receivers, page };
+        let failed = HashMap::new();
+        let mut filling =
+            Filling { deliveries: self, filter, limit, configured, order, receivers, page, failed };
         let mut cursor = match cursor {
             Some(text) => Some(Cursor::read(text).ok_or(DeliveriesError::Cursor)?),
             None => Some(filling.begin(None)),
@@ -133,7 +136,13 @@ impl Filling<'_> {
             if self.room() == 0 {
                 return Ok(Cursor::Waiting { receiver, after, skip: behind });
             }
-            self.add(waiting_line(one, is_orphan));
+            let line = waiting_line(one, is_orphan);
+            if line.state == DeliveryState::Failed {
+                let Delivery { group, .. } = &one.delivery;
+                self.failed
+                    .insert(line.id.clone(), (group.key.clone(), one.delivery.notification().to_owned()));
+            }
+            self.add(line);
         }
         Ok(match all.next {
             Some(next) => Cursor::Waiting { receiver, after: Some(next), skip: 0 },
@@ -165,20 +174,17 @@ impl Filling<'_> {
         if !self.filter.wants(|state| state == DeliveryState::Delivered) {
             return Ok(None);
         }
-        let name = self.filter.receiver.as_ref();
-        let with = name.map(|name| format!("\"r\":\"{name}\"")).unwrap_or_default();
-        let most = self.room() + skip + 1;
+        let most = (self.room() + skip + 1).max(LEAST);
         let (from, until) = match self.order {
             ListOrder::NewestFirst => (self.filter.from(), begin),
             ListOrder::OldestFirst => (begin, self.filter.until()),
         };
-        let find = FindAttempts { with, from, until, limit: most, order: self.order };
-        let entries = self.deliveries.records.attempts(&find).await?;
+        let entries = self.deliveries.attempts.between(from, until, most, self.order).await?;
         let mut known: HashSet<String> = HashSet::new();
         // `behind`: how many attempts of the moment `at` were passed; the next page skips them.
         let (mut at, mut behind) = (begin, 0);
         for entry in &entries {
-            let mut attempts: Vec<Option<Attempt>> = entry.read().map(Some).collect();
+            let mut attempts: Vec<Option<&Attempt>> = entry.attempts.iter().map(Some).collect();
             // An entry that cannot be read counts, so that every page goes on.
             attempts.resize_with(attempts.len().max(1), || None);
             for attempt in attempts {
@@ -190,7 +196,7 @@ impl Filling<'_> {
                 }
                 behind += 1;
                 let is_new = entry.at != begin || behind > skip;
-                let line = attempt.filter(|_| is_new).map(|attempt| delivered_line(&attempt, entry.at));
+                let line = attempt.filter(|_| is_new).map(|attempt| delivered_line(attempt, entry.at));
                 if let Some(line) = line.filter(|one| one.state == DeliveryState::Delivered)
                     && known.insert(line.id.clone())
                 {
@@ -201,24 +207,14 @@ impl Filling<'_> {
         Ok((entries.len() == most).then_some(Cursor::Delivered { at, skip: behind }))
     }
 
-    /// Says why the last attempt of each delivery that failed and waits has failed, as far as that is among the newest
-    /// attempts of its receiver.
+    /// Says why the last attempt of each delivery that failed and waits has failed.
     async fn add_failures(&mut self) -> Answer<()> {
         let is_failed = |line: &&mut DeliveryLine| line.state == DeliveryState::Failed;
-        let failed = self.page.deliveries.iter_mut().filter(is_failed);
-        let receivers: BTreeSet<String> = failed.map(|line| line.receiver.clone()).collect();
-        let mut answers: HashMap<String, String> = HashMap::new();
-        for receiver in receivers.iter().take(FAILED_RECEIVERS) {
-            let with = format!("\"r\":\"{receiver}\"");
-            let (from, until, order) = (Timestamp::ZERO, Timestamp::NEVER, ListOrder::NewestFirst);
-            let find = FindAttempts { with, from, until, limit: NEWEST, order };
-            for entry in self.deliveries.records.attempts(&find).await? {
-                for attempt in entry.read() {
-                    // The newest come first.
-                    answers.entry(attempt.delivery()).or_insert(attempt.answer);
-                }
-            }
-        }
+        let failed = self.page.deliveries.iter().filter_map(|line| self.failed.remove(&line.id));
+        let mut attempts = self.deliveries.attempts.of_notifications(&failed.collect::<Vec<_>>()).await?;
+        attempts.sort_by_key(|one| (one.at, one.number));
+        let mut answers: HashMap<String, String> =
+            attempts.into_iter().map(|one| (one.delivery(), one.answer)).collect();
         for line in self.page.deliveries.iter_mut().filter(is_failed) {
             line.answer = answers.remove(&line.id).unwrap_or_default();
         }

@@ -55,7 +55,6 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
 /// | `dead_letters`, `unnotified` | dead letters (JSON), and the silences in them or, with `-`, silences that were over before their receiver came back |
 /// | `down`, `fallback_done` | receivers with a fallback that take nothing, since when; the part of their lanes that the fallback got too |
-/// | `attempts` | the record of attempts to deliver: a line (JSON) for each attempt of one step; `total`: how many bytes were written up to it |
 /// | `timers` | timers by id, see `store/timer_text.rs`; `next_check`: when a waiting timer is looked at, its moment unless its type is not configured; `kept`: until when an ended timer is kept |
 /// | `timer_counts` | how many timers of each type wait |
 /// | `timer_attempts` | attempts to deliver timers at most once that have no outcome, and when they began |
@@ -101,8 +100,6 @@ CREATE TABLE receivers(name TEXT PRIMARY KEY, absent INTEGER) WITHOUT ROWID;
 CREATE TABLE reminders(grp INTEGER PRIMARY KEY, due INTEGER NOT NULL);
 CREATE TABLE lasting(grp INTEGER NOT NULL, member TEXT NOT NULL, at INTEGER NOT NULL,
   PRIMARY KEY(grp, member)) WITHOUT ROWID;
-CREATE TABLE attempts(id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER NOT NULL, total INTEGER NOT NULL,
-  text TEXT NOT NULL);
 CREATE TABLE down(receiver TEXT PRIMARY KEY, since INTEGER NOT NULL);
 CREATE TABLE fallback_done(lane INTEGER PRIMARY KEY);
 CREATE TABLE cells(tbl TEXT NOT NULL, partition INTEGER NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
@@ -113,7 +110,6 @@ CREATE INDEX entries_first ON entries(idx, at, name);
 CREATE TABLE logs(id INTEGER PRIMARY KEY AUTOINCREMENT, log TEXT NOT NULL, partition INTEGER NOT NULL,
   entry BLOB NOT NULL);
 CREATE INDEX logs_newest ON logs(log, partition, id);
-CREATE INDEX attempts_newest ON attempts(at);
 CREATE TABLE timers(id TEXT PRIMARY KEY, partition INTEGER NOT NULL, due INTEGER NOT NULL, next_check INTEGER,
   kept INTEGER, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE INDEX timers_waiting ON timers(next_check) WHERE next_check IS NOT NULL;

@@ -3,8 +3,8 @@
 //! A group has a lane of its own for each receiver; only the first notification of a lane is leased,
 //! so that the notifications of one group arrive in order.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
@@ -12,16 +12,16 @@ use rusqlite::{Connection, OptionalExtension, params};
 use super::delivery_leases::{DeliveryLease, DeliveryLeases};
 use super::error::DatabaseResult;
 use super::finish::{Ending, finish_one};
-use super::kept::OnRecord;
-use super::{EmbeddedEngine, absence, fallback, quarantine};
+use super::{EmbeddedEngine, absence, cells, fallback, quarantine};
 use crate::clock::Timestamp;
 use crate::store::again::ToFallback;
 use crate::store::notification::{Notification, Readable};
 use crate::store::unnotified::end_empty;
 use crate::store::{
-    Backlog, Delivery, DeliveryStore, Destinations, End, Ended, EngineError, MAX_STEP, MeantFor, Result,
+    Backlog, ChangeSet, Delivery, DeliveryStore, Destinations, End, Ended, EngineError, MAX_STEP, MeantFor,
+    Result, partition_of_group,
 };
-use crate::store::{attempts::texts, json::to_json};
+use crate::store::{attempts::attempts_made, json::to_json};
 use crate::telemetry::Stored;
 
 /// After so many bytes of notifications the other groups are leased later.
@@ -68,7 +68,7 @@ impl DeliveryStore for EmbeddedEngine {
         }
         // These hold no transition that can be read: their groups go on with the next notification.
         if !broken.is_empty() {
-            self.finish(broken, now, OnRecord::nothing(now)).await?;
+            self.finish(broken, now).await?;
         }
         let left = absence::leave_out(self, receiver, deliveries).await?;
         let full = end_empty(self, &self.telemetry, receiver, left.deliveries, now).await?;
@@ -101,26 +101,24 @@ impl DeliveryStore for EmbeddedEngine {
     async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
         let mut extended: Vec<bool> =
             deliveries.iter().map(|delivery| self.delivery_leases.extend(delivery, until)).collect();
-        for (delivery, is_extended) in deliveries.iter().zip(&mut extended).filter(|(_, is)| !**is) {
-            let on_record = OnRecord::nothing(until);
-            *is_extended = self.set_next_attempt("extend_leases", delivery, until, on_record).await?;
+        let expired = (0..deliveries.len()).filter(|place| !extended[*place]).map(|place| Ended {
+            delivery: deliveries[place].clone(),
+            end: End::RetryAt(until),
+            attempt: None,
+        });
+        let expired: Vec<Ended> = expired.collect();
+        if !expired.is_empty() {
+            let mut answers = self.write_ends("extend_leases", &expired, until).await?.into_iter();
+            extended.iter_mut().filter(|is_extended| !**is_extended).for_each(|is_extended| {
+                *is_extended = answers.next().unwrap_or(false);
+            });
         }
         Ok(extended)
     }
 
-    async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()> {
-        let since = Timestamp::from_millis(now.as_millis().saturating_sub(keep.as_millis() as i64));
-        let on_record = |texts| OnRecord { now, since, texts };
-        let (later, over): (Vec<&Ended>, Vec<&Ended>) =
-            ended.iter().partition(|one| matches!(one.end, End::RetryAt(_)));
-        let endings = over.iter().filter_map(|one| Ending::of(one, now).transpose());
-        let texts_of_ends = texts(over.iter().copied());
-        self.finish(endings.collect::<Result<_>>()?, now, on_record(texts_of_ends)).await?;
-        for one in later {
-            if let End::RetryAt(at) = one.end {
-                let on_record = on_record(texts(std::iter::once(one)));
-                self.set_next_attempt("retry_later", &one.delivery, at, on_record).await?;
-            }
+    async fn end_attempts(&self, ended: &[Ended], now: Timestamp) -> Result<()> {
+        if !ended.is_empty() {
+            self.write_ends("end_attempts", ended, now).await?;
         }
         Ok(())
     }
@@ -275,12 +273,8 @@ impl EmbeddedEngine {
         self.writer.write("quarantine", write).await
     }
 
-    pub(super) async fn finish(
-        &self,
-        endings: Vec<Ending>,
-        now: Timestamp,
-        on_record: OnRecord,
-    ) -> Result<()> {
+    /// Ends deliveries of which no attempt is put on record.
+    pub(super) async fn finish(&self, endings: Vec<Ending>, now: Timestamp) -> Result<()> {
         if endings.is_empty() {
             return Ok(());
         }
@@ -288,38 +282,63 @@ impl EmbeddedEngine {
         let endings = Arc::new(endings);
         let ended = endings.clone();
         let write = move |database: &Connection| {
-            endings.iter().try_for_each(|ending| finish_one(database, ending, partitions, now))?;
-            on_record.write(database, partitions)
+            endings.iter().try_for_each(|ending| finish_one(database, ending, partitions, now))
         };
         self.writer.write("finish", write).await?;
-        ended.iter().for_each(|ending| self.delivery_leases.end(&ending.receiver, &ending.group, &ending.id));
+        ended.iter().for_each(|ending| self.end_lease(ending));
         Ok(())
     }
 
-    /// Sets the next attempt of a delivery, and ends its lease. Answers whether the delivery is still under way with
-    /// the attempt that it names.
-    async fn set_next_attempt(
-        &self,
-        name: &'static str,
-        delivery: &Delivery,
-        at: Timestamp,
-        on_record: OnRecord,
-    ) -> Result<bool> {
-        let (named, partitions) = (delivery.clone(), self.memory.partitions());
-        let write = move |database: &Connection| {
-            let (receiver, group) = (&named.receiver, &named.group.key);
-            let is_under_way = is_under_way(database, &named)?;
-            if is_under_way {
-                let update = "UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?";
-                database.prepare_cached(update)?.execute(params![at.as_millis(), receiver, group])?;
-            }
-            on_record.write(database, partitions)?;
-            Ok(is_under_way)
-        };
-        let is_under_way = self.writer.write(name, write).await?;
-        if is_under_way {
-            self.delivery_leases.end_attempt(delivery);
-        }
-        Ok(is_under_way)
+    fn end_lease(&self, Ending { receiver, group, id, .. }: &Ending) {
+        self.delivery_leases.end(receiver, group, id);
     }
+
+    /// Writes ends and next attempts in one step, and puts the attempts on record. Answers which deliveries are still
+    /// under way with the attempt that they name.
+    async fn write_ends(&self, name: &'static str, ended: &[Ended], now: Timestamp) -> Result<Vec<bool>> {
+        let partitions = self.memory.partitions();
+        let ends = ended.iter().map(|one| Ok((Ending::of(one, now)?, one.clone())));
+        let ends: Arc<Vec<(Option<Ending>, Ended)>> = Arc::new(ends.collect::<Result<_>>()?);
+        let mut of_partitions: BTreeMap<u16, Vec<&Ended>> = BTreeMap::new();
+        for one in ended {
+            let partition = partition_of_group(&one.delivery.group.key, partitions);
+            of_partitions.entry(partition).or_default().push(one);
+        }
+        let sets =
+            of_partitions.into_iter().map(|(partition, of)| attempts_made(partition, of.into_iter(), now));
+        let sets: Vec<Option<ChangeSet>> = sets.collect::<Result<_>>()?;
+        let written = ends.clone();
+        let write = move |database: &Connection| {
+            for set in sets.iter().flatten() {
+                cells::apply(database, set)?;
+            }
+            let end = |(ending, one): &(Option<Ending>, Ended)| match (ending, &one.end) {
+                (None, End::RetryAt(at)) => set_next_attempt(database, &one.delivery, *at),
+                (ending, _) => {
+                    ending.iter().try_for_each(|ending| finish_one(database, ending, partitions, now))?;
+                    Ok(false)
+                }
+            };
+            written.iter().map(end).collect()
+        };
+        let under_way: Vec<bool> = self.writer.write(name, write).await?;
+        for ((ending, one), is_under_way) in ends.iter().zip(&under_way) {
+            ending.iter().for_each(|ending| self.end_lease(ending));
+            if *is_under_way {
+                self.delivery_leases.end_attempt(&one.delivery);
+            }
+        }
+        Ok(under_way)
+    }
+}
+
+/// Sets the next attempt of a delivery. Answers whether the delivery is still under way with the attempt that it names.
+fn set_next_attempt(database: &Connection, delivery: &Delivery, at: Timestamp) -> DatabaseResult<bool> {
+    let is_under_way = is_under_way(database, delivery)?;
+    if is_under_way {
+        let update = "UPDATE queue SET at = ? WHERE receiver = ? AND grp = ?";
+        let key = params![at.as_millis(), delivery.receiver, delivery.group.key];
+        database.prepare_cached(update)?.execute(key)?;
+    }
+    Ok(is_under_way)
 }

@@ -5,8 +5,7 @@ use async_trait::async_trait;
 use super::{EmbeddedEngine, absence, kept, receivers};
 use crate::clock::Timestamp;
 use crate::store::{
-    Backlog, DeadLetter, Delivery, DeliveryRecords, Discarded, FindAttempts, ListOrder, Result,
-    StoredAttempts, WaitingPage,
+    Backlog, DeadLetter, Delivery, DeliveryRecords, Discarded, ListOrder, Result, WaitingPage,
 };
 
 #[async_trait]
@@ -33,10 +32,6 @@ impl DeliveryRecords for EmbeddedEngine {
 
     async fn leave_out(&self, receiver: &str, deliveries: Vec<Delivery>) -> Result<Vec<Delivery>> {
         Ok(absence::leave_out(self, receiver, deliveries).await?.deliveries)
-    }
-
-    async fn attempts(&self, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
-        kept::attempts(self, find).await
     }
 
     async fn dead_letters_between(

@@ -12,7 +12,7 @@ use crate::presence::since_of;
 use crate::store::json::from_json;
 use crate::store::member_names::of_member;
 use crate::store::timer_text::decode;
-use crate::store::{Queries, Result, StoredAttempts};
+use crate::store::{Queries, Result};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
 #[async_trait]
@@ -58,7 +58,6 @@ impl Exporter for EmbeddedEngine {
             if is_last {
                 // The table of notifications has no partitions: the importer finds the partition of each.
                 notifications(database, &mut items)?;
-                attempts(database, &mut items)?;
                 down(database, &mut items)?;
             }
             Ok(items)
@@ -165,14 +164,6 @@ fn notifications(database: &Connection, items: &mut Vec<MigrationItem>) -> Datab
     items.extend(all(database, select, [], |row| {
         let owed: i64 = row.get(2)?;
         Ok(MigrationItem::Notification { id: row.get(0)?, body: row.get(1)?, owed: owed.max(0) as u64 })
-    })?);
-    Ok(())
-}
-
-fn attempts(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
-    let select = "SELECT at, text FROM attempts ORDER BY id";
-    items.extend(all(database, select, [], |row| {
-        Ok(MigrationItem::Attempts(StoredAttempts { at: moment(row.get(0)?), text: row.get(1)? }))
     })?);
     Ok(())
 }

@@ -17,14 +17,14 @@ use crate::presence::{Hearing, Timer, TimerLifecycle, stored_since};
 use crate::store::json::to_json;
 use crate::store::notification::is_final;
 use crate::store::timer_text::encode;
-use crate::store::{EngineError, Result, StoredAttempts, group_of_timer, partition_of, partition_of_group};
+use crate::store::{EngineError, Result, group_of_timer, partition_of, partition_of_group};
 use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// Tables that must be empty before an import.
 const MUST_BE_EMPTY: [&str; 6] = ["units", "records", "outbox", "groups", "dead_letters", "timers"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
-const CLEARED: [&str; 20] = [
+const CLEARED: [&str; 19] = [
     "heartbeats",
     "pages",
     "data",
@@ -39,7 +39,6 @@ const CLEARED: [&str; 20] = [
     "lanes",
     "receivers",
     "unnotified",
-    "attempts",
     "down",
     "fallback_done",
     "logs",
@@ -141,18 +140,11 @@ impl TargetDatabase {
                 let insert = "INSERT INTO down(receiver, since) VALUES(?, ?)";
                 self.execute(insert, params![receiver, since.as_millis()])
             }
-            MigrationItem::Attempts(StoredAttempts { at, text }) => {
-                let insert = "INSERT INTO attempts(at, total, text) SELECT ?1, coalesce(max(total), 0) + length(?2), \
-                              ?2 \
-                              FROM (SELECT total FROM attempts ORDER BY id DESC LIMIT 1)";
-                self.execute(insert, params![at.as_millis(), text])
+            MigrationItem::Cell { table, partition, name, value } => {
+                cells::put(&self.database, *table, *partition, name, value)
             }
-            MigrationItem::Cell { table, name, value } => {
-                cells::put(&self.database, *table, table.partition(name, self.partitions), name, value)
-            }
-            MigrationItem::Entry { index, name, at } => {
-                let partition = index.table().partition(name, self.partitions);
-                cells::enter(&self.database, *index, partition, name, *at)
+            MigrationItem::Entry { index, partition, name, at } => {
+                cells::enter(&self.database, *index, *partition, name, *at)
             }
             MigrationItem::Timer { timer, kept } => self.insert_timer(timer, kept),
             MigrationItem::Logged { log, value } => {

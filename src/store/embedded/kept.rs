@@ -1,6 +1,5 @@
-//! Deliveries as operators see them: waiting notifications, dead letters, and the record of attempts.
+//! Deliveries as operators see them: waiting notifications and dead letters.
 
-use memchr::memmem::Finder;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::EmbeddedEngine;
@@ -11,100 +10,13 @@ use crate::clock::Timestamp;
 use crate::presence::Receipt;
 use crate::store::notification::Notification;
 use crate::store::{
-    DeadLetter, Delivery, FindAttempts, ListOrder, MAX_ATTEMPT_BYTES, Result, StoredAttempts, Waiting,
-    WaitingPage, firing_of, partition_of_group,
+    DeadLetter, Delivery, ListOrder, Result, Waiting, WaitingPage, firing_of, partition_of_group,
 };
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
 /// How many waiting notifications a page has.
 const PAGE: i64 = 200;
-/// How many entries of the record one step removes beyond what it adds.
-const REMOVED: i64 = 64;
-
-/// Attempts that one step puts on record.
-pub(super) struct OnRecord {
-    pub now: Timestamp,
-    /// Entries before this moment leave.
-    pub since: Timestamp,
-    pub texts: Vec<String>,
-}
-
-impl OnRecord {
-    pub fn nothing(now: Timestamp) -> OnRecord {
-        OnRecord { now, since: Timestamp::ZERO, texts: Vec::new() }
-    }
-
-    pub fn write(&self, database: &Connection, partitions: u16) -> DatabaseResult<()> {
-        if self.texts.is_empty() {
-            return Ok(());
-        }
-        let newest = "SELECT total FROM attempts ORDER BY id DESC LIMIT 1";
-        let total: Option<i64> =
-            database.prepare_cached(newest)?.query_row([], |row| row.get(0)).optional()?;
-        let mut total = total.unwrap_or(0);
-        for text in &self.texts {
-            total += text.len() as i64;
-            database
-                .prepare_cached("INSERT INTO attempts(at, total, text) VALUES(?, ?, ?)")?
-                .execute(params![self.now.as_millis(), total, text])?;
-        }
-        forget(database, self.since)?;
-        let most = i64::from(partitions) * MAX_ATTEMPT_BYTES as i64;
-        let delete =
-            "DELETE FROM attempts WHERE total <= ? AND id IN (SELECT id FROM attempts ORDER BY id LIMIT ?)";
-        let removed = REMOVED + 2 * self.texts.len() as i64;
-        database.prepare_cached(delete)?.execute(params![total - most, removed])?;
-        Ok(())
-    }
-}
-
-fn forget(database: &Connection, before: Timestamp) -> DatabaseResult<()> {
-    database.prepare_cached("DELETE FROM attempts WHERE at < ?")?.execute([before.as_millis()])?;
-    Ok(())
-}
-
-pub(super) async fn forget_attempts(engine: &EmbeddedEngine, before: Timestamp) -> Result<()> {
-    let is_there = move |database: &Connection| {
-        let select = "SELECT EXISTS (SELECT 1 FROM attempts WHERE at < ?)";
-        Ok(database.prepare_cached(select)?.query_row([before.as_millis()], |row| row.get(0))?)
-    };
-    if engine.readers.read(is_there).await? {
-        engine.writer.write("forget_attempts", move |database: &Connection| forget(database, before)).await?;
-    }
-    Ok(())
-}
-
-pub(super) async fn attempts(engine: &EmbeddedEngine, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
-    let find = find.clone();
-    let read = move |database: &Connection| {
-        let FindAttempts { with, from, until, limit, order } = &find;
-        let mut select = database.prepare_cached(match order {
-            ListOrder::NewestFirst => {
-                "SELECT at, text FROM attempts WHERE at >= ? AND at <= ? ORDER BY at DESC, id DESC"
-            }
-            ListOrder::OldestFirst => {
-                "SELECT at, text FROM attempts WHERE at >= ? AND at <= ? ORDER BY at, id"
-            }
-        })?;
-        let mut rows = select.query([from.as_millis(), until.as_millis()])?;
-        // SQLite's own search compares at each byte, and a storm leaves tens of megabytes.
-        let (finder, mut found) = (Finder::new(with), Vec::new());
-        while found.len() < *limit
-            && let Some(row) = rows.next()?
-        {
-            let text = text(row, 1)?;
-            if finder.find(text.as_bytes()).is_some() {
-                found.push(StoredAttempts {
-                    at: Timestamp::from_millis(row.get(0)?),
-                    text: text.into_owned(),
-                });
-            }
-        }
-        Ok(found)
-    };
-    engine.readers.read(read).await
-}
 
 pub(super) async fn dead_letters_between(
     engine: &EmbeddedEngine,
@@ -268,36 +180,5 @@ impl EmbeddedEngine {
             self.full_scan.request();
         };
         from_json("a dead letter", letter).inspect_err(report).ok()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_record_of_attempts_is_bounded() {
-        let database = Connection::open_in_memory().unwrap();
-        let table = "CREATE TABLE attempts(id INTEGER PRIMARY KEY AUTOINCREMENT, at INTEGER, total INTEGER, text TEXT)";
-        database.execute(table, []).unwrap();
-        let sum = "SELECT sum(length(text)), min(at) FROM attempts";
-        let mut kept: (i64, i64) = (0, 0);
-        for n in 0..30_i64 {
-            let texts = vec!["x".repeat(100_000); 4];
-            let on_record = OnRecord { now: Timestamp::from_millis(n), since: Timestamp::ZERO, texts };
-            on_record.write(&database, 1).unwrap();
-            kept = database.query_row(sum, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-        }
-        let most = MAX_ATTEMPT_BYTES as i64;
-        assert!(kept.0 <= most + 100_000 && kept.0 > most / 2, "{kept:?}");
-        assert!(kept.1 > 0, "the oldest are gone");
-        let on_record = OnRecord {
-            now: Timestamp::from_millis(40),
-            since: Timestamp::from_millis(40),
-            texts: vec!["x".to_owned()],
-        };
-        on_record.write(&database, 1).unwrap();
-        kept = database.query_row(sum, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
-        assert_eq!(kept, (1, 40));
     }
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::EmbeddedEngine;
 use super::database::{self, open_to_read};
 use super::last_seen::unit_id;
 use super::stored::{snapshot, text};
-use super::{EmbeddedEngine, kept};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, Kind, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::table::UnitTables;
@@ -187,10 +187,6 @@ impl Queries for EmbeddedEngine {
 
     async fn remove_notes(&self, _pages: &[(u16, u32)]) -> Result<()> {
         Ok(())
-    }
-
-    async fn forget_attempts(&self, _partitions: &[u16], before: Timestamp) -> Result<()> {
-        kept::forget_attempts(self, before).await
     }
 
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {

@@ -9,7 +9,6 @@ use super::EmbeddedEngine;
 use super::database::{self, open_to_read};
 use super::error::DatabaseResult;
 use super::finish::Ending;
-use super::kept::OnRecord;
 use crate::clock::Timestamp;
 use crate::store::notification::{Notification, discarded};
 use crate::store::{Backlog, Delivery, Discarded, Result};
@@ -43,7 +42,7 @@ pub(super) async fn discard(engine: &EmbeddedEngine, receiver: &str, now: Timest
     let waiting = some_waiting(engine, receiver).await?;
     let ended = waiting.len();
     let endings = waiting.into_iter().map(|delivery| Ending::given_up(&discarded(delivery, now)));
-    engine.finish(endings.collect::<Result<_>>()?, now, OnRecord::nothing(now)).await?;
+    engine.finish(endings.collect::<Result<_>>()?, now).await?;
     Ok(Discarded { ended, removed: 0 })
 }
 

@@ -297,17 +297,6 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         columns: &[column("lane", Number, RemoveRow)],
     },
     TableRule {
-        table: "attempts",
-        what: Stored::Attempt,
-        key: &["id"],
-        columns: &[
-            column("id", Number, RemoveRow),
-            column("at", Moment, Zero),
-            column("total", Number, Zero),
-            column("text", Text, RemoveRow),
-        ],
-    },
-    TableRule {
         table: "receivers",
         what: Stored::Delivery,
         key: &["name"],

@@ -5,16 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::due_members::{due_members, in_order};
-use super::finish::{Ending, FINISH_STEP, OnRecord};
+use super::finish::{Ending, FINISH_STEP};
 use super::steps::{MAX_ATTEMPTS, Steps};
 use super::units::first_score;
 use super::{RedisEngine, absence, fallback, receivers};
 use crate::clock::Timestamp;
 use crate::store::again::ToFallback;
-use crate::store::attempts::texts;
+use crate::store::attempts::attempts_made;
 use crate::store::notification::{Notification, Readable};
 use crate::store::unnotified::end_empty;
 use crate::store::{Backlog, Delivery, DeliveryStore, Destinations, End, Ended, MAX_STEP, MeantFor, Result};
@@ -66,19 +65,18 @@ impl DeliveryStore for RedisEngine {
     }
 
     async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
-        let deliveries: Vec<&Delivery> = deliveries.iter().map(AsRef::as_ref).collect();
-        self.set_next_attempt("extend_leases", &deliveries, until, &OnRecord::NOTHING).await
+        let extended = |delivery: &'_ Arc<Delivery>| Ended {
+            delivery: delivery.clone(),
+            end: End::RetryAt(until),
+            attempt: None,
+        };
+        let extended: Vec<Ended> = deliveries.iter().map(extended).collect();
+        self.set_next_attempts("extend_leases", &extended, until).await
     }
 
-    async fn end_attempts(&self, ended: &[Ended], keep: Duration, now: Timestamp) -> Result<()> {
-        self.finish(ended, keep, now).await?;
-        for one in ended {
-            if let End::RetryAt(at) = one.end {
-                let texts = texts(std::iter::once(one));
-                let on_record = OnRecord { now, keep, texts };
-                self.set_next_attempt("retry_later", &[&one.delivery], at, &on_record).await?;
-            }
-        }
+    async fn end_attempts(&self, ended: &[Ended], now: Timestamp) -> Result<()> {
+        self.finish(ended, now).await?;
+        self.set_next_attempts("retry_later", ended, now).await?;
         Ok(())
     }
 
@@ -166,25 +164,28 @@ impl RedisEngine {
         queues
     }
 
-    /// Sets the next attempt of deliveries; no later delivery of their groups is leased before it. Answers, in order,
-    /// which deliveries were still under way with the attempt that they name.
-    async fn set_next_attempt(
+    /// Sets the next attempt of deliveries that are not over; no later delivery of their groups is leased before it.
+    /// Answers, in order, which deliveries were still under way with the attempt that they name.
+    async fn set_next_attempts(
         &self,
         name: &'static str,
-        deliveries: &[&Delivery],
-        at: Timestamp,
-        on_record: &OnRecord,
+        ended: &[Ended],
+        now: Timestamp,
     ) -> Result<Vec<bool>> {
-        let queues = self.by_queue(deliveries.iter().copied().enumerate(), |(_, delivery)| delivery);
-        let steps = queues.iter().flat_map(|(&(partition, receiver), deliveries)| {
-            let slot = self.keys.slot(partition);
-            deliveries
-                .chunks(FINISH_STEP)
-                .map(move |step| (slot, self.attempt_step(name, (partition, receiver), step, at, on_record)))
+        let later = ended.iter().enumerate().filter_map(|(place, one)| match one.end {
+            End::RetryAt(at) => Some((place, one, at)),
+            End::Delivered | End::DeadLetter(_) => None,
         });
-        let mut were_under_way = vec![false; deliveries.len()];
-        for (index, answer) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
-            were_under_way[index] = answer == 1;
+        let queues = self.by_queue(later, |(_, one, _)| &one.delivery);
+        let steps = queues.iter().flat_map(|(&(partition, receiver), later)| {
+            let slot = self.keys.slot(partition);
+            later
+                .chunks(FINISH_STEP)
+                .map(move |step| (slot, self.attempt_step(name, (partition, receiver), step, now)))
+        });
+        let mut were_under_way = vec![false; ended.len()];
+        for (place, answer) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
+            were_under_way[place] = answer == 1;
         }
         Ok(were_under_way)
     }
@@ -222,27 +223,29 @@ impl RedisEngine {
         Ok(0)
     }
 
-    /// Answers the numbers of the deliveries, each with 1 if it was still under way.
+    /// Answers the places of the deliveries, each with 1 if it was still under way.
     async fn attempt_step(
         &self,
         name: &'static str,
         (partition, receiver): (u16, &str),
-        step: &[(usize, &Delivery)],
-        at: Timestamp,
-        on_record: &OnRecord,
+        step: &[(usize, &Ended, Timestamp)],
+        now: Timestamp,
     ) -> Result<Vec<(usize, u8)>> {
         let mut script = self.scripts.set_next_attempt.prepare_invoke();
         for name in ["queue", "lanes"] {
             script.key(self.keys.of(partition, name, receiver));
         }
-        script.key(self.keys.in_partition(partition, "attempts"));
-        script.arg(at.as_millis()).arg(step.len());
-        script.arg(step.iter().map(|(_, one)| one.group.key.as_str()).collect::<Vec<&str>>());
-        script.arg(step.iter().map(|(_, one)| one.notification()).collect::<Vec<&str>>());
-        script.arg(step.iter().map(|(_, one)| one.attempt).collect::<Vec<u32>>());
-        on_record.add_to(&mut script);
+        let deliveries = || step.iter().map(|(_, one, _)| &*one.delivery);
+        script.arg(step.len());
+        script.arg(deliveries().map(|one| one.group.key.as_str()).collect::<Vec<&str>>());
+        script.arg(deliveries().map(Delivery::notification).collect::<Vec<&str>>());
+        script.arg(deliveries().map(|one| one.attempt).collect::<Vec<u32>>());
+        script.arg(step.iter().map(|(_, _, at)| at.as_millis()).collect::<Vec<i64>>());
+        if let Some(set) = attempts_made(partition, step.iter().map(|(_, one, _)| *one), now)? {
+            self.add_sets(&mut script, partition, &set.shape(), &[&set]);
+        }
         let answers: Vec<u8> = self.topology.run(name, &script).await?;
-        Ok(step.iter().map(|(index, _)| *index).zip(answers).collect())
+        Ok(step.iter().map(|(place, ..)| *place).zip(answers).collect())
     }
 
     async fn lease_step(
@@ -278,7 +281,7 @@ impl RedisEngine {
         let endings: Vec<Ending> = broken.iter().map(ending).collect();
         if !endings.is_empty() {
             let endings: Vec<&Ending> = endings.iter().collect();
-            self.finish_step(partition, receiver, &endings, now, &OnRecord::NOTHING).await?;
+            self.finish_step(partition, receiver, &endings, now, None).await?;
         }
         Ok(deliveries)
     }

@@ -15,7 +15,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Labels, Stage, since_of};
 use crate::store::notification::Notification;
 use crate::store::timer_text::decode;
-use crate::store::{EngineError, Group, Queries, Result, StoredAttempts};
+use crate::store::{EngineError, Group, Queries, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
@@ -101,7 +101,6 @@ impl Exporter for RedisEngine {
         if partition < self.keys.partitions() {
             self.export_records(partition, &mut items).await?;
             self.export_groups(partition, &mut items).await?;
-            self.export_attempts(partition, &mut items).await?;
             self.export_timers(partition, &mut items).await?;
             return Ok(items);
         }
@@ -238,18 +237,6 @@ impl RedisEngine {
             }
         }
         Ok(lasting)
-    }
-
-    async fn export_attempts(&self, partition: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
-        let mut pipe = pipe();
-        pipe.zrange_withscores(self.keys.in_partition(partition, "attempts"), 0, -1);
-        let (entries,): (Vec<(String, f64)>,) = self.topology.send("export_attempts", &pipe).await?;
-        let entry = |(member, at): (String, f64)| {
-            let text = member.split_once(' ')?.1.to_owned();
-            Some(MigrationItem::Attempts(StoredAttempts { at: moment(at), text }))
-        };
-        items.extend(entries.into_iter().filter_map(entry));
-        Ok(())
     }
 
     async fn export_timers(&self, partition: u16, items: &mut Vec<MigrationItem>) -> Result<()> {

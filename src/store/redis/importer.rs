@@ -210,18 +210,11 @@ impl RedisImporter {
                     pipe.hset(key("unnotified"), silence, id).ignore();
                 }
             }
-            MigrationItem::Attempts(attempts) => {
-                let group = attempts.read().next().map(|first| first.group).unwrap_or_default();
-                let key = self.keys.in_partition(self.keys.partition_of_group(&group), "attempts");
-                pipe.zadd(key, format!("{:016} {}", 0, attempts.text), attempts.at.as_millis()).ignore();
+            MigrationItem::Cell { table, partition, name, value } => {
+                pipe.hset(self.keys.cells(*partition, *table), name, value.as_slice()).ignore();
             }
-            MigrationItem::Cell { table, name, value } => {
-                let partition = table.partition(name, self.keys.partitions());
-                pipe.hset(self.keys.cells(partition, *table), name, value.as_slice()).ignore();
-            }
-            MigrationItem::Entry { index, name, at } => {
-                let partition = index.table().partition(name, self.keys.partitions());
-                pipe.zadd(self.keys.index(partition, *index), name, *at).ignore();
+            MigrationItem::Entry { index, partition, name, at } => {
+                pipe.zadd(self.keys.index(*partition, *index), name, *at).ignore();
             }
             MigrationItem::Timer { timer, kept } => {
                 let (partition, page) = self.keys.page_of_timer(&timer.id);

@@ -1,4 +1,4 @@
-//! Deliveries as operators see them: waiting notifications, dead letters, and the record of attempts.
+//! Deliveries as operators see them: waiting notifications and dead letters.
 //!
 //! Everything is read in bounded steps, for a command or a page; the delivery of notifications waits for none of it.
 
@@ -10,20 +10,13 @@ use super::RedisEngine;
 use super::lanes::in_lane;
 use crate::clock::Timestamp;
 use crate::store::notification::Notification;
-use crate::store::{
-    DeadLetter, Delivery, FindAttempts, ListOrder, Result, StoredAttempts, Waiting, WaitingPage,
-    json::from_json,
-};
+use crate::store::{DeadLetter, Delivery, ListOrder, Result, Waiting, WaitingPage, json::from_json};
 use crate::telemetry::Stored;
 
 /// How many lanes a page of waiting notifications has, about.
 const LANES: usize = 200;
 /// The most notifications of one lane on a page; a lane with more is one of a receiver that is down for days.
 const OF_LANE: usize = 100;
-/// How many entries of the record one script looks at: less than a millisecond.
-const LOOKED_AT: usize = 64;
-/// Of how many partitions the record is read at once.
-const SIDE_BY_SIDE: usize = 16;
 
 pub(super) async fn dead_letters_between(
     engine: &RedisEngine,
@@ -204,74 +197,6 @@ pub(super) async fn have_waiting(
         read.hexists(engine.keys.of(engine.keys.partition_of_group(group), "lanes", receiver), group);
     }
     engine.topology.send("lanes", &read).await
-}
-
-/// Only the first of them are kept while the partitions are read, so memory stays bounded.
-pub(super) async fn attempts(engine: &RedisEngine, find: &FindAttempts) -> Result<Vec<StoredAttempts>> {
-    let entries = |partition| {
-        let key = engine.keys.in_partition(partition, "attempts");
-        Cmd::zcount(key, find.from.as_millis(), find.until.as_millis())
-    };
-    let partitions = occupied_partitions(engine, "attempts", 0..engine.keys.partitions(), entries).await?;
-    let mut found: Vec<StoredAttempts> = Vec::new();
-    for some in partitions.chunks(SIDE_BY_SIDE) {
-        let last = found.last().filter(|_| found.len() == find.limit).map(|entry| entry.at);
-        let find = &match find.order {
-            ListOrder::NewestFirst => FindAttempts { from: last.unwrap_or(find.from), ..find.clone() },
-            ListOrder::OldestFirst => FindAttempts { until: last.unwrap_or(find.until), ..find.clone() },
-        };
-        let step = |partition: &u16| (engine.keys.slot(*partition), attempts_of(engine, *partition, find));
-        let of_some = engine.topology.run_limited(some.iter().map(step).collect()).await?;
-        found.extend(of_some.into_iter().flatten());
-        found.sort_by(|a, b| match find.order {
-            ListOrder::NewestFirst => b.at.cmp(&a.at),
-            ListOrder::OldestFirst => a.at.cmp(&b.at),
-        });
-        found.truncate(find.limit);
-    }
-    Ok(found)
-}
-
-async fn attempts_of(
-    engine: &RedisEngine,
-    partition: u16,
-    find: &FindAttempts,
-) -> Result<Vec<StoredAttempts>> {
-    let (mut found, mut skip) = (Vec::new(), 0);
-    while found.len() < find.limit {
-        let mut script = engine.scripts.find_attempts.prepare_invoke();
-        script.key(engine.keys.in_partition(partition, "attempts"));
-        let looked_at = if find.with.is_empty() { find.limit.min(LOOKED_AT) } else { LOOKED_AT };
-        script.arg(find.until.as_millis()).arg(find.from.as_millis()).arg(skip).arg(looked_at);
-        script.arg(u8::from(find.order == ListOrder::OldestFirst)).arg(&find.with);
-        let answer: Vec<Vec<u8>> = engine.topology.run("attempts", &script).await?;
-        let Some((count, entries)) = answer.split_first() else { break };
-        found.extend(entries.chunks_exact(2).filter_map(|entry| {
-            let at = std::str::from_utf8(&entry[0]).ok()?.parse::<f64>().ok()?;
-            let text = String::from_utf8_lossy(&entry[1]);
-            let text = text.split_once(' ')?.1.to_owned();
-            Some(StoredAttempts { at: Timestamp::from_millis(at as i64), text })
-        }));
-        let count = std::str::from_utf8(count).ok().and_then(|count| count.parse().ok()).unwrap_or(0);
-        skip += count;
-        if count < looked_at {
-            break;
-        }
-    }
-    Ok(found)
-}
-
-pub(super) async fn forget_attempts(
-    engine: &RedisEngine,
-    partitions: &[u16],
-    before: Timestamp,
-) -> Result<()> {
-    let mut forget = pipe();
-    for partition in partitions {
-        let key = engine.keys.in_partition(*partition, "attempts");
-        forget.zrembyscore(key, "-inf", format!("({}", before.as_millis())).ignore();
-    }
-    if partitions.is_empty() { Ok(()) } else { engine.topology.send("forget_attempts", &forget).await }
 }
 
 impl RedisEngine {

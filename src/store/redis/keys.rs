@@ -56,7 +56,6 @@
 //! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:dead_letters:<receiver>` | hash | id → dead letter (JSON) |
 //! | `rollcall:{pN}:fallback_done:<receiver>` | hash | group → the last of its notifications that its fallback got too, while the receiver takes nothing |
-//! | `rollcall:{pN}:attempts` | zset | the record of attempts to deliver, by when they were written (ms): how many bytes were written before, and a line (JSON) for each attempt of one step, see `attempts.lua` |
 //! | `rollcall:{pN}:timer:<page>` | hash | timers of a page that wait: id → type, moment and data, see `store/timer_text.rs` |
 //! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → type, moment, data and receipts |
 //! | `rollcall:{pN}:timers` | zset | timers that wait, by their moment (ms); timers whose type is not configured, by when an instance reads them again |

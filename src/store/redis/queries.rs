@@ -5,9 +5,9 @@ use std::ops::Range;
 use async_trait::async_trait;
 use redis::{FromRedisValue, pipe};
 
+use super::RedisEngine;
 use super::reading::{milliseconds, snapshot};
 use super::steps::Steps;
-use super::{RedisEngine, kept};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::json::from_json;
@@ -196,10 +196,6 @@ impl Queries for RedisEngine {
             pipe.srem(self.keys.in_partition(*partition, "noted"), page).ignore();
         }
         if pipe.is_empty() { Ok(()) } else { self.topology.send("remove_notes", &pipe).await }
-    }
-
-    async fn forget_attempts(&self, partitions: &[u16], before: Timestamp) -> Result<()> {
-        kept::forget_attempts(self, partitions, before).await
     }
 
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {

@@ -10,7 +10,7 @@ use futures_util::future::try_join_all;
 use redis::pipe;
 
 use super::fields::Fields;
-use super::finish::{Ending, OnRecord};
+use super::finish::Ending;
 use super::keys::Keys;
 use super::lanes::in_lane;
 use super::topology::Topology;
@@ -123,7 +123,7 @@ async fn discard_waiting(
         .map(|letter| Ending { delivery: &letter.delivery, letter: Some(letter.clone()), was_marked: false })
         .collect();
     let endings: Vec<&Ending> = endings.iter().collect();
-    let ended = engine.finish_step(partition, receiver, &endings, now, &OnRecord::NOTHING).await?;
+    let ended = engine.finish_step(partition, receiver, &endings, now, None).await?;
     if ended > 0 {
         return Ok(Discarded { ended, removed: 0 });
     }

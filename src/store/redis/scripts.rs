@@ -28,7 +28,6 @@ pub struct Scripts {
     pub lease: Script,
     pub set_next_attempt: Script,
     pub finish: Script,
-    pub find_attempts: Script,
     pub keep_values: Script,
     pub raise: Script,
     pub renew: Script,
@@ -54,16 +53,15 @@ impl Scripts {
             seal: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/seal.lua"))),
             lease: guarded(include_str!("scripts/lease.lua")),
             set_next_attempt: guarded(concat!(
-                include_str!("scripts/attempts.lua"),
+                include_str!("scripts/write_cells.lua"),
                 include_str!("scripts/set_next_attempt.lua")
             )),
             finish: guarded(concat!(
-                include_str!("scripts/attempts.lua"),
+                include_str!("scripts/write_cells.lua"),
                 include_str!("scripts/timer_receipts.lua"),
                 include_str!("scripts/end_lanes.lua"),
                 include_str!("scripts/finish.lua")
             )),
-            find_attempts: guarded(include_str!("scripts/find_attempts.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),

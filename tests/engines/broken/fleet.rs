@@ -122,7 +122,7 @@ impl Fleet {
         self.engine.dead_letter(&leased[0], "it is wanted no more", hours(49)).await.unwrap();
         let attempt = Some(AttemptMade { at: hours(49), took: HOUR, answer: "204".to_owned() });
         let ended = Ended { delivery: Arc::new(leased[1].clone()), end: End::Delivered, attempt };
-        self.engine.end_attempts(&[ended], 10_000 * HOUR, hours(49)).await.unwrap();
+        self.engine.end_attempts(&[ended], hours(49)).await.unwrap();
         self.hear(&units()[..2], hours(50)).await;
         self.join(Duration::ZERO, hours(50)).await;
         let leased = self.lease(hours(50)).await;

@@ -81,7 +81,6 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{pN}:dead:<>", Spared::None, Spared::None),
     ("{pN}:dead_letters:<>", Spared::None, Spared::None),
     ("{pN}:unnotified:<>", Spared::None, Spared::None),
-    ("{pN}:attempts", Spared::None, Spared::None),
     ("{pN}:timer:<>", Spared::None, Spared::None),
     ("{pN}:past_timers", Spared::None, Spared::None),
     ("{pN}:timers", Spared::None, Spared::None),

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
+use rollcall::fleet::Attempts;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
-    Attempt, AttemptMade, AttemptResult, Capacity, Delivery, Destinations, End, Ended, Engine, FindAttempts,
-    Group, Join, ListOrder, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
+    ATTEMPT_BYTES, Attempt, AttemptMade, AttemptResult, Capacity, Cell, Delivery, Destinations, End, Ended,
+    Engine, Group, Index, Join, ListOrder, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace, Table,
+    partition_of_group,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -39,21 +41,19 @@ impl<G: Ground> World<G> {
     async fn end(&self, delivery: &Delivery, end: End, answer: &str, now: Timestamp) {
         let attempt = Some(AttemptMade { at: now, took: MINUTE / 60, answer: answer.to_owned() });
         let ended = Ended { delivery: Arc::new(delivery.clone()), end, attempt };
-        self.engine.end_attempts(&[ended], HOUR, now).await.unwrap();
+        self.engine.end_attempts(&[ended], now).await.unwrap();
     }
 
-    /// The attempts on record whose entries have this text, newest first.
-    async fn attempts(&self, with: &str, from: Timestamp) -> Vec<Attempt> {
-        let find = FindAttempts {
-            with: with.to_owned(),
-            from,
-            until: self.hours(100),
-            limit: 1000,
-            order: ListOrder::NewestFirst,
-        };
-        let entries = self.engine.attempts(&find).await.unwrap();
-        assert!(entries.iter().is_sorted_by_key(|entry| std::cmp::Reverse(entry.at)));
-        entries.iter().flat_map(|entry| entry.read().collect::<Vec<_>>()).collect()
+    fn record_of_attempts(&self) -> Attempts {
+        Attempts::new(self.engine.clone())
+    }
+
+    /// The attempts on record, newest first.
+    async fn attempts(&self, from: Timestamp) -> Vec<Attempt> {
+        let order = ListOrder::NewestFirst;
+        let entries = self.record_of_attempts().between(from, self.hours(100), 1000, order).await.unwrap();
+        assert!(entries.is_sorted_by_key(|entry| std::cmp::Reverse(entry.at)));
+        entries.into_iter().flat_map(|entry| entry.attempts).collect()
     }
 }
 
@@ -69,35 +69,46 @@ pub async fn every_attempt_is_on_record_for_a_while<G: Ground>(world: World<G>) 
     let other = world.sealed_in("b", &[offline(&world.unit("b"), world.at(0))], later).await.remove(0);
     world.end(&other, End::DeadLetter("410 Gone".to_owned()), "410 Gone", later).await;
 
-    let mut attempts = world.attempts(&format!("\"i\":\"{}\"", first.notification()), Timestamp::ZERO).await;
-    attempts.dedup();
+    let mut attempts = world.record_of_attempts().of_notification(first.notification()).await.unwrap();
+    attempts.sort_by_key(|one| std::cmp::Reverse(one.at));
     assert_eq!(attempts.len(), 2, "{attempts:?}");
     let delivered = &attempts[0];
     assert_eq!((delivered.result, delivered.number, delivered.at), (AttemptResult::Delivered, 2, later));
     assert_eq!((delivered.took_ms, delivered.answer.as_str()), (1000, "204 No Content"));
-    assert_eq!((&delivered.offline, &delivered.group), (&vec![record.id], &"a".to_owned()));
+    assert_eq!((&delivered.offline, &delivered.group), (&vec![record.id.clone()], &"a".to_owned()));
+    assert_eq!(&world.record_of_attempts().of_record(&record.id).await.unwrap(), &attempts[..1]);
     assert_eq!((delivered.delivery(), delivered.labels.len()), (first.id, 1));
     assert_eq!((attempts[1].result, attempts[1].number), (AttemptResult::Failed, 1));
     assert!(attempts[1].answer.starts_with("503 \"later\"503") && attempts[1].answer.len() <= 400);
     assert!(attempts[1].offline.is_empty(), "what waits has its content elsewhere");
-    let all = world.attempts("", now + MINUTE / 2).await;
+    let all = world.attempts(now + MINUTE / 2).await;
     assert!(all.iter().any(|one| one.result == AttemptResult::Dead) && all.iter().all(|one| one.at == later));
 
-    // Old entries are removed when a later one is written, and also by themselves.
+    // Each leaves with its words.
     let last =
         world.sealed_in("b", &[offline(&world.unit("c"), world.at(0))], world.hours(2)).await.remove(0);
     world.end(&last, End::Delivered, "", world.hours(2) + MINUTE / 2).await;
     let kept = |attempts: Vec<Attempt>| attempts.iter().any(|one| one.result == AttemptResult::Failed);
-    let mut is_kept = kept(world.attempts("", Timestamp::ZERO).await);
-    if is_kept {
-        // The attempt is in another partition.
-        world.engine.forget_attempts(&world.partitions(), world.hours(1) + MINUTE / 2).await.unwrap();
-        is_kept = kept(world.attempts("", Timestamp::ZERO).await);
+    let record_of_attempts = world.record_of_attempts();
+    assert!(kept(world.attempts(Timestamp::ZERO).await));
+    record_of_attempts.forget(&world.partitions(), later).await.unwrap();
+    assert!(!kept(world.attempts(Timestamp::ZERO).await));
+    assert!(!world.attempts(Timestamp::ZERO).await.is_empty(), "newer ones stay");
+    world.forgets_all_attempts().await;
+}
+
+impl<G: Ground> World<G> {
+    async fn forgets_all_attempts(&self) {
+        self.record_of_attempts().forget(&self.partitions(), self.hours(99)).await.unwrap();
+        assert_eq!(self.attempts(Timestamp::ZERO).await, []);
+        for index in [Index::AttemptsWritten, Index::AttemptsOf] {
+            assert_eq!(self.engine.entries(index, &self.partitions(), i64::MAX, 10).await.unwrap(), []);
+        }
+        for partition in self.partitions() {
+            assert_eq!(self.engine.all_cells(Table::Attempts, partition).await.unwrap().len(), 0);
+            assert_eq!(self.engine.all_cells(Table::Counts, partition).await.unwrap().len(), 0);
+        }
     }
-    assert!(!is_kept);
-    assert!(!world.attempts("", Timestamp::ZERO).await.is_empty(), "newer ones stay");
-    world.engine.forget_attempts(&world.partitions(), world.hours(99)).await.unwrap();
-    assert_eq!(world.attempts("", Timestamp::ZERO).await, []);
 }
 
 pub async fn the_newest_letters_and_attempts_of_all_partitions_come_first<G: Ground>(world: World<G>) {
@@ -116,48 +127,39 @@ pub async fn the_newest_letters_and_attempts_of_all_partitions_come_first<G: Gro
         for (order, expected) in [(ListOrder::NewestFirst, last), (ListOrder::OldestFirst, first)] {
             let letters = world.engine.dead_letters_between("hook", from, until, limit, order).await.unwrap();
             assert_eq!(letters.iter().map(|letter| letter.at).collect::<Vec<_>>(), expected);
-            let find = FindAttempts { with: String::new(), from, until, limit, order };
-            let attempts = world.engine.attempts(&find).await.unwrap();
+            let attempts = world.record_of_attempts().between(from, until, limit, order).await.unwrap();
             assert_eq!(attempts.iter().map(|entry| entry.at).collect::<Vec<_>>(), expected);
         }
     }
 }
 
-/// The embedded engine has one record for all partitions; `kept.rs` there has its test.
-#[tokio::test]
-async fn the_record_of_attempts_of_a_partition_in_redis_is_bounded() {
-    let world = World::<super::redis::Single>::new().await;
+pub async fn the_record_of_attempts_of_a_partition_is_bounded<G: Ground>(world: World<G>) {
     let records: Vec<OfflineRecord> =
         world.units(1000).iter().map(|unit| offline(unit, world.at(0))).collect();
     let delivery = Arc::new(world.sealed_in("a", &records, world.at(0)).await.remove(0));
-    let mut written = 0;
+    let (attempts, mut written) = (world.record_of_attempts(), 0);
+    let partition = partition_of_group("a", world.engine.partitions());
+    let bytes = || async {
+        let cell = Cell { table: Table::Counts, partition, name: ATTEMPT_BYTES.to_owned() };
+        let stored = world.engine.read_cells(&[cell]).await.unwrap().remove(0);
+        String::from_utf8(stored.unwrap()).unwrap().parse::<usize>().unwrap()
+    };
     for n in 0.. {
         let attempt = Some(AttemptMade { at: world.at(n), took: HOUR, answer: String::new() });
         let ended = Ended { delivery: delivery.clone(), end: End::Delivered, attempt };
-        world.engine.end_attempts(&vec![ended; 40], HOUR, world.at(n)).await.unwrap();
-        let find = FindAttempts {
-            with: String::new(),
-            from: world.at(n),
-            until: world.at(n),
-            limit: 1,
-            order: ListOrder::NewestFirst,
-        };
-        let length = world.engine.attempts(&find).await.unwrap()[0].text.len();
-        written += 40 * length;
-        if written > MAX_ATTEMPT_BYTES + (2 << 20) {
+        let (ended, before) = (vec![ended; 8], if n == 0 { 0 } else { bytes().await });
+        world.engine.end_attempts(&ended, world.at(n)).await.unwrap();
+        written += bytes().await - before;
+        attempts.were_put_on_record(&ended).await.unwrap();
+        if written > MAX_ATTEMPT_BYTES * 3 / 2 {
             break;
         }
     }
-    let find = FindAttempts {
-        with: String::new(),
-        from: world.at(0),
-        until: world.hours(9),
-        limit: 10_000,
-        order: ListOrder::NewestFirst,
-    };
-    let entries = world.engine.attempts(&find).await.unwrap();
-    let kept: usize = entries.iter().map(|entry| entry.text.len()).sum();
+    let kept = bytes().await;
     assert!(kept <= MAX_ATTEMPT_BYTES && kept > MAX_ATTEMPT_BYTES / 2, "{kept} of {written}");
+    let oldest = attempts.between(world.at(0), world.hours(9), 1, ListOrder::OldestFirst).await.unwrap();
+    assert!(oldest[0].at > world.at(0), "the oldest are gone");
+    world.forgets_all_attempts().await;
 }
 
 pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: Ground>(world: World<G>) {
@@ -274,10 +276,7 @@ pub async fn what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease<G: 
     for twice in [0, 0, 1] {
         let delivery = Arc::new(page.waiting[twice].delivery.clone());
         let attempt = Some(AttemptMade { at: world.at(5), took: MINUTE, answer: "in digest".to_owned() });
-        other
-            .end_attempts(&[Ended { delivery, end: End::Delivered, attempt }], HOUR, world.at(5))
-            .await
-            .unwrap();
+        other.end_attempts(&[Ended { delivery, end: End::Delivered, attempt }], world.at(5)).await.unwrap();
     }
     let left = world.leased(world.at(6)).await;
     assert_eq!(left.iter().map(|one| &one.offline).collect::<Vec<_>>(), [&records[2..]]);

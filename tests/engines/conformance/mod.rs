@@ -218,6 +218,7 @@ macro_rules! every_case {
             }
             kept {
                 every_attempt_is_on_record_for_a_while
+                the_record_of_attempts_of_a_partition_is_bounded
                 the_newest_letters_and_attempts_of_all_partitions_come_first
                 a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged
                 notifications_of_many_lanes_and_receivers_are_queued_together

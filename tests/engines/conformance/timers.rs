@@ -91,7 +91,7 @@ impl<G: Ground> World<G> {
     async fn ends(&self, delivery: &Delivery, end: End, now: Timestamp) {
         let attempt = AttemptMade { at: now, took: Duration::ZERO, answer: String::new() };
         let ended = Ended { delivery: Arc::new(delivery.clone()), end, attempt: Some(attempt) };
-        self.engine.end_attempts(&[ended], HOUR, now).await.unwrap();
+        self.engine.end_attempts(&[ended], now).await.unwrap();
     }
 }
 

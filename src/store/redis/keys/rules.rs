@@ -71,7 +71,6 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("p+", "dead_letters", "hash", Stored::DeadLetter),
     sort("p+", "unnotified", "hash", Stored::DeadLetter),
     sort("p+", "fallback_done", "hash", Stored::Delivery),
-    sort("p", "attempts", "zset", Stored::Attempt),
     sort("p", "timers", "zset", Stored::Timer),
     sort("p", "timers_ended", "zset", Stored::Timer),
     sort("p", "timers_kept", "zset", Stored::Timer),

@@ -7,12 +7,12 @@
 -- KEYS[5] dead            zset  id -> given up at (ms)
 -- KEYS[6] dead_letters         hash  id -> dead letter (JSON)
 -- KEYS[7] unnotified          hash  "<detected at> <record id>", see unnotified.rs -> id of its dead letter
--- KEYS[8] attempts        zset  see attempts.lua
--- KEYS[9] timer_attempts  zset  see begin_only_attempts.lua
--- KEYS[10] past_timers    hash  id of a timer that fired or was cancelled -> see timer_text.rs
+-- KEYS[8] timer_attempts  zset  see begin_only_attempts.lua
+-- KEYS[9] past_timers     hash  id of a timer that fired or was cancelled -> see timer_text.rs
+-- then those of write_cells.lua, which puts attempts on record
 --
--- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then those of attempts.lua, then the
--- number of timers T and for each of them:
+-- ARGV[1] now (ms), ARGV[2] number of deliveries N, then N group keys, then N ids, then the number of the arguments about
+-- timers and dead letters, and these: the number of timers T and for each of them:
 --  1 its number among the N
 --  2 its id
 --  3 its moment, as it is stored
@@ -22,6 +22,7 @@
 --  1 its number among the N
 --  2 dead letter (JSON)
 --  3 number of its silences, then the name of each in unnotified
+-- and then those of write_cells.lua, if there are attempts to put on record
 --
 -- Only the first delivery of a lane is under way and can end. Returns the number of deliveries that ended.
 local count = tonumber(ARGV[2])
@@ -34,30 +35,32 @@ redis.call('ZCARD', KEYS[5])
 redis.call('HLEN', KEYS[6])
 redis.call('HLEN', KEYS[7])
 redis.call('ZCARD', KEYS[8])
-redis.call('ZCARD', KEYS[9])
-local a = after_attempts(3 + 2 * count)
+local a = 4 + 2 * count
+local sets = a + tonumber(ARGV[a - 1])
 local timers, texts = tonumber(ARGV[a]), {}
 for t = 1, timers do
   local id = ARGV[a + 5 * t - 3]
-  texts[id] = redis.call('HGET', KEYS[10], id) or ''
+  texts[id] = redis.call('HGET', KEYS[9], id) or ''
 end
-keep_attempts(KEYS[8], 3 + 2 * count)
+if ARGV[sets] then
+  write_cells(9, #KEYS - 9, sets)
+end
 local ended = end_lanes()
 local receiver = string.match(KEYS[1], '([^:]*)$')
 for t = 1, timers do
   local i, id, moment, is_only = tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3], ARGV[a + 5] == '1'
   if is_only then
-    redis.call('ZREM', KEYS[9], receiver .. ' ' .. moment .. ' ' .. id)
+    redis.call('ZREM', KEYS[8], receiver .. ' ' .. moment .. ' ' .. id)
   end
   if is_only or ended[i] then
-    write_receipt(KEYS[10], id, moment, receiver, ARGV[a + 4], texts[id])
+    write_receipt(KEYS[9], id, moment, receiver, ARGV[a + 4], texts[id])
     -- Another end of the timer reads the text that this one wrote.
     texts[id] = nil
   end
   a = a + 5
 end
 a = a + 1
-while ARGV[a] do
+while a < sets do
   local i, names = tonumber(ARGV[a]), tonumber(ARGV[a + 2])
   if ended[i] then
     local id = ARGV[2 + count + i]

@@ -18,7 +18,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::incidents::GroupIncidents;
+use super::group_incidents::GroupIncidents;
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::{Delivery, Result};

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
-use super::incidents::{GroupIncidents, LastingIncident};
+use super::group_incidents::{GroupIncidents, LastingIncident};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Closing, OfflineRecord};
 use crate::store::{ACKNOWLEDGEMENT, Delivery, DeliveryRecords, Document, Entry, Group, Membership, Result};

@@ -187,9 +187,9 @@ impl Behind {
     }
 
     /// How many rounds the owner of some partitions has finished since then, if nothing changed:
-    /// each ends with a search for old records in each partition.
+    /// each ends with a search for old attempts and one for old records in each partition.
     async fn rounds(&self, partitions: usize) -> u64 {
-        self.asked("zrangebyscore").await / partitions as u64
+        self.asked("zrangebyscore").await / (2 * partitions as u64)
     }
 
     /// The page that holds the facts of the unit.

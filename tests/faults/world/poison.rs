@@ -15,7 +15,7 @@ use super::redis::PARTITIONS;
 use super::{World, now};
 
 /// The key types that are broken.
-pub const POISONED: [&str; 19] = [
+pub const POISONED: [&str; 18] = [
     "{hearing}:heard",
     "{hearing}:members",
     "{hearing}:floors",
@@ -34,7 +34,6 @@ pub const POISONED: [&str; 19] = [
     "{pN}:sealed",
     "{pN}:over",
     "{pN}:owed",
-    "{pN}:attempts",
 ];
 
 /// The key types that are left out, and why.

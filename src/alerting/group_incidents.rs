@@ -1,0 +1,141 @@
+//! The incidents of groups that last: one cell for each such group, and the silences that belong to it, as the engine
+//! knows them.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Timestamp;
+use crate::presence::{Incident, Judgement, OfflineRecord, RecordId};
+use crate::store::{Cells, Content, Document, Documents, GroupStore, Queries, Result, Table};
+
+/// How many records are read at once.
+const AT_ONCE: usize = 16;
+
+/// The incident of a group that lasts, as receivers were told of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct LastingIncident {
+    pub incident: Incident,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaced: Option<Incident>,
+    /// The notification that tells of this.
+    pub notification: String,
+    /// When the notification was sealed with which the incident begins.
+    pub begun: Timestamp,
+}
+
+impl Content for LastingIncident {
+    /// The key of the group.
+    type Name = String;
+    const TABLE: Table = Table::Incidents;
+}
+
+impl LastingIncident {
+    pub fn judgement(&self) -> Judgement {
+        Judgement { told: Some(self.incident.clone()), replaced: self.replaced.clone() }
+    }
+}
+
+/// The incidents of groups that last, and their silences.
+pub(super) struct GroupIncidents {
+    pub groups: Arc<dyn GroupStore>,
+    pub queries: Arc<dyn Queries>,
+    documents: Documents,
+}
+
+impl GroupIncidents {
+    pub fn new(
+        groups: Arc<dyn GroupStore>,
+        queries: Arc<dyn Queries>,
+        cells: Arc<dyn Cells>,
+    ) -> GroupIncidents {
+        GroupIncidents { groups, queries, documents: Documents::new(cells) }
+    }
+
+    /// The incidents of these groups, in order.
+    pub async fn of(&self, groups: &[String]) -> Result<Vec<Document<LastingIncident>>> {
+        self.documents.read(groups).await
+    }
+
+    /// The incident of a group.
+    pub async fn of_group(&self, group: &str) -> Result<Document<LastingIncident>> {
+        self.documents.one(&group.to_owned()).await
+    }
+
+    /// Writes the incident of a group if it is still as it was read; `None` removes it. Answers whether it was.
+    pub async fn put(
+        &self,
+        known: &Document<LastingIncident>,
+        after: Option<&LastingIncident>,
+    ) -> Result<bool> {
+        let change = self.documents.change(known, after)?;
+        Ok(self.documents.write(&[change]).await? == [true])
+    }
+
+    /// A silence of an incident that lasts, besides those of these records: one of which a receiver was notified as a
+    /// part of the incident, if one is named.
+    pub async fn lasting(
+        &self,
+        group: &str,
+        incident: &Incident,
+        besides: &[OfflineRecord],
+        receiver: Option<&str>,
+    ) -> Result<Option<OfflineRecord>> {
+        for ids in self.pages(group, (incident.since, None), besides).await? {
+            let mut records = self.records(ids).await?;
+            let Some(receiver) = receiver else {
+                if let Some(found) = records.into_iter().find(|record| incident.covers(record)) {
+                    return Ok(Some(found));
+                }
+                continue;
+            };
+            records.retain(|record| incident.has_notified(record));
+            let memberships = self.groups.memberships(&records.iter().collect::<Vec<_>>()).await?;
+            let mut known = records.into_iter().zip(memberships);
+            let is_known = known.find(|(_, memberships)| {
+                memberships.iter().any(|one| one.group.key == group && one.is_known_to(receiver))
+            });
+            if let Some((found, _)) = is_known {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether an operator takes care of every unit of an incident that is offline and was notified.
+    pub async fn is_acknowledged(&self, group: &str, incident: &Incident) -> Result<bool> {
+        let mut any = false;
+        for ids in self.pages(group, (incident.since, None), &[]).await? {
+            let open = self.records(ids).await?.into_iter().filter(|record| record.closed_by.is_none());
+            for record in open.filter(|record| incident.has_notified(record)) {
+                if !record.is_acknowledged() {
+                    return Ok(false);
+                }
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// The silences of a group that last and were notified within this time, besides those of these records, in parts.
+    pub async fn pages(
+        &self,
+        group: &str,
+        (from, before): (Timestamp, Option<Timestamp>),
+        besides: &[OfflineRecord],
+    ) -> Result<Vec<Vec<RecordId>>> {
+        let besides: HashSet<&RecordId> = besides.iter().map(|record| &record.id).collect();
+        let mut ids = self.groups.lasting(group, from, before).await?;
+        ids.retain(|id| !besides.contains(id));
+        Ok(ids.chunks(AT_ONCE).map(<[RecordId]>::to_vec).collect())
+    }
+
+    /// The stored records of these.
+    pub async fn records(&self, ids: Vec<RecordId>) -> Result<Vec<OfflineRecord>> {
+        let read = ids.into_iter().map(|id| async move { self.queries.record(&id).await });
+        let read: Vec<Option<OfflineRecord>> = stream::iter(read).buffered(AT_ONCE).try_collect().await?;
+        Ok(read.into_iter().flatten().collect())
+    }
+}

@@ -279,7 +279,8 @@ async fn listen(
         stop: writer.stop.clone(),
         recorded: recorded.clone(),
     };
-    let recorder = record::Recorder { writer: writer.clone(), reporter, link: linked };
+    let recorder =
+        record::Recorder { writer: writer.clone(), reporter, link: linked, is_applying: Arc::default() };
     let most = config.max_batch;
     let name = name.to_owned();
     tasks.spawn(async move { thread::on_its_own(&name, || (), connection.run()).await });

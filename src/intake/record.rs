@@ -9,6 +9,9 @@
 //! Canaries are reported while the next batch is being written, all waiting canaries together. If the engine is far
 //! away, no batch waits until the previous one is written either, because batches are in transit most of that time.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use tokio::sync::{mpsc, watch};
@@ -95,14 +98,16 @@ pub(super) struct Recorder {
     pub writer: EngineWriter,
     pub reporter: HearingReporter,
     pub link: watch::Receiver<Link>,
+    /// Whether the engine works on a batch, and its acknowledgements wait.
+    pub is_applying: Arc<AtomicBool>,
 }
 
 impl Recorder {
     /// Records until the queue is closed and empty, or until `stop` while the engine is away.
     pub async fn record(self, queue: mpsc::Receiver<QueuedMessage>, most: usize) {
-        let Recorder { writer, reporter, link } = self;
+        let Recorder { writer, reporter, link, is_applying } = self;
         let (recorded, events) = mpsc::channel(UNREPORTED);
-        let apply = apply_all(&writer, &link, queue, most, recorded);
+        let apply = apply_all(&writer, &link, queue, (most, &is_applying), recorded);
         tokio::join!(apply, report_all(&writer, &link, reporter, events));
     }
 }
@@ -112,7 +117,7 @@ async fn apply_all(
     writer: &EngineWriter,
     link: &watch::Receiver<Link>,
     mut queue: mpsc::Receiver<QueuedMessage>,
-    most: usize,
+    (most, is_applying): (usize, &AtomicBool),
     recorded: mpsc::Sender<Vec<HearingEvent>>,
 ) {
     let mut messages = Vec::new();
@@ -120,6 +125,7 @@ async fn apply_all(
     let (mut is_open, mut was_full) = (true, false);
     let mut next = Instant::now();
     loop {
+        is_applying.store(!in_progress.is_empty(), Ordering::Relaxed);
         let distance = writer.roll.round_trip() / FAR_CONCURRENT;
         let is_far = !distance.is_zero() && in_progress.len() < FAR_CONCURRENT as usize;
         let has_room = in_progress.is_empty()

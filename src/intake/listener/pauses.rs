@@ -12,9 +12,12 @@
 //!
 //! # When it does not
 //! A client that sends its next message when the previous one is acknowledged would lose a pause with each of them. So
-//! there are no pauses for [`CALM`] after a client has sent twice, or two have connected, within [`HURRY`].
+//! there are no pauses for [`CALM`] after a client has sent twice, or two have connected, within [`HURRY`]. And there is
+//! none while the engine works on a batch: the next step of the batch would wait for its end, and so would its
+//! acknowledgements.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -24,16 +27,20 @@ const PAUSE: Duration = Duration::from_millis(5);
 const HURRY: Duration = Duration::from_millis(10);
 const CALM: Duration = Duration::from_secs(1);
 
-/// When a client was last in a hurry.
 #[derive(Default)]
-pub struct Pauses(Mutex<Option<Instant>>);
+pub struct Pauses {
+    /// When a client was last in a hurry.
+    hurried: Mutex<Option<Instant>>,
+    /// Whether the engine works on a batch.
+    pub is_applying: Arc<AtomicBool>,
+}
 
 impl Pauses {
     /// Notes that a client sent something now, and when it sent something before; or that one connected, and when one
     /// did before.
     pub fn arrived(&self, before: Instant, now: Instant) {
         if now.duration_since(before) < HURRY {
-            *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+            *self.hurried.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
         }
     }
 
@@ -46,8 +53,9 @@ impl Pauses {
     }
 
     fn are_due(&self, now: Instant) -> bool {
-        let hurried = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        hurried.is_none_or(|at| now.duration_since(at) >= CALM)
+        let hurried = *self.hurried.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_calm = hurried.is_none_or(|at| now.duration_since(at) >= CALM);
+        is_calm && !self.is_applying.load(Ordering::Relaxed)
     }
 }
 
@@ -64,5 +72,14 @@ mod tests {
         pauses.arrived(now, now + PAUSE);
         assert!(!pauses.are_due(now + PAUSE) && !pauses.are_due(now + CALM));
         assert!(pauses.are_due(now + PAUSE + CALM));
+    }
+
+    #[test]
+    fn there_are_no_pauses_while_the_engine_works_on_a_batch() {
+        let (pauses, now) = (Pauses::default(), Instant::now());
+        pauses.is_applying.store(true, Ordering::Relaxed);
+        assert!(!pauses.are_due(now));
+        pauses.is_applying.store(false, Ordering::Relaxed);
+        assert!(pauses.are_due(now));
     }
 }

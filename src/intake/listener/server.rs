@@ -138,7 +138,8 @@ impl Listener {
         let (prove, _) = watch::channel(Proof::default());
         // No broker keeps messages while the process is away.
         let reporter = HearingReporter::new(&client_id, None, Duration::ZERO, prove, probes.clone());
-        let recorder = Recorder { writer: writer.clone(), reporter: reporter.without_broker(), link };
+        let (reporter, is_applying) = (reporter.without_broker(), shared.pauses.is_applying.clone());
+        let recorder = Recorder { writer: writer.clone(), reporter, link, is_applying };
         let (most, pace) = (config.max_batch, (writer.roll.pace().clone(), config.canary_period));
         let addresses = shared.config.addresses().map(|(_, scheme, address)| format!("{scheme}://{address}"));
         telemetry.listening(MAIN, &addresses.collect::<Vec<String>>().join(" "));

@@ -6,8 +6,7 @@
 
 use std::sync::Arc;
 
-use foldhash::fast::FixedState;
-use hashbrown::HashMap;
+use super::shared_values::SharedValues;
 
 /// The most values of a label in a partition that have numbers of their own.
 const MAX_VALUES: usize = 10_000;
@@ -26,10 +25,8 @@ pub struct LabelIndex {
     label: Arc<str>,
     /// The number of the value of each slot.
     numbers: Vec<u16>,
-    /// Each value and how many units have it, by number.
-    values: Vec<(Arc<str>, u32)>,
-    by_value: HashMap<Arc<str>, u16, FixedState>,
-    free: Vec<u16>,
+    /// The values; the first has the number [`FIRST`].
+    values: SharedValues<Arc<str>>,
     /// How often a number got another value.
     generation: u64,
 }
@@ -79,37 +76,37 @@ impl LabelIndex {
 
     /// All numbers are less than this.
     pub fn numbers(&self) -> usize {
-        usize::from(FIRST) + self.values.len()
+        usize::from(FIRST) + self.values.numbers()
     }
 
     /// The number of a value, if a unit has it and it has a number of its own.
     pub fn number_of(&self, value: &str) -> Option<u16> {
-        self.by_value.get(value).copied()
+        self.values.number_of(value).map(|number| FIRST + number as u16)
     }
 
     /// How many units have a value; `None`: the value may have no number of its own.
     pub fn units_with(&self, value: &str) -> Option<u64> {
-        match self.number_of(value) {
-            Some(number) => Some(u64::from(self.values[usize::from(number - FIRST)].1)),
+        match self.values.number_of(value) {
+            Some(number) => Some(self.values.units(number).into()),
             None => (!self.is_full()).then_some(0),
         }
     }
 
     /// The values with numbers of their own, and how many units have each.
     pub fn counts(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
-        self.by_value.iter().map(|(value, number)| (value, self.values[usize::from(number - FIRST)].1))
+        self.values.iter().map(|(value, number)| (value, self.values.units(number)))
     }
 
     pub fn value(&self, number: u16) -> Arc<str> {
         match number.checked_sub(FIRST) {
-            Some(at) => self.values[usize::from(at)].0.clone(),
+            Some(number) => self.values.get(number.into()).clone(),
             None => OTHER_VALUE.into(),
         }
     }
 
     /// Whether the next new value gets no number of its own.
     pub fn is_full(&self) -> bool {
-        self.by_value.len() >= MAX_VALUES
+        self.values.len() >= MAX_VALUES
     }
 
     /// The approximate memory, without the values.
@@ -118,36 +115,20 @@ impl LabelIndex {
     }
 
     fn acquire(&mut self, value: &str) -> u16 {
-        if let Some(&number) = self.by_value.get(value) {
-            self.values[usize::from(number - FIRST)].1 += 1;
-            return number;
+        if let Some(known) = self.values.acquire(value) {
+            return FIRST + known as u16;
         }
         if self.is_full() {
             return OTHER;
         }
-        let value: Arc<str> = value.into();
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.generation += 1;
-                self.values[usize::from(number - FIRST)] = (value.clone(), 1);
-                number
-            }
-            None => {
-                self.values.push((value.clone(), 1));
-                FIRST + (self.values.len() - 1) as u16 // At most MAX_VALUES.
-            }
-        };
-        self.by_value.insert(value, number);
-        number
+        let (number, is_used_again) = self.values.enter(value.into());
+        self.generation += u64::from(is_used_again);
+        FIRST + number as u16 // At most MAX_VALUES.
     }
 
     fn release(&mut self, number: u16) {
-        let Some(at) = number.checked_sub(FIRST) else { return };
-        let (value, units) = &mut self.values[usize::from(at)];
-        *units -= 1;
-        if *units == 0 {
-            self.by_value.remove(value);
-            self.free.push(number);
+        if let Some(number) = number.checked_sub(FIRST) {
+            self.values.release(number.into());
         }
     }
 }
@@ -165,11 +146,11 @@ mod tests {
         for site in 0..1000 {
             index.set(7, Some(&site.to_string()));
         }
-        assert!(index.values.len() <= 2 && index.by_value.len() == 1);
+        assert!(index.values.numbers() <= 2 && index.values.len() == 1);
         assert_eq!(index.number_of("north"), None);
         assert!(index.generation() > generation);
         index.set(7, None);
-        assert_eq!((index.number_at(7), index.number_at(9), index.by_value.len()), (0, 0, 0));
+        assert_eq!((index.number_at(7), index.number_at(9), index.values.len()), (0, 0, 0));
     }
 
     #[test]
@@ -178,7 +159,7 @@ mod tests {
         for slot in 0..MAX_VALUES as u32 + 100 {
             index.set(slot, Some(&slot.to_string()));
         }
-        assert_eq!((index.by_value.len(), index.is_full()), (MAX_VALUES, true));
+        assert_eq!((index.values.len(), index.is_full()), (MAX_VALUES, true));
         let beyond = index.number_at(MAX_VALUES + 5);
         assert_eq!(&*index.value(beyond), OTHER_VALUE);
         index.set(0, None);

@@ -20,6 +20,7 @@ mod label_index;
 mod names;
 mod row;
 mod settings;
+mod shared_values;
 mod units;
 
 pub use blocks::Blocks;

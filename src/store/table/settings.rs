@@ -3,9 +3,9 @@
 //! Most units add nothing. But a device may declare another timeout with each heartbeat, so the number of settings
 //! that no unit has any more is used again.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
+use super::shared_values::SharedValues;
 use crate::presence::{Facts, Override};
 
 /// What a unit adds to the policy of its kind.
@@ -29,14 +29,9 @@ impl Settings {
     }
 }
 
-/// Settings, by number.
+/// Settings; the first have the number 1.
 #[derive(Default)]
-pub(super) struct SettingsIndex {
-    /// Settings and the number of their units; the first are those of number 1.
-    kept: Vec<(Settings, u32)>,
-    numbers: HashMap<Settings, u32>,
-    free: Vec<u32>,
-}
+pub(super) struct SettingsIndex(SharedValues<Settings>);
 
 /// The number of units that add nothing.
 pub const NO_SETTINGS: u32 = 0;
@@ -47,39 +42,16 @@ impl SettingsIndex {
         if settings == Settings::default() {
             return NO_SETTINGS;
         }
-        if let Some(&number) = self.numbers.get(&settings) {
-            self.kept[number as usize - 1].1 += 1;
-            return number;
-        }
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.kept[number as usize - 1] = (settings, 1);
-                number
-            }
-            None => {
-                self.kept.push((settings, 1));
-                self.kept.len() as u32
-            }
-        };
-        self.numbers.insert(settings, number);
-        number
+        1 + self.0.acquire(&settings).unwrap_or_else(|| self.0.enter(settings).0)
     }
 
     pub fn get(&self, number: u32) -> Settings {
-        if number == NO_SETTINGS { Settings::default() } else { self.kept[number as usize - 1].0 }
+        number.checked_sub(1).map_or(Settings::default(), |number| *self.0.get(number))
     }
 
     /// Notes that one unit less has these settings.
     pub fn release(&mut self, number: u32) {
-        if number == NO_SETTINGS {
-            return;
-        }
-        let (settings, units) = &mut self.kept[number as usize - 1];
-        *units -= 1;
-        if *units == 0 {
-            self.numbers.remove(settings);
-            self.free.push(number);
-        }
+        number.checked_sub(1).into_iter().for_each(|number| self.0.release(number));
     }
 }
 
@@ -98,7 +70,7 @@ mod tests {
             assert_eq!(index.get(next), declared(seconds));
             number = next;
         }
-        assert!(index.kept.len() <= 2 && index.numbers.len() == 1);
+        assert!(index.0.numbers() <= 2 && index.0.len() == 1);
         assert_eq!(index.acquire(Settings::default()), NO_SETTINGS);
         index.release(NO_SETTINGS);
         assert_eq!(index.get(NO_SETTINGS), Settings::default());

@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Guarantee, NewTimer, TimerClass, TimerId, TimerType};
 use rollcall::store::embedded::{Config, EmbeddedEngine};
-use rollcall::store::{Engine, TimerClasses};
+use rollcall::store::{Engine, StoredTimers, TimerClasses};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 
@@ -83,8 +83,8 @@ fn timers(name: &str, count: usize, due: impl Fn(usize) -> Timestamp) -> Vec<New
 }
 
 async fn register(engine: &Arc<dyn Engine>, timers: &[NewTimer]) -> anyhow::Result<Duration> {
-    let (began, now) = (Instant::now(), Clock::system().now());
-    let calls = timers.chunks(BATCH).map(|batch| engine.register(batch, false, now));
+    let (began, stored) = (Instant::now(), StoredTimers::new(engine.clone()));
+    let calls = timers.chunks(BATCH).map(|batch| stored.register(batch, false));
     let answers: Vec<_> = stream::iter(calls).buffered(CALLS).try_collect().await?;
     ensure!(answers.iter().map(Vec::len).sum::<usize>() == timers.len(), "some were not answered");
     Ok(began.elapsed())
@@ -93,7 +93,7 @@ async fn register(engine: &Arc<dyn Engine>, timers: &[NewTimer]) -> anyhow::Resu
 async fn cancel(engine: &Arc<dyn Engine>, timers: &[NewTimer]) -> anyhow::Result<Duration> {
     let ids: Vec<TimerId> = timers.iter().take(CANCELLED).map(|timer| timer.id.clone()).collect();
     let began = Instant::now();
-    engine.cancel(&ids, &classes(), Clock::system().now()).await?;
+    StoredTimers::new(engine.clone()).cancel(&ids, &classes(), Clock::system().now()).await?;
     Ok(began.elapsed())
 }
 
@@ -192,7 +192,7 @@ async fn few_among_many(
     register(engine, &few).await?;
     until("all are delivered", MINUTE + MAX_WAIT, async || Ok(sink.notified() >= FEW as u64)).await?;
     let ids: Vec<TimerId> = few.iter().map(|timer| timer.id.clone()).collect();
-    let fired = engine.timers(&ids).await?;
+    let fired = StoredTimers::new(engine.clone()).timers(&ids).await?;
     let late =
         |timer: &rollcall::presence::Timer| Some(timer.fired_at()?.since(timer.due).as_secs_f64() * 1e3);
     let mut late: Vec<f64> = fired.iter().flatten().filter_map(late).collect();

@@ -4,9 +4,10 @@
 //! `URL/start` when Rollcall starts, `URL` every period while it works, `URL/fail` with the problems in the body while
 //! it does not. A machine that fails sends no pings, which raises the alarm that no program can raise about itself.
 //!
-//! # When Rollcall works The engine answers, every connection to the broker is up, the fleet is heard, and no receiver
-//! has refused its last notification. Warnings that do not keep Rollcall from its work send no failure: they are on
-//! `/readyz` and in the metrics.
+//! # When Rollcall works
+//! The engine answers, every connection to the broker is up, the fleet is heard, and no receiver has refused its last
+//! notification. Warnings that do not keep Rollcall from its work send no failure: they are on `/readyz` and in the
+//! metrics.
 
 use std::sync::Arc;
 use std::time::Duration;

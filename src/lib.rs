@@ -34,11 +34,12 @@
 //!               Grafana ◀── Prometheus ◀──────┴── outbox ──▶ groups ──▶ webhook, e-mail
 //! ```
 //!
-//! # Journey of a heartbeat `units/{unit}/heartbeat` arrives at [`intake`]: the topic names the unit, the payload may
-//! say more. While one batch is being written, the next one collects. [`fleet::Roll::hear`] writes most heartbeats
-//! straight into their expiry keys, in one pipeline that changes no absent key. The units of other heartbeats (a new
-//! unit, an offline unit, a unit that declares something new) are read; [`presence::hear`] decides, and the
-//! [`presence::Change`] applies only if the unit is still as it was read. Then the message is acknowledged.
+//! # Journey of a heartbeat
+//! `units/{unit}/heartbeat` arrives at [`intake`]: the topic names the unit, the payload may say more. While one batch
+//! is being written, the next one collects. [`fleet::Roll::hear`] writes most heartbeats straight into their expiry
+//! keys, in one pipeline that changes no absent key. The units of other heartbeats (a new unit, an offline unit, a unit
+//! that declares something new) are read; [`presence::hear`] decides, and the [`presence::Change`] applies only if the
+//! unit is still as it was read. Then the message is acknowledged.
 //!
 //! # Journey of an expiry
 //! The deadline index holds the next check of each unit, and moves lazily: a heartbeat does not touch it.
@@ -63,22 +64,22 @@
 //! wait for a moment, and writes them beside the heartbeats, which they never hold up. The engine keeps them with the
 //! unit ([`store::DataStore`]); [`http`] shows them, read page by page while they are written. They decide nothing.
 //!
-//! # Timers A program registers a timer over [`http`] or MQTT ([`intake`]); [`fleet::Timers`] checks it against its
-//! class and the limits, and the store keeps it. Registering says when it fires, and cancelling answers whether it was
-//! still waiting. A timer lies in the partition of its group. A loop of [`alerting`] sleeps until the first one is
-//! due, and fires it: one step ends its waiting and queues a delivery for each receiver of its type. The instance that
-//! fired it leases as many of them as its receivers have free slots for. In a storm, firing follows the pace of the
-//! receivers. From then on it is a notification like any other, under the id `<timer>:<due ms>`; the step that ends a
-//! delivery writes the timer's receipt. A timer that is delivered at most once ends in the engine before its only
-//! attempt.
+//! # Timers
+//! A program registers a timer over [`http`] or MQTT ([`intake`]); [`fleet::Timers`] checks it against its class and
+//! the limits, and the store keeps it. Registering says when it fires, and cancelling answers whether it was still
+//! waiting. A timer lies in the partition of its group. A loop of [`alerting`] sleeps until the first one is due, and
+//! fires it: one step ends its waiting and queues a delivery for each receiver of its type. The instance that fired it
+//! leases as many of them as its receivers have free slots for. In a storm, firing follows the pace of the receivers.
+//! From then on it is a notification like any other, under the id `<timer>:<due ms>`; the step that ends a delivery
+//! writes the timer's receipt. A timer that is delivered at most once ends in the engine before its only attempt.
 //!
-//! # Several instances There is no leader. Each instance holds a lease in the engine ([`fleet::Lease`]) and works out
-//! from all leases which partitions are its own ([`fleet::Ownership`]). It sweeps them, notifies receivers of their
-//! transitions and shows their units. Every instance sweeps units that are overdue for a second, and exactly one
-//! applies each step: a wrong view of the owner costs time, never correctness. Before an instance seals a group, the
-//! entries in the outboxes of the other instances have joined; if no instance works on an outbox, this instance lets
-//! its entries join. With the lease comes the time: the clock of every instance follows the engine's, and never goes
-//! back.
+//! # Several instances
+//! There is no leader. Each instance holds a lease in the engine ([`fleet::Lease`]) and works out from all leases which
+//! partitions are its own ([`fleet::Ownership`]). It sweeps them, notifies receivers of their transitions and shows
+//! their units. Every instance sweeps units that are overdue for a second, and exactly one applies each step: a wrong
+//! view of the owner costs time, never correctness. Before an instance seals a group, the entries in the outboxes of
+//! the other instances have joined; if no instance works on an outbox, this instance lets its entries join. With the
+//! lease comes the time: the clock of every instance follows the engine's, and never goes back.
 //!
 //! # The promises
 //! They stand in [`store`], numbered. All but two, which name their tests, have cases in the conformance suite in

@@ -34,7 +34,7 @@ use crate::intake::listener::Listener;
 use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
-use crate::store::{Engine, EngineError};
+use crate::store::{Engine, EngineError, StoredDeliveries};
 use crate::telemetry::Telemetry;
 use crate::trust::ServerTls;
 use crate::{alerting, deadman, http, intake};
@@ -236,7 +236,7 @@ fn start(
         queries: engine.clone(),
         cells: engine.clone(),
         units: engine.clone(),
-        timer_store: engine.clone(),
+        deliveries: StoredDeliveries::new(engine.clone()),
         timers: timers.clone(),
         silences: silences.clone(),
         census: roll.census().clone(),
@@ -283,7 +283,7 @@ fn start(
         ownership,
         units: engine.clone(),
         records: engine.clone(),
-        deliveries: engine.clone(),
+        deliveries: StoredDeliveries::new(engine.clone()),
         groups: engine.clone(),
         values: engine.clone(),
         cells: engine.clone(),

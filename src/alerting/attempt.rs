@@ -13,7 +13,7 @@ use super::deliver::Deliver;
 use super::in_flight::{FinishedAttempt, InFlight};
 use super::outcome::outcome_of;
 use crate::clock::Timestamp;
-use crate::store::{AttemptMade, Delivery, DeliveryRecords, End, Ended, TimerStore};
+use crate::store::{AttemptMade, Delivery, End, Ended, StoredDeliveries};
 use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
 
 impl Deliver {
@@ -110,16 +110,15 @@ impl Deliver {
         leased.is_begun = true;
         in_flight.begun += 1;
         let (channel, clock, timeout) = (self.channel.clone(), self.clock.clone(), self.receiver.timeout);
-        let (incidents, timers, telemetry) =
-            (self.incidents.clone(), self.timers.clone(), self.telemetry.clone());
-        let records = self.records.clone();
+        let (incidents, deliveries, telemetry) =
+            (self.incidents.clone(), self.engine.clone(), self.telemetry.clone());
         in_flight.attempts.spawn(async move {
             let Some(delivery) = incidents.attempted(delivery, clock.now()).await else {
                 return FinishedAttempt { id, result: None, at: clock.now(), took: Duration::ZERO };
             };
             // The process may have been frozen since the task was spawned.
             let may_attempt =
-                clock.now() < until && is_admitted(&*timers, &telemetry, &delivery, clock.now()).await;
+                clock.now() < until && is_admitted(&deliveries, &telemetry, &delivery, clock.now()).await;
             let (begun, now) = (Instant::now(), clock.now());
             // No other instance takes a delivery with a mark, whatever becomes of its lease.
             let may_attempt = may_attempt && (now < until || delivery.is_at_most_once());
@@ -129,7 +128,7 @@ impl Deliver {
             };
             let sent = result.map(|sent| sent.map(Option::unwrap_or_default));
             let result = match sent {
-                Some(Ok(answer)) => Some(queue_rest(&*records, answer, clock.now()).await),
+                Some(Ok(answer)) => Some(queue_rest(&deliveries, answer, clock.now()).await),
                 other => other,
             };
             FinishedAttempt { id, result, at: now, took: begun.elapsed() }
@@ -291,13 +290,13 @@ impl Deliver {
 
 /// Queues what a receiver left over. If the engine fails, the attempt has failed: all of it is sent again.
 pub(super) async fn queue_rest(
-    records: &dyn DeliveryRecords,
+    deliveries: &StoredDeliveries,
     mut answer: Answer,
     now: Timestamp,
 ) -> Result<Answer, Failure> {
     let rest = std::mem::take(&mut answer.rest);
     if !rest.is_empty() {
-        records.replay_all(&rest, now).await.map_err(|error| {
+        deliveries.replay_all(&rest, now).await.map_err(|error| {
             Failure::temporary(format!("delivered, but the deferred recipients could not be stored: {error}"))
         })?;
     }
@@ -307,7 +306,7 @@ pub(super) async fn queue_rest(
 /// Whether a delivery may be attempted: a timer that is delivered at most once is marked first, and its delivery ends
 /// with the mark.
 pub(super) async fn is_admitted(
-    timers: &dyn TimerStore,
+    deliveries: &StoredDeliveries,
     telemetry: &Telemetry,
     delivery: &Delivery,
     now: Timestamp,
@@ -315,7 +314,7 @@ pub(super) async fn is_admitted(
     if !delivery.is_at_most_once() {
         return true;
     }
-    match timers.begin_only_attempts(&[delivery], now).await {
+    match deliveries.begin_only_attempts(&[delivery], now).await {
         Ok(admitted) => admitted == [true],
         Err(error) => {
             telemetry.engine_failed(Loop::Delivery, &delivery.receiver, &error);

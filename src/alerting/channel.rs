@@ -9,7 +9,6 @@
 //! a `POST` needs no channel: it is an entry of `channel/service/catalogue.rs` and a template beside it.
 
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,7 +16,7 @@ use async_trait::async_trait;
 use crate::cause;
 use crate::clock::Timestamp;
 use crate::presence::{Interval, OfflineRecord};
-use crate::store::{Delivery, DeliveryRecords, Group};
+use crate::store::{Delivery, Group, StoredDeliveries};
 use crate::telemetry::Unreached;
 use crate::trust::chain;
 
@@ -202,7 +201,7 @@ pub trait Channel: Send + Sync {
 
     /// Gives the channel the deliveries that wait: a message to a recipient comes behind others that wait for the same
     /// recipient.
-    fn keep_order(&self, _records: Arc<dyn DeliveryRecords>) {}
+    fn keep_order(&self, _records: StoredDeliveries) {}
 
     /// The recipients or servers that the last successful attempt did not reach.
     fn unreached(&self) -> Option<Unreached> {

@@ -18,7 +18,7 @@
 //!
 //! # Timers that are delivered at most once
 //! The engine ends such a delivery before its attempt, which is the only one: see
-//! [`TimerStore::begin_only_attempts`]. An attempt whose mark is in doubt, because the engine failed just then, is not
+//! [`StoredDeliveries::begin_only_attempts`]. An attempt whose mark is in doubt, because the engine failed just then, is not
 //! made.
 //!
 //! # A receiver that takes nothing
@@ -41,7 +41,7 @@ use super::incidents::Incidents;
 use super::{ENGINE_BACKOFF, Fallback, LEASE, MIN_WAIT, ReceiverConfig};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Attempts, Ownership, ReceiverHealths};
-use crate::store::{DeliveryRecords, DeliveryStore, Destinations, End, Ended, MeantFor, Result, TimerStore};
+use crate::store::{Destinations, End, Ended, MeantFor, Result, StoredDeliveries};
 use crate::telemetry::{Loop, Telemetry};
 
 mod engine_calls;
@@ -62,13 +62,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
-    pub engine: Arc<dyn DeliveryStore>,
+    pub engine: StoredDeliveries,
     /// The receivers of groups: a fallback needs no copy of what it gets itself.
     pub destinations: Destinations,
-    /// Queues what a receiver left over.
-    pub records: Arc<dyn DeliveryRecords>,
-    /// Marks only attempts.
-    pub timers: Arc<dyn TimerStore>,
     pub incidents: Arc<Incidents>,
     pub healths: Arc<ReceiverHealths>,
     pub attempts: Attempts,
@@ -237,7 +233,7 @@ impl Deliver {
 /// Queues the notifications of a receiver for its fallback, once it has been down for `after`. Answers how many;
 /// `None`: it is too early.
 async fn fall(
-    engine: &dyn DeliveryStore,
+    engine: &StoredDeliveries,
     partitions: &[u16],
     receiver: &str,
     Fallback { receiver: to, after }: &Fallback,

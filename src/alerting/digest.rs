@@ -12,7 +12,7 @@ use ring::digest::{SHA256, digest};
 use super::put_off;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord, RecordId};
-use crate::store::{DIGEST, Delivery, DeliveryRecords, Group, GroupContext, Result, Waiting};
+use crate::store::{DIGEST, Delivery, Group, GroupContext, Result, StoredDeliveries, Waiting};
 
 /// The most records of a digest, and the most bytes in which its notifications are stored. Further notifications are in
 /// the next one.
@@ -114,7 +114,7 @@ fn shared_labels(members: &[Delivery]) -> Labels {
 /// A notification that was attempted is left out while there is room for such ones: its receiver may have it, under its
 /// own id. `room`: the most messages.
 pub(super) async fn gather(
-    records: &dyn DeliveryRecords,
+    records: &StoredDeliveries,
     receiver: &str,
     room: usize,
     now: Timestamp,
@@ -138,7 +138,7 @@ pub(super) async fn gather(
 
 /// Whether a notification of the digest still waits.
 pub(super) async fn any_waits(
-    records: &dyn DeliveryRecords,
+    records: &StoredDeliveries,
     receiver: &str,
     members: &[Delivery],
 ) -> Result<bool> {

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Judgement, OfflineRecord, RecordId};
-use crate::store::{Cells, Content, Document, Documents, GroupStore, Queries, Result, Table};
+use crate::store::{
+    Cells, Content, Document, Documents, GroupStore, Queries, Result, StoredDeliveries, Table,
+};
 
 /// How many records are read at once.
 const AT_ONCE: usize = 16;
@@ -41,6 +43,7 @@ impl LastingIncident {
 /// The incidents of groups that last, and their silences.
 pub(super) struct GroupIncidents {
     pub groups: Arc<dyn GroupStore>,
+    pub deliveries: StoredDeliveries,
     pub queries: Arc<dyn Queries>,
     documents: Documents,
 }
@@ -48,10 +51,11 @@ pub(super) struct GroupIncidents {
 impl GroupIncidents {
     pub fn new(
         groups: Arc<dyn GroupStore>,
+        deliveries: StoredDeliveries,
         queries: Arc<dyn Queries>,
         cells: Arc<dyn Cells>,
     ) -> GroupIncidents {
-        GroupIncidents { groups, queries, documents: Documents::new(cells) }
+        GroupIncidents { groups, deliveries, queries, documents: Documents::new(cells) }
     }
 
     /// The incidents of these groups, in order.

@@ -75,7 +75,7 @@ impl Incidents {
             let known = self.lasting.of_group(&delivery.group.key).await?;
             if known.value.is_none() && (delivery.offline.is_empty() || lasting < LEAST) {
                 // Unless it ended an incident: another receiver may have been faster.
-                let told = self.lasting.groups.judged(delivery, None).await?;
+                let told = self.lasting.deliveries.judged(delivery, None).await?;
                 return Ok(told.map(of_list));
             }
             if let Some(judgement) = self.judge(delivery, members, known).await? {
@@ -93,7 +93,7 @@ impl Incidents {
         let told = told.filter(|told| delivery.offline.iter().any(|record| told.covers(record)));
         let Some(told) = told else { return Ok(Judgement::default()) };
         let list = vec![told];
-        Ok(of_list(self.lasting.groups.judged(delivery, Some(&list)).await?.unwrap_or(list)))
+        Ok(of_list(self.lasting.deliveries.judged(delivery, Some(&list)).await?.unwrap_or(list)))
     }
 
     /// Judges a notification. `None`: the incident of its group was changed meanwhile.
@@ -103,8 +103,8 @@ impl Incidents {
         members: Members<'_>,
         mut known: Document<LastingIncident>,
     ) -> Result<Option<Judgement>> {
-        let (groups, id) = (&self.lasting.groups, delivery.notification());
-        if let Some(told) = groups.judged(delivery, None).await? {
+        let (deliveries, id) = (&self.lasting.deliveries, delivery.notification());
+        if let Some(told) = deliveries.judged(delivery, None).await? {
             return Ok(Some(of_list(told)));
         }
         // An attempt that was cut off may have left one that is over.
@@ -136,7 +136,7 @@ impl Incidents {
             (known, is_written) = (known.written(after)?, true);
         }
         let list: Vec<Incident> = judgement.told.into_iter().chain(judgement.replaced).collect();
-        let told = groups.judged(delivery, Some(&list)).await?.unwrap_or_else(|| list.clone());
+        let told = deliveries.judged(delivery, Some(&list)).await?.unwrap_or_else(|| list.clone());
         if told != list && is_written {
             // Another attempt was faster and has decided otherwise, by other counts.
             self.lasting.put(&known, before.as_ref()).await?;

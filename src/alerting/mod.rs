@@ -42,7 +42,7 @@ use crate::fleet::{
 };
 use crate::presence::{Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
-use crate::store::{AlertStore, Cells, HearingStore, Queries, TimerStore, UnitStore};
+use crate::store::{Cells, GroupStore, HearingStore, Queries, StoredDeliveries, UnitStore};
 use crate::telemetry::Telemetry;
 
 mod acknowledged;
@@ -187,7 +187,8 @@ fn rotated(mut partitions: Vec<u16>, turn: usize) -> Vec<u16> {
 /// The parts of the store that alerting reads and writes.
 #[derive(Clone)]
 pub struct Stores {
-    pub alerts: Arc<dyn AlertStore>,
+    pub alerts: Arc<dyn GroupStore>,
+    pub deliveries: StoredDeliveries,
     pub hearing: Arc<dyn HearingStore>,
     /// For open records.
     pub queries: Arc<dyn Queries>,
@@ -195,7 +196,6 @@ pub struct Stores {
     pub cells: Arc<dyn Cells>,
     /// For units that flap.
     pub units: Arc<dyn UnitStore>,
-    pub timer_store: Arc<dyn TimerStore>,
     /// For the classes of timers.
     pub timers: Arc<Timers>,
     /// For the number of units with a label.
@@ -240,11 +240,12 @@ pub async fn run(
     let (lasting_blindness, lasting_trip) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
     let healths = Arc::new(ReceiverHealths::new(stores.cells.clone()));
     let (groups, queries) = (stores.alerts.clone(), stores.queries.clone());
-    let group_incidents = Arc::new(GroupIncidents::new(groups, queries, stores.cells.clone()));
+    let group_incidents =
+        Arc::new(GroupIncidents::new(groups, stores.deliveries.clone(), queries, stores.cells.clone()));
     for receiver in config.receivers {
         let name = receiver.name.clone();
         let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
-        channel.keep_order(stores.alerts.clone());
+        channel.keep_order(stores.deliveries.clone());
         if channel.keeps_alerts() {
             stateful.all.insert(name.clone());
         }
@@ -295,10 +296,8 @@ pub async fn run(
         let deliver = Deliver {
             receiver,
             channel,
-            engine: stores.alerts.clone(),
+            engine: stores.deliveries.clone(),
             destinations: destinations.clone(),
-            records: stores.alerts.clone(),
-            timers: stores.timer_store.clone(),
             incidents,
             healths: healths.clone(),
             attempts: attempts.clone(),
@@ -318,7 +317,7 @@ pub async fn run(
     loops.push(writing.map(|ended| ("writing the health of receivers".to_owned(), ended)).boxed());
     let orphans = Orphans {
         configured: buffers.keys().cloned().collect(),
-        engine: stores.alerts.clone(),
+        engine: stores.deliveries.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
         stop: stop.clone(),
@@ -368,7 +367,7 @@ pub async fn run(
     let stateful_alerts = Arc::new(StatefulAlerts {
         stateful,
         incidents: group_incidents,
-        deliveries: stores.alerts.clone(),
+        deliveries: stores.deliveries.clone(),
         clock: clock.clone(),
     });
     let stability = Stability {
@@ -387,7 +386,7 @@ pub async fn run(
     };
     loops.push(stability.run().map(|ended| ("ending episodes of flapping".to_owned(), ended)).boxed());
     let firing = TimerFiring {
-        engine: stores.timer_store,
+        engine: stores.timers.store(),
         timers: stores.timers,
         ownership: ownership.clone(),
         clock: clock.clone(),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::store::{Backlog, DeliveryRecords, Result};
+use crate::store::{Backlog, Result, StoredDeliveries};
 use crate::telemetry::Telemetry;
 
 /// How often the engine is asked; also how long the queue of a receiver that another instance had may stay unseen.
@@ -25,7 +25,7 @@ const INTERVAL: Duration = Duration::from_secs(600);
 pub(super) struct Orphans {
     /// Names of the receivers that are configured.
     pub configured: HashSet<String>,
-    pub engine: Arc<dyn DeliveryRecords>,
+    pub engine: StoredDeliveries,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     pub stop: CancellationToken,

@@ -21,7 +21,7 @@ use ring::digest::{SHA256, digest};
 use super::group_incidents::{GroupIncidents, LastingIncident};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Closing, OfflineRecord};
-use crate::store::{ACKNOWLEDGEMENT, Delivery, DeliveryRecords, Document, Entry, Group, Membership, Result};
+use crate::store::{ACKNOWLEDGEMENT, Delivery, Document, Entry, Group, Membership, Result, StoredDeliveries};
 
 /// The begin of the id of a notification that closes the alert of a removed unit.
 const REMOVAL: &str = "rmv_";
@@ -38,7 +38,7 @@ pub(super) struct StatefulReceivers {
 pub(super) struct StatefulAlerts {
     pub stateful: StatefulReceivers,
     pub incidents: Arc<GroupIncidents>,
-    pub deliveries: Arc<dyn DeliveryRecords>,
+    pub deliveries: StoredDeliveries,
     pub clock: Clock,
 }
 

@@ -25,7 +25,7 @@ use super::{LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, Timers};
 use crate::presence::Timer;
-use crate::store::{Result, TimerCapacity, TimerClasses, TimerStore};
+use crate::store::{Result, StoredTimers, TimerCapacity, TimerClasses};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The most timers that are read in one step.
@@ -46,7 +46,7 @@ const OUTCOME_AFTER: Duration = Duration::from_secs(60);
 const MENDED_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct TimerFiring {
-    pub engine: Arc<dyn TimerStore>,
+    pub engine: StoredTimers,
     /// Their classes, which a reload replaces.
     pub timers: Arc<Timers>,
     pub ownership: Ownership,

@@ -20,8 +20,8 @@ use super::{Attempts, MassBreaker, Roll, Silences};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
-    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, DeliveryRecords, EngineError, GroupStore,
-    ListOrder, Queries, Result, TimerStore, Waiting, is_digest,
+    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, EngineError, GroupStore, ListOrder, Queries,
+    Result, StoredDeliveries, StoredTimers, Waiting, is_digest,
 };
 
 mod ends;
@@ -129,7 +129,7 @@ type Answer<T> = std::result::Result<T, DeliveriesError>;
 /// Lists, replays and removes the deliveries of a fleet.
 #[derive(Clone)]
 pub struct Deliveries {
-    pub records: Arc<dyn DeliveryRecords>,
+    pub records: StoredDeliveries,
     pub attempts: Attempts,
     /// For the records of delivered notifications.
     pub queries: Arc<dyn Queries>,
@@ -139,7 +139,7 @@ pub struct Deliveries {
     pub roll: Arc<Roll>,
     pub breaker: Arc<MassBreaker>,
     /// For the timers of delivered notifications.
-    pub timers: Arc<dyn TimerStore>,
+    pub timers: StoredTimers,
     /// For the audit.
     pub silences: Arc<Silences>,
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::store::{Cells, Content, DeliveryRecords, Documents, Result, Table};
+use crate::store::{Cells, Content, Documents, Result, StoredDeliveries, Table};
 
 /// The longest reason of a failure that is kept, in bytes.
 const MAX_REASON: usize = 400;
@@ -138,7 +138,7 @@ pub struct ReceiverLine {
 /// Lists the receivers of a fleet.
 #[derive(Clone)]
 pub struct Receivers {
-    pub records: Arc<dyn DeliveryRecords>,
+    pub records: StoredDeliveries,
     pub documents: Documents,
 }
 

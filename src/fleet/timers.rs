@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -20,8 +21,8 @@ use tokio::time::Instant;
 use crate::clock::Timestamp;
 use crate::presence::{NewTimer, Timer, TimerId, TimerState, TimerType};
 use crate::store::{
-    EngineError, FindTimers, Result, TimerCancelled, TimerClasses, TimerPage, TimerPosition, TimerRegistered,
-    TimerStore,
+    EngineError, FindTimers, Result, StoredTimers, TimerCancelled, TimerClasses, TimerEngine, TimerPage,
+    TimerPosition, TimerRegistered,
 };
 use crate::telemetry::{Telemetry, TimerOutcome};
 
@@ -49,7 +50,7 @@ pub struct TimerRules {
 
 /// Timers, by the classes of the moment.
 pub struct Timers {
-    store: Arc<dyn TimerStore>,
+    store: StoredTimers,
     rules: ArcSwap<TimerRules>,
     counts: Mutex<Counts>,
     /// Tells the loop that fires timers of new ones.
@@ -78,12 +79,12 @@ pub type Answer = std::result::Result<TimerRegistered, Refused>;
 
 impl Timers {
     pub fn new(
-        store: Arc<dyn TimerStore>,
+        store: Arc<dyn TimerEngine>,
         rules: TimerRules,
         registered: Arc<Notify>,
         telemetry: Arc<Telemetry>,
     ) -> Timers {
-        let rules = ArcSwap::from_pointee(rules);
+        let (store, rules) = (StoredTimers::new(store), ArcSwap::from_pointee(rules));
         Timers { store, rules, counts: Mutex::default(), registered, telemetry }
     }
 
@@ -93,7 +94,7 @@ impl Timers {
     }
 
     /// The timers as they are kept.
-    pub fn store(&self) -> Arc<dyn TimerStore> {
+    pub fn store(&self) -> StoredTimers {
         self.store.clone()
     }
 
@@ -109,7 +110,7 @@ impl Timers {
 
     /// Registers timers, or changes waiting ones. Answers in order; of an id that is there twice the last counts.
     /// Safe to repeat.
-    pub async fn register(&self, wanted: &[TimerRequest], now: Timestamp) -> Result<Vec<Answer>> {
+    pub async fn register(&self, wanted: &[TimerRequest]) -> Result<Vec<Answer>> {
         let rules = self.rules();
         let mut answers: Vec<Option<Answer>> =
             wanted.iter().map(|one| unknown_class(&rules, &one.timer).map(Err)).collect();
@@ -123,7 +124,7 @@ impl Timers {
         let is_reserved = |at: &usize| answers[*at].is_none() && !beyond.contains_key(at);
         let reserved: Vec<usize> = (0..wanted.len()).filter(is_reserved).collect();
         self.refuse_beyond(wanted, beyond, &mut answers).await?;
-        self.write(wanted, &mut answers, now).await?;
+        self.write(wanted, &mut answers).await?;
         let is_new = |at: &usize| answers[*at] == Some(Ok(TimerRegistered::Created));
         self.release(reserved.into_iter().filter(|at| !is_new(at)).map(|at| &wanted[at].timer.timer_type));
         let answers: Vec<Answer> = answers.into_iter().flatten().collect();
@@ -189,17 +190,12 @@ impl Timers {
     }
 
     /// Writes the timers that have no answer yet, in order: a call for each run of timers with the same `only_new`.
-    async fn write(
-        &self,
-        wanted: &[TimerRequest],
-        answers: &mut [Option<Answer>],
-        now: Timestamp,
-    ) -> Result<()> {
+    async fn write(&self, wanted: &[TimerRequest], answers: &mut [Option<Answer>]) -> Result<()> {
         let open: Vec<usize> = (0..wanted.len()).filter(|at| answers[*at].is_none()).collect();
         for run in open.chunk_by(|one, next| wanted[*one].only_new == wanted[*next].only_new) {
             let timers: Vec<NewTimer> = run.iter().map(|at| wanted[*at].timer.clone()).collect();
             let only_new = wanted[run[0]].only_new;
-            let registered = each(&timers, &|part| self.store.register(part, only_new, now)).await?;
+            let registered = each(&timers, &|part| self.store.register(part, only_new).boxed()).await?;
             for (at, registered) in run.iter().zip(registered) {
                 answers[*at] = Some(match registered {
                     Ok(TimerRegistered::Exists) => {
@@ -250,7 +246,7 @@ impl Timers {
         let mut answers = Vec::with_capacity(ids.len());
         let rules = self.rules();
         for step in ids.chunks(STEP) {
-            let cancelled = each(step, &|part| self.store.cancel(part, &rules.classes, now)).await?;
+            let cancelled = each(step, &|part| self.store.cancel(part, &rules.classes, now).boxed()).await?;
             answers.extend(cancelled.into_iter().map(|one| one.map(|one| one == TimerCancelled::Yes)));
         }
         for answer in &answers {

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timers};
 use crate::routing::{Inhibition, Route, Routes};
-use crate::store::{Catalogue, Cells, DataStore, DeliveryRecords, GroupStore, Queries, Roster, UnitStore};
+use crate::store::{Catalogue, Cells, DataStore, GroupStore, Queries, Roster, StoredDeliveries, UnitStore};
 use crate::telemetry::Telemetry;
 use crate::trust::ServerTls;
 
@@ -233,7 +233,7 @@ pub struct Sources {
     /// Reads single units.
     pub units: Arc<dyn UnitStore>,
     pub records: Arc<dyn Queries>,
-    pub deliveries: Arc<dyn DeliveryRecords>,
+    pub deliveries: StoredDeliveries,
     pub groups: Arc<dyn GroupStore>,
     /// Reads the newest values of the metrics of units.
     pub values: Arc<dyn DataStore>,

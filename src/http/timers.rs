@@ -124,7 +124,7 @@ async fn register(
         Problem::bad_request(bad.why)
     })?;
     state.count(&caller, 1);
-    let answers = state.timers.register(std::slice::from_ref(&wanted), now).await?;
+    let answers = state.timers.register(std::slice::from_ref(&wanted)).await?;
     let registered = answers.into_iter().next().ok_or_else(|| Problem::internal("no answer"))??;
     let text = || format!("{}, due at {}", wanted.timer.timer_type, wanted.timer.due);
     state.note(&caller, Audited::TimerRegistered, id.as_str(), text).await?;

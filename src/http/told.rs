@@ -14,7 +14,7 @@ use crate::fleet::{Inhibitions, Receivers, Roll, Silences};
 use crate::presence::{OfflineRecord, State, Transition, Trip};
 use crate::routing::told::{GroupStage, Holds, ReceiverState, RouteState, SilenceState, Told, Why};
 use crate::routing::{MatchedRoute, is_of_root};
-use crate::store::{Attempt, AttemptResult, Cells, DeliveryRecords, Documents, GroupStore, Membership};
+use crate::store::{Attempt, AttemptResult, Cells, Documents, GroupStore, Membership, StoredDeliveries};
 use crate::telemetry::Telemetry;
 
 /// The newest dead letters of a receiver in which a record is looked for.
@@ -23,7 +23,7 @@ const LETTERS: usize = 200;
 #[derive(Clone)]
 pub(super) struct Notified {
     groups: Arc<dyn GroupStore>,
-    deliveries: Arc<dyn DeliveryRecords>,
+    deliveries: StoredDeliveries,
     cells: Arc<dyn Cells>,
     silences: Arc<Silences>,
     routes: watch::Receiver<Arc<AlertRoutes>>,

@@ -59,8 +59,8 @@ pub use roster::{EngineTime, MAX_LEASE, Renewed, RosterState};
 pub use round_trip::{MAX_ROUND_TRIP, Progress, RoundTrip, least_canary_period, least_probe_period};
 pub use shown::{Shown, is_visible};
 pub use timer::{
-    DEFAULT_MOST_OF_CLASS, DEFAULT_MOST_TIMERS, DEFAULT_TIMER_KEEP, FiredTimer, Guarantee, MAX_TIMER_BYTES,
-    NewTimer, Receipt, Timer, TimerClass, TimerData, TimerError, TimerId, TimerLifecycle, TimerState,
-    TimerType,
+    DEFAULT_MOST_OF_CLASS, DEFAULT_MOST_TIMERS, DEFAULT_TIMER_KEEP, DueTimer, FiredTimer, Forgotten,
+    Guarantee, MAX_TIMER_BYTES, NewTimer, Receipt, Timer, TimerCancelled, TimerClass, TimerData, TimerError,
+    TimerId, TimerLifecycle, TimerRegistered, TimerState, TimerType,
 };
 pub use unit::{Kind, NameError, PROBE, Unit, UnitId};

@@ -19,6 +19,10 @@ use super::name::{IdFault, MAX_ID, check_id, is_class_name, text_names};
 use crate::cause::json;
 use crate::clock::Timestamp;
 
+mod changes;
+
+pub use changes::{DueTimer, Forgotten, TimerCancelled, TimerRegistered};
+
 /// The most bytes of a timer's data.
 pub const MAX_TIMER_BYTES: usize = 64 * 1024;
 
@@ -333,15 +337,6 @@ impl Timer {
         let (_, before) = of_receiver.filter(|(_, before)| *before != receipt)?;
         *before = receipt;
         Some(self)
-    }
-
-    /// The timer while no instance runs: the outcome of an attempt that has begun is not recorded any more.
-    pub fn at_rest(mut self) -> Timer {
-        if let TimerLifecycle::Fired { receipts, .. } = &mut self.lifecycle {
-            let begun = receipts.iter_mut().filter(|(_, one)| *one == Receipt::Begun);
-            begun.for_each(|(_, one)| *one = Receipt::Unknown);
-        }
-        self
     }
 
     /// The id of the notification when it fires at its moment.

@@ -6,12 +6,17 @@
 //!
 //! The number after the last partition stands for what belongs to the fleet as a whole.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::{self, Display};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::receiver_name::ReceiverName;
+use super::timers::partition_of_timer;
 use super::{Layout, MAX_AUDITED, Result, partition_of_group};
-use crate::telemetry::Stored;
+use crate::telemetry::{Stored, Telemetry};
 
 /// The tables of cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,10 +49,33 @@ pub enum Table {
     Attempts,
     /// Numbers of a partition, by what they count: `attempts`, the bytes of its record of attempts.
     Counts,
+    /// A timer that waits → its type, moment and data: see `store/timers/stored.rs`.
+    Timers,
+    /// A timer that fired or was cancelled → the same, and its receipts.
+    PastTimers,
+    /// A type of timers → how many of them wait.
+    TimerCounts,
+    /// The id of a notification that waits for receivers → the notification: see `store/notification.rs`.
+    Notifications,
+    /// The id of a notification → how many receivers have not got it yet, if more than one.
+    Owed,
+    /// A receiver that is or was configured: see `store/deliveries/absence.rs`.
+    ReceiverList,
+    /// A receiver with a fallback that takes nothing → since when.
+    Down,
+    /// A group → its notifications that wait for this receiver: see `store/deliveries/lane.rs`.
+    Lanes(ReceiverName),
+    /// The id of a notification → the dead letter of this receiver.
+    DeadLetters(ReceiverName),
+    /// A silence that this receiver was not notified of → why: see `store/unnotified.rs`.
+    Unnotified(ReceiverName),
+    /// A group → the last of its notifications that the fallback got too, while this receiver takes nothing.
+    FallbackDone(ReceiverName),
 }
 
 impl Table {
-    pub const ALL: [Table; 14] = [
+    /// The tables that are not those of a receiver.
+    const SHARED: [Table; 21] = [
         Table::Flaps,
         Table::Episodes,
         Table::Incidents,
@@ -62,8 +90,24 @@ impl Table {
         Table::Watched,
         Table::Attempts,
         Table::Counts,
+        Table::Timers,
+        Table::PastTimers,
+        Table::TimerCounts,
+        Table::Notifications,
+        Table::Owed,
+        Table::ReceiverList,
+        Table::Down,
     ];
+    const OF_RECEIVER: [fn(ReceiverName) -> Table; 4] =
+        [Table::Lanes, Table::DeadLetters, Table::Unnotified, Table::FallbackDone];
 
+    /// All tables, with those of these receivers.
+    pub fn all(receivers: &[ReceiverName]) -> impl Iterator<Item = Table> {
+        let of_receivers = receivers.iter().flat_map(|name| Table::OF_RECEIVER.map(|table| table(*name)));
+        Table::SHARED.into_iter().chain(of_receivers)
+    }
+
+    /// Without the receiver.
     pub fn as_str(self) -> &'static str {
         match self {
             Table::Flaps => "flaps",
@@ -80,11 +124,43 @@ impl Table {
             Table::Watched => "watched",
             Table::Attempts => "attempts",
             Table::Counts => "counts",
+            Table::Timers => "timers",
+            Table::PastTimers => "past_timers",
+            Table::TimerCounts => "timer_counts",
+            Table::Notifications => "notifications",
+            Table::Owed => "owed",
+            Table::ReceiverList => "receiver_list",
+            Table::Down => "down",
+            Table::Lanes(_) => "lanes",
+            Table::DeadLetters(_) => "dead_letters",
+            Table::Unnotified(_) => "unnotified",
+            Table::FallbackDone(_) => "fallback_done",
+        }
+    }
+
+    /// As engines name it: with the receiver behind a colon.
+    pub fn place(self) -> Cow<'static, str> {
+        let name = self.as_str();
+        self.receiver().map_or(Cow::Borrowed(name), |receiver| format!("{name}:{receiver}").into())
+    }
+
+    /// The receiver, if it is a table of one.
+    pub fn receiver(self) -> Option<ReceiverName> {
+        match self {
+            Table::Lanes(name)
+            | Table::DeadLetters(name)
+            | Table::Unnotified(name)
+            | Table::FallbackDone(name) => Some(name),
+            _ => None,
         }
     }
 
     pub fn named(name: &str) -> Option<Table> {
-        Table::ALL.into_iter().find(|table| table.as_str() == name)
+        let (name, receiver) = name.split_once(':').map_or((name, None), |(name, of)| (name, Some(of)));
+        let receivers: Vec<ReceiverName> = receiver.map(ReceiverName::of).into_iter().collect();
+        let is_meant =
+            |table: &Table| table.as_str() == name && table.receiver().is_some() == receiver.is_some();
+        Table::all(&receivers).find(is_meant)
     }
 
     /// The sort of its values, in the log and in metrics.
@@ -93,7 +169,11 @@ impl Table {
             Table::Flaps | Table::Episodes | Table::Incidents => Stored::Group,
             Table::Silences => Stored::AlertSilence,
             Table::Limits | Table::Digests | Table::Receivers => Stored::Delivery,
+            Table::Notifications | Table::Owed | Table::ReceiverList | Table::Down => Stored::Delivery,
+            Table::Lanes(_) | Table::FallbackDone(_) => Stored::Delivery,
+            Table::DeadLetters(_) | Table::Unnotified(_) => Stored::DeadLetter,
             Table::Attempts => Stored::Attempt,
+            Table::Timers | Table::PastTimers | Table::TimerCounts => Stored::Timer,
             Table::Versions | Table::Sources | Table::Breaker => Stored::Other,
             Table::Sessions | Table::Watched | Table::Counts => Stored::Other,
         }
@@ -104,12 +184,20 @@ impl Table {
         match self {
             // The name is that of a unit or of a group.
             Table::Flaps | Table::Episodes | Table::Incidents => partition_of_group(name, partitions),
+            Table::Lanes(_) | Table::FallbackDone(_) => partition_of_group(name, partitions),
             Table::Attempts => {
                 let number = name.split_once('.').and_then(|(number, _)| number.parse().ok());
                 number.unwrap_or(partitions).min(partitions)
             }
+            Table::Timers | Table::PastTimers => partition_of_timer(name, partitions),
             _ => partitions,
         }
+    }
+
+    /// Whether it has millions of small cells. Redis packs a small hash of small values, so such a table is cut into
+    /// pages, by the checksums of the names; that saves a third of its memory.
+    pub(super) fn is_paged(self) -> bool {
+        self == Table::Timers
     }
 }
 
@@ -122,21 +210,69 @@ pub enum Index {
     AttemptsWritten,
     /// A word of an attempt, a space, and its entry of [`Table::Attempts`]: see `store/attempts.rs`. All are at zero.
     AttemptsOf,
+    /// The timers of [`Table::Timers`], by their moment (ms); those whose type is not configured, by when an instance
+    /// looks at them again.
+    Timers,
+    /// The timers of [`Table::PastTimers`], by their moment (ms).
+    TimersEnded,
+    /// The timers of [`Table::PastTimers`], by until when they are kept (ms).
+    TimersKept,
+    /// The timers of [`Table::PastTimers`] with an only attempt that has no outcome, by when the last one began (ms).
+    OnlyAttempts,
+    /// The groups of [`Table::Lanes`], by their next attempt (ms).
+    Queue(ReceiverName),
+    /// The notifications of [`Table::DeadLetters`], by when they were given up (ms).
+    Dead(ReceiverName),
 }
 
 impl Index {
-    pub const ALL: [Index; 3] = [Index::FlapChecks, Index::AttemptsWritten, Index::AttemptsOf];
+    const SHARED: [Index; 7] = [
+        Index::FlapChecks,
+        Index::AttemptsWritten,
+        Index::AttemptsOf,
+        Index::Timers,
+        Index::TimersEnded,
+        Index::TimersKept,
+        Index::OnlyAttempts,
+    ];
+
+    /// All indexes, with those of these receivers.
+    pub fn all(receivers: &[ReceiverName]) -> impl Iterator<Item = Index> {
+        let of_receivers = receivers.iter().flat_map(|name| [Index::Queue(*name), Index::Dead(*name)]);
+        Index::SHARED.into_iter().chain(of_receivers)
+    }
 
     pub fn as_str(self) -> &'static str {
         match self {
             Index::FlapChecks => "flap_checks",
             Index::AttemptsWritten => "attempts_written",
             Index::AttemptsOf => "attempts_of",
+            Index::Timers => "timers",
+            Index::TimersEnded => "timers_ended",
+            Index::TimersKept => "timers_kept",
+            Index::OnlyAttempts => "only_attempts",
+            Index::Queue(_) => "queue",
+            Index::Dead(_) => "dead",
         }
     }
 
+    /// As engines name it: with the receiver behind a colon.
+    pub fn place(self) -> Cow<'static, str> {
+        let name = self.as_str();
+        self.receiver().map_or(Cow::Borrowed(name), |receiver| format!("{name}:{receiver}").into())
+    }
+
+    /// The receiver, if it is an index of one.
+    pub fn receiver(self) -> Option<ReceiverName> {
+        self.table().receiver()
+    }
+
     pub fn named(name: &str) -> Option<Index> {
-        Index::ALL.into_iter().find(|index| index.as_str() == name)
+        let (name, receiver) = name.split_once(':').map_or((name, None), |(name, of)| (name, Some(of)));
+        let receivers: Vec<ReceiverName> = receiver.map(ReceiverName::of).into_iter().collect();
+        let is_meant =
+            |index: &Index| index.as_str() == name && index.receiver().is_some() == receiver.is_some();
+        Index::all(&receivers).find(is_meant)
     }
 
     /// The table with the cells of its names.
@@ -144,7 +280,25 @@ impl Index {
         match self {
             Index::FlapChecks => Table::Flaps,
             Index::AttemptsWritten | Index::AttemptsOf => Table::Attempts,
+            Index::Timers => Table::Timers,
+            Index::TimersEnded | Index::TimersKept | Index::OnlyAttempts => Table::PastTimers,
+            Index::Queue(name) => Table::Lanes(name),
+            Index::Dead(name) => Table::DeadLetters(name),
         }
+    }
+}
+
+/// As engines name it.
+impl Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place())
+    }
+}
+
+/// As engines name it.
+impl Display for Index {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.place())
     }
 }
 
@@ -324,11 +478,11 @@ impl ChangeSet {
     fn touched(&self) -> impl Iterator<Item = (Touched<'_>, bool)> {
         self.parts.iter().filter_map(|Part { what, name, .. }| match what {
             What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
-                Some(((true, table.as_str(), name.as_str()), false))
+                Some(((Place::Of(*table), name.as_str()), false))
             }
-            What::Add(table) => Some(((true, table.as_str(), name.as_str()), true)),
+            What::Add(table) => Some(((Place::Of(*table), name.as_str()), true)),
             What::IsAt(index) | What::IsOff(index) | What::Enter(index) | What::Leave(index) => {
-                Some(((false, index.as_str(), name.as_str()), false))
+                Some(((Place::In(*index), name.as_str()), false))
             }
             What::Append(_) => None,
         })
@@ -338,8 +492,15 @@ impl ChangeSet {
 /// See [`ChangeSet::shape`].
 pub(super) type Shape = Vec<(What, usize)>;
 
-/// Whether it is a cell, the table or index, the name.
-type Touched<'a> = (bool, &'static str, &'a str);
+/// Where a cell or an entry is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Place {
+    Of(Table),
+    In(Index),
+}
+
+/// A cell or an entry of a partition.
+type Touched<'a> = (Place, &'a str);
 
 /// The places of change-sets, in batches that are written one after the other: no two of a batch touch one cell or
 /// entry, so all that a batch expects can be read before its first write. Change-sets that only add to a cell may be in
@@ -387,6 +548,8 @@ pub struct Logged {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreadable {
     Cell(Cell, Vec<u8>),
+    /// Whoever reads it takes the part that can be read, so a copy is moved away.
+    CellInPart(Cell, Vec<u8>),
     Entry(Index, IndexEntry),
     Logged(Log, Logged),
 }
@@ -399,6 +562,18 @@ pub trait Cells: Layout {
 
     /// Applies each change-set, in order, if all that it expects is so. Answers, in order, which are applied.
     async fn write_cells(&self, sets: &[ChangeSet]) -> Result<Vec<bool>>;
+
+    /// The numbers of entries, in order; `None`: there is no such entry.
+    async fn numbers(&self, index: Index, entries: &[(u16, &str)]) -> Result<Vec<Option<i64>>>;
+
+    /// The receivers that have tables with cells, whether they are in [`Table::ReceiverList`] or not. Slow.
+    async fn receivers_with_cells(&self) -> Result<BTreeSet<ReceiverName>>;
+
+    fn telemetry(&self) -> &Arc<Telemetry>;
+
+    /// Waits until replicas have the last writes of these partitions, if the engine is told to. Callers whose client
+    /// gets an answer wait before it.
+    async fn replicated(&self, _partitions: BTreeSet<u16>) {}
 
     /// Entries of these partitions, in the order of the range.
     async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>>;
@@ -414,6 +589,32 @@ pub trait Cells: Layout {
         let range = IndexRange { index, from: i64::MIN, until, limit, order: ListOrder::OldestFirst };
         self.range(&range, partitions).await
     }
+
+    /// Up to `limit` entries of these partitions, by their numbers and names (bytes): those after a number and a name,
+    /// at which no entry need be, and up to `until`.
+    async fn entries_after(
+        &self,
+        index: Index,
+        partitions: &[u16],
+        after: (i64, &str),
+        until: i64,
+        limit: usize,
+    ) -> Result<Vec<IndexEntry>>;
+
+    /// Up to about `limit` entries of these partitions up to `until`, the lowest of each partition first. If there are
+    /// more, a partition that has few is taken whole, and the others may be taken one after the other.
+    async fn due_entries(
+        &self,
+        index: Index,
+        partitions: &[u16],
+        until: i64,
+        limit: usize,
+    ) -> Result<Vec<IndexEntry>> {
+        self.entries(index, partitions, until, limit).await
+    }
+
+    /// How many entries each of these partitions has, in order. The embedded engine counts them one by one.
+    async fn sizes(&self, index: Index, partitions: &[u16]) -> Result<Vec<i64>>;
 
     /// For each of these partitions and begins of names, up to `limit` names that begin so, in the order of their bytes.
     /// All entries of such an index are at zero.

@@ -143,7 +143,7 @@ pub struct MeantFor {
 
 impl Delivery {
     /// Whether it is attempted once, and marked before: see
-    /// [`TimerStore::begin_only_attempts`](super::TimerStore::begin_only_attempts).
+    /// [`StoredDeliveries::begin_only_attempts`](super::StoredDeliveries::begin_only_attempts).
     pub fn is_at_most_once(&self) -> bool {
         self.meant_for.is_none() && self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce)
     }

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -13,11 +14,23 @@ use super::json::{from_json, to_json};
 use super::{EngineError, MAX_STEP, Result};
 use crate::clock::Timestamp;
 
+/// How many partitions are read at once.
+const AT_ONCE: usize = 32;
+
 /// A value of a table.
 pub trait Content: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The names of the cells.
     type Name: FromStr + Display + Clone + Ord + Send + Sync + 'static;
     const TABLE: Table;
+
+    /// JSON, unless its table has a reason for another form.
+    fn encode(&self) -> Result<Vec<u8>> {
+        Ok(to_json(self)?.into_bytes())
+    }
+
+    fn decode(stored: &[u8]) -> Result<Self> {
+        from_json(Self::TABLE.as_str(), &String::from_utf8_lossy(stored))
+    }
 }
 
 /// A cell as it was read.
@@ -26,14 +39,45 @@ pub struct Document<T: Content> {
     pub name: T::Name,
     /// `None`: there is none, or none that can be read.
     pub value: Option<T>,
+    /// `None`: that of its content.
+    table: Option<Table>,
     stored: Option<Vec<u8>>,
 }
 
 impl<T: Content> Document<T> {
+    /// A document as it is expected to be stored; `None`: there is none.
+    pub fn expected(name: T::Name, value: Option<T>) -> Result<Document<T>> {
+        let stored = value.as_ref().map(T::encode).transpose()?;
+        Ok(Document { name, value, table: None, stored })
+    }
+
     /// The same after this value was written.
     pub fn written(&self, value: T) -> Result<Document<T>> {
-        let stored = Some(to_json(&value)?.into_bytes());
-        Ok(Document { name: self.name.clone(), value: Some(value), stored })
+        let written = Document::expected(self.name.clone(), Some(value))?;
+        Ok(Document { table: self.table, ..written })
+    }
+
+    /// A cell that is expected not to be.
+    pub fn absent(cell: Cell) -> Document<T>
+    where
+        T: Content<Name = String>,
+    {
+        Document { name: cell.name, value: None, table: Some(cell.table), stored: None }
+    }
+
+    fn table(&self) -> Table {
+        self.table.unwrap_or(T::TABLE)
+    }
+
+    /// A change-set that also expects it to be still as it was read.
+    pub fn expect_in(&self, set: ChangeSet) -> ChangeSet {
+        set.has(self.table(), &self.name.to_string(), self.stored.as_deref())
+    }
+
+    /// A change-set that also writes this value if it is still as it was read; `None` removes it.
+    pub fn change_in(&self, set: ChangeSet, value: Option<&T>) -> Result<ChangeSet> {
+        let value = value.map(T::encode).transpose()?;
+        Ok(self.expect_in(set).put(self.table(), &self.name.to_string(), value.as_deref()))
     }
 }
 
@@ -61,6 +105,26 @@ impl Documents {
         Ok(documents)
     }
 
+    /// The documents of these cells, in order. One that cannot be read is moved away, and counts as absent.
+    pub async fn read_cells<T: Content<Name = String>>(&self, cells: Vec<Cell>) -> Result<Vec<Document<T>>> {
+        let stored = self.cells.read_cells(&cells).await?;
+        let mut documents = Vec::with_capacity(cells.len());
+        for (cell, stored) in cells.into_iter().zip(stored) {
+            documents.push(self.document(cell, stored).await?);
+        }
+        Ok(documents)
+    }
+
+    /// The document of a cell with this value.
+    pub async fn document<T: Content<Name = String>>(
+        &self,
+        cell: Cell,
+        stored: Option<Vec<u8>>,
+    ) -> Result<Document<T>> {
+        let (name, table) = (cell.name.clone(), cell.table);
+        Ok(Document { table: Some(table), ..self.decode(name, cell, stored).await? })
+    }
+
     /// The document of this name.
     pub async fn one<T: Content>(&self, name: &T::Name) -> Result<Document<T>> {
         let mut read = self.read(std::slice::from_ref(name)).await?;
@@ -69,17 +133,24 @@ impl Documents {
 
     /// All documents of these partitions.
     pub async fn all<T: Content>(&self, partitions: &[u16]) -> Result<BTreeMap<T::Name, T>> {
-        let mut all = BTreeMap::new();
-        for partition in partitions {
-            let cells = self.cells.all_cells(T::TABLE, *partition).await?;
-            for read in decoded::<T>(*partition, cells).await? {
+        Ok(self.each(partitions).await?.into_iter().collect())
+    }
+
+    /// The documents of each of these partitions, where a name may be in several of them.
+    pub async fn each<T: Content>(&self, partitions: &[u16]) -> Result<Vec<(T::Name, T)>> {
+        let read = partitions.to_vec().into_iter().map(|partition| async move {
+            let cells = self.cells.all_cells(T::TABLE, partition).await?;
+            let mut documents = Vec::with_capacity(cells.len());
+            for read in decoded::<T>(partition, cells).await? {
                 match read {
-                    Ok((name, value)) => drop(all.insert(name, value)),
+                    Ok(document) => documents.push(document),
                     Err((unreadable, why)) => self.cells.quarantine_cell(&unreadable, &why).await?,
                 }
             }
-        }
-        Ok(all)
+            Ok::<_, EngineError>(documents)
+        });
+        let read: Vec<Vec<(T::Name, T)>> = stream::iter(read).buffered(AT_ONCE).try_collect().await?;
+        Ok(read.into_iter().flatten().collect())
     }
 
     /// All documents of a table of the fleet.
@@ -138,8 +209,8 @@ impl Documents {
 
     /// A change-set that also writes this document; `None` removes it.
     pub fn put<T: Content>(&self, set: ChangeSet, name: &T::Name, value: Option<&T>) -> Result<ChangeSet> {
-        let value = value.map(to_json).transpose()?;
-        Ok(set.put(T::TABLE, &name.to_string(), value.as_deref().map(str::as_bytes)))
+        let value = value.map(T::encode).transpose()?;
+        Ok(set.put(T::TABLE, &name.to_string(), value.as_deref()))
     }
 
     /// A change-set that also appends an entry to a log of the fleet.
@@ -149,12 +220,16 @@ impl Documents {
 
     /// The change-set of a document that writes this value if the document is still as it was read; `None` removes it.
     pub fn change<T: Content>(&self, document: &Document<T>, value: Option<&T>) -> Result<ChangeSet> {
-        let name = document.name.to_string();
-        let set = ChangeSet::of(self.partition::<T>(&name)).has(T::TABLE, &name, document.stored.as_deref());
-        self.put(set, &document.name, value)
+        let set = ChangeSet::of(self.partition::<T>(&document.name.to_string()));
+        self.put(self.expect(set, document), &document.name, value)
     }
 
-    /// Up to `limit` names of an index of these partitions that are due by now, and their documents.
+    /// A change-set that also expects a document to be still as it was read.
+    pub fn expect<T: Content>(&self, set: ChangeSet, document: &Document<T>) -> ChangeSet {
+        set.has(T::TABLE, &document.name.to_string(), document.stored.as_deref())
+    }
+
+    /// Up to about `limit` names of an index of these partitions that are due by now, and their documents.
     pub async fn due<T: Content>(
         &self,
         index: Index,
@@ -162,14 +237,37 @@ impl Documents {
         now: Timestamp,
         limit: usize,
     ) -> Result<Vec<Document<T>>> {
-        let mut names = Vec::new();
-        for entry in self.cells.entries(index, partitions, now.as_millis(), limit).await? {
+        let due = self.cells.due_entries(index, partitions, now.as_millis(), limit).await?;
+        let names: Vec<T::Name> =
+            self.named::<T>(index, due).await?.into_iter().map(|(_, name)| name).collect();
+        self.read(&names).await
+    }
+
+    /// Up to `limit` names of an index of these partitions, as [`Cells::entries_after`] answers them.
+    pub async fn listed<T: Content>(
+        &self,
+        index: Index,
+        partitions: &[u16],
+        after: (i64, &str),
+        until: i64,
+        limit: usize,
+    ) -> Result<Vec<(i64, T::Name)>> {
+        let entries = self.cells.entries_after(index, partitions, after, until, limit).await?;
+        self.named::<T>(index, entries).await
+    }
+
+    /// The names of entries. An entry that names nothing of its partition is moved away.
+    async fn named<T: Content>(&self, index: Index, entries: Vec<IndexEntry>) -> Result<Vec<(i64, T::Name)>> {
+        let mut names = Vec::with_capacity(entries.len());
+        for entry in entries {
             match entry.name.parse::<T::Name>() {
-                Ok(name) if self.partition::<T>(&entry.name) == entry.partition => names.push(name),
+                Ok(name) if self.partition::<T>(&entry.name) == entry.partition => {
+                    names.push((entry.at, name))
+                }
                 _ => self.misplaced(index, entry).await?,
             }
         }
-        self.read(&names).await
+        Ok(names)
     }
 
     /// When the first name of an index of these partitions is due.
@@ -197,12 +295,13 @@ impl Documents {
         cell: Cell,
         stored: Option<Vec<u8>>,
     ) -> Result<Document<T>> {
-        let Some(bytes) = stored else { return Ok(Document { name, value: None, stored: None }) };
-        match from_json(T::TABLE.as_str(), &String::from_utf8_lossy(&bytes)) {
-            Ok(value) => Ok(Document { name, value: Some(value), stored: Some(bytes) }),
+        let (table, none) = (None, Document { name: name.clone(), value: None, table: None, stored: None });
+        let Some(bytes) = stored else { return Ok(none) };
+        match T::decode(&bytes) {
+            Ok(value) => Ok(Document { name, value: Some(value), table, stored: Some(bytes) }),
             Err(why) => {
                 self.cells.quarantine_cell(&Unreadable::Cell(cell, bytes), &why.to_string()).await?;
-                Ok(Document { name, value: None, stored: None })
+                Ok(none)
             }
         }
     }
@@ -218,7 +317,7 @@ type Decoded<T> = std::result::Result<(<T as Content>::Name, T), (Unreadable, St
 /// The documents of cells, on a thread of its own: alert silences have expressions, which are compiled.
 async fn decoded<T: Content>(partition: u16, cells: BTreeMap<String, Vec<u8>>) -> Result<Vec<Decoded<T>>> {
     let decode = move |(name, stored): (String, Vec<u8>)| {
-        let value = from_json::<T>(T::TABLE.as_str(), &String::from_utf8_lossy(&stored));
+        let value = T::decode(&stored);
         let why = match (name.parse::<T::Name>(), value) {
             (Ok(name), Ok(value)) => return Ok((name, value)),
             (Err(_), _) => "the name is that of nothing that is kept there".to_owned(),

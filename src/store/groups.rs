@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
+use super::notification::GroupMember;
 use super::{Delivery, Group, Layout, Membership, Result};
 use crate::clock::Timestamp;
-use crate::presence::{Incident, Interval, OfflineRecord, RecordId};
+use crate::presence::{Interval, OfflineRecord, RecordId};
 use crate::routing::Destinations;
 
 /// An event that alerting may notify operators of.
@@ -77,7 +78,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// The caller takes none: [`DeliveryStore::lease`](super::DeliveryStore::lease) hands them out.
+    /// The caller takes none: [`StoredDeliveries::lease`](super::StoredDeliveries::lease) hands them out.
     pub const NONE: Capacity = Capacity { most: Vec::new(), until: Timestamp::ZERO };
 }
 
@@ -86,7 +87,7 @@ impl Capacity {
 pub struct Joined {
     /// How many members were sealed.
     pub sealed: usize,
-    /// Whether some of their deliveries wait in the engine for [`DeliveryStore::lease`](super::DeliveryStore::lease).
+    /// Whether some of their deliveries wait in the engine for [`StoredDeliveries::lease`](super::StoredDeliveries::lease).
     pub has_queued: bool,
     /// Deliveries that are leased to the caller.
     pub deliveries: Vec<Delivery>,
@@ -117,7 +118,7 @@ pub trait GroupStore: Layout {
     ///
     /// A group that is due at once, in which no member waits and that one member joins alone, is sealed in the same
     /// step, as by [`GroupStore::seal`]. An engine may hand out such silences in the same step, as by
-    /// [`DeliveryStore::lease`](super::DeliveryStore::lease), up to the capacity of each receiver, where that saves a
+    /// [`StoredDeliveries::lease`](super::StoredDeliveries::lease), up to the capacity of each receiver, where that saves a
     /// request.
     async fn join(
         &self,
@@ -166,12 +167,12 @@ pub trait GroupStore: Layout {
     async fn lasting(&self, group: &str, from: Timestamp, before: Option<Timestamp>)
     -> Result<Vec<RecordId>>;
 
-    /// The incidents that a notification tells of, as they were judged, so that every attempt and every receiver is told
-    /// the same; `None`: it was not judged, or is gone. With `incidents`, a notification that was not judged tells of
-    /// these from now on.
-    async fn judged(
+    /// Adds a receiver to those that were notified of silences, each with the key of its group in this partition, unless
+    /// their returns were sealed already.
+    async fn add_receiver(
         &self,
-        delivery: &Delivery,
-        incidents: Option<&[Incident]>,
-    ) -> Result<Option<Vec<Incident>>>;
+        partition: u16,
+        receiver: &str,
+        silences: &[(String, GroupMember)],
+    ) -> Result<()>;
 }

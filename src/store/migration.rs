@@ -14,9 +14,12 @@
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
 
-use super::{Cells, DeadLetter, EngineError, Group, Index, IndexEntry, Log, OutboxEvent, Result, Table};
+use super::deliveries::Lane;
+use super::{
+    Cells, Content, EngineError, Group, Index, IndexEntry, Log, OutboxEvent, ReceiverName, Result, Table,
+};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, OfflineRecord, Timer, TimerLifecycle, Unit};
+use crate::presence::{Hearing, OfflineRecord, Unit};
 
 /// How many pages are exported at once: while the engine answers for one, the others are requested.
 const UNDER_WAY: usize = 16;
@@ -31,7 +34,7 @@ pub(super) fn incomplete(target: &str) -> EngineError {
 }
 
 /// The number of the layout: how the engines store a fleet. A fleet of another layout is refused.
-pub(super) const LAYOUT: u32 = 4;
+pub(super) const LAYOUT: u32 = 6;
 
 /// Refuses the fleet at `place` if it is of another layout; `place_option` is the option that names a place for a new
 /// fleet. `None`: it was written before layouts had numbers.
@@ -104,34 +107,6 @@ pub enum MigrationItem {
         member: String,
         groups: Vec<Group>,
     },
-    /// A sealed notification.
-    Notification {
-        id: String,
-        /// The notification (JSON).
-        body: String,
-        /// How many receivers have not got it yet.
-        owed: u64,
-    },
-    /// The notifications of a group that wait for one receiver.
-    Lane {
-        receiver: String,
-        /// The key of the group.
-        group: String,
-        /// The next attempt.
-        next: Timestamp,
-        /// How many attempts at the first notification were begun.
-        attempts: u32,
-        /// Ids of notifications, in order.
-        notifications: Vec<String>,
-        /// How many of them the receiver's fallback got too: the first ones.
-        copied: usize,
-    },
-    Letter(Box<DeadLetter>),
-    /// A receiver with a fallback that takes nothing.
-    Down {
-        receiver: String,
-        since: Timestamp,
-    },
     Cell {
         table: Table,
         partition: u16,
@@ -145,12 +120,6 @@ pub enum MigrationItem {
         name: String,
         at: i64,
     },
-    /// A timer; an only attempt without an outcome is unknown, because no instance runs.
-    Timer {
-        timer: Timer,
-        /// Until when it is kept, if it does not wait.
-        kept: Option<Timestamp>,
-    },
     /// An entry of a log, of the fleet as a whole; in order.
     Logged {
         log: Log,
@@ -160,13 +129,17 @@ pub enum MigrationItem {
 
 impl MigrationItem {
     /// The cells of a partition, their indexes and logs.
-    pub(super) async fn cells(engine: &impl Cells, partition: u16) -> Result<Vec<MigrationItem>> {
+    pub(super) async fn cells(
+        engine: &impl Cells,
+        partition: u16,
+        receivers: &[ReceiverName],
+    ) -> Result<Vec<MigrationItem>> {
         let mut items = Vec::new();
-        for table in Table::ALL {
+        for table in Table::all(receivers) {
             let cells = engine.all_cells(table, partition).await?.into_iter();
             items.extend(cells.map(|(name, value)| MigrationItem::Cell { table, partition, name, value }));
         }
-        for index in Index::ALL {
+        for index in Index::all(receivers) {
             let entries = engine.entries(index, &[partition], i64::MAX, usize::MAX).await?.into_iter();
             let item = |IndexEntry { at, name, .. }| MigrationItem::Entry { index, partition, name, at };
             items.extend(entries.map(item));
@@ -195,7 +168,7 @@ pub trait Exporter: Send + Sync {
 
     /// Everything else of a partition. The number after the last partition stands for everything outside of
     /// partitions.
-    async fn export_rest(&self, partition: u16) -> Result<Vec<MigrationItem>>;
+    async fn export_rest(&self, partition: u16, receivers: &[ReceiverName]) -> Result<Vec<MigrationItem>>;
 }
 
 /// The engine that gets the fleet.
@@ -236,17 +209,16 @@ impl Moved {
             MigrationItem::OutboxEvent(_) | MigrationItem::GroupMember { waits: Some(_), .. } => {
                 self.unsealed += 1
             }
-            MigrationItem::Lane { notifications, .. } => self.undelivered += notifications.len() as u64,
-            MigrationItem::Letter(_) => self.dead_letters += 1,
-            MigrationItem::Cell { table: Table::Silences, .. } => self.silences += 1,
-            MigrationItem::Timer { timer, .. } => {
-                self.timers += u64::from(timer.lifecycle == TimerLifecycle::Waiting);
+            MigrationItem::Cell { table: Table::Lanes(_), value, .. } => {
+                let lane = Lane::decode(value);
+                self.undelivered += lane.map_or(0, |lane| lane.notifications.len() as u64);
             }
+            MigrationItem::Cell { table: Table::DeadLetters(_), .. } => self.dead_letters += 1,
+            MigrationItem::Cell { table: Table::Silences, .. } => self.silences += 1,
+            MigrationItem::Cell { table: Table::Timers, .. } => self.timers += 1,
             MigrationItem::Group { .. }
             | MigrationItem::GroupMember { .. }
             | MigrationItem::GroupOf { .. }
-            | MigrationItem::Notification { .. }
-            | MigrationItem::Down { .. }
             | MigrationItem::Cell { .. }
             | MigrationItem::Entry { .. }
             | MigrationItem::Logged { .. } => {}
@@ -268,6 +240,7 @@ pub async fn migrate(
     let hearing = from.hearing().await?;
     let (partitions, pages) = (from.partitions(), from.pages());
     let mut moved = Moved { blind: hearing.ledger.intervals().len() as u64, ..Moved::default() };
+    let receivers: Vec<ReceiverName> = from.receivers_with_cells().await?.into_iter().collect();
     let mut batch = Vec::new();
     for partition in 0..partitions {
         let exports = (0..pages).map(|page| from.export_units(partition, page));
@@ -280,9 +253,9 @@ pub async fn migrate(
             let done = f64::from(partition) + page as f64 / f64::from(pages);
             progress(done / f64::from(partitions));
         }
-        batch.extend(from.export_rest(partition).await?);
+        batch.extend(from.export_rest(partition, &receivers).await?);
     }
-    batch.extend(from.export_rest(partitions).await?);
+    batch.extend(from.export_rest(partitions, &receivers).await?);
     import(batch, to, &mut moved).await?;
     from.check_not_served().await?;
     if from.hearing().await? != hearing {

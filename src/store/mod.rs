@@ -5,10 +5,7 @@
 //! | [`UnitStore`] | the roll, expiry, http, alerting | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | the roll, alerting | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`GroupStore`] | alerting | the outbox, and the groups that its transitions join |
-//! | [`DeliveryStore`] | the loops of receivers | deliveries, from their lease to their end |
-//! | [`DeliveryRecords`] | [`Deliveries`](crate::fleet::Deliveries), digests, the command line | waiting notifications, dead letters |
-//! | [`Cells`] | [`Documents`] | everything that is decided above the engines, such as alert silences: cells, indexes of their names, logs |
-//! | [`TimerStore`] | alerting, [`Timers`](crate::fleet::Timers) | timers, from their registration to their firing |
+//! | [`Cells`] | [`Documents`], [`StoredDeliveries`], [`StoredTimers`] | everything that is decided above the engines, such as deliveries, timers and alert silences: cells, indexes of their names, logs |
 //! | [`DataStore`] | the roll, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror, alerting | the same facts and records, in pages; marks of changes and the removal of old records |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
@@ -61,7 +58,6 @@ pub mod data;
 mod deadline_check;
 mod deliveries;
 mod delivery;
-mod delivery_records;
 mod documents;
 pub mod embedded;
 pub mod encoding;
@@ -76,18 +72,18 @@ mod notification;
 pub mod partition;
 mod queries;
 mod receiver_list;
+mod receiver_name;
 pub mod redis;
 mod reminding;
 pub mod repair;
 pub mod roster;
 mod sealed_members;
 pub mod table;
-mod timer_text;
 mod timers;
 mod units;
 mod unnotified;
 
-pub use crate::presence::{Gap, Pace, ShareMember, Subscription};
+pub use crate::presence::{Gap, Pace, ShareMember, Subscription, TimerCancelled, TimerRegistered};
 pub use crate::routing::{Destination, Destinations, Escalation, FollowUps};
 pub use attempts::{
     ATTEMPT_BYTES, Attempt, AttemptMade, AttemptResult, AttemptsEntry, End, Ended, MAX_ATTEMPT_BYTES,
@@ -100,12 +96,11 @@ pub use cells::{
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
-pub use deliveries::DeliveryStore;
+pub use deliveries::{DeliveryEngine, Discarded, StoredDeliveries};
 pub use delivery::{
     ACKNOWLEDGEMENT, DIGEST, DeadLetter, Delivery, Group, GroupContext, MeantFor, Waiting, WaitingPage,
     is_digest,
 };
-pub use delivery_records::{DeliveryRecords, Discarded};
 pub use documents::{Content, Document, Documents};
 pub use error::{EngineError, Result};
 pub use groups::{Capacity, DataLoss, Entry, GroupStore, Join, Joined, OutboxEvent, Position};
@@ -115,11 +110,12 @@ pub use notification::{delivery_of_any, notification_id, notification_of};
 pub use partition::{by_partition, partition_of, partition_of_group};
 use partition::{checksum, crc16};
 pub use queries::{History, OpenPages, Queries};
+pub use receiver_name::ReceiverName;
 pub use roster::{RenewalReply, Roster};
 use timers::firing_of;
 pub use timers::{
-    FindTimers, Fired, TimerCancelled, TimerCapacity, TimerClasses, TimerPage, TimerPosition,
-    TimerRegistered, TimerStore, group_of_timer, timer_and_due, timer_of_group,
+    FindTimers, Fired, StoredTimers, TimerCapacity, TimerClasses, TimerEngine, TimerPage, TimerPosition,
+    group_of_timer, timer_and_due, timer_of_group,
 };
 pub use units::{Refresh, UnitStore};
 
@@ -197,17 +193,12 @@ pub trait Examine: Send + Sync {
     }
 }
 
-/// The traits that alerting needs of a store.
-pub trait AlertStore: GroupStore + DeliveryStore + DeliveryRecords {}
-
-impl<T: GroupStore + DeliveryStore + DeliveryRecords> AlertStore for T {}
-
 /// The traits that the roll needs of a store.
 pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}
 
 impl<T: UnitStore + HearingStore + DataStore + Queries> FleetStore for T {}
 
 /// A whole engine. Only the assembly holds one: each loop takes the traits that it reads.
-pub trait Engine: FleetStore + AlertStore + TimerStore + Cells + Roster + Examine {}
+pub trait Engine: FleetStore + DeliveryEngine + TimerEngine + Examine {}
 
-impl<T: FleetStore + AlertStore + TimerStore + Cells + Roster + Examine> Engine for T {}
+impl<T: FleetStore + DeliveryEngine + TimerEngine + Examine> Engine for T {}

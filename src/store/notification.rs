@@ -12,7 +12,6 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::json::{from_json, to_json};
 use super::receiver_list::lists;
-use super::timer_text::{FIRED, decode_fired};
 use super::{
     DataLoss, DeadLetter, Delivery, EngineError, Group, GroupContext, MeantFor, OutboxEvent, Result,
     group_of_timer,
@@ -115,7 +114,7 @@ impl SingleSilence {
 }
 
 /// One transition as a member of a group.
-pub(super) struct GroupMember {
+pub struct GroupMember {
     pub id: String,
     pub form: MemberTransition,
     /// Zero for a blind interval.
@@ -354,13 +353,7 @@ impl Notification {
     /// A whole notification in any of its forms. The key of its group is empty if it is that of one silence in its
     /// short form.
     pub fn parse(text: &str) -> Result<Notification> {
-        let Some(timer) = text.strip_prefix(FIRED) else {
-            return from_json("a notification", text).map(|Stored(notification)| notification);
-        };
-        let timer = decode_fired(timer).map(Notification::of_timer);
-        timer.ok_or_else(|| {
-            EngineError::Damaged("the notification of a timer in the engine cannot be read".into())
-        })
+        from_json("a notification", text).map(|Stored(notification)| notification)
     }
 
     /// Reads a stored notification of the group with that key, as far as it is readable: the readable members are

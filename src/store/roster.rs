@@ -64,6 +64,9 @@ pub trait Roster: Layout {
     /// The valid counts of instances; unreadable counts are left out.
     async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>>;
 
+    /// The sum of the steps of the clock that were accepted, as of the last renewal: see `clock/steps.rs`.
+    fn stepped(&self) -> Duration;
+
     /// Ends when an instance starts or stops. The notification may be lost, so a caller also renews from time to
     /// time.
     async fn changed(&self);

@@ -7,11 +7,9 @@
 use std::collections::HashMap;
 
 use super::notification::blindness;
-use super::{Delivery, DeliveryStore, Group, Result};
-use crate::clock::Timestamp;
+use super::{Delivery, Group};
 use crate::presence::{Interval, OfflineRecord};
 use crate::routing::is_of_root;
-use crate::telemetry::Telemetry;
 
 /// Why a receiver was not notified of a silence, or of a blind interval that lasted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,20 +126,4 @@ pub(super) fn left_out(deliveries: Vec<Delivery>, mut unnotified: HashMap<String
         left.deliveries.push(delivery);
     }
     left
-}
-
-/// Ends leased deliveries without members; answers the others.
-pub(super) async fn end_empty(
-    store: &dyn DeliveryStore,
-    telemetry: &Telemetry,
-    receiver: &str,
-    leased: Vec<Delivery>,
-    now: Timestamp,
-) -> Result<Vec<Delivery>> {
-    let (empty, full): (Vec<Delivery>, Vec<Delivery>) = leased.into_iter().partition(Delivery::is_empty);
-    if !empty.is_empty() {
-        store.delivered(&empty, now).await?;
-        telemetry.notifications_left_out(receiver, empty.len() as u64);
-    }
-    Ok(full)
 }

@@ -9,7 +9,7 @@ use rollcall::alerting::{AlertmanagerConfig, Fallback, Format, Route, open, send
 use rollcall::routing::{RouteTimes, TimeInterval, parse_matchers, zone};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
-use rollcall::store::{Escalation, FollowUps, Pace};
+use rollcall::store::{Escalation, FollowUps, Pace, StoredDeliveries};
 use serde_json::Value;
 
 use super::mass_offline::{RULE, names};
@@ -311,7 +311,9 @@ async fn a_record_is_sent_again_to_a_receiver_that_knows_of_it_by_escalation_or_
             world.delivered("chat").await;
         } else {
             let now = world.clock.now();
-            let is_down = async || world.engine.down_since("chat", now).await.unwrap() <= now;
+            let is_down = async || {
+                StoredDeliveries::new(world.engine.clone()).down_since("chat", now).await.unwrap() <= now
+            };
             until("that it fails is known", is_down).await;
         }
         assert_eq!(units(&sink, 0), [""; 0], "{how}: it is too early");

@@ -1,5 +1,6 @@
 //! Claims about receivers that take nothing for a while.
 
+use rollcall::store::StoredDeliveries;
 use std::collections::HashSet;
 
 use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
@@ -19,7 +20,10 @@ async fn storm() -> (WebhookSink, World, Vec<String>) {
     let names: Vec<String> = (0..100).map(|n| format!("u{n:03}")).collect();
     world.notify_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let waiting = async || {
-        world.engine.backlog(&world.partitions(), "hook").await.is_ok_and(|backlog| backlog.waiting == 100)
+        StoredDeliveries::new(world.engine.clone())
+            .backlog(&world.partitions(), "hook")
+            .await
+            .is_ok_and(|backlog| backlog.waiting == 100)
     };
     until("all wait", waiting).await;
     sink.wait_for(5, MAX_WAIT).await.unwrap();
@@ -67,7 +71,9 @@ async fn a_receiver_that_takes_nothing_is_probed_once_a_minute_and_gets_all_when
 async fn what_is_too_old_is_given_up_without_an_attempt_while_its_receiver_takes_nothing() {
     let (sink, mut world, _) = storm().await;
     world.advance(73 * HOUR);
-    let dead = async || world.engine.backlog(&world.partitions(), "hook").await.unwrap().dead;
+    let dead = async || {
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap().dead
+    };
     let mut given_up = 0;
     while given_up < 100 {
         world.advance(MINUTE);

@@ -6,7 +6,7 @@ use rollcall::alerting::Fallback;
 use rollcall::presence::Recoveries;
 use rollcall::simulate::servers::free_port;
 use rollcall::simulate::webhook_sink::WebhookSink;
-use rollcall::store::{Escalation, FollowUps};
+use rollcall::store::{Escalation, FollowUps, StoredDeliveries};
 use serde_json::Value;
 
 use super::incidents::{names, open_pages};
@@ -137,7 +137,9 @@ async fn an_acknowledgement_reaches_a_pager_that_knows_of_the_unit_as_a_fallback
             let failures = || world.metric("rollcall_notifications_total", &["hook", "retry"]);
             until("an attempt fails", async || failures() >= f64::from(attempts)).await;
             let now = world.clock.now();
-            let is_down = async || world.engine.down_since("hook", now).await.unwrap() <= now;
+            let is_down = async || {
+                StoredDeliveries::new(world.engine.clone()).down_since("hook", now).await.unwrap() <= now
+            };
             until("that is known", is_down).await;
             world.advance(6 * MINUTE);
         }

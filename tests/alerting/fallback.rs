@@ -1,5 +1,6 @@
 //! A receiver that takes nothing for long, and its fallback.
 
+use rollcall::store::StoredDeliveries;
 use std::time::Duration;
 
 use rollcall::alerting::{Fallback, RateLimit};
@@ -25,7 +26,10 @@ async fn what_waits_for_a_receiver_that_is_down_goes_to_its_fallback_once_and_to
     world.notify_loss(&["a"]).await;
     until("an attempt fails", async || failures() >= 1.0).await;
     let since = world.clock.now();
-    until("that is known", async || world.engine.down_since("hook", since).await.unwrap() <= since).await;
+    until("that is known", async || {
+        StoredDeliveries::new(world.engine.clone()).down_since("hook", since).await.unwrap() <= since
+    })
+    .await;
     world.advance(6 * MINUTE);
     until("another fails", async || failures() >= 2.0).await;
     assert_eq!(other.received().len(), 0, "it is too early");

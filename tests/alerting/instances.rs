@@ -7,7 +7,7 @@ use rollcall::alerting;
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::{Ownership, Silences};
 use rollcall::simulate::webhook_sink::Answer;
-use rollcall::store::{partition_of, partition_of_group};
+use rollcall::store::{StoredDeliveries, partition_of, partition_of_group};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -39,7 +39,7 @@ impl Instance {
             queries: world.engine.clone(),
             cells: world.engine.clone(),
             units: world.engine.clone(),
-            timer_store: world.engine.clone(),
+            deliveries: StoredDeliveries::new(world.engine.clone()),
             timers: world.timers.clone(),
             silences: silences.clone(),
             census: world.roll.census().clone(),
@@ -181,7 +181,12 @@ async fn deliveries_of_a_dead_instance_go_on_as_soon_as_its_death_is_known() {
     sink.answer_with(vec![Answer::Hang; 4]);
     world.notify_loss(&notified.iter().map(String::as_str).collect::<Vec<_>>()).await;
     sink.wait_for(4, MAX_WAIT).await.unwrap();
-    until("it holds some beside them", async || world.commands("lease") >= 3).await;
+    let leased = async || {
+        let waiting =
+            StoredDeliveries::new(world.engine.clone()).waiting("hook", None).await.unwrap().waiting;
+        waiting.iter().filter(|one| one.delivery.attempt == 1).count()
+    };
+    until("it holds some beside them", async || leased().await > 4).await;
     dies.kill().await;
     // More entries of its partitions are in the outbox.
     world.lose(&unsealed.iter().map(String::as_str).collect::<Vec<_>>()).await;
@@ -266,7 +271,8 @@ async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
     world.notify_loss(&names.iter().map(String::as_str).collect::<Vec<_>>()).await;
     sink.wait_for(4, MAX_WAIT).await.unwrap();
     let later = async || {
-        world.engine.first_lease(&world.partitions(), "hook").await.unwrap() > Some(world.clock.now())
+        StoredDeliveries::new(world.engine.clone()).first_lease(&world.partitions(), "hook").await.unwrap()
+            > Some(world.clock.now())
     };
     until("it holds all of them", later).await;
     // The leases of the instance end, and another instance takes everything over before it can extend them.
@@ -274,13 +280,16 @@ async fn a_stalled_instance_does_not_deliver_what_another_took_over() {
     while taken.len() < names.len() {
         world.clock.advance(alerting::LEASE);
         let now = world.clock.now();
-        let more = world.engine.lease(&world.partitions(), "hook", now, now + HOUR, 500).await.unwrap();
+        let more = StoredDeliveries::new(world.engine.clone())
+            .lease(&world.partitions(), "hook", now, now + HOUR, 500)
+            .await
+            .unwrap();
         taken.extend(more.into_iter().map(|delivery| (delivery.id.clone(), delivery)));
         taken.sort_by(|a, b| (&a.0, a.1.attempt).cmp(&(&b.0, b.1.attempt)));
         taken.dedup_by(|a, b| a.0 == b.0);
     }
     let notified: Vec<_> = taken.into_iter().map(|(_, delivery)| delivery).collect();
-    world.engine.delivered(&notified, world.clock.now()).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.clock.now()).await.unwrap();
     sink.release();
     let ended = async || world.metric("rollcall_notifications_total", &["hook", "delivered"]) >= 4.0;
     until("its own attempts are over", ended).await;

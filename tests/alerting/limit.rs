@@ -7,7 +7,7 @@ use rollcall::fleet::Attempts;
 use rollcall::fleet::Ownership;
 use rollcall::fleet::ownership::View;
 use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
-use rollcall::store::{Attempt, AttemptResult, ListOrder};
+use rollcall::store::{Attempt, AttemptResult, ListOrder, StoredDeliveries};
 
 use super::*;
 use crate::services::configured;
@@ -19,7 +19,9 @@ fn limited(messages: usize, receiver: ReceiverConfig) -> ReceiverConfig {
 
 impl World {
     async fn waits(&self, count: usize) {
-        let waiting = async || self.engine.waiting("hook", None).await.unwrap().waiting.len();
+        let waiting = async || {
+            StoredDeliveries::new(self.engine.clone()).waiting("hook", None).await.unwrap().waiting.len()
+        };
         until("so many notifications wait", async || waiting().await == count).await;
     }
 
@@ -102,7 +104,11 @@ async fn what_has_no_room_is_one_message_with_the_last_state_of_each_unit_over_a
     world.stop().await;
     world.loops = first;
     world.stop().await;
-    assert_eq!(world.engine.waiting("hook", None).await.unwrap().waiting, [], "its end is recorded");
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).waiting("hook", None).await.unwrap().waiting,
+        [],
+        "its end is recorded"
+    );
     assert_eq!(sink.received().len(), 5);
 }
 

@@ -9,7 +9,7 @@ use rollcall::presence::{Probed, Recoveries};
 use rollcall::routing::parse_matchers;
 use rollcall::simulate::mail_sink::{self, MailSink};
 use rollcall::simulate::webhook_sink::Answer;
-use rollcall::store::{Escalation, FollowUps};
+use rollcall::store::{Escalation, FollowUps, StoredDeliveries};
 use serde_json::json;
 
 use super::world::{On, TIMEOUT, WAIT, World, hook, listed, named, until};
@@ -69,8 +69,10 @@ async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
         "OFFLINE: 2 detectors"
     );
     for receiver in ["hook", "mail"] {
-        let settled =
-            async || world.engine.backlog(&world.partitions(), receiver).await.unwrap() == Default::default();
+        let settled = async || {
+            StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), receiver).await.unwrap()
+                == Default::default()
+        };
         until("both have it", settled).await;
         assert_eq!(world.metric("rollcall_notifications_total", &[receiver, "delivered"]), 1.0);
     }
@@ -171,8 +173,10 @@ async fn a_receiver_that_has_its_name_again_is_notified_of_what_still_holds() {
     world.advance(5 * WAIT);
     let received = sink.wait_for(4, MAX_WAIT).await.unwrap();
     assert_eq!(listed(&received[3], "online"), ["b"]);
-    let settled =
-        async || world.engine.backlog(&world.partitions(), "hook").await.unwrap() == Default::default();
+    let settled = async || {
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap()
+            == Default::default()
+    };
     until("there is nothing left", settled).await;
     assert_eq!(sink.received().len(), 4);
     world.stop().await;
@@ -222,7 +226,8 @@ async fn a_recipient_that_is_put_off_delays_no_other_and_gets_its_mails_after_a_
         let problem = named().unwrap();
         assert!(problem.name == "recipients_deferred" && problem.text.contains("450"), "{problem:?}");
         let waits = async || {
-            let waiting = world.engine.waiting("mail", None).await.unwrap().waiting;
+            let waiting =
+                StoredDeliveries::new(world.engine.clone()).waiting("mail", None).await.unwrap().waiting;
             waiting.len() == 2
                 && waiting.iter().all(|one| one.delivery.group.key.ends_with(OPS))
                 && world.metric("rollcall_receiver_failing", &["mail"]) == 0.0
@@ -401,14 +406,22 @@ async fn a_receiver_that_asks_for_a_longer_wait_gets_it() {
     sink.wait_for(1, MAX_WAIT).await.unwrap();
     let next = world.clock.now() + Duration::from_secs(1800);
     until("the next attempt is that late", async || {
-        world.engine.first_lease(&world.partitions(), "hook").await.unwrap() == Some(next)
+        StoredDeliveries::new(world.engine.clone()).first_lease(&world.partitions(), "hook").await.unwrap()
+            == Some(next)
     })
     .await;
     // The receiver gets nothing else meanwhile.
     world.lose(&["b"]).await;
     world.joined().await;
     world.advance(5 * WAIT);
-    let sealed = async || world.engine.backlog(&world.partitions(), "hook").await.unwrap().waiting == 2;
+    let sealed = async || {
+        StoredDeliveries::new(world.engine.clone())
+            .backlog(&world.partitions(), "hook")
+            .await
+            .unwrap()
+            .waiting
+            == 2
+    };
     until("the other waits, too", sealed).await;
     world.advance(next.since(world.clock.now()) - Duration::from_secs(1));
     assert_eq!(sink.received().len(), 1);
@@ -444,7 +457,8 @@ async fn a_refusal_is_retried_until_an_operator_has_fixed_its_reason() {
     until("it was delivered", delivered).await;
     assert_eq!(world.metric("rollcall_receiver_failing", &["hook"]), 0.0);
     assert!(world.telemetry.problems().iter().all(|problem| problem.name != "not_delivered"));
-    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
+    let backlog =
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!(backlog.dead, 0, "nothing is lost");
     world.stop().await;
 }
@@ -456,7 +470,7 @@ async fn a_receiver_with_nothing_but_dead_letters_is_failing() {
     let mut world = World::new("unit", vec![webhook_to(sink.url(), None)]).await;
     world.notify_loss(&["a", "b", "c"]).await;
     world.dead("hook", 3).await;
-    let dead = world.engine.dead_letters("hook", 10).await.unwrap();
+    let dead = StoredDeliveries::new(world.engine.clone()).dead_letters("hook", 10).await.unwrap();
     assert!(dead.iter().all(|letter| letter.reason.contains("410")), "{dead:?}");
     assert_eq!(world.metric("rollcall_notifications_total", &["hook", "dead"]), 3.0);
     until("it shows", async || world.metric("rollcall_dead_letters", &["hook"]) == 3.0).await;
@@ -483,7 +497,7 @@ async fn a_dead_letter_is_kept_and_counted() {
     until("the attempt is over", retried).await;
     world.advance(72 * HOUR);
     world.dead("hook", 1).await;
-    let dead = world.engine.dead_letters("hook", 10).await.unwrap();
+    let dead = StoredDeliveries::new(world.engine.clone()).dead_letters("hook", 10).await.unwrap();
     assert!(dead[0].reason.contains("404"), "{}", dead[0].reason);
     assert_eq!(dead[0].delivery.id, sink.received()[0].header("webhook-id"));
     assert_eq!(world.metric("rollcall_notifications_total", &["hook", "dead"]), 1.0);
@@ -514,7 +528,13 @@ async fn dead_letters_are_delivered_again_after_an_outage_that_was_longer_than_t
         world.notify_loss(&["a", "b", "c"]).await;
         sink.wait_for(3, MAX_WAIT).await.unwrap();
         world.advance(73 * HOUR);
-        let dead = async || world.engine.backlog(&world.partitions(), "hook").await.unwrap().dead;
+        let dead = async || {
+            StoredDeliveries::new(world.engine.clone())
+                .backlog(&world.partitions(), "hook")
+                .await
+                .unwrap()
+                .dead
+        };
         while dead().await < 3 {
             world.pass(Duration::from_secs(60)).await;
         }
@@ -799,7 +819,7 @@ async fn an_attempt_that_is_under_way_is_recorded_when_the_loops_stop() {
     sink.release();
     tokio::time::timeout(MAX_WAIT, loops).await.expect("the loops end").unwrap().unwrap();
     assert_eq!(
-        world.engine.backlog(&world.partitions(), "hook").await.unwrap(),
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap(),
         Default::default(),
         "it was delivered"
     );

@@ -271,7 +271,7 @@ async fn the_return_of_a_silence_in_a_dead_letter_does_not_go_to_that_receiver()
     let unnotified = async || {
         let mut client = world.redis.client();
         let keys: Vec<String> =
-            ::redis::cmd("KEYS").arg("rollcall:{p*}:unnotified:picky").query(&mut client).unwrap();
+            ::redis::cmd("KEYS").arg("rollcall:{p*}:cells:unnotified:picky").query(&mut client).unwrap();
         keys.len()
     };
     until("nothing is kept of what is over", async || unnotified().await == 0).await;
@@ -356,7 +356,7 @@ async fn an_unreadable_notification_delays_its_own_group_and_no_other() {
     let mut client = world.redis.client();
     let damaged = sink.received()[0].header("webhook-id").trim_end_matches(".hook").to_owned();
     let stays = listed(&sink.received()[1], "offline");
-    let keys: Vec<String> = redis::cmd("KEYS").arg("rollcall:*:notifications").query(&mut client).unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS").arg("rollcall:*:cells:notifications").query(&mut client).unwrap();
     for key in keys {
         if redis::cmd("HEXISTS").arg(&key).arg(&damaged).query(&mut client).unwrap() {
             redis::cmd("HSET").arg(&key).arg(&damaged).arg("garbage").exec(&mut client).unwrap();

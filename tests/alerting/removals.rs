@@ -24,14 +24,14 @@ async fn a_thousand_removed_units_beside_a_slow_receiver_do_not_hold_up_a_silenc
         assert!(world.roll.retire(&world::unit(name), world.clock.now()).await.unwrap());
     }
     alerts.answer_with(vec![Answer::Hang; 100]);
-    let before = world.commands("replay");
+    let before = world.commands("write_cells");
     world.start();
     world.hear(&["b"]).await;
     world.lose(&["b"]).await;
     world.joined().await;
     world.advance(6 * WAIT);
     assert_eq!(listed(&chat.wait_for(2, MAX_WAIT).await.unwrap()[1], "offline"), ["b"]);
-    let asked = world.commands("replay") - before;
+    let asked = world.commands("write_cells") - before;
     assert!(asked < 100, "the dispatcher asked the engine {asked} times");
     assert!(alerts.received().len() < 100, "the slow receiver has got few");
     alerts.answer_with([]);

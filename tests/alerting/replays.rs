@@ -1,5 +1,6 @@
 //! Notifications that are delivered again: their order, and what follows them.
 
+use rollcall::store::StoredDeliveries;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -255,7 +256,13 @@ async fn dead_letters_of_a_receiver_that_is_not_configured_stay() {
     let mut world = World::new("kind", vec![named("gone", webhook_to(sink.url(), None))]).await;
     world.notify_loss(&["a"]).await;
     world.dead("gone", 1).await;
-    let letter = world.engine.dead_letters("gone", 1).await.unwrap().remove(0).delivery.id;
+    let letter = StoredDeliveries::new(world.engine.clone())
+        .dead_letters("gone", 1)
+        .await
+        .unwrap()
+        .remove(0)
+        .delivery
+        .id;
     let (deliveries, now) = (world.deliveries(), world.clock.now());
     let (all, other) = (DeliveryFilter::default(), ["other".to_owned()]);
     let (changed, _) = deliveries.replay_all(&all, None, &other, "ana", now).await.unwrap();

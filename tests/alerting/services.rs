@@ -1,6 +1,7 @@
 //! Claims about services: each is configured as an operator does it, and its requests are compared with the request
 //! that the service documents.
 
+use rollcall::store::StoredDeliveries;
 use std::time::Duration;
 
 use rollcall::alerting::{Example, Failure, Format, ReceiverConfig, open, render, send_test};
@@ -452,7 +453,11 @@ async fn a_pager_that_takes_a_part_has_not_failed_and_gets_the_rest_when_it_says
         sink.wait_for(2 * taken, MAX_WAIT).await.unwrap();
         let next = world.clock.now() + MINUTE;
         until("the rest waits for a minute", async || {
-            world.engine.first_lease(&world.partitions(), "hook").await.unwrap() == Some(next)
+            StoredDeliveries::new(world.engine.clone())
+                .first_lease(&world.partitions(), "hook")
+                .await
+                .unwrap()
+                == Some(next)
         })
         .await;
         let problems = world.telemetry.problems();

@@ -1,5 +1,6 @@
 //! Timers on their way to receivers.
 
+use rollcall::store::StoredDeliveries;
 use std::collections::BTreeMap;
 
 use rollcall::alerting::RateLimit;
@@ -31,12 +32,12 @@ impl World {
         let (id, timer_type) = (name.parse().unwrap(), of.parse().unwrap());
         let timer = NewTimer { is_span: false, id, timer_type, due, data: r#"{"n": 1.0}"#.parse().unwrap() };
         let wanted = TimerRequest { timer, only_new: false };
-        assert!(self.timers.register(&[wanted], self.clock.now()).await.unwrap()[0].is_ok());
+        assert!(self.timers.register(&[wanted]).await.unwrap()[0].is_ok());
     }
 
     async fn is_in(&self, name: &str, state: TimerState) {
         let id = [name.parse().unwrap()];
-        let is = async || self.engine.timers(&id).await.unwrap()[0].as_ref().map(Timer::state) == Some(state);
+        let is = async || self.timers.read(&id).await.unwrap()[0].as_ref().map(Timer::state) == Some(state);
         until(&format!("{name} is {}", state.as_str()), is).await;
     }
 }
@@ -101,7 +102,11 @@ async fn a_failure_is_tried_again_under_the_same_id_but_for_a_timer_that_is_deli
     world.is_in("often", TimerState::Delivered).await;
     let ids = ["often", "once"].map(|name| format!("{name}:{}", now.as_millis()));
     assert_eq!(told(&sink), BTreeMap::from([(ids[0].clone(), 2), (ids[1].clone(), 1)]));
-    assert_eq!(world.engine.dead_letters("hook", 10).await.unwrap(), [], "no attempt follows");
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).dead_letters("hook", 10).await.unwrap(),
+        [],
+        "no attempt follows"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -144,7 +149,7 @@ async fn a_timer_of_another_instance_is_fired_when_it_is_overdue() {
         world.registers(&format!("timer-{number}"), "report", now).await;
     }
     let waiting = async || {
-        let counts = world.engine.count_timers(&world.partitions()).await.unwrap();
+        let counts = world.timers.store().count_timers(&world.partitions()).await.unwrap();
         counts.values().sum::<u64>()
     };
     until("those of its own have fired", async || waiting().await < 20).await;

@@ -12,7 +12,7 @@ use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::routing::Inhibition;
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
 use rollcall::store::embedded::{self, EmbeddedEngine};
-use rollcall::store::{Engine, Index, Pace};
+use rollcall::store::{Engine, Index, Pace, StoredDeliveries, StoredTimers};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -131,7 +131,7 @@ impl World {
             queries: engine.clone(),
             cells: engine.clone(),
             units: engine.clone(),
-            timer_store: engine.clone(),
+            deliveries: StoredDeliveries::new(engine.clone()),
             timers: self.timers.clone(),
             silences: self.silences.clone(),
             census: self.roll.census().clone(),
@@ -144,13 +144,13 @@ impl World {
     pub fn deliveries(&self) -> Deliveries {
         let engine = self.engine.clone();
         Deliveries {
-            records: engine.clone(),
+            records: StoredDeliveries::new(engine.clone()),
             attempts: Attempts::new(engine.clone()),
             queries: engine.clone(),
             groups: engine.clone(),
             roll: self.roll.clone(),
             breaker: Arc::new(self.breaker()),
-            timers: engine,
+            timers: StoredTimers::new(engine),
             silences: self.silences.clone(),
         }
     }
@@ -252,13 +252,23 @@ impl World {
     /// record would be sent again after a crash.
     pub async fn delivered(&self, receiver: &str) {
         let none_waits = async || {
-            self.engine.backlog(&self.partitions(), receiver).await.is_ok_and(|backlog| backlog.waiting == 0)
+            StoredDeliveries::new(self.engine.clone())
+                .backlog(&self.partitions(), receiver)
+                .await
+                .is_ok_and(|backlog| backlog.waiting == 0)
         };
         until("every delivery is on record", none_waits).await;
     }
 
     pub async fn dead(&self, receiver: &str, count: u64) {
-        let dead = async || self.engine.backlog(&self.partitions(), receiver).await.unwrap().dead == count;
+        let dead = async || {
+            StoredDeliveries::new(self.engine.clone())
+                .backlog(&self.partitions(), receiver)
+                .await
+                .unwrap()
+                .dead
+                == count
+        };
         until("there are dead letters", dead).await;
     }
 

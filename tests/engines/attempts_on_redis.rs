@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Attempts;
 use rollcall::presence::OfflineRecord;
-use rollcall::store::{AttemptMade, Delivery, DeliveryStore, End, Ended, Group, Layout};
+use rollcall::store::{AttemptMade, Delivery, End, Ended, Group, Layout, StoredDeliveries};
 use rollcall::telemetry::Telemetry;
 
 use crate::support::redis::Redis;
@@ -43,11 +43,14 @@ async fn the_attempts_of_one_record_cost_the_same_however_many_others_there_are(
     let redis = Redis::start();
     let engine = redis.engine(&Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)))).await;
     let (attempts, wanted) = (Attempts::new(engine.clone()), record("wanted").id);
-    engine.end_attempts(&[ended("wanted", End::Delivered)], BEGIN).await.unwrap();
+    StoredDeliveries::new(engine.clone())
+        .end_attempts(&[ended("wanted", End::Delivered)], BEGIN)
+        .await
+        .unwrap();
     let mut costs = Vec::new();
     for count in [0, 3000] {
         let others: Vec<Ended> = (0..count).map(|n| ended(&format!("{n}"), End::Delivered)).collect();
-        engine.end_attempts(&others, BEGIN).await.unwrap();
+        StoredDeliveries::new(engine.clone()).end_attempts(&others, BEGIN).await.unwrap();
         let before = asked(&redis);
         let found = attempts.of_record(&wanted).await.unwrap();
         assert_eq!((found.len(), found[0].notification.as_str()), (1, "ntf_wanted"));
@@ -65,14 +68,14 @@ async fn retries_of_a_partition_are_recorded_together() {
     let engine = redis.engine(&Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)))).await;
     let later = |n: u64| End::RetryAt(BEGIN + Duration::from_secs(n));
     let retries: Vec<Ended> = (0..400).map(|n| ended(&format!("{n}"), later(n))).collect();
-    engine.end_attempts(&retries[..1], BEGIN).await.unwrap();
+    StoredDeliveries::new(engine.clone()).end_attempts(&retries[..1], BEGIN).await.unwrap();
     let scripts = || {
         let stats: String = ::redis::cmd("INFO").arg("commandstats").query(&mut redis.client()).unwrap();
         let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|rest| rest.split(',').next());
         calls.unwrap().parse::<usize>().unwrap()
     };
     let before = scripts();
-    engine.end_attempts(&retries, BEGIN).await.unwrap();
+    StoredDeliveries::new(engine.clone()).end_attempts(&retries, BEGIN).await.unwrap();
     let steps = scripts() - before;
     assert!(steps <= 2 * usize::from(engine.partitions()), "{steps} scripts for 400 retries");
 }

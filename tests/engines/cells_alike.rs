@@ -49,8 +49,11 @@ fn part() -> impl Strategy<Value = Part> {
 /// The cells and entries of a partition, by the numbers in their names.
 type Shown = Vec<(Option<Vec<u8>>, Option<i64>)>;
 
-fn change_set((partition, parts): &(u16, Vec<Part>), shown: &[Shown]) -> ChangeSet {
-    let (table, index, now) = (Table::Flaps, Index::FlapChecks, &shown[usize::from(*partition)]);
+/// A table, and one that Redis cuts into pages, each with an index of its names.
+const TABLES: [(Table, Index); 2] = [(Table::Flaps, Index::FlapChecks), (Table::Timers, Index::Timers)];
+
+fn change_set(of: (Table, Index), (partition, parts): &(u16, Vec<Part>), shown: &[Shown]) -> ChangeSet {
+    let ((table, index), now) = (of, &shown[usize::from(*partition)]);
     parts.iter().fold(ChangeSet::of(*partition), |set, part| match part {
         Part::HasAsRead(name) => set.has(table, NAMES[*name], now[*name].0.as_deref()),
         Part::Has(name, value) => set.has(table, NAMES[*name], value.map(|value| VALUES[value])),
@@ -65,32 +68,40 @@ fn change_set((partition, parts): &(u16, Vec<Part>), shown: &[Shown]) -> ChangeS
 }
 
 /// What an engine shows of its cells, as text and as values.
-async fn shows(engine: &Arc<dyn Engine>, until: i64) -> (String, Vec<Shown>) {
+async fn shows(engine: &Arc<dyn Engine>, (table, index): (Table, Index), until: i64) -> (String, Vec<Shown>) {
     let (mut text, mut shown) = (String::new(), Vec::new());
     // The number after the last partition has the cells of the fleet.
     for partition in 0..=PARTITIONS {
-        let cell = |name: &&str| Cell { table: Table::Flaps, partition, name: (*name).to_owned() };
+        let cell = |name: &&str| Cell { table, partition, name: (*name).to_owned() };
         let values = engine.read_cells(&NAMES.iter().map(cell).collect::<Vec<_>>()).await.unwrap();
-        let entries = engine.entries(Index::FlapChecks, &[partition], i64::MAX, usize::MAX).await.unwrap();
+        let entries = engine.entries(index, &[partition], i64::MAX, usize::MAX).await.unwrap();
         let at = |name: &str| entries.iter().find(|entry| entry.name == name).map(|entry| entry.at);
         shown.push(values.into_iter().zip(NAMES).map(|(value, name)| (value, at(name))).collect());
-        let cells = engine.all_cells(Table::Flaps, partition).await.unwrap();
+        // A table on pages has many of them.
+        let is_scanned = table == Table::Flaps || partition == 0 && until % 8 == 0;
+        let cells =
+            if is_scanned { engine.all_cells(table, partition).await.unwrap() } else { Default::default() };
         let counts = engine.all_cells(Table::Counts, partition).await.unwrap();
-        let due = engine.entries(Index::FlapChecks, &[partition], until, 2).await.unwrap();
+        let due = engine.entries(index, &[partition], until, 2).await.unwrap();
+        let after = engine.entries_after(index, &[partition], (until, NAMES[1]), i64::MAX, 2).await.unwrap();
         // The shapes of one call are written in any order.
         let mut logged = engine.newest(Log::Audit, partition, 1000).await.unwrap();
         logged.sort_by(|one, other| one.value.cmp(&other.value));
         let logged: Vec<Vec<u8>> = logged.into_iter().map(|one| one.value).collect();
-        text += &format!("{partition}: {cells:?}, {counts:?}, {entries:?}, due {due:?}, logged {logged:?}\n");
+        text += &format!(
+            "{partition}: {cells:?}, {counts:?}, {entries:?}, due {due:?}, then {after:?}, logged {logged:?}\n"
+        );
     }
     for partitions in [vec![], (0..=PARTITIONS).collect()] {
-        let due = engine.entries(Index::FlapChecks, &partitions, until, 3).await.unwrap();
-        text += &format!("{partitions:?}: due {due:?}\n");
+        let due = engine.entries(index, &partitions, until, 3).await.unwrap();
+        let after = engine.entries_after(index, &partitions, (until, ""), 20, 3).await.unwrap();
+        let sizes = engine.sizes(index, &partitions).await.unwrap();
+        text += &format!("{partitions:?}: due {due:?}, then {after:?}, {sizes:?}\n");
     }
     let all: Vec<u16> = (0..=PARTITIONS).collect();
     for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
         for (from, limit) in [(until - 9, 4), (i64::MIN, usize::MAX)] {
-            let range = IndexRange { index: Index::FlapChecks, from, until, limit, order };
+            let range = IndexRange { index, from, until, limit, order };
             // Engines put entries at one number in any order of partitions.
             let found = engine.range(&range, &all).await.unwrap();
             let found: Vec<_> = found.iter().map(|entry| (entry.at, &entry.name)).collect();
@@ -114,15 +125,16 @@ fn cells_are_changed_and_found_alike_on_both_engines() {
     let tried = runner.run(&calls, |calls| {
         runtime.block_on(async {
             let dir = tempfile::tempdir().unwrap();
-            let [redis, embedded] = engines(&redis, number.fetch_add(1, Ordering::Relaxed), &dir).await;
+            let number = number.fetch_add(1, Ordering::Relaxed);
+            let ([redis, embedded], of) = (engines(&redis, number, &dir).await, TABLES[number % 2]);
             let mut shown = vec![vec![(None, None); NAMES.len()]; usize::from(PARTITIONS) + 1];
             for (n, (sets, until)) in calls.iter().enumerate() {
-                let sets: Vec<ChangeSet> = sets.iter().map(|set| change_set(set, &shown)).collect();
+                let sets: Vec<ChangeSet> = sets.iter().map(|set| change_set(of, set, &shown)).collect();
                 let written =
                     [redis.write_cells(&sets).await, embedded.write_cells(&sets).await].map(Result::unwrap);
                 prop_assert_eq!(&written[0], &written[1], "call {}: {:?}", n, sets);
-                let (text, now) = shows(&redis, *until).await;
-                prop_assert_eq!(text, shows(&embedded, *until).await.0, "after call {}: {:?}", n, sets);
+                let (text, now) = shows(&redis, of, *until).await;
+                prop_assert_eq!(text, shows(&embedded, of, *until).await.0, "after call {}: {:?}", n, sets);
                 shown = now;
             }
             Ok::<(), TestCaseError>(())

@@ -1,5 +1,6 @@
 //! Changes that lose races: between the read and the write of one instance, other instances write the same cell.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -12,7 +13,7 @@ use rollcall::routing::parse_label_matchers;
 use rollcall::store::embedded::{Config, EmbeddedEngine};
 use rollcall::store::{
     Cell, CellPage, Cells, ChangeSet, Cursor, Documents, Index, IndexEntry, IndexRange, Layout, Log, Logged,
-    Result, Table, Unreadable, What,
+    ReceiverName, Result, Table, Unreadable, What,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -65,12 +66,39 @@ impl Cells for Contended {
         self.engine.write_cells(sets).await
     }
 
+    async fn numbers(&self, index: Index, entries: &[(u16, &str)]) -> Result<Vec<Option<i64>>> {
+        self.engine.numbers(index, entries).await
+    }
+
+    async fn receivers_with_cells(&self) -> Result<BTreeSet<ReceiverName>> {
+        self.engine.receivers_with_cells().await
+    }
+
+    fn telemetry(&self) -> &Arc<Telemetry> {
+        self.engine.telemetry()
+    }
+
     async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
         self.engine.range(range, partitions).await
     }
 
     async fn names(&self, index: Index, begins: &[(u16, String)], limit: usize) -> Result<Vec<Vec<String>>> {
         self.engine.names(index, begins, limit).await
+    }
+
+    async fn entries_after(
+        &self,
+        index: Index,
+        partitions: &[u16],
+        after: (i64, &str),
+        until: i64,
+        limit: usize,
+    ) -> Result<Vec<IndexEntry>> {
+        self.engine.entries_after(index, partitions, after, until, limit).await
+    }
+
+    async fn sizes(&self, index: Index, partitions: &[u16]) -> Result<Vec<i64>> {
+        self.engine.sizes(index, partitions).await
     }
 
     async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage> {

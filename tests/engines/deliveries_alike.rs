@@ -15,7 +15,7 @@ use rollcall::fleet::attempts::{Attempts, Written};
 use rollcall::presence::{NewTimer, OfflineRecord, TimerId};
 use rollcall::store::{
     AttemptMade, Capacity, DeadLetter, Delivery, Destinations, Discarded, End, Ended, Engine, Join,
-    ListOrder, MeantFor, Pace, TimerCapacity, Waiting,
+    ListOrder, MeantFor, Pace, StoredDeliveries, StoredTimers, TimerCapacity, Waiting,
 };
 
 use crate::both_engines::{PARTITIONS, engines};
@@ -88,23 +88,32 @@ impl Given<'_> {
             Action::Deliver(receiver) => {
                 let until = now + Duration::from_secs(10);
                 leased = self.lease(engine, RECEIVERS[*receiver], None, 1000, until).await;
-                format!("{:?}", engine.delivered(&leased, now).await.unwrap())
+                format!("{:?}", StoredDeliveries::new(engine.clone()).delivered(&leased, now).await.unwrap())
             }
             Action::Extend(picks, seconds) => {
                 let deliveries: Vec<Arc<Delivery>> = self.picked(picks).into_iter().map(Arc::new).collect();
                 let until = now + Duration::from_secs(*seconds);
-                format!("{:?}", engine.extend_leases(&deliveries, until).await.unwrap())
+                format!(
+                    "{:?}",
+                    StoredDeliveries::new(engine.clone()).extend_leases(&deliveries, until).await.unwrap()
+                )
             }
             Action::End(ends) => self.end(engine, ends).await,
             Action::BeginOnly(picks) => {
                 let picked = self.picked(picks);
                 let only = self.known.deliveries.iter().rfind(|one| one.is_at_most_once());
                 let picked: Vec<&Delivery> = only.into_iter().chain(&picked).collect();
-                format!("{:?}", engine.begin_only_attempts(&picked, now).await.unwrap())
+                format!(
+                    "{:?}",
+                    StoredDeliveries::new(engine.clone()).begin_only_attempts(&picked, now).await.unwrap()
+                )
             }
             Action::GiveUpOnly(seconds) => {
                 let before = now - Duration::from_secs(*seconds);
-                let mut types = engine.give_up_only_attempts(&partitions(None), before).await.unwrap();
+                let mut types = StoredTimers::new(engine.clone())
+                    .give_up_only_attempts(&partitions(None), before)
+                    .await
+                    .unwrap();
                 types.sort();
                 format!("{types:?}")
             }
@@ -120,7 +129,7 @@ impl Given<'_> {
                 let receiver = RECEIVERS[*from].to_owned();
                 let meant_for = MeantFor { receiver, since: at(self.number as i64) };
                 let parts = partitions(*part);
-                engine
+                StoredDeliveries::new(engine.clone())
                     .fall_back(
                         &parts,
                         &meant_for,
@@ -132,33 +141,53 @@ impl Given<'_> {
                     .unwrap()
                     .to_string()
             }
-            Action::Down(receiver) => engine.down_since(RECEIVERS[*receiver], now).await.unwrap().to_string(),
-            Action::Up(receiver) => format!("{:?}", engine.is_up(RECEIVERS[*receiver]).await.unwrap()),
+            Action::Down(receiver) => StoredDeliveries::new(engine.clone())
+                .down_since(RECEIVERS[*receiver], now)
+                .await
+                .unwrap()
+                .to_string(),
+            Action::Up(receiver) => format!(
+                "{:?}",
+                StoredDeliveries::new(engine.clone()).is_up(RECEIVERS[*receiver]).await.unwrap()
+            ),
             Action::Replay(pick) if pick.is_plausible() => {
                 let delivery = pick.of(&self.known.deliveries);
-                engine.replay(&delivery, now).await.unwrap().to_string()
+                StoredDeliveries::new(engine.clone()).replay(&delivery, now).await.unwrap().to_string()
             }
             Action::ReplayLetter(place) => match self.letter(*place) {
-                Some(letter) => engine.replay(&letter.delivery, now).await.unwrap().to_string(),
+                Some(letter) => StoredDeliveries::new(engine.clone())
+                    .replay(&letter.delivery, now)
+                    .await
+                    .unwrap()
+                    .to_string(),
                 None => String::new(),
             },
             Action::GiveUpAndReplay(pick) if pick.is_plausible() => {
                 let delivery = pick.of(&self.known.deliveries);
-                engine.dead_letter(&delivery, "refused", now).await.unwrap();
-                engine.replay(&delivery, now).await.unwrap().to_string()
+                StoredDeliveries::new(engine.clone()).dead_letter(&delivery, "refused", now).await.unwrap();
+                StoredDeliveries::new(engine.clone()).replay(&delivery, now).await.unwrap().to_string()
             }
             Action::Purge(places) => {
                 let letters = places.iter().filter_map(|place| self.letter(*place)).cloned();
-                engine.purge(&letters.collect::<Vec<_>>()).await.unwrap().to_string()
+                StoredDeliveries::new(engine.clone())
+                    .purge(&letters.collect::<Vec<_>>())
+                    .await
+                    .unwrap()
+                    .to_string()
             }
             Action::Discard(receiver) => format!("{:?}", discard(engine, RECEIVERS[*receiver], now).await),
             Action::Enlist(receivers) => {
                 let names: Vec<String> = receivers.iter().map(|one| RECEIVERS[*one].to_owned()).collect();
-                format!("{:?}", engine.register_receivers(&names, now).await.unwrap())
+                format!(
+                    "{:?}",
+                    StoredDeliveries::new(engine.clone()).register_receivers(&names, now).await.unwrap()
+                )
             }
-            Action::BringUpToDate(receiver) => {
-                engine.bring_up_to_date(RECEIVERS[*receiver], now).await.unwrap().to_string()
-            }
+            Action::BringUpToDate(receiver) => StoredDeliveries::new(engine.clone())
+                .bring_up_to_date(RECEIVERS[*receiver], now)
+                .await
+                .unwrap()
+                .to_string(),
             Action::Judge(pick, told) => self.judge(engine, pick, *told).await,
             _ => String::new(),
         }
@@ -193,7 +222,12 @@ impl Given<'_> {
         let mut leased = Vec::new();
         for _ in 0..if self.case.takes { 2 } else { 1 } {
             let parts = partitions(part);
-            leased.extend(engine.lease(&parts, receiver, self.now, until, limit).await.unwrap());
+            leased.extend(
+                StoredDeliveries::new(engine.clone())
+                    .lease(&parts, receiver, self.now, until, limit)
+                    .await
+                    .unwrap(),
+            );
         }
         leased
     }
@@ -206,7 +240,8 @@ impl Given<'_> {
             due: self.now,
             data: "{\"a b\":1}".parse().unwrap(),
         };
-        let registered = engine.register(&[timer], false, self.now).await.unwrap();
+        let engine = StoredTimers::new(engine.clone());
+        let registered = engine.register(&[timer], false).await.unwrap();
         let due = engine.due_timers(&partitions(None), self.now, 1000).await.unwrap();
         let fired = engine.fire(&due, &cases::classes(), &TimerCapacity::NONE, self.now).await.unwrap();
         format!("{registered:?} {}", fired.timers.len())
@@ -226,7 +261,10 @@ impl Given<'_> {
             let attempt = (!matches!(outcome, Outcome::Unattempted(_))).then_some(made);
             Ended { delivery: Arc::new(pick.of(&self.known.deliveries)), end, attempt }
         });
-        engine.end_attempts(&ended.collect::<Vec<_>>(), self.now).await.unwrap();
+        StoredDeliveries::new(engine.clone())
+            .end_attempts(&ended.collect::<Vec<_>>(), self.now)
+            .await
+            .unwrap();
         String::new()
     }
 
@@ -238,7 +276,10 @@ impl Given<'_> {
             return String::new();
         }
         let told = told.map(|count| vec![cases::incident(self.number as u64); count]);
-        format!("{:?}", engine.judged(&delivery, told.as_deref()).await.unwrap())
+        format!(
+            "{:?}",
+            StoredDeliveries::new(engine.clone()).judged(&delivery, told.as_deref()).await.unwrap()
+        )
     }
 }
 
@@ -246,7 +287,7 @@ impl Given<'_> {
 async fn discard(engine: &Arc<dyn Engine>, receiver: &str, now: Timestamp) -> Discarded {
     let mut all = Discarded::default();
     loop {
-        let done = engine.discard(receiver, now).await.unwrap();
+        let done = StoredDeliveries::new(engine.clone()).discard(receiver, now).await.unwrap();
         if done == Discarded::default() {
             return all;
         }
@@ -269,19 +310,21 @@ impl Shown<'_> {
         for receiver in RECEIVERS {
             lines.extend(self.of_receiver(receiver, known).await);
         }
-        lines.push(format!("kept {:?}", self.engine.kept().await.unwrap()));
+        lines.push(format!("kept {:?}", StoredDeliveries::new(self.engine.clone()).kept().await.unwrap()));
         lines.extend(self.attempts().await);
         lines.extend(self.groups().await);
         let ids: Vec<TimerId> = (0..TIMERS).map(timer).collect();
-        lines.push(format!("timers {:?}", self.engine.timers(&ids).await.unwrap()));
+        lines
+            .push(format!("timers {:?}", StoredTimers::new(self.engine.clone()).timers(&ids).await.unwrap()));
         lines
     }
 
     async fn of_receiver(&self, receiver: &str, known: &mut Known) -> Vec<String> {
         let mut lines = Vec::new();
         for part in [vec![], vec![1], partitions(None)] {
-            let backlog = self.engine.backlog(&part, receiver).await.unwrap();
-            let first = self.engine.first_lease(&part, receiver).await.unwrap();
+            let backlog = StoredDeliveries::new(self.engine.clone()).backlog(&part, receiver).await.unwrap();
+            let first =
+                StoredDeliveries::new(self.engine.clone()).first_lease(&part, receiver).await.unwrap();
             // Redis keeps one entry for all deliveries that it handed out in a step.
             let first = first.filter(|_| !self.case.takes);
             lines.push(format!("{receiver} in {part:?}: {backlog:?}, first lease {first:?}"));
@@ -289,23 +332,31 @@ impl Shown<'_> {
         for waiting in self.waiting(receiver).await {
             lines.push(format!("{receiver} waits for {waiting:?}"));
         }
-        let mut letters = self.engine.dead_letters(receiver, 1000).await.unwrap();
+        let mut letters =
+            StoredDeliveries::new(self.engine.clone()).dead_letters(receiver, 1000).await.unwrap();
         assert!(letters.is_sorted_by(|one, next| one.at >= next.at), "newest first: {letters:?}");
         for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
             let (from, until) = (at(5), self.newest);
-            let first = self.engine.dead_letters_between(receiver, from, until, 2, order).await.unwrap();
+            let first = StoredDeliveries::new(self.engine.clone())
+                .dead_letters_between(receiver, from, until, 2, order)
+                .await
+                .unwrap();
             let moments = first.iter().map(|one| one.at).collect::<Vec<_>>();
             lines.push(format!("{receiver} {order:?} {moments:?}"));
         }
         letters.sort_by(|a, b| a.delivery.id.cmp(&b.delivery.id));
         for letter in &letters {
             let notification = letter.delivery.notification();
-            let one = self.engine.letter(receiver, notification).await.unwrap();
+            let one =
+                StoredDeliveries::new(self.engine.clone()).letter(receiver, notification).await.unwrap();
             lines.push(format!("{receiver} has not got {letter:?}, {}", one.as_ref() == Some(letter)));
         }
         known.letters.extend(letters);
         for delivery in known.deliveries.iter().rev().take(20).filter(|one| one.receiver == receiver) {
-            let letter = self.engine.letter(receiver, delivery.notification()).await.unwrap();
+            let letter = StoredDeliveries::new(self.engine.clone())
+                .letter(receiver, delivery.notification())
+                .await
+                .unwrap();
             lines.push(format!("{} is a dead letter: {}", delivery.id, letter.is_some()));
         }
         lines
@@ -316,7 +367,8 @@ impl Shown<'_> {
     async fn waiting(&self, receiver: &str) -> Vec<Waiting> {
         let (mut all, mut after): (Vec<Waiting>, Option<String>) = (Vec::new(), None);
         loop {
-            let page = self.engine.waiting(receiver, after.as_deref()).await.unwrap();
+            let page =
+                StoredDeliveries::new(self.engine.clone()).waiting(receiver, after.as_deref()).await.unwrap();
             all.extend(page.waiting);
             after = page.next;
             if after.is_none() {
@@ -391,7 +443,7 @@ async fn compare(case: &Case, engines: &[Arc<dyn Engine>; 2]) -> Result<(), Test
     let (mut known, mut newest) = (Known::default(), at(0));
     let all: Vec<String> = RECEIVERS.iter().map(|name| (*name).to_owned()).collect();
     for engine in engines {
-        engine.register_receivers(&all, newest).await.unwrap();
+        StoredDeliveries::new(engine.clone()).register_receivers(&all, newest).await.unwrap();
     }
     for (number, step) in case.steps.iter().enumerate() {
         newest = newest + step.after(case);

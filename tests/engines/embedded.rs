@@ -17,8 +17,8 @@ use rollcall::simulate::servers::ExitCleanup;
 use rollcall::store::Examine;
 use rollcall::store::Layout;
 use rollcall::store::{
-    Capacity, DataLoss, Delivery, DeliveryStore, Destinations, EngineError, Gap, Group, GroupStore,
-    HearingStore, Join, OutboxEvent, Pace, Queries, Refresh, Subscription, UnitStore,
+    Capacity, DataLoss, Delivery, Destinations, EngineError, Gap, Group, GroupStore, HearingStore, Join,
+    OutboxEvent, Pace, Queries, Refresh, StoredDeliveries, Subscription, UnitStore,
 };
 use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::survey};
 use rollcall::telemetry::{EngineWarning, Telemetry};
@@ -34,9 +34,9 @@ fn config(path: &Path) -> Config {
     Config { path: path.to_owned(), partitions: Some(16) }
 }
 
-async fn open(path: &Path) -> Result<EmbeddedEngine, EngineError> {
+async fn open(path: &Path) -> Result<Arc<EmbeddedEngine>, EngineError> {
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
-    EmbeddedEngine::open(&config(path), telemetry).await
+    EmbeddedEngine::open(&config(path), telemetry).await.map(Arc::new)
 }
 
 async fn refusal(path: &Path) -> EngineError {
@@ -100,20 +100,29 @@ async fn leases_of_a_process_are_free_as_soon_as_the_next_one_starts() {
     ];
     engine.join(&joins, &Destinations::all(pace, &hook), &Capacity::NONE, BEGIN).await.unwrap();
     engine.seal(&partitions, &Destinations::all(pace, &hook), BEGIN).await.unwrap();
-    let held = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
+    let held = StoredDeliveries::new(engine.clone())
+        .lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10)
+        .await
+        .unwrap();
     assert_eq!(held.len(), 2);
-    assert_eq!(engine.first_lease(&partitions, "hook").await.unwrap(), Some(BEGIN + HOUR));
+    assert_eq!(
+        StoredDeliveries::new(engine.clone()).first_lease(&partitions, "hook").await.unwrap(),
+        Some(BEGIN + HOUR)
+    );
     // A delivery that is retried later waits, also across a restart.
     let (retried, held): (Vec<Delivery>, Vec<Delivery>) =
         held.into_iter().partition(|delivery| delivery.group.key == "a");
-    engine.retry_later(&retried[0], BEGIN + 2 * HOUR).await.unwrap();
+    StoredDeliveries::new(engine.clone()).retry_later(&retried[0], BEGIN + 2 * HOUR).await.unwrap();
     drop(engine);
     let engine = open(dir.path()).await.unwrap();
-    let free = engine.lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10).await.unwrap();
+    let free = StoredDeliveries::new(engine.clone())
+        .lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10)
+        .await
+        .unwrap();
     let again: Vec<Delivery> = held.into_iter().map(|one| Delivery { attempt: 2, ..one }).collect();
     assert_eq!(free, again);
     let later = BEGIN + 2 * HOUR;
-    let ids: Vec<String> = engine
+    let ids: Vec<String> = StoredDeliveries::new(engine.clone())
         .lease(&partitions, "hook", later, later + HOUR, 10)
         .await
         .unwrap()
@@ -382,9 +391,10 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     let joins = [Join { groups: vec![group], event: entry.event.clone() }];
     engine.join(&joins, &Destinations::all(pace, &hook), &Capacity::NONE, now).await.unwrap();
     engine.remove_entries(std::slice::from_ref(&entry.position), &Default::default()).await.unwrap();
-    let leased = engine.lease(&outboxes, "hook", now, now + HOUR, 10).await.unwrap();
+    let leased =
+        StoredDeliveries::new(engine.clone()).lease(&outboxes, "hook", now, now + HOUR, 10).await.unwrap();
     assert_eq!((leased.len(), leased[0].blind.len()), (1, 1));
-    engine.delivered(&leased, now).await.unwrap();
+    StoredDeliveries::new(engine.clone()).delivered(&leased, now).await.unwrap();
 }
 
 /// A private file system in memory.

@@ -13,7 +13,7 @@ use rollcall::routing::{
 };
 use rollcall::store::{
     Capacity, Delivery, Destination, Destinations, Engine, Escalation, FollowUps, Group, Join, OutboxEvent,
-    Pace,
+    Pace, StoredDeliveries,
 };
 
 use crate::both_engines::{PARTITIONS, engines};
@@ -258,10 +258,16 @@ async fn take(engine: &Arc<dyn Engine>, case: &Case, number: usize, now: Timesta
         Action::Lease(delivered) => {
             for receiver in RECEIVERS {
                 let until = now + Duration::from_millis(1);
-                let found = engine.lease(&partitions, receiver, now, until, 100).await.unwrap();
+                let found = StoredDeliveries::new(engine.clone())
+                    .lease(&partitions, receiver, now, until, 100)
+                    .await
+                    .unwrap();
                 let found = in_order(found);
                 let ended = found.iter().zip(delivered).filter(|(_, is)| **is).map(|(one, _)| one.clone());
-                engine.delivered(&ended.collect::<Vec<_>>(), now).await.unwrap();
+                StoredDeliveries::new(engine.clone())
+                    .delivered(&ended.collect::<Vec<_>>(), now)
+                    .await
+                    .unwrap();
                 leased.extend(found);
             }
             0

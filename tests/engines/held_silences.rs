@@ -22,7 +22,7 @@ fn seconds(seconds: u64) -> Timestamp {
 }
 
 /// How often the server was asked for fields of hashes.
-pub fn reads(redis: &Redis) -> usize {
+fn reads(redis: &Redis) -> usize {
     let stats: String = ::redis::cmd("INFO").arg("commandstats").query(&mut redis.client()).unwrap();
     let calls = stats.split("cmdstat_hmget:calls=").nth(1).and_then(|rest| rest.split(',').next());
     calls.map_or(0, |calls| calls.parse().unwrap())

@@ -18,12 +18,12 @@ use rollcall::presence::{
 use rollcall::routing::{alert_silence::SilenceRequest, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::{
-    AttemptMade, Capacity, ChangeSet, Delivery, DeliveryStore, Destination, Destinations, End, Ended, Engine,
-    EngineError, Escalation, FollowUps, Gap, Group, GroupStore, HearingStore, Index, Join, MeantFor,
-    OutboxEvent, Pace, Reading, Roster, Subscription, Table, TimerCapacity, UnitStore, partition_of,
-    partition_of_group,
+    AttemptMade, Capacity, ChangeSet, Delivery, Destination, Destinations, End, Ended, Engine, EngineError,
+    Escalation, FollowUps, Gap, Group, GroupStore, HearingStore, Index, Join, MeantFor, OutboxEvent, Pace,
+    Reading, ReceiverName, Roster, StoredDeliveries, Subscription, Table, TimerCapacity, UnitStore,
+    partition_of, partition_of_group,
 };
-use rollcall::store::{Layout, TimerStore};
+use rollcall::store::{Layout, StoredTimers};
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
 use rollcall::store::{
     migration::Exporter, migration::Importer, migration::MigrationItem, migration::Moved, migration::migrate,
@@ -206,12 +206,18 @@ async fn fill(engine: Arc<dyn Engine>) {
         .unwrap();
     engine.seal(&partitions, &Destinations::all(PACE, &receivers), now + 2 * MINUTE).await.unwrap();
     let later = now + 3 * MINUTE;
-    let leased = engine.lease(&partitions, "hook", later, later + MINUTE, 10).await.unwrap();
-    engine.dead_letter(&leased[0], "410 Gone", later).await.unwrap();
-    let leased = engine.lease(&partitions, "mail", later, later + MINUTE, 10).await.unwrap();
+    let leased = StoredDeliveries::new(engine.clone())
+        .lease(&partitions, "hook", later, later + MINUTE, 10)
+        .await
+        .unwrap();
+    StoredDeliveries::new(engine.clone()).dead_letter(&leased[0], "410 Gone", later).await.unwrap();
+    let leased = StoredDeliveries::new(engine.clone())
+        .lease(&partitions, "mail", later, later + MINUTE, 10)
+        .await
+        .unwrap();
     let attempt = Some(AttemptMade { at: later, took: MINUTE, answer: "503 \"later\"".to_owned() });
     let ended = Ended { delivery: Arc::new(leased[0].clone()), end: End::RetryAt(hours(62)), attempt };
-    engine.end_attempts(&[ended], later).await.unwrap();
+    StoredDeliveries::new(engine.clone()).end_attempts(&[ended], later).await.unwrap();
     engine
         .join(
             &joins(&events[4..5], &group("detector")),
@@ -238,16 +244,16 @@ async fn fill(engine: Arc<dyn Engine>) {
         engine.join(&in_hand, &Destinations::all(at_once, &receivers), &room, later).await.unwrap();
     assert_eq!(handed_out.sealed, 2);
     // "hook" takes nothing, and its fallback has got what waits but for the timers that follow.
-    let since = engine.down_since("hook", later).await.unwrap();
+    let since = StoredDeliveries::new(engine.clone()).down_since("hook", later).await.unwrap();
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
     assert_eq!(
-        engine
+        StoredDeliveries::new(engine.clone())
             .fall_back(&partitions, &meant_for, "spare", &Destinations::all(Pace::AT_ONCE, &[]), later)
             .await
             .unwrap(),
         2
     );
-    fill_timers(&*engine, later).await;
+    fill_timers(engine.clone(), later).await;
     let source =
         ChangeSet::of(engine.partitions()).put(Table::Sources, "detector:gate", Some(br#"{"unit":"gate"}"#));
     assert_eq!(engine.write_cells(&[source]).await.unwrap(), [true]);
@@ -256,7 +262,7 @@ async fn fill(engine: Arc<dyn Engine>) {
 }
 
 /// Two timers wait, one was cancelled, two have fired: receivers have got none of them.
-async fn fill_timers(engine: &dyn Engine, now: Timestamp) {
+async fn fill_timers(engine: Arc<dyn Engine>, now: Timestamp) {
     let timer = |name: &str, of: &str, due| NewTimer {
         is_span: false,
         id: name.parse().unwrap(),
@@ -281,7 +287,8 @@ async fn fill_timers(engine: &dyn Engine, now: Timestamp) {
         timer("fires", "report", now),
         timer("fires once", "once", now),
     ];
-    engine.register(&all, false, now).await.unwrap();
+    let engine = StoredTimers::new(engine);
+    engine.register(&all, false).await.unwrap();
     engine.cancel(&[all[2].id.clone()], &classes, now).await.unwrap();
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     let due = engine.due_timers(&partitions, now, 10).await.unwrap();
@@ -292,13 +299,14 @@ async fn fill_timers(engine: &dyn Engine, now: Timestamp) {
 /// while no member waits in it.
 async fn contents(engine: &(impl Exporter + Engine)) -> Vec<String> {
     let mut all = Vec::new();
+    let receivers: Vec<ReceiverName> = engine.receivers_with_cells().await.unwrap().into_iter().collect();
     for partition in 0..=engine.partitions() {
         for page in 0..engine.pages() {
             if partition < engine.partitions() {
                 all.extend(engine.export_units(partition, page).await.unwrap());
             }
         }
-        all.extend(engine.export_rest(partition).await.unwrap());
+        all.extend(engine.export_rest(partition, &receivers).await.unwrap());
     }
     let mut all: Vec<String> = all
         .into_iter()
@@ -346,15 +354,15 @@ async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
     drop(back);
     let back = places.open("back").await;
     similar(&contents(&*back).await, &before);
-    let here = seen(&*here).await;
-    similar(&seen(&*there).await, &here);
-    similar(&seen(&*back).await, &here);
+    let here = seen(here.clone()).await;
+    similar(&seen(there.clone()).await, &here);
+    similar(&seen(back.clone()).await, &here);
 }
 
 #[tokio::test]
 async fn a_fleet_of_a_cluster_is_the_same_after_a_migration_to_other_tags() {
     let places = Places::new();
-    let fields = [("fleet", "0123456789abcdef"), ("layout", "4"), ("partitions", "48"), ("tags", "spread")];
+    let fields = [("fleet", "0123456789abcdef"), ("layout", "6"), ("partitions", "48"), ("tags", "spread")];
     let server = redis::Client::open(places.url()).unwrap();
     let mut server = server.get_connection().unwrap();
     redis::cmd("HSET").arg("rollcall:meta").arg(&fields).exec(&mut server).unwrap();
@@ -366,7 +374,7 @@ async fn a_fleet_of_a_cluster_is_the_same_after_a_migration_to_other_tags() {
     carry(&*here, &RedisImporter::prepare(&there, telemetry()).await.unwrap()).await;
     let there = RedisEngine::connect(&there, telemetry()).await.unwrap();
     similar(&contents(&there).await, &before);
-    similar(&seen(&there).await, &seen(&*here).await);
+    similar(&seen(Arc::new(there)).await, &seen(here.clone()).await);
     let plain: Vec<String> = redis::cmd("KEYS").arg("there:{p[0-9]*.*").query(&mut server).unwrap();
     assert_eq!(plain, [""; 0]);
 }
@@ -394,7 +402,7 @@ async fn a_fleet_is_the_same_after_a_migration_to_a_cluster_to_sentinels_and_to_
     assert_eq!(rollcall_move(&from, &last).status.code(), Some(0));
     let last = places.open("last").await;
     similar(&contents(&*last).await, &before);
-    similar(&seen(&*last).await, &seen(&*places.open("here").await).await);
+    similar(&seen(last.clone()).await, &seen(places.open("here").await).await);
 
     let tags: String = cluster.ask("rollcall:meta", cmd("HGET").arg("rollcall:meta").arg("tags")).await;
     assert_eq!(tags, "spread");
@@ -503,8 +511,11 @@ async fn reminders_and_escalations_go_on_after_a_migration() {
             while engine.remind(&partitions, &to, now).await.unwrap() > 0 {}
             let mut counts = Vec::new();
             loop {
-                let leased = engine.lease(&partitions, receiver, now, now + MINUTE, 10).await.unwrap();
-                engine.delivered(&leased, now).await.unwrap();
+                let leased = StoredDeliveries::new(engine.clone())
+                    .lease(&partitions, receiver, now, now + MINUTE, 10)
+                    .await
+                    .unwrap();
+                StoredDeliveries::new(engine.clone()).delivered(&leased, now).await.unwrap();
                 let Some(one) = leased.first() else { return counts };
                 counts.push((one.reminder, one.offline.len(), one.online.len()));
             }
@@ -524,7 +535,7 @@ async fn reminders_and_escalations_go_on_after_a_migration() {
 }
 
 /// The fleet as the traits of an engine show it, without migration items. Seals and leases at the end.
-async fn seen(engine: &dyn Engine) -> Vec<String> {
+async fn seen(engine: Arc<dyn Engine>) -> Vec<String> {
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     let outboxes: Vec<u16> = (0..=engine.partitions()).collect();
     let all: Vec<Unit> = (0..60).chain([900]).map(unit).collect();
@@ -551,15 +562,27 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     let entries = engine.entries(Index::FlapChecks, &partitions, BEGIN.as_millis(), 10).await.unwrap();
     let flaps = entries.iter().map(|entry| format!("{} at {}", entry.name, entry.at)).collect::<Vec<_>>();
     seen.push(format!("{flaps:?}"));
-    seen.push(format!("{:?}", engine.down_since("hook", hours(70)).await.unwrap()));
+    seen.push(format!(
+        "{:?}",
+        StoredDeliveries::new(engine.clone()).down_since("hook", hours(70)).await.unwrap()
+    ));
     seen.push(format!(
         "{:?}",
         engine.scan_cells(Table::Sources, engine.partitions(), None).await.unwrap().cells
     ));
     for receiver in ["hook", "mail", "spare"] {
-        seen.push(format!("{:?}", engine.first_lease(&partitions, receiver).await.unwrap()));
-        seen.push(format!("{:?}", engine.backlog(&partitions, receiver).await.unwrap()));
-        seen.push(format!("{:?}", engine.dead_letters(receiver, 10).await.unwrap()));
+        seen.push(format!(
+            "{:?}",
+            StoredDeliveries::new(engine.clone()).first_lease(&partitions, receiver).await.unwrap()
+        ));
+        seen.push(format!(
+            "{:?}",
+            StoredDeliveries::new(engine.clone()).backlog(&partitions, receiver).await.unwrap()
+        ));
+        seen.push(format!(
+            "{:?}",
+            StoredDeliveries::new(engine.clone()).dead_letters(receiver, 10).await.unwrap()
+        ));
     }
     // A receiver that was not notified of a silence, because it became a dead letter, is not notified of the return.
     let (now, receivers) = (hours(70), receivers());
@@ -572,10 +595,13 @@ async fn seen(engine: &dyn Engine) -> Vec<String> {
     for receiver in receivers {
         // The notifications of a group are leased one after the other.
         for _ in 0..3 {
-            let mut leased = engine.lease(&partitions, &receiver, now, now + MINUTE, 10).await.unwrap();
+            let mut leased = StoredDeliveries::new(engine.clone())
+                .lease(&partitions, &receiver, now, now + MINUTE, 10)
+                .await
+                .unwrap();
             leased.sort_by(|a, b| a.group.key.cmp(&b.group.key));
             seen.extend(leased.iter().map(shown));
-            engine.delivered(&leased, now).await.unwrap();
+            StoredDeliveries::new(engine.clone()).delivered(&leased, now).await.unwrap();
         }
     }
     seen
@@ -605,7 +631,7 @@ async fn a_migration_that_was_interrupted_leaves_no_fleet_and_begins_anew() {
 
     let broken_off = places.to_redis().await.unwrap();
     for partition in 0..5 {
-        broken_off.import(here.export_rest(partition).await.unwrap()).await.unwrap();
+        broken_off.import(here.export_rest(partition, &[]).await.unwrap()).await.unwrap();
         for page in 0..here.pages() {
             broken_off.import(here.export_units(partition, page).await.unwrap()).await.unwrap();
         }
@@ -675,8 +701,7 @@ async fn an_import_into_an_existing_fleet_is_refused() {
         due: hours(2),
         data: "1".parse().unwrap(),
     };
-    timers.register(&[alone], false, hours(1)).await.unwrap();
-    drop(timers);
+    StoredTimers::new(timers).register(&[alone], false).await.unwrap();
     let why = places.to_directory("timers").await.err().unwrap().to_string();
     assert!(why.contains("timers already (timers)"), "{why}");
 }

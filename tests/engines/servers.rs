@@ -10,8 +10,8 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Interval, NewTimer, TimerId};
 use rollcall::store::redis::{Config, servers, survey};
 use rollcall::store::{
-    Advance, Capacity, DeliveryStore, Destinations, EngineError, Examine, Gap, Group, GroupStore,
-    HearingStore, Join, Layout, Pace, Queries, ServerCondition, Subscription, TimerStore, Warning,
+    Advance, Capacity, Destinations, EngineError, Examine, Gap, Group, GroupStore, HearingStore, Join,
+    Layout, Pace, Queries, ServerCondition, StoredDeliveries, StoredTimers, Subscription, Warning,
     partition_of_group,
 };
 use rollcall::telemetry::{EngineWarning, Telemetry};
@@ -173,6 +173,7 @@ async fn sentinels_are_examined_beside_the_primary_and_its_replicas() {
 async fn a_planned_failover_of_sentinel_loses_no_timer_that_was_answered() {
     let sentinel = Sentinel::start(SentinelPlan::new(2)).await;
     let engine = connected(&config(sentinel.url()), telemetry()).await;
+    let timers = StoredTimers::new(Arc::new(engine));
     for one in &sentinel.sentinels {
         until("its events are followed", async || {
             let clients: String = one.ask(cmd("CLIENT").arg("LIST")).await;
@@ -193,7 +194,7 @@ async fn a_planned_failover_of_sentinel_loses_no_timer_that_was_answered() {
                 due,
                 data: "null".parse().unwrap(),
             };
-            if engine.register(&[new], false, now()).await.is_ok() {
+            if timers.register(&[new], false).await.is_ok() {
                 answered.push(id);
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -204,15 +205,13 @@ async fn a_planned_failover_of_sentinel_loses_no_timer_that_was_answered() {
         for _ in 0..3 {
             let former = sentinel.failover().await;
             sentinel.until_whole().await;
-            let used = async || {
-                engine.register(&[], false, now()).await.is_ok() && sentinel.primary().await == former
-            };
+            let used = async || timers.count_timers(&[0]).await.is_ok() && sentinel.primary().await == former;
             until("the new primary serves", used).await;
         }
         is_over.store(true, Ordering::Relaxed);
     };
     let (answered, ()) = tokio::join!(register, fail_over);
-    let found = engine.timers(&answered).await.unwrap();
+    let found = timers.timers(&answered).await.unwrap();
     let lost: Vec<&TimerId> =
         answered.iter().zip(&found).filter_map(|(id, found)| found.is_none().then_some(id)).collect();
     assert!(answered.len() > 100 && lost.is_empty(), "{} answered, lost: {lost:?}", answered.len());
@@ -268,7 +267,7 @@ async fn an_event_stays_in_its_outbox_if_the_server_of_its_group_dies_and_joins_
     let mut cluster = Cluster::start(ClusterPlan::new(1)).await;
     let config = config(cluster.url());
     let telemetry = telemetry();
-    let engine = connected(&config, telemetry.clone()).await;
+    let engine = std::sync::Arc::new(connected(&config, telemetry.clone()).await);
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     let outbox = [engine.partitions()];
     let hearing = cluster.primary_of("rollcall:{hearing}:outbox").await;
@@ -324,8 +323,11 @@ async fn an_event_stays_in_its_outbox_if_the_server_of_its_group_dies_and_joins_
     })
     .await;
     assert_eq!(length(&cluster).await, 0, "replicas have what joined");
-    let leased = engine.lease(&partitions, "hook", now(), now() + Duration::from_secs(60), 10).await.unwrap();
-    engine.delivered(&leased, now()).await.unwrap();
+    let leased = StoredDeliveries::new(engine.clone())
+        .lease(&partitions, "hook", now(), now() + Duration::from_secs(60), 10)
+        .await
+        .unwrap();
+    StoredDeliveries::new(engine.clone()).delivered(&leased, now()).await.unwrap();
 
     let replica = cluster.replicas_of(victim).await[0];
     cluster.nodes[replica].freeze();
@@ -342,7 +344,10 @@ async fn an_event_stays_in_its_outbox_if_the_server_of_its_group_dies_and_joins_
     cluster.nodes[replica].thaw();
     cluster.until_moved(slot, victim).await;
     until("the event joins again", async || join().await.is_ok_and(|count| count == 1)).await;
-    let leased = engine.lease(&partitions, "hook", now(), now() + Duration::from_secs(60), 10).await.unwrap();
+    let leased = StoredDeliveries::new(engine.clone())
+        .lease(&partitions, "hook", now(), now() + Duration::from_secs(60), 10)
+        .await
+        .unwrap();
     assert_eq!(leased.len(), 1, "{leased:?}");
     assert_eq!(length(&cluster).await, 0, "nothing waits for a replica that is gone");
 }

@@ -1,5 +1,6 @@
 //! Steps of the clock that were accepted: a timer of a span waits for as long as it would without them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::cmd;
@@ -9,7 +10,7 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;
 use rollcall::store::{
-    Engine, Examine, Gap, HearingStore, Subscription, TimerCapacity, TimerClasses, embedded,
+    Engine, Examine, Gap, HearingStore, StoredTimers, Subscription, TimerCapacity, TimerClasses, embedded,
     redis as on_redis,
 };
 use rollcall::telemetry::{EngineWarning, Telemetry};
@@ -63,15 +64,16 @@ async fn renew(engine: &dyn Engine) -> Timestamp {
 }
 
 /// Registers two timers for the same moment, and answers it.
-async fn register(engine: &dyn Engine) -> Timestamp {
-    let due = renew(engine).await + HOUR / 2;
+async fn register(engine: Arc<dyn Engine>) -> Timestamp {
+    let due = renew(&*engine).await + HOUR / 2;
     let timers = [timer("span", due, true), timer("moment", due, false)];
-    engine.register(&timers, false, due).await.unwrap();
+    StoredTimers::new(engine).register(&timers, false).await.unwrap();
     due
 }
 
 /// The clock has skipped an hour since.
-async fn a_span_lasts_as_long(engine: &dyn Engine, due: Timestamp) {
+async fn a_span_lasts_as_long(engine: Arc<dyn Engine>, due: Timestamp) {
+    let engine = StoredTimers::new(engine);
     let all: Vec<u16> = (0..engine.partitions()).collect();
     let found = async |until: Timestamp| {
         let found = engine.due_timers(&all, until, 10).await.unwrap();
@@ -106,26 +108,24 @@ async fn a_timer_of_a_span_on_redis_waits_longer_by_what_the_clock_has_skipped()
     let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
     let url = format!("redis://127.0.0.1:{}/0", server.port());
     let config = on_redis::Config { url: url.clone(), ..Default::default() };
-    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
-    let due = register(&engine).await;
+    let engine = Arc::new(RedisEngine::connect(&config, telemetry()).await.unwrap());
+    let due = register(engine.clone()).await;
     let mut other = ::redis::Client::open(url).unwrap().get_connection().unwrap();
     let key = "rollcall:{hearing}:clock";
     assert!(cmd("EXISTS").arg(key).query::<bool>(&mut other).unwrap());
     cmd("HSET").arg(key).arg("stepped").arg(3_600_000).exec(&mut other).unwrap();
-    renew(&engine).await;
-    a_span_lasts_as_long(&engine, due).await;
+    renew(&*engine).await;
+    a_span_lasts_as_long(engine, due).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_timer_of_a_span_in_a_directory_waits_longer_by_what_the_clock_has_skipped() {
     let dir = tempfile::tempdir().unwrap();
     let config = embedded::Config { path: dir.path().to_owned(), partitions: None };
-    let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
-    let due = register(&engine).await;
-    drop(engine);
+    let due = register(Arc::new(EmbeddedEngine::open(&config, telemetry()).await.unwrap())).await;
     let database = rusqlite::Connection::open(dir.path().join("rollcall.db")).unwrap();
     database.execute("INSERT OR REPLACE INTO meta VALUES('stepped', 3600000)", []).unwrap();
     drop(database);
-    let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
-    a_span_lasts_as_long(&engine, due).await;
+    let engine = Arc::new(EmbeddedEngine::open(&config, telemetry()).await.unwrap());
+    a_span_lasts_as_long(engine, due).await;
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Guarantee, NewTimer, TimerClass};
 use rollcall::store::redis::{Config, RedisEngine};
-use rollcall::store::{TimerCancelled, TimerCapacity, TimerClasses, TimerStore};
+use rollcall::store::{StoredTimers, TimerCancelled, TimerCapacity, TimerClasses};
 use rollcall::telemetry::Telemetry;
 
 use crate::support::redis::Redis;
@@ -19,6 +19,7 @@ async fn a_page_stays_packed_when_some_of_its_timers_fire_or_are_cancelled() {
     let redis = Redis::start();
     let config = Config { url: redis.url(), partitions: Some(1), ..Config::default() };
     let engine = RedisEngine::connect(&config, Arc::new(Telemetry::new(&Clock::system()))).await.unwrap();
+    let engine = StoredTimers::new(Arc::new(engine));
     let class = TimerClass {
         timer_type: "report-due".parse().unwrap(),
         receivers: vec!["hook".to_owned()],
@@ -38,7 +39,7 @@ async fn a_page_stays_packed_when_some_of_its_timers_fire_or_are_cancelled() {
     let day = now + Duration::from_secs(86_400);
     // Every third is cancelled, and every third fires.
     let timers: Vec<NewTimer> = (0..TIMERS).map(|n| timer(n, if n % 3 == 1 { now } else { day })).collect();
-    engine.register(&timers, false, now).await.unwrap();
+    engine.register(&timers, false).await.unwrap();
     let cancelled: Vec<_> = timers.iter().step_by(3).map(|timer| timer.id.clone()).collect();
     let answers = engine.cancel(&cancelled, &classes, now).await.unwrap();
     assert!(answers.iter().all(|answer| *answer == TimerCancelled::Yes));
@@ -47,7 +48,8 @@ async fn a_page_stays_packed_when_some_of_its_timers_fire_or_are_cancelled() {
     assert_eq!(fired.timers.len(), TIMERS / 3);
 
     let mut client = redis.client();
-    let pages: Vec<String> = redis::cmd("KEYS").arg("rollcall:{p0}:timer:*").query(&mut client).unwrap();
+    let pages: Vec<String> =
+        redis::cmd("KEYS").arg("rollcall:{p0}:cells:timers:*").query(&mut client).unwrap();
     assert!(pages.len() > 500, "{} pages", pages.len());
     for page in pages {
         let encoding: String = redis::cmd("OBJECT").arg("ENCODING").arg(&page).query(&mut client).unwrap();

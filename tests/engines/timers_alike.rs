@@ -1,5 +1,5 @@
-//! Both engines register, cancel, fire and forget timers alike, and know what became of them: generated cases are given
-//! to the scripts on Redis and to the rules by which the embedded engine decides.
+//! Timers are registered, cancelled, fired and forgotten alike on both engines, and both know what became of them, by
+//! generated cases: an engine ends a delivery and writes its receipt in a step of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Guarantee, NewTimer, Timer, TimerClass, TimerId};
-use rollcall::store::{AttemptMade, Delivery, End, Ended, Engine, FindTimers, TimerCapacity, TimerClasses};
+use rollcall::store::{
+    AttemptMade, Delivery, End, Ended, Engine, FindTimers, StoredDeliveries, StoredTimers, TimerCapacity,
+    TimerClasses,
+};
 
 use crate::both_engines::{PARTITIONS, engines};
 use crate::support::redis::Redis;
@@ -141,11 +144,11 @@ fn all() -> Vec<u16> {
 impl Side {
     /// The answer of the engine, as text.
     async fn take(&mut self, action: &Action, now: Timestamp) -> String {
-        let (engine, classes) = (&self.engine, classes());
+        let (engine, classes) = (StoredTimers::new(self.engine.clone()), classes());
         match action {
             Action::Register(timers, only_new) => {
                 let timers: Vec<NewTimer> = timers.iter().map(Registered::timer).collect();
-                format!("{:?}", engine.register(&timers, *only_new, now).await.unwrap())
+                format!("{:?}", engine.register(&timers, *only_new).await.unwrap())
             }
             Action::Cancel(timers) => {
                 let ids: Vec<TimerId> = timers.iter().map(|timer| id(*timer)).collect();
@@ -185,10 +188,14 @@ impl Side {
         let mut text = String::new();
         for receiver in RECEIVERS {
             let until = now + Duration::from_secs(5);
-            let mut leased = self.engine.lease(&all(), receiver, now, until, 100).await.unwrap();
+            let mut leased = StoredDeliveries::new(self.engine.clone())
+                .lease(&all(), receiver, now, until, 100)
+                .await
+                .unwrap();
             leased.sort_by(|a, b| a.id.cmp(&b.id));
             let only: Vec<&Delivery> = leased.iter().filter(|one| one.is_at_most_once()).collect();
-            let begun = self.engine.begin_only_attempts(&only, now).await.unwrap();
+            let begun =
+                StoredDeliveries::new(self.engine.clone()).begin_only_attempts(&only, now).await.unwrap();
             text += &format!("{leased:?} {begun:?} ");
             let ended = leased.iter().zip(outcomes).filter_map(|(delivery, outcome)| {
                 let end = match (*outcome)? {
@@ -202,7 +209,10 @@ impl Side {
                 let attempt = AttemptMade { at: now, took: Duration::ZERO, answer: String::new() };
                 Some(Ended { delivery: Arc::new(delivery.clone()), end, attempt: Some(attempt) })
             });
-            self.engine.end_attempts(&ended.collect::<Vec<_>>(), now).await.unwrap();
+            StoredDeliveries::new(self.engine.clone())
+                .end_attempts(&ended.collect::<Vec<_>>(), now)
+                .await
+                .unwrap();
         }
         text
     }
@@ -210,11 +220,13 @@ impl Side {
     /// The timers of the engine, as text.
     async fn shows(&mut self) -> String {
         let ids: Vec<TimerId> = (0..TIMERS).map(id).collect();
-        self.known = self.engine.timers(&ids).await.unwrap();
-        let listed = self.engine.find_timers(&FindTimers::default(), 100).await.unwrap();
-        let first = self.engine.first_timer(&all()).await.unwrap();
+        self.known = StoredTimers::new(self.engine.clone()).timers(&ids).await.unwrap();
+        let listed =
+            StoredTimers::new(self.engine.clone()).find_timers(&FindTimers::default(), 100).await.unwrap();
+        let first = StoredTimers::new(self.engine.clone()).first_timer(&all()).await.unwrap();
         // A type of which no timer waits may be counted as none.
-        let mut counts: BTreeMap<_, _> = self.engine.count_timers(&all()).await.unwrap();
+        let mut counts: BTreeMap<_, _> =
+            StoredTimers::new(self.engine.clone()).count_timers(&all()).await.unwrap();
         counts.retain(|_, count| *count > 0);
         format!("{:?} {listed:?} {first:?} {counts:?}", self.known)
     }

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Guarantee, NewTimer, Receipt, TimerClass, TimerId, TimerLifecycle};
-use rollcall::store::{AttemptMade, Delivery, DeliveryStore, End, Ended, Layout};
-use rollcall::store::{TimerCancelled, TimerCapacity, TimerClasses, TimerRegistered, TimerStore};
+use rollcall::store::{AttemptMade, Delivery, End, Ended, Layout, StoredDeliveries};
+use rollcall::store::{StoredTimers, TimerCancelled, TimerCapacity, TimerClasses, TimerRegistered};
 use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 
-use crate::held_silences::reads;
 use crate::instances::proxy::{Proxy, Wire};
 use crate::support::node::until;
 use crate::support::redis::Redis;
@@ -47,14 +46,18 @@ impl World {
         World { redis, wire, one, other, all, classes: [(class.timer_type.clone(), class)].into() }
     }
 
+    fn timers(&self, engine: &Arc<RedisEngine>) -> StoredTimers {
+        StoredTimers::new(engine.clone())
+    }
+
     async fn registers(&self) -> TimerRegistered {
         let (timer_type, data) = ("once".parse().unwrap(), "1".parse().unwrap());
         let timer = NewTimer { is_span: false, id: id(), timer_type, due: BEGIN, data };
-        self.other.register(&[timer], false, BEGIN).await.unwrap()[0]
+        self.timers(&self.other).register(&[timer], false).await.unwrap()[0]
     }
 
     async fn cancels(&self, now: Timestamp) {
-        let answers = self.other.cancel(&[id()], &self.classes, now).await.unwrap();
+        let answers = self.timers(&self.other).cancel(&[id()], &self.classes, now).await.unwrap();
         assert_eq!(answers, [TimerCancelled::Yes]);
     }
 
@@ -64,8 +67,15 @@ impl World {
     }
 
     async fn lifecycle(&self) -> TimerLifecycle {
-        self.other.timers(&[id()]).await.unwrap().remove(0).unwrap().lifecycle
+        self.timers(&self.other).timers(&[id()]).await.unwrap().remove(0).unwrap().lifecycle
     }
+}
+
+/// How often the server was asked for a field of a hash.
+fn reads(redis: &Redis) -> usize {
+    let stats: String = ::redis::cmd("INFO").arg("commandstats").query(&mut redis.client()).unwrap();
+    let calls = stats.split("cmdstat_hget:calls=").nth(1).and_then(|rest| rest.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
 }
 
 fn id() -> TimerId {
@@ -76,25 +86,33 @@ fn id() -> TimerId {
 async fn an_outcome_that_is_recorded_while_attempts_are_given_up_stays() {
     let world = World::new().await;
     world.registers().await;
-    let due = world.other.due_timers(&world.all, BEGIN, 10).await.unwrap();
-    world.other.fire(&due, &world.classes, &TimerCapacity::NONE, BEGIN).await.unwrap();
+    let due = world.timers(&world.other).due_timers(&world.all, BEGIN, 10).await.unwrap();
+    world.timers(&world.other).fire(&due, &world.classes, &TimerCapacity::NONE, BEGIN).await.unwrap();
     let mut leased: Vec<Delivery> = Vec::new();
     for receiver in ["hook", "mail"] {
-        leased.extend(world.other.lease(&world.all, receiver, BEGIN, BEGIN + KEEP, 10).await.unwrap());
+        leased.extend(
+            StoredDeliveries::new(world.other.clone())
+                .lease(&world.all, receiver, BEGIN, BEGIN + KEEP, 10)
+                .await
+                .unwrap(),
+        );
     }
     let begun: Vec<&Delivery> = leased.iter().collect();
-    assert_eq!(world.other.begin_only_attempts(&begun, BEGIN).await.unwrap(), [true; 2]);
+    assert_eq!(
+        StoredDeliveries::new(world.other.clone()).begin_only_attempts(&begun, BEGIN).await.unwrap(),
+        [true; 2]
+    );
 
     let (before, later) = (reads(&world.redis), BEGIN + KEEP);
-    world.wire.set(Wire::StallsAfter("HMGET"));
+    world.wire.set(Wire::StallsAfter("HGET"));
     let give_up = tokio::spawn({
         let (one, all) = (world.one.clone(), world.all.clone());
-        async move { one.give_up_only_attempts(&all, later).await }
+        async move { StoredTimers::new(one).give_up_only_attempts(&all, later).await }
     });
     world.has_read(before).await;
     let attempt = Some(AttemptMade { at: BEGIN, took: Duration::ZERO, answer: String::new() });
     let ended = Ended { delivery: Arc::new(leased[1].clone()), end: End::Delivered, attempt };
-    world.other.end_attempts(&[ended], later).await.unwrap();
+    StoredDeliveries::new(world.other.clone()).end_attempts(&[ended], later).await.unwrap();
     world.wire.set(Wire::Whole);
     let types = give_up.await.unwrap().unwrap();
     assert_eq!(types.iter().map(|of| of.as_str()).collect::<Vec<_>>(), ["once"], "the other attempt");
@@ -108,10 +126,10 @@ async fn a_timer_that_ends_again_while_it_is_being_forgotten_is_kept() {
     world.registers().await;
     world.cancels(BEGIN).await;
     let (before, later) = (reads(&world.redis), BEGIN + KEEP);
-    world.wire.set(Wire::StallsAfter("HMGET"));
+    world.wire.set(Wire::StallsAfter("HGET"));
     let forget = tokio::spawn({
         let (one, all) = (world.one.clone(), world.all.clone());
-        async move { one.forget_timers(&all, later).await }
+        async move { StoredTimers::new(one).forget_timers(&all, later).await }
     });
     world.has_read(before).await;
     assert_eq!(world.registers().await, TimerRegistered::Created);
@@ -119,5 +137,5 @@ async fn a_timer_that_ends_again_while_it_is_being_forgotten_is_kept() {
     world.wire.set(Wire::Whole);
     assert_eq!(forget.await.unwrap().unwrap(), 0);
     assert_eq!(world.lifecycle().await, TimerLifecycle::Cancelled { at: later });
-    assert_eq!(world.other.forget_timers(&world.all, later + KEEP).await.unwrap(), 1);
+    assert_eq!(world.timers(&world.other).forget_timers(&world.all, later + KEEP).await.unwrap(), 1);
 }

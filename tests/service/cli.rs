@@ -22,7 +22,9 @@ use rollcall::store::Examine;
 use rollcall::store::Layout;
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;
-use rollcall::store::{Capacity, Destinations, Engine, Group, Join, OutboxEvent, Pace, Queries};
+use rollcall::store::{
+    Capacity, Destinations, Engine, Group, Join, OutboxEvent, Pace, Queries, StoredDeliveries,
+};
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 
@@ -725,7 +727,7 @@ async fn a_test_notification_reaches_its_receiver() {
 }
 
 /// Three silences wait for a receiver that is not configured, and a unit of a kind that is not configured is offline.
-async fn leave_behind(engine: &dyn Engine) {
+async fn leave_behind(engine: Arc<dyn Engine>) {
     let now = Timestamp::from_millis(1_700_000_000_000);
     let unit: Unit = "pump:a".parse().unwrap();
     let allowed = Duration::from_secs(60);
@@ -741,7 +743,7 @@ async fn leave_behind(engine: &dyn Engine) {
     engine.join(&joins, &Destinations::all(pace, &gone), &Capacity::NONE, now).await.unwrap();
     engine.seal(&partitions, &Destinations::all(pace, &gone), now).await.unwrap();
     // The list of receivers is rebuilt from their backlogs, as after an upgrade from a version without a list.
-    engine.register_receivers(&["hook".to_owned()], now).await.unwrap();
+    StoredDeliveries::new(engine).register_receivers(&["hook".to_owned()], now).await.unwrap();
 }
 
 fn silence(id: &str, at: Timestamp) -> Join {
@@ -791,8 +793,8 @@ async fn the_backlog_of_a_removed_receiver_in_redis_is_shown_and_discarded() {
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let config = rollcall::store::redis::Config { url, ..Default::default() };
     // The service still runs.
-    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
-    leave_behind(&engine).await;
+    let engine = Arc::new(RedisEngine::connect(&config, telemetry()).await.unwrap());
+    leave_behind(engine.clone()).await;
     discard_the_backlog(dir.path());
 }
 
@@ -802,8 +804,8 @@ async fn the_backlog_of_a_removed_receiver_in_a_directory_is_shown_and_discarded
     let config = format!("engine = {{ type = \"embedded\", path = \"fleet\" }}\n{HOOK}");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let config = rollcall::store::embedded::Config { path: dir.path().join("fleet"), partitions: Some(16) };
-    let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
-    leave_behind(&engine).await;
+    let engine = Arc::new(EmbeddedEngine::open(&config, telemetry()).await.unwrap());
+    leave_behind(engine.clone()).await;
     let refused = rollcall(dir.path(), &["deliveries", "discard", "--receiver", "gone"], &[]);
     let printed = text(&refused.stderr);
     assert_eq!(refused.status.code(), Some(1));

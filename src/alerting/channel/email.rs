@@ -14,7 +14,7 @@
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -34,7 +34,7 @@ use crate::alerting::message::{Message, MessageConfig, test_delivery};
 use crate::alerting::put_off;
 use crate::alerting::text::plain;
 use crate::clock::Timestamp;
-use crate::store::{Delivery, DeliveryRecords};
+use crate::store::{Delivery, StoredDeliveries};
 use crate::telemetry::Unreached;
 use crate::trust::TlsFiles;
 
@@ -82,7 +82,7 @@ pub struct Email {
     is_small: AtomicBool,
     refused: Mutex<RefusedRecipients>,
     /// The deliveries that wait; without them no mail comes behind another.
-    records: OnceLock<Arc<dyn DeliveryRecords>>,
+    records: OnceLock<StoredDeliveries>,
 }
 
 /// What a server answers to recipients.
@@ -353,7 +353,7 @@ impl Channel for Email {
         Ok(format!("Subject: {}\n\n{}", content.subject, content.text))
     }
 
-    fn keep_order(&self, records: Arc<dyn DeliveryRecords>) {
+    fn keep_order(&self, records: StoredDeliveries) {
         let _ = self.records.set(records);
     }
 

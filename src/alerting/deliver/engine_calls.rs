@@ -16,7 +16,7 @@ use crate::alerting::in_flight::InFlight;
 use crate::alerting::{ENGINE_BACKOFF, LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
 use crate::fleet::Attempts;
-use crate::store::{Backlog, Delivery, DeliveryStore, End, Ended, EngineError, MAX_STEP, Result};
+use crate::store::{Backlog, Delivery, End, Ended, EngineError, MAX_STEP, Result, StoredDeliveries};
 use crate::telemetry::Loop;
 
 /// How often leases are extended: twice before they end, at least.
@@ -189,7 +189,7 @@ impl Deliver {
                 first.map_or(tick, |first| first.since(now).clamp(MIN_WAIT, tick))
             };
             let fallen = match fallback.filter(|_| !deliveries.is_empty()) {
-                Some(fallback) => fall(&*engine, own, &name, &fallback, &destinations, now).await?,
+                Some(fallback) => fall(&engine, own, &name, &fallback, &destinations, now).await?,
                 None => None,
             };
             Ok(LeasedBatch { deliveries, fallen, until, slots, rest, backlog })
@@ -244,7 +244,7 @@ impl Deliver {
     pub(super) fn record(&self, outcomes: Vec<Ended>) -> BoxFuture<'static, Recorded> {
         let (engine, attempts, now) = (self.engine.clone(), self.attempts.clone(), self.clock.now());
         async move {
-            let recorded = end(&*engine, &attempts, &outcomes, now).await;
+            let recorded = end(&engine, &attempts, &outcomes, now).await;
             (outcomes, recorded)
         }
         .boxed()
@@ -322,7 +322,7 @@ impl Deliver {
 
 /// Writes outcomes to the engine. Safe to repeat.
 pub(super) async fn end(
-    engine: &dyn DeliveryStore,
+    engine: &StoredDeliveries,
     attempts: &Attempts,
     outcomes: &[Ended],
     now: Timestamp,

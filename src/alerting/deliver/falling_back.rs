@@ -40,7 +40,7 @@ impl Deliver {
             }
             Ok(FallbackCall {
                 is_down,
-                queued: fall(&*engine, &own, &name, &fallback, &destinations, at).await?,
+                queued: fall(&engine, &own, &name, &fallback, &destinations, at).await?,
             })
         };
         calls.falling = Some(call.boxed());

@@ -162,7 +162,7 @@ impl Limited {
         let now = clock.now();
         if let (Some(ended), Some((_, members))) = (&state.ending, &state.members) {
             for step in in_steps(members, ended) {
-                end(&**engine, attempts, &step, now).await?;
+                end(engine, attempts, &step, now).await?;
             }
             let merged = members.len() as u64;
             self.close(state).await?;
@@ -170,7 +170,7 @@ impl Limited {
             state.ending = None;
         }
         if !state.in_flight.unrecorded.is_empty() {
-            end(&**engine, attempts, &state.in_flight.unrecorded, now).await?;
+            end(engine, attempts, &state.in_flight.unrecorded, now).await?;
             state.in_flight.unrecorded.clear();
         }
         Ok(())
@@ -192,7 +192,7 @@ impl Limited {
         self.close(state).await?;
         let leased = self.lease(state, MAX_STEP).await?;
         if let Some(fallback) = self.deliver.receiver.fallback.as_ref().filter(|_| !leased.is_empty()) {
-            let (engine, name) = (&*self.deliver.engine, &self.deliver.receiver.name);
+            let (engine, name) = (&self.deliver.engine, &self.deliver.receiver.name);
             let (own, now) = (self.deliver.partitions(), self.deliver.clock.now());
             self.deliver.log_fallen(
                 fall(engine, &own, name, &at_once(fallback), &self.deliver.destinations, now).await?,
@@ -270,8 +270,8 @@ impl Limited {
                     continue;
                 }
             };
-            let (timers, telemetry) = (&*self.deliver.timers, &self.deliver.telemetry);
-            if is_first && !is_admitted(timers, telemetry, delivery, clock.now()).await {
+            let (engine, telemetry) = (&self.deliver.engine, &self.deliver.telemetry);
+            if is_first && !is_admitted(engine, telemetry, delivery, clock.now()).await {
                 return Ok(None);
             }
             is_first = false;
@@ -283,7 +283,7 @@ impl Limited {
             match part {
                 Ok(None) => has_part = true,
                 Ok(Some(answer)) => {
-                    return sent(queue_rest(&*self.deliver.records, answer, clock.now()).await);
+                    return sent(queue_rest(&self.deliver.engine, answer, clock.now()).await);
                 }
                 Err(failure) if has_part => return sent(Err(failure.after_a_part())),
                 Err(failure) => return sent(Err(failure)),
@@ -295,12 +295,12 @@ impl Limited {
     /// instance has opened a digest.
     async fn open_digest(&self, state: &mut State, (room, least): (usize, usize)) -> Result<bool> {
         let (name, now) = (&self.deliver.receiver.name, self.deliver.clock.now());
-        let gathered = gather(&*self.deliver.records, name, room, now).await?;
+        let gathered = gather(&self.deliver.engine, name, room, now).await?;
         let is_blindness = gathered.first().is_some_and(|first| !first.blind.is_empty());
         if gathered.len() < least && !is_blindness {
             return Ok(false);
         }
-        let gathered = self.deliver.records.leave_out(name, gathered).await?;
+        let gathered = self.deliver.engine.leave_out(name, gathered).await?;
         if gathered.iter().all(Delivery::is_empty) {
             self.leave_out(&gathered, now).await?;
             return Ok(true);
@@ -342,7 +342,7 @@ impl Limited {
         if state.members.as_ref().is_none_or(|(id, _)| *id != open.id) {
             // The digest was begun by another instance, or before a restart.
             let members = state.limits.members().await?;
-            let waits = any_waits(&*self.deliver.records, &receiver.name, &members).await?;
+            let waits = any_waits(&self.deliver.engine, &receiver.name, &members).await?;
             state.members = Some((open.id.clone(), members));
             if !waits {
                 self.close(state).await?;
@@ -366,7 +366,7 @@ impl Limited {
         let members = state.members.as_ref().map_or(&[][..], |(_, members)| members);
         let digest = Arc::new(merged(&open.id, open.sealed_at, attempt, &receiver.name, members));
         let result = match within(receiver.timeout, self.deliver.channel.send(&digest, now)).await {
-            Ok(answer) => queue_rest(&*self.deliver.records, answer, clock.now()).await,
+            Ok(answer) => queue_rest(&self.deliver.engine, answer, clock.now()).await,
             failed => failed,
         };
         self.deliver.judge(&mut state.in_flight, &result);

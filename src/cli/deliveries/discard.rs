@@ -9,7 +9,7 @@ use super::super::ConfigFile;
 use crate::clock::Clock;
 use crate::config::EngineConfig;
 use crate::presence::Shown;
-use crate::store::{Discarded, Engine};
+use crate::store::{Discarded, Engine, StoredDeliveries};
 use crate::store::{embedded, embedded::EmbeddedEngine};
 use crate::store::{redis, redis::RedisEngine};
 use crate::telemetry::Telemetry;
@@ -36,7 +36,7 @@ pub(super) async fn run(discard: Discard) -> anyhow::Result<()> {
         );
     }
     let count = match open(&config.engine).await? {
-        Some(engine) => discard_all(engine.as_ref(), name).await?,
+        Some(engine) => discard_all(&StoredDeliveries::new(engine), name).await?,
         None => 0,
     };
     println!("{count} notifications and dead letters of receiver {} were discarded", Shown(name));
@@ -62,10 +62,10 @@ async fn open(config: &EngineConfig) -> anyhow::Result<Option<Arc<dyn Engine>>> 
 }
 
 /// Discards in bounded steps, so that the engine can serve its fleet meanwhile.
-async fn discard_all(engine: &dyn Engine, name: &str) -> anyhow::Result<usize> {
+async fn discard_all(deliveries: &StoredDeliveries, name: &str) -> anyhow::Result<usize> {
     let mut count = 0;
     loop {
-        let step = engine.discard(name, Clock::system().now()).await?;
+        let step = deliveries.discard(name, Clock::system().now()).await?;
         count += step.removed;
         if step == Discarded::default() {
             return Ok(count);

@@ -165,7 +165,7 @@ impl TimersState {
         let wanted: Vec<TimerRequest> = step.iter().flatten().cloned().collect();
         let mut registered = Vec::with_capacity(wanted.len());
         for part in wanted.chunks(STEP) {
-            registered.extend(self.timers.register(part, self.clock.now()).await?);
+            registered.extend(self.timers.register(part).await?);
         }
         let mut registered = registered.into_iter();
         for entry in &step {

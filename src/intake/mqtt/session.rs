@@ -5,10 +5,11 @@
 //! their messages are counted as `bad_topic`. The session of a shared subscription is a new one each time: a member
 //! that is away with a living session would keep its share of the messages.
 //!
-//! # Why more may be unacknowledged than the broker may send Mosquitto 2.0 does not count messages that it takes from
-//! its queue, and so sends many more than the receive maximum allows when acknowledgements stop, go on and stop again.
-//! While reading stops, no ping goes out either, and after one and a half keep-alives the broker drops the connection
-//! and sends all messages again. So reading stops only where memory has to be bounded.
+//! # Why more may be unacknowledged than the broker may send
+//! Mosquitto 2.0 does not count messages that it takes from its queue, and so sends many more than the receive maximum
+//! allows when acknowledgements stop, go on and stop again. While reading stops, no ping goes out either, and after one
+//! and a half keep-alives the broker drops the connection and sends all messages again. So reading stops only where
+//! memory has to be bounded.
 //!
 //! # Why a session store that stores nothing
 //! A new process that resumes its old session must give the library the packets that the broker has not acknowledged;

@@ -53,8 +53,7 @@ fn runs(requests: &[ReceivedCommand]) -> Vec<Run<'_>> {
 }
 
 async fn register(writer: &EngineWriter, timers: &Timers, wanted: &[TimerRequest]) -> Option<Vec<Value>> {
-    let registered =
-        writer.ask_until_answered(TIMERS, || timers.register(wanted, writer.clock.now())).await?;
+    let registered = writer.ask_until_answered(TIMERS, || timers.register(wanted)).await?;
     Some(wanted.iter().zip(registered).map(|(wanted, answer)| answered(wanted, &answer)).collect())
 }
 

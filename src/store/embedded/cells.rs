@@ -1,5 +1,8 @@
 //! Cells: one table for all tables of cells, one for all indexes.
 
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -11,9 +14,10 @@ use super::stored::text;
 use crate::store::cells::What;
 use crate::store::json::to_json;
 use crate::store::{
-    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, ListOrder, Log, Logged, Result,
-    Table, Unreadable,
+    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, ListOrder, Log, Logged,
+    ReceiverName, Result, Table, Unreadable,
 };
+use crate::telemetry::Telemetry;
 
 /// How many cells one step of a scan reads.
 const STEP: usize = 500;
@@ -54,7 +58,7 @@ impl Cells for EmbeddedEngine {
                      AND partition IN (SELECT value FROM json_each(?)) ORDER BY at DESC, name DESC LIMIT ?"
                 }
             })?;
-            let with = params![index.as_str(), from, until, partitions, limit as i64];
+            let with = params![index.place(), from, until, partitions, limit as i64];
             let rows = select.query_map(with, |row| {
                 Ok(IndexEntry { at: row.get(0)?, name: text(row, 1)?.into_owned(), partition: row.get(2)? })
             })?;
@@ -73,13 +77,71 @@ impl Cells for EmbeddedEngine {
             )?;
             let mut all = Vec::with_capacity(begins.len());
             for (partition, begin) in begins {
-                let with = params![index.as_str(), partition, begin, limit as i64];
+                let with = params![index.place(), partition, begin, limit as i64];
                 let rows = select.query_map(with, |row| Ok(text(row, 0)?.into_owned()))?;
                 all.push(rows.collect::<rusqlite::Result<Vec<String>>>()?);
             }
             Ok(all)
         };
         self.readers.read(read).await
+    }
+
+    async fn numbers(&self, index: Index, entries: &[(u16, &str)]) -> Result<Vec<Option<i64>>> {
+        let entries: Vec<(u16, String)> =
+            entries.iter().map(|(of, name)| (*of, (*name).to_owned())).collect();
+        let read = move |database: &Connection| {
+            entries.iter().map(|(partition, name)| at(database, index, *partition, name)).collect()
+        };
+        self.readers.read(read).await
+    }
+
+    async fn receivers_with_cells(&self) -> Result<BTreeSet<ReceiverName>> {
+        let read = |database: &Connection| {
+            let mut select =
+                database.prepare_cached("SELECT DISTINCT tbl FROM cells WHERE tbl GLOB '*:*'")?;
+            let rows = select.query_map([], |row| Ok(text(row, 0)?.into_owned()))?;
+            Ok(rows.collect::<rusqlite::Result<Vec<String>>>()?)
+        };
+        let tables = self.readers.read(read).await?;
+        Ok(tables.iter().filter_map(|table| Table::named(table)?.receiver()).collect())
+    }
+
+    fn telemetry(&self) -> &Arc<Telemetry> {
+        &self.telemetry
+    }
+
+    async fn entries_after(
+        &self,
+        index: Index,
+        partitions: &[u16],
+        after: (i64, &str),
+        until: i64,
+        limit: usize,
+    ) -> Result<Vec<IndexEntry>> {
+        let (partitions, from, name) = (to_json(&partitions)?, after.0, after.1.to_owned());
+        let read = move |database: &Connection| {
+            let mut select = database.prepare_cached(
+                "SELECT at, name, partition FROM entries WHERE idx = ?1 AND (at, name) > (?2, ?3) AND at <= ?4 \
+                 AND partition IN (SELECT value FROM json_each(?5)) ORDER BY at, name LIMIT ?6",
+            )?;
+            let with = params![index.place(), from, name, until, partitions, limit as i64];
+            let rows = select.query_map(with, |row| {
+                Ok(IndexEntry { at: row.get(0)?, name: text(row, 1)?.into_owned(), partition: row.get(2)? })
+            })?;
+            Ok(rows.collect::<rusqlite::Result<_>>()?)
+        };
+        self.readers.read(read).await
+    }
+
+    async fn sizes(&self, index: Index, partitions: &[u16]) -> Result<Vec<i64>> {
+        let read = move |database: &Connection| {
+            let select = "SELECT partition, count(*) FROM entries WHERE idx = ? GROUP BY partition";
+            let mut select = database.prepare_cached(select)?;
+            let rows = select.query_map([index.place().as_ref()], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            Ok(rows.collect::<rusqlite::Result<HashMap<u16, i64>>>()?)
+        };
+        let sizes = self.readers.read(read).await?;
+        Ok(partitions.iter().map(|partition| sizes.get(partition).copied().unwrap_or(0)).collect())
     }
 
     async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage> {
@@ -89,7 +151,7 @@ impl Cells for EmbeddedEngine {
                  ORDER BY name LIMIT ?4",
             )?;
             let from = from.map(|Cursor(name)| name);
-            let rows = select.query_map(params![table.as_str(), partition, from, STEP as i64], |row| {
+            let rows = select.query_map(params![table.place(), partition, from, STEP as i64], |row| {
                 Ok((text(row, 0)?.into_owned(), bytes(row, 1)?))
             })?;
             let cells: Vec<(String, Vec<u8>)> = rows.collect::<rusqlite::Result<_>>()?;
@@ -114,11 +176,12 @@ impl Cells for EmbeddedEngine {
 
     async fn quarantine_cell(&self, unreadable: &Unreadable, why: &str) -> Result<()> {
         let (what, place) = match unreadable {
-            Unreadable::Cell(Cell { table, name, .. }, _) => {
-                (table.what(), format!("table cells {} {name:?}", table.as_str()))
+            Unreadable::Cell(Cell { table, name, .. }, _)
+            | Unreadable::CellInPart(Cell { table, name, .. }, _) => {
+                (table.what(), format!("table cells {table} {name:?}"))
             }
             Unreadable::Entry(index, IndexEntry { name, .. }) => {
-                (index.table().what(), format!("table entries {} {name:?}", index.as_str()))
+                (index.table().what(), format!("table entries {index} {name:?}"))
             }
             Unreadable::Logged(log, Logged { id, .. }) => {
                 (log.what(), format!("table logs {} id \"{id}\"", log.as_str()))
@@ -136,10 +199,15 @@ impl Cells for EmbeddedEngine {
     }
 }
 
-fn value(database: &Connection, table: Table, partition: u16, name: &str) -> DatabaseResult<Option<Vec<u8>>> {
+pub(super) fn value(
+    database: &Connection,
+    table: Table,
+    partition: u16,
+    name: &str,
+) -> DatabaseResult<Option<Vec<u8>>> {
     let mut select =
         database.prepare_cached("SELECT body FROM cells WHERE tbl = ? AND partition = ? AND name = ?")?;
-    Ok(select.query_row(params![table.as_str(), partition, name], |row| bytes(row, 0)).optional()?)
+    Ok(select.query_row(params![table.place(), partition, name], |row| bytes(row, 0)).optional()?)
 }
 
 fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
@@ -149,10 +217,15 @@ fn bytes(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<u8>> {
     })
 }
 
-fn at(database: &Connection, index: Index, partition: u16, name: &str) -> DatabaseResult<Option<i64>> {
+pub(super) fn at(
+    database: &Connection,
+    index: Index,
+    partition: u16,
+    name: &str,
+) -> DatabaseResult<Option<i64>> {
     let mut select =
         database.prepare_cached("SELECT at FROM entries WHERE idx = ? AND partition = ? AND name = ?")?;
-    Ok(select.query_row(params![index.as_str(), partition, name], |row| row.get(0)).optional()?)
+    Ok(select.query_row(params![index.place(), partition, name], |row| row.get(0)).optional()?)
 }
 
 pub(super) fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bool> {
@@ -185,7 +258,7 @@ pub(super) fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bo
             What::Enter(index) => enter(database, index, of, &part.name, part.at)?,
             What::Leave(index) => {
                 let delete = "DELETE FROM entries WHERE idx = ? AND partition = ? AND name = ?";
-                database.prepare_cached(delete)?.execute(params![index.as_str(), of, part.name])?;
+                database.prepare_cached(delete)?.execute(params![index.place(), of, part.name])?;
             }
             What::Append(log) => append(database, log, of, &part.value)?,
             What::Has(_) | What::Lacks(_) | What::IsAt(_) | What::IsOff(_) => {}
@@ -209,14 +282,14 @@ pub(super) fn put(
 ) -> DatabaseResult<()> {
     database
         .prepare_cached("INSERT OR REPLACE INTO cells(tbl, partition, name, body) VALUES(?, ?, ?, ?)")?
-        .execute(params![table.as_str(), partition, name, stored(value)])?;
+        .execute(params![table.place(), partition, name, stored(value)])?;
     Ok(())
 }
 
 fn remove(database: &Connection, table: Table, partition: u16, name: &str) -> DatabaseResult<()> {
     database
         .prepare_cached("DELETE FROM cells WHERE tbl = ? AND partition = ? AND name = ?")?
-        .execute(params![table.as_str(), partition, name])?;
+        .execute(params![table.place(), partition, name])?;
     Ok(())
 }
 
@@ -241,7 +314,7 @@ pub(super) fn enter(
 ) -> DatabaseResult<()> {
     database
         .prepare_cached("INSERT OR REPLACE INTO entries(idx, partition, name, at) VALUES(?, ?, ?, ?)")?
-        .execute(params![index.as_str(), partition, name, at])?;
+        .execute(params![index.place(), partition, name, at])?;
     Ok(())
 }
 
@@ -249,15 +322,20 @@ pub(super) fn enter(
 fn move_away(database: &Connection, unreadable: &Unreadable, place: &str, why: &str) -> DatabaseResult<()> {
     let lossy = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
     let (source, row, is_gone) = match unreadable {
+        Unreadable::CellInPart(Cell { table, partition, name }, value) => {
+            let row =
+                json!({ "tbl": table.place(), "partition": partition, "name": name, "body": lossy(value) });
+            ("cells", row, true)
+        }
         Unreadable::Cell(Cell { table, partition, name }, value) => {
             let set = ChangeSet::of(*partition).has(*table, name, Some(value)).put(*table, name, None);
             let row =
-                json!({ "tbl": table.as_str(), "partition": partition, "name": name, "body": lossy(value) });
+                json!({ "tbl": table.place(), "partition": partition, "name": name, "body": lossy(value) });
             ("cells", row, apply(database, &set)?)
         }
         Unreadable::Entry(index, IndexEntry { at, name, partition }) => {
             let set = ChangeSet::of(*partition).is_at(*index, name, Some(*at)).enter(*index, name, None);
-            let row = json!({ "idx": index.as_str(), "partition": partition, "name": name, "at": at });
+            let row = json!({ "idx": index.place(), "partition": partition, "name": name, "at": at });
             ("entries", row, apply(database, &set)?)
         }
         Unreadable::Logged(log, Logged { partition, id, value }) => {
@@ -270,5 +348,15 @@ fn move_away(database: &Connection, unreadable: &Unreadable, place: &str, why: &
         let insert = "INSERT INTO unreadable(source, place, why, row) VALUES(?, ?, ?, ?)";
         database.execute(insert, params![source, place, why, to_json(&row)?])?;
     }
+    Ok(())
+}
+
+/// Deliveries that were leased to the process before are due again: one process has the fleet to itself, and its leases
+/// end with it.
+pub(super) fn release_leases(database: &Connection) -> DatabaseResult<()> {
+    let update = "UPDATE entries SET at = 0 WHERE idx GLOB 'queue:*' AND EXISTS (SELECT 1 FROM cells \
+                  WHERE tbl = 'lanes' || substr(idx, 6) AND cells.partition = entries.partition \
+                  AND cells.name = entries.name AND body GLOB '[0-9]*+ *')";
+    database.execute(update, [])?;
     Ok(())
 }

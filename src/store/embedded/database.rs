@@ -48,17 +48,9 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `groups`, `members` | groups and their members: which wait for a notification, and which receivers were notified; a member's letter as in `groups.rs` |
 /// | `lasting` | members of groups that units share, or that are looked at again: receivers were notified of their silences, which last; `at`: when |
 /// | `reminders` | when groups with members in `lasting` are looked at again, for a reminder or an escalation |
-/// | `cells` | the cells of all tables (JSON): see `store/cells.rs` |
+/// | `cells` | the cells of all tables (JSON, or words for a timer that waits and for a lane): see `store/cells.rs` |
 /// | `entries` | the entries of all indexes |
 /// | `logs` | the entries of all logs (JSON) |
-/// | `notifications` | sealed notifications (JSON), and to how many receivers they are still to be delivered |
-/// | `queue`, `lanes` | the next attempt for each receiver and group; its notifications in order |
-/// | `dead_letters`, `unnotified` | dead letters (JSON), and the silences in them or, with `-`, silences that were over before their receiver came back |
-/// | `down`, `fallback_done` | receivers with a fallback that take nothing, since when; the part of their lanes that the fallback got too |
-/// | `timers` | timers by id, see `store/timer_text.rs`; `next_check`: when a waiting timer is looked at, its moment unless its type is not configured; `kept`: until when an ended timer is kept |
-/// | `timer_counts` | how many timers of each type wait |
-/// | `timer_attempts` | attempts to deliver timers at most once that have no outcome, and when they began |
-/// | `receivers` | receivers that are or were configured; `absent`: since when a receiver is not configured |
 /// | `unreadable` | quarantined rows (JSON), see `quarantine.rs` |
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -83,25 +75,10 @@ CREATE TABLE members(grp INTEGER NOT NULL, member TEXT NOT NULL, letter TEXT NOT
   detected INTEGER NOT NULL, joined INTEGER, over INTEGER, body TEXT, PRIMARY KEY(grp, member)) WITHOUT ROWID;
 CREATE INDEX members_waiting ON members(grp, joined) WHERE joined IS NOT NULL;
 CREATE INDEX members_over ON members(over) WHERE over IS NOT NULL;
-CREATE TABLE notifications(id TEXT NOT NULL UNIQUE, body TEXT NOT NULL, owed INTEGER NOT NULL);
-CREATE TABLE queue(receiver TEXT NOT NULL, grp TEXT NOT NULL, partition INTEGER NOT NULL, at INTEGER NOT NULL,
-  PRIMARY KEY(receiver, grp)) WITHOUT ROWID;
-CREATE INDEX queue_at ON queue(receiver, at);
-CREATE TABLE lanes(id INTEGER PRIMARY KEY AUTOINCREMENT, receiver TEXT NOT NULL, grp TEXT NOT NULL,
-  notification TEXT NOT NULL, attempts INTEGER NOT NULL DEFAULT 0);
-CREATE INDEX lanes_of ON lanes(receiver, grp, id);
-CREATE TABLE dead_letters(receiver TEXT NOT NULL, id TEXT NOT NULL, partition INTEGER NOT NULL, at INTEGER NOT NULL,
-  letter TEXT NOT NULL, UNIQUE(receiver, id));
-CREATE INDEX dead_letters_newest ON dead_letters(receiver, at);
-CREATE TABLE unnotified(receiver TEXT NOT NULL, silence TEXT NOT NULL, letter TEXT NOT NULL,
-  PRIMARY KEY(receiver, silence)) WITHOUT ROWID;
 CREATE INDEX members_named ON members(member);
-CREATE TABLE receivers(name TEXT PRIMARY KEY, absent INTEGER) WITHOUT ROWID;
 CREATE TABLE reminders(grp INTEGER PRIMARY KEY, due INTEGER NOT NULL);
 CREATE TABLE lasting(grp INTEGER NOT NULL, member TEXT NOT NULL, at INTEGER NOT NULL,
   PRIMARY KEY(grp, member)) WITHOUT ROWID;
-CREATE TABLE down(receiver TEXT PRIMARY KEY, since INTEGER NOT NULL);
-CREATE TABLE fallback_done(lane INTEGER PRIMARY KEY);
 CREATE TABLE cells(tbl TEXT NOT NULL, partition INTEGER NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
   PRIMARY KEY(tbl, partition, name)) WITHOUT ROWID;
 CREATE TABLE entries(idx TEXT NOT NULL, partition INTEGER NOT NULL, name TEXT NOT NULL, at INTEGER NOT NULL,
@@ -110,16 +87,6 @@ CREATE INDEX entries_first ON entries(idx, at, name);
 CREATE TABLE logs(id INTEGER PRIMARY KEY AUTOINCREMENT, log TEXT NOT NULL, partition INTEGER NOT NULL,
   entry BLOB NOT NULL);
 CREATE INDEX logs_newest ON logs(log, partition, id);
-CREATE TABLE timers(id TEXT PRIMARY KEY, partition INTEGER NOT NULL, due INTEGER NOT NULL, next_check INTEGER,
-  kept INTEGER, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE INDEX timers_waiting ON timers(next_check) WHERE next_check IS NOT NULL;
-CREATE INDEX timers_ended ON timers(due) WHERE next_check IS NULL;
-CREATE INDEX timers_kept ON timers(kept) WHERE kept IS NOT NULL;
-CREATE TABLE timer_counts(partition INTEGER NOT NULL, type TEXT NOT NULL, waiting INTEGER NOT NULL,
-  PRIMARY KEY(partition, type)) WITHOUT ROWID;
-CREATE TABLE timer_attempts(receiver TEXT NOT NULL, timer TEXT NOT NULL, due INTEGER NOT NULL,
-  partition INTEGER NOT NULL, at INTEGER NOT NULL, PRIMARY KEY(receiver, timer, due)) WITHOUT ROWID;
-CREATE INDEX timer_attempts_oldest ON timer_attempts(at);
 ";
 
 /// Opens the fleet of a directory, for writing, or creates it. Answers the number of its partitions, too.

@@ -11,8 +11,7 @@ use crate::clock::Timestamp;
 use crate::presence::since_of;
 use crate::store::json::from_json;
 use crate::store::member_names::of_member;
-use crate::store::timer_text::decode;
-use crate::store::{Queries, Result};
+use crate::store::{Queries, ReceiverName, Result};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
 #[async_trait]
@@ -47,23 +46,15 @@ impl Exporter for EmbeddedEngine {
         Ok(items)
     }
 
-    async fn export_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
-        let is_last = partition == self.memory.partitions();
+    async fn export_rest(&self, partition: u16, receivers: &[ReceiverName]) -> Result<Vec<MigrationItem>> {
         let export = move |database: &Connection| {
             let mut items = Vec::new();
             records(database, partition, &mut items)?;
             groups(database, partition, &mut items)?;
-            lanes(database, partition, &mut items)?;
-            timers(database, partition, &mut items)?;
-            if is_last {
-                // The table of notifications has no partitions: the importer finds the partition of each.
-                notifications(database, &mut items)?;
-                down(database, &mut items)?;
-            }
             Ok(items)
         };
         let mut items = self.readers.read(export).await?;
-        items.extend(MigrationItem::cells(self, partition).await?);
+        items.extend(MigrationItem::cells(self, partition, receivers).await?);
         Ok(items)
     }
 }
@@ -76,10 +67,6 @@ fn records(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>
     let select = "SELECT event FROM outbox WHERE partition = ? ORDER BY id";
     for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
         items.push(MigrationItem::OutboxEvent(from_json("an event in the outbox", &json)?));
-    }
-    let select = "SELECT letter FROM dead_letters WHERE partition = ?";
-    for json in all(database, select, [partition], |row| row.get::<_, String>(0))? {
-        items.push(MigrationItem::Letter(Box::new(from_json("a dead letter", &json)?)));
     }
     Ok(())
 }
@@ -120,51 +107,6 @@ fn groups(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>)
             groups.iter().map(|json| from_json("a group", json)).collect::<crate::store::Result<_>>()?;
         items.push(MigrationItem::GroupOf { member: member.to_owned(), groups });
     }
-    Ok(())
-}
-
-fn timers(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
-    let select = "SELECT id, body, kept FROM timers WHERE partition = ?";
-    let rows = all(database, select, [partition], |row| {
-        Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, optional(row, 2)?))
-    })?;
-    for (id, text, kept) in rows {
-        let timer = id.parse().ok().and_then(|id| decode(&id, &text));
-        items.extend(timer.map(|timer| MigrationItem::Timer { timer: timer.at_rest(), kept }));
-    }
-    Ok(())
-}
-
-fn lanes(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
-    let select = "SELECT receiver, grp, at, notification, attempts, lane IS NOT NULL FROM queue \
-                  JOIN lanes USING (receiver, grp) LEFT JOIN fallback_done ON lane = lanes.id \
-                  WHERE partition = ? ORDER BY receiver, grp, lanes.id";
-    let rows = all(database, select, [partition], |row| {
-        Ok((row.get(0)?, row.get(1)?, moment(row.get(2)?), row.get(3)?, row.get(4)?, row.get(5)?))
-    })?;
-    let rows: Vec<(String, String, Timestamp, String, u32, bool)> = rows;
-    for lane in rows.chunk_by(|a, b| (&a.0, &a.1) == (&b.0, &b.1)) {
-        let (receiver, group, next, _, attempts, _) = lane[0].clone();
-        let notifications = lane.iter().map(|row| row.3.clone()).collect();
-        let copied = lane.iter().take_while(|row| row.5).count();
-        items.push(MigrationItem::Lane { receiver, group, next, attempts, notifications, copied });
-    }
-    Ok(())
-}
-
-fn down(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
-    items.extend(all(database, "SELECT receiver, since FROM down", [], |row| {
-        Ok(MigrationItem::Down { receiver: row.get(0)?, since: moment(row.get(1)?) })
-    })?);
-    Ok(())
-}
-
-fn notifications(database: &Connection, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
-    let select = "SELECT id, body, owed FROM notifications";
-    items.extend(all(database, select, [], |row| {
-        let owed: i64 = row.get(2)?;
-        Ok(MigrationItem::Notification { id: row.get(0)?, body: row.get(1)?, owed: owed.max(0) as u64 })
-    })?);
     Ok(())
 }
 

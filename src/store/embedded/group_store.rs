@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use async_trait::async_trait;
 
-use super::{EmbeddedEngine, groups, judged, members, outbox, reminders, rescheduling};
+use super::{EmbeddedEngine, groups, members, outbox, reminders, rescheduling};
 use crate::clock::Timestamp;
-use crate::presence::{Incident, OfflineRecord, RecordId};
-use crate::store::{
-    Capacity, Delivery, Destinations, Entry, GroupStore, Join, Joined, Membership, Position, Result,
-};
+use crate::presence::{OfflineRecord, RecordId};
+use crate::store::notification::GroupMember;
+use crate::store::{Capacity, Destinations, Entry, GroupStore, Join, Joined, Membership, Position, Result};
 
 #[async_trait]
 impl GroupStore for EmbeddedEngine {
@@ -81,11 +80,12 @@ impl GroupStore for EmbeddedEngine {
         members::lasting(self, group, from, before).await
     }
 
-    async fn judged(
+    async fn add_receiver(
         &self,
-        delivery: &Delivery,
-        incidents: Option<&[Incident]>,
-    ) -> Result<Option<Vec<Incident>>> {
-        judged::judged(self, delivery, incidents).await
+        _partition: u16,
+        receiver: &str,
+        silences: &[(String, GroupMember)],
+    ) -> Result<()> {
+        members::add_receiver(self, receiver, silences).await
     }
 }

@@ -13,38 +13,18 @@ use super::in_memory_hearing::InMemoryHearing;
 use super::last_seen::unit_id;
 use super::{Config, database};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, Timer, TimerLifecycle, stored_since};
+use crate::presence::{Hearing, stored_since};
 use crate::store::json::to_json;
 use crate::store::notification::is_final;
-use crate::store::timer_text::encode;
-use crate::store::{EngineError, Result, group_of_timer, partition_of, partition_of_group};
+use crate::store::{EngineError, Result, Table, partition_of, partition_of_group};
 use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// Tables that must be empty before an import.
-const MUST_BE_EMPTY: [&str; 6] = ["units", "records", "outbox", "groups", "dead_letters", "timers"];
+const MUST_BE_EMPTY: [&str; 4] = ["units", "records", "outbox", "groups"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
-const CLEARED: [&str; 19] = [
-    "heartbeats",
-    "pages",
-    "data",
-    "blind",
-    "members",
-    "lasting",
-    "reminders",
-    "cells",
-    "entries",
-    "notifications",
-    "queue",
-    "lanes",
-    "receivers",
-    "unnotified",
-    "down",
-    "fallback_done",
-    "logs",
-    "timer_counts",
-    "timer_attempts",
-];
+const CLEARED: [&str; 10] =
+    ["heartbeats", "pages", "data", "blind", "members", "lasting", "reminders", "cells", "entries", "logs"];
 
 /// A directory into which a fleet is imported. Dropped before [`Importer::complete`], it is rolled back.
 pub struct EmbeddedImporter {
@@ -95,8 +75,13 @@ fn broken_off(_: tokio::task::JoinError) -> EngineError {
 }
 
 fn begin(database: &Connection, config: &Config) -> DatabaseResult<()> {
-    for table in MUST_BE_EMPTY {
-        let select = format!("SELECT EXISTS (SELECT 1 FROM {table})");
+    let of_table = |table: &str| (table.to_owned(), format!("SELECT EXISTS (SELECT 1 FROM {table})"));
+    let of_cells = |table: Table| {
+        let select = format!("SELECT EXISTS (SELECT 1 FROM cells WHERE tbl = '{}')", table.as_str());
+        (table.as_str().to_owned(), select)
+    };
+    let cells = [Table::Timers, Table::PastTimers, Table::Notifications].map(of_cells);
+    for (table, select) in MUST_BE_EMPTY.into_iter().map(of_table).chain(cells) {
         if database.query_row(&select, [], |row| row.get(0))? {
             let path = config.path.display();
             let why = format!("there is a fleet in {path} already ({table}); name an empty directory");
@@ -133,20 +118,12 @@ impl TargetDatabase {
             MigrationItem::Group { .. }
             | MigrationItem::GroupOf { .. }
             | MigrationItem::GroupMember { .. } => self.insert_group(item),
-            MigrationItem::Notification { .. } | MigrationItem::Lane { .. } | MigrationItem::Letter(_) => {
-                self.insert_delivery(item)
-            }
-            MigrationItem::Down { receiver, since } => {
-                let insert = "INSERT INTO down(receiver, since) VALUES(?, ?)";
-                self.execute(insert, params![receiver, since.as_millis()])
-            }
             MigrationItem::Cell { table, partition, name, value } => {
                 cells::put(&self.database, *table, *partition, name, value)
             }
             MigrationItem::Entry { index, partition, name, at } => {
                 cells::enter(&self.database, *index, *partition, name, *at)
             }
-            MigrationItem::Timer { timer, kept } => self.insert_timer(timer, kept),
             MigrationItem::Logged { log, value } => {
                 cells::append(&self.database, *log, self.partitions, value)
             }
@@ -230,53 +207,6 @@ impl TargetDatabase {
                 if body.is_some() {
                     let insert = "INSERT OR IGNORE INTO reminders SELECT id, ? FROM groups WHERE key = ?";
                     self.execute(insert, params![at.as_millis(), group])?;
-                }
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn insert_timer(&self, timer: &Timer, kept: &Option<Timestamp>) -> DatabaseResult<()> {
-        let partition = self.partition(&group_of_timer(&timer.id));
-        let (is_waiting, due) = (timer.lifecycle == TimerLifecycle::Waiting, timer.due.as_millis());
-        self.execute(
-            "INSERT INTO timers(id, partition, due, next_check, kept, body) VALUES(?, ?, ?, ?, ?, ?)",
-            params![timer.id.as_str(), partition, due, is_waiting.then_some(due), ms(kept), encode(timer)],
-        )?;
-        let count = "INSERT INTO timer_counts(partition, type, waiting) VALUES(?1, ?2, ?3) \
-                     ON CONFLICT(partition, type) DO UPDATE SET waiting = waiting + ?3";
-        self.execute(count, params![partition, timer.timer_type.as_str(), is_waiting])
-    }
-
-    fn insert_delivery(&self, item: &MigrationItem) -> DatabaseResult<()> {
-        match item {
-            MigrationItem::Notification { id, body, owed } => {
-                self.execute("INSERT INTO notifications VALUES(?, ?, ?)", params![id, body, *owed as i64])
-            }
-            MigrationItem::Lane { receiver, group, next, attempts, notifications, copied } => {
-                let partition = self.partition(group);
-                let insert = "INSERT INTO queue VALUES(?, ?, ?, ?)";
-                self.execute(insert, params![receiver, group, partition, next.as_millis()])?;
-                let insert = "INSERT INTO lanes(receiver, grp, notification, attempts) VALUES(?, ?, ?, ?)";
-                for (index, id) in notifications.iter().enumerate() {
-                    let attempts = if index == 0 { *attempts } else { 0 };
-                    self.execute(insert, params![receiver, group, id, attempts])?;
-                    if index < *copied {
-                        self.execute("INSERT INTO fallback_done(lane) VALUES(last_insert_rowid())", [])?;
-                    }
-                }
-                Ok(())
-            }
-            MigrationItem::Letter(letter) => {
-                let (id, delivery) = (letter.delivery.notification(), &letter.delivery);
-                let partition = self.partition(&delivery.group.key);
-                let (at, json) = (letter.at.as_millis(), to_json(letter)?);
-                let insert = "INSERT INTO dead_letters VALUES(?, ?, ?, ?, ?)";
-                self.execute(insert, params![delivery.receiver, id, partition, at, json])?;
-                for silence in delivery.silences_lost() {
-                    let insert = "INSERT OR REPLACE INTO unnotified VALUES(?, ?, ?)";
-                    self.execute(insert, params![delivery.receiver, silence, id])?;
                 }
                 Ok(())
             }

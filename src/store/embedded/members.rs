@@ -8,6 +8,7 @@ use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::json::from_json;
 use crate::store::member_names::{names_of, of_member};
+use crate::store::notification::GroupMember;
 use crate::store::{Group, Membership, Result};
 
 /// See [`GroupStore::memberships`](crate::store::GroupStore::memberships).
@@ -57,4 +58,32 @@ pub(super) async fn lasting(
         Ok(names.iter().filter_map(|name| Some(of_member(name)?.1)).collect())
     };
     engine.readers.read(lasting).await
+}
+
+/// See [`GroupStore::add_receiver`](crate::store::GroupStore::add_receiver).
+pub(super) async fn add_receiver(
+    engine: &EmbeddedEngine,
+    receiver: &str,
+    silences: &[(String, GroupMember)],
+) -> Result<()> {
+    if silences.is_empty() {
+        return Ok(());
+    }
+    let name = |(group, GroupMember { id, detected_at, .. }): &(String, GroupMember)| {
+        (group.clone(), id.clone(), detected_at.as_millis())
+    };
+    let receiver = receiver.to_owned();
+    let silences: Vec<(String, String, i64)> = silences.iter().map(name).collect();
+    let write = move |database: &Connection| {
+        for (group, member, detected) in &silences {
+            let update = "UPDATE members SET letter = letter || iif(substr(letter, -1) = ':', '', ',') || ?1 \
+                          WHERE grp = (SELECT id FROM groups WHERE key = ?2) \
+                          AND member IN (?3, ?3 || ' ' || ?4) \
+                          AND detected = ?4 AND (letter GLOB 't:*' OR letter GLOB 'b:*') \
+                          AND instr(',' || substr(letter, 3) || ',', ',' || ?1 || ',') = 0";
+            database.prepare_cached(update)?.execute(params![receiver, group, member, detected])?;
+        }
+        Ok(())
+    };
+    engine.writer.write("fall_back", write).await
 }

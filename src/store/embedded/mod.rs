@@ -28,31 +28,22 @@ use super::{EngineError, Examine, Result, Warning};
 use crate::clock::Timestamp;
 use crate::telemetry::{EngineWarning, ServerAnswers, Telemetry};
 
-mod absence;
 mod apply;
 mod cells;
 mod config;
 mod data;
 mod database;
 mod deadline_index;
-mod deliveries;
-mod delivery_leases;
-mod delivery_records;
 mod directory;
 mod error;
 mod examine;
 mod exporter;
-mod fallback;
-mod finish;
 mod full_scan;
 mod group_store;
 mod groups;
 mod hearing;
 mod importer;
 mod in_memory_hearing;
-mod judged;
-mod kept;
-mod lanes;
 mod last_seen;
 mod load;
 mod members;
@@ -63,7 +54,6 @@ mod partition_table;
 mod quarantine;
 mod queries;
 mod readers;
-mod receivers;
 mod reminders;
 mod repair;
 mod rescheduling;
@@ -72,11 +62,6 @@ mod row;
 mod seal;
 mod stored;
 mod table_rules;
-mod timer_attempts;
-mod timer_firing;
-mod timer_lists;
-mod timer_rows;
-mod timers;
 mod units;
 mod waiting;
 mod write_job;
@@ -84,7 +69,6 @@ mod writer;
 
 pub use config::Config;
 pub use database::partitions;
-use delivery_leases::DeliveryLeases;
 use directory::Directory;
 use examine::DatabaseFile;
 pub use examine::survey;
@@ -93,9 +77,8 @@ pub use importer::EmbeddedImporter;
 use load::LoadedFleet;
 use memory::InMemoryFleet;
 use quarantine::{Quarantined, RepairContext, ScanCursor};
-pub use queries::open_by_kind;
+pub use queries::{backlogs_in, open_by_kind};
 use readers::Readers;
-pub use receivers::backlogs_in;
 pub use repair::EmbeddedRepair;
 use roster::Leases;
 pub use table_rules::columns;
@@ -118,7 +101,6 @@ pub struct EmbeddedEngine {
     /// Held by deadline checks under way.
     checks: Semaphore,
     leases: Leases,
-    delivery_leases: Arc<DeliveryLeases>,
     database_file: DatabaseFile,
     fleet: String,
     telemetry: Arc<Telemetry>,
@@ -155,6 +137,7 @@ fn open(config: &Config, labels: &[String], telemetry: Arc<Telemetry>) -> Result
     let mut directory = Directory::lock(&config.path)?;
     let (database, partitions) = database::open(&mut directory, config.partitions)?;
     database::check_whole(&database, &config.path).map_err(|error| error.explain(&config.path))?;
+    cells::release_leases(&database).map_err(|error| error.explain(&config.path))?;
     let stepped = database::stepped(&database);
     let fleet = directory.fleet().unwrap_or_default().to_owned();
     let database_file = DatabaseFile::new(&config.path)?;
@@ -168,7 +151,7 @@ fn open(config: &Config, labels: &[String], telemetry: Arc<Telemetry>) -> Result
     let writer = Writer::start(database, directory, last_seen, telemetry.clone(), full_scan.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
     telemetry.engine_servers(vec![("embedded".to_owned(), ServerAnswers::default())]);
-    let (delivery_leases, scan_cursor) = Default::default();
+    let scan_cursor = Default::default();
     let leases = Leases::begin(stepped);
     Ok(EmbeddedEngine {
         memory,
@@ -177,7 +160,6 @@ fn open(config: &Config, labels: &[String], telemetry: Arc<Telemetry>) -> Result
         check_readers,
         checks: Semaphore::new(MAX_CHECKS),
         leases,
-        delivery_leases,
         database_file,
         fleet,
         telemetry,

@@ -21,11 +21,9 @@ use super::last_seen;
 use super::memory::InMemoryFleet;
 use super::table_rules::{Fallback, TABLE_RULES, TableRule};
 use crate::clock::Timestamp;
-use crate::presence::{Labels, OfflineRecord, Timer, TimerLifecycle};
+use crate::presence::{Labels, OfflineRecord};
 use crate::store::json::to_json;
-use crate::store::{
-    DeadLetter, Group, OutboxEvent, group_of_timer, partition_of, partition_of_group, timer_text,
-};
+use crate::store::{DeadLetter, Group, OutboxEvent, partition_of, partition_of_group};
 use crate::telemetry::Stored;
 
 /// Keeps quarantined rows.
@@ -294,20 +292,9 @@ impl UnreadableRow<'_> {
                 Value::Integer(database.query_row(count, [self.text("id")?], |row| row.get(0)).ok()?)
             }
             ("queue", "partition") => of_group(self.text("grp")?),
-            ("timers", "partition") => of_group(&group_of_timer(&self.text("id")?.parse().ok()?)),
-            ("timers", "due") => ms(self.timer()?.due),
-            ("timers", "next_check") => {
-                let timer = self.timer()?;
-                if timer.lifecycle == TimerLifecycle::Waiting { ms(timer.due) } else { Value::Null }
-            }
-            ("timer_attempts", "partition") => of_group(&group_of_timer(&self.text("timer")?.parse().ok()?)),
             ("dead_letters", "partition") => of_group(&self.json::<DeadLetter>("letter")?.delivery.group.key),
             _ => return None,
         })
-    }
-
-    fn timer(&self) -> Option<Timer> {
-        timer_text::decode(&self.text("id")?.parse().ok()?, self.text("body")?)
     }
 
     fn repair(&self, database: &Connection, values: Vec<(&str, Value)>) -> DatabaseResult<()> {
@@ -351,24 +338,6 @@ impl UnreadableRow<'_> {
         }
         (conditions.join(" AND "), with)
     }
-}
-
-/// Quarantines a notification that cannot be read in full, once.
-pub(super) fn keep_notification(
-    database: &Connection,
-    id: &str,
-    location: &str,
-    body: &[u8],
-) -> DatabaseResult<()> {
-    let known = "SELECT 1 FROM unreadable WHERE source = 'notifications' AND place = ?";
-    if database.prepare(known)?.exists([location])? {
-        return Ok(());
-    }
-    let value = ColumnValue { kind: "text".to_owned(), bytes: body.to_vec(), fits: false };
-    let row = to_json(&json!({ "id": id, "body": value.shown() }))?;
-    let insert = "INSERT INTO unreadable(source, place, why, row) VALUES('notifications', ?, 'body', ?)";
-    database.execute(insert, [location, &row])?;
-    Ok(())
 }
 
 /// Up to `limit` quarantined rows, the oldest first.

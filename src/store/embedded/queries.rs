@@ -15,7 +15,7 @@ use super::stored::{snapshot, text};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, Kind, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::table::UnitTables;
-use crate::store::{History, Layout, Queries, Result};
+use crate::store::{Backlog, History, Index, Layout, Queries, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
@@ -34,6 +34,33 @@ pub fn open_by_kind(path: &Path) -> Result<BTreeMap<Kind, u64>> {
         let rows = select.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)?)))?;
         let rows = rows.collect::<rusqlite::Result<Vec<_>>>()?;
         Ok(rows.into_iter().filter_map(|(kind, open)| Some((kind.parse().ok()?, open as u64))).collect())
+    };
+    open_to_read(path).and_then(count).map_err(|error| error.explain(path))
+}
+
+/// The backlog of each receiver in the directory of a fleet, if there is one; a service may be using it.
+///
+/// # Errors
+/// `Damaged` or `Refused` if the directory holds no readable fleet.
+pub fn backlogs_in(path: &Path) -> Result<Vec<(String, Backlog)>> {
+    if database::partitions(path)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let count = |database: Connection| {
+        let select =
+            "SELECT idx, count(*) FROM entries WHERE idx GLOB 'queue:*' OR idx GLOB 'dead:*' GROUP BY idx";
+        let mut select = database.prepare(select)?;
+        let rows =
+            select.query_map([], |row| Ok((row.get::<_, String>(0)?, row.get::<_, i64>(1)? as u64)))?;
+        let mut kept: BTreeMap<String, Backlog> = BTreeMap::new();
+        for (index, count) in rows.collect::<rusqlite::Result<Vec<_>>>()? {
+            match Index::named(&index) {
+                Some(Index::Queue(name)) => kept.entry(name.to_string()).or_default().waiting = count,
+                Some(Index::Dead(name)) => kept.entry(name.to_string()).or_default().dead = count,
+                _ => {}
+            }
+        }
+        Ok(kept.into_iter().collect())
     };
     open_to_read(path).and_then(count).map_err(|error| error.explain(path))
 }

@@ -2,15 +2,15 @@
 
 use rusqlite::{Connection, OptionalExtension, params};
 
-use super::EmbeddedEngine;
 use super::error::DatabaseResult;
-use super::lanes::enqueue;
+use super::seal::enqueue;
+use super::{EmbeddedEngine, cells};
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::json::{from_json, to_json};
 use crate::store::notification::MAX_REMINDED;
 use crate::store::reminding::{OngoingMember, Reminding};
-use crate::store::{Destinations, Group, Result};
+use crate::store::{Destinations, Group, ReceiverName, Result, Table};
 
 /// How many groups one call looks at.
 const GROUPS: i64 = 50;
@@ -69,7 +69,7 @@ fn look(
     }
     let members = if destination.again.first().is_some() { lasting(database, one.id)? } else { Vec::new() };
     let is_quiet = |record: &OfflineRecord| destinations.is_quiet(record, now);
-    let idle = idle(database, &one.group.key, &destination.notified_again())?;
+    let idle = idle(database, one.partition, &one.group.key, &destination.notified_again())?;
     let (mut next, mut notified) = (None, 0);
     if let Some(first) = members.first().map(|member| member.notified_at) {
         for members in members.chunks(MAX_REMINDED) {
@@ -85,11 +85,16 @@ fn look(
 }
 
 /// Those of the receivers for which no notification of the group waits.
-fn idle(database: &Connection, group: &str, receivers: &[&String]) -> rusqlite::Result<Vec<String>> {
-    let mut waits = database.prepare_cached("SELECT 1 FROM queue WHERE receiver = ? AND grp = ?")?;
+fn idle(
+    database: &Connection,
+    partition: u16,
+    group: &str,
+    receivers: &[&String],
+) -> DatabaseResult<Vec<String>> {
     let mut idle = Vec::new();
     for receiver in receivers {
-        if !waits.exists(params![receiver, group])? {
+        let lanes = Table::Lanes(ReceiverName::of(receiver));
+        if cells::value(database, lanes, partition, group)?.is_none() {
             idle.push((*receiver).clone());
         }
     }
@@ -122,7 +127,7 @@ fn write(
     members: &[OngoingMember],
     found: Reminding,
     now: Timestamp,
-) -> rusqlite::Result<()> {
+) -> DatabaseResult<()> {
     for (at, receivers) in &found.receivers {
         let member = &members[*at];
         database

@@ -96,6 +96,10 @@ impl Roster for EmbeddedEngine {
         Ok(reply)
     }
 
+    fn stepped(&self) -> Duration {
+        self.leases.stepped()
+    }
+
     async fn resign(&self, instance: &str) -> Result<()> {
         let mut state = self.leases.lock();
         state.roster.ends.remove(instance);

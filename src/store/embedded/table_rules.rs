@@ -32,8 +32,6 @@ pub(super) enum ColumnType {
     MaybeSince,
     /// The number of a partition or outbox, checked by [`ColumnType::fits`].
     Partition,
-    /// From 0 to `u32::MAX`.
-    Count,
     Text,
     /// Any value as JSON.
     Json,
@@ -49,10 +47,6 @@ pub(super) enum ColumnType {
     Letter,
     /// The event of a member that waits to be notified (JSON), or NULL.
     MaybeBody,
-    DeadLetter,
-    TimerId,
-    /// See `store/timer_text.rs`.
-    Timer,
     /// Entries of this many bytes.
     Entries(usize),
 }
@@ -204,7 +198,8 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("tbl", CellTable, RemoveRow),
             column("partition", Partition, RemoveRow),
             column("name", Text, RemoveRow),
-            column("body", Json, RemoveRow),
+            // Each table has a form of its own; most are JSON.
+            column("body", Text, RemoveRow),
         ],
     },
     TableRule {
@@ -229,114 +224,6 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("entry", Json, RemoveRow),
         ],
     },
-    TableRule {
-        table: "notifications",
-        what: Stored::Delivery,
-        key: &["id"],
-        columns: &[
-            column("id", Text, RemoveRow),
-            column("body", Text, AsText),
-            column("owed", Count, Derived),
-        ],
-    },
-    TableRule {
-        table: "queue",
-        what: Stored::Delivery,
-        key: &["receiver", "grp"],
-        columns: &[
-            column("receiver", Text, RemoveRow),
-            column("grp", Text, RemoveRow),
-            column("partition", Partition, Derived),
-            column("at", Moment, Zero),
-        ],
-    },
-    TableRule {
-        table: "lanes",
-        what: Stored::Delivery,
-        key: &["id"],
-        columns: &[
-            column("id", Number, RemoveRow),
-            column("receiver", Text, RemoveRow),
-            column("grp", Text, RemoveRow),
-            column("notification", Text, RemoveRow),
-            column("attempts", Count, Zero),
-        ],
-    },
-    TableRule {
-        table: "dead_letters",
-        what: Stored::DeadLetter,
-        key: &["receiver", "id"],
-        columns: &[
-            column("receiver", Text, RemoveRow),
-            column("id", Text, RemoveRow),
-            column("partition", Partition, Derived),
-            column("at", Moment, Zero),
-            column("letter", DeadLetter, RemoveRow),
-        ],
-    },
-    TableRule {
-        table: "unnotified",
-        what: Stored::DeadLetter,
-        key: &["receiver", "silence"],
-        columns: &[
-            column("receiver", Text, RemoveRow),
-            column("silence", Text, RemoveRow),
-            column("letter", Text, RemoveRow),
-        ],
-    },
-    TableRule {
-        table: "down",
-        what: Stored::Delivery,
-        key: &["receiver"],
-        columns: &[column("receiver", Text, RemoveRow), column("since", Moment, RemoveRow)],
-    },
-    TableRule {
-        table: "fallback_done",
-        what: Stored::Delivery,
-        key: &["lane"],
-        columns: &[column("lane", Number, RemoveRow)],
-    },
-    TableRule {
-        table: "receivers",
-        what: Stored::Delivery,
-        key: &["name"],
-        columns: &[column("name", Text, RemoveRow), column("absent", MaybeMoment, Zero)],
-    },
-    TableRule {
-        table: "timers",
-        what: Stored::Timer,
-        key: &["id"],
-        columns: &[
-            column("id", TimerId, RemoveRow),
-            column("partition", Partition, Derived),
-            column("due", Moment, Derived),
-            column("next_check", MaybeMoment, Derived),
-            column("kept", MaybeMoment, Zero),
-            column("body", Timer, RemoveRow),
-        ],
-    },
-    TableRule {
-        table: "timer_counts",
-        what: Stored::Timer,
-        key: &["partition", "type"],
-        columns: &[
-            column("partition", Partition, RemoveRow),
-            column("type", Text, RemoveRow),
-            column("waiting", Number, Zero),
-        ],
-    },
-    TableRule {
-        table: "timer_attempts",
-        what: Stored::Timer,
-        key: &["receiver", "timer", "due"],
-        columns: &[
-            column("receiver", Text, RemoveRow),
-            column("timer", TimerId, RemoveRow),
-            column("due", Moment, RemoveRow),
-            column("partition", Partition, Derived),
-            column("at", Moment, Zero),
-        ],
-    },
 ];
 
 impl ColumnType {
@@ -347,9 +234,8 @@ impl ColumnType {
             (Number | MaybeSince, ValueRef::Integer(_)) => true,
             (Moment | MaybeMoment, ValueRef::Integer(ms)) => Timestamp::from_millis(ms).as_millis() == ms,
             (Partition, ValueRef::Integer(number)) => (0..outboxes).contains(&number),
-            (Count, ValueRef::Integer(count)) => u32::try_from(count).is_ok(),
             (Entries(size), ValueRef::Blob(bytes)) => bytes.len() % size == 0,
-            (Number | Moment | MaybeMoment | MaybeSince | Partition | Count | Entries(_), _) => false,
+            (Number | Moment | MaybeMoment | MaybeSince | Partition | Entries(_), _) => false,
             (_, ValueRef::Text(text)) => std::str::from_utf8(text).is_ok_and(|text| self.fits_text(text)),
             _ => false,
         }
@@ -372,10 +258,7 @@ impl ColumnType {
             Group => json::<crate::store::Group>(text),
             Letter => matches!(text.chars().next(), Some('o' | 't' | 'b' | 'x')),
             MaybeBody => json::<OfflineRecord>(text) || json::<crate::presence::Interval>(text),
-            DeadLetter => json::<crate::store::DeadLetter>(text),
-            TimerId => text.parse::<crate::presence::TimerId>().is_ok(),
-            Timer => crate::store::timer_text::is_timer(text),
-            Number | Moment | MaybeMoment | MaybeSince | Partition | Count | Entries(_) => false,
+            Number | Moment | MaybeMoment | MaybeSince | Partition | Entries(_) => false,
         }
     }
 }

@@ -1,45 +1,72 @@
-//! Cells: a hash for each table in a partition, a sorted set for each index.
+//! Cells: a hash for each table in a partition, or several for a table on pages; a sorted set for each index.
 //!
 //! Change-sets of one shape are one script: the shape is described once, then only the words of each follow, all that
 //! a key is asked for is one command, and so is all that is written to it. That costs a server a quarter of what a
 //! script does that is told each write.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use redis::{ScriptInvocation, pipe};
 
+use super::due_members::{due_members, few_first};
 use super::fields::Fields;
+use super::key_scan::KeyScan;
 use super::{RedisEngine, outbox};
+use crate::clock::Timestamp;
 use crate::store::cells::{Shape, What, batches};
 use crate::store::{
     Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, ListOrder, Log, Logged,
-    MAX_STEP, Result, Table, Unreadable,
+    ReceiverName, Result, Table, Unreadable,
 };
+use crate::telemetry::Telemetry;
 
 /// How many cells one command scans.
 const STEP: usize = 500;
+/// How many parts of change-sets one script writes: about half a millisecond, because Redis serves nothing else
+/// meanwhile.
+const PARTS: usize = 500;
+/// How many keys one command scans.
+const KEYS: usize = 1000;
+/// How many pages of a table are read at once.
+const PAGES: u32 = 32;
 
 #[async_trait]
 impl Cells for RedisEngine {
     async fn read_cells(&self, cells: &[Cell]) -> Result<Vec<Option<Vec<u8>>>> {
-        let mut read = pipe();
-        for Cell { table, partition, name } in cells {
-            read.hget(self.keys.cells(*partition, *table), name);
+        let mut of_keys: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (at, Cell { table, partition, name }) in cells.iter().enumerate() {
+            of_keys.entry(self.keys.cell(*partition, *table, name)).or_default().push(at);
         }
-        self.topology.send("read_cells", &read).await
+        let mut read = pipe();
+        for (key, places) in &of_keys {
+            read.cmd("HMGET").arg(key).arg(places.iter().map(|at| &cells[*at].name).collect::<Vec<_>>());
+        }
+        let found: Vec<Vec<Option<Vec<u8>>>> = self.topology.send("read_cells", &read).await?;
+        let mut values = vec![None; cells.len()];
+        for (at, value) in
+            of_keys.into_values().zip(found).flat_map(|(places, found)| places.into_iter().zip(found))
+        {
+            values[at] = value;
+        }
+        Ok(values)
     }
 
     async fn write_cells(&self, sets: &[ChangeSet]) -> Result<Vec<bool>> {
-        let mut written = vec![false; sets.len()];
+        // One that expects and changes nothing is applied.
+        let mut written: Vec<bool> = sets.iter().map(|set| set.parts.is_empty()).collect();
         for batch in batches(sets) {
             let mut alike: BTreeMap<(u16, Shape), Vec<usize>> = BTreeMap::new();
-            for at in batch {
+            for at in batch.into_iter().filter(|at| !sets[*at].parts.is_empty()) {
                 alike.entry((sets[at].partition, sets[at].shape())).or_default().push(at);
             }
             let steps = alike.iter().flat_map(|(shape, places)| {
                 let slot = self.keys.slot(shape.0);
-                places.chunks(MAX_STEP).map(move |places| (slot, self.write_alike(slot, shape, sets, places)))
+                let parts = shape.1.iter().map(|(_, times)| times).sum::<usize>();
+                places
+                    .chunks((PARTS / parts.max(1)).max(1))
+                    .map(move |places| (slot, self.write_alike(slot, shape, sets, places)))
             });
             for (at, is_written) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
                 written[at] = is_written;
@@ -61,11 +88,7 @@ impl Cells for RedisEngine {
         let found: Vec<Vec<(Vec<u8>, f64)>> = self.topology.send("range", &read).await?;
         let mut entries = Vec::new();
         for (partition, members) in partitions.iter().zip(found) {
-            let (names, scores): (Vec<Vec<u8>>, Vec<f64>) = members.into_iter().unzip();
-            let names = self.index_names(*partition, index, names).await?;
-            entries.extend(names.into_iter().zip(scores).filter_map(|(name, at)| {
-                Some(IndexEntry { at: at as i64, name: name?, partition: *partition })
-            }));
+            entries.extend(self.index_entries(*partition, index, members).await?);
         }
         entries.sort_unstable();
         if order == ListOrder::NewestFirst {
@@ -91,15 +114,94 @@ impl Cells for RedisEngine {
         Ok(all)
     }
 
+    async fn replicated(&self, partitions: BTreeSet<u16>) {
+        self.wait_for_replicas(partitions).await;
+    }
+
+    async fn numbers(&self, index: Index, entries: &[(u16, &str)]) -> Result<Vec<Option<i64>>> {
+        let mut read = pipe();
+        for (partition, name) in entries {
+            read.zscore(self.keys.index(*partition, index), *name);
+        }
+        let scores: Vec<Option<f64>> = self.topology.send("numbers", &read).await?;
+        Ok(scores.into_iter().map(|score| score.map(|score| score as i64)).collect())
+    }
+
+    /// Redis finds keys by a part of their names only by scanning all of them, one for each unit.
+    async fn receivers_with_cells(&self) -> Result<BTreeSet<ReceiverName>> {
+        let mut receivers = BTreeSet::new();
+        let mut scan = KeyScan::of("receivers", self.keys.owned_pattern("cells"), KEYS);
+        while let Some(keys) = scan.next(&self.topology).await? {
+            let texts = keys.iter().filter_map(|key| str::from_utf8(key).ok());
+            let tables = texts.filter_map(|key| Table::named(key.split_once(":cells:")?.1));
+            receivers.extend(tables.filter_map(Table::receiver));
+        }
+        Ok(receivers)
+    }
+
+    fn telemetry(&self) -> &Arc<Telemetry> {
+        &self.telemetry
+    }
+
+    async fn entries_after(
+        &self,
+        index: Index,
+        partitions: &[u16],
+        (at, name): (i64, &str),
+        until: i64,
+        limit: usize,
+    ) -> Result<Vec<IndexEntry>> {
+        let steps = partitions.iter().map(|partition| {
+            let step = async move {
+                let mut script = self.scripts.entries_after.prepare_invoke();
+                script.key(self.keys.index(*partition, index)).arg(at).arg(name).arg(until).arg(limit);
+                let found: Vec<(Vec<u8>, f64)> = self.topology.run("entries_after", &script).await?;
+                self.index_entries(*partition, index, found).await
+            };
+            (self.keys.slot(*partition), step)
+        });
+        let found = self.topology.run_limited(steps.collect()).await?;
+        let mut entries: Vec<IndexEntry> = found.into_iter().flatten().collect();
+        entries.sort_unstable();
+        entries.truncate(limit);
+        Ok(entries)
+    }
+
+    async fn due_entries(
+        &self,
+        index: Index,
+        partitions: &[u16],
+        until: i64,
+        limit: usize,
+    ) -> Result<Vec<IndexEntry>> {
+        let (key, until) = (|partition| self.keys.index(partition, index), Timestamp::from_millis(until));
+        let share = |counts: &[usize]| few_first(counts, limit);
+        let found = due_members(self, ("due_entries", "due_entries"), key, partitions, until, share).await?;
+        let mut entries = Vec::new();
+        for (partition, members) in found {
+            entries.extend(self.index_entries(partition, index, members).await?);
+        }
+        Ok(entries)
+    }
+
+    async fn sizes(&self, index: Index, partitions: &[u16]) -> Result<Vec<i64>> {
+        let mut read = pipe();
+        for partition in partitions {
+            read.zcard(self.keys.index(*partition, index));
+        }
+        self.topology.send("index_sizes", &read).await
+    }
+
     async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage> {
         let from = from.map(|Cursor(cursor)| cursor.parse().unwrap_or_default());
+        if table.is_paged() {
+            return self.scan_pages(table, partition, from.unwrap_or_default() as u32).await;
+        }
         let mut fields =
             Fields::of(&self.topology, "scan_cells", self.keys.cells(partition, table), STEP).from(from);
         let mut page = CellPage::default();
-        for (name, value) in fields.next().await?.unwrap_or_default() {
-            // Such a name is not Rollcall's; the examination of the keys does not look at names.
-            page.cells.extend(String::from_utf8(name).ok().map(|name| (name, value)));
-        }
+        // Such a name is not Rollcall's; the examination of the keys does not look at names.
+        page.cells.extend(fields.next().await?.unwrap_or_default().into_iter().filter_map(named));
         page.next = fields.cursor().map(|cursor| Cursor(cursor.to_string()));
         Ok(page)
     }
@@ -119,9 +221,18 @@ impl Cells for RedisEngine {
     async fn quarantine_cell(&self, unreadable: &Unreadable, why: &str) -> Result<()> {
         match unreadable {
             Unreadable::Cell(Cell { table, partition, name }, value) => {
-                let key = self.keys.cells(*partition, *table);
+                let key = self.keys.cell(*partition, *table, name);
                 self.quarantine_field(&key, name, value).await?;
                 self.telemetry.unreadable(table.what(), &format!("{key} {name}"), why);
+                Ok(())
+            }
+            Unreadable::CellInPart(Cell { table, partition, name }, value) => {
+                let key = self.keys.cell(*partition, *table, name);
+                let place = format!("{key}\n{name}");
+                let mut copy = pipe();
+                copy.hset(self.keys.unreadable_of(&key), &place, value.as_slice()).ignore();
+                self.topology.send::<()>("quarantine", &copy).await?;
+                self.telemetry.unreadable(table.what(), &place, why);
                 Ok(())
             }
             Unreadable::Entry(index, IndexEntry { name, partition, .. }) => {
@@ -182,39 +293,111 @@ impl RedisEngine {
         shape: &Shape,
         sets: &[&ChangeSet],
     ) {
-        call.arg(sets.len());
-        for (what, times) in shape {
-            let (word, key) = match what {
-                What::Has(table) => ("has", self.keys.cells(partition, *table)),
-                What::Lacks(table) => ("lacks", self.keys.cells(partition, *table)),
-                What::Put(table) => ("put", self.keys.cells(partition, *table)),
-                What::Remove(table) => ("remove", self.keys.cells(partition, *table)),
-                What::Add(table) => ("add", self.keys.cells(partition, *table)),
-                What::IsAt(index) => ("is_at", self.keys.index(partition, *index)),
-                What::IsOff(index) => ("is_off", self.keys.index(partition, *index)),
-                What::Enter(index) => ("enter", self.keys.index(partition, *index)),
-                What::Leave(index) => ("leave", self.keys.index(partition, *index)),
-                What::Append(log) => ("append", self.keys.log(partition, *log)),
-            };
-            call.key(key).arg(word).arg(*times);
-        }
+        call.arg(sets.len()).arg(shape.len());
+        self.add_columns(call, partition, shape, sets);
+        add_names(call, shape, sets);
+    }
+
+    /// The keys of the columns, what each column is, and how many names of it a change-set has.
+    pub(super) fn add_columns(
+        &self,
+        call: &mut ScriptInvocation<'_>,
+        partition: u16,
+        shape: &Shape,
+        sets: &[&ChangeSet],
+    ) {
         let mut from = 0;
         for (what, times) in shape {
-            let parts = || (from..from + times).flat_map(|at| sets.iter().map(move |set| &set.parts[at]));
-            for part in parts() {
-                match what {
-                    What::Append(log) => call.arg(log.most()),
-                    _ => call.arg(&part.name),
-                };
-            }
-            for part in parts() {
-                match what {
-                    What::Has(_) | What::Put(_) | What::Append(_) => call.arg(part.value.as_slice()),
-                    What::IsAt(_) | What::Enter(_) | What::Add(_) => call.arg(part.at),
-                    What::Lacks(_) | What::IsOff(_) | What::Remove(_) | What::Leave(_) => &mut *call,
-                };
-            }
+            let word = match what {
+                What::Has(_) => "has",
+                What::Lacks(_) => "lacks",
+                What::Put(_) => "put",
+                What::Remove(_) => "remove",
+                What::Add(_) => "add",
+                What::IsAt(_) => "is_at",
+                What::IsOff(_) => "is_off",
+                What::Enter(_) => "enter",
+                What::Leave(_) => "leave",
+                What::Append(_) => "append",
+            };
+            let (key, paged) = match what {
+                What::Has(table)
+                | What::Lacks(table)
+                | What::Put(table)
+                | What::Remove(table)
+                | What::Add(table) => {
+                    (self.keys.cells(partition, *table), table.is_paged().then_some(*table))
+                }
+                What::IsAt(index) | What::IsOff(index) | What::Enter(index) | What::Leave(index) => {
+                    (self.keys.index(partition, *index), None)
+                }
+                What::Append(log) => (self.keys.log(partition, *log), None),
+            };
+            match paged {
+                None => call.key(key).arg(word),
+                Some(table) => {
+                    for part in (from..from + times).flat_map(|at| sets.iter().map(move |set| &set.parts[at]))
+                    {
+                        call.key(self.keys.cell(partition, table, &part.name));
+                    }
+                    call.arg(format!("{word}@"))
+                }
+            };
+            call.arg(*times);
             from += times;
         }
+    }
+
+    /// Members of an index with their numbers, as entries; those that are no text are moved away.
+    async fn index_entries(
+        &self,
+        partition: u16,
+        index: Index,
+        members: Vec<(Vec<u8>, f64)>,
+    ) -> Result<Vec<IndexEntry>> {
+        let (names, scores): (Vec<Vec<u8>>, Vec<f64>) = members.into_iter().unzip();
+        let names = self.index_names(partition, index, names).await?.into_iter().zip(scores);
+        Ok(names
+            .filter_map(|(name, at)| Some(IndexEntry { at: at as i64, name: name?, partition }))
+            .collect())
+    }
+
+    /// Some whole pages of a table, from this one on.
+    async fn scan_pages(&self, table: Table, partition: u16, from: u32) -> Result<CellPage> {
+        let to = self.keys.pages().min(from + PAGES);
+        let mut read = pipe();
+        for page in from..to {
+            read.hgetall(self.keys.cells_page(partition, table, page));
+        }
+        let pages: Vec<Vec<(Vec<u8>, Vec<u8>)>> = self.topology.send("scan_cells", &read).await?;
+        let cells = pages.into_iter().flatten().filter_map(named).collect();
+        Ok(CellPage { cells, next: (to < self.keys.pages()).then(|| Cursor(to.to_string())) })
+    }
+}
+
+/// A cell, if its name is a text.
+fn named((name, value): (Vec<u8>, Vec<u8>)) -> Option<(String, Vec<u8>)> {
+    Some((String::from_utf8(name).ok()?, value))
+}
+
+/// The names of all columns, each with its values or numbers.
+pub(super) fn add_names(call: &mut ScriptInvocation<'_>, shape: &Shape, sets: &[&ChangeSet]) {
+    let mut from = 0;
+    for (what, times) in shape {
+        let parts = || (from..from + times).flat_map(|at| sets.iter().map(move |set| &set.parts[at]));
+        for part in parts() {
+            match what {
+                What::Append(log) => call.arg(log.most()),
+                _ => call.arg(&part.name),
+            };
+        }
+        for part in parts() {
+            match what {
+                What::Has(_) | What::Put(_) | What::Append(_) => call.arg(part.value.as_slice()),
+                What::IsAt(_) | What::Enter(_) | What::Add(_) => call.arg(part.at),
+                What::Lacks(_) | What::IsOff(_) | What::Remove(_) | What::Leave(_) => &mut *call,
+            };
+        }
+        from += times;
     }
 }

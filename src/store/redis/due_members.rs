@@ -16,7 +16,7 @@ pub(super) async fn due_members(
     partitions: &[u16],
     until: Timestamp,
     share: impl FnOnce(&[usize]) -> Vec<usize>,
-) -> Result<Vec<(u16, Vec<Vec<u8>>)>> {
+) -> Result<Vec<(u16, Vec<(Vec<u8>, f64)>)>> {
     let mut counts = pipe();
     for partition in partitions {
         counts.zcount(key(*partition), "-inf", until.as_millis());
@@ -25,9 +25,9 @@ pub(super) async fn due_members(
     let (mut chosen, mut members) = (Vec::new(), pipe());
     for (&partition, share) in partitions.iter().zip(share(&counts)).filter(|(_, share)| *share > 0) {
         chosen.push(partition);
-        members.zrangebyscore_limit(key(partition), "-inf", until.as_millis(), 0, share as isize);
+        members.zrangebyscore_limit_withscores(key(partition), "-inf", until.as_millis(), 0, share as isize);
     }
-    let members: Vec<Vec<Vec<u8>>> = engine.topology.send(reading, &members).await?;
+    let members: Vec<Vec<(Vec<u8>, f64)>> = engine.topology.send(reading, &members).await?;
     Ok(chosen.into_iter().zip(members).collect())
 }
 

@@ -3,26 +3,19 @@
 //! Only the names of keys say which receivers have a backlog, so an export scans all keys of the server once, in
 //! small steps.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
 use redis::pipe;
 
 use super::group_of::groups_in;
-use super::key_scan::KeyScan;
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, Stage, since_of};
-use crate::store::notification::Notification;
-use crate::store::timer_text::decode;
-use crate::store::{EngineError, Group, Queries, Result};
-use crate::store::{json::from_json, json::to_json};
+use crate::store::json::from_json;
+use crate::store::{EngineError, Group, Queries, ReceiverName, Result};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
-/// How many keys one command scans.
-const NAMES: usize = 1000;
-/// How many pages of timers are read at once.
-const TIMER_PAGES: usize = 64;
 /// How many groups one command reads.
 const GROUPS: usize = 500;
 
@@ -94,26 +87,14 @@ impl Exporter for RedisEngine {
         Ok(self.read_watermarks().await?.oldest)
     }
 
-    async fn export_rest(&self, partition: u16) -> Result<Vec<MigrationItem>> {
+    async fn export_rest(&self, partition: u16, receivers: &[ReceiverName]) -> Result<Vec<MigrationItem>> {
         let mut items = Vec::new();
         self.export_outbox(partition, &mut items).await?;
-        items.extend(MigrationItem::cells(self, partition).await?);
+        items.extend(MigrationItem::cells(self, partition, receivers).await?);
         if partition < self.keys.partitions() {
             self.export_records(partition, &mut items).await?;
             self.export_groups(partition, &mut items).await?;
-            self.export_timers(partition, &mut items).await?;
-            return Ok(items);
         }
-        let mut lanes = Vec::new();
-        // A notification that was handed out when it was sealed is stored only in the lanes of its receivers.
-        let mut in_lanes: BTreeMap<String, (String, u64)> = BTreeMap::new();
-        for (partition, receiver) in self.receivers().await? {
-            self.export_lanes(partition, &receiver, &mut lanes, &mut in_lanes).await?;
-        }
-        let notification = |(id, (body, owed))| MigrationItem::Notification { id, body, owed };
-        items.extend(in_lanes.into_iter().map(notification));
-        items.extend(lanes);
-        items.extend(self.down().await?);
         Ok(items)
     }
 }
@@ -145,20 +126,11 @@ impl RedisEngine {
         let mut pipe = pipe();
         pipe.zrange_withscores(key("groups"), 0, -1).zrange_withscores(key("over"), 0, -1);
         pipe.hgetall(key("sealed")).hgetall(key("labels")).hgetall(key("members"));
-        pipe.hgetall(key("notifications")).hgetall(key("owed")).hgetall(key("group_of"));
+        pipe.hgetall(key("group_of"));
         type Scores = Vec<(String, f64)>;
         type Texts = Vec<(String, String)>;
-        type Answer = (
-            Scores,
-            Scores,
-            HashMap<String, i64>,
-            HashMap<String, String>,
-            Texts,
-            Texts,
-            HashMap<String, u64>,
-            Texts,
-        );
-        let (due, over, sealed, labels, members, notifications, owed, group_of): Answer =
+        type Answer = (Scores, Scores, HashMap<String, i64>, HashMap<String, String>, Texts, Texts);
+        let (due, over, sealed, labels, members, group_of): Answer =
             self.topology.send("export_groups", &pipe).await?;
         let mut waiting: HashMap<String, Timestamp> = HashMap::new();
         for (group, _) in &due {
@@ -207,10 +179,6 @@ impl RedisEngine {
         for (member, json) in group_of {
             items.push(MigrationItem::GroupOf { member, groups: groups_in(&json)? });
         }
-        for (id, body) in notifications {
-            let owed = owed.get(&id).copied().unwrap_or(1);
-            items.push(MigrationItem::Notification { id, body, owed });
-        }
         Ok(())
     }
 
@@ -237,100 +205,6 @@ impl RedisEngine {
             }
         }
         Ok(lasting)
-    }
-
-    async fn export_timers(&self, partition: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
-        let pages = (0..self.keys.pages()).map(|page| self.timer_key((partition, page)));
-        let hashes: Vec<String> = pages.chain([self.past_timers(partition)]).collect();
-        for step in hashes.chunks(TIMER_PAGES) {
-            let mut pipe = pipe();
-            for hash in step {
-                pipe.hgetall(hash);
-            }
-            let pages: Vec<Vec<(String, String)>> = self.topology.send("export_timers", &pipe).await?;
-            let stored: Vec<(String, String)> = pages.into_iter().flatten().collect();
-            if stored.is_empty() {
-                continue;
-            }
-            let mut pipe = redis::pipe();
-            let ids: Vec<&String> = stored.iter().map(|(id, _)| id).collect();
-            pipe.cmd("ZMSCORE").arg(self.keys.in_partition(partition, "timers_kept")).arg(ids);
-            let (kept,): (Vec<Option<f64>>,) = self.topology.send("export_timers", &pipe).await?;
-            for ((id, text), kept) in stored.iter().zip(kept) {
-                // Another program wrote a text that is not a timer.
-                let timer = id.parse().ok().and_then(|id| decode(&id, text));
-                let kept = kept.map(moment);
-                items.extend(timer.map(|timer| MigrationItem::Timer { timer: timer.at_rest(), kept }));
-            }
-        }
-        Ok(())
-    }
-
-    async fn export_lanes(
-        &self,
-        partition: u16,
-        receiver: &str,
-        items: &mut Vec<MigrationItem>,
-        in_lanes: &mut BTreeMap<String, (String, u64)>,
-    ) -> Result<()> {
-        let key = |name: &str| self.keys.of(partition, name, receiver);
-        let mut pipe = pipe();
-        pipe.zrange_withscores(key("queue"), 0, -1).hgetall(key("lanes")).hgetall(key("dead_letters"));
-        pipe.hgetall(key("fallback_done"));
-        type Texts = HashMap<String, String>;
-        type Answer = (Vec<(String, f64)>, Texts, Vec<(String, String)>, Texts);
-        let (queue, lanes, letters, fallback_done): Answer =
-            self.topology.send("export_lanes", &pipe).await?;
-        let queue: HashMap<String, f64> = queue.into_iter().collect();
-        for (group, lane) in lanes {
-            let (ids, body) = lane.split_once('\n').map_or((lane.as_str(), None), |(ids, b)| (ids, Some(b)));
-            let mut words = ids.split(' ');
-            let attempts = words.next().and_then(|word| word.parse().ok()).unwrap_or(0);
-            let notifications: Vec<String> = words.map(str::to_owned).collect();
-            if let (Some(first), Some(body)) = (notifications.first(), body) {
-                let body = to_json(&Notification::read(&group, body.as_bytes()).whole()?)?;
-                in_lanes.entry(first.clone()).or_insert((body, 0)).1 += 1;
-            }
-            // A lane without an entry in the queue is in a list of groups, whose instance has stopped: it is due.
-            let next = queue.get(&group).copied().map_or(Timestamp::ZERO, moment);
-            let last = fallback_done.get(&group);
-            let copied = notifications.iter().position(|id| Some(id) == last).map_or(0, |at| at + 1);
-            let receiver = receiver.to_owned();
-            items.push(MigrationItem::Lane { receiver, group, next, attempts, notifications, copied });
-        }
-        for (_, json) in letters {
-            items.push(MigrationItem::Letter(Box::new(from_json("a dead letter", &json)?)));
-        }
-        Ok(())
-    }
-
-    async fn down(&self) -> Result<impl Iterator<Item = MigrationItem>> {
-        let mut pipe = pipe();
-        pipe.hgetall(self.keys.down());
-        let (down,): (Vec<(String, String)>,) = self.topology.send("export_down", &pipe).await?;
-        // Another program wrote a text that is not a moment.
-        let since = |text: String| text.parse().ok().map(Timestamp::from_millis);
-        let down = down.into_iter().filter_map(move |(receiver, text)| Some((receiver, since(text)?)));
-        Ok(down.map(|(receiver, since)| MigrationItem::Down { receiver, since }))
-    }
-
-    /// The receivers that have notifications or dead letters, with the partition.
-    pub(super) async fn receivers(&self) -> Result<BTreeSet<(u16, String)>> {
-        let mut receivers = BTreeSet::new();
-        for name in ["lanes", "dead_letters"] {
-            let mut scan = KeyScan::of("receivers", self.keys.owned_pattern(name), NAMES);
-            while let Some(keys) = scan.next(&self.topology).await? {
-                let keys = keys.into_iter().filter_map(|key| String::from_utf8(key).ok());
-                // The pattern also matches other keys.
-                let receiver = |key: String| {
-                    let begins = |partition: &u16| key.starts_with(&self.keys.of(*partition, name, ""));
-                    let partition = (0..self.keys.partitions()).find(begins)?;
-                    Some((partition, key[self.keys.of(partition, name, "").len()..].to_owned()))
-                };
-                receivers.extend(keys.filter_map(receiver));
-            }
-        }
-        Ok(receivers)
     }
 }
 

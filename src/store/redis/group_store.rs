@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 
 use super::replication::Waited;
-use super::{RedisEngine, groups, judged, members, outbox, reminders, rescheduling};
+use super::{RedisEngine, groups, members, outbox, reminders, rescheduling};
 use crate::clock::Timestamp;
-use crate::presence::{Incident, OfflineRecord, RecordId};
+use crate::presence::{OfflineRecord, RecordId};
+use crate::store::notification::GroupMember;
 use crate::store::{
-    Capacity, Delivery, Destinations, EngineError, Entry, GroupStore, Join, Joined, Membership, Position,
-    Result,
+    Capacity, Destinations, EngineError, Entry, GroupStore, Join, Joined, Membership, Position, Result,
 };
 
 #[async_trait]
@@ -96,11 +96,12 @@ impl GroupStore for RedisEngine {
         members::lasting(self, group, from, before).await
     }
 
-    async fn judged(
+    async fn add_receiver(
         &self,
-        delivery: &Delivery,
-        incidents: Option<&[Incident]>,
-    ) -> Result<Option<Vec<Incident>>> {
-        judged::judged(self, delivery, incidents).await
+        partition: u16,
+        receiver: &str,
+        silences: &[(String, GroupMember)],
+    ) -> Result<()> {
+        members::add_receiver(self, partition, receiver, silences).await
     }
 }

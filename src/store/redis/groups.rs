@@ -13,7 +13,8 @@ use crate::clock::Timestamp;
 use crate::presence::{MemberTransition, Stage};
 use crate::store::json::to_json;
 use crate::store::{
-    Capacity, Destination, Destinations, Group, Join, Joined, MAX_STEP, OutboxEvent, Pace, Result,
+    Capacity, Destination, Destinations, Group, Index, Join, Joined, MAX_STEP, OutboxEvent, Pace,
+    ReceiverName, Result, Table,
 };
 use crate::store::{
     notification::GroupMember, notification::KEPT_AFTER_END, notification::MAX_MEMBERS,
@@ -195,13 +196,18 @@ fn sealing_keys(
     receivers: &[String],
     others: &[&String],
 ) {
-    for name in ["groups", "over", "members", "sealed", "labels", "notifications", "owed"] {
+    for name in ["groups", "over", "members", "sealed", "labels"] {
         script.key(engine.keys.in_partition(partition, name));
     }
-    for name in ["queue", "lanes"] {
-        for receiver in receivers.iter().chain(others.iter().copied()) {
-            script.key(engine.keys.of(partition, name, receiver));
-        }
+    for table in [Table::Notifications, Table::Owed] {
+        script.key(engine.keys.cells(partition, table));
+    }
+    let receivers = receivers.iter().chain(others.iter().copied()).map(|name| ReceiverName::of(name));
+    for receiver in receivers.clone() {
+        script.key(engine.keys.index(partition, Index::Queue(receiver)));
+    }
+    for receiver in receivers {
+        script.key(engine.keys.cells(partition, Table::Lanes(receiver)));
     }
 }
 

@@ -10,7 +10,9 @@ use crate::clock::Timestamp;
 use crate::presence::MemberTransition;
 use crate::store::json::to_json;
 use crate::store::notification::{SingleSilence, notification_id};
-use crate::store::{Capacity, Delivery, Destination, Destinations, Joined, OutboxEvent, Result};
+use crate::store::{
+    Capacity, Delivery, Destination, Destinations, Index, Joined, OutboxEvent, ReceiverName, Result, Table,
+};
 
 /// How many silences one script hands out: about a quarter of a millisecond, because Redis serves no other command
 /// meanwhile, and each of several instances has such a script under way.
@@ -103,10 +105,14 @@ async fn hand_out_step<'a>(
     for name in ["groups", "members", "sealed"] {
         script.key(engine.keys.in_partition(partition, name));
     }
-    for name in ["queue", "lanes"] {
-        for receiver in receivers {
-            script.key(engine.keys.of(partition, name, receiver));
-        }
+    for table in [Table::Notifications, Table::Owed] {
+        script.key(engine.keys.cells(partition, table));
+    }
+    for receiver in receivers {
+        script.key(engine.keys.index(partition, Index::Queue(ReceiverName::of(receiver))));
+    }
+    for receiver in receivers {
+        script.key(engine.keys.cells(partition, Table::Lanes(ReceiverName::of(receiver))));
     }
     script.arg(now.as_millis()).arg(pace.interval.as_millis() as u64);
     script.arg(receivers.len()).arg(step.len()).arg(capacity.until.as_millis()).arg(&capacity.most);
@@ -120,10 +126,12 @@ async fn hand_out_step<'a>(
     for lone in &step {
         script.arg(format!("t{}:{names}", lone.joining.member.detected_at.as_millis()));
     }
-    for ImmediateSilence { joining, id } in &step {
+    for ImmediateSilence { id, .. } in &step {
+        script.arg(id);
+    }
+    for ImmediateSilence { joining, .. } in &step {
         let OutboxEvent::Record(record) = joining.event else { continue };
-        let json = to_json(&SingleSilence::new(joining.group, record, now))?;
-        script.arg(format!("1 {id}\n{json}"));
+        script.arg(to_json(&SingleSilence::new(joining.group, record, now))?);
     }
     let answers: Vec<u8> =
         engine.topology.run_alerting("hand_out", engine.keys.slot(partition), &script).await?;

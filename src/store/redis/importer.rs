@@ -7,8 +7,6 @@
 //! The timeout of a unit depends on the configuration, which a migration does not know. A TTL that is too long does
 //! no harm: the value of the key decides, and the next heartbeat sets the TTL.
 
-use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -20,12 +18,11 @@ use super::ledger::TAKEN;
 use super::target_check::TargetCheck;
 use super::{Config, HashTags, Keys, Topology, eviction, meta};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, OfflineRecord, TimerLifecycle, TimerType, stored_since};
+use crate::presence::{Hearing, OfflineRecord, stored_since};
 use crate::store::json::to_json;
 use crate::store::member_names::of_member;
 use crate::store::migration::{Importer, LAYOUT, MigrationItem};
-use crate::store::notification::{Notification, is_final};
-use crate::store::timer_text::encode;
+use crate::store::notification::is_final;
 use crate::store::{EngineError, OutboxEvent, Result};
 use crate::telemetry::Telemetry;
 
@@ -41,8 +38,6 @@ pub struct RedisImporter {
     topology: Topology,
     keys: Keys,
     arrival: TargetCheck,
-    /// How many timers of each type wait in each partition, so far.
-    timer_counts: Mutex<BTreeMap<(u16, TimerType), u64>>,
 }
 
 impl RedisImporter {
@@ -54,7 +49,7 @@ impl RedisImporter {
         let topology = Topology::new(config, telemetry)?;
         eviction::refuse(&topology, &config.allow_eviction).await?;
         let (keys, arrival) = (meta::new_keys(config), TargetCheck::begin(&topology, config).await?);
-        let importer = RedisImporter { topology, keys, arrival, timer_counts: Mutex::default() };
+        let importer = RedisImporter { topology, keys, arrival };
         let mut read = pipe();
         read.hmget(importer.keys.meta(), &["fleet", "moving"]);
         let ((fleet, moving),): ((Option<String>, Option<String>),) =
@@ -180,59 +175,11 @@ impl RedisImporter {
                     pipe.hset(key, member, groups_json(groups)?).ignore();
                 }
             }
-            MigrationItem::Notification { id, body, owed } => {
-                let Notification { group, .. } = Notification::parse(body)?;
-                let partition = self.keys.partition_of_group(&group.key);
-                pipe.hset(self.keys.in_partition(partition, "notifications"), id, body).ignore();
-                if *owed > 1 {
-                    pipe.hset(self.keys.in_partition(partition, "owed"), id, owed).ignore();
-                }
-            }
-            MigrationItem::Lane { receiver, group, next, attempts, notifications, copied } => {
-                let partition = self.keys.partition_of_group(group);
-                let lane = format!("{attempts} {}", notifications.join(" "));
-                pipe.zadd(self.keys.of(partition, "queue", receiver), group, next.as_millis()).ignore();
-                pipe.hset(self.keys.of(partition, "lanes", receiver), group, lane).ignore();
-                if let Some(last) = copied.checked_sub(1).and_then(|last| notifications.get(last)) {
-                    pipe.hset(self.keys.of(partition, "fallback_done", receiver), group, last).ignore();
-                }
-            }
-            MigrationItem::Down { receiver, since } => {
-                pipe.hset(self.keys.down(), receiver, since.as_millis()).ignore();
-            }
-            MigrationItem::Letter(letter) => {
-                let (id, delivery) = (letter.delivery.notification(), &letter.delivery);
-                let partition = self.keys.partition_of_group(&delivery.group.key);
-                let key = |name: &str| self.keys.of(partition, name, &delivery.receiver);
-                pipe.zadd(key("dead"), id, letter.at.as_millis()).ignore();
-                pipe.hset(key("dead_letters"), id, to_json(letter)?).ignore();
-                for silence in delivery.silences_lost() {
-                    pipe.hset(key("unnotified"), silence, id).ignore();
-                }
-            }
             MigrationItem::Cell { table, partition, name, value } => {
-                pipe.hset(self.keys.cells(*partition, *table), name, value.as_slice()).ignore();
+                pipe.hset(self.keys.cell(*partition, *table, name), name, value.as_slice()).ignore();
             }
             MigrationItem::Entry { index, partition, name, at } => {
                 pipe.zadd(self.keys.index(*partition, *index), name, *at).ignore();
-            }
-            MigrationItem::Timer { timer, kept } => {
-                let (partition, page) = self.keys.page_of_timer(&timer.id);
-                let key = |name: &str| self.keys.in_partition(partition, name);
-                let (id, due) = (timer.id.as_str(), timer.due.as_millis());
-                if timer.lifecycle == TimerLifecycle::Waiting {
-                    let page = self.keys.of(partition, "timer", &page.to_string());
-                    pipe.hset(page, id, encode(timer)).ignore();
-                    pipe.zadd(key("timers"), id, due).ignore();
-                    let mut counts = self.timer_counts.lock().expect("nothing panics under this lock");
-                    let count = counts.entry((partition, timer.timer_type.clone())).or_default();
-                    *count += 1;
-                    pipe.hset(key("timer_counts"), timer.timer_type.as_str(), *count).ignore();
-                } else {
-                    pipe.hset(key("past_timers"), id, encode(timer)).ignore();
-                    pipe.zadd(key("timers_ended"), id, due).ignore();
-                    pipe.zadd(key("timers_kept"), id, kept.unwrap_or_default().as_millis()).ignore();
-                }
             }
             MigrationItem::Logged { log, value } => {
                 let key = self.keys.log(self.keys.partitions(), *log);

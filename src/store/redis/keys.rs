@@ -19,10 +19,8 @@
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel for instances that start or stop |
 //! | `rollcall:{hearing}:address:<instance>` | string | the address of an instance for metrics; PX = its lease |
 //! | `rollcall:{hearing}:counts:<instance>` | string | an instance's own units by kind: their number and shortest timeout, JSON; PX = 8 s |
-//! | `rollcall:{hearing}:receivers` | hash | receivers that are or were configured → since when the receiver is configured (ms), or `absent` and since when it is not (ms), see `absence.rs` |
-//! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched` |
+//! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched`; `receiver_list`: receivers that are or were configured, and since when each is configured or absent; `down`: receivers with a fallback that take nothing, and since when |
 //! | `rollcall:{hearing}:log:<log>` | stream | `audit`: the last changes that operators made (JSON) |
-//! | `rollcall:{hearing}:down` | hash | receivers with a fallback that take nothing → since when (ms) |
 //! | `rollcall:{hearing}:clock` | hash | `server`: the server's clock, `fleet`: the time of the fleet, at the last renewal; `jump`: the server's clock when a jump forward was handled (ms); `ahead`, `since`, `stepped`: steps of the server's clock, see `renew.lua` |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), see `watermarks.rs` |
@@ -45,28 +43,16 @@
 //! | `rollcall:{pN}:labels` | hash | group with waiting members → its labels (JSON) |
 //! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when their waits began (ms); members that are final come before zero, see `sealing.lua` |
 //! | `rollcall:{pN}:lasting:<group>` | zset | members of a group that units share, or that is looked at again: receivers were notified of their silences, which last; by when (ms) |
-//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON); `incidents`: group → the incident of its silences that lasts (JSON, see `alerting/incidents.rs`) |
-//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `flap_checks`: the units of `flaps`, by when they are looked at (ms) |
+//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON); `incidents`: group → the incident of its silences that lasts (JSON, see `alerting/incidents.rs`); `past_timers`: timer that fired or was cancelled → its type, moment, data and receipts (JSON); `timer_counts`: type → how many timers of it wait; `notifications`: id → notification that waits (JSON); `owed`: id → number of receivers that still need the notification, if more than one |
+//! | `rollcall:{pN}:cells:<table>:<receiver>` | hash | the same of a table that each receiver has. `lanes`: group → attempts at its first notification, with `+` while one is under way, and the ids of all in order; `dead_letters`: id → dead letter (JSON); `fallback_done`: group → the last of its notifications that its fallback got too, while the receiver takes nothing; `unnotified`: silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`; `-` → `-` if some of them may be in notifications that wait |
+//! | `rollcall:{pN}:cells:<table>:<page>` | hash | the same of a table on pages. `timers`: timer that waits → its type, moment and data, see `store/timers/stored.rs` |
+//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `flap_checks`: the units of `flaps`, by when they are looked at (ms); `timers`: timers that wait, by their moment (ms), or by when an instance looks at them again, if their type is not configured; `timers_ended`, `timers_kept`: those of `past_timers`, by their moment, and by until when they are kept (ms); `only_attempts`: those with an attempt that is never repeated and has no outcome, by when the last one began (ms) |
+//! | `rollcall:{pN}:index:<index>:<receiver>` | zset | the same of an index that each receiver has. `queue`: groups by their next attempt (ms); `dead`: ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:reminders` | zset | groups with members in `lasting`, by when they are looked at again (ms), for a reminder or an escalation |
 //! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |
-//! | `rollcall:{pN}:notifications` | hash | id → notification (JSON; that of a timer in its short form, see `store/timer_text.rs`) |
-//! | `rollcall:{pN}:owed` | hash | id → number of receivers that still need the notification, if more than one |
-//! | `rollcall:{pN}:queue:<receiver>` | zset | groups by their next attempt (ms); a list of groups, separated by line breaks, that were handed out together, by when those that have not ended get entries of their own |
-//! | `rollcall:{pN}:lanes:<receiver>` | hash | group → attempts at its first notification, the ids of all in order, and the first notification if this is its only copy, see `lease.lua` |
-//! | `rollcall:{pN}:dead:<receiver>` | zset | ids of dead letters by when they were given up (ms) |
-//! | `rollcall:{pN}:dead_letters:<receiver>` | hash | id → dead letter (JSON) |
-//! | `rollcall:{pN}:fallback_done:<receiver>` | hash | group → the last of its notifications that its fallback got too, while the receiver takes nothing |
-//! | `rollcall:{pN}:timer:<page>` | hash | timers of a page that wait: id → type, moment and data, see `store/timer_text.rs` |
-//! | `rollcall:{pN}:past_timers` | hash | timers that fired or were cancelled: id → type, moment, data and receipts |
-//! | `rollcall:{pN}:timers` | zset | timers that wait, by their moment (ms); timers whose type is not configured, by when an instance reads them again |
-//! | `rollcall:{pN}:timers_ended` | zset | timers that fired or were cancelled, by their moment (ms) |
-//! | `rollcall:{pN}:timers_kept` | zset | timers that fired or were cancelled, by until when they are kept (ms) |
-//! | `rollcall:{pN}:timer_counts` | hash | type → how many timers of it wait |
-//! | `rollcall:{pN}:timer_attempts` | zset | attempts to deliver timers at most once that have no outcome, by when they began (ms), see `begin_only_attempts.lua` |
-//! | `rollcall:{pN}:unnotified:<receiver>` | hash | silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`, see `absence.rs`; `-` → `-` if some of them may be in notifications that wait |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
-//! # Why facts lie on pages
+//! # Why facts lie on pages, and timers that wait
 //! A hash of its own for each unit costs over 100 bytes before it holds anything; a field of a large
 //! hash costs 60 more than in a small hash, which Redis stores as one packed string. With 1024 pages a partition, pages
 //! stay small up to about two million units and grow gracefully beyond.
@@ -80,8 +66,8 @@ pub use rules::{KEY_RULES, KeyRule};
 
 use super::tags::HashTags;
 use super::topology::slot_of;
-use crate::presence::{Kind, TimerId, Unit};
-use crate::store::{Index, Log, Table, partition_of};
+use crate::presence::{Kind, Unit};
+use crate::store::{Index, Log, Table, crc16, partition_of};
 
 /// The most pages that a partition's facts lie on.
 const MAX_PAGES: u32 = 1024;
@@ -161,14 +147,6 @@ impl Keys {
 
     pub fn meta(&self) -> String {
         format!("{}:meta", self.prefix)
-    }
-
-    pub fn receivers(&self) -> String {
-        format!("{}:{{hearing}}:receivers", self.prefix)
-    }
-
-    pub fn down(&self) -> String {
-        format!("{}:{{hearing}}:down", self.prefix)
     }
 
     pub fn heard(&self) -> String {
@@ -324,12 +302,6 @@ impl Keys {
         (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
     }
 
-    /// The partition and the page of a timer, as if the key of its group were the name of a unit.
-    pub fn page_of_timer(&self, id: &TimerId) -> PageId {
-        let crc = crate::store::timers::crc16_of_timer(id);
-        (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
-    }
-
     /// The indices of units, sorted by page.
     pub fn by_page<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) -> Vec<(PageId, usize)> {
         let pages_of = units.into_iter().map(|unit| self.page_id(unit));
@@ -357,14 +329,29 @@ impl Keys {
         self.within(partition, format_args!("{name}:{owner}"))
     }
 
-    /// The hash of a table.
+    /// The hash of a table that is not on pages.
     pub fn cells(&self, partition: u16, table: Table) -> String {
-        self.of(partition, "cells", table.as_str())
+        self.within(partition, format_args!("cells:{table}"))
+    }
+
+    /// The hash with the cell of that name: its table, or the page of a table on pages. The low part of the checksum
+    /// may be the partition, so the high part is the page.
+    pub fn cell(&self, partition: u16, table: Table, name: &str) -> String {
+        if !table.is_paged() {
+            return self.cells(partition, table);
+        }
+        let crc = crc16(&[name.as_bytes()]);
+        self.cells_page(partition, table, u32::from(crc / self.partitions) % self.pages())
+    }
+
+    /// A page of a table on pages.
+    pub fn cells_page(&self, partition: u16, table: Table, page: u32) -> String {
+        self.within(partition, format_args!("cells:{}:{page}", table.as_str()))
     }
 
     /// The sorted set of an index.
     pub fn index(&self, partition: u16, index: Index) -> String {
-        self.of(partition, "index", index.as_str())
+        self.within(partition, format_args!("index:{index}"))
     }
 
     /// The stream of a log.

@@ -3,11 +3,15 @@
 
 use redis::pipe;
 
+use super::member_text::MemberText;
+use super::steps::{MAX_ATTEMPTS, Steps};
 use super::{RedisEngine, group_of};
 use crate::clock::Timestamp;
-use crate::presence::{OfflineRecord, RecordId};
+use crate::presence::{OfflineRecord, RecordId, Stage};
 use crate::store::member_names::{names_of, of_member};
-use crate::store::{Group, Membership, Result};
+use crate::store::notification::GroupMember;
+use crate::store::receiver_list::with;
+use crate::store::{EngineError, Group, Membership, Result};
 
 /// See [`GroupStore::memberships`](crate::store::GroupStore::memberships).
 pub(super) async fn memberships(
@@ -55,4 +59,65 @@ pub(super) async fn lasting(
     let (names,): (Vec<Vec<u8>>,) = engine.topology.send("lasting", &read).await?;
     let names = names.iter().filter_map(|name| str::from_utf8(name).ok());
     Ok(names.filter_map(|name| Some(of_member(name)?.1)).collect())
+}
+
+/// How many members of groups one script changes.
+const MEMBERS: usize = 500;
+
+/// See [`GroupStore::add_receiver`](crate::store::GroupStore::add_receiver).
+pub(super) async fn add_receiver(
+    engine: &RedisEngine,
+    partition: u16,
+    to: &str,
+    silences: &[(String, GroupMember)],
+) -> Result<()> {
+    // A silence that was detected again is a member of its own.
+    let names = |(group, GroupMember { id, detected_at, .. }): &(String, GroupMember)| {
+        let (name, detected) = (format!("{group}\n{id}"), detected_at.as_millis());
+        [(format!("{name} {detected}"), *detected_at), (name, *detected_at)]
+    };
+    let all: Vec<(String, Timestamp)> = silences.iter().flat_map(names).collect();
+    let members = engine.keys.in_partition(partition, "members");
+    for names in all.chunks(MEMBERS) {
+        let mut attempts = 0;
+        while !try_to_add(engine, partition, to, &members, names).await? {
+            attempts += 1;
+            if attempts == MAX_ATTEMPTS {
+                let why = format!("others change the silences that {to} is to know of all the time");
+                return Err(EngineError::Unavailable(why));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The same for some members: their names, and when their silences were detected. Answers whether none has changed
+/// meanwhile.
+async fn try_to_add(
+    engine: &RedisEngine,
+    partition: u16,
+    to: &str,
+    members: &str,
+    names: &[(String, Timestamp)],
+) -> Result<bool> {
+    let mut read = pipe();
+    read.cmd("HMGET").arg(members).arg(names.iter().map(|(name, _)| name).collect::<Vec<_>>());
+    let (known,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("fall_back", &read).await?;
+    let mut steps = Steps::default();
+    for ((name, detected), known) in names.iter().zip(&known) {
+        if let Some(text) = known.as_ref().and_then(|known| with_receiver(known, *detected, to)) {
+            steps.begin().expect_field(members, name.as_bytes(), known.as_deref());
+            steps.write("HSET", members, &[name.as_bytes(), text.as_bytes()]);
+        }
+    }
+    engine.write_alerting_step("fall_back", partition, steps).await
+}
+
+/// A stored member with one receiver more, unless it knows the receiver, is another silence, or waits for no return.
+fn with_receiver(member: &[u8], detected: Timestamp, receiver: &str) -> Option<String> {
+    let known = MemberText::read(member)?;
+    let is_open = matches!(known.stage, Stage::Notified | Stage::IsBack);
+    let is_same = known.detected == detected.as_millis().to_string();
+    let receivers = with(known.receivers, receiver).filter(|_| is_open && is_same)?;
+    Some(MemberText { receivers: &receivers, ..known }.to_string())
 }

@@ -12,8 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use async_trait::async_trait;
 use redis::pipe;
@@ -22,10 +21,9 @@ use tokio::sync::Notify;
 use super::{Backlog, EngineError, Examine, Layout, Result, Warning};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Unit};
-use crate::store::{Condition, ServerCondition};
+use crate::store::{Condition, Index, ReceiverName, ServerCondition, Table};
 use crate::telemetry::Telemetry;
 
-mod absence;
 mod admission;
 mod cells;
 mod clock_difference;
@@ -35,15 +33,11 @@ mod config;
 mod data;
 mod deadline_check;
 mod dedicated;
-mod deliveries;
-mod delivery_records;
 mod due_members;
 mod eviction;
 mod examine;
 mod exporter;
-mod fallback;
 mod fields;
-mod finish;
 mod fleet_loss;
 mod group_of;
 mod group_store;
@@ -55,11 +49,8 @@ mod held_silences;
 mod hints;
 mod importer;
 mod joining;
-mod judged;
-mod kept;
 mod key_scan;
 mod keys;
-mod lanes;
 mod ledger;
 mod member_text;
 mod members;
@@ -69,10 +60,8 @@ mod outbox;
 mod quarantine;
 mod queries;
 mod reading;
-mod receivers;
 mod reminders;
 mod repair;
-mod replay;
 mod replicas;
 mod replication;
 mod rescheduling;
@@ -84,11 +73,6 @@ mod steps;
 mod survey;
 mod tags;
 mod target_check;
-mod timer_attempts;
-mod timer_firing;
-mod timer_lists;
-mod timer_repair;
-mod timers;
 mod topology;
 mod units;
 mod waiting_returns;
@@ -200,11 +184,6 @@ impl RedisEngine {
         })
     }
 
-    /// The sum of the accepted steps of the clock, as of the last renewal.
-    fn stepped(&self) -> Duration {
-        Duration::from_millis(self.stepped_ms.load(Ordering::SeqCst))
-    }
-
     fn server_clock(&self) -> std::sync::MutexGuard<'_, ServerClock> {
         self.server_clock.lock().expect("nothing panics under this lock")
     }
@@ -216,7 +195,27 @@ impl RedisEngine {
 /// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
 pub async fn kept_in(config: &Config, telemetry: Arc<Telemetry>) -> Result<Vec<(String, Backlog)>> {
     let topology = Topology::new(config, telemetry)?;
-    receivers::kept(&topology, &meta::read_keys(&topology, config).await?).await
+    let keys = meta::read_keys(&topology, config).await?;
+    let mut read = pipe();
+    read.hkeys(keys.cells(keys.partitions(), Table::ReceiverList));
+    let (names,): (Vec<Vec<u8>>,) = topology.send("receivers", &read).await?;
+    let mut kept = Vec::new();
+    for name in names.into_iter().filter_map(|name| String::from_utf8(name).ok()) {
+        let of = ReceiverName::of(&name);
+        let mut sizes = pipe();
+        for partition in 0..keys.partitions() {
+            sizes
+                .zcard(keys.index(partition, Index::Queue(of)))
+                .zcard(keys.index(partition, Index::Dead(of)));
+        }
+        let sizes: Vec<u64> = topology.send("backlog", &sizes).await?;
+        let every_other = |from: usize| sizes.iter().skip(from).step_by(2).sum();
+        let backlog = Backlog { waiting: every_other(0), dead: every_other(1) };
+        if backlog != Backlog::default() {
+            kept.push((name, backlog));
+        }
+    }
+    Ok(kept)
 }
 
 /// How many names of units with an open record one command reads, and how many commands read a partition at the most.

@@ -18,8 +18,8 @@ use super::key_scan::KeyScan;
 use super::keys::{KeyRule, Keys};
 use super::topology::Topology;
 use crate::clock::Timestamp;
-use crate::presence::{TimerId, Unit};
-use crate::store::{EngineError, Result};
+use crate::presence::Unit;
+use crate::store::Result;
 use crate::telemetry::{Stored, Telemetry};
 
 /// How many keys one command scans: the server takes half a millisecond, and as long for their types.
@@ -53,12 +53,6 @@ const QUARANTINE_FIELD: &str = "
 if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 redis.call('HSET', KEYS[2], KEYS[1] .. '\\n' .. ARGV[1], ARGV[2])
 return redis.call('HDEL', KEYS[1], ARGV[1])";
-
-/// Takes a timer that does not wait out of the index. `KEYS[1]` the index, `KEYS[2]` the page of the timer. `ARGV[1]`
-/// its id.
-const LEAVE_INDEX: &str = "
-if string.sub(redis.call('HGET', KEYS[2], ARGV[1]) or '', 1, 1) == 'w' then return 0 end
-return redis.call('ZREM', KEYS[1], ARGV[1])";
 
 /// A scan of all keys of the fleet for those of a wrong type.
 pub(super) fn scan(keys: &Keys) -> KeyScan {
@@ -174,48 +168,6 @@ impl RedisEngine {
         let why =
             format!("{:?} are no facts and were quarantined; it is new when it is heard again", shown(text));
         self.telemetry.unreadable(Stored::Facts, &unit.to_string(), &why);
-        Ok(())
-    }
-
-    /// Quarantines a timer of a hash that cannot be read: it leaves the index of those that wait, and never fires.
-    pub(super) async fn quarantine_timer(&self, key: &str, id: &TimerId, text: &[u8]) -> Result<()> {
-        self.quarantine_field(key, id.as_str(), text).await?;
-        self.leave_index(&[id]).await?;
-        let why = format!("{:?} is not a timer and was quarantined; it does not fire", shown(text));
-        self.telemetry.unreadable(Stored::Timer, &format!("{key} {id}"), &why);
-        Ok(())
-    }
-
-    /// Takes timers that are not stored, or do not wait, out of the index of those that do.
-    pub(super) async fn leave_index(&self, ids: &[&TimerId]) -> Result<()> {
-        let script = Script::new(LEAVE_INDEX);
-        for id in ids {
-            let page = self.timer_page(id);
-            let mut leave = script.prepare_invoke();
-            leave.key(self.keys.in_partition(page.0, "timers")).key(self.timer_key(page)).arg(id.as_str());
-            self.topology.run::<u64>("quarantine", &leave).await?;
-        }
-        Ok(())
-    }
-
-    /// Copies an unreadable notification into quarantine. `is_in_part`: its readable members are delivered.
-    pub(super) async fn quarantine_notification(
-        &self,
-        partition: u16,
-        id: &str,
-        text: &[u8],
-        is_in_part: bool,
-        why: &EngineError,
-    ) -> Result<()> {
-        let key = self.keys.in_partition(partition, "notifications");
-        let location = format!("{key}\n{id}");
-        let mut put = pipe();
-        put.hset(self.keys.unreadable_of(&key), &location, text).ignore();
-        self.topology.send::<()>("quarantine", &put).await?;
-        let rest =
-            if is_in_part { "its readable members are delivered" } else { "none of its members is readable" };
-        let why = format!("{why}; {rest}, and its group goes on; /api/v1/records lists the records");
-        self.telemetry.unreadable(Stored::Delivery, &location, &why);
         Ok(())
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use redis::pipe;
 
-use super::lanes::with_notification;
 use super::reading::snapshot;
 use super::steps::Steps;
 use super::{RedisEngine, group_of};
@@ -12,7 +11,7 @@ use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Stage};
 use crate::store::notification::MAX_REMINDED;
 use crate::store::reminding::{OngoingMember, Reminding, RepeatNotification};
-use crate::store::{Destinations, Result};
+use crate::store::{Destinations, Index, ReceiverName, Result, Table};
 
 /// How many groups of a partition one call looks at.
 const GROUPS: isize = 50;
@@ -104,7 +103,7 @@ async fn idle(
     }
     let mut read = pipe();
     for receiver in receivers {
-        read.hexists(engine.keys.of(partition, "lanes", receiver), group);
+        read.hexists(engine.keys.cells(partition, Table::Lanes(ReceiverName::of(receiver))), group);
     }
     let waits: Vec<bool> = engine.topology.send("lanes", &read).await?;
     let idle = receivers.iter().zip(waits).filter(|(_, waits)| !waits);
@@ -241,21 +240,24 @@ async fn queue(
     }
     let mut read = pipe();
     for receiver in &receivers {
-        read.hget(engine.keys.of(partition, "lanes", receiver), group);
+        read.hget(engine.keys.cells(partition, Table::Lanes(ReceiverName::of(receiver))), group);
     }
     let lanes: Vec<Option<Vec<u8>>> = engine.topology.send("lanes", &read).await?;
     for (receiver, before) in receivers.into_iter().zip(lanes) {
-        let key = engine.keys.of(partition, "lanes", receiver);
+        let of = ReceiverName::of(receiver);
+        let key = engine.keys.cells(partition, Table::Lanes(of));
         let own = notifications.iter().filter(|one| one.receivers.contains(receiver));
-        let lane = own.fold(before.clone(), |lane, one| Some(with_notification(lane.as_deref(), &one.id)));
+        let lane = own.fold(before.clone().unwrap_or_else(|| b"0".to_vec()), |lane, one| {
+            [&lane[..], b" ", one.id.as_bytes()].concat()
+        });
         steps.expect_field(&key, group.as_bytes(), before.as_deref());
-        steps.write("HSET", &key, &[group.as_bytes(), &lane.unwrap_or_default()]);
+        steps.write("HSET", &key, &[group.as_bytes(), &lane]);
         if before.is_none() {
-            let (queue, now) = (engine.keys.of(partition, "queue", receiver), now.as_millis().to_string());
+            let (queue, now) = (engine.keys.index(partition, Index::Queue(of)), now.as_millis().to_string());
             steps.write("ZADD", &queue, &[b"NX", now.as_bytes(), group.as_bytes()]);
         }
     }
-    let [bodies, owed] = ["notifications", "owed"].map(|name| engine.keys.in_partition(partition, name));
+    let [bodies, owed] = [Table::Notifications, Table::Owed].map(|table| engine.keys.cells(partition, table));
     for RepeatNotification { id, body, receivers } in notifications {
         steps.write("HSET", &bodies, &[id.as_bytes(), body.as_bytes()]);
         if receivers.len() > 1 {

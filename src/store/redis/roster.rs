@@ -50,6 +50,10 @@ impl Roster for RedisEngine {
         Ok(attendance)
     }
 
+    fn stepped(&self) -> Duration {
+        Duration::from_millis(self.stepped_ms.load(Ordering::SeqCst))
+    }
+
     async fn resign(&self, instance: &str) -> Result<()> {
         let mut leave = pipe();
         leave.zrem(self.keys.roster(), instance).ignore();

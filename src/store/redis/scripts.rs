@@ -25,17 +25,10 @@ pub struct Scripts {
     pub hand_out: Script,
     pub join: Script,
     pub seal: Script,
-    pub lease: Script,
-    pub set_next_attempt: Script,
-    pub finish: Script,
     pub keep_values: Script,
     pub raise: Script,
     pub renew: Script,
-    pub register_timers: Script,
-    pub cancel_timers: Script,
-    pub fire_timers: Script,
-    pub find_timers: Script,
-    pub begin_only_attempts: Script,
+    pub entries_after: Script,
 }
 
 impl Scripts {
@@ -46,45 +39,15 @@ impl Scripts {
             write_steps: guarded(include_str!("scripts/write_steps.lua")),
             write_cells: guarded(concat!(
                 include_str!("scripts/write_cells.lua"),
-                "return write_cells(0, #KEYS, 1)"
+                "return write_cells(0, 1)"
             )),
             hand_out: guarded(include_str!("scripts/hand_out.lua")),
             join: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/join.lua"))),
             seal: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/seal.lua"))),
-            lease: guarded(include_str!("scripts/lease.lua")),
-            set_next_attempt: guarded(concat!(
-                include_str!("scripts/write_cells.lua"),
-                include_str!("scripts/set_next_attempt.lua")
-            )),
-            finish: guarded(concat!(
-                include_str!("scripts/write_cells.lua"),
-                include_str!("scripts/timer_receipts.lua"),
-                include_str!("scripts/end_lanes.lua"),
-                include_str!("scripts/finish.lua")
-            )),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),
-            register_timers: guarded(concat!(
-                include_str!("scripts/timer_counts.lua"),
-                include_str!("scripts/stored_timers.lua"),
-                include_str!("scripts/register_timers.lua")
-            )),
-            cancel_timers: guarded(concat!(
-                include_str!("scripts/timer_counts.lua"),
-                include_str!("scripts/stored_timers.lua"),
-                include_str!("scripts/cancel_timers.lua")
-            )),
-            fire_timers: guarded(concat!(
-                include_str!("scripts/timer_counts.lua"),
-                include_str!("scripts/fire_timers.lua")
-            )),
-            find_timers: guarded(include_str!("scripts/find_timers.lua")),
-            begin_only_attempts: guarded(concat!(
-                include_str!("scripts/timer_receipts.lua"),
-                include_str!("scripts/end_lanes.lua"),
-                include_str!("scripts/begin_only_attempts.lua")
-            )),
+            entries_after: guarded(include_str!("scripts/entries_after.lua")),
         }
     }
 }

@@ -15,7 +15,8 @@ use rollcall::presence::{
 };
 use rollcall::store::{
     AttemptMade, Capacity, Delivery, Destinations, End, Ended, Engine, FindTimers, Gap, Group, Join,
-    OutboxEvent, Pace, Reading, ShareMember, Subscription, TimerCapacity, TimerClasses,
+    OutboxEvent, Pace, Reading, ShareMember, StoredDeliveries, StoredTimers, Subscription, TimerCapacity,
+    TimerClasses,
 };
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
@@ -109,7 +110,10 @@ impl Fleet {
     /// Builds the history: every kind of state occurs.
     pub async fn live(&mut self) {
         self.heard_until(BEGIN).await;
-        self.engine.register_receivers(&[RECEIVER.to_owned()], BEGIN).await.unwrap();
+        StoredDeliveries::new(self.engine.clone())
+            .register_receivers(&[RECEIVER.to_owned()], BEGIN)
+            .await
+            .unwrap();
         self.hear(&units(), BEGIN).await;
         // Two units fall silent; one notification becomes a dead letter, the other is delivered, and both units are
         // back.
@@ -119,14 +123,17 @@ impl Fleet {
         self.join(Duration::ZERO, hours(49)).await;
         let leased = self.lease(hours(49)).await;
         assert_eq!(leased.len(), 2);
-        self.engine.dead_letter(&leased[0], "it is wanted no more", hours(49)).await.unwrap();
+        StoredDeliveries::new(self.engine.clone())
+            .dead_letter(&leased[0], "it is wanted no more", hours(49))
+            .await
+            .unwrap();
         let attempt = Some(AttemptMade { at: hours(49), took: HOUR, answer: "204".to_owned() });
         let ended = Ended { delivery: Arc::new(leased[1].clone()), end: End::Delivered, attempt };
-        self.engine.end_attempts(&[ended], hours(49)).await.unwrap();
+        StoredDeliveries::new(self.engine.clone()).end_attempts(&[ended], hours(49)).await.unwrap();
         self.hear(&units()[..2], hours(50)).await;
         self.join(Duration::ZERO, hours(50)).await;
         let leased = self.lease(hours(50)).await;
-        self.engine.delivered(&leased, hours(50)).await.unwrap();
+        StoredDeliveries::new(self.engine.clone()).delivered(&leased, hours(50)).await.unwrap();
         let at = hours(50);
         let readings: Vec<Unit> = units();
         let readings: Vec<Reading<'_>> =
@@ -164,6 +171,10 @@ impl Fleet {
         self.back.clear();
     }
 
+    fn timers(&self) -> StoredTimers {
+        StoredTimers::new(self.engine.clone())
+    }
+
     /// Timers in each state; waiting timers are due when the value is poisoned.
     async fn live_timers(&self, at: Timestamp) {
         let timer = |n: usize, of: &str, due| NewTimer {
@@ -177,15 +188,18 @@ impl Fleet {
             (0..TIMERS).map(|n| timer(n, "report", hours(POISONED + 1))).collect();
         timers.extend((TIMERS..TIMERS + 4).map(|n| timer(n, "once", at)));
         timers.extend((TIMERS + 4..TIMERS + 8).map(|n| timer(n, "report", hours(POISONED + 1))));
-        self.engine.register(&timers, false, at).await.unwrap();
+        self.timers().register(&timers, false).await.unwrap();
         let cancelled: Vec<TimerId> = timers[TIMERS + 4..].iter().map(|timer| timer.id.clone()).collect();
-        self.engine.cancel(&cancelled, &classes(), at).await.unwrap();
+        self.timers().cancel(&cancelled, &classes(), at).await.unwrap();
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
-        let due = self.engine.due_timers(&partitions, at, 100).await.unwrap();
-        self.engine.fire(&due, &classes(), &TimerCapacity::NONE, at).await.unwrap();
+        let due = self.timers().due_timers(&partitions, at, 100).await.unwrap();
+        self.timers().fire(&due, &classes(), &TimerCapacity::NONE, at).await.unwrap();
         let leased = self.lease(at).await;
         let leased: Vec<&Delivery> = leased.iter().collect();
-        assert_eq!(self.engine.begin_only_attempts(&leased, at).await.unwrap(), [true; 4]);
+        assert_eq!(
+            StoredDeliveries::new(self.engine.clone()).begin_only_attempts(&leased, at).await.unwrap(),
+            [true; 4]
+        );
     }
 
     pub async fn hear(&self, units: &[Unit], at: Timestamp) {
@@ -254,7 +268,7 @@ impl Fleet {
         self.count(leased);
         // Repeated until the call succeeds, as the service does.
         for _ in 0..3 {
-            match self.engine.delivered(leased, now).await {
+            match StoredDeliveries::new(self.engine.clone()).delivered(leased, now).await {
                 Ok(()) => return,
                 Err(why) => self.failures.push(format!("delivered: {why}")),
             }
@@ -265,13 +279,13 @@ impl Fleet {
     /// The calls of the loop of timers.
     async fn fire(&self, now: Timestamp) -> rollcall::store::Result<()> {
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
-        self.engine.repair_timers(&partitions).await?;
-        let due = self.engine.due_timers(&partitions, now, 100).await?;
-        self.engine.fire(&due, &classes(), &TimerCapacity::NONE, now).await?;
-        self.engine.count_timers(&partitions).await?;
-        self.engine.forget_timers(&partitions, now).await?;
-        self.engine.find_timers(&FindTimers::default(), 100).await?;
-        self.engine.give_up_only_attempts(&partitions, now).await?;
+        self.timers().repair_timers(&partitions).await?;
+        let due = self.timers().due_timers(&partitions, now, 100).await?;
+        self.timers().fire(&due, &classes(), &TimerCapacity::NONE, now).await?;
+        self.timers().count_timers(&partitions).await?;
+        self.timers().forget_timers(&partitions, now).await?;
+        self.timers().find_timers(&FindTimers::default(), 100).await?;
+        self.timers().give_up_only_attempts(&partitions, now).await?;
         Ok(())
     }
 
@@ -282,8 +296,12 @@ impl Fleet {
         }
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
         let until = now + HOUR;
-        while let Ok(leased) = self.engine.lease(&partitions, RECEIVER, now, until, 1000).await {
-            if leased.is_empty() || self.engine.delivered(&leased, now).await.is_err() {
+        while let Ok(leased) =
+            StoredDeliveries::new(self.engine.clone()).lease(&partitions, RECEIVER, now, until, 1000).await
+        {
+            if leased.is_empty()
+                || StoredDeliveries::new(self.engine.clone()).delivered(&leased, now).await.is_err()
+            {
                 return;
             }
             self.count(&leased);
@@ -303,7 +321,10 @@ impl Fleet {
 
     pub async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
         let partitions: Vec<u16> = (0..self.engine.partitions()).collect();
-        self.engine.lease(&partitions, RECEIVER, now, now + HOUR, 1000).await.unwrap()
+        StoredDeliveries::new(self.engine.clone())
+            .lease(&partitions, RECEIVER, now, now + HOUR, 1000)
+            .await
+            .unwrap()
     }
 
     pub async fn join(&self, wait: Duration, now: Timestamp) {

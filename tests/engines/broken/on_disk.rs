@@ -156,7 +156,7 @@ async fn neighbours_are_notified(
     if more > 0 {
         wrong.push(format!("and {more} more"));
     }
-    let may_lose = matches!(table, "timers" | "notifications" | "queue" | "lanes");
+    let may_lose = matches!(table, "cells" | "entries");
     if fleet.fired.values().any(|times| *times > 1) || fleet.fired.len() < TIMERS && !may_lose {
         wrong.push(format!("of the timers were delivered: {:?}", fleet.fired));
     }
@@ -229,16 +229,12 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         _ => (column, format!("rowid = (SELECT max(rowid) FROM {table})")),
     };
     let at = match table {
-        "data" | "members" | "lasting" | "queue" | "unnotified" | "receivers" | "cells" | "entries"
-        | "timers" | "timer_counts" | "timer_attempts" => {
+        "data" | "members" | "lasting" | "cells" | "entries" => {
             let key = match table {
                 "cells" => "tbl",
                 "entries" => "idx",
-                "timer_counts" => "type",
-                "data" | "timers" => "id",
-                "members" | "lasting" => "grp",
-                "receivers" => "name",
-                _ => "receiver",
+                "data" => "id",
+                _ => "grp",
             };
             format!("{key} = (SELECT max({key}) FROM {table})")
         }
@@ -278,18 +274,11 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
                 | "silence"
                 | "text"
                 | "type"
-                | "timer"
         );
-    let is_any_id = poison == Unreadable
-        && column == "id"
-        && matches!(table, "notifications" | "dead_letters" | "timers");
     // Rows that are written every two seconds recover by themselves.
     let is_rewritten = table == "meta";
-    let is_any_name = poison == Unreadable
-        && matches!(
-            (table, column),
-            ("unnotified", _) | ("receivers", "name") | ("cells" | "entries", "name")
-        );
-    let is_harmless = is_fine || is_any_id || is_rewritten || is_any_name;
+    let is_any_name =
+        poison == Unreadable && matches!((table, column), ("cells" | "entries", "name") | ("cells", "body"));
+    let is_harmless = is_fine || is_rewritten || is_any_name;
     (spared, changed > 0 && !is_harmless)
 }

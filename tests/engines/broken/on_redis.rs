@@ -45,8 +45,9 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{hearing}:roster", Spared::None, Spared::None),
     ("{hearing}:address:<>", Spared::None, Spared::None),
     ("{hearing}:counts:<>", Spared::None, Spared::None),
-    ("{hearing}:receivers", Spared::None, Spared::None),
     ("{hearing}:cells:<>", Spared::None, Spared::None),
+    ("{hearing}:cells:receiver_list", Spared::None, Spared::None),
+    ("{hearing}:cells:down", Spared::None, Spared::None),
     ("{hearing}:log:<>", Spared::None, Spared::None),
     ("{hearing}:clock", Spared::None, Spared::None),
     // This key is written only in a cluster.
@@ -72,24 +73,23 @@ const TABLE: &[(&str, Spared, Spared)] = &[
     ("{pN}:lasting:<>", Spared::None, Spared::None),
     ("{pN}:reminders", Spared::None, Spared::None),
     ("{pN}:cells:<>", Spared::None, Spared::None),
+    ("{pN}:cells:timers:<>", Spared::None, Spared::None),
+    ("{pN}:cells:past_timers", Spared::None, Spared::None),
+    ("{pN}:cells:timer_counts", Spared::None, Spared::None),
+    ("{pN}:cells:notifications", Spared::None, Spared::None),
+    ("{pN}:cells:owed", Spared::None, Spared::None),
+    ("{pN}:cells:lanes:<>", Spared::None, Spared::None),
+    ("{pN}:cells:dead_letters:<>", Spared::None, Spared::None),
+    ("{pN}:cells:unnotified:<>", Spared::None, Spared::None),
+    ("{pN}:cells:fallback_done:<>", Spared::None, Spared::None),
     ("{pN}:index:<>", Spared::None, Spared::None),
+    ("{pN}:index:queue:<>", Spared::None, Spared::None),
+    ("{pN}:index:dead:<>", Spared::None, Spared::None),
+    ("{pN}:index:timers", Spared::None, Spared::None),
+    ("{pN}:index:timers_ended", Spared::None, Spared::None),
+    ("{pN}:index:timers_kept", Spared::None, Spared::None),
+    ("{pN}:index:only_attempts", Spared::None, Spared::None),
     ("{pN}:over", Spared::None, Spared::None),
-    ("{pN}:notifications", Spared::None, Spared::None),
-    ("{pN}:owed", Spared::None, Spared::None),
-    ("{pN}:queue:<>", Spared::None, Spared::None),
-    ("{pN}:lanes:<>", Spared::None, Spared::None),
-    ("{pN}:dead:<>", Spared::None, Spared::None),
-    ("{pN}:dead_letters:<>", Spared::None, Spared::None),
-    ("{pN}:unnotified:<>", Spared::None, Spared::None),
-    ("{pN}:timer:<>", Spared::None, Spared::None),
-    ("{pN}:past_timers", Spared::None, Spared::None),
-    ("{pN}:timers", Spared::None, Spared::None),
-    ("{pN}:timers_ended", Spared::None, Spared::None),
-    ("{pN}:timers_kept", Spared::None, Spared::None),
-    ("{pN}:timer_counts", Spared::None, Spared::None),
-    ("{pN}:timer_attempts", Spared::None, Spared::None),
-    ("{pN}:fallback_done:<>", Spared::None, Spared::None),
-    ("{hearing}:down", Spared::None, Spared::None),
 ];
 
 /// Without this key no fleet is found: the service reads it at its start, and reports an error there.
@@ -97,9 +97,9 @@ const NOT_POISONED: &[&str] = &["meta"];
 
 #[test]
 fn every_type_of_key_has_a_row() {
-    let rows: BTreeSet<&str> = TABLE.iter().map(|row| row.0).chain(NOT_POISONED.iter().copied()).collect();
-    let sorts = sorts();
-    let names: BTreeSet<&str> = sorts.iter().map(|(name, _)| name.as_str()).collect();
+    let rows = TABLE.iter().map(|row| sort_of(row.0).0);
+    let rows: BTreeSet<String> = rows.chain(NOT_POISONED.iter().map(|name| (*name).to_owned())).collect();
+    let names: BTreeSet<String> = sorts().into_iter().map(|(name, _)| name).collect();
     assert_eq!(rows, names, "the table of broken values and KEY_RULES in keys.rs differ");
     let keys = include_str!("../../../src/store/redis/keys.rs");
     let listed = keys.lines().filter_map(|line| line.strip_prefix("//! | `rollcall:")).map(|rest| {
@@ -110,7 +110,6 @@ fn every_type_of_key_has_a_row() {
         }
     });
     let listed: BTreeSet<String> = listed.filter(|name| !name.ends_with(":unreadable")).collect();
-    let names: BTreeSet<String> = names.into_iter().map(str::to_owned).collect();
     assert_eq!(listed, names, "the head of keys.rs and KEY_RULES differ");
     let page = include_str!("../../../docs/broken-values.md");
     for name in names {
@@ -182,8 +181,10 @@ async fn neighbours_are_notified(
         wrong.push(format!("and {more} more"));
     }
     // Timers on a broken page, and timers with a broken value, may be lost.
-    let may_lose =
-        matches!(row.0, "{pN}:timer:<>" | "{pN}:notifications" | "{pN}:queue:<>" | "{pN}:lanes:<>");
+    let may_lose = matches!(
+        row.0,
+        "{pN}:cells:timers:<>" | "{pN}:cells:notifications" | "{pN}:index:queue:<>" | "{pN}:cells:lanes:<>"
+    );
     let fired = fleet.fired.len();
     if fleet.fired.values().any(|times| *times > 1) || fired < TIMERS && !may_lose {
         wrong.push(format!("of the timers were delivered: {:?}", fleet.fired));
@@ -244,10 +245,18 @@ impl WalkAll for Arc<RedisEngine> {
     }
 }
 
+/// The sort of the keys of a row, and their type: the row may be that of one table or index.
+fn sort_of(row: &str) -> (String, &'static str) {
+    let of = |(name, _): &(String, &str)| {
+        name == row || name.strip_suffix("<>").is_some_and(|begin| row.starts_with(begin))
+    };
+    sorts().into_iter().find(of).unwrap()
+}
+
 /// Poisons a key of this type and returns its name, with the units that have data there.
 pub fn poison_one(client: &mut Connection, name: &str, poison: Poison) -> Option<(String, Vec<String>)> {
     let pattern = format!("rollcall:{}", name.replace("{pN}", "{p[01]}").replace("<>", "*"));
-    let kind = sorts().into_iter().find(|(sort, _)| sort == name).unwrap().1;
+    let kind = sort_of(name).1;
     let mut keys: Vec<String> = cmd("KEYS").arg(&pattern).query(client).unwrap();
     keys.sort();
     keys.retain(|key| key.matches(':').count() >= name.matches(':').count());

@@ -9,7 +9,7 @@ use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, Labels, OfflineRecord, Unit};
 use rollcall::store::{
     Backlog, Capacity, Delivery, Destinations, Discarded, Group, GroupContext, Join, OutboxEvent, Pace,
-    partition_of_group,
+    StoredDeliveries, partition_of_group,
 };
 
 use super::ground::Ground;
@@ -64,7 +64,10 @@ impl<G: Ground> World<G> {
     }
 
     async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
-        self.engine.lease(&self.partitions(), "hook", now, now + MINUTE, 100).await.unwrap()
+        StoredDeliveries::new(self.engine.clone())
+            .lease(&self.partitions(), "hook", now, now + MINUTE, 100)
+            .await
+            .unwrap()
     }
 
     async fn sealed(&self, records: &[&OfflineRecord], now: Timestamp) -> Vec<Delivery> {
@@ -84,10 +87,16 @@ pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<
     // A living holder may extend its lease.
     let later = now + 2 * MINUTE;
     let held = [Arc::new(first.clone())];
-    world.engine.extend_leases(&held, later).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).extend_leases(&held, later).await.unwrap();
     assert_eq!(world.lease(now + MINUTE).await, []);
-    assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), Some(later));
-    let again = other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap();
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).first_lease(&world.partitions(), "hook").await.unwrap(),
+        Some(later)
+    );
+    let again = StoredDeliveries::new(other.clone())
+        .lease(&world.partitions(), "hook", later, later + MINUTE, 100)
+        .await
+        .unwrap();
     assert_eq!(again, [Delivery { attempt: 2, ..first }]);
 }
 
@@ -96,19 +105,37 @@ pub async fn promise_06_a_delivery_that_was_taken_over_cannot_be_extended<G: Gro
     let (now, later) = (world.at(1000), world.at(1000) + MINUTE);
     let first = world.sealed(&[&record], now).await.remove(0);
     let (other, _) = world.another().await;
-    let second =
-        other.lease(&world.partitions(), "hook", later, later + MINUTE, 100).await.unwrap().remove(0);
+    let second = StoredDeliveries::new(other.clone())
+        .lease(&world.partitions(), "hook", later, later + MINUTE, 100)
+        .await
+        .unwrap()
+        .remove(0);
     assert_eq!((first.attempt, second.attempt), (1, 2));
     // The first holder continues.
     let held = [Arc::new(first.clone())];
-    assert_eq!(world.engine.extend_leases(&held, later + 9 * MINUTE).await.unwrap(), [false]);
-    world.engine.retry_later(&first, later).await.unwrap();
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).extend_leases(&held, later + 9 * MINUTE).await.unwrap(),
+        [false]
+    );
+    StoredDeliveries::new(world.engine.clone()).retry_later(&first, later).await.unwrap();
     assert_eq!(world.lease(later).await, [], "the second holds it");
-    assert_eq!(other.extend_leases(&[Arc::new(second.clone())], later + 2 * MINUTE).await.unwrap(), [true]);
+    assert_eq!(
+        StoredDeliveries::new(other.clone())
+            .extend_leases(&[Arc::new(second.clone())], later + 2 * MINUTE)
+            .await
+            .unwrap(),
+        [true]
+    );
     assert_eq!(world.lease(later + MINUTE).await, []);
     // A delivery that the first holder has made anyway counts.
-    world.engine.delivered(&[first], later).await.unwrap();
-    assert_eq!(other.extend_leases(&[Arc::new(second)], later + 3 * MINUTE).await.unwrap(), [false]);
+    StoredDeliveries::new(world.engine.clone()).delivered(&[first], later).await.unwrap();
+    assert_eq!(
+        StoredDeliveries::new(other.clone())
+            .extend_leases(&[Arc::new(second)], later + 3 * MINUTE)
+            .await
+            .unwrap(),
+        [false]
+    );
     assert_eq!(world.lease(world.hours(100)).await, []);
 }
 
@@ -128,8 +155,12 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
         world.engine.join(&joins, &Destinations::all(AT_ONCE, &receivers), &room, now).await.unwrap();
     assert_eq!(joined.sealed, 5);
     for (receiver, most) in receivers.iter().zip(room.most) {
-        let lease =
-            async |at| world.engine.lease(&world.partitions(), receiver, at, at + MINUTE, 100).await.unwrap();
+        let lease = async |at| {
+            StoredDeliveries::new(world.engine.clone())
+                .lease(&world.partitions(), receiver, at, at + MINUTE, 100)
+                .await
+                .unwrap()
+        };
         let handed_out = joined.deliveries.iter().filter(|delivery| delivery.receiver == *receiver);
         let handed_out: Vec<Delivery> = handed_out.cloned().collect();
         assert!(handed_out.len() <= most, "there is room for {most}");
@@ -137,14 +168,14 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
         assert_eq!(handed_out.len() + fetched.len(), 5, "each is held once");
         assert_eq!(lease(now).await, []);
         // The deliveries of a dead holder come back unchanged.
-        world.engine.delivered(&fetched, now).await.unwrap();
+        StoredDeliveries::new(world.engine.clone()).delivered(&fetched, now).await.unwrap();
         let mut again = lease(now + MINUTE).await;
         let mut lost: Vec<Delivery> =
             handed_out.into_iter().map(|delivery| Delivery { attempt: 2, ..delivery }).collect();
         again.sort_by(|a, b| a.id.cmp(&b.id));
         lost.sort_by(|a, b| a.id.cmp(&b.id));
         assert_eq!(again, lost);
-        world.engine.delivered(&again, now + MINUTE).await.unwrap();
+        StoredDeliveries::new(world.engine.clone()).delivered(&again, now + MINUTE).await.unwrap();
         assert_eq!(lease(world.hours(100)).await, []);
     }
 }
@@ -166,23 +197,27 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     held.extend(world.lease(now).await);
     held.sort_by(|a, b| a.group.key.cmp(&b.group.key));
     assert_eq!(held.len(), 64);
-    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
+    let backlog =
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (64, 0));
     // Some are delivered, retried later, dead-lettered or extended; the holders of the rest never answer.
     let (delivered, rest) = held.split_at(40);
     let (retried_later, rest) = rest.split_at(4);
     let (dead_lettered, rest) = rest.split_at(4);
     let (extended, lost) = rest.split_at(8);
-    world.engine.delivered(delivered, now).await.unwrap();
-    world.engine.retry_later(&retried_later[0], now + 3 * MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(delivered, now).await.unwrap();
+    StoredDeliveries::new(world.engine.clone())
+        .retry_later(&retried_later[0], now + 3 * MINUTE)
+        .await
+        .unwrap();
     for delivery in &retried_later[1..] {
-        world.engine.retry_later(delivery, now + MINUTE / 2).await.unwrap();
+        StoredDeliveries::new(world.engine.clone()).retry_later(delivery, now + MINUTE / 2).await.unwrap();
     }
     for delivery in dead_lettered {
-        world.engine.dead_letter(delivery, "gone", now).await.unwrap();
+        StoredDeliveries::new(world.engine.clone()).dead_letter(delivery, "gone", now).await.unwrap();
     }
     let extended: Vec<Arc<Delivery>> = extended.iter().cloned().map(Arc::new).collect();
-    world.engine.extend_leases(&extended, now + 2 * MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).extend_leases(&extended, now + 2 * MINUTE).await.unwrap();
     // A return follows its silence, which is under way.
     let returns: Vec<Join> =
         [&extended[0], &lost[0]].map(|delivery| join(&back(&delivery.offline[0], Closing::Return))).into();
@@ -196,24 +231,25 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     };
     let early = world.lease(now + MINUTE / 2).await;
     assert_eq!(ids(&early), again(&retried_later[1..]));
-    world.engine.delivered(&early, now + MINUTE / 2).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&early, now + MINUTE / 2).await.unwrap();
     // The engine may take several steps.
     let mut found = world.lease(now + MINUTE).await;
     found.extend(world.lease(now + MINUTE).await);
     assert_eq!(ids(&found), again(lost));
     let same = |delivery: &&Delivery| lost.iter().any(|lost| lost.offline == delivery.offline);
     assert_eq!(found.iter().filter(same).count(), lost.len(), "their contents are unchanged");
-    world.engine.delivered(&found, now + MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&found, now + MINUTE).await.unwrap();
     let follows = world.lease(now + MINUTE).await;
     assert_eq!(follows.len(), 1, "the return");
     assert_eq!(follows[0].online[0].id, lost[0].offline[0].id);
-    world.engine.delivered(&follows, now + MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&follows, now + MINUTE).await.unwrap();
     let held: Vec<Delivery> = extended.iter().map(|delivery| (**delivery).clone()).collect();
     assert_eq!(ids(&world.lease(now + 2 * MINUTE).await), again(&held));
-    world.engine.delivered(&held, now + 2 * MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&held, now + 2 * MINUTE).await.unwrap();
     assert_eq!(world.lease(now + 2 * MINUTE).await.len(), 1, "the other return");
     assert_eq!(ids(&world.lease(now + 3 * MINUTE).await).len(), 2, "the one that was retried latest, too");
-    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
+    let backlog =
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (2, 4));
 }
 
@@ -236,19 +272,30 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
             .await
             .unwrap()
             .deliveries;
-        held.extend(world.engine.lease(&world.partitions(), "hook", now, room.until, 10).await.unwrap());
+        held.extend(
+            StoredDeliveries::new(world.engine.clone())
+                .lease(&world.partitions(), "hook", now, room.until, 10)
+                .await
+                .unwrap(),
+        );
         assert_eq!(held.len(), 2);
         let (own, other): (Vec<Delivery>, Vec<Delivery>) =
             held.into_iter().partition(|delivery| delivery.group.key == "g");
-        world.engine.delivered(&other, now).await.unwrap();
+        StoredDeliveries::new(world.engine.clone()).delivered(&other, now).await.unwrap();
         own.into_iter().next().unwrap()
     };
     let now = world.hours(2);
     let notified = hand_out(&first, now).await;
-    world.engine.delivered(std::slice::from_ref(&notified), now).await.unwrap();
+    StoredDeliveries::new(world.engine.clone())
+        .delivered(std::slice::from_ref(&notified), now)
+        .await
+        .unwrap();
     // The earlier holder does not know yet.
-    world.engine.extend_leases(&[Arc::new(notified.clone())], now + MINUTE).await.unwrap();
-    world.engine.retry_later(&notified, now + MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone())
+        .extend_leases(&[Arc::new(notified.clone())], now + MINUTE)
+        .await
+        .unwrap();
+    StoredDeliveries::new(world.engine.clone()).retry_later(&notified, now + MINUTE).await.unwrap();
     let next = hand_out(&second, now).await;
     // The next notification of its group waits for it.
     let third = offline(&world.unit("b"), world.hours(1));
@@ -264,7 +311,7 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
     let mut again = world.lease(now + 2 * MINUTE).await;
     again.extend(world.lease(now + 2 * MINUTE).await);
     assert_eq!(again, [Delivery { attempt: 2, ..next }]);
-    world.engine.delivered(&again, now + 2 * MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&again, now + 2 * MINUTE).await.unwrap();
     assert_eq!(world.lease(now + 2 * MINUTE).await[0].offline, [third]);
 }
 
@@ -272,11 +319,14 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
 pub async fn delivered_to<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -> Vec<Delivery> {
     let mut notified = Vec::new();
     loop {
-        let leased = world.engine.lease(&world.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
+        let leased = StoredDeliveries::new(world.engine.clone())
+            .lease(&world.partitions(), receiver, now, now + MINUTE, 100)
+            .await
+            .unwrap();
         if leased.is_empty() {
             return notified;
         }
-        world.engine.delivered(&leased, now).await.unwrap();
+        StoredDeliveries::new(world.engine.clone()).delivered(&leased, now).await.unwrap();
         notified.extend(leased);
     }
 }
@@ -315,7 +365,7 @@ pub async fn promise_05_a_return_is_notified_whatever_group_it_falls_into_now<G:
         notify(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(2)).await;
     }
     assert_eq!(world.lease(world.at(2)).await, [], "their silence is under way");
-    world.engine.delivered(&silences, world.at(3)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&silences, world.at(3)).await.unwrap();
     for one in &returns[4..] {
         notify(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(4)).await;
         notify(&world, "a third", &[one], &["hook"], world.at(5)).await;
@@ -350,7 +400,7 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
         .await
         .unwrap()
         .deliveries;
-    world.engine.delivered(&handed, world.at(4)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&handed, world.at(4)).await.unwrap();
     notify(&world, "g", &[&both], &["hook", "mail"], world.at(5)).await;
     let offline_to = async |name| -> Vec<String> {
         let notified = delivered_to(&world, name, world.at(6)).await;
@@ -382,7 +432,8 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
             .collect();
         named.sort_unstable();
         assert_eq!(named, expected, "{receiver}");
-        let backlog = world.engine.backlog(&world.partitions(), receiver).await.unwrap();
+        let backlog =
+            StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), receiver).await.unwrap();
         assert_eq!(backlog, Default::default(), "{receiver}");
     }
 }
@@ -477,11 +528,11 @@ pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(
     let notified = world.sealed(&[&off], world.at(1)).await;
     assert_eq!(notified.len(), 1);
     assert_eq!(world.sealed(&[&off], world.at(2)).await, []);
-    world.engine.delivered(&notified, world.at(2)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(2)).await.unwrap();
     assert_eq!(world.sealed(&[&off], world.at(3)).await, []);
     let notified = world.sealed(&[&on, &off, &on], world.at(4)).await;
     assert_eq!((notified.len(), notified[0].online.as_slice()), (1, [on.clone()].as_slice()));
-    world.engine.delivered(&notified, world.at(5)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(5)).await.unwrap();
     assert_eq!(world.sealed(&[&off, &on], world.at(6)).await, []);
 }
 
@@ -506,7 +557,7 @@ pub async fn promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_
     world.join_at(&[&back(&stays, Closing::Return)], pace, world.hours(1)).await;
     let other = offline(&world.unit("c"), world.at(0));
     world.join_at(&[&other, &back(&other, Closing::Return)], pace, world.hours(1)).await;
-    world.engine.delivered(&notified, world.hours(1)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.hours(1)).await.unwrap();
     world.seal(world.hours(2)).await;
     let notified = world.lease(world.hours(2)).await;
     assert_eq!((notified.len(), notified[0].online.len(), notified[0].offline.len()), (1, 1, 0));
@@ -516,16 +567,25 @@ pub async fn promise_08_delivered_is_never_leased_again<G: Ground>(world: World<
     let notified = world.sealed(&[&offline(&world.unit("a"), world.at(0))], world.at(0)).await;
     assert_eq!(notified.len(), 1);
     for _ in 0..2 {
-        world.engine.delivered(&notified, world.at(1)).await.unwrap();
+        StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(1)).await.unwrap();
         assert_eq!(world.lease(world.hours(1000)).await, []);
     }
-    assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), None);
-    assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap(), Default::default());
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).first_lease(&world.partitions(), "hook").await.unwrap(),
+        None
+    );
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap(),
+        Default::default()
+    );
     // A late end of a lease that is over changes nothing either.
-    world.engine.retry_later(&notified[0], world.at(2)).await.unwrap();
-    world.engine.dead_letter(&notified[0], "late", world.at(2)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).retry_later(&notified[0], world.at(2)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).dead_letter(&notified[0], "late", world.at(2)).await.unwrap();
     assert_eq!(world.lease(world.hours(1000)).await, []);
-    assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap().dead, 0);
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap().dead,
+        0
+    );
 }
 
 pub async fn promise_12_the_silence_of_a_removed_unit_is_no_longer_notified<G: Ground>(world: World<G>) {
@@ -623,7 +683,7 @@ pub async fn a_single_member_of_a_due_group_does_not_wait<G: Ground>(world: Worl
     assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
     let notified = world.lease(world.at(1)).await;
     assert_eq!((notified.len(), notified[0].offline.as_slice()), (1, [a.clone()].as_slice()));
-    world.engine.delivered(&notified, world.at(2)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(2)).await.unwrap();
     // The group keeps group_interval, and a later member does not overtake waiting ones.
     let next = world.at(1) + MINUTE;
     assert_eq!(world.join_at(&[&b], pace, world.at(3)).await, 0);
@@ -647,11 +707,11 @@ pub async fn notifications_of_one_group_are_handed_out_in_order<G: Ground>(world
     let first = world.sealed(&[&off], world.at(0)).await;
     // The first attempt fails; the return waits behind it.
     assert_eq!(world.sealed(&[&on], world.at(1)).await, []);
-    world.engine.retry_later(&first[0], world.hours(1)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).retry_later(&first[0], world.hours(1)).await.unwrap();
     assert_eq!(world.lease(world.at(2)).await, []);
     let again = world.lease(world.hours(1)).await;
     assert_eq!((again.len(), again[0].id.as_str()), (1, first[0].id.as_str()));
-    world.engine.delivered(&again, world.hours(1)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&again, world.hours(1)).await.unwrap();
     let next = world.lease(world.hours(1)).await;
     assert_eq!((next.len(), next[0].online.as_slice()), (1, [on].as_slice()));
 }
@@ -661,14 +721,18 @@ pub async fn a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_lett
 ) {
     let (off, fine) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
     let first = world.sealed(&[&off], world.at(0)).await;
-    world.engine.dead_letter(&first[0], "410 gone", world.at(1)).await.unwrap();
-    let backlog = world.engine.backlog(&world.partitions(), "hook").await.unwrap();
+    StoredDeliveries::new(world.engine.clone())
+        .dead_letter(&first[0], "410 gone", world.at(1))
+        .await
+        .unwrap();
+    let backlog =
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (0, 1));
-    let letters = world.engine.dead_letters("hook", 10).await.unwrap();
+    let letters = StoredDeliveries::new(world.engine.clone()).dead_letters("hook", 10).await.unwrap();
     assert_eq!((letters[0].reason.as_str(), &letters[0].delivery), ("410 gone", &first[0]));
     assert_eq!(world.sealed(&[&back(&off, Closing::Return)], world.at(2)).await, []);
     let notified = world.sealed(&[&fine], world.at(3)).await;
-    world.engine.delivered(&notified, world.at(3)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(3)).await.unwrap();
     let notified = world.sealed(&[&back(&fine, Closing::Return)], world.at(4)).await;
     assert_eq!(notified[0].online, [back(&fine, Closing::Return)]);
 }
@@ -676,9 +740,9 @@ pub async fn a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_lett
 pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground>(world: World<G>) {
     let now = world.at(0);
     let names = ["hook".to_owned(), "mail".to_owned()];
-    world.engine.register_receivers(&["hook".to_owned()], now).await.unwrap();
-    world.engine.register_receivers(&["mail".to_owned()], now).await.unwrap();
-    assert_eq!(world.engine.kept().await.unwrap(), []);
+    StoredDeliveries::new(world.engine.clone()).register_receivers(&["hook".to_owned()], now).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).register_receivers(&["mail".to_owned()], now).await.unwrap();
+    assert_eq!(StoredDeliveries::new(world.engine.clone()).kept().await.unwrap(), []);
     let records: Vec<OfflineRecord> = world.units(120).iter().map(|unit| offline(unit, now)).collect();
     let join = |record: &OfflineRecord| Join {
         groups: vec![group(&format!("g{}", record.unit))],
@@ -688,13 +752,16 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
     world.engine.join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, now).await.unwrap();
     world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), now).await.unwrap();
     let leased = world.lease(now).await;
-    world.engine.dead_letter(&leased[0], "410 gone", now).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).dead_letter(&leased[0], "410 gone", now).await.unwrap();
     let kept = |waiting: u64, dead: u64| Backlog { waiting, dead };
     let mail = ("mail".to_owned(), kept(120, 0));
-    assert_eq!(world.engine.kept().await.unwrap(), [("hook".to_owned(), kept(119, 1)), mail.clone()]);
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).kept().await.unwrap(),
+        [("hook".to_owned(), kept(119, 1)), mail.clone()]
+    );
     let mut removed = 0;
     loop {
-        let step = world.engine.discard("hook", now).await.unwrap();
+        let step = StoredDeliveries::new(world.engine.clone()).discard("hook", now).await.unwrap();
         removed += step.removed;
         assert!(step.ended <= 500 && step.removed <= 500, "{step:?}");
         if step == Discarded::default() {
@@ -702,26 +769,35 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
         }
     }
     assert_eq!(removed, 120);
-    assert_eq!(world.engine.kept().await.unwrap(), [mail]);
-    assert_eq!(world.engine.first_lease(&world.partitions(), "hook").await.unwrap(), None);
+    assert_eq!(StoredDeliveries::new(world.engine.clone()).kept().await.unwrap(), [mail]);
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).first_lease(&world.partitions(), "hook").await.unwrap(),
+        None
+    );
     // The deliveries of the other receiver are unchanged, and it alone is notified of the returns.
     let later = world.hours(2);
-    let notified = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
+    let notified = StoredDeliveries::new(world.engine.clone())
+        .lease(&world.partitions(), "mail", later, later + MINUTE, 500)
+        .await
+        .unwrap();
     assert_eq!(notified.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 120);
-    world.engine.delivered(&notified, later).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&notified, later).await.unwrap();
     let returned: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
     let joins: Vec<Join> = returned.iter().map(join).collect();
     world.engine.join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, later).await.unwrap();
     world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), later).await.unwrap();
     assert_eq!(world.lease(later).await, []);
-    let notified = world.engine.lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
+    let notified = StoredDeliveries::new(world.engine.clone())
+        .lease(&world.partitions(), "mail", later, later + MINUTE, 500)
+        .await
+        .unwrap();
     assert_eq!(notified.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 120);
 }
 
 pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Ground>(world: World<G>) {
     let both = ["hook".to_owned(), "mail".to_owned()];
     let mail = ["mail".to_owned()];
-    world.engine.register_receivers(&both, world.at(0)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).register_receivers(&both, world.at(0)).await.unwrap();
     let names = ["stays", "blip", "notified", "back", "swallowed", "both-stays", "both-blip"];
     let units = names.map(|name| world.unit(name));
     world.hear_all(&units, world.at(0)).await;
@@ -750,16 +826,22 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     for delivery in world.lease(world.hours(49)).await {
         let is_notified = |record: &OfflineRecord| ["notified", "back"].contains(&record.unit.as_str());
         if delivery.offline.iter().any(is_notified) {
-            world.engine.delivered(&[delivery], world.hours(49)).await.unwrap();
+            StoredDeliveries::new(world.engine.clone())
+                .delivered(&[delivery], world.hours(49))
+                .await
+                .unwrap();
         } else {
-            world.engine.retry_later(&delivery, world.hours(50)).await.unwrap();
+            StoredDeliveries::new(world.engine.clone())
+                .retry_later(&delivery, world.hours(50))
+                .await
+                .unwrap();
         }
     }
     for name in ["back", "swallowed"] {
         world.hear(&world.unit(name), world.hours(49)).await;
     }
     world.seal_outbox(&both, world.hours(50)).await;
-    world.engine.register_receivers(&mail, world.hours(50)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).register_receivers(&mail, world.hours(50)).await.unwrap();
     for name in ["blip", "notified", "both-blip"] {
         world.hear(&world.unit(name), world.hours(51)).await;
     }
@@ -768,11 +850,15 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     let now = world.hours(52);
     for name in &both {
         let (another, _) = world.another().await;
-        another.register_receivers(&both, now).await.unwrap();
+        StoredDeliveries::new(another.clone()).register_receivers(&both, now).await.unwrap();
         // A crash halfway is the same as a pause.
-        let past = another.bring_up_to_date(name, now).await.unwrap();
+        let past = StoredDeliveries::new(another.clone()).bring_up_to_date(name, now).await.unwrap();
         assert_eq!(past, if name == "hook" { 4 } else { 0 }, "{name}");
-        assert_eq!(another.bring_up_to_date(name, now).await.unwrap(), 0, "it is no longer absent");
+        assert_eq!(
+            StoredDeliveries::new(another.clone()).bring_up_to_date(name, now).await.unwrap(),
+            0,
+            "it is no longer absent"
+        );
     }
     let notified = world.deliver_all("hook", now).await;
     let mut offline = notified
@@ -806,7 +892,10 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
         .collect::<Vec<_>>();
     online.sort();
     assert_eq!(online, ["both-stays", "stays"]);
-    assert_eq!(world.engine.backlog(&world.partitions(), "hook").await.unwrap(), Backlog::default());
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap(),
+        Backlog::default()
+    );
 }
 
 impl<G: Ground> World<G> {
@@ -831,13 +920,19 @@ impl<G: Ground> World<G> {
     async fn deliver_all(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
         let mut notified = Vec::new();
         for _ in 0..1000 {
-            let leased =
-                self.engine.lease(&self.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
-            let waiting = self.engine.backlog(&self.partitions(), receiver).await.unwrap().waiting;
+            let leased = StoredDeliveries::new(self.engine.clone())
+                .lease(&self.partitions(), receiver, now, now + MINUTE, 100)
+                .await
+                .unwrap();
+            let waiting = StoredDeliveries::new(self.engine.clone())
+                .backlog(&self.partitions(), receiver)
+                .await
+                .unwrap()
+                .waiting;
             if leased.is_empty() && waiting == 0 {
                 return notified;
             }
-            self.engine.delivered(&leased, now).await.unwrap();
+            StoredDeliveries::new(self.engine.clone()).delivered(&leased, now).await.unwrap();
             notified.extend(leased);
         }
         panic!("there is something left for {receiver} after all of this: {notified:?}");
@@ -928,6 +1023,6 @@ pub async fn the_same_members_give_the_same_id<G: Ground>(world: World<G>) {
     assert_eq!(handed_out.map(|delivery| delivery.id).collect::<Vec<_>>(), [id], "handed out as it joins");
     let on = twin.sealed(&[&offline(&twin.unit("b"), twin.at(0))], twin.at(10)).await;
     assert_eq!(on, [], "its lane is busy");
-    twin.engine.delivered(&two, twin.at(11)).await.unwrap();
+    StoredDeliveries::new(twin.engine.clone()).delivered(&two, twin.at(11)).await.unwrap();
     assert_ne!(twin.lease(twin.at(12)).await[0].id, one[0].id);
 }

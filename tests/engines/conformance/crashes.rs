@@ -6,7 +6,8 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, Lifecycle, OfflineRecord, Unit};
 use rollcall::store::{
-    Capacity, Destinations, Entry, Gap, Group, Join, OutboxEvent, Pace, ShareMember, Subscription,
+    Capacity, Destinations, Entry, Gap, Group, Join, OutboxEvent, Pace, ShareMember, StoredDeliveries,
+    Subscription,
 };
 
 use super::ground::Ground;
@@ -194,7 +195,10 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
         0
     );
     let lease = async |world: &World<G>, at| {
-        world.engine.lease(&world.partitions(), "hook", at, at + MINUTE, 10).await.unwrap()
+        StoredDeliveries::new(world.engine.clone())
+            .lease(&world.partitions(), "hook", at, at + MINUTE, 10)
+            .await
+            .unwrap()
     };
     let first = lease(&world, now).await;
     assert_eq!((first.len(), first[0].offline.len()), (1, 300));
@@ -205,7 +209,7 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
         again = lease(&world, now + MINUTE).await;
     }
     assert_eq!((again.len(), &again[0].id, again[0].attempt), (1, &first[0].id, 2));
-    world.engine.delivered(&again, now + MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&again, now + MINUTE).await.unwrap();
     world.crash().await;
     assert_eq!(lease(&world, world.hours(1000)).await, []);
     let records: Vec<OfflineRecord> = first[0].offline.clone();

@@ -6,7 +6,9 @@ use std::time::Duration;
 use rollcall::clock::Clock;
 use rollcall::fleet::Flapping;
 use rollcall::presence::{Closing, FlapNotification, FlapRule, OfflineRecord, Pace, Unit};
-use rollcall::store::{Capacity, Destination, Destinations, Engine, FollowUps, Group, Join, OutboxEvent};
+use rollcall::store::{
+    Capacity, Destination, Destinations, Engine, FollowUps, Group, Join, OutboxEvent, StoredDeliveries,
+};
 use rollcall::telemetry::Telemetry;
 
 use super::alerts::{back, offline};
@@ -82,8 +84,9 @@ async fn an_episode_is_not_reminded_of<G: Ground>(
     let mut told = Vec::new();
     for now in [now + MINUTE, now + HOUR + 2 * MINUTE] {
         while engine.seal(&all, &to, now).await.unwrap() + engine.remind(&all, &to, now).await.unwrap() > 0 {}
-        let leased = engine.lease(&all, "hook", now, now + MINUTE, 10).await.unwrap();
-        engine.delivered(&leased, now).await.unwrap();
+        let leased =
+            StoredDeliveries::new(engine.clone()).lease(&all, "hook", now, now + MINUTE, 10).await.unwrap();
+        StoredDeliveries::new(engine.clone()).delivered(&leased, now).await.unwrap();
         told.extend(leased.iter().map(|one| (one.reminder, one.offline.len(), one.situation.lasting)));
     }
     assert_eq!(told, [(false, 2, None), (true, 1, None)]);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, FirstUnit, Incident, OfflineRecord};
-use rollcall::store::{Capacity, Delivery, Destinations, Group, Join, OutboxEvent, Pace};
+use rollcall::store::{Capacity, Delivery, Destinations, Group, Join, OutboxEvent, Pace, StoredDeliveries};
 
 use super::alerts::{back, offline};
 use super::ground::Ground;
@@ -31,7 +31,10 @@ impl<G: Ground> World<G> {
         self.join_north(record.clone(), self.hours(hour)).await;
         let now = self.hours(hour) + 2 * MINUTE;
         self.engine.seal(&self.partitions(), &Self::at_hook(), now).await.unwrap();
-        let leased = self.engine.lease(&self.partitions(), "hook", now, now + MINUTE, 1).await.unwrap();
+        let leased = StoredDeliveries::new(self.engine.clone())
+            .lease(&self.partitions(), "hook", now, now + MINUTE, 1)
+            .await
+            .unwrap();
         (record, leased.into_iter().next().unwrap())
     }
 }
@@ -54,23 +57,43 @@ pub async fn a_notification_tells_of_the_incidents_that_it_was_judged_by_first<G
     };
     let told = vec![incident("a \"hall\" 3\n"), incident("b")];
     let engine = &world.engine;
-    assert_eq!(engine.judged(&delivery, None).await.unwrap(), None);
-    assert_eq!(engine.judged(&delivery, Some(&told)).await.unwrap(), Some(told.clone()));
-    assert_eq!(engine.judged(&delivery, Some(&[])).await.unwrap(), Some(told.clone()));
-    assert_eq!(engine.judged(&delivery, None).await.unwrap(), Some(told.clone()));
+    assert_eq!(StoredDeliveries::new(engine.clone()).judged(&delivery, None).await.unwrap(), None);
+    assert_eq!(
+        StoredDeliveries::new(engine.clone()).judged(&delivery, Some(&told)).await.unwrap(),
+        Some(told.clone())
+    );
+    assert_eq!(
+        StoredDeliveries::new(engine.clone()).judged(&delivery, Some(&[])).await.unwrap(),
+        Some(told.clone())
+    );
+    assert_eq!(
+        StoredDeliveries::new(engine.clone()).judged(&delivery, None).await.unwrap(),
+        Some(told.clone())
+    );
     let later = now + 4 * MINUTE;
-    let leased = engine.lease(&world.partitions(), "hook", later, later + MINUTE, 1).await.unwrap().remove(0);
+    let leased = StoredDeliveries::new(engine.clone())
+        .lease(&world.partitions(), "hook", later, later + MINUTE, 1)
+        .await
+        .unwrap()
+        .remove(0);
     let situation = &leased.situation;
     assert!(situation.is_judged);
     assert_eq!([&situation.incident, &situation.replaced], [&Some(told[0].clone()), &Some(told[1].clone())]);
     assert_eq!(Delivery { attempt: 1, situation: delivery.situation.clone(), ..leased.clone() }, delivery);
-    engine.delivered(&[leased], later).await.unwrap();
-    assert_eq!(engine.judged(&delivery, Some(&[])).await.unwrap(), None, "it is gone");
+    StoredDeliveries::new(engine.clone()).delivered(&[leased], later).await.unwrap();
+    assert_eq!(
+        StoredDeliveries::new(engine.clone()).judged(&delivery, Some(&[])).await.unwrap(),
+        None,
+        "it is gone"
+    );
 
     let (_, second) = world.notification("b", 2).await;
-    assert_eq!(engine.judged(&second, Some(&[])).await.unwrap(), Some(Vec::new()));
     assert_eq!(
-        engine.judged(&second, Some(&told)).await.unwrap(),
+        StoredDeliveries::new(engine.clone()).judged(&second, Some(&[])).await.unwrap(),
+        Some(Vec::new())
+    );
+    assert_eq!(
+        StoredDeliveries::new(engine.clone()).judged(&second, Some(&told)).await.unwrap(),
         Some(Vec::new()),
         "that it has none is final"
     );
@@ -78,7 +101,7 @@ pub async fn a_notification_tells_of_the_incidents_that_it_was_judged_by_first<G
 
 pub async fn silences_that_last_are_found_by_when_receivers_were_notified<G: Ground>(world: World<G>) {
     let (first, one) = world.notification("a", 1).await;
-    world.engine.delivered(&[one], world.hours(1) + 2 * MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&[one], world.hours(1) + 2 * MINUTE).await.unwrap();
     let (second, _) = world.notification("b", 2).await;
     let lasting = async |from: Timestamp, before: Option<Timestamp>| {
         let mut lasting = world.engine.lasting(GROUP, from, before).await.unwrap();

@@ -8,8 +8,8 @@ use rollcall::fleet::Attempts;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
     ATTEMPT_BYTES, Attempt, AttemptMade, AttemptResult, Capacity, Cell, Delivery, Destinations, End, Ended,
-    Engine, Group, Index, Join, ListOrder, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace, Table,
-    partition_of_group,
+    Engine, Group, Index, Join, ListOrder, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace, StoredDeliveries,
+    Table, partition_of_group,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -35,13 +35,16 @@ impl<G: Ground> World<G> {
     }
 
     async fn leased(&self, now: Timestamp) -> Vec<Delivery> {
-        self.engine.lease(&self.partitions(), "hook", now, now + MINUTE, 100).await.unwrap()
+        StoredDeliveries::new(self.engine.clone())
+            .lease(&self.partitions(), "hook", now, now + MINUTE, 100)
+            .await
+            .unwrap()
     }
 
     async fn end(&self, delivery: &Delivery, end: End, answer: &str, now: Timestamp) {
         let attempt = Some(AttemptMade { at: now, took: MINUTE / 60, answer: answer.to_owned() });
         let ended = Ended { delivery: Arc::new(delivery.clone()), end, attempt };
-        self.engine.end_attempts(&[ended], now).await.unwrap();
+        StoredDeliveries::new(self.engine.clone()).end_attempts(&[ended], now).await.unwrap();
     }
 
     fn record_of_attempts(&self) -> Attempts {
@@ -125,7 +128,10 @@ pub async fn the_newest_letters_and_attempts_of_all_partitions_come_first<G: Gro
         let first: Vec<Timestamp> = (0..limit.min(newest + 1)).map(|on| world.at(on)).collect();
         let limit = limit as usize;
         for (order, expected) in [(ListOrder::NewestFirst, last), (ListOrder::OldestFirst, first)] {
-            let letters = world.engine.dead_letters_between("hook", from, until, limit, order).await.unwrap();
+            let letters = StoredDeliveries::new(world.engine.clone())
+                .dead_letters_between("hook", from, until, limit, order)
+                .await
+                .unwrap();
             assert_eq!(letters.iter().map(|letter| letter.at).collect::<Vec<_>>(), expected);
             let attempts = world.record_of_attempts().between(from, until, limit, order).await.unwrap();
             assert_eq!(attempts.iter().map(|entry| entry.at).collect::<Vec<_>>(), expected);
@@ -148,7 +154,7 @@ pub async fn the_record_of_attempts_of_a_partition_is_bounded<G: Ground>(world: 
         let attempt = Some(AttemptMade { at: world.at(n), took: HOUR, answer: String::new() });
         let ended = Ended { delivery: delivery.clone(), end: End::Delivered, attempt };
         let (ended, before) = (vec![ended; 8], if n == 0 { 0 } else { bytes().await });
-        world.engine.end_attempts(&ended, world.at(n)).await.unwrap();
+        StoredDeliveries::new(world.engine.clone()).end_attempts(&ended, world.at(n)).await.unwrap();
         written += bytes().await - before;
         attempts.were_put_on_record(&ended).await.unwrap();
         if written > MAX_ATTEMPT_BYTES * 3 / 2 {
@@ -166,24 +172,33 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     let record = offline(&world.unit("a"), world.at(0));
     let first = world.sealed_in("a", std::slice::from_ref(&record), world.at(1)).await.remove(0);
     let id = first.notification();
-    world.engine.dead_letter(&first, "410 Gone", world.at(2)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).dead_letter(&first, "410 Gone", world.at(2)).await.unwrap();
     let letters = async |from, until| {
-        world.engine.dead_letters_between("hook", from, until, 10, ListOrder::NewestFirst).await.unwrap()
+        StoredDeliveries::new(world.engine.clone())
+            .dead_letters_between("hook", from, until, 10, ListOrder::NewestFirst)
+            .await
+            .unwrap()
     };
     assert_eq!(letters(world.at(3), world.hours(1)).await, []);
     let letter = letters(world.at(2), world.at(2)).await.remove(0);
-    assert_eq!(world.engine.letter("hook", id).await.unwrap().as_ref(), Some(&letter));
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).letter("hook", id).await.unwrap().as_ref(),
+        Some(&letter)
+    );
 
-    assert!(world.engine.replay(&letter.delivery, world.at(3)).await.unwrap());
-    assert!(!world.engine.replay(&letter.delivery, world.at(3)).await.unwrap(), "it waits already");
-    assert_eq!(world.engine.letter("hook", id).await.unwrap(), None);
-    let page = world.engine.waiting("hook", None).await.unwrap();
+    assert!(StoredDeliveries::new(world.engine.clone()).replay(&letter.delivery, world.at(3)).await.unwrap());
+    assert!(
+        !StoredDeliveries::new(world.engine.clone()).replay(&letter.delivery, world.at(3)).await.unwrap(),
+        "it waits already"
+    );
+    assert_eq!(StoredDeliveries::new(world.engine.clone()).letter("hook", id).await.unwrap(), None);
+    let page = StoredDeliveries::new(world.engine.clone()).waiting("hook", None).await.unwrap();
     let waiting: Vec<(&str, u32)> =
         page.waiting.iter().map(|one| (one.delivery.id.as_str(), one.delivery.attempt)).collect();
     assert_eq!((waiting, page.waiting[0].next), (vec![(first.id.as_str(), 0)], Some(world.at(3))));
     let again = world.leased(world.at(3)).await;
     assert_eq!(again, [Delivery { attempt: 1, ..first.clone() }]);
-    world.engine.delivered(&again, world.at(4)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&again, world.at(4)).await.unwrap();
     assert_eq!(world.leased(world.hours(1)).await, []);
     // Its receiver knows of the silence now, so it is notified of the return.
     let returned = back(&record, Closing::Return);
@@ -191,16 +206,22 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     assert_eq!(notified[0].online, [returned]);
 
     // A delivered notification can be replayed too, while another of its group waits.
-    assert!(world.engine.replay(&first, world.hours(1)).await.unwrap());
-    assert_eq!(world.engine.waiting("hook", None).await.unwrap().waiting.len(), 2);
-    world.engine.delivered(&notified, world.hours(1)).await.unwrap();
+    assert!(StoredDeliveries::new(world.engine.clone()).replay(&first, world.hours(1)).await.unwrap());
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).waiting("hook", None).await.unwrap().waiting.len(),
+        2
+    );
+    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.hours(1)).await.unwrap();
     let again = world.leased(world.hours(1)).await;
     assert_eq!((again.len(), &again[0].id, &again[0].offline), (1, &first.id, &vec![record]));
-    world.engine.dead_letter(&again[0], "410 Gone", world.hours(1)).await.unwrap();
-    let letters = world.engine.dead_letters("hook", 10).await.unwrap();
-    assert_eq!(world.engine.purge(&letters).await.unwrap(), 1);
-    assert_eq!(world.engine.purge(&letters).await.unwrap(), 0);
-    assert_eq!(world.engine.kept().await.unwrap(), []);
+    StoredDeliveries::new(world.engine.clone())
+        .dead_letter(&again[0], "410 Gone", world.hours(1))
+        .await
+        .unwrap();
+    let letters = StoredDeliveries::new(world.engine.clone()).dead_letters("hook", 10).await.unwrap();
+    assert_eq!(StoredDeliveries::new(world.engine.clone()).purge(&letters).await.unwrap(), 1);
+    assert_eq!(StoredDeliveries::new(world.engine.clone()).purge(&letters).await.unwrap(), 0);
+    assert_eq!(StoredDeliveries::new(world.engine.clone()).kept().await.unwrap(), []);
 }
 
 /// Several notifications are queued in order, notifications of a lane together; a waiting notification is not queued
@@ -218,14 +239,21 @@ pub async fn notifications_of_many_lanes_and_receivers_are_queued_together<G: Gr
     let in_one = ids.iter().flat_map(|id| receivers.map(|receiver| of(id, receiver, "one")));
     let own = ids[..20].iter().map(|id| of(&format!("own-{id}"), "hook", &format!("group-{id}")));
     let all: Vec<Delivery> = in_one.chain(own).collect();
-    assert_eq!(world.engine.replay_all(&all, world.at(2)).await.unwrap(), vec![true; all.len()]);
-    let again =
-        world.engine.replay_all(&[&all[..2], &[of("new", "hook", "one")]].concat(), world.at(3)).await;
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).replay_all(&all, world.at(2)).await.unwrap(),
+        vec![true; all.len()]
+    );
+    let again = StoredDeliveries::new(world.engine.clone())
+        .replay_all(&[&all[..2], &[of("new", "hook", "one")]].concat(), world.at(3))
+        .await;
     assert_eq!(again.unwrap(), [false, false, true]);
     for receiver in receivers {
         let (mut after, mut waiting) = (None, Vec::new());
         loop {
-            let page = world.engine.waiting(receiver, after.as_deref()).await.unwrap();
+            let page = StoredDeliveries::new(world.engine.clone())
+                .waiting(receiver, after.as_deref())
+                .await
+                .unwrap();
             waiting.extend(page.waiting.into_iter().map(|one| one.delivery));
             after = page.next;
             if after.is_none() {
@@ -245,18 +273,18 @@ pub async fn notifications_of_many_lanes_and_receivers_are_queued_together<G: Gr
 pub async fn returns_before_a_dead_letter_that_is_delivered_again_are_left_out<G: Ground>(world: World<G>) {
     let [a, b, c] = ["a", "b", "c"].map(|id| offline(&world.unit(id), world.at(0)));
     let letter = world.sealed_in("group", &[a.clone(), b.clone()], world.at(1)).await.remove(0);
-    world.engine.dead_letter(&letter, "410 Gone", world.at(2)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).dead_letter(&letter, "410 Gone", world.at(2)).await.unwrap();
     let under_way = world.sealed_in("group", std::slice::from_ref(&c), world.at(3)).await;
     assert_eq!(under_way[0].offline, [c]);
     assert_eq!(world.sealed_in("group", &[back(&a, Closing::Return)], world.at(4)).await, []);
-    assert!(world.engine.replay(&letter, world.at(5)).await.unwrap());
+    assert!(StoredDeliveries::new(world.engine.clone()).replay(&letter, world.at(5)).await.unwrap());
     let returned = back(&b, Closing::Return);
     assert_eq!(world.sealed_in("group", std::slice::from_ref(&returned), world.at(6)).await, []);
-    world.engine.delivered(&under_way, world.at(7)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&under_way, world.at(7)).await.unwrap();
     assert_eq!(world.leased(world.at(7)).await, [], "the first return is left out");
     let again = world.leased(world.at(7)).await;
     assert_eq!(again[0].id, letter.id);
-    world.engine.delivered(&again, world.at(8)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&again, world.at(8)).await.unwrap();
     assert_eq!(world.leased(world.at(8)).await[0].online, [returned]);
 }
 
@@ -265,47 +293,56 @@ pub async fn what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease<G: 
     for (at, record) in records.iter().enumerate() {
         let leased = world.sealed_in("a", std::slice::from_ref(record), world.at(at as u64)).await;
         for delivery in leased {
-            world.engine.retry_later(&delivery, world.at(2)).await.unwrap();
+            StoredDeliveries::new(world.engine.clone()).retry_later(&delivery, world.at(2)).await.unwrap();
         }
     }
     let (other, _) = world.another().await;
-    let page = other.waiting("hook", None).await.unwrap();
+    let page = StoredDeliveries::new(other.clone()).waiting("hook", None).await.unwrap();
     let told: Vec<_> = page.waiting.iter().flat_map(|one| one.delivery.offline.clone()).collect();
     assert_eq!(told, records);
     assert_eq!(page.waiting.iter().map(|one| one.next.is_some()).collect::<Vec<_>>(), [true, false, false]);
     for twice in [0, 0, 1] {
         let delivery = Arc::new(page.waiting[twice].delivery.clone());
         let attempt = Some(AttemptMade { at: world.at(5), took: MINUTE, answer: "in digest".to_owned() });
-        other.end_attempts(&[Ended { delivery, end: End::Delivered, attempt }], world.at(5)).await.unwrap();
+        StoredDeliveries::new(other.clone())
+            .end_attempts(&[Ended { delivery, end: End::Delivered, attempt }], world.at(5))
+            .await
+            .unwrap();
     }
     let left = world.leased(world.at(6)).await;
     assert_eq!(left.iter().map(|one| &one.offline).collect::<Vec<_>>(), [&records[2..]]);
 }
 
 pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
-    let since = world.engine.down_since("hook", world.at(1)).await.unwrap();
-    assert_eq!((since, world.engine.down_since("hook", world.at(5)).await.unwrap()), (world.at(1), since));
+    let since = StoredDeliveries::new(world.engine.clone()).down_since("hook", world.at(1)).await.unwrap();
+    assert_eq!(
+        (since, StoredDeliveries::new(world.engine.clone()).down_since("hook", world.at(5)).await.unwrap()),
+        (world.at(1), since)
+    );
     let records: Vec<OfflineRecord> = world.units(3).iter().map(|unit| offline(unit, world.at(0))).collect();
     let first = world.sealed_in("a", &records[..1], world.at(1)).await.remove(0);
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
-    let fall_back = async |engine: &dyn Engine, now| {
-        engine
+    let fall_back = async |engine: &Arc<dyn Engine>, now| {
+        StoredDeliveries::new(engine.clone())
             .fall_back(&world.partitions(), &meant_for, "mail", &Destinations::all(Pace::AT_ONCE, &[]), now)
             .await
             .unwrap()
     };
     let (other, _) = world.another().await;
-    assert_eq!(fall_back(&*world.engine, world.at(2)).await, 1);
-    assert_eq!((fall_back(&*other, world.at(2)).await, fall_back(&*world.engine, world.at(2)).await), (0, 0));
+    assert_eq!(fall_back(&world.engine, world.at(2)).await, 1);
+    assert_eq!((fall_back(&other, world.at(2)).await, fall_back(&world.engine, world.at(2)).await), (0, 0));
     // Other notifications of the same group follow, and one of another group.
     assert_eq!(world.sealed_in("a", &records[1..2], world.at(3)).await, []);
     let third = world.sealed_in("b", &records[2..], world.at(3)).await;
-    assert_eq!((fall_back(&*other, world.at(4)).await, fall_back(&*world.engine, world.at(4)).await), (2, 0));
+    assert_eq!((fall_back(&other, world.at(4)).await, fall_back(&world.engine, world.at(4)).await), (2, 0));
     let mut copies = Vec::new();
     for _ in 0..2 {
         let now = world.at(5);
-        let leased = world.engine.lease(&world.partitions(), "mail", now, now + MINUTE, 10).await.unwrap();
-        world.engine.delivered(&leased, now).await.unwrap();
+        let leased = StoredDeliveries::new(world.engine.clone())
+            .lease(&world.partitions(), "mail", now, now + MINUTE, 10)
+            .await
+            .unwrap();
+        StoredDeliveries::new(world.engine.clone()).delivered(&leased, now).await.unwrap();
         copies.extend(leased);
     }
     assert!(copies.iter().all(|copy| copy.meant_for.as_ref() == Some(&meant_for)), "{copies:?}");
@@ -314,21 +351,29 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     assert_eq!(told, records);
     assert!(copies.iter().all(|copy| copy.notification() != first.notification()), "an id of its own");
     // The receiver itself still gets its notifications.
-    world.engine.delivered(&[first, third[0].clone()], world.at(6)).await.unwrap();
+    StoredDeliveries::new(world.engine.clone())
+        .delivered(&[first, third[0].clone()], world.at(6))
+        .await
+        .unwrap();
     let next = world.leased(world.at(6)).await;
     assert_eq!((next.len(), &next[0].offline, &next[0].meant_for), (1, &vec![records[1].clone()], &None));
-    world.engine.is_up("hook").await.unwrap();
-    assert_eq!(world.engine.down_since("hook", world.at(9)).await.unwrap(), world.at(9));
-    assert_eq!(fall_back(&*world.engine, world.at(9)).await, 0, "what is left was queued before");
+    StoredDeliveries::new(world.engine.clone()).is_up("hook").await.unwrap();
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).down_since("hook", world.at(9)).await.unwrap(),
+        world.at(9)
+    );
+    assert_eq!(fall_back(&world.engine, world.at(9)).await, 0, "what is left was queued before");
     // A fallback that is notified of the group itself needs no copy.
     world.sealed_in("c", &records[..1], world.at(9)).await;
     let both = Destinations::all(Pace::AT_ONCE, &["hook", "mail"].map(str::to_owned));
-    let copied = world.engine.fall_back(&world.partitions(), &meant_for, "mail", &both, world.at(10)).await;
+    let copied = StoredDeliveries::new(world.engine.clone())
+        .fall_back(&world.partitions(), &meant_for, "mail", &both, world.at(10))
+        .await;
     assert_eq!(copied.unwrap(), 0);
 }
 
 pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G: Ground>(world: World<G>) {
-    let since = world.engine.down_since("hook", world.at(1)).await.unwrap();
+    let since = StoredDeliveries::new(world.engine.clone()).down_since("hook", world.at(1)).await.unwrap();
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
     let records = ["a", "b"].map(|name| offline(&world.unit(name), world.at(0)));
     let to = Destinations::all(Pace::AT_ONCE, &["hook".to_owned()])
@@ -343,8 +388,7 @@ pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G:
         delivered_to(&world, receiver, now).await.iter().map(line).collect::<Vec<String>>()
     };
     let fall_back = async |now| {
-        world
-            .engine
+        StoredDeliveries::new(world.engine.clone())
             .fall_back(&world.partitions(), &meant_for, "mail", &Destinations::all(Pace::AT_ONCE, &[]), now)
             .await
             .unwrap();
@@ -359,7 +403,7 @@ pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G:
     fall_back(world.at(5)).await;
     assert_eq!(taken("mail", world.at(6)).await, ["off: , on: a"]);
     // The other unit is back when the receiver is, too.
-    world.engine.is_up("hook").await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).is_up("hook").await.unwrap();
     assert_eq!(taken("hook", world.at(7)).await.len(), 3);
     join(&returned(&records[1]), world.at(8)).await;
     for receiver in ["hook", "mail"] {

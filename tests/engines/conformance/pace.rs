@@ -9,7 +9,7 @@ use rollcall::presence::{Acknowledgement, Closing, OfflineRecord, Recoveries};
 use rollcall::routing::{Minutes, RouteTimes, TimeInterval, zone};
 use rollcall::store::{
     Capacity, Delivery, Destination, Destinations, Escalation, FollowUps, Group, Join, Membership,
-    OutboxEvent, Pace,
+    OutboxEvent, Pace, StoredDeliveries,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -211,7 +211,7 @@ pub async fn a_muted_route_notifies_of_what_still_holds_when_the_mute_is_over<G:
             let room = Capacity { most: vec![10], until: now + Duration::from_secs(60) };
             let joined = world.engine.join(&joins, &destinations(now), &room, now).await.unwrap();
             let handed: Vec<String> = joined.deliveries.iter().map(line).collect();
-            world.engine.delivered(&joined.deliveries, now).await.unwrap();
+            StoredDeliveries::new(world.engine.clone()).delivered(&joined.deliveries, now).await.unwrap();
             handed
         };
         let notified = async |now: Timestamp| {
@@ -367,8 +367,11 @@ pub async fn a_reminder_that_is_given_up_hides_no_return<G: Ground>(world: World
     let to = again(Pace::AT_ONCE, Some(60), None);
     let give_up = async |now: Timestamp| {
         let until = now + Duration::from_secs(60);
-        let leased = world.engine.lease(&world.partitions(), "hook", now, until, 10).await.unwrap();
-        world.engine.dead_letter(&leased[0], "410 Gone", now).await.unwrap();
+        let leased = StoredDeliveries::new(world.engine.clone())
+            .lease(&world.partitions(), "hook", now, until, 10)
+            .await
+            .unwrap();
+        StoredDeliveries::new(world.engine.clone()).dead_letter(&leased[0], "410 Gone", now).await.unwrap();
         leased.iter().map(line).collect::<Vec<String>>()
     };
     assert_eq!(world.goes_on(&[&a], &to, minutes(0)).await, told(&["off: a, on: "], &[]));

@@ -8,7 +8,7 @@ use redis::{Client, cmd};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
-use rollcall::store::{Destinations, Engine, partition_of};
+use rollcall::store::{Destinations, Engine, StoredDeliveries, partition_of};
 use rollcall::store::{redis::Config, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
@@ -467,7 +467,7 @@ mod only_redis {
             0
         );
         assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
-        let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:notifications")).await;
+        let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:cells:notifications")).await;
         assert_eq!(kept, [""; 0]);
     }
 
@@ -505,8 +505,11 @@ mod only_redis {
             0
         );
         assert_eq!(engine.first_seal(&[]).await.unwrap(), None);
-        assert_eq!(engine.lease(&[], "hook", now, now, 10).await.unwrap(), []);
-        assert_eq!(engine.first_lease(&[], "hook").await.unwrap(), None);
-        assert_eq!(engine.backlog(&[], "hook").await.unwrap(), Default::default());
+        assert_eq!(StoredDeliveries::new(engine.clone()).lease(&[], "hook", now, now, 10).await.unwrap(), []);
+        assert_eq!(StoredDeliveries::new(engine.clone()).first_lease(&[], "hook").await.unwrap(), None);
+        assert_eq!(
+            StoredDeliveries::new(engine.clone()).backlog(&[], "hook").await.unwrap(),
+            Default::default()
+        );
     }
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
-    Capacity, Destination, Destinations, Group, Join, Joined, OutboxEvent, Pace, partition_of_group,
+    Capacity, Destination, Destinations, Group, Join, Joined, OutboxEvent, Pace, StoredDeliveries,
+    partition_of_group,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -75,7 +76,8 @@ async fn notified<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -
         .map(|one| format!("{}: [{}] [{}]", one.group.key, line(&one.offline), line(&one.online)))
         .collect();
     lines.sort();
-    let backlog = world.engine.backlog(&world.partitions(), receiver).await.unwrap();
+    let backlog =
+        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), receiver).await.unwrap();
     assert_eq!(backlog, Default::default(), "{receiver}");
     lines
 }
@@ -206,7 +208,7 @@ pub async fn joining_hands_out_silences_of_several_routes_up_to_the_room_of_each
     assert!(joined.has_queued);
     let handed = |name: &str| joined.deliveries.iter().filter(|one| one.receiver == name).count();
     assert!(handed("hook") <= 5 && handed("mail") <= 1 && handed("ops") == 0, "{:?}", joined.deliveries);
-    world.engine.delivered(&joined.deliveries, now).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&joined.deliveries, now).await.unwrap();
     for receiver in ["hook", "mail"] {
         let rest = notified(&world, receiver, now + MINUTE).await;
         assert_eq!(rest.len() + handed(receiver), 12, "{receiver}");
@@ -229,12 +231,18 @@ pub async fn a_receiver_of_two_routes_is_notified_by_one_where_the_other_gave_up
     join(&world, &[(groups, &a)], &to, world.at(1)).await;
     seal(&world, &to, world.at(1)).await;
     let now = world.at(2);
-    let leased = world.engine.lease(&world.partitions(), "hook", now, now + MINUTE, 100).await.unwrap();
+    let leased = StoredDeliveries::new(world.engine.clone())
+        .lease(&world.partitions(), "hook", now, now + MINUTE, 100)
+        .await
+        .unwrap();
     assert_eq!(leased.len(), 2);
     for one in &leased {
         match one.group.key == first {
-            true => world.engine.dead_letter(one, "410", now).await.unwrap(),
-            false => world.engine.delivered(std::slice::from_ref(one), now).await.unwrap(),
+            true => StoredDeliveries::new(world.engine.clone()).dead_letter(one, "410", now).await.unwrap(),
+            false => StoredDeliveries::new(world.engine.clone())
+                .delivered(std::slice::from_ref(one), now)
+                .await
+                .unwrap(),
         }
     }
     join(&world, &[(groups, &back(&a, Closing::Return))], &to, world.at(3)).await;

@@ -9,8 +9,8 @@ use rollcall::presence::{
     Guarantee, NewTimer, Receipt, Timer, TimerClass, TimerId, TimerLifecycle, TimerState,
 };
 use rollcall::store::{
-    AttemptMade, Delivery, Destinations, End, Ended, FindTimers, Fired, MeantFor, Pace, TimerCancelled,
-    TimerCapacity, TimerClasses, TimerRegistered, group_of_timer,
+    AttemptMade, Delivery, Destinations, End, Ended, FindTimers, Fired, MeantFor, Pace, StoredDeliveries,
+    StoredTimers, TimerCancelled, TimerCapacity, TimerClasses, TimerRegistered, group_of_timer,
 };
 
 use super::ground::Ground;
@@ -53,16 +53,20 @@ fn many(count: usize, of: &str, due: Timestamp) -> Vec<NewTimer> {
 }
 
 impl<G: Ground> World<G> {
+    fn timers(&self) -> StoredTimers {
+        StoredTimers::new(self.engine.clone())
+    }
+
     async fn registers(&self, timers: &[NewTimer]) -> Vec<TimerRegistered> {
-        self.engine.register(timers, false, self.at(0)).await.unwrap()
+        self.timers().register(timers, false).await.unwrap()
     }
 
     async fn cancels(&self, name: &str, now: Timestamp) -> TimerCancelled {
-        self.engine.cancel(&[id(name)], &classes(), now).await.unwrap()[0]
+        self.timers().cancel(&[id(name)], &classes(), now).await.unwrap()[0]
     }
 
     async fn shows(&self, name: &str) -> Option<Timer> {
-        self.engine.timers(&[id(name)]).await.unwrap().remove(0)
+        self.timers().timers(&[id(name)]).await.unwrap().remove(0)
     }
 
     async fn state(&self, name: &str) -> Option<TimerState> {
@@ -71,16 +75,19 @@ impl<G: Ground> World<G> {
 
     /// Fires due timers, and takes up to `most` deliveries of each receiver.
     async fn fires(&self, now: Timestamp, most: usize) -> Fired {
-        let due = self.engine.due_timers(&self.partitions(), now, 100_000).await.unwrap();
+        let due = self.timers().due_timers(&self.partitions(), now, 100_000).await.unwrap();
         let most = ["hook", "mail"].map(|name| (name.to_owned(), most)).into();
         let capacity = TimerCapacity { most, until: now + MINUTE };
-        self.engine.fire(&due, &classes(), &capacity, now).await.unwrap()
+        self.timers().fire(&due, &classes(), &capacity, now).await.unwrap()
     }
 
     async fn leases(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
         let mut all = Vec::new();
         loop {
-            let some = self.engine.lease(&self.partitions(), receiver, now, now + MINUTE, 500).await.unwrap();
+            let some = StoredDeliveries::new(self.engine.clone())
+                .lease(&self.partitions(), receiver, now, now + MINUTE, 500)
+                .await
+                .unwrap();
             if some.is_empty() {
                 return all;
             }
@@ -91,7 +98,7 @@ impl<G: Ground> World<G> {
     async fn ends(&self, delivery: &Delivery, end: End, now: Timestamp) {
         let attempt = AttemptMade { at: now, took: Duration::ZERO, answer: String::new() };
         let ended = Ended { delivery: Arc::new(delivery.clone()), end, attempt: Some(attempt) };
-        self.engine.end_attempts(&[ended], now).await.unwrap();
+        StoredDeliveries::new(self.engine.clone()).end_attempts(&[ended], now).await.unwrap();
     }
 }
 
@@ -113,15 +120,14 @@ pub async fn a_timer_is_registered_shown_changed_and_cancelled<G: Ground>(world:
     );
     let later = NewTimer { due: world.hours(2), timer_type: "wide".parse().unwrap(), ..wanted.clone() };
     assert_eq!(world.registers(std::slice::from_ref(&later)).await, [TimerRegistered::Changed]);
-    let only_new =
-        world.engine.register(&[wanted, timer("b", "report", due)], true, world.at(0)).await.unwrap();
+    let only_new = world.timers().register(&[wanted, timer("b", "report", due)], true).await.unwrap();
     assert_eq!(only_new, [TimerRegistered::Exists, TimerRegistered::Created]);
     assert_eq!(world.shows("pump 7%\"ü").await, Some(Timer::waiting(later, Duration::ZERO)));
-    let counts = world.engine.count_timers(&world.partitions()).await.unwrap();
+    let counts = world.timers().count_timers(&world.partitions()).await.unwrap();
     let counts: Vec<(&str, u64)> =
         counts.iter().filter(|(_, n)| **n > 0).map(|(of, n)| (of.as_str(), *n)).collect();
     assert_eq!(counts, [("report", 1), ("wide", 1)]);
-    assert_eq!(world.engine.first_timer(&world.partitions()).await.unwrap(), Some(due));
+    assert_eq!(world.timers().first_timer(&world.partitions()).await.unwrap(), Some(due));
     assert_eq!(world.cancels("b", world.at(5)).await, TimerCancelled::Yes);
     assert_eq!(world.cancels("b", world.at(6)).await, TimerCancelled::Ended);
     assert_eq!(world.cancels("c", world.at(6)).await, TimerCancelled::Unknown);
@@ -144,15 +150,13 @@ pub async fn promise_16_a_timer_fires_once<G: Ground>(world: World<G>) {
         "nothing fires early"
     );
     // Two instances read the same timers, and both fire them.
-    let (engine, _) = world.another().await;
+    let (timers, engine) = (world.timers(), StoredTimers::new(world.another().await.0));
     let all = world.partitions();
-    let read = world.engine.due_timers(&all, due, 100_000).await.unwrap();
+    let read = world.timers().due_timers(&all, due, 100_000).await.unwrap();
     assert_eq!(read.len(), 700);
     let classes = classes();
-    let both = tokio::join!(
-        world.engine.fire(&read, &classes, &NONE, due),
-        engine.fire(&read, &classes, &NONE, due)
-    );
+    let both =
+        tokio::join!(timers.fire(&read, &classes, &NONE, due), engine.fire(&read, &classes, &NONE, due));
     let (one, two) = (both.0.unwrap(), both.1.unwrap());
     assert_eq!(one.timers.len() + two.timers.len(), 700, "each by one of them");
     let ids: BTreeSet<&TimerId> = one.timers.iter().chain(&two.timers).map(|timer| &timer.id).collect();
@@ -172,7 +176,7 @@ pub async fn promise_16_a_timer_fires_once<G: Ground>(world: World<G>) {
         [TimerRegistered::Created]
     );
     assert_eq!(names(&world.fires(due + HOUR, 10).await), ["timer-00000"]);
-    assert_eq!(world.engine.count_timers(&all).await.unwrap().values().sum::<u64>(), 0);
+    assert_eq!(world.timers().count_timers(&all).await.unwrap().values().sum::<u64>(), 0);
 }
 
 pub async fn promise_16_deliveries_that_firing_hands_out_are_leased_in_the_same_step<G: Ground>(
@@ -193,10 +197,10 @@ pub async fn promise_16_deliveries_that_firing_hands_out_are_leased_in_the_same_
     // The instance that has leased the deliveries dies: they come back.
     let again = world.leases("hook", due + 2 * MINUTE).await;
     assert_eq!(again.len(), 10);
-    world.engine.delivered(&again, due + 2 * MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&again, due + 2 * MINUTE).await.unwrap();
     assert_eq!(world.state("timer-00003").await, Some(TimerState::Fired), "mail has not got it");
     let mailed = world.leases("mail", due + 2 * MINUTE).await;
-    world.engine.delivered(&mailed, due + 2 * MINUTE).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&mailed, due + 2 * MINUTE).await.unwrap();
     assert_eq!(world.state("timer-00003").await, Some(TimerState::Delivered));
     assert_eq!(world.leases("hook", due + HOUR).await, []);
 }
@@ -205,15 +209,15 @@ pub async fn promise_16_a_crash_leaves_a_timer_waiting_or_fired<G: Ground>(mut w
     let due = world.at(1000);
     world.registers(&many(300, "report", due)).await;
     world.crash().await;
-    let counts = world.engine.count_timers(&world.partitions()).await.unwrap();
+    let counts = world.timers().count_timers(&world.partitions()).await.unwrap();
     assert_eq!(counts.values().sum::<u64>(), 300);
     // A part of the timers has fired when the engine dies.
-    let some = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
-    world.engine.fire(&some[..100], &classes(), &NONE, due).await.unwrap();
+    let some = world.timers().due_timers(&world.partitions(), due, 100_000).await.unwrap();
+    world.timers().fire(&some[..100], &classes(), &NONE, due).await.unwrap();
     world.crash().await;
     // The other timers are overdue at the next start.
     let later = due + HOUR;
-    assert_eq!(world.engine.first_timer(&world.partitions()).await.unwrap(), Some(due));
+    assert_eq!(world.timers().first_timer(&world.partitions()).await.unwrap(), Some(due));
     assert_eq!(world.fires(later, 0).await.timers.len(), 200);
     world.crash().await;
     let delivered = world.leases("hook", later).await;
@@ -224,18 +228,19 @@ pub async fn promise_16_a_crash_leaves_a_timer_waiting_or_fired<G: Ground>(mut w
 pub async fn promise_17_a_cancel_that_answers_yes_is_never_fired<G: Ground>(world: World<G>) {
     let due = world.at(1000);
     world.registers(&many(300, "report", due)).await;
-    let read = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
+    let read = world.timers().due_timers(&world.partitions(), due, 100_000).await.unwrap();
     // Timers that were cancelled after they were read, and before they are fired.
     let first: Vec<TimerId> = read[..50].iter().map(|timer| timer.id.clone()).collect();
-    let answers = world.engine.cancel(&first, &classes(), due).await.unwrap();
+    let answers = world.timers().cancel(&first, &classes(), due).await.unwrap();
     assert_eq!(answers, [TimerCancelled::Yes; 50]);
-    assert_eq!(world.engine.fire(&read[..50], &classes(), &NONE, due).await.unwrap(), Fired::default());
+    assert_eq!(world.timers().fire(&read[..50], &classes(), &NONE, due).await.unwrap(), Fired::default());
     // Both instances act at the same time, from the same state.
     let read = &read[50..];
     let ids: Vec<TimerId> = read.iter().map(|timer| timer.id.clone()).collect();
-    let (engine, classes) = (world.another().await.0, classes());
+    let (timers, classes) = (world.timers(), classes());
+    let engine = StoredTimers::new(world.another().await.0);
     let (fired, cancelled) =
-        tokio::join!(engine.fire(read, &classes, &NONE, due), world.engine.cancel(&ids, &classes, due));
+        tokio::join!(engine.fire(read, &classes, &NONE, due), timers.cancel(&ids, &classes, due));
     let fired: BTreeSet<TimerId> = fired.unwrap().timers.into_iter().map(|timer| timer.id).collect();
     for (id, answer) in ids.iter().zip(cancelled.unwrap()) {
         match answer {
@@ -250,9 +255,9 @@ pub async fn promise_17_a_cancel_that_answers_yes_is_never_fired<G: Ground>(worl
 
 pub async fn promise_17_a_batch_cancels_only_what_is_still_as_it_was_read<G: Ground>(world: World<G>) {
     world.registers(&many(3, "report", world.hours(1))).await;
-    let all = world.engine.find_timers(&FindTimers::default(), 10).await.unwrap().timers;
+    let all = world.timers().find_timers(&FindTimers::default(), 10).await.unwrap().timers;
     world.registers(&[timer("timer-00001", "report", world.hours(2))]).await;
-    let answers = world.engine.cancel_unchanged(&all, &classes(), world.at(0)).await.unwrap();
+    let answers = world.timers().cancel_unchanged(&all, &classes(), world.at(0)).await.unwrap();
     assert_eq!(answers, [TimerCancelled::Yes, TimerCancelled::Changed, TimerCancelled::Yes]);
     assert_eq!(world.state("timer-00001").await, Some(TimerState::Waiting));
 }
@@ -260,17 +265,18 @@ pub async fn promise_17_a_batch_cancels_only_what_is_still_as_it_was_read<G: Gro
 pub async fn promise_18_a_change_that_answers_yes_moves_it<G: Ground>(world: World<G>) {
     let (due, later) = (world.at(1000), world.hours(1));
     world.registers(&many(300, "report", due)).await;
-    let read = world.engine.due_timers(&world.partitions(), due, 100_000).await.unwrap();
+    let read = world.timers().due_timers(&world.partitions(), due, 100_000).await.unwrap();
     // Timers that were moved after they were read, and before they are fired.
     let moved: Vec<NewTimer> = many(50, "report", later);
     assert_eq!(world.registers(&moved).await, [TimerRegistered::Changed; 50]);
     let old: Vec<Timer> =
         read.iter().filter(|timer| moved.iter().any(|one| one.id == timer.id)).cloned().collect();
-    assert_eq!(world.engine.fire(&old, &classes(), &NONE, later).await.unwrap(), Fired::default());
+    assert_eq!(world.timers().fire(&old, &classes(), &NONE, later).await.unwrap(), Fired::default());
     let moved: Vec<NewTimer> = many(300, "report", later);
-    let (engine, classes) = (world.another().await.0, classes());
+    let (timers, classes) = (world.timers(), classes());
+    let engine = StoredTimers::new(world.another().await.0);
     let (fired, changed) =
-        tokio::join!(engine.fire(&read, &classes, &NONE, due), world.engine.register(&moved, false, due));
+        tokio::join!(engine.fire(&read, &classes, &NONE, due), timers.register(&moved, false));
     let fired: BTreeSet<TimerId> = fired.unwrap().timers.into_iter().map(|timer| timer.id).collect();
     for (timer, answer) in moved.iter().zip(changed.unwrap()) {
         // A timer that had fired counts as a new one.
@@ -287,7 +293,7 @@ pub async fn promise_18_a_change_that_answers_yes_moves_it<G: Ground>(world: Wor
     // A timer can move to an earlier moment, too.
     world.registers(&[timer("early", "report", world.hours(9))]).await;
     world.registers(&[timer("early", "report", world.hours(2))]).await;
-    assert_eq!(world.engine.first_timer(&world.partitions()).await.unwrap(), Some(world.hours(2)));
+    assert_eq!(world.timers().first_timer(&world.partitions()).await.unwrap(), Some(world.hours(2)));
     assert_eq!(names(&world.fires(world.hours(2), 0).await), ["early"]);
 }
 
@@ -300,8 +306,15 @@ pub async fn promise_19_an_at_most_once_timer_is_never_attempted_twice<G: Ground
     let of = |name: &str| leased.iter().find(|one| one.group.key == group_of_timer(&id(name))).unwrap();
     let names = ["timer-00000", "timer-00001", "timer-00002"];
     let begun: Vec<&Delivery> = names.iter().map(|name| of(name)).collect();
-    assert_eq!(world.engine.begin_only_attempts(&begun, due).await.unwrap(), [true; 3]);
-    assert_eq!(world.engine.begin_only_attempts(&begun, due).await.unwrap(), [false; 3], "marked already");
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).begin_only_attempts(&begun, due).await.unwrap(),
+        [true; 3]
+    );
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).begin_only_attempts(&begun, due).await.unwrap(),
+        [false; 3],
+        "marked already"
+    );
     assert_eq!(world.state("timer-00000").await, Some(TimerState::Fired));
     world.ends(begun[0], End::Delivered, due).await;
     world.ends(begun[1], End::DeadLetter("refused".into()), due).await;
@@ -312,10 +325,10 @@ pub async fn promise_19_an_at_most_once_timer_is_never_attempted_twice<G: Ground
     let keys: Vec<&str> = again.iter().map(|one| one.group.key.as_str()).collect();
     assert_eq!(keys, ["timer:timer-00003"], "the only one whose attempt was not begun");
     let all = world.partitions();
-    assert_eq!(world.engine.give_up_only_attempts(&all, due).await.unwrap(), [], "not before its time");
-    let unknown = world.engine.give_up_only_attempts(&all, later).await.unwrap();
+    assert_eq!(world.timers().give_up_only_attempts(&all, due).await.unwrap(), [], "not before its time");
+    let unknown = world.timers().give_up_only_attempts(&all, later).await.unwrap();
     assert_eq!(unknown.iter().map(|of| of.as_str()).collect::<Vec<_>>(), ["once"], "counted once");
-    assert_eq!(world.engine.give_up_only_attempts(&all, later).await.unwrap(), []);
+    assert_eq!(world.timers().give_up_only_attempts(&all, later).await.unwrap(), []);
     let mut receipts = Vec::new();
     for name in names {
         let TimerLifecycle::Fired { receipts: of_one, .. } = world.shows(name).await.unwrap().lifecycle
@@ -332,7 +345,11 @@ pub async fn promise_19_an_at_most_once_timer_is_never_attempted_twice<G: Ground
             (Receipt::Unknown, TimerState::Dead),
         ]
     );
-    assert_eq!(world.engine.dead_letters("hook", 10).await.unwrap(), [], "none of them can be replayed");
+    assert_eq!(
+        StoredDeliveries::new(world.engine.clone()).dead_letters("hook", 10).await.unwrap(),
+        [],
+        "none of them can be replayed"
+    );
     // A late outcome is better than none.
     world.ends(begun[2], End::Delivered, later).await;
     assert_eq!(world.state("timer-00002").await, Some(TimerState::Delivered));
@@ -351,16 +368,16 @@ pub async fn the_state_of_a_timer_is_true_after_it_is_given_up_replayed_and_purg
         }
     }
     assert_eq!(world.state("a").await, Some(TimerState::Dead));
-    let letters = world.engine.dead_letters("mail", 10).await.unwrap();
+    let letters = StoredDeliveries::new(world.engine.clone()).dead_letters("mail", 10).await.unwrap();
     let of = |name: &str| letters.iter().find(|one| one.delivery.timers[0].id == id(name)).unwrap().clone();
-    assert!(world.engine.replay(&of("a").delivery, due).await.unwrap());
+    assert!(StoredDeliveries::new(world.engine.clone()).replay(&of("a").delivery, due).await.unwrap());
     assert_eq!(world.state("a").await, Some(TimerState::Fired));
     let again = world.leases("mail", due).await;
     assert_eq!(again.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), [of("a").delivery.id.as_str()]);
     assert_eq!(again[0].timers, of("a").delivery.timers);
     world.ends(&again[0], End::Delivered, due).await;
     assert_eq!(world.state("a").await, Some(TimerState::Delivered));
-    assert_eq!(world.engine.purge(&[of("b")]).await.unwrap(), 1);
+    assert_eq!(StoredDeliveries::new(world.engine.clone()).purge(&[of("b")]).await.unwrap(), 1);
     assert_eq!(world.state("b").await, Some(TimerState::Dead));
 }
 
@@ -396,7 +413,7 @@ pub async fn timers_are_listed_by_moment_and_id_page_by_page<G: Ground>(world: W
     let mut listed = Vec::new();
     let mut find = FindTimers::default();
     loop {
-        let page = world.engine.find_timers(&find, 7).await.unwrap();
+        let page = world.timers().find_timers(&find, 7).await.unwrap();
         assert!(page.timers.len() <= 7);
         listed.extend(page.timers.into_iter().map(|timer| timer.id));
         assert!(listed.len() <= all.len(), "some are listed twice");
@@ -412,7 +429,7 @@ pub async fn timers_are_listed_by_moment_and_id_page_by_page<G: Ground>(world: W
     assert_eq!(listed, ids(&all));
     assert_eq!(world.fires(minute(3), 0).await.timers.len(), 4);
     let list = |find: FindTimers| {
-        let engine = world.engine.clone();
+        let engine = world.timers();
         async move { engine.find_timers(&find, 1000).await.unwrap().timers }
     };
     let of_type = list(FindTimers { types: vec!["wide".parse().unwrap()], ..FindTimers::default() }).await;
@@ -438,14 +455,15 @@ pub async fn timers_that_ended_are_forgotten_when_their_class_says_so<G: Ground>
     world.cancels("timer-00000", due).await;
     world.fires(due, 0).await;
     let all = world.partitions();
-    let forgets = |now| world.engine.forget_timers(&all, now);
+    let timers = world.timers();
+    let forgets = |now| timers.forget_timers(&all, now);
     assert_eq!(forgets(due + HOUR - MINUTE).await.unwrap(), 0);
     let leased = world.leases("hook", due).await;
     world.ends(&leased[0], End::Delivered, due).await;
     assert_eq!(forgets(due + HOUR).await.unwrap(), 2, "one is not delivered yet, and is kept");
-    world.engine.delivered(&leased, due + HOUR).await.unwrap();
+    StoredDeliveries::new(world.engine.clone()).delivered(&leased, due + HOUR).await.unwrap();
     assert_eq!(forgets(due + 3 * HOUR).await.unwrap(), 1);
-    let left = world.engine.find_timers(&FindTimers::default(), 10).await.unwrap();
+    let left = world.timers().find_timers(&FindTimers::default(), 10).await.unwrap();
     assert_eq!(left.timers, []);
     // A timer that is registered again is not forgotten together with its past.
     world.registers(&[timer("a", "report", due)]).await;
@@ -459,15 +477,15 @@ pub async fn a_timer_of_a_type_that_is_not_configured_waits<G: Ground>(world: Wo
     let due = world.at(1000);
     world.registers(&[timer("a", "unheard-of", due), timer("b", "report", due)]).await;
     assert_eq!(names(&world.fires(due, 0).await), ["b"]);
-    let left = world.engine.due_timers(&world.partitions(), due, 10).await.unwrap();
+    let left = world.timers().due_timers(&world.partitions(), due, 10).await.unwrap();
     assert_eq!(left.iter().map(|timer| timer.id.as_str()).collect::<Vec<_>>(), ["a"]);
-    world.engine.put_off(&left, due + MINUTE).await.unwrap();
-    assert_eq!(world.engine.due_timers(&world.partitions(), due, 10).await.unwrap(), []);
-    let again = world.engine.due_timers(&world.partitions(), due + MINUTE, 10).await.unwrap();
+    world.timers().put_off(&left, due + MINUTE).await.unwrap();
+    assert_eq!(world.timers().due_timers(&world.partitions(), due, 10).await.unwrap(), []);
+    let again = world.timers().due_timers(&world.partitions(), due + MINUTE, 10).await.unwrap();
     assert_eq!(again, left, "its moment is as it was");
     // A change takes effect at once.
     world.registers(&[timer("a", "report", due)]).await;
-    world.engine.put_off(&left, due + HOUR).await.unwrap();
+    world.timers().put_off(&left, due + HOUR).await.unwrap();
     assert_eq!(names(&world.fires(due, 0).await), ["a"]);
 }
 
@@ -475,11 +493,10 @@ pub async fn promise_19_an_at_most_once_timer_goes_to_no_fallback<G: Ground>(wor
     let due = world.at(1000);
     world.registers(&[timer("only", "once", due), timer("other", "report", due)]).await;
     assert_eq!(world.fires(due, 0).await.timers.len(), 2);
-    let since = world.engine.down_since("hook", due).await.unwrap();
+    let since = StoredDeliveries::new(world.engine.clone()).down_since("hook", due).await.unwrap();
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
     assert_eq!(
-        world
-            .engine
+        StoredDeliveries::new(world.engine.clone())
             .fall_back(&world.partitions(), &meant_for, "mail", &Destinations::all(Pace::AT_ONCE, &[]), due)
             .await
             .unwrap(),

@@ -32,7 +32,7 @@ impl Directory {
     pub fn waiting(&self) -> Option<usize> {
         self.count(
             "SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM groups WHERE due IS NOT NULL) \
-             + (SELECT count(*) FROM notifications)",
+             + (SELECT count(*) FROM cells WHERE tbl = 'notifications')",
         )
     }
 

@@ -15,7 +15,7 @@ use super::redis::PARTITIONS;
 use super::{World, now};
 
 /// The key types that are broken.
-pub const POISONED: [&str; 18] = [
+pub const POISONED: [&str; 16] = [
     "{hearing}:heard",
     "{hearing}:members",
     "{hearing}:floors",
@@ -25,7 +25,6 @@ pub const POISONED: [&str; 18] = [
     "{hearing}:roster",
     "{hearing}:address:<>",
     "{hearing}:counts:<>",
-    "{hearing}:receivers",
     "{hearing}:clock",
     ALIVE,
     FACTS,
@@ -33,22 +32,18 @@ pub const POISONED: [&str; 18] = [
     GROUP_OF,
     "{pN}:sealed",
     "{pN}:over",
-    "{pN}:owed",
 ];
 
 /// The key types that are left out, and why.
-pub const LEFT_OUT: [(&str, &str); 39] = [
+pub const LEFT_OUT: [(&str, &str); 23] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
     ("{hearing}:cells:<>", "no world has alert silences, rules of inhibition, or the mass-offline breaker"),
     ("{hearing}:log:<>", "no world has changes of operators"),
-    ("{hearing}:down", "no receiver of a world has a fallback"),
-    ("{pN}:fallback_done:<>", "the same"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
     ("{pN}:heard", "written in a cluster only"),
     ("{pN}:replicated", "the same"),
-    ("{pN}:deadlines", "found by the walk within five minutes, for which no world waits"),
     ("{pN}:noted", "changes show within five minutes, for which no world waits"),
     ("{pN}:data:<>", "no unit of a world has values"),
     ("{pN}:offline", "open records are not listed, and the oracle goes by the list"),
@@ -61,22 +56,9 @@ pub const LEFT_OUT: [(&str, &str); 39] = [
     ("{pN}:labels", "waiting groups are not notified"),
     ("{pN}:waiting:<>", "waiting members of that group are not notified"),
     ("{pN}:reminders", "no world reminds"),
-    ("{pN}:cells:<>", "no world has flap detection"),
-    ("{pN}:index:<>", "no world has flap detection"),
-    ("{pN}:timer:<>", "no world has timers"),
-    ("{pN}:past_timers", "the same"),
-    ("{pN}:timers", "the same"),
-    ("{pN}:timers_ended", "the same"),
-    ("{pN}:timers_kept", "the same"),
-    ("{pN}:timer_counts", "the same"),
-    ("{pN}:timer_attempts", "the same"),
+    ("{pN}:cells:<>", "notifications that wait are lost, and no world has flap detection or timers"),
+    ("{pN}:index:<>", "groups with a delivery are notified with their next event"),
     ("{pN}:lasting:<>", "the last return of a group may be notified early, or late"),
-    ("{pN}:notifications", "sealed notifications are not delivered"),
-    ("{pN}:queue:<>", "groups with a delivery are notified with their next event"),
-    ("{pN}:lanes:<>", "deliveries of that receiver are lost"),
-    ("{pN}:dead:<>", "dead letters, of which a world has none"),
-    ("{pN}:dead_letters:<>", "the same"),
-    ("{pN}:unnotified:<>", "a return may be notified without its silence"),
 ];
 
 pub const FACTS: &str = "{pN}:facts:<>";

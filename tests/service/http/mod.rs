@@ -34,6 +34,7 @@ use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::{Ownership, Silences};
 use rollcall::http::{self, Config, Proxies, Role, Sources, Token, UnitMetrics};
 use rollcall::presence::{Interval, Labels, Override, Registration};
+use rollcall::store::StoredDeliveries;
 use rollcall::telemetry::{EngineWarning, Loop};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -147,7 +148,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         ownership: Ownership::of_everything(2),
         units: fleet.engine.clone(),
         records: fleet.engine.clone(),
-        deliveries: fleet.engine.clone(),
+        deliveries: StoredDeliveries::new(fleet.engine.clone()),
         groups: fleet.engine.clone(),
         values: fleet.engine.clone(),
         cells: fleet.engine.clone(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rollcall::fleet::ReceiverHealths;
 use rollcall::presence::{Labels, OfflineRecord};
-use rollcall::store::{Capacity, DeliveryRecords, Destinations, Group, GroupStore, Join, OutboxEvent, Pace};
+use rollcall::store::{Capacity, Destinations, Group, GroupStore, Join, OutboxEvent, Pace, StoredDeliveries};
 use serde_json::{Value, json};
 
 use super::world::{Fleet, SECOND, the};
@@ -31,7 +31,7 @@ async fn receivers_are_shown_with_what_waits_for_them_and_with_what_any_instance
     // A receiver that is not configured any more left notifications behind.
     let now = fleet.clock.now();
     let gone = ["gone".to_owned()];
-    fleet.engine.register_receivers(&gone, now).await.unwrap();
+    StoredDeliveries::new(fleet.engine.clone()).register_receivers(&gone, now).await.unwrap();
     let record = OfflineRecord::open(the("detector:1"), now, now, now);
     let group = Group { key: "a".to_owned(), labels: Labels::new() };
     let join = Join { groups: vec![group], event: OutboxEvent::Record(record) };

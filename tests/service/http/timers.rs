@@ -4,7 +4,7 @@ use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Method, Response};
 use rollcall::http::{Role, UnitMetrics};
 use rollcall::presence::TimerId;
-use rollcall::store::{Layout, TimerCapacity, TimerStore};
+use rollcall::store::{Layout, StoredTimers, TimerCapacity};
 use serde_json::{Value, json};
 
 use super::changes::{send, token};
@@ -43,19 +43,23 @@ fn requests(fleet: &Fleet, result: &str) -> f64 {
         .unwrap_or_default()
 }
 
+fn timers(fleet: &Fleet) -> StoredTimers {
+    StoredTimers::new(fleet.engine.clone())
+}
+
 /// How many timers wait.
 async fn waiting(fleet: &Fleet) -> u64 {
     let partitions: Vec<u16> = (0..fleet.engine.partitions()).collect();
-    fleet.engine.count_timers(&partitions).await.unwrap().values().sum()
+    timers(fleet).count_timers(&partitions).await.unwrap().values().sum()
 }
 
 /// Fires the timers with these ids, as the loop does.
 async fn fire(fleet: &Fleet, ids: &[&str]) {
     let ids: Vec<TimerId> = ids.iter().map(|id| id.parse().unwrap()).collect();
-    let timers: Vec<_> = fleet.engine.timers(&ids).await.unwrap().into_iter().flatten().collect();
+    let waiting: Vec<_> = timers(fleet).timers(&ids).await.unwrap().into_iter().flatten().collect();
     let rules = timer_rules();
     let now = fleet.clock.now();
-    let fired = fleet.engine.fire(&timers, &rules.classes, &TimerCapacity::NONE, now).await.unwrap();
+    let fired = timers(fleet).fire(&waiting, &rules.classes, &TimerCapacity::NONE, now).await.unwrap();
     assert_eq!(fired.timers.len(), ids.len());
 }
 

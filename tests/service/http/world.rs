@@ -22,7 +22,7 @@ use rollcall::routing::{Inhibition, Route, Routes, parse_matchers};
 use rollcall::simulate::servers::Server;
 use rollcall::store::Layout;
 use rollcall::store::redis::RedisEngine;
-use rollcall::store::{Catalogue, DataStore, Metric, MetricType, Reading};
+use rollcall::store::{Catalogue, DataStore, Metric, MetricType, Reading, StoredDeliveries};
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -105,7 +105,7 @@ impl Fleet {
             ownership: Ownership::fixed(view),
             units: engine.clone(),
             records: engine.clone(),
-            deliveries: engine.clone(),
+            deliveries: StoredDeliveries::new(engine.clone()),
             groups: engine.clone(),
             values: engine.clone(),
             roster: engine.clone(),

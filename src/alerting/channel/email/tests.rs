@@ -8,6 +8,8 @@ use tokio::net::TcpListener;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
+use std::sync::Arc;
+
 use super::*;
 use crate::clock::Clock;
 use crate::simulate::mail_sink::{MailSink, Options};

@@ -15,7 +15,7 @@
 -- KEYS[6] notifications  hash  id -> notification (JSON)
 -- KEYS[7] owed           hash  id -> number of receivers that have not got it yet; absent: one
 -- KEYS[7+r]              zset  queue of receiver r of R: group -> next attempt (ms)
--- KEYS[7+R+r]            hash  lanes of receiver r: group -> see lease.lua
+-- KEYS[7+R+r]            hash  lanes of receiver r: group -> see store/deliveries/lane.rs
 -- then for each group its waiting members: zset  member -> when its wait began (ms), see sealing.lua
 -- then, if groups gather members or are looked at again, for each group its notified members whose units are still
 --                        offline: zset  member -> when it was notified (ms)

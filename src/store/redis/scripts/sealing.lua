@@ -174,7 +174,7 @@ local function add_notification(group, group_json, digest, offline, online, blin
 end
 
 -- Writes the batch: the notifications, and their ids at the end of the group's lane for each receiver. A group with a
--- lane is in the queue, too, by itself or in a list of groups. A batch has at most one notification of a group.
+-- lane is in the queue, too. A batch has at most one notification of a group.
 local function write_batch(now, receivers)
   set_fields(KEYS[3], batch.members)
   add_members(KEYS[2], batch.over)
@@ -194,12 +194,9 @@ local function write_batch(now, receivers)
     local before = #groups > 0 and redis.call('HMGET', KEYS[7 + receivers + r], unpack(groups))
     local lanes, queued = {}, {}
     for n, group in ipairs(groups) do
-      local ids, body = string.match(before[n] or '0', '^([^\n]*)(.*)$')
-      lanes[2 * n - 1], lanes[2 * n] = group, ids .. ' ' .. batch.ids[indices[n]] .. body
-      if not before[n] then
-        queued[#queued + 1] = now
-        queued[#queued + 1] = group
-      end
+      lanes[2 * n - 1], lanes[2 * n] = group, (before[n] or '0') .. ' ' .. batch.ids[indices[n]]
+      -- One that has an entry keeps it.
+      queued[2 * n - 1], queued[2 * n] = now, group
     end
     if #lanes > 0 then
       redis.call('HSET', KEYS[7 + receivers + r], unpack(lanes))

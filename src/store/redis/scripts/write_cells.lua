@@ -3,11 +3,12 @@
 --
 -- A shape has columns: what they do, with which key, and how many names in a row each change-set has there.
 --
--- KEYS behind `before`: for each column its hash, zset or stream
+-- KEYS behind `before`: for each column its hash, zset or stream; of a table on pages the page of each name
 --
--- ARGV from `a` on: how many change-sets there are; for each column what it is, and how many names of it a change-set
---       has; then for each column the first name of every change-set, the second of every one, and so on, and behind all
---       names their values or scores, where the column has them:
+-- ARGV from `a` on: how many change-sets there are, and how many columns; for each column what it is, with `@` behind it
+--       for a table on pages, and how many names of it a change-set has; then for each column the first name of every
+--       change-set, the second of every one, and so on, and behind all names their values or scores, where the column
+--       has them:
 --       has     the hash has these fields with these values
 --       lacks   the hash has none of these fields
 --       is_at   the zset has these members with these scores
@@ -24,32 +25,50 @@ local WIDTH = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, 
 -- How many words a command gets at once, because the stack of a script ends: an even number, for pairs.
 local MOST = 2000
 
-local function write_cells(before, keys, a)
-  local count, columns, written, sums = tonumber(ARGV[a]), {}, {}, {}
+local function write_cells(before, a)
+  local count, columns, written, sums, read_pages = tonumber(ARGV[a]), {}, {}, {}, {}
   for n = 1, count do
     written[n] = 1
   end
-  local from = a + 1 + 2 * keys
-  for c = 1, keys do
-    local what, names = ARGV[a + 2 * c - 1], count * tonumber(ARGV[a + 2 * c])
-    columns[c] = { key = KEYS[before + c], what = what, names = names, from = from, values = from + names }
-    from = from + WIDTH[what] * names
+  local from, key = a + 2 + 2 * tonumber(ARGV[a + 1]), before + 1
+  for c = 1, tonumber(ARGV[a + 1]) do
+    local what, paged = string.match(ARGV[a + 2 * c], '^([^@]*)(@?)$')
+    local names = count * tonumber(ARGV[a + 2 * c + 1])
+    columns[c] = { key = KEYS[key], what = what, names = names, from = from, values = from + names }
+    columns[c].pages = paged ~= '' and key or nil
+    from, key = from + WIDTH[what] * names, key + (paged ~= '' and names or 1)
   end
 
   -- Calls `see` for each name of a column with what is stored, the number of the name and of its change-set.
   local function each(command, column, see)
     for first = 0, column.names - 1, MOST do
       local last = math.min(first + MOST, column.names) - 1
-      for at, now in ipairs(command(column.key, column.from + first, column.from + last)) do
+      for at, now in ipairs(command(column, first, last)) do
         see(now, first + at - 1, (first + at - 1) % count + 1)
       end
     end
   end
-  local function fields(key, first, last)
-    return redis.call('HMGET', key, unpack(ARGV, first, last))
+  local function fields(column, first, last)
+    if not column.pages then
+      return redis.call('HMGET', column.key, unpack(ARGV, column.from + first, column.from + last))
+    end
+    local found = {}
+    for at = first, last do
+      local page = KEYS[column.pages + at]
+      found[#found + 1], read_pages[page] = redis.call('HGET', page, ARGV[column.from + at]), true
+    end
+    return found
   end
-  local function scores(key, first, last)
-    return redis.call('ZMSCORE', key, unpack(ARGV, first, last))
+  local function scores(column, first, last)
+    return redis.call('ZMSCORE', column.key, unpack(ARGV, column.from + first, column.from + last))
+  end
+  local function try_hash(column)
+    for at = 0, column.pages and column.names - 1 or 0 do
+      local key = column.pages and KEYS[column.pages + at] or column.key
+      if not read_pages[key] then
+        redis.call('HLEN', key)
+      end
+    end
   end
   -- A key of a wrong type fails here, before any write: Redis does not undo a script.
   local read = {
@@ -74,13 +93,14 @@ local function write_cells(before, keys, a)
       end)
     end,
     add = function(column)
-      sums[column.key] = sums[column.key] or {}
       each(fields, column, function(now, at)
-        sums[column.key][ARGV[column.from + at]] = tonumber(string.match(now or '', '^%-?%d+$')) or 0
+        local key = column.pages and KEYS[column.pages + at] or column.key
+        sums[key] = sums[key] or {}
+        sums[key][ARGV[column.from + at]] = tonumber(string.match(now or '', '^%-?%d+$')) or 0
       end)
     end,
-    put = function(column) redis.call('HLEN', column.key) end,
-    remove = function(column) redis.call('HLEN', column.key) end,
+    put = try_hash,
+    remove = try_hash,
     enter = function(column) redis.call('ZCARD', column.key) end,
     leave = function(column) redis.call('ZCARD', column.key) end,
     append = function(column) redis.call('XLEN', column.key) end,
@@ -136,6 +156,10 @@ local function write_cells(before, keys, a)
         if what == 'put' or what == 'add' or what == 'append' then
           words[#words + 1] = value
         end
+        if column.pages then
+          write[what](KEYS[column.pages + at], words)
+          words = {}
+        end
       end
     end
     if #words > 0 then
@@ -144,4 +168,3 @@ local function write_cells(before, keys, a)
   end
   return written
 end
-

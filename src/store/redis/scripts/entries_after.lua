@@ -1,13 +1,13 @@
--- A page of timers, by moment and id: the members of a sorted set after a position, at which no timer need be.
+-- A page of an index, by number and name: the members of a sorted set after a place, at which no member need be.
 --
--- KEYS[1] timers or timers_ended  zset  id -> moment (ms)
+-- KEYS[1] the index  zset  name -> number
 --
--- ARGV[1] the moment of the place (ms), ARGV[2] its id, or "" for the begin of the moment, ARGV[3] the last moment (ms),
--- ARGV[4] the most members
+-- ARGV[1] the number of the place, ARGV[2] its name, or "" for the begin of that number, ARGV[3] the last number, ARGV[4]
+-- the most members
 --
--- Returns ids and moments, a flat list.
+-- Returns names and numbers, a flat list.
 
--- Lua compares texts by the locale of the server; members of one moment are sorted by their bytes.
+-- Lua compares texts by the locale of the server; members of one number are sorted by their bytes.
 local function is_at_or_before(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)

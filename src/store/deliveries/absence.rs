@@ -1,0 +1,237 @@
+//! Receivers that were not configured for a while, and what they were not notified of.
+//!
+//! Instances mark receivers that are not in their configuration as absent. When a receiver is configured again, its
+//! lanes are read once before any notification is leased. A silence that is over by then is marked as unnotified: the
+//! silence and its return are left out when their notifications are leased. A silence that lasts is delivered as it was
+//! sealed.
+//!
+//! # Why the mark of absence stays until all lanes are read
+//! After a crash halfway the lanes are read again, and a second mark of a silence changes nothing.
+
+use std::collections::{BTreeSet, HashMap};
+
+use serde::{Deserialize, Serialize};
+
+use super::StoredDeliveries;
+use super::lane::Lane;
+use crate::clock::Timestamp;
+use crate::presence::{OfflineRecord, Snapshot, Unit};
+use crate::store::documents::{Content, Document};
+use crate::store::notification::Notification;
+use crate::store::unnotified::{
+    LeftOut, Unnotified, UnnotifiedSilence, blindness_in, left_out, silence, silence_in,
+};
+use crate::store::{
+    Cell, ChangeSet, Delivery, EngineError, Group, MAX_STEP, ReceiverName, Result, Table, partition_of_group,
+};
+
+/// The name, and its value, that says that marks of silences in notifications that wait may be among the others. Without
+/// it, a lease reads those of returns only.
+pub(super) const MARKED: &str = "-";
+
+/// A receiver that is or was configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct ListedReceiver {
+    /// Since when it is configured, or absent.
+    since: Timestamp,
+    is_absent: bool,
+}
+
+impl Content for ListedReceiver {
+    type Name = String;
+    const TABLE: Table = Table::ReceiverList;
+}
+
+impl StoredDeliveries {
+    /// Enters the configured receivers in the list of receivers; the service calls this at each start. The others in the
+    /// list are absent from now on. Safe to repeat.
+    pub async fn register_receivers(&self, receivers: &[String], now: Timestamp) -> Result<()> {
+        let mut listed: HashMap<String, Option<ListedReceiver>> =
+            self.listed_receivers().await?.into_iter().map(|(name, known)| (name, Some(known))).collect();
+        if listed.is_empty() {
+            let found = match self.engine.receivers_with_cells().await {
+                // Without the right to look for them the list has only the receivers that are configured from now on.
+                Err(EngineError::Refused(_)) => BTreeSet::new(),
+                found => found?,
+            };
+            listed.extend(found.into_iter().map(|name| (name.to_string(), None)));
+        }
+        let mut sets = Vec::new();
+        let mut change = |name: &String, known, after| {
+            sets.push(self.documents.change(&Document::expected(name.clone(), known)?, Some(&after))?);
+            Ok::<_, EngineError>(())
+        };
+        // An absent receiver stays absent until its lanes are up to date.
+        for name in receivers.iter().filter(|name| !listed.contains_key(*name)) {
+            change(name, None, ListedReceiver { since: now, is_absent: false })?;
+        }
+        for (name, known) in listed.iter().filter(|(name, _)| !receivers.contains(name)) {
+            if known.is_none_or(|known| !known.is_absent) {
+                change(name, *known, ListedReceiver { since: now, is_absent: true })?;
+            }
+        }
+        self.documents.write(&sets).await?;
+        Ok(())
+    }
+
+    async fn listed_receivers(&self) -> Result<Vec<(String, ListedReceiver)>> {
+        Ok(self.documents.of_fleet::<ListedReceiver>().await?.into_iter().collect())
+    }
+
+    /// The names of all receivers that are or were configured.
+    pub(super) async fn all_receivers(&self) -> Result<Vec<String>> {
+        Ok(self.listed_receivers().await?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Brings the deliveries of a receiver that was absent up to date, before any of them is leased: silences that are
+    /// over by now, and their returns, are left out. From then on the receiver is not absent. Answers how many are left
+    /// out; zero for a receiver that was not absent. Safe to repeat.
+    pub async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize> {
+        let listed: Document<ListedReceiver> = self.documents.one(&receiver.to_owned()).await?;
+        if !listed.value.is_some_and(|known| known.is_absent) {
+            return Ok(0);
+        }
+        let (table, mut past) = (Table::Lanes(ReceiverName::of(receiver)), 0);
+        for partition in self.all_partitions() {
+            let mut from = None;
+            loop {
+                let page = self.engine.scan_cells(table, partition, from).await?;
+                past += self.mark_past(partition, receiver, &page.cells).await?;
+                from = page.next;
+                if from.is_none() {
+                    break;
+                }
+            }
+        }
+        let after = ListedReceiver { since: now, is_absent: false };
+        self.documents.write(&[self.documents.change(&listed, Some(&after))?]).await?;
+        Ok(past)
+    }
+
+    /// Marks the silences in these lanes that are over. Answers how many.
+    async fn mark_past(&self, partition: u16, receiver: &str, lanes: &[(String, Vec<u8>)]) -> Result<usize> {
+        // Leasing reports an unreadable lane.
+        let lanes = lanes.iter().filter_map(|(group, lane)| Some((group, Lane::decode(lane).ok()?)));
+        let lanes: Vec<(&String, Lane)> = lanes.collect();
+        let of = |(group, lane): &'_ (&'_ String, Lane)| {
+            let group = (*group).clone();
+            lane.notifications.iter().map(move |id| (group.clone(), id.clone())).collect::<Vec<_>>()
+        };
+        let waiting: Vec<(String, String)> = lanes.iter().flat_map(of).collect();
+        let mut past = 0;
+        for step in waiting.chunks(MAX_STEP) {
+            let of: Vec<(&str, &str)> =
+                step.iter().map(|(group, id)| (group.as_str(), id.as_str())).collect();
+            let bodies = self.bodies(&of).await?;
+            let read = |((group, _), body): (&(String, String), Option<Vec<u8>>)| {
+                Notification::read(group, &body?).notification
+            };
+            let notifications: Vec<Notification> = step.iter().zip(bodies).filter_map(read).collect();
+            let names = self.past(&notifications).await?;
+            if names.is_empty() {
+                continue;
+            }
+            let table = Table::Unnotified(ReceiverName::of(receiver));
+            let set = ChangeSet::of(partition).put(table, MARKED, Some(MARKED.as_bytes()));
+            let mark =
+                |set: ChangeSet, name: &String| set.put(table, name, Some(Unnotified::PAST.as_bytes()));
+            self.documents.write(&[names.iter().fold(set, mark)]).await?;
+            past += names.len();
+        }
+        Ok(past)
+    }
+
+    /// The names of the silences and blind intervals of these notifications that are over by now.
+    async fn past(&self, notifications: &[Notification]) -> Result<BTreeSet<String>> {
+        let mut past = BTreeSet::new();
+        let lasts = |one: &Notification| one.blind.iter().any(|interval| !interval.is_over());
+        if notifications.iter().any(lasts) {
+            let hearing = self.engine.hearing().await?;
+            for one in notifications {
+                past.extend(one.over(&hearing).map(|interval| blindness_in(&one.group, interval)));
+            }
+        }
+        // The receiver may have been notified of the silences of a reminder before.
+        let notified_first = notifications.iter().filter(|one| !one.reminder);
+        let of = notified_first.flat_map(|one| one.offline.iter().map(|record| (&one.group, record)));
+        let silences: Vec<(&Group, &OfflineRecord)> =
+            of.filter(|(_, record)| !record.is_flapping()).collect();
+        for records in silences.chunks(MAX_STEP) {
+            let units: Vec<Unit> = records.iter().map(|(_, record)| record.id.unit.clone()).collect();
+            let seen = self.engine.read(&units).await?;
+            let over = records.iter().zip(seen).filter(|((_, record), seen)| is_over(record, seen));
+            past.extend(over.map(|((group, record), _)| silence_in(group, record)));
+        }
+        Ok(past)
+    }
+
+    /// These deliveries without the returns of silences that the receiver was not notified of, and without silences that
+    /// were over before it was configured again: one may be without members then. Those of a group are in their order.
+    /// From now on the receiver counts as notified of the silences of a dead letter that is among them.
+    pub async fn leave_out(&self, receiver: &str, deliveries: Vec<Delivery>) -> Result<Vec<Delivery>> {
+        Ok(self.left_out(receiver, deliveries).await?.deliveries)
+    }
+
+    pub(super) async fn left_out(&self, receiver: &str, deliveries: Vec<Delivery>) -> Result<LeftOut> {
+        let unnotified = self.unnotified(receiver, &deliveries).await?;
+        let left = left_out(deliveries, unnotified);
+        self.forget_unnotified(receiver, &left.notified).await?;
+        Ok(left)
+    }
+
+    /// The silences and blind intervals of these deliveries that the receiver was not notified of, by their names.
+    async fn unnotified(
+        &self,
+        receiver: &str,
+        deliveries: &[Delivery],
+    ) -> Result<HashMap<String, Unnotified>> {
+        let table = Table::Unnotified(ReceiverName::of(receiver));
+        let cell = |partition: u16, name: String| Cell { table, partition, name };
+        let partitions: BTreeSet<u16> = deliveries.iter().map(|one| self.partition(one)).collect();
+        let mut cells: Vec<Cell> =
+            partitions.iter().map(|partition| cell(*partition, MARKED.to_owned())).collect();
+        for delivery in deliveries {
+            let of = |record| cell(self.partition(delivery), silence_in(&delivery.group, record));
+            cells.extend(delivery.notified_before().map(of));
+        }
+        let stored = self.engine.read_cells(&cells).await?;
+        let is_marked = |(of, mark): (u16, &Option<Vec<u8>>)| mark.is_some().then_some(of);
+        let marked: BTreeSet<u16> = partitions.iter().copied().zip(&stored).filter_map(is_marked).collect();
+        let mut known: Vec<(Cell, Option<Vec<u8>>)> =
+            cells.into_iter().zip(stored).skip(partitions.len()).collect();
+        let mut cells = Vec::new();
+        for delivery in deliveries.iter().filter(|one| marked.contains(&self.partition(one))) {
+            let blind = delivery.blind.iter().map(|interval| blindness_in(&delivery.group, interval));
+            let names = delivery.silences().into_iter().chain(blind);
+            cells.extend(names.map(|name| cell(self.partition(delivery), name)));
+        }
+        if !cells.is_empty() {
+            let stored = self.engine.read_cells(&cells).await?;
+            known.extend(cells.into_iter().zip(stored));
+        }
+        let mark = |stored: Vec<u8>| Unnotified::of(String::from_utf8_lossy(&stored).into_owned());
+        Ok(known.into_iter().filter_map(|(cell, stored)| Some((cell.name, mark(stored?)))).collect())
+    }
+
+    /// Forgets that the receiver was not notified of these silences.
+    pub(super) async fn forget_unnotified(
+        &self,
+        receiver: &str,
+        silences: &[UnnotifiedSilence],
+    ) -> Result<()> {
+        let table = Table::Unnotified(ReceiverName::of(receiver));
+        let set = |UnnotifiedSilence { group, name }: &UnnotifiedSilence| {
+            ChangeSet::of(partition_of_group(group, self.partitions())).put(table, name, None)
+        };
+        if !silences.is_empty() {
+            self.documents.write(&silences.iter().map(set).collect::<Vec<_>>()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether the record is not open any more. A unit with unreadable facts may still be offline.
+fn is_over(record: &OfflineRecord, seen: &Snapshot) -> bool {
+    let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
+    !seen.is_unreadable() && open.is_none_or(|open| silence(&open) != silence(record))
+}

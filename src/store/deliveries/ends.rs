@@ -1,0 +1,281 @@
+//! The end of an attempt: delivered, given up, or attempted again later.
+
+use std::sync::Arc;
+
+use super::StoredDeliveries;
+use super::lane::{Lane, Owed};
+use super::lease::lanes_contended;
+use crate::clock::Timestamp;
+use crate::presence::{Receipt, TimerId};
+use crate::store::attempts::attempts_made;
+use crate::store::documents::Document;
+use crate::store::json::to_json;
+use crate::store::timers::receipt_change;
+use crate::store::{
+    Cell, ChangeSet, DeadLetter, Delivery, End, Ended, Index, MAX_STEP, ReceiverName, Result, Table,
+    firing_of,
+};
+
+use super::ROUNDS;
+
+/// The end of a delivery.
+struct Ending<'a> {
+    delivery: &'a Delivery,
+    /// `None`: it was delivered.
+    letter: Option<DeadLetter>,
+    /// The delivery of a timer to one of the receivers of its class.
+    timer: Option<(TimerId, Timestamp)>,
+    receipt: Receipt,
+    /// Its only attempt was marked before it began: the delivery has ended, and its outcome is known now.
+    was_marked: bool,
+}
+
+impl<'a> Ending<'a> {
+    /// `None`: it is attempted again.
+    fn of(ended: &'a Ended, now: Timestamp) -> Option<Ending<'a>> {
+        let delivery = ended.delivery.as_ref();
+        let letter = match &ended.end {
+            End::RetryAt(_) => return None,
+            End::Delivered => None,
+            End::DeadLetter(reason) => {
+                Some(DeadLetter { delivery: delivery.clone(), at: now, reason: reason.clone() })
+            }
+        };
+        // The notification of a timer has it; one without could not be read.
+        let is_lost = letter.is_some() || delivery.timers.is_empty();
+        let receipt = if is_lost { Receipt::Dead } else { Receipt::Delivered };
+        let was_marked = ended.attempt.is_some() && delivery.is_at_most_once();
+        Some(Ending { delivery, letter, timer: firing_of(delivery), receipt, was_marked })
+    }
+
+    /// The only attempt at it begins, and ends the delivery.
+    fn begun(delivery: &'a Delivery) -> Option<Ending<'a>> {
+        let timer = Some(firing_of(delivery)?);
+        Some(Ending { delivery, letter: None, timer, receipt: Receipt::Begun, was_marked: false })
+    }
+}
+
+/// What is stored about an ending.
+struct Known {
+    lane: Document<Lane>,
+    owed: Document<Owed>,
+    timer: Option<Vec<u8>>,
+}
+
+impl StoredDeliveries {
+    /// Records how attempts ended, and puts each on record before. Safe to repeat.
+    ///
+    /// A delivery that succeeded is never leased again; the next delivery of its group is due at `now`. One that
+    /// failed is not attempted before the moment of its end; nothing changes if another instance has leased it since.
+    /// One that is given up becomes a dead letter: its receiver is not notified of the returns of its silences.
+    pub async fn end_attempts(&self, ended: &[Ended], now: Timestamp) -> Result<()> {
+        for step in ended.chunks(MAX_STEP) {
+            self.put_on_record(step, now).await?;
+            self.end(step.iter().filter_map(|one| Ending::of(one, now)).collect(), now).await?;
+            let later: Vec<&Ended> = step.iter().filter(|one| matches!(one.end, End::RetryAt(_))).collect();
+            self.set_next_attempts(&later, false).await?;
+        }
+        Ok(())
+    }
+
+    /// Records that deliveries succeeded, without their attempts.
+    pub async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
+        let ended: Vec<Ended> =
+            deliveries.iter().map(|delivery| unattempted(delivery, End::Delivered)).collect();
+        self.end_attempts(&ended, now).await
+    }
+
+    /// Records that a delivery failed and that the next attempt is not before `at`, without the attempt.
+    pub async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
+        self.end_attempts(&[unattempted(delivery, End::RetryAt(at))], at).await
+    }
+
+    /// Gives a delivery up and keeps it as a dead letter, without an attempt.
+    pub async fn dead_letter(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
+        self.end_attempts(&[unattempted(delivery, End::DeadLetter(reason.to_owned()))], now).await
+    }
+
+    /// Gives deliveries up that an operator discards. Answers how many: those that are the first of their lanes.
+    pub(super) async fn give_up(&self, letters: &[DeadLetter], now: Timestamp) -> Result<usize> {
+        let endings = letters.iter().map(|letter| Ending {
+            delivery: &letter.delivery,
+            letter: Some(letter.clone()),
+            timer: firing_of(&letter.delivery),
+            receipt: Receipt::Dead,
+            was_marked: false,
+        });
+        Ok(self.end(endings.collect(), now).await?.into_iter().filter(|is_ended| *is_ended).count())
+    }
+
+    /// Ends deliveries of timers that are delivered at most once, before their only attempt: whatever follows, none of
+    /// them is leased again. Answers, in order, which the caller may attempt: not those that another one has begun, or
+    /// leased since. [`StoredDeliveries::end_attempts`] writes the outcome.
+    pub async fn begin_only_attempts(&self, deliveries: &[&Delivery], now: Timestamp) -> Result<Vec<bool>> {
+        let begun = deliveries.iter().enumerate().filter_map(|(at, one)| Some((at, Ending::begun(one)?)));
+        let (places, endings): (Vec<usize>, Vec<Ending<'_>>) = begun.unzip();
+        let mut answers = vec![false; deliveries.len()];
+        for (at, has_begun) in places.into_iter().zip(self.end(endings, now).await?) {
+            answers[at] = has_begun;
+        }
+        Ok(answers)
+    }
+
+    async fn put_on_record(&self, ended: &[Ended], now: Timestamp) -> Result<()> {
+        let mut partitions: Vec<u16> = ended.iter().map(|one| self.partition(&one.delivery)).collect();
+        partitions.sort_unstable();
+        partitions.dedup();
+        let of = |partition| ended.iter().filter(move |one| self.partition(&one.delivery) == partition);
+        let sets = partitions.into_iter().map(|partition| attempts_made(partition, of(partition), now));
+        let sets: Vec<ChangeSet> = sets.filter_map(Result::transpose).collect::<Result<_>>()?;
+        self.documents.write(&sets).await?;
+        Ok(())
+    }
+
+    /// Answers, in order, which are ended by this call.
+    async fn end(&self, endings: Vec<Ending<'_>>, now: Timestamp) -> Result<Vec<bool>> {
+        let mut answers = vec![false; endings.len()];
+        let mut open: Vec<usize> = (0..endings.len()).collect();
+        for _ in 0..ROUNDS {
+            if open.is_empty() {
+                return Ok(answers);
+            }
+            let of: Vec<&Ending> = open.iter().map(|at| &endings[*at]).collect();
+            let (mut sets, mut places) = (Vec::new(), Vec::new());
+            for ((known, ending), at) in self.known(&of).await?.iter().zip(&of).zip(&open) {
+                if let Some((set, is_ended)) = self.change(ending, known, now)? {
+                    sets.push(set);
+                    places.push((*at, is_ended));
+                }
+            }
+            let written = self.documents.write(&sets).await?;
+            open.clear();
+            for ((at, is_ended), is_written) in places.into_iter().zip(written) {
+                if is_written { answers[at] = is_ended } else { open.push(at) }
+            }
+        }
+        match open.first() {
+            Some(at) => Err(lanes_contended(&endings[*at].delivery.receiver)),
+            None => Ok(answers),
+        }
+    }
+
+    async fn known(&self, endings: &[&Ending<'_>]) -> Result<Vec<Known>> {
+        let mut cells = Vec::with_capacity(2 * endings.len());
+        for Ending { delivery, timer, .. } in endings {
+            let lane = self.lane(delivery);
+            let of = |table, name: &str| Cell { table, partition: lane.partition, name: name.to_owned() };
+            cells.push(of(Table::Owed, delivery.notification()));
+            cells.extend(timer.iter().map(|(id, _)| of(Table::PastTimers, id.as_str())));
+            cells.push(lane);
+        }
+        let mut stored = self.engine.read_cells(&cells).await?.into_iter().zip(cells);
+        let mut known = Vec::with_capacity(endings.len());
+        let mut next = || stored.next().expect("each cell has an answer");
+        for ending in endings {
+            let (owed, owed_cell) = next();
+            let timer = ending.timer.as_ref().and_then(|_| next().0);
+            let (lane, lane_cell) = next();
+            let owed = self.documents.document(owed_cell, owed).await?;
+            known.push(Known { lane: self.documents.document(lane_cell, lane).await?, owed, timer });
+        }
+        Ok(known)
+    }
+
+    /// What changes, and whether the delivery ends with it: only the first one of a lane is under way and can end.
+    /// `None`: nothing.
+    fn change(
+        &self,
+        ending: &Ending<'_>,
+        known: &Known,
+        now: Timestamp,
+    ) -> Result<Option<(ChangeSet, bool)>> {
+        let Ending { delivery, letter, timer, receipt, was_marked } = ending;
+        let (id, of) = (delivery.notification(), ReceiverName::of(&delivery.receiver));
+        let is_only = *receipt == Receipt::Begun;
+        let is_under_way =
+            |lane: &&Lane| lane.first() == id && (!is_only || lane.attempts == delivery.attempt);
+        let lane = known.lane.value.as_ref().filter(is_under_way);
+        let mut set = ChangeSet::of(self.partition(delivery));
+        if lane.is_none() && !was_marked {
+            return Ok(None);
+        }
+        if let Some(lane) = lane {
+            let after = lane.without_first();
+            set = known.lane.change_in(set, after.as_ref())?;
+            let next = after.map(|_| now.as_millis());
+            set = set.enter(Index::Queue(of), &delivery.group.key, next);
+            let left = known.owed.value.map_or(0, |owed| owed.0.saturating_sub(1));
+            set = match left {
+                0 => known.owed.expect_in(set).put(Table::Notifications, id, None),
+                left => known.owed.change_in(set, Some(&Owed(left)))?,
+            };
+            if left == 0 && known.owed.value.is_some() {
+                set = set.put(Table::Owed, id, None);
+            }
+        }
+        let change = timer.as_ref().and_then(|timer| {
+            let change = receipt_change(known.timer.as_deref(), timer, &delivery.receiver, *receipt)?;
+            Some((timer.0.as_str(), change))
+        });
+        if let Some((timer, change)) = change {
+            set = set.has(Table::PastTimers, timer, Some(&change.before));
+            set = set.put(Table::PastTimers, timer, Some(&change.after));
+            if is_only {
+                set = set.enter(Index::OnlyAttempts, timer, Some(now.as_millis()));
+            } else if !change.has_begun {
+                set = set.enter(Index::OnlyAttempts, timer, None);
+            }
+        }
+        if let Some(letter) = letter.as_ref().filter(|_| lane.is_some()) {
+            set = set.put(Table::DeadLetters(of), id, Some(to_json(letter)?.as_bytes()));
+            set = set.enter(Index::Dead(of), id, Some(now.as_millis()));
+            for silence in delivery.silences_lost() {
+                set = set.put(Table::Unnotified(of), &silence, Some(id.as_bytes()));
+            }
+        }
+        Ok(Some((set, lane.is_some())))
+    }
+
+    /// Sets the next attempt of deliveries that are not over; no later delivery of their groups is leased before it.
+    /// Answers, in order, which deliveries were still under way with the attempt that they name. `is_leased`: they are
+    /// under way until then.
+    pub(super) async fn set_next_attempts(&self, ended: &[&Ended], is_leased: bool) -> Result<Vec<bool>> {
+        let mut were_under_way = vec![false; ended.len()];
+        let later = ended.iter().enumerate().filter_map(|(place, one)| match one.end {
+            End::RetryAt(at) => Some((place, &*one.delivery, at)),
+            End::Delivered | End::DeadLetter(_) => None,
+        });
+        let mut open: Vec<(usize, &Delivery, Timestamp)> = later.collect();
+        for _ in 0..ROUNDS {
+            if open.is_empty() {
+                return Ok(were_under_way);
+            }
+            let cells = open.iter().map(|(_, delivery, _)| self.lane(delivery)).collect();
+            let lanes: Vec<Document<Lane>> = self.documents.read_cells(cells).await?;
+            let (mut sets, mut places) = (Vec::new(), Vec::new());
+            for ((place, delivery, at), lane) in open.iter().zip(lanes) {
+                let of = (delivery.notification(), delivery.attempt);
+                let is_under_way = |lane: &&Lane| (lane.first(), lane.attempts) == of;
+                let Some(known) = lane.value.as_ref().filter(is_under_way) else { continue };
+                let set = ChangeSet::of(self.partition(delivery));
+                let set = lane.change_in(set, Some(&Lane { is_leased, ..known.clone() }))?;
+                let queue = Index::Queue(ReceiverName::of(&delivery.receiver));
+                sets.push(set.enter(queue, &delivery.group.key, Some(at.as_millis())));
+                places.push((*place, *delivery, *at));
+            }
+            let written = self.documents.write(&sets).await?;
+            open.clear();
+            for (one, is_written) in places.into_iter().zip(written) {
+                if is_written { were_under_way[one.0] = true } else { open.push(one) }
+            }
+        }
+        match open.first() {
+            Some((_, delivery, _)) => Err(lanes_contended(&delivery.receiver)),
+            None => Ok(were_under_way),
+        }
+    }
+}
+
+fn unattempted(delivery: &Delivery, end: End) -> Ended {
+    Ended { delivery: Arc::new(delivery.clone()), end, attempt: None }
+}

@@ -1,0 +1,168 @@
+//! Leases of deliveries: an instance takes those that are due, for a while.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::lane::Lane;
+use super::{StoredDeliveries, waiting_delivery};
+use crate::clock::Timestamp;
+use crate::store::documents::Document;
+use crate::store::notification::{Notification, Readable};
+use crate::store::{
+    Cell, ChangeSet, Delivery, End, Ended, EngineError, Index, IndexEntry, MAX_STEP, ReceiverName, Result,
+    Table, Unreadable,
+};
+
+/// How many notifications are read at once. They may be large.
+const BODIES: usize = 100;
+/// After so many bytes of notifications the other groups stay due.
+const MAX_BYTES: usize = 8 << 20;
+
+/// A group whose first notification may be leased.
+struct Due {
+    entry: IndexEntry,
+    lane: Document<Lane>,
+}
+
+impl StoredDeliveries {
+    /// Leases due deliveries of a receiver in these partitions to the caller until `until`: at most `limit`. Of each
+    /// group only the first delivery is leased, so deliveries of a group stay in order. A delivery without content by
+    /// now is ended instead, and counted as left out. The leases of an engine within the process end with the process.
+    pub async fn lease(
+        &self,
+        partitions: &[u16],
+        receiver: &str,
+        now: Timestamp,
+        until: Timestamp,
+        limit: usize,
+    ) -> Result<Vec<Delivery>> {
+        let queue = Index::Queue(ReceiverName::of(receiver));
+        let limit = limit.min(MAX_STEP);
+        let due = self.engine.due_entries(queue, partitions, now.as_millis(), limit).await?;
+        if due.is_empty() {
+            return Ok(Vec::new());
+        }
+        let leased = self.lease_entries(receiver, due, until).await?;
+        self.replicated(&leased).await;
+        let left = self.left_out(receiver, leased).await?;
+        let (empty, full): (Vec<Delivery>, Vec<Delivery>) =
+            left.deliveries.into_iter().partition(Delivery::is_empty);
+        if !empty.is_empty() {
+            self.delivered(&empty, now).await?;
+            self.engine.telemetry().notifications_left_out(receiver, empty.len() as u64);
+        }
+        // Not before they are ended: one that is leased once more is left out again.
+        self.forget_unnotified(receiver, &left.over).await?;
+        Ok(full)
+    }
+
+    async fn lease_entries(
+        &self,
+        receiver: &str,
+        entries: Vec<IndexEntry>,
+        until: Timestamp,
+    ) -> Result<Vec<Delivery>> {
+        let queue = Index::Queue(ReceiverName::of(receiver));
+        let table = Table::Lanes(ReceiverName::of(receiver));
+        let cell = |IndexEntry { partition, name, .. }: &IndexEntry| Cell {
+            table,
+            partition: *partition,
+            name: name.clone(),
+        };
+        let lanes = self.documents.read_cells(entries.iter().map(cell).collect()).await?;
+        let due: Vec<Due> = entries.into_iter().zip(lanes).map(|(entry, lane)| Due { entry, lane }).collect();
+        let (mut sets, mut deliveries, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for step in due.chunks(BODIES) {
+            if bytes > MAX_BYTES {
+                break;
+            }
+            let firsts: Vec<(&str, &str)> = step.iter().map(Due::first).collect();
+            for (due, body) in step.iter().zip(self.bodies(&firsts).await?) {
+                bytes += body.as_ref().map_or(0, Vec::len);
+                let delivery = self.first_delivery(receiver, due, body).await?;
+                let is_taken = delivery.is_some() || due.lane.value.is_none();
+                sets.push(due.change(queue, is_taken.then_some(until))?);
+                deliveries.push(delivery);
+            }
+        }
+        let written = self.documents.write(&sets).await?;
+        let leased = deliveries.into_iter().zip(written).filter(|(_, is_written)| *is_written);
+        Ok(leased.filter_map(|(delivery, _)| delivery).collect())
+    }
+
+    /// The first delivery of a lane; `None`: its notification is lost. Of one that cannot be read a copy is moved away;
+    /// a delivery without members ends as one that was left out.
+    async fn first_delivery(
+        &self,
+        receiver: &str,
+        due: &Due,
+        body: Option<Vec<u8>>,
+    ) -> Result<Option<Delivery>> {
+        let (Some(body), Some(lane)) = (body, &due.lane.value) else { return Ok(None) };
+        let (group, id) = due.first();
+        let Readable { error, notification } = Notification::read(group, &body);
+        if let Some(why) = error {
+            let rest = match notification {
+                Some(_) => "its readable members are delivered",
+                None => "none of its members is readable",
+            };
+            let why = format!("{why}; {rest}, and its group goes on; /api/v1/records lists the records");
+            let cell =
+                Cell { table: Table::Notifications, partition: due.entry.partition, name: id.to_owned() };
+            self.engine.quarantine_cell(&Unreadable::CellInPart(cell, body.clone()), &why).await?;
+        }
+        let delivery = waiting_delivery(receiver, group, id, Some(body));
+        Ok(Some(Delivery { attempt: lane.attempts.saturating_add(1), ..delivery }))
+    }
+
+    /// Extends leases of deliveries that have not ended, until `until`. Answers, in order, which leases the caller
+    /// still holds: not those that another instance has taken since.
+    pub async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
+        let extended = |delivery: &'_ Arc<Delivery>| Ended {
+            delivery: delivery.clone(),
+            end: End::RetryAt(until),
+            attempt: None,
+        };
+        let extended: Vec<Ended> = deliveries.iter().map(extended).collect();
+        self.set_next_attempts(&extended.iter().collect::<Vec<_>>(), true).await
+    }
+
+    /// Waits until replicas know of these leases, if the engine is told to: before any receiver is notified.
+    pub(super) async fn replicated(&self, leased: &[Delivery]) {
+        let partitions: BTreeSet<u16> = leased.iter().map(|one| self.partition(one)).collect();
+        if !partitions.is_empty() {
+            self.engine.replicated(partitions).await;
+        }
+    }
+}
+
+impl Due {
+    /// The group, and the id of its first notification.
+    fn first(&self) -> (&str, &str) {
+        (&self.entry.name, self.lane.value.as_ref().map_or("", Lane::first))
+    }
+
+    /// With `until` its first notification is leased; without, that notification is lost, and the next one is due. An
+    /// entry without a lane leaves the queue.
+    fn change(&self, queue: Index, until: Option<Timestamp>) -> Result<ChangeSet> {
+        let IndexEntry { name, at, partition } = &self.entry;
+        let set = ChangeSet::of(*partition).is_at(queue, name, Some(*at));
+        let Some(lane) = &self.lane.value else {
+            return Ok(self.lane.expect_in(set).enter(queue, name, None));
+        };
+        let after = match until {
+            None => lane.without_first(),
+            Some(_) => {
+                let attempts = lane.attempts.saturating_add(1);
+                Some(Lane { attempts, is_leased: true, ..lane.clone() })
+            }
+        };
+        let at = until.map(Timestamp::as_millis).or_else(|| after.as_ref().map(|_| *at));
+        Ok(self.lane.change_in(set, after.as_ref())?.enter(queue, name, at))
+    }
+}
+
+/// The error of a lane that others change all the time.
+pub(super) fn lanes_contended(receiver: &str) -> EngineError {
+    super::contended(&format!("the lanes of {receiver}"))
+}

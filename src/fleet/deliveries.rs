@@ -20,8 +20,8 @@ use super::{Attempts, MassBreaker, Roll, Silences};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
-    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, EngineError, GroupStore, ListOrder, Queries,
-    Result, StoredDeliveries, StoredTimers, Waiting, is_digest,
+    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, Discarded, EngineError, GroupStore, ListOrder,
+    Queries, Result, StoredDeliveries, StoredTimers, Waiting, is_digest,
 };
 
 mod ends;
@@ -38,6 +38,8 @@ use line::{delivered_line, letter_line, waiting_line};
 pub const MAX_PAGE: usize = 1000;
 /// The most deliveries that one call delivers again or removes.
 const MAX_STEP: usize = 500;
+/// The most steps of the engine of one call that discards deliveries; a step is up to 500 of them.
+const DISCARD_STEPS: usize = 10;
 /// The most notifications of one record that are shown.
 const OF_RECORD: usize = 10;
 /// The most pages of waiting notifications that a search for one notification reads.
@@ -209,6 +211,25 @@ impl Deliveries {
         Ok(DeliveriesChanged { count, more: count > 0 && letters.len() == MAX_STEP })
     }
 
+    /// Discards notifications that wait for a receiver, and its dead letters: a bounded number.
+    pub async fn discard(&self, receiver: &str, by: &str, now: Timestamp) -> Answer<DeliveriesChanged> {
+        if !is_receiver(receiver) {
+            return Err(DeliveriesError::Refused(format!("{receiver:?} is not a name of a receiver")));
+        }
+        let (mut count, mut more) = (0, true);
+        for _ in 0..DISCARD_STEPS {
+            // A waiting notification becomes a dead letter first, which a later step removes.
+            let step = self.records.discard(receiver, now).await?;
+            count += step.removed;
+            more = step != Discarded::default();
+            if !more || count >= MAX_STEP {
+                break;
+            }
+        }
+        self.note(Audited::DeliveriesDiscarded, by, receiver, count, now).await?;
+        Ok(DeliveriesChanged { count, more })
+    }
+
     async fn note(
         &self,
         change: Audited,
@@ -293,7 +314,6 @@ impl Deliveries {
 
 /// The notification and the receiver of an id.
 fn parse(id: &str) -> Answer<(&str, Option<&str>)> {
-    let is_receiver = |text: &str| text.parse::<Kind>().is_ok();
     // The notification of a timer is named by the timer, which may have dots, and its moment behind a colon.
     let is_plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'/');
     let is_named_well = |text: &str| {
@@ -308,6 +328,11 @@ fn parse(id: &str) -> Answer<(&str, Option<&str>)> {
         return Err(DeliveriesError::Refused(why));
     }
     Ok((notification, receiver))
+}
+
+/// Receivers are named as kinds are.
+fn is_receiver(name: &str) -> bool {
+    name.parse::<Kind>().is_ok()
 }
 
 /// The attempts with which a receiver was given a notification, or the notifications in a digest.

@@ -2,7 +2,7 @@
 //!
 //! The store has all of them; this instance keeps a copy and reads them again only when their version is another one. A
 //! change is decided by [`crate::routing::alert_silence`] from the copy, and the store writes it only if the version is
-//! still that of the copy. Several instances and the command line may change them at the same time.
+//! still that of the copy. Several instances may change them at the same time.
 //!
 //! Alert silences that ended long ago are removed with the next change.
 
@@ -93,21 +93,25 @@ impl Silences {
         Ok(!self.change(author, now, decide).await?.is_empty())
     }
 
-    /// Moves the end of an alert silence.
+    /// Moves the end of an alert silence to a later moment. Answers its end: an end that is later already stays.
     pub async fn extend(
         &self,
         id: SilenceId,
         ends_at: Timestamp,
         author: &str,
         now: Timestamp,
-    ) -> Result<(), SilencesError> {
+    ) -> Result<Timestamp, SilencesError> {
         if !alert_silence::is_author(author) {
             return Err(SilenceError::BadAuthor.into());
         }
         let decide = |stored: &[AlertSilence]| {
-            alert_silence::extend(stored, id, ends_at, now).map(|extended| vec![extended])
+            alert_silence::extend(stored, id, ends_at, now).map(|extended| extended.into_iter().collect())
         };
-        self.change(author, now, decide).await.map(|_| ())
+        if let Some(extended) = self.change(author, now, decide).await?.last() {
+            return Ok(extended.ends_at);
+        }
+        let known = self.cached().await?;
+        Ok(known.iter().find(|silence| silence.id == id).map_or(ends_at, |silence| silence.ends_at))
     }
 
     /// Adds a change to the audit that belongs to no alert silence.

@@ -1,6 +1,8 @@
 //! Bodies of requests: an object in JSON, whose fields have names. Without this, a list would be read as the fields in
 //! their order.
 
+use std::time::Duration;
+
 use axum::body::Bytes;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
@@ -8,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::problem::Problem;
 use crate::cause::json;
+use crate::clock::{Timestamp, parse_span};
 
 pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
     let fields = json::read::<Map<String, Value>>(body);
@@ -19,6 +22,23 @@ pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
 pub(super) fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     let fields = Map::<String, Value>::deserialize(from)?;
     json::from_value(Value::Object(fields)).map_err(D::Error::custom)
+}
+
+/// A moment of a request, given as the field `name` or, from `begin` on, as the field `for`.
+pub(super) fn end(
+    (name, at): (&str, Option<Timestamp>),
+    r#for: Option<&str>,
+    begin: Timestamp,
+) -> Result<Timestamp, Problem> {
+    match (at, r#for) {
+        (Some(at), None) => Ok(at),
+        (None, Some(text)) => {
+            let span = parse_span(text).filter(|span| *span > Duration::ZERO);
+            let wrong = || Problem::bad_request(format!("for: {text:?} is not a span; write 30m or 2h"));
+            Ok(begin + span.ok_or_else(wrong)?)
+        }
+        _ => Err(Problem::bad_request(format!("write either {name} or for"))),
+    }
 }
 
 #[cfg(test)]

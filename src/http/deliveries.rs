@@ -1,5 +1,5 @@
 //! `/api/v1/deliveries`: lists waiting, delivered and dead notifications in pages, shows a notification with every
-//! attempt, delivers again, and removes dead letters. Changes are in the audit.
+//! attempt, delivers again, removes dead letters, and discards what waits for a receiver. Changes are in the audit.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::body::{object, read};
 use super::breaker::breaker;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::problem::{Problem, page_limit, query};
-use super::{AlertRoutes, Sources};
+use super::{AlertRoutes, Role, Sources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::Attempts;
 use crate::fleet::deliveries::{
@@ -42,6 +42,7 @@ pub(super) fn pages(state: DeliveriesState, has_tokens: HasTokens) -> Router {
         .route("/api/v1/deliveries/{id}/replay", post(replay))
         .route("/api/v1/deliveries/replay", post(replay_all))
         .route("/api/v1/deliveries/purge", post(purge))
+        .route("/api/v1/deliveries/discard", post(discard))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(state)
@@ -157,6 +158,8 @@ struct Replayed {
     changed: DeliveriesChanged,
     /// The `cursor` of the next call.
     next: Option<String>,
+    /// The end of the filter, for the next call: it does not select what is given up or delivered from then on.
+    until: Timestamp,
 }
 
 async fn replay_all(
@@ -165,8 +168,10 @@ async fn replay_all(
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Replayed>, Problem> {
     let DeliveriesRequest { filter, cursor } = read::<DeliveriesRequest>(&body?)?;
+    let until = filter.until.unwrap_or_else(|| state.clock.now());
+    let filter = DeliveryFilter { until: Some(until), ..filter };
     let (changed, next) = state.replay_all(&filter, cursor.as_deref(), &caller).await?;
-    Ok(Json(Replayed { changed, next }))
+    Ok(Json(Replayed { changed, next, until }))
 }
 
 async fn purge(
@@ -176,6 +181,31 @@ async fn purge(
 ) -> Result<Json<DeliveriesChanged>, Problem> {
     let DeliveriesRequest { filter, .. } = read::<DeliveriesRequest>(&body?)?;
     Ok(Json(state.deliveries.purge(&filter, &caller.by(None), state.clock.now()).await?))
+}
+
+/// The body of a request to discard what a receiver has.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DiscardRequest {
+    receiver: String,
+    /// Discard also if the receiver is configured.
+    #[serde(default)]
+    force: bool,
+}
+
+async fn discard(
+    State(state): State<DeliveriesState>,
+    Extension(caller): Extension<Caller>,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<DeliveriesChanged>, Problem> {
+    caller.require(Role::Admin)?;
+    let DiscardRequest { receiver, force } = read(&body?)?;
+    if !force && state.configured().contains(&receiver) {
+        return Err(Problem::conflict(format!(
+            "receiver {receiver} is configured, and its notifications will be delivered; to discard them anyway, use force"
+        )));
+    }
+    Ok(Json(state.deliveries.discard(&receiver, &caller.by(None), state.clock.now()).await?))
 }
 
 impl From<DeliveriesError> for Problem {

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::put;
-use axum::{Extension, Router};
-use serde::Deserialize;
+use axum::{Extension, Json, Router};
+use serde::{Deserialize, Serialize};
 
 use super::Sources;
-use super::body::read;
+use super::body::{end, read};
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
-use super::problem::Problem;
+use super::problem::{Problem, query};
 use super::units::parse;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Operators, Roll, Silences, Subject, UnitChange};
@@ -67,19 +67,45 @@ async fn undo(
     State(state): State<OperatorState>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
+    uri: Uri,
 ) -> Result<StatusCode, Problem> {
-    let id = record(&id?.0)?;
-    state.change(Subject::Record(id), UnitChange::Acknowledge(None), (&caller.by(None), "")).await
+    let (id, comment) = (record(&id?.0)?, comment(&uri)?);
+    state.change(Subject::Record(id), UnitChange::Acknowledge(None), (&caller.by(None), &comment)).await
+}
+
+/// The query of a URL that is deleted.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeleteQuery {
+    #[serde(default)]
+    comment: String,
+}
+
+/// The comment on a change whose request has no body.
+pub(super) fn comment(uri: &Uri) -> Result<String, Problem> {
+    let DeleteQuery { comment } = query(uri)?;
+    match is_comment(&comment) {
+        true => Ok(comment),
+        false => Err(Problem::bad_request("comment is a short text without control characters")),
+    }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WantedPause {
-    until: Timestamp,
+    until: Option<Timestamp>,
+    /// How long the pause is, instead of `until`.
+    r#for: Option<String>,
     /// The operator of the change; the default is the name of the token.
     author: Option<String>,
     #[serde(default)]
     comment: String,
+}
+
+/// The answer to a [`WantedPause`].
+#[derive(Serialize)]
+struct Paused {
+    until: Timestamp,
 }
 
 pub(super) type UnitPath = Result<Path<(String, String)>, PathRejection>;
@@ -89,24 +115,28 @@ async fn pause(
     Extension(caller): Extension<Caller>,
     path: UnitPath,
     body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Problem> {
-    let (unit, WantedPause { until, author, comment }) = (unit(path)?, read(&body?)?);
-    let by = caller.by(author.as_deref());
+) -> Result<Json<Paused>, Problem> {
+    let (unit, WantedPause { until, r#for, author, comment }) = (unit(path)?, read(&body?)?);
+    let (by, now) = (caller.by(author.as_deref()), state.clock.now());
     check(author.as_deref().unwrap_or(caller.operator()), &comment)?;
-    if !is_pause(until, state.clock.now()) {
+    let until = end(("until", until), r#for.as_deref(), now)?;
+    if !is_pause(until, now) {
         let days = MAX_PAUSE.as_secs() / 86_400;
-        return Err(Problem::bad_request(format!("until must be in the future, within {days} days")));
+        let why = format!("the end of a pause is in the future, within {days} days");
+        return Err(Problem::bad_request(why));
     }
-    state.change(Subject::Unit(unit), UnitChange::Pause(Some(until)), (&by, &comment)).await
+    state.change(Subject::Unit(unit), UnitChange::Pause(Some(until)), (&by, &comment)).await?;
+    Ok(Json(Paused { until }))
 }
 
 async fn end_pause(
     State(state): State<OperatorState>,
     Extension(caller): Extension<Caller>,
     path: UnitPath,
+    uri: Uri,
 ) -> Result<StatusCode, Problem> {
-    let unit = unit(path)?;
-    state.change(Subject::Unit(unit), UnitChange::Pause(None), (&caller.by(None), "")).await
+    let (unit, comment) = (unit(path)?, comment(&uri)?);
+    state.change(Subject::Unit(unit), UnitChange::Pause(None), (&caller.by(None), &comment)).await
 }
 
 impl OperatorState {
@@ -132,13 +162,18 @@ impl OperatorState {
         if operators.change(&subject, &wanted, by, self.clock.now()).await? {
             return Ok(StatusCode::NO_CONTENT);
         }
+        let kind = &subject.unit().kind;
         Err(Problem::not_found(match wanted {
+            UnitChange::Pause(Some(_)) | UnitChange::Register(_) if !self.roll.rules().contains_key(kind) => {
+                format!("kind {kind} is not configured; see [[kind]]")
+            }
             UnitChange::Acknowledge(Some(_)) => format!("there is no open record {subject}"),
             UnitChange::Acknowledge(None) => {
                 format!("there is no open record {subject} that is acknowledged")
             }
-            UnitChange::Pause(Some(_)) | UnitChange::Remove => format!("there is no unit {subject}"),
-            UnitChange::Register(_) => format!("the kind of {subject} is not configured"),
+            UnitChange::Pause(Some(_)) | UnitChange::Register(_) | UnitChange::Remove => {
+                format!("there is no unit {subject}")
+            }
             UnitChange::Pause(None) => format!("no operator has paused unit {subject}"),
         }))
     }

@@ -111,7 +111,7 @@ impl Problem {
         Problem { header, ..Problem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
     }
 
-    /// The thing to create exists already.
+    /// The state of the fleet does not allow the request.
     pub fn conflict(detail: impl Into<String>) -> Problem {
         Problem::new(StatusCode::CONFLICT, detail)
     }
@@ -156,6 +156,9 @@ impl From<SilencesError> for Problem {
         match error {
             SilencesError::Engine(error) => error.into(),
             SilencesError::Refused(error @ SilenceError::Unknown(_)) => Problem::not_found(error.to_string()),
+            SilencesError::Refused(error @ (SilenceError::Expired(_) | SilenceError::TooMany)) => {
+                Problem::conflict(error.to_string())
+            }
             SilencesError::Refused(error) => Problem::bad_request(error.to_string()),
         }
     }

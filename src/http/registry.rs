@@ -4,7 +4,7 @@
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
 use axum::extract::{DefaultBodyLimit, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::routing::put;
 use axum::{Extension, Router};
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 
 use super::body::read;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
-use super::operators::{OperatorState, UnitPath, check, unit};
+use super::operators::{OperatorState, UnitPath, check, comment, unit};
 use super::problem::Problem;
 use super::settings::SettingsRequest;
 use super::{Role, Sources};
@@ -56,7 +56,9 @@ async fn remove(
     State(state): State<OperatorState>,
     Extension(caller): Extension<Caller>,
     path: UnitPath,
+    uri: Uri,
 ) -> Result<StatusCode, Problem> {
     caller.require(Role::Admin)?;
-    state.change(Subject::Unit(unit(path)?), UnitChange::Remove, (&caller.by(None), "")).await
+    let (unit, comment) = (unit(path)?, comment(&uri)?);
+    state.change(Subject::Unit(unit), UnitChange::Remove, (&caller.by(None), &comment)).await
 }

@@ -3,25 +3,24 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, PathRejection};
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
-use super::body::read;
+use super::body::{end, read};
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::coverage::{Asked, CoveredUnits};
 use super::peers::is_from_peer;
 use super::problem::{Problem, page_limit, query};
 use super::{Sources, expressions};
-use crate::clock::{Clock, Timestamp, parse_span};
+use crate::clock::{Clock, Timestamp};
 use crate::fleet::Silences;
 use crate::routing::alert_silence::{SilenceRequest, SilenceState, in_order};
 use crate::routing::{AlertSilence, SilenceId};
@@ -43,6 +42,7 @@ pub(super) fn pages(state: SilencesState, has_tokens: HasTokens) -> Router {
     Router::new()
         .route(PATH, get(list).post(add))
         .route("/api/v1/silences/{id}", get(show).put(change).delete(expire))
+        .route("/api/v1/silences/{id}/extend", post(extend))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(state)
@@ -93,6 +93,25 @@ struct PostedSilence {
     /// The operator of the change; the default is the name of the token.
     author: Option<String>,
     comment: String,
+}
+
+/// A later end of an alert silence.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExtendRequest {
+    ends_at: Option<Timestamp>,
+    /// How long the silence lasts from now on, instead of `ends_at`.
+    r#for: Option<String>,
+}
+
+/// The answer to an [`ExtendRequest`].
+#[derive(Serialize)]
+struct Extended {
+    id: SilenceId,
+    /// The end that is in force.
+    ends_at: Timestamp,
+    /// Whether the end was moved; `false`: it is later already, and a silence is never shortened.
+    extended: bool,
 }
 
 /// The answer to a [`PostedSilence`].
@@ -151,6 +170,18 @@ async fn change(
     let lasting = before.filter(|silence| silence.state(now) != SilenceState::Expired);
     let wanted = posted.wanted(now, lasting.map(|silence| silence.starts_at), &caller).await?;
     Ok(Json(state.put(Some(id), wanted, &caller).await?))
+}
+
+async fn extend(
+    State(state): State<SilencesState>,
+    Extension(caller): Extension<Caller>,
+    id: IdPath,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Json<Extended>, Problem> {
+    let (id, wanted, now) = (silence_id(id)?, read::<ExtendRequest>(&body?)?, state.clock.now());
+    let wanted = end(("ends_at", wanted.ends_at), wanted.r#for.as_deref(), now)?;
+    let ends_at = state.silences.extend(id, wanted, &caller.by(None), now).await?;
+    Ok(Json(Extended { id, ends_at, extended: ends_at == wanted }))
 }
 
 async fn expire(
@@ -259,16 +290,9 @@ impl PostedSilence {
         caller: &Caller,
     ) -> Result<SilenceRequest, Problem> {
         let starts_at = self.starts_at.or(before).unwrap_or(now);
-        let span = |text: &str| {
-            let span = parse_span(text).filter(|span| *span > Duration::ZERO);
-            span.ok_or_else(|| Problem::bad_request(format!("for: {text:?} is not a span; write 30m or 2h")))
-        };
-        let ends_at = match (self.ends_at, &self.r#for) {
-            (Some(end), None) => end,
-            // For a silence that is already in force, the span counts from now on.
-            (None, Some(text)) => self.starts_at.unwrap_or(starts_at.max(now)) + span(text)?,
-            _ => return Err(Problem::bad_request("write either ends_at or for")),
-        };
+        // For a silence that is already in force, the span counts from now on.
+        let begin = self.starts_at.unwrap_or(starts_at.max(now));
+        let ends_at = end(("ends_at", self.ends_at), self.r#for.as_deref(), begin)?;
         let matchers = expressions::matchers(self.matchers, "matchers").await?;
         let (author, comment) = (self.author.unwrap_or_else(|| caller.operator().to_owned()), self.comment);
         Ok(SilenceRequest { matchers, starts_at, ends_at, author, comment })

@@ -308,13 +308,13 @@ pub fn expire(
     Ok((silence.state(now) != SilenceState::Expired).then(|| silence.ended(now)))
 }
 
-/// Decides to move the end of an alert silence.
+/// Decides to move the end of an alert silence to a later moment; `None` if it lasts as long already.
 pub fn extend(
     stored: &[AlertSilence],
     id: SilenceId,
     ends_at: Timestamp,
     now: Timestamp,
-) -> Result<AlertSilence, SilenceError> {
+) -> Result<Option<AlertSilence>, SilenceError> {
     let silence = known(stored, id).ok_or(SilenceError::Unknown(id))?;
     if silence.state(now) == SilenceState::Expired {
         return Err(SilenceError::Expired(id));
@@ -322,7 +322,8 @@ pub fn extend(
     if ends_at <= silence.starts_at.max(now) {
         return Err(SilenceError::BadTimes);
     }
-    Ok(AlertSilence { ends_at, updated_at: now, ..silence.clone() })
+    let is_later = ends_at > silence.ends_at;
+    Ok(is_later.then(|| AlertSilence { ends_at, updated_at: now, ..silence.clone() }))
 }
 
 fn known(stored: &[AlertSilence], id: SilenceId) -> Option<&AlertSilence> {

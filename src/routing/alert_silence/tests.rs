@@ -171,7 +171,9 @@ fn a_change_keeps_the_silence_or_ends_it_and_makes_another() {
     assert_eq!(end_of(id(3)), None);
     assert_eq!(expire(&stored, id(4), NOW), Err(SilenceError::Unknown(id(4))));
 
-    assert_eq!(extend(&stored, id(1), later, NOW).unwrap().ends_at, later);
+    let extended = |ends_at| extend(&stored, id(1), ends_at, NOW).unwrap().map(|silence| silence.ends_at);
+    assert_eq!(extended(later), Some(later));
+    assert_eq!(extended(NOW + Duration::from_millis(1)), None, "a silence is never shortened");
     assert_eq!(extend(&stored, id(1), NOW, NOW), Err(SilenceError::BadTimes));
     assert_eq!(extend(&stored, id(2), NOW + HOUR, NOW), Err(SilenceError::BadTimes));
     assert_eq!(extend(&stored, id(3), later, NOW), Err(SilenceError::Expired(id(3))));

@@ -26,7 +26,7 @@ async fn an_export_has_every_unit_once_with_its_settings() {
     fleet.hear(&["meter:=1-1", "detector:gone"]).await;
     let put = async |path: &str, body: Value| {
         let answer = send(&fleet, "", Method::PUT, path, body).await;
-        assert_eq!(answer.status(), 204, "{path}");
+        assert!(answer.status().is_success(), "{path}");
     };
     let settings = json!({ "timeout_seconds": 60.5, "grace_seconds": 0, "author": "ana" });
     put("/api/v1/units/detector/2", settings).await;

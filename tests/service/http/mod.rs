@@ -361,7 +361,7 @@ async fn what_is_wrong_with_a_body_is_said_in_words() {
         (Method::POST, silences, "{\"colour\": 1}", "there is no field \\\"colour\\\"; known here: matchers"),
         (Method::POST, alertmanager, "{\"matchers\": 5}", "matchers: write a list, not 5"),
         (Method::POST, timers, "[{\"type\": 5}]", "type: write a text, not 5"),
-        (Method::PUT, pause, "{}", "the body: until is missing"),
+        (Method::PUT, pause, "{}", "write either until or for"),
         (Method::PUT, pause, "{\"until\": 5}", "until: write a moment as in RFC 3339, such as"),
         (Method::PUT, pause, "{\"until\": \"soon\"}", "until: a moment is written as in RFC 3339"),
     ] {

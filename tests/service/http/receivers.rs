@@ -2,12 +2,66 @@
 
 use std::sync::Arc;
 
+use reqwest::Method;
 use rollcall::fleet::ReceiverHealths;
 use rollcall::presence::{Labels, OfflineRecord};
-use rollcall::store::{Capacity, Destinations, Group, GroupStore, Join, OutboxEvent, Pace, StoredDeliveries};
+use rollcall::store::{
+    Capacity, Destinations, Group, GroupStore, Join, Layout, OutboxEvent, Pace, StoredDeliveries,
+};
 use serde_json::{Value, json};
 
+use super::changes::send;
 use super::world::{Fleet, SECOND, the};
+
+/// A notification of a unit that waits for a receiver.
+async fn leave_behind(fleet: &Fleet, receiver: &str) {
+    let (now, receivers) = (fleet.clock.now(), [receiver.to_owned()]);
+    StoredDeliveries::new(fleet.engine.clone()).register_receivers(&receivers, now).await.unwrap();
+    let record = OfflineRecord::open(the(&format!("detector:{receiver}")), now, now, now);
+    let group = Group { key: receiver.to_owned(), labels: Labels::new() };
+    let join = Join { groups: vec![group], event: OutboxEvent::Record(record) };
+    let to = Destinations::all(Pace::AT_ONCE, &receivers);
+    fleet.engine.join(&[join], &to, &Capacity::NONE, now).await.unwrap();
+    fleet.engine.seal(&(0..fleet.engine.partitions()).collect::<Vec<u16>>(), &to, now).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_waits_for_a_receiver_that_is_not_configured_is_discarded_and_what_will_be_delivered_is_not() {
+    let fleet = Fleet::start().await;
+    leave_behind(&fleet, "gone").await;
+    leave_behind(&fleet, "hook").await;
+    let discard = async |body: Value| {
+        let answer = send(&fleet, "", Method::POST, "/api/v1/deliveries/discard", body).await;
+        (answer.status().as_u16(), serde_json::from_str::<Value>(&answer.text().await.unwrap()).unwrap())
+    };
+    for (wrong, status) in [
+        (json!({ "receiver": "hook" }), 409),
+        (json!({ "receiver": "a:b" }), 400),
+        (json!({ "receiver": "" }), 400),
+        (json!({}), 400),
+    ] {
+        assert_eq!(discard(wrong.clone()).await.0, status, "{wrong}");
+    }
+    let waiting = async || {
+        let page = fleet.json("/api/v1/receivers").await;
+        let lines = page["receivers"].as_array().unwrap().iter();
+        lines.map(|line| format!("{} {}", line["name"], line["waiting"])).collect::<Vec<String>>()
+    };
+    assert_eq!(waiting().await, [r#""gone" 1"#, r#""hook" 1"#, r#""mail" 0"#]);
+    for count in [1, 0] {
+        let discarded = discard(json!({ "receiver": "gone" })).await;
+        assert_eq!(discarded, (200, json!({ "count": count, "more": false })));
+    }
+    assert_eq!(waiting().await, [r#""hook" 1"#, r#""mail" 0"#]);
+    let forced = discard(json!({ "receiver": "hook", "force": true })).await;
+    assert_eq!(forced, (200, json!({ "count": 1, "more": false })));
+    let audit = fleet.json("/api/v1/audit").await;
+    let entries = audit["audit"].as_array().unwrap().iter();
+    let entries: Vec<String> =
+        entries.map(|one| format!("{} {} {}", one["change"], one["subject"], one["text"])).collect();
+    let of = |receiver: &str| format!(r#""deliveries_discarded" "{receiver}" "1 deliveries""#);
+    assert_eq!(entries, [of("hook"), of("gone")]);
+}
 
 #[tokio::test]
 async fn receivers_are_shown_with_what_waits_for_them_and_with_what_any_instance_saw() {
@@ -28,16 +82,7 @@ async fn receivers_are_shown_with_what_waits_for_them_and_with_what_any_instance
     other.note("mail", Some("450 come back later"), fleet.clock.now());
     other.write().await.unwrap();
     one.write().await.unwrap();
-    // A receiver that is not configured any more left notifications behind.
-    let now = fleet.clock.now();
-    let gone = ["gone".to_owned()];
-    StoredDeliveries::new(fleet.engine.clone()).register_receivers(&gone, now).await.unwrap();
-    let record = OfflineRecord::open(the("detector:1"), now, now, now);
-    let group = Group { key: "a".to_owned(), labels: Labels::new() };
-    let join = Join { groups: vec![group], event: OutboxEvent::Record(record) };
-    let to = Destinations::all(Pace::AT_ONCE, &gone);
-    fleet.engine.join(&[join], &to, &Capacity::NONE, now).await.unwrap();
-    fleet.engine.seal(&[0, 1], &to, now).await.unwrap();
+    leave_behind(&fleet, "gone").await;
 
     let page: Value = fleet.json("/api/v1/receivers").await;
     let [gone, hook, mail] = page["receivers"].as_array().unwrap().as_slice() else { panic!("{page}") };

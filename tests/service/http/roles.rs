@@ -83,6 +83,7 @@ pub(super) const ROUTES: &[(&str, &str, MinimumSince)] = &[
     ("post", "/api/v1/deliveries/replay", Operator),
     ("post", "/api/v1/deliveries/purge", Operator),
     ("post", "/api/v1/silences", Operator),
+    ("post", "/api/v1/silences/{id}/extend", Operator),
     ("put", "/api/v1/silences/{id}", Operator),
     ("delete", "/api/v1/silences/{id}", Operator),
     ("post", "/api/v1/timers", Operator),
@@ -107,6 +108,7 @@ pub(super) const ROUTES: &[(&str, &str, MinimumSince)] = &[
     ("put", "/api/v1/units/{kind}/{unit}", Admin),
     ("delete", "/api/v1/units/{kind}/{unit}", Admin),
     ("post", "/api/v1/units:import", Admin),
+    ("post", "/api/v1/deliveries/discard", Admin),
     ("post", "/units/{kind}/{unit}/remove", Admin),
 ];
 

@@ -67,6 +67,39 @@ async fn a_silence_is_added_shown_changed_and_ended() {
 }
 
 #[tokio::test]
+async fn a_silence_is_extended_by_the_clock_of_the_instance_and_never_shortened() {
+    let fleet = Fleet::start().await;
+    let id = body(post(&fleet, wanted()).await).await["id"].as_str().unwrap().to_owned();
+    let path = format!("{PATH}/{id}/extend");
+    fleet.clock.advance(3600 * SECOND);
+    for (request, ends_at, extended) in [
+        (json!({ "for": "30m" }), "2026-03-01T14:00:00.000Z", false),
+        (json!({ "for": "2h" }), "2026-03-01T15:00:00.000Z", true),
+        (json!({ "ends_at": "2026-03-01T17:00:00+01:00" }), "2026-03-01T16:00:00.000Z", true),
+        (json!({ "ends_at": "2026-03-01T15:30:00Z" }), "2026-03-01T16:00:00.000Z", false),
+    ] {
+        let answer = send(&fleet, "", Method::POST, &path, request.clone()).await;
+        let expected = json!({ "id": id, "ends_at": ends_at, "extended": extended });
+        assert_eq!((answer.status().as_u16(), body(answer).await), (200, expected), "{request}");
+        assert_eq!(fleet.json(&format!("{PATH}/{id}")).await["ends_at"], ends_at, "{request}");
+    }
+    let audit = fleet.json("/api/v1/audit").await;
+    assert_eq!(audit["audit"].as_array().unwrap().len(), 3, "what changes nothing leaves no entry: {audit}");
+    let unknown = format!("{PATH}/00000000-0000-4000-8000-000000000000/extend");
+    let later = || json!({ "for": "1h" });
+    assert_eq!(send(&fleet, "", Method::DELETE, &format!("{PATH}/{id}"), Value::Null).await.status(), 204);
+    for (path, request, status) in [
+        (&unknown, later(), 404),
+        (&path, later(), 409),
+        (&path, json!({}), 400),
+        (&path, json!({ "for": "1h", "ends_at": "2026-03-01T17:00:00Z" }), 400),
+        (&path, json!({ "for": "soon" }), 400),
+    ] {
+        assert_problem(send(&fleet, "", Method::POST, path, request).await, status).await;
+    }
+}
+
+#[tokio::test]
 async fn a_silence_says_how_many_units_it_covers_and_that_it_covers_none() {
     let fleet = Fleet::start().await;
     fleet.hear_at("north", "detector:a").await;

@@ -3,18 +3,20 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::Context;
 use clap::Args;
+use reqwest::Method;
+use serde_json::json;
 
-use super::access::{Access, Operator};
-use super::remote::RemoteArguments;
+use super::operator::OperatorArguments;
+use super::output::text;
+use super::remote::{Remote, RemoteArguments};
 use super::route::unit;
-use super::times::{moment, span};
-use super::{logging, system_user, wrong};
+use super::times::{in_ms, moment, span};
+use super::{logging, shown};
 use crate::clock::Timestamp;
-use crate::fleet::{Subject, UnitChange};
-use crate::presence::{Acknowledgement, MAX_PAUSE, Shown, Unit, is_pause};
-use crate::routing::alert_silence::{is_author, is_comment};
+use crate::fleet::Subject;
+use crate::presence::Unit;
 
 #[derive(Debug, Args)]
 pub(super) struct AckArguments {
@@ -58,26 +60,6 @@ struct Length {
     end: bool,
 }
 
-#[derive(Debug, Args)]
-pub(super) struct OperatorArguments {
-    /// The operator who does it.
-    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
-    author: String,
-    /// Why, or what is being done.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    comment: String,
-}
-
-impl OperatorArguments {
-    pub fn operator(self) -> anyhow::Result<Operator> {
-        let OperatorArguments { author, comment } = self;
-        if !is_author(&author) || !is_comment(&comment) {
-            return Err(wrong("author and comment are short texts without control characters"));
-        }
-        Ok(Operator { author, comment })
-    }
-}
-
 fn subject(text: &str) -> Result<Subject, String> {
     // A record's id is `kind:unit:number`.
     match text.parse().map(Subject::Record) {
@@ -89,47 +71,46 @@ fn subject(text: &str) -> Result<Subject, String> {
 pub(super) async fn acknowledge(arguments: AckArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let AckArguments { remote, subject, undo, operator } = arguments;
-    let operator = operator.operator()?;
-    let access = Access::open(&remote).await?;
-    let now = access.now();
-    let acknowledged = || {
-        let Operator { author, comment } = &operator;
-        Acknowledgement { at: now, author: author.clone(), comment: comment.clone() }
+    let remote = remote.open()?;
+    let record = match &subject {
+        Subject::Record(id) => id.to_string(),
+        Subject::Unit(unit) => open_record(&remote, unit).await?,
     };
-    let change = UnitChange::Acknowledge((!undo).then(acknowledged));
-    let name = subject.to_string();
-    if !access.change(&subject, &change, &operator, now).await? {
-        let what = if undo { "no open record that is acknowledged" } else { "no open record" };
-        bail!("{} has {what}", Shown(&name));
+    let path = ["api", "v1", "records", &record, "ack"];
+    let name = shown(&subject.to_string());
+    if undo {
+        remote.delete(&path, &operator).await?;
+        println!("{name} is no longer acknowledged");
+    } else {
+        let body = json!({ "comment": operator.comment });
+        remote.change(Method::PUT, &path, Some(&body), Some(&operator.author)).await?;
+        println!("{name} is acknowledged");
     }
-    println!("{} {}", Shown(&name), if undo { "is no longer acknowledged" } else { "is acknowledged" });
     Ok(ExitCode::SUCCESS)
+}
+
+/// The id of the open record of a unit.
+async fn open_record(remote: &Remote, Unit { kind, id }: &Unit) -> anyhow::Result<String> {
+    let unit = remote.get(&["api", "v1", "units", kind.as_str(), id.as_str()], &[], "state").await?;
+    let record = unit["record"]["id"].as_str().map(str::to_owned);
+    record.with_context(|| format!("unit {kind}/{id} has no open record"))
 }
 
 pub(super) async fn pause(arguments: PauseArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
-    let PauseArguments { remote, unit, length, operator } = arguments;
-    let (operator, subject) = (operator.operator()?, Subject::Unit(unit));
-    let access = Access::open(&remote).await?;
-    let now = access.now();
-    let until = length.until.or(length.span.map(|span| now + span));
-    if until.is_some_and(|until| !is_pause(until, now)) {
-        let days = MAX_PAUSE.as_secs() / 86_400;
-        return Err(wrong(format!("the end of a pause is in the future, within {days} days")));
+    let PauseArguments { remote, unit: Unit { kind, id }, length, operator } = arguments;
+    let (remote, name) = (remote.open()?, shown(&format!("{kind}/{id}")));
+    let path = ["api", "v1", "units", kind.as_str(), id.as_str(), "pause"];
+    if length.end {
+        remote.delete(&path, &operator).await?;
+        println!("the pause of {name} is over now");
+        return Ok(ExitCode::SUCCESS);
     }
-    let name = subject.to_string();
-    if !access.change(&subject, &UnitChange::Pause(until), &operator, now).await? {
-        match until {
-            _ if !access.has_kind(&subject.unit().kind) => {
-                bail!("kind {} is not configured; see [[kind]]", subject.unit().kind)
-            }
-            Some(_) => bail!("there is no unit {}", Shown(&name)),
-            None => bail!("{} is not paused", Shown(&name)),
-        }
-    }
-    match until {
-        Some(until) => println!("{} is paused until {until}", Shown(&name)),
-        None => println!("the pause of {} is over now", Shown(&name)),
-    }
+    // The instance reckons from its own clock, which is that of the fleet.
+    let body = json!({
+        "until": length.until, "for": length.span.map(in_ms), "comment": operator.comment
+    });
+    let paused = remote.change(Method::PUT, &path, Some(&body), Some(&operator.author)).await?;
+    println!("{name} is paused until {}", text(&paused["until"]));
     Ok(ExitCode::SUCCESS)
 }

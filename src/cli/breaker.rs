@@ -3,13 +3,15 @@
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use reqwest::Method;
+use serde_json::{Value, json};
 
-use super::access::{Access, Operator};
+use super::logging;
+use super::operator::OperatorArguments;
 use super::output::{OutputArguments, text};
 use super::remote::RemoteArguments;
-use super::{logging, system_user, wrong};
-use crate::routing::alert_silence::{is_author, is_comment};
+
+const PATH: [&str; 3] = ["api", "v1", "breaker"];
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -37,39 +39,30 @@ struct Show {
 struct Release {
     #[command(flatten)]
     remote: RemoteArguments,
-    /// The operator who releases it.
-    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
-    author: String,
-    /// The reason, for the audit.
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    comment: String,
+    #[command(flatten)]
+    operator: OperatorArguments,
 }
 
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     match arguments.command {
         Command::Show(Show { remote, output }) => {
-            let access = Access::open(&remote).await?;
+            let remote = remote.open()?;
             let show = async || {
-                let breaker = access.breaker().await?;
+                let breaker = remote.get(&PATH, &[], "tripped").await?;
                 output.print_sentence(&breaker, &sentence(&breaker))
             };
             output.repeat(show).await?;
         }
-        Command::Release(Release { remote, author, comment }) => {
-            if !is_author(&author) || !is_comment(&comment) {
-                return Err(wrong("author and comment are short texts without control characters"));
+        Command::Release(Release { remote, operator: OperatorArguments { author, comment } }) => {
+            let remote = remote.open()?;
+            if remote.get(&PATH, &[], "tripped").await?["tripped"] != true {
+                println!("the breaker holds nothing");
+                return Ok(ExitCode::SUCCESS);
             }
-            let operator = Operator { author, comment };
-            let access = Access::open(&remote).await?;
-            match access.release_breaker(&operator, access.now()).await? {
-                true => {
-                    println!(
-                        "the breaker is released: receivers are notified of held units that are still offline"
-                    )
-                }
-                false => println!("the breaker holds nothing"),
-            }
+            let (path, body) = ([&PATH[..], &["release"]].concat(), json!({ "comment": comment }));
+            remote.change(Method::POST, &path, Some(&body), Some(&author)).await?;
+            println!("the breaker is released: receivers are notified of held units that are still offline");
         }
     }
     Ok(ExitCode::SUCCESS)

@@ -5,18 +5,18 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use serde_json::Value;
+use reqwest::Method;
+use serde_json::{Value, json};
 
-use super::access::Access;
 use super::output::{OutputArguments, table, text};
-use super::remote::RemoteArguments;
+use super::remote::{PAGE, Remote, RemoteArguments, given};
 use super::table::Table;
 use super::times::{in_order, moment};
-use super::{logging, system_user, wrong};
+use super::{logging, shown, system_user, wrong};
 use crate::clock::Timestamp;
 use crate::fleet::deliveries::{DeliveryFilter, DeliveryState, MAX_PAGE};
 
-mod discard;
+const PATH: [&str; 3] = ["api", "v1", "deliveries"];
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -38,7 +38,7 @@ enum Command {
     /// Remove dead letters.
     Purge(Purge),
     /// Discard notifications and dead letters of a receiver that is not configured any more.
-    Discard(discard::Discard),
+    Discard(Discard),
 }
 
 #[derive(Debug, Args)]
@@ -57,6 +57,11 @@ struct Filter {
 impl Filter {
     fn with(&self, state: Option<DeliveryState>) -> DeliveryFilter {
         DeliveryFilter { receiver: self.receiver.clone(), state, from: self.from, until: self.until }
+    }
+
+    /// Whether it names any delivery.
+    fn is_set(&self) -> bool {
+        self.receiver.is_some() || self.from.is_some() || self.until.is_some()
     }
 }
 
@@ -133,6 +138,21 @@ struct Purge {
     author: String,
 }
 
+#[derive(Debug, Args)]
+struct Discard {
+    #[command(flatten)]
+    remote: RemoteArguments,
+    /// The receiver's name, as it was in the configuration.
+    #[arg(long, value_name = "NAME")]
+    receiver: String,
+    /// Discard also if a receiver of that name is configured.
+    #[arg(long)]
+    force: bool,
+    /// The operator who does it.
+    #[arg(long, env = "USER", value_name = "NAME", default_value_t = system_user(), hide_default_value = true)]
+    author: String,
+}
+
 fn state(text: &str) -> Result<DeliveryState, String> {
     let all = [
         DeliveryState::Pending,
@@ -152,7 +172,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Show(show) => self::show(show).await?,
         Command::Replay(replay) => self::replay(replay).await?,
         Command::Purge(purge) => self::purge(purge).await?,
-        Command::Discard(discard) => discard::run(discard).await?,
+        Command::Discard(discard) => self::discard(discard).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -162,9 +182,9 @@ async fn list(list: List) -> anyhow::Result<()> {
         return Err(wrong(format!("--limit is a number from 1 to {MAX_PAGE}")));
     }
     in_order(list.filter.from, list.filter.until)?;
-    let (access, filter) = (Access::open(&list.remote).await?, list.filter.with(list.state));
+    let (remote, filter) = (list.remote.open()?, list.filter.with(list.state));
     let print = async || {
-        let page = access.deliveries(&filter, list.limit, list.cursor.as_deref()).await?;
+        let page = page(&remote, &filter, list.limit, list.cursor.as_deref()).await?;
         list.output.print(&page, || lines(&page["deliveries"]))?;
         list.output.note_none(&page["deliveries"], "deliveries");
         if let Some(next) = page["next"].as_str() {
@@ -173,6 +193,57 @@ async fn list(list: List) -> anyhow::Result<()> {
         Ok(())
     };
     list.output.repeat(print).await
+}
+
+/// A page of deliveries; `next` in it is the cursor of the page after it.
+async fn page(
+    remote: &Remote,
+    filter: &DeliveryFilter,
+    limit: usize,
+    cursor: Option<&str>,
+) -> anyhow::Result<Value> {
+    let moment = |at: Option<Timestamp>| at.map(|at| at.to_string());
+    let query = given(vec![
+        ("limit", Some(limit.to_string())),
+        ("receiver", filter.receiver.clone()),
+        ("state", filter.state.map(|state| state.as_str().to_owned())),
+        ("from", moment(filter.from)),
+        ("until", moment(filter.until)),
+        ("cursor", cursor.map(str::to_owned)),
+    ]);
+    remote.get(&PATH, &query, "deliveries").await
+}
+
+async fn count(remote: &Remote, filter: &DeliveryFilter) -> anyhow::Result<u64> {
+    let (mut count, mut cursor) = (0, None::<String>);
+    loop {
+        let page = page(remote, filter, PAGE, cursor.as_deref()).await?;
+        count += page["deliveries"].as_array().map_or(0, Vec::len) as u64;
+        match page["next"].as_str() {
+            Some(next) => cursor = Some(next.to_owned()),
+            None => return Ok(count),
+        }
+    }
+}
+
+/// Asks for a change again and again until nothing is left; each request changes a bounded number of deliveries.
+/// `next`: the body of the next request, from the answer to the last one. Answers how many were changed.
+async fn change_all(
+    remote: &Remote,
+    what: &str,
+    mut body: Value,
+    author: &str,
+    next: impl Fn(&mut Value, &Value),
+) -> anyhow::Result<u64> {
+    let (path, mut count) = ([&PATH[..], &[what]].concat(), 0);
+    loop {
+        let answer = remote.change(Method::POST, &path, Some(&body), Some(author)).await?;
+        count += answer["count"].as_u64().unwrap_or_default();
+        if answer["more"] != true {
+            return Ok(count);
+        }
+        next(&mut body, &answer);
+    }
 }
 
 /// A row for each delivery.
@@ -196,7 +267,7 @@ fn lines(deliveries: &Value) -> Table {
 }
 
 async fn show(Show { remote, id, output }: Show) -> anyhow::Result<()> {
-    let details = Access::open(&remote).await?.delivery(&id).await?;
+    let details = remote.open()?.get(&[&PATH[..], &[&id]].concat(), &[], "deliveries").await?;
     output.print(&details, || lines(&details["deliveries"]))?;
     let records = ["offline", "online"].map(|of| {
         let what = if of == "online" { "back" } else { of };
@@ -224,8 +295,7 @@ async fn show(Show { remote, id, output }: Show) -> anyhow::Result<()> {
 
 async fn replay(replay: Replay) -> anyhow::Result<()> {
     let Replay { remote, filter, ids, state, all, dry_run, author } = replay;
-    let has_filter = filter.receiver.is_some() || filter.from.is_some() || filter.until.is_some();
-    if ids.is_empty() != (has_filter || all) {
+    if ids.is_empty() != (filter.is_set() || all) {
         return Err(wrong("select deliveries by id, by --receiver, --from and --until, or with --all"));
     }
     let state = state.unwrap_or(DeliveryState::Dead);
@@ -233,20 +303,25 @@ async fn replay(replay: Replay) -> anyhow::Result<()> {
     {
         return Err(wrong("--state delivered needs --from or --until"));
     }
-    let access = Access::open(&remote).await?;
-    let filter = filter.with(Some(state));
+    let (remote, filter) = (remote.open()?, filter.with(Some(state)));
     if dry_run {
-        let count = if ids.is_empty() { access.count_deliveries(&filter).await? } else { ids.len() };
+        let count = if ids.is_empty() { count(&remote, &filter).await? } else { ids.len() as u64 };
         println!("{count} notifications would be delivered again");
         return Ok(());
     }
-    let now = access.now();
     let mut count = 0;
     for id in &ids {
-        count += access.replay(id, &author, now).await?;
+        let path = [&PATH[..], &[id, "replay"]].concat();
+        let replayed = remote.change(Method::POST, &path, Some(&json!({})), Some(&author)).await?;
+        count += replayed["count"].as_u64().unwrap_or_default();
     }
     if ids.is_empty() {
-        count = access.replay_all(filter, &author, now).await?;
+        // What is given up or delivered from the first request on is not delivered again.
+        let next = |body: &mut Value, answer: &Value| {
+            body["cursor"] = answer["next"].clone();
+            body["filter"]["until"] = answer["until"].clone();
+        };
+        count = change_all(&remote, "replay", json!({ "filter": filter }), &author, next).await?;
     }
     println!("{count} notifications are delivered again");
     Ok(())
@@ -254,11 +329,11 @@ async fn replay(replay: Replay) -> anyhow::Result<()> {
 
 async fn purge(purge: Purge) -> anyhow::Result<()> {
     let Purge { remote, filter, all, dry_run, yes, author } = purge;
-    if filter.receiver.is_none() && filter.from.is_none() && filter.until.is_none() && !all {
+    if !filter.is_set() && !all {
         return Err(wrong("name dead letters by --receiver, --from and --until, or --all"));
     }
-    let (access, filter) = (Access::open(&remote).await?, filter.with(Some(DeliveryState::Dead)));
-    let count = access.count_deliveries(&filter).await?;
+    let (remote, filter) = (remote.open()?, filter.with(Some(DeliveryState::Dead)));
+    let count = count(&remote, &filter).await?;
     if count == 0 && !dry_run {
         println!("no dead letters match; nothing is removed");
         return Ok(());
@@ -270,7 +345,14 @@ async fn purge(purge: Purge) -> anyhow::Result<()> {
     if !yes {
         bail!("{count} dead letters would be removed permanently; add --yes");
     }
-    let count = access.purge(&filter, &author, access.now()).await?;
+    let count = change_all(&remote, "purge", json!({ "filter": filter }), &author, |_, _| ()).await?;
     println!("{count} dead letters were removed");
+    Ok(())
+}
+
+async fn discard(Discard { remote, receiver, force, author }: Discard) -> anyhow::Result<()> {
+    let body = json!({ "receiver": receiver, "force": force });
+    let count = change_all(&remote.open()?, "discard", body, &author, |_, _| ()).await?;
+    println!("{count} notifications and dead letters of receiver {} were discarded", shown(&receiver));
     Ok(())
 }

@@ -1,7 +1,5 @@
 //! `rollcall units`, `explain`, `records`, `availability`, `summary`, `instances`, `import`, `export`, `timers`: the
 //! fleet as a running instance has it.
-//!
-//! The commands ask its HTTP API, with the rights of a token, so they also work from another machine.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +9,7 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::output::{OutputArguments, table, text};
-use super::remote::{PAGE, Remote, RemoteArguments};
+use super::remote::{PAGE, Remote, RemoteArguments, given};
 use super::route::{label, unit};
 use super::table::Table;
 use super::times::{in_order, moment, span};
@@ -148,11 +146,6 @@ fn state(name: &str) -> Result<State, String> {
 /// A label as the API takes it.
 fn pair((name, value): (String, String)) -> String {
     format!("{name}={value}")
-}
-
-/// Keeps the parameters that have a value.
-fn given(parameters: Vec<(&'static str, Option<String>)>) -> Vec<(&'static str, String)> {
-    parameters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 pub(super) async fn units(arguments: UnitsArguments) -> anyhow::Result<ExitCode> {

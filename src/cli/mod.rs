@@ -1,5 +1,8 @@
 //! The command line: one file for each command.
 //!
+//! Commands about the fleet ask a running instance over its HTTP API, see `remote.rs`, with the rights of a token, so
+//! they also work from another machine. `check`, `move` and `repair` open the engine.
+//!
 //! A command reads its configuration, does its work and reports the result. It prints its result on
 //! standard output, as JSON with `--json`; everything else goes to standard error.
 //!
@@ -20,7 +23,6 @@ use crate::cause;
 use crate::config::{self, Config, ConfigError};
 use crate::presence::{Shown, is_visible};
 
-mod access;
 mod ack;
 mod breaker;
 mod check;
@@ -30,6 +32,7 @@ mod fleet;
 mod health;
 mod logging;
 mod moving;
+mod operator;
 mod output;
 #[cfg(feature = "package-files")]
 mod package_files;

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::access::Access;
 use super::logging;
 use super::output::{OutputArguments, text};
 use super::remote::RemoteArguments;
@@ -21,9 +20,9 @@ pub(super) struct Arguments {
 
 pub(super) async fn run(Arguments { remote, output }: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
-    let access = Access::open(&remote).await?;
+    let remote = remote.open()?;
     let show = async || {
-        let receivers = access.receivers().await?;
+        let receivers = remote.get(&["api", "v1", "receivers"], &[], "receivers").await?["receivers"].take();
         output.print_list(&receivers, "receivers", || lines(&receivers))
     };
     output.repeat(show).await?;

@@ -2,10 +2,10 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use bytes::BytesMut;
 use clap::Args;
 use futures_util::stream;
@@ -15,10 +15,12 @@ use serde_json::Value;
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::operator::OperatorArguments;
 use super::{ConfigFile, wrong};
 use crate::cause;
 use crate::config::{Config, ConfigError, DEFAULT_FILES};
 use crate::http::AUTHOR;
+use crate::routing::alert_silence::is_author;
 use crate::trust;
 
 /// How long an answer may take.
@@ -37,13 +39,13 @@ const MAX_ANSWER: usize = 64 << 20;
 pub(super) const PAGE: usize = 1000;
 
 /// The variable that may hold the token itself.
-pub(super) const TOKEN: &str = "ROLLCALL_TOKEN";
+const TOKEN: &str = "ROLLCALL_TOKEN";
 
 #[derive(Debug, Args)]
 pub(super) struct RemoteArguments {
     #[command(flatten)]
     file: ConfigFile,
-    /// Ask the instance that listens there, such as `https://rollcall.example.org`.
+    /// Ask the instance that listens there, such as `https://rollcall.example.org`; by default the one at http.listen.
     #[arg(long, value_name = "URL", env = "ROLLCALL_URL", value_parser = address)]
     url: Option<Url>,
     /// File with a token of http.token, for an instance; the variable ROLLCALL_TOKEN may hold the token itself.
@@ -61,7 +63,44 @@ pub(super) struct Remote {
     base: Url,
     /// The option or file that gave the address, for errors.
     named_by: String,
-    token: Option<String>,
+    token: Option<ClientToken>,
+}
+
+/// The token that a command sends.
+pub(super) struct ClientToken {
+    secret: String,
+    /// The file or the variable that it came from, for errors.
+    from: String,
+}
+
+impl ClientToken {
+    /// The token in a file, or else in the variable.
+    pub fn find(file: Option<&Path>) -> anyhow::Result<Option<ClientToken>> {
+        let (secret, from) = match file {
+            Some(file) => {
+                let from = file.display().to_string();
+                let read = std::fs::read_to_string(file);
+                (read.with_context(|| format!("the token in {from} cannot be read"))?, from)
+            }
+            None => (std::env::var(TOKEN).unwrap_or_default(), TOKEN.to_owned()),
+        };
+        let secret = secret.trim().to_owned();
+        Ok((!secret.is_empty()).then_some(ClientToken { secret, from }))
+    }
+}
+
+/// An instance refuses a request, and says why.
+#[derive(Debug, thiserror::Error)]
+#[error("{place} answers {}: {detail}", status.as_u16())]
+struct RefusedRequest {
+    place: String,
+    status: StatusCode,
+    detail: String,
+}
+
+/// Whether an instance says that the thing of a request does not exist.
+pub(super) fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<RefusedRequest>().is_some_and(|refusal| refusal.status == StatusCode::NOT_FOUND)
 }
 
 impl RemoteArguments {
@@ -71,43 +110,20 @@ impl RemoteArguments {
 
     /// The instance at `--url`, or else the instance of the configuration.
     pub fn open(&self) -> anyhow::Result<Remote> {
-        match self.named()? {
-            Some(remote) => Ok(remote),
-            None => self.beside(&self.config()?),
-        }
-    }
-
-    /// The instance at `--url`, if it is given.
-    pub fn named(&self) -> anyhow::Result<Option<Remote>> {
-        let Some(base) = self.url.clone() else { return Ok(None) };
+        let token = ClientToken::find(self.token_file.as_deref())?;
+        let Some(base) = self.url.clone() else { return Remote::beside(&self.config()?, token) };
         if !["http", "https"].contains(&base.scheme()) || !base.has_host() {
             return Err(wrong("--url begins with http:// or https:// and a host"));
         }
         let client = Client::builder().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
         let named_by = "--url or ROLLCALL_URL".to_owned();
-        Ok(Some(Remote { client: client.build()?, base, named_by, token: self.token()? }))
-    }
-
-    /// The instance of this configuration on this machine.
-    pub fn beside(&self, config: &Config) -> anyhow::Result<Remote> {
-        Remote::beside(config, self.token()?)
-    }
-
-    fn token(&self) -> anyhow::Result<Option<String>> {
-        let token = match &self.token_file {
-            Some(file) => Some(
-                std::fs::read_to_string(file)
-                    .with_context(|| format!("the token in {} cannot be read", file.display()))?,
-            ),
-            None => std::env::var(TOKEN).ok(),
-        };
-        Ok(token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty()))
+        Ok(Remote { client: client.build()?, base, named_by, token })
     }
 }
 
 impl Remote {
     /// The instance of this configuration on this machine.
-    pub fn beside(config: &Config, token: Option<String>) -> anyhow::Result<Remote> {
+    pub fn beside(config: &Config, token: Option<ClientToken>) -> anyhow::Result<Remote> {
         let base = format!("http://{}", reachable(config.http.listen)).parse()?;
         let named_by = format!("http.listen of {}", named_by(config));
         let plain = Client::builder().no_proxy().tls_backend_preconfigured(trust::web()?).timeout(TIMEOUT);
@@ -122,9 +138,10 @@ impl Remote {
         let page = self.read(answer).await?;
         ensure!(
             status == StatusCode::OK && page.get(field).is_some(),
-            "{} does not answer as Rollcall does ({}, without {field:?}); check --url",
+            "{} does not answer as Rollcall does ({}, without {field:?}); check {}",
             self.place(),
-            status.as_u16()
+            status.as_u16(),
+            self.named_by
         );
         Ok(page)
     }
@@ -165,6 +182,13 @@ impl Remote {
             request = request.header(CONTENT_TYPE, "application/json").body(body.to_string());
         }
         self.json(signed(request, author)?).await
+    }
+
+    /// Removes a thing, or takes a change back.
+    pub async fn delete(&self, path: &[&str], by: &OperatorArguments) -> anyhow::Result<()> {
+        let comment = (!by.comment.is_empty()).then(|| by.comment.clone());
+        let request = self.request(Method::DELETE, path, &given(vec![("comment", comment)]))?;
+        self.json(signed(request, Some(&by.author))?).await.map(drop)
     }
 
     /// Sends a file, however long that takes.
@@ -214,7 +238,7 @@ impl Remote {
     ) -> anyhow::Result<RequestBuilder> {
         // Clients drop such a segment from a path, which then names another page.
         if let Some(id) = path.iter().find(|one| matches!(**one, "" | "." | "..")) {
-            anyhow::bail!("{id:?} is not an id; write the id or the name that the command is about");
+            bail!("{id:?} is not an id; write the id or the name that the command is about");
         }
         let mut url = self.base.clone();
         url.path_segments_mut().ok().context("--url has no path")?.pop_if_empty().extend(path);
@@ -224,7 +248,7 @@ impl Remote {
         }
         let request = self.client.request(method, url);
         Ok(match &self.token {
-            Some(token) => request.bearer_auth(token),
+            Some(token) => request.bearer_auth(&token.secret),
             None => request,
         })
     }
@@ -233,7 +257,7 @@ impl Remote {
         let place = self.place();
         request.send().await.map_err(|error| {
             let why = cause::why("--url", "server", &error.without_url());
-            anyhow::anyhow!(
+            anyhow!(
                 "{place} ({}) does not answer: {why}; start rollcall serve there, or name another place with --config or \
                  --url",
                 self.named_by
@@ -259,20 +283,27 @@ impl Remote {
         let read: Result<Value, _> = serde_json::from_slice(&body);
         if is_success {
             return read.map_err(|_| {
-                anyhow::anyhow!("{place} does not answer with JSON, so it is not Rollcall; check --url")
+                anyhow!("{place} does not answer with JSON, so it is not Rollcall; check {}", self.named_by)
             });
         }
-        let problem = read.unwrap_or_default();
-        let detail = problem["detail"].as_str().unwrap_or("no reason given; is it Rollcall?");
-        match answer.status() {
-            StatusCode::UNAUTHORIZED => {
-                bail!("{place} needs a valid token; pass it with --token-file or {TOKEN}")
-            }
+        let (status, problem) = (answer.status(), read.unwrap_or_default());
+        let detail = problem["detail"].as_str().map(str::to_owned);
+        match (status, detail, &self.token) {
+            (StatusCode::UNAUTHORIZED, _, None) => bail!(
+                "{place} needs a valid token, and none is given; pass it with --token-file or {TOKEN} (rollcall token \
+                 new makes one)"
+            ),
+            (StatusCode::UNAUTHORIZED, _, Some(token)) => bail!(
+                "{place} needs a valid token, and that of {} is unknown there or has expired; pass another one with \
+                 --token-file or {TOKEN}",
+                token.from
+            ),
             // The server says that the arguments are wrong.
-            StatusCode::BAD_REQUEST if problem["detail"].is_string() => {
+            (StatusCode::BAD_REQUEST, Some(detail), _) => {
                 Err(wrong(format!("{place} answers 400: {detail}")))
             }
-            status => bail!("{place} answers {}: {detail}", status.as_u16()),
+            (_, Some(detail), _) => Err(RefusedRequest { place, status, detail }.into()),
+            _ => bail!("{place} answers {}: no reason given; is it Rollcall?", status.as_u16()),
         }
     }
 
@@ -285,9 +316,18 @@ impl Remote {
 
 fn signed(request: RequestBuilder, author: Option<&str>) -> anyhow::Result<RequestBuilder> {
     Ok(match author {
+        // The instance ignores a name that is none.
+        Some(author) if !is_author(author) => {
+            return Err(wrong("--author is a short text without control characters"));
+        }
         Some(author) => request.header(AUTHOR, HeaderValue::from_bytes(author.as_bytes())?),
         None => request,
     })
+}
+
+/// The parameters that have a value.
+pub(super) fn given(parameters: Vec<(&'static str, Option<String>)>) -> Vec<(&'static str, String)> {
+    parameters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
 
 /// How a command found its configuration, for errors.

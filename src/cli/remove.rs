@@ -4,13 +4,11 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::access::Access;
-use super::ack::OperatorArguments;
-use super::remote::RemoteArguments;
+use super::operator::OperatorArguments;
+use super::remote::{RemoteArguments, is_missing};
 use super::route::unit;
-use super::{FAILED, logging};
-use crate::fleet::{Subject, UnitChange};
-use crate::presence::{Shown, Unit};
+use super::{FAILED, logging, shown};
+use crate::presence::Unit;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -27,18 +25,16 @@ pub(super) struct Arguments {
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let Arguments { remote, units, operator } = arguments;
-    let operator = operator.operator()?;
-    let access = Access::open(&remote).await?;
+    let remote = remote.open()?;
     let mut code = ExitCode::SUCCESS;
-    for unit in units {
-        let subject = Subject::Unit(unit);
-        let name = subject.to_string();
-        let now = access.now();
-        if access.change(&subject, &UnitChange::Remove, &operator, now).await? {
-            println!("{} is removed", Shown(&name));
-        } else {
-            eprintln!("rollcall: there is no unit {}", Shown(&name));
-            code = ExitCode::from(FAILED);
+    for Unit { kind, id } in units {
+        match remote.delete(&["api", "v1", "units", kind.as_str(), id.as_str()], &operator).await {
+            Ok(()) => println!("{kind}/{} is removed", shown(id.as_str())),
+            Err(error) if is_missing(&error) => {
+                eprintln!("rollcall: {}", shown(&error.to_string()));
+                code = ExitCode::from(FAILED);
+            }
+            Err(error) => return Err(error),
         }
     }
     Ok(code)

@@ -3,18 +3,22 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde_json::{Value, json};
 
-use super::access::{Access, is_over};
-use super::output::{OutputArguments, table};
-use super::remote::RemoteArguments;
-use super::times::{moment, span};
+use super::output::{OutputArguments, table, text};
+use super::remote::{Remote, RemoteArguments};
+use super::times::{in_ms, moment, span};
 use super::{logging, system_user};
 use crate::clock::Timestamp;
-use crate::routing::alert_silence::SilenceRequest;
+use crate::routing::alert_silence::SilenceState;
 use crate::routing::{Matcher, SilenceId, parse_label_matchers};
 use crate::store::MAX_AUDITED;
+
+const PATH: [&str; 3] = ["api", "v1", "silences"];
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -81,12 +85,6 @@ struct Later {
     until: Option<Timestamp>,
 }
 
-impl End {
-    fn after(&self, begin: Timestamp) -> Timestamp {
-        self.until.unwrap_or_else(|| begin + self.span.unwrap_or_default())
-    }
-}
-
 #[derive(Debug, Args)]
 struct List {
     #[command(flatten)]
@@ -147,48 +145,58 @@ fn matchers(text: &str) -> Result<Matchers, String> {
 pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     match arguments.command {
-        Command::Add(add) => {
-            let access = Access::open(&add.remote).await?;
-            let now = access.now();
-            let starts_at = add.from.unwrap_or(now);
-            let wanted = SilenceRequest {
-                matchers: add.matchers.into_iter().flat_map(|Matchers(all)| all).collect(),
-                starts_at,
-                ends_at: add.end.after(starts_at),
-                author: add.author,
-                comment: add.comment,
-            };
-            let times = (add.from, add.end.span);
-            let (id, units) = access.add(wanted, times, now).await?;
-            println!("{id}");
-            // Programs read the id alone.
-            eprintln!("{}", covers(units));
-        }
+        Command::Add(add) => self::add(add).await?,
         Command::List(List { remote, expired, output }) => {
-            let access = Access::open(&remote).await?;
-            output.repeat(async || list(&access, expired, &output).await).await?;
+            let remote = remote.open()?;
+            output.repeat(async || list(&remote, expired, &output).await).await?;
         }
-        Command::Extend(Extend { remote, id, end, author }) => {
-            let access = Access::open(&remote).await?;
-            let now = access.now();
-            let ends_at = end.until.unwrap_or_else(|| now + end.span.unwrap_or_default());
-            match access.extend(id, ends_at, &author, now).await? {
-                later if later > ends_at => println!(
-                    "silence {id} already lasts until {later}, and is not shortened; to end it: rollcall silence \
-                     expire {id}"
-                ),
-                ends_at => println!("silence {id} ends at {ends_at}"),
-            }
-        }
+        Command::Extend(extend) => self::extend(extend).await?,
         Command::Expire(Expire { remote, ids, author }) => {
-            let access = Access::open(&remote).await?;
-            for id in ids {
-                let is_ended = access.expire(id, &author, access.now()).await?;
-                println!("silence {id} {}", if is_ended { "is over now" } else { "was over already" });
+            let remote = remote.open()?;
+            for id in ids.iter().map(ToString::to_string) {
+                let path = [&PATH[..], &[&id]].concat();
+                let was_over = is_over(&remote.get(&path, &[], "ends_at").await?);
+                remote.change(Method::DELETE, &path, None, Some(&author)).await?;
+                println!("silence {id} {}", if was_over { "was over already" } else { "is over now" });
             }
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+async fn add(add: Add) -> anyhow::Result<()> {
+    let remote = add.remote.open()?;
+    let matchers: Vec<String> =
+        add.matchers.iter().flat_map(|Matchers(all)| all).map(ToString::to_string).collect();
+    let body = json!({
+        "matchers": matchers, "starts_at": add.from, "ends_at": add.end.until, "for": add.end.span.map(in_ms),
+        "comment": add.comment,
+    });
+    let added = remote.change(Method::POST, &PATH, Some(&body), Some(&add.author)).await?;
+    println!("{}", added["id"].as_str().context("the answer names no silence")?);
+    // Programs read the id alone.
+    eprintln!("{}", covers(added["units"].as_u64()));
+    Ok(())
+}
+
+async fn extend(Extend { remote, id, end, author }: Extend) -> anyhow::Result<()> {
+    let id = id.to_string();
+    let body = json!({ "ends_at": end.until, "for": end.span.map(in_ms) });
+    let path = [&PATH[..], &[&id, "extend"]].concat();
+    let extended = remote.open()?.change(Method::POST, &path, Some(&body), Some(&author)).await?;
+    let ends_at = text(&extended["ends_at"]);
+    match extended["extended"] == true {
+        true => println!("silence {id} ends at {ends_at}"),
+        false => println!(
+            "silence {id} already lasts until {ends_at}, and is not shortened; to end it: rollcall silence expire {id}"
+        ),
+    }
+    Ok(())
+}
+
+/// Whether a silence, as an instance shows it, is over.
+fn is_over(shown: &Value) -> bool {
+    shown["state"] == SilenceState::Expired.as_str()
 }
 
 /// How many units a new silence covers, in a sentence.
@@ -204,11 +212,10 @@ fn covers(units: Option<u64>) -> String {
     }
 }
 
-async fn list(access: &Access, expired: bool, output: &OutputArguments) -> anyhow::Result<()> {
-    let mut silences = access.silences(access.now()).await?;
-    if let Some(shown) = silences.as_array_mut() {
-        shown.retain(|one| expired || !is_over(one));
-    }
+async fn list(remote: &Remote, expired: bool, output: &OutputArguments) -> anyhow::Result<()> {
+    let mut silences = remote.all(&PATH, "silences").await?;
+    silences.retain(|one| expired || !is_over(one));
+    let silences = Value::Array(silences);
     let fields = ["id", "state", "matchers", "units", "starts_at", "ends_at", "author", "comment"];
     output.print_list(&silences, "silences", || table(&silences, &fields))
 }
@@ -216,9 +223,10 @@ async fn list(access: &Access, expired: bool, output: &OutputArguments) -> anyho
 pub(super) async fn run_audit(arguments: AuditArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let AuditArguments { remote, limit, output } = arguments;
-    let access = Access::open(&remote).await?;
+    let remote = remote.open()?;
+    let query = [("limit", limit.to_string())];
     let show = async || {
-        let audit = access.audit(limit).await?;
+        let audit = remote.get(&["api", "v1", "audit"], &query, "audit").await?["audit"].take();
         output.print_list(&audit, "changes", || table(&audit, &["at", "author", "change", "subject", "text"]))
     };
     output.repeat(show).await?;

@@ -9,6 +9,11 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     parse_span(text).ok_or_else(|| "write a span of time, such as 2h or 1d 12h".to_owned())
 }
 
+/// A span as requests have it.
+pub(super) fn in_ms(span: Duration) -> String {
+    format!("{}ms", span.as_millis())
+}
+
 pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     let advice = "write a time with its offset, such as 2026-11-23T18:00:00+01:00 or …Z";
     parse_moment(text).ok_or_else(|| advice.to_owned())

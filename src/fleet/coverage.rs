@@ -24,7 +24,7 @@ use crate::routing::{AlertSilence, AlertSilences, Matcher, SilenceId};
 use crate::store::{EngineError, Queries};
 
 /// How long the count of a silence that was just made may take.
-pub const BUDGET: Duration = Duration::from_secs(3);
+const BUDGET: Duration = Duration::from_secs(3);
 
 /// How long the walk may compare the units of all partitions with expressions. Beyond that a partition is not counted:
 /// thousands of silences with expressions alone would keep a core busy for ever.
@@ -36,9 +36,6 @@ const READ_AHEAD: usize = 32;
 const STEP: u32 = 64;
 /// Pages that are compared at a time, on a thread of their own: expressions may take long.
 const COMPARED: usize = 16;
-
-/// The numbers of units that silences cover.
-pub type Covered = HashMap<SilenceId, u64>;
 
 /// A silence, and a digest of its matchers: a pending silence keeps its id when its matchers are changed.
 type Key = (SilenceId, u64);
@@ -96,8 +93,7 @@ impl Coverage {
             let _turn = self.turn.lock().await;
             let stored = self.silences.cached().await?;
             let Some(silence) = stored.iter().find(|one| one.id == made) else { return Ok(None) };
-            let sums = count(queries, std::slice::from_ref(silence)).await?;
-            let units = sums.get(&made).copied().unwrap_or_default();
+            let units = count(queries, silence).await?;
             let mut known = self.known();
             known.made.retain(|(id, _), _| stored.iter().any(|one| one.id == *id));
             known.made.insert(key(silence), units);
@@ -168,42 +164,24 @@ fn key(silence: &AlertSilence) -> Key {
     (silence.id, FixedState::default().hash_one(silence.matchers.iter().map(text).collect::<Vec<_>>()))
 }
 
-/// Counts the units that each of the silences covers, or would at its time; `None`: that takes too long.
-///
-/// # Errors
-/// The store does not answer.
-pub async fn covered(
-    queries: Arc<dyn Queries>,
-    silences: &[AlertSilence],
-) -> Result<Option<Covered>, EngineError> {
-    if silences.is_empty() {
-        return Ok(Some(Covered::new()));
-    }
-    match timeout(BUDGET, count(queries, silences)).await {
-        Ok(counted) => counted.map(Some),
-        Err(_) => Ok(None),
-    }
-}
-
-async fn count(queries: Arc<dyn Queries>, silences: &[AlertSilence]) -> Result<Covered, EngineError> {
-    let mut sums: Covered = silences.iter().map(|silence| (silence.id, 0)).collect();
-    let silences = Arc::new(AlertSilences::from(silences.to_vec()));
-    let mut chunks = pages(queries).try_chunks(COMPARED);
+/// Counts the units that a silence covers, or would at its time.
+async fn count(queries: Arc<dyn Queries>, silence: &AlertSilence) -> Result<u64, EngineError> {
+    let silences = Arc::new(AlertSilences::from(vec![silence.clone()]));
+    let (mut chunks, mut sum) = (pages(queries).try_chunks(COMPARED), 0);
     while let Some(chunk) = chunks.next().await {
         let units = chunk.map_err(|error| error.1)?;
         let silences = silences.clone();
         let records = move || units.iter().flatten().filter_map(record).collect::<Vec<_>>();
         let compare = spawn_blocking(move || of_records(&silences, &records()));
         let found = compare.await.map_err(|error| EngineError::Unavailable(error.to_string()))?;
-        for (id, count) in found {
-            *sums.entry(id).or_default() += count;
-        }
+        sum += found.values().sum::<u64>();
     }
-    Ok(sums)
+    Ok(sum)
 }
 
-fn of_records(silences: &AlertSilences, records: &[OfflineRecord]) -> Covered {
-    let mut sums = Covered::new();
+/// How many of the records each silence matches.
+fn of_records(silences: &AlertSilences, records: &[OfflineRecord]) -> HashMap<SilenceId, u64> {
+    let mut sums = HashMap::new();
     for silence in records.iter().flat_map(|record| silences.matching(record)) {
         *sums.entry(silence.id).or_default() += 1;
     }

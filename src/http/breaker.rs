@@ -50,17 +50,17 @@ pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
 }
 
 #[derive(Debug, Serialize)]
-pub struct ShownBreaker {
+struct ShownBreaker {
     /// Whether the configuration enables the breaker.
-    pub enabled: bool,
+    enabled: bool,
     /// Whether the breaker holds notifications now.
-    pub tripped: bool,
+    tripped: bool,
     /// The last trip; `None`: there was none.
-    pub trip: Option<Trip>,
+    trip: Option<Trip>,
 }
 
 impl ShownBreaker {
-    pub fn new(enabled: bool, trip: Option<Trip>) -> ShownBreaker {
+    fn new(enabled: bool, trip: Option<Trip>) -> ShownBreaker {
         ShownBreaker { enabled, tripped: enabled && trip.as_ref().is_some_and(Trip::is_held), trip }
     }
 }

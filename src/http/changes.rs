@@ -24,7 +24,7 @@ pub(super) const MAX_BODY: usize = 256 * 1024;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// The header with the operator for whom a client changes something; `rollcall silence` sends it.
+/// The header with the operator for whom a client changes something; commands send it.
 pub const AUTHOR: &str = "rollcall-author";
 
 /// The client of a request.

@@ -91,7 +91,6 @@ mod web;
 
 use availability::AvailabilityState;
 use beginning::Beginning;
-pub use breaker::ShownBreaker;
 pub use changes::AUTHOR;
 use changes::HasTokens;
 pub use configuration::{Origin, ShownConfiguration, ShownOption, ShownValue};
@@ -111,7 +110,6 @@ use records::Records;
 pub use reload::{ReloadRequest, Reloads};
 use scans::Scans;
 use session::Sessions;
-pub use silences::ShownSilence;
 use silences::SilencesState;
 use strangers::StrangersState;
 use summary::Summaries;

@@ -66,7 +66,7 @@ pub(super) struct SilencePage {
 }
 
 #[derive(Serialize)]
-pub struct ShownSilence {
+pub(super) struct ShownSilence {
     pub id: SilenceId,
     pub state: SilenceState,
     /// Matchers, such as `site="north"`.

@@ -23,7 +23,7 @@ use rollcall::store::Layout;
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;
 use rollcall::store::{
-    Capacity, Destinations, Engine, Group, Join, OutboxEvent, Pace, Queries, StoredDeliveries,
+    Capacity, Destinations, Discarded, Engine, Group, Join, OutboxEvent, Pace, Queries, StoredDeliveries,
 };
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
@@ -755,27 +755,19 @@ fn silence(id: &str, at: Timestamp) -> Join {
     }
 }
 
-/// Commands show and discard the backlog of a removed receiver, with the engine of this configuration.
-fn discard_the_backlog(dir: &Path) {
+/// `check` warns of the backlog of a removed receiver until it is discarded, and of a kind that is not configured.
+async fn check_shows_what_is_left(dir: &Path, engine: Arc<dyn Engine>) {
+    leave_behind(engine.clone()).await;
     let left = "orphaned_notifications: notifications are kept for receivers that are not configured: gone (3 groups \
                 wait, 0 dead letters)";
     let printed = text(&rollcall(dir, &["check"], &[]).stdout);
     assert!(printed.contains(left), "{printed}");
     assert!(printed.contains("warn  kinds_not_configured: there are open records of kinds"), "{printed}");
     assert!(printed.contains("pump (1 open)"), "{printed}");
-    let discard = |receiver: &str| rollcall(dir, &["deliveries", "discard", "--receiver", receiver], &[]);
-    let refused = discard("hook");
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(text(&refused.stderr).contains("receiver hook is configured"), "{}", text(&refused.stderr));
-    for count in [3, 0] {
-        let output = discard("gone");
-        let said = format!("{count} notifications and dead letters of receiver gone were discarded\n");
-        assert_eq!((output.status.code(), text(&output.stdout)), (Some(0), said), "{}", text(&output.stderr));
-    }
+    let deliveries = StoredDeliveries::new(engine);
+    while deliveries.discard("gone", Clock::system().now()).await.unwrap() != Discarded::default() {}
     let printed = text(&rollcall(dir, &["check"], &[]).stdout);
     assert!(!printed.contains("orphaned_notifications"), "{printed}");
-    let forced = rollcall(dir, &["deliveries", "discard", "--receiver", "hook", "--force"], &[]);
-    assert_eq!(forced.status.code(), Some(0), "{}", text(&forced.stderr));
 }
 
 const HOOK: &str = "receiver = [{ name = \"hook\", type = \"webhook\", url = \"http://127.0.0.1:1\" }]\n";
@@ -785,33 +777,25 @@ fn telemetry() -> Arc<Telemetry> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_backlog_of_a_removed_receiver_in_redis_is_shown_and_discarded() {
+async fn check_shows_the_backlog_of_a_removed_receiver_in_redis() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
     let url = format!("redis://127.0.0.1:{}/0", server.port());
     let config = format!("engine = {{ type = \"redis\", url = \"{url}\" }}\n{HOOK}");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let config = rollcall::store::redis::Config { url, ..Default::default() };
-    // The service still runs.
-    let engine = Arc::new(RedisEngine::connect(&config, telemetry()).await.unwrap());
-    leave_behind(engine.clone()).await;
-    discard_the_backlog(dir.path());
+    let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
+    check_shows_what_is_left(dir.path(), Arc::new(engine)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_backlog_of_a_removed_receiver_in_a_directory_is_shown_and_discarded_when_it_is_free() {
+async fn check_shows_the_backlog_of_a_removed_receiver_in_a_directory_that_is_in_use() {
     let dir = tempfile::tempdir().unwrap();
     let config = format!("engine = {{ type = \"embedded\", path = \"fleet\" }}\n{HOOK}");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let config = rollcall::store::embedded::Config { path: dir.path().join("fleet"), partitions: Some(16) };
-    let engine = Arc::new(EmbeddedEngine::open(&config, telemetry()).await.unwrap());
-    leave_behind(engine.clone()).await;
-    let refused = rollcall(dir.path(), &["deliveries", "discard", "--receiver", "gone"], &[]);
-    let printed = text(&refused.stderr);
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(printed.contains("stop rollcall") && printed.contains("is in use by process"), "{printed}");
-    drop(engine);
-    discard_the_backlog(dir.path());
+    let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
+    check_shows_what_is_left(dir.path(), Arc::new(engine)).await;
 }
 
 /// Values were quarantined: `check` warns, `repair` lists them, restores readable ones and deletes the rest.

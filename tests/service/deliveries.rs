@@ -1,4 +1,4 @@
-//! `rollcall deliveries`, on Redis and through the instance that serves a directory.
+//! `rollcall deliveries`, at an instance with either engine.
 
 use std::process::Command;
 
@@ -10,29 +10,32 @@ use crate::world::{World, units};
 
 const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
 
-/// Used in place of an engine: the program asks the instance by its address.
-const BY_ADDRESS: &str = "";
+/// How the program finds the instance.
+#[derive(Clone, Copy)]
+enum By {
+    Configuration,
+    Address,
+}
 
-fn rollcall(world: &World, engine: &str, arguments: &[&str]) -> (Option<i32>, String) {
-    let config = world.dir.path().join("cli.toml");
-    let listen = world.url("").trim_start_matches("http://").to_owned();
-    let receiver = "receiver = [{ name = \"hook\", type = \"webhook\", url = \"http://127.0.0.1:1\" }]";
-    let route = "route.receivers = [\"hook\"]";
-    let text = format!("{engine}\nhttp.listen = \"{listen}\"\n{OPTIONS}\n{receiver}\n{route}\n");
-    std::fs::write(&config, text).unwrap();
+fn rollcall(world: &World, by: By, arguments: &[&str]) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
-    command.arg("deliveries").args(arguments).env("USER", "ana").env_remove("ROLLCALL_CONFIG");
-    match engine {
-        BY_ADDRESS => command.arg("--url").arg(world.url("")),
-        _ => command.arg("--config").arg(&config),
+    command.args(arguments).env("USER", "ana").env_remove("ROLLCALL_CONFIG");
+    match by {
+        By::Address => command.arg("--url").arg(world.url("")),
+        By::Configuration => {
+            let config = world.dir.path().join("cli.toml");
+            let listen = world.url("").trim_start_matches("http://").to_owned();
+            std::fs::write(&config, format!("http.listen = \"{listen}\"\n")).unwrap();
+            command.arg("--config").arg(&config)
+        }
     };
     let output = command.output().unwrap();
     let said = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(said).unwrap().trim().to_owned())
 }
 
-async fn are_listed_shown_replayed_and_purged(world: &World, engine: &str) {
-    let run = |arguments: &[&str]| rollcall(world, engine, arguments);
+async fn are_listed_shown_replayed_and_purged(world: &World, by: By) {
+    let run = |arguments: &[&str]| rollcall(world, by, &[&["deliveries"], arguments].concat());
     let list = |state: &str| -> Vec<Value> {
         let (code, text) = run(&["list", "--json", "--receiver", "hook", "--state", state]);
         let page: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{code:?} {text}"));
@@ -135,25 +138,55 @@ async fn are_listed_shown_replayed_and_purged(world: &World, engine: &str) {
     assert_eq!(unique(ids), unique(all));
 }
 
+const EMBEDDED: &str = "engine.type = \"embedded\"\nengine.path = \"{dir}/fleet\"";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn deliveries_are_listed_shown_replayed_and_purged_on_redis() {
     let world = World::new(OPTIONS, &[]).await;
-    let engine = format!("engine.url = \"redis://127.0.0.1:{}/0\"", world.redis.port());
-    are_listed_shown_replayed_and_purged(&world, &engine).await;
+    are_listed_shown_replayed_and_purged(&world, By::Configuration).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deliveries_are_listed_shown_replayed_and_purged_through_the_instance_that_serves_a_directory() {
-    let options = format!("engine.type = \"embedded\"\nengine.path = \"{{dir}}/fleet\"\n{OPTIONS}");
-    let world = World::new(&options, &[]).await;
-    let engine = format!("engine.type = \"embedded\"\nengine.path = {:?}", world.dir.path().join("fleet"));
-    are_listed_shown_replayed_and_purged(&world, &engine).await;
+async fn deliveries_are_listed_shown_replayed_and_purged_in_a_directory() {
+    let world = World::new(&format!("{EMBEDDED}\n{OPTIONS}"), &[]).await;
+    are_listed_shown_replayed_and_purged(&world, By::Address).await;
+}
+
+/// A receiver that does not take its notifications is renamed in the configuration, and they are discarded while the
+/// instance runs.
+async fn are_discarded(world: &World) {
+    let run = |arguments: &[&str]| rollcall(world, By::Configuration, arguments);
+    world.hook.answer_with(vec![Answer::Status(503); 1000]);
+    world.beat(&units(1)).await;
+    let waits = |state: &str| run(&["deliveries", "list", "--receiver", "hook", "--state", state]).1;
+    world.eventually("it waits", async || waits("failed").contains("1 offline")).await;
+    world.rewrite("\"hook\"", "\"hock\"");
+    assert_eq!(CLIENT.post(world.url("/-/reload")).send().await.unwrap().status(), 200);
+    world.eventually("its receiver is gone", async || waits("orphaned").contains("1 offline")).await;
+    let (code, why) = run(&["deliveries", "discard", "--receiver", "hock"]);
+    assert!(code == Some(1) && why.contains("receiver hock is configured"), "{code:?}: {why}");
+    let discard = ["deliveries", "discard", "--receiver", "hook"];
+    for count in [1, 0] {
+        let said = format!("{count} notifications and dead letters of receiver hook were discarded");
+        assert_eq!(run(&discard), (Some(0), said));
+    }
+    assert!(waits("orphaned").contains("no deliveries match"), "{}", waits("orphaned"));
+    assert!(!run(&["receivers"]).1.contains("not configured"));
+    let audit = run(&["audit"]).1;
+    let entry = audit.lines().find(|line| line.contains(" deliveries_discarded "));
+    assert!(entry.is_some_and(|entry| entry.contains("ana") && entry.contains("hook")), "{audit}");
+    let (code, said) = run(&["deliveries", "discard", "--receiver", "hock", "--force"]);
+    assert!(code == Some(0) && said.contains("of receiver hock were discarded"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deliveries_are_listed_shown_replayed_and_purged_by_the_address_of_an_instance() {
-    let world = World::new(OPTIONS, &[]).await;
-    are_listed_shown_replayed_and_purged(&world, BY_ADDRESS).await;
+async fn what_waits_for_a_renamed_receiver_is_discarded_on_redis() {
+    are_discarded(&World::new(OPTIONS, &[]).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_waits_for_a_renamed_receiver_is_discarded_in_a_directory() {
+    are_discarded(&World::new(&format!("{EMBEDDED}\n{OPTIONS}"), &[]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -161,7 +194,7 @@ async fn the_list_says_why_a_notification_that_waits_has_failed() {
     let world = World::new(OPTIONS, &[]).await;
     world.hook.answer_with(vec![Answer::Say(503, "come later".to_owned()); 1000]);
     world.beat(&units(1)).await;
-    let listed =
-        async || rollcall(&world, BY_ADDRESS, &["list", "--receiver", "hook", "--state", "failed"]).1;
+    let list = ["deliveries", "list", "--receiver", "hook", "--state", "failed"];
+    let listed = async || rollcall(&world, By::Address, &list).1;
     world.eventually("it is in the list", async || listed().await.contains("come later")).await;
 }

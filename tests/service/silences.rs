@@ -1,7 +1,9 @@
-//! `rollcall silence` and `rollcall audit`: on an engine that others use, and through the instance that has locked it.
+//! `rollcall silence` and `rollcall audit`, at an instance with either engine.
 
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use rollcall::clock::{Clock, parse_moment};
 use serde_json::{Value, json};
 
 use crate::support::http::CLIENT;
@@ -13,10 +15,12 @@ const OPTIONS: &str = "kind = [{ name = \"detector\", timeout = \"1s\" }]";
 struct CommandLine(Vec<String>);
 
 impl CommandLine {
-    fn new(world: &World, engine: &str) -> CommandLine {
+    /// The engine of this configuration does not answer: the commands do not need it.
+    fn new(world: &World) -> CommandLine {
         let config = world.dir.path().join("cli.toml");
         let listen = world.url("").trim_start_matches("http://").to_owned();
-        std::fs::write(&config, format!("{engine}\nhttp.listen = \"{listen}\"\n")).unwrap();
+        let text = format!("engine.url = \"redis://127.0.0.1:1/0\"\nhttp.listen = \"{listen}\"\n");
+        std::fs::write(&config, text).unwrap();
         CommandLine(vec!["--config".to_owned(), config.display().to_string()])
     }
 
@@ -137,28 +141,31 @@ async fn shows_hostile_text(world: &World, cli: &CommandLine) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silences_are_made_on_redis_beside_the_instance() {
+async fn silences_are_made_by_the_address_of_an_instance() {
     let world = World::new(OPTIONS, &[]).await;
-    let engine = format!("engine.url = \"redis://127.0.0.1:{}/0\"", world.redis.port());
-    let cli = CommandLine::new(&world, &engine);
+    let cli = CommandLine::by_address(&world);
     makes_silences(&world, &cli).await;
     shows_hostile_text(&world, &cli).await;
-    shows_hostile_text(&world, &CommandLine::by_address(&world)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn silences_are_made_through_the_instance_that_serves_a_directory_and_without_it() {
+async fn silences_are_made_at_the_instance_of_a_configuration_and_without_it_the_command_says_what_to_do() {
     let options = format!("engine.type = \"embedded\"\nengine.path = \"{{dir}}/fleet\"\n{OPTIONS}");
     let mut world = World::new(&options, &[]).await;
-    let engine = format!("engine.type = \"embedded\"\nengine.path = {:?}", world.dir.path().join("fleet"));
-    let cli = CommandLine::new(&world, &engine);
+    let cli = CommandLine::new(&world);
     makes_silences(&world, &cli).await;
     shows_hostile_text(&world, &cli).await;
     world.stop().await;
-    let id = cli.answer(&["silence", "add", "site=x", "--for", "2h", "--comment", "while it is stopped"]);
-    world.start().await;
-    let shown = world.json("/alertmanager/api/v2/silences?filter=site%3Dx").await;
-    assert_eq!(shown[0]["id"], id.as_str());
+    let refused = cli.run(&["silence", "add", "site=x", "--for", "2h", "--comment", "while it is stopped"]);
+    let why = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{why}");
+    let config = &cli.0[1];
+    let place = format!("rollcall: {} (http.listen of {config}) does not answer: ", world.url(""));
+    assert!(why.starts_with(&place), "{why}");
+    assert!(
+        why.contains("start rollcall serve there, or name another place with --config or --url"),
+        "{why}"
+    );
 }
 
 /// The units that were notified as offline, in order.
@@ -194,8 +201,7 @@ async fn covers_until_it_ends(world: &mut World, cli: &CommandLine) {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_silence_covered_is_notified_when_it_ends_on_redis() {
     let mut world = World::new(OPTIONS, &[]).await;
-    let engine = format!("engine.url = \"redis://127.0.0.1:{}/0\"", world.redis.port());
-    let cli = CommandLine::new(&world, &engine);
+    let cli = CommandLine::new(&world);
     covers_until_it_ends(&mut world, &cli).await;
 }
 
@@ -203,16 +209,14 @@ async fn what_a_silence_covered_is_notified_when_it_ends_on_redis() {
 async fn what_a_silence_covered_is_notified_when_it_ends_in_a_directory() {
     let options = format!("engine.type = \"embedded\"\nengine.path = \"{{dir}}/fleet\"\n{OPTIONS}");
     let mut world = World::new(&options, &[]).await;
-    let engine = format!("engine.type = \"embedded\"\nengine.path = {:?}", world.dir.path().join("fleet"));
-    let cli = CommandLine::new(&world, &engine);
+    let cli = CommandLine::new(&world);
     covers_until_it_ends(&mut world, &cli).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silence_begins_and_ends_by_the_clock_of_the_engine_and_not_by_that_of_the_machine() {
+async fn silences_and_pauses_go_by_the_clock_of_the_instance_and_not_by_that_of_the_command() {
     let world = World::new(OPTIONS, &[]).await;
-    let engine = format!("engine.url = \"redis://127.0.0.1:{}/0\"", world.redis.port());
-    let cli = CommandLine::new(&world, &engine);
+    let cli = CommandLine::new(&world);
     // The clock of this command is half an hour ahead.
     let ahead = |arguments: &[&str]| {
         let mut command = Command::new("faketime");
@@ -221,14 +225,19 @@ async fn a_silence_begins_and_ends_by_the_clock_of_the_engine_and_not_by_that_of
         assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
+    let is_within_20m = |moment: &Value| {
+        parse_moment(moment.as_str().unwrap()).unwrap() <= Clock::system().now() + Duration::from_secs(1200)
+    };
     let id = ahead(&["silence", "add", "site=x", "--for", "10m", "--comment", "x"]);
     assert_eq!(cli.json(&["silence", "list"])[0]["state"], "active");
+    ahead(&["silence", "extend", &id, "--for", "20m"]);
+    let listed = cli.json(&["silence", "list"]);
+    assert!(is_within_20m(&listed[0]["ends_at"]), "{listed:?}");
     ahead(&["silence", "expire", &id]);
     assert_eq!(cli.json(&["silence", "list", "--expired"])[0]["state"], "expired");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn silences_are_made_by_the_address_of_an_instance() {
-    let world = World::new(OPTIONS, &[]).await;
-    makes_silences(&world, &CommandLine::by_address(&world)).await;
+    world.beat(&units(1)).await;
+    world.eventually("it is heard", async || world.state("unit-000").await != "none").await;
+    ahead(&["pause", "detector/unit-000", "--for", "20m"]);
+    let unit = world.json("/api/v1/units/detector/unit-000").await;
+    assert!(is_within_20m(&unit["paused_until"]), "{unit}");
 }

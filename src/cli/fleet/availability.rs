@@ -6,10 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::given;
 use crate::cli::logging;
 use crate::cli::output::{OutputArguments, text};
-use crate::cli::remote::RemoteArguments;
+use crate::cli::remote::{RemoteArguments, given};
 use crate::cli::route::unit;
 use crate::cli::table::Table;
 use crate::cli::times::{in_order, moment};

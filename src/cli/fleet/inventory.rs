@@ -9,9 +9,8 @@ use clap::{Args, ValueEnum};
 use serde_json::Value;
 use tokio::fs::File;
 
-use super::given;
 use crate::cli::output::{facts, table, text};
-use crate::cli::remote::{RemoteArguments, content};
+use crate::cli::remote::{RemoteArguments, content, given};
 use crate::cli::table::has_colours;
 use crate::cli::{logging, shown, shown_json, system_user, wrong};
 use crate::routing::alert_silence::is_author;

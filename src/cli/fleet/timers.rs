@@ -10,11 +10,11 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::fs::File;
 
-use super::{List, Pages, given};
+use super::{List, Pages};
 use crate::cause::json;
 use crate::cli::output::{OutputArguments, facts, text};
-use crate::cli::remote::{Remote, RemoteArguments, content};
-use crate::cli::times::{in_order, moment, span};
+use crate::cli::remote::{Remote, RemoteArguments, content, given};
+use crate::cli::times::{in_ms, in_order, moment, span};
 use crate::cli::{logging, shown, shown_json};
 use crate::clock::Timestamp;
 
@@ -191,7 +191,7 @@ async fn add(wanted: Add) -> anyhow::Result<ExitCode> {
     let fields = [
         ("type", class.map(Value::from)),
         ("due", due.map(|due| due.to_string().into())),
-        ("in", span.map(|span| format!("{} ms", span.as_millis()).into())),
+        ("in", span.map(|span| in_ms(span).into())),
         ("data", data),
         ("if_absent", if_absent.then_some(Value::Bool(true))),
     ];

@@ -101,16 +101,6 @@ impl Roster for RedisEngine {
 }
 
 impl RedisEngine {
-    /// The clock of the fleet, and how long its answer took.
-    pub async fn time(&self) -> Result<(Timestamp, Duration)> {
-        let mut question = pipe();
-        // The key leads to the server whose clock is the clock of the fleet: TIME alone may go to another server.
-        question.hmget(self.keys.heard(), &["at"]).ignore().cmd("TIME");
-        let sent = Instant::now();
-        let ((seconds, micros),): ((i64, i64),) = self.topology.send("time", &question).await?;
-        Ok((Timestamp::from_millis(seconds * 1000 + micros / 1000), sent.elapsed()))
-    }
-
     /// `again`: how long the first attempt took; `None` for the first attempt. The second attempt handles a jump of the
     /// server's clock that was detected, and a step of that clock: this answer may be as slow as the first, and only a
     /// larger difference is a step. Answers `None` if the server's clock seems to have stepped; then nothing is

@@ -90,10 +90,17 @@ async fn what_goes_wrong_is_said_with_what_to_do() {
     let fleet = Fleet::start_with(vec![token("screen", Role::Viewer)], UnitMetrics::All).await;
     let closed = "http://127.0.0.1:1";
     for (url, arguments, secret, expected) in [
-        (fleet.url.as_str(), &["summary"][..], None, "pass it with --token-file or ROLLCALL_TOKEN"),
-        (&fleet.url, &["summary"], Some("wrong"), "needs a valid token"),
+        (
+            fleet.url.as_str(),
+            &["summary"][..],
+            None,
+            "none is given; pass it with --token-file or ROLLCALL_TOKEN",
+        ),
+        (&fleet.url, &["summary"], Some("wrong"), "that of ROLLCALL_TOKEN is unknown there or has expired"),
         (&fleet.url, &["explain", "detector/none"], Some("screen"), "answers 404: there is no unit"),
         (closed, &["units"], None, "start rollcall serve there"),
+        (closed, &["silence", "list"], None, "start rollcall serve there"),
+        (closed, &["deliveries", "discard", "--receiver", "gone"], None, "start rollcall serve there"),
     ] {
         let output = rollcall(url, arguments, secret).await;
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -111,6 +118,7 @@ async fn what_goes_wrong_is_said_with_what_to_do() {
         (&["deliveries", "list", "--limit", "0"], "from 1 to 1000"),
         (&["timers", "add", "x", "--type", "y"], "--due <TIME>|--in <SPAN>"),
         (&["units", "--url", "ftp://127.0.0.1"], "begins with http:// or https://"),
+        (&["remove", "detector/1", "--author", "a\nb"], "--author is a short text"),
     ] {
         let output = rollcall(&fleet.url, arguments, Some("screen")).await;
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -141,7 +149,7 @@ async fn every_command_has_the_rights_of_its_token() {
     let file = file.to_str().unwrap();
     let silence = "5c9c9b7e-3d2c-4a55-9f0c-2d7d0c8a4a11";
     // The last commands find nothing to change, and say so if the client may ask.
-    let commands: [(&[&str], MinimumSince, &str); 26] = [
+    let commands: [(&[&str], MinimumSince, &str); 28] = [
         (&["summary"], Viewer, ""),
         (&["units"], Viewer, ""),
         (&["explain", "detector/1"], Viewer, ""),
@@ -164,8 +172,10 @@ async fn every_command_has_the_rights_of_its_token() {
         (&["deliveries", "replay", "--all"], Operator, ""),
         (&["import", "--dry-run", file], Admin, ""),
         (&["import", file], Admin, ""),
+        (&["deliveries", "discard", "--receiver", "gone"], Admin, ""),
+        (&["remove", "detector/none"], Admin, "there is no unit detector/none"),
         (&["deliveries", "show", "ntf_0"], Viewer, "there is no delivery"),
-        (&["silence", "extend", silence, "--for", "2h"], Viewer, "there is no silence"),
+        (&["silence", "extend", silence, "--for", "2h"], Operator, "there is no silence"),
         (&["silence", "expire", silence], Viewer, "there is no silence"),
         (&["deliveries", "replay", "ntf_0"], Operator, "there is no delivery"),
     ];

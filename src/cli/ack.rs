@@ -40,7 +40,7 @@ pub(super) struct PauseArguments {
     #[arg(value_name = "KIND/UNIT", value_parser = unit)]
     unit: Unit,
     #[command(flatten)]
-    length: Length,
+    length: PauseLength,
     #[command(flatten)]
     operator: OperatorArguments,
 }
@@ -48,7 +48,7 @@ pub(super) struct PauseArguments {
 /// How long a pause is.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct Length {
+struct PauseLength {
     /// How long from now on, such as 4h.
     #[arg(long = "for", value_name = "SPAN", value_parser = span)]
     span: Option<Duration>,

@@ -14,21 +14,21 @@ use super::remote::RemoteArguments;
 const PATH: [&str; 3] = ["api", "v1", "breaker"];
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct BreakerArguments {
     #[command(subcommand)]
-    command: Command,
+    command: BreakerCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum BreakerCommand {
     /// Show whether it holds notifications, and its last trip.
-    Show(Show),
+    Show(ShowBreaker),
     /// Release it: receivers are notified of held units that are still offline.
-    Release(Release),
+    Release(ReleaseBreaker),
 }
 
 #[derive(Debug, Args)]
-struct Show {
+struct ShowBreaker {
     #[command(flatten)]
     remote: RemoteArguments,
     #[command(flatten)]
@@ -36,17 +36,17 @@ struct Show {
 }
 
 #[derive(Debug, Args)]
-struct Release {
+struct ReleaseBreaker {
     #[command(flatten)]
     remote: RemoteArguments,
     #[command(flatten)]
     operator: OperatorArguments,
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: BreakerArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     match arguments.command {
-        Command::Show(Show { remote, output }) => {
+        BreakerCommand::Show(ShowBreaker { remote, output }) => {
             let remote = remote.open()?;
             let show = async || {
                 let breaker = remote.get(&PATH, &[], "tripped").await?;
@@ -54,7 +54,10 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             };
             output.repeat(show).await?;
         }
-        Command::Release(Release { remote, operator: OperatorArguments { author, comment } }) => {
+        BreakerCommand::Release(ReleaseBreaker {
+            remote,
+            operator: OperatorArguments { author, comment },
+        }) => {
             let remote = remote.open()?;
             if remote.get(&PATH, &[], "tripped").await?["tripped"] != true {
                 println!("the breaker holds nothing");

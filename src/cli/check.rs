@@ -41,7 +41,7 @@ mod unwatched;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct CheckArguments {
     #[command(flatten)]
     file: ConfigFile,
     /// Print one JSON array.
@@ -96,7 +96,7 @@ impl fmt::Display for Finding {
     }
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: CheckArguments) -> anyhow::Result<ExitCode> {
     logging::start_silently()?;
     let (findings, code) = match arguments.file.load() {
         Ok(config) => {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::output::{OutputArguments, table, text};
 use super::remote::{PAGE, Remote, RemoteArguments, given};
-use super::table::Table;
+use super::table::PrintedTable;
 use super::times::{in_order, moment};
 use super::{logging, shown, system_user, wrong};
 use crate::clock::Timestamp;
@@ -19,17 +19,17 @@ use crate::fleet::deliveries::{DeliveryFilter, DeliveryState, MAX_PAGE};
 const PATH: [&str; 3] = ["api", "v1", "deliveries"];
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct DeliveriesArguments {
     #[command(subcommand)]
-    command: Command,
+    command: DeliveriesCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum DeliveriesCommand {
     /// List notifications that wait, dead letters, and delivered notifications.
-    List(List),
+    List(ListDeliveries),
     /// Show one notification, with every attempt.
-    Show(Show),
+    Show(ShowDelivery),
     /// Deliver notifications again, under their ids.
     #[command(
         after_help = "Example: rollcall deliveries replay --receiver hook --from 2026-11-23T08:00:00Z --author ana"
@@ -66,7 +66,7 @@ impl Filter {
 }
 
 #[derive(Debug, Args)]
-struct List {
+struct ListDeliveries {
     #[command(flatten)]
     remote: RemoteArguments,
     #[command(flatten)]
@@ -85,7 +85,7 @@ struct List {
 }
 
 #[derive(Debug, Args)]
-struct Show {
+struct ShowDelivery {
     #[command(flatten)]
     remote: RemoteArguments,
     /// The id of a delivery, or of a notification for all its receivers.
@@ -165,19 +165,19 @@ fn state(text: &str) -> Result<DeliveryState, String> {
     all.into_iter().find(|state| state.as_str() == text).ok_or_else(|| format!("write one of {names}"))
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: DeliveriesArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     match arguments.command {
-        Command::List(list) => self::list(list).await?,
-        Command::Show(show) => self::show(show).await?,
-        Command::Replay(replay) => self::replay(replay).await?,
-        Command::Purge(purge) => self::purge(purge).await?,
-        Command::Discard(discard) => self::discard(discard).await?,
+        DeliveriesCommand::List(list) => self::list(list).await?,
+        DeliveriesCommand::Show(show) => self::show(show).await?,
+        DeliveriesCommand::Replay(replay) => self::replay(replay).await?,
+        DeliveriesCommand::Purge(purge) => self::purge(purge).await?,
+        DeliveriesCommand::Discard(discard) => self::discard(discard).await?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(list: List) -> anyhow::Result<()> {
+async fn list(list: ListDeliveries) -> anyhow::Result<()> {
     if !(1..=MAX_PAGE).contains(&list.limit) {
         return Err(wrong(format!("--limit is a number from 1 to {MAX_PAGE}")));
     }
@@ -247,7 +247,7 @@ async fn change_all(
 }
 
 /// A row for each delivery.
-fn lines(deliveries: &Value) -> Table {
+fn lines(deliveries: &Value) -> PrintedTable {
     let of_line = |line: &Value| {
         let mut contents = Vec::new();
         for (field, what) in [("offline", "offline"), ("online", "back"), ("blind", "blind")] {
@@ -263,10 +263,13 @@ fn lines(deliveries: &Value) -> Table {
         vec![id, state, at, contents.join(", "), labels, attempts, next, answer]
     };
     let heads = ["id", "state", "at", "content", "labels", "attempts", "next_attempt", "answer"];
-    Table { rows: deliveries.as_array().into_iter().flatten().map(of_line).collect(), ..Table::new(&heads) }
+    PrintedTable {
+        rows: deliveries.as_array().into_iter().flatten().map(of_line).collect(),
+        ..PrintedTable::new(&heads)
+    }
 }
 
-async fn show(Show { remote, id, output }: Show) -> anyhow::Result<()> {
+async fn show(ShowDelivery { remote, id, output }: ShowDelivery) -> anyhow::Result<()> {
     let details = remote.open()?.get(&[&PATH[..], &[&id]].concat(), &[], "deliveries").await?;
     output.print(&details, || lines(&details["deliveries"]))?;
     let records = ["offline", "online"].map(|of| {
@@ -288,7 +291,8 @@ async fn show(Show { remote, id, output }: Show) -> anyhow::Result<()> {
     });
     let contents = records.into_iter().flatten().chain(blind).chain(timers).collect();
     let attempts = table(&details["attempts"], &["number", "receiver", "at", "result", "took_ms", "answer"]);
-    output.say_table(&Table { rows: contents, ..Table::new(&["content", "unit", "from", "to"]) });
+    output
+        .say_table(&PrintedTable { rows: contents, ..PrintedTable::new(&["content", "unit", "from", "to"]) });
     output.say_table(&attempts);
     Ok(())
 }

@@ -45,7 +45,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct DemoArguments {
     /// The number of units, up to 100000.
     #[arg(long, value_name = "COUNT", default_value_t = 200, value_parser = RangedU64ValueParser::<usize>::new().range(1..=100_000))]
     units: usize,
@@ -60,7 +60,7 @@ pub(super) struct Arguments {
     duration: Option<Duration>,
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: DemoArguments) -> anyhow::Result<ExitCode> {
     ensure!(
         cfg!(feature = "broker"),
         "the demo needs the in-process broker; build rollcall with the feature `broker`"
@@ -84,7 +84,7 @@ fn is_address_in_use(error: &anyhow::Error) -> bool {
 }
 
 /// Shows the fleet until `stop`, or for its duration.
-async fn show(arguments: &Arguments, stop: CancellationToken) -> anyhow::Result<ExitCode> {
+async fn show(arguments: &DemoArguments, stop: CancellationToken) -> anyhow::Result<ExitCode> {
     let output = DemoOutput::new(stop.clone());
     let printer = output.clone();
     let print = move |received: &_| notification::lines(received).iter().for_each(|line| printer.line(line));
@@ -111,7 +111,7 @@ async fn show(arguments: &Arguments, stop: CancellationToken) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-fn fleet_config(arguments: &Arguments, broker: u16) -> FleetConfig {
+fn fleet_config(arguments: &DemoArguments, broker: u16) -> FleetConfig {
     let sites = SITES.min(arguments.units);
     FleetConfig {
         units: arguments.units,

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::output::{OutputArguments, table, text};
 use super::remote::{PAGE, Remote, RemoteArguments, given};
 use super::route::{label, unit};
-use super::table::Table;
+use super::table::PrintedTable;
 use super::times::{in_order, moment, span};
 use super::{logging, shown};
 use crate::clock::Timestamp;
@@ -56,12 +56,12 @@ pub(super) struct UnitsArguments {
     #[arg(long, default_value = "state")]
     sort: Order,
     #[command(flatten)]
-    pages: Pages,
+    pages: ListLength,
 }
 
 /// How much of a list is printed.
 #[derive(Debug, Args)]
-struct Pages {
+struct ListLength {
     /// The most rows.
     #[arg(long, default_value_t = 100, value_name = "COUNT", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     limit: usize,
@@ -127,7 +127,7 @@ pub(super) struct RecordsArguments {
     #[arg(long, value_parser = ["silence", "never_seen"])]
     cause: Option<String>,
     #[command(flatten)]
-    pages: Pages,
+    pages: ListLength,
 }
 
 #[derive(Debug, Args)]
@@ -176,7 +176,7 @@ pub(super) async fn units(arguments: UnitsArguments) -> anyhow::Result<ExitCode>
         ("sort", Some(sort.as_str().to_owned())),
     ]);
     let fields = ["kind", "unit", "state", "last_seen", "offline_since", "labels"];
-    let list = List { path: &["api", "v1", "units"], items: "units", fields: &fields };
+    let list = PagedList { path: &["api", "v1", "units"], items: "units", fields: &fields };
     output.repeat(async || list.print(&remote, &query, &pages, &output).await).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -195,7 +195,7 @@ pub(super) async fn records(arguments: RecordsArguments) -> anyhow::Result<ExitC
         ("cause", cause),
     ]);
     let fields = ["id", "cause", "last_seen", "deadline", "detected_at", "back_at", "closed_by", "labels"];
-    let list = List { path: &["api", "v1", "records"], items: "records", fields: &fields };
+    let list = PagedList { path: &["api", "v1", "records"], items: "records", fields: &fields };
     // A kind that is no longer configured still has records.
     if let Some(kind) = kind
         && !knows_kind(&remote, &kind).await?
@@ -213,7 +213,7 @@ async fn knows_kind(remote: &Remote, kind: &str) -> anyhow::Result<bool> {
 }
 
 /// A list of the API, in pages.
-struct List<'a> {
+struct PagedList<'a> {
     path: &'a [&'a str],
     /// The name of the items in the answer.
     items: &'a str,
@@ -221,13 +221,13 @@ struct List<'a> {
     fields: &'a [&'static str],
 }
 
-impl List<'_> {
+impl PagedList<'_> {
     /// Prints page after page.
     async fn print(
         &self,
         remote: &Remote,
         query: &[(&str, String)],
-        pages: &Pages,
+        pages: &ListLength,
         output: &OutputArguments,
     ) -> anyhow::Result<()> {
         let (mut left, mut cursor, mut is_first) =
@@ -325,7 +325,7 @@ pub(super) async fn summary(arguments: SummaryArguments) -> anyhow::Result<ExitC
 const STATES: [&str; 6] = ["offline", "late", "online", "never_seen", "paused", "unknown"];
 
 /// A row for the fleet, for each kind, and for each value of a label.
-pub(super) fn counts(answer: &Value) -> Table {
+pub(super) fn counts(answer: &Value) -> PrintedTable {
     let row = |name: String, states: &Value| {
         std::iter::once(name).chain(STATES.map(|state| text(&states[state]))).collect::<Vec<String>>()
     };
@@ -340,7 +340,7 @@ pub(super) fn counts(answer: &Value) -> Table {
         }),
     );
     let heads: Vec<&'static str> = std::iter::once("units").chain(STATES).collect();
-    Table { heads, rows }
+    PrintedTable { heads, rows }
 }
 
 pub(super) async fn instances(arguments: SummaryArguments) -> anyhow::Result<ExitCode> {

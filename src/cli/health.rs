@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(4);
 const MAX_ANSWER: u64 = 16 * 1024;
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct HealthArguments {
     #[command(flatten)]
     file: ConfigFile,
     /// Ask whether it does its work (/readyz), not only whether it runs (/healthz).
@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     ready: bool,
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: HealthArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let address = reachable(arguments.file.load()?.http.listen);
     let page = if arguments.ready { "/readyz" } else { "/healthz" };

@@ -31,7 +31,7 @@ pub(super) fn start(log: &LogConfig) -> anyhow::Result<()> {
         // Colours only on a terminal.
         LogFormat::Human => {
             let layer = fmt::layer().with_writer(stderr).with_ansi(stderr().is_terminal());
-            lines.with(layer.fmt_fields(fields::Fields)).init();
+            lines.with(layer.fmt_fields(fields::FieldFormat)).init();
         }
         LogFormat::Json => {
             let layer = fmt::layer().json().flatten_event(true);

@@ -77,39 +77,39 @@ enum Command {
     /// Watch the fleet until a signal stops it.
     Serve(ConfigFile),
     /// See Rollcall at work: a simulated fleet, in one process and with nothing else installed.
-    Demo(demo::Arguments),
+    Demo(demo::DemoArguments),
     /// Check the configuration and everything that Rollcall depends on.
-    Check(check::Arguments),
+    Check(check::CheckArguments),
     /// Ask the instance of this configuration whether it runs, or is ready; for supervisors.
-    Health(health::Arguments),
+    Health(health::HealthArguments),
     /// Simulate a fleet: publish over MQTT for many units that fall silent and come back.
     #[command(
         after_help = "Example: rollcall simulate --units 500 --interval 5s --silence 0.002 --duration 10m"
     )]
-    Simulate(simulate::Arguments),
+    Simulate(simulate::SimulateArguments),
     /// Move a fleet from one engine to another.
     #[command(
         after_help = "Example: rollcall move --from embedded:/var/lib/rollcall --to redis://127.0.0.1:6379/0"
     )]
-    Move(moving::Arguments),
+    Move(moving::MoveArguments),
     /// List notifications with their attempts, deliver them again, remove dead letters.
-    Deliveries(deliveries::Arguments),
+    Deliveries(deliveries::DeliveriesArguments),
     /// Show values that were quarantined because they could not be read, put them back or delete them.
-    Repair(repair::Arguments),
+    Repair(repair::RepairArguments),
     /// Show the tree of routes, or which of them the silence of a unit takes.
-    Route(route::Arguments),
+    Route(route::RouteArguments),
     /// Add, list, extend and end silences: receivers are not notified of the units that they match.
-    Silence(silence::Arguments),
+    Silence(silence::SilenceArguments),
     /// Acknowledge the open record of a unit: an operator takes care of it.
     Ack(ack::AckArguments),
     /// Pause a unit for planned work: its silence meanwhile does not count.
     Pause(ack::PauseArguments),
     /// Remove units from the fleet. Their heartbeats change nothing until kind.forget_after has passed.
-    Remove(remove::Arguments),
+    Remove(remove::RemoveArguments),
     /// Show the last changes that operators made.
     Audit(silence::AuditArguments),
     /// Show or release the mass-offline breaker, which holds notifications when a large part of the fleet falls silent.
-    Breaker(breaker::Arguments),
+    Breaker(breaker::BreakerArguments),
     /// List units of the fleet: by state, kind, label, id or time of silence.
     Units(fleet::UnitsArguments),
     /// Say why a unit is or is not offline, and what happened to it.
@@ -124,9 +124,9 @@ enum Command {
     /// Show the instances and what each of them owns.
     Instances(fleet::SummaryArguments),
     /// Show what waits for each receiver, and whether it takes notifications.
-    Receivers(receivers::Arguments),
+    Receivers(receivers::ReceiversArguments),
     /// Watch the fleet in the terminal: counts, problems, and the units that fell silent last.
-    Top(top::Arguments),
+    Top(top::TopArguments),
     /// Register the units of a file, NDJSON or CSV; with --replace remove all others.
     #[command(after_help = "Example: rollcall import --dry-run --replace units.csv")]
     Import(fleet::ImportArguments),
@@ -135,15 +135,15 @@ enum Command {
     /// Register, list, show, cancel and follow timers: what has to happen at a moment unless it is taken back.
     Timers(fleet::TimersArguments),
     /// Send a receiver a notification that is marked as a test.
-    SendTest(send_test::Arguments),
+    SendTest(send_test::SendTestArguments),
     /// Show what a receiver is sent for examples.
-    Template(template::Arguments),
+    Template(template::TemplateArguments),
     /// Make a token for the HTTP API and the web page.
-    Token(token::Arguments),
+    Token(token::TokenArguments),
     /// Write completions for shells, and manual pages.
     #[cfg(feature = "package-files")]
     #[command(hide = true)]
-    PackageFiles(package_files::Arguments),
+    PackageFiles(package_files::PackageFilesArguments),
 }
 
 #[derive(Debug, Args)]

@@ -27,7 +27,7 @@ use crate::telemetry::Telemetry;
 const STEPS: u64 = 1000;
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct MoveArguments {
     /// The engine that has the fleet: embedded:PATH, an address of Redis as in engine.url, or config:FILE for the
     /// engine of that configuration, with its password, prefix and certificates.
     #[arg(long, value_name = "PLACE", value_parser = LocationParser)]
@@ -167,10 +167,10 @@ impl Endpoint {
     }
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: MoveArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
-    let Arguments { from, to, from_prefix, to_prefix, from_password_file, to_password_file } = arguments;
+    let MoveArguments { from, to, from_prefix, to_prefix, from_password_file, to_password_file } = arguments;
     let from = Endpoint::new(from, from_prefix, from_password_file)?;
     let to = Endpoint::new(to, to_prefix, to_password_file)?;
     let Some(moved) = stop.run_until_cancelled(move_fleet(from, to)).await else {

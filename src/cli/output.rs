@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::table::{Table, has_colours};
+use super::table::{PrintedTable, has_colours};
 use super::times::span;
 use super::{shown, shown_json};
 
@@ -47,7 +47,7 @@ impl OutputArguments {
     }
 
     /// Prints an answer, or the table that shows it.
-    pub fn print(&self, answer: &Value, table: impl FnOnce() -> Table) -> anyhow::Result<()> {
+    pub fn print(&self, answer: &Value, table: impl FnOnce() -> PrintedTable) -> anyhow::Result<()> {
         self.print_part(answer, true, table)
     }
 
@@ -56,7 +56,7 @@ impl OutputArguments {
         &self,
         answer: &Value,
         is_first: bool,
-        table: impl FnOnce() -> Table,
+        table: impl FnOnce() -> PrintedTable,
     ) -> anyhow::Result<()> {
         let mut out = std::io::stdout().lock();
         if self.json {
@@ -70,7 +70,12 @@ impl OutputArguments {
     }
 
     /// Prints a list, or the table that shows it. `what`: its items, such as `silences`.
-    pub fn print_list(&self, items: &Value, what: &str, table: impl FnOnce() -> Table) -> anyhow::Result<()> {
+    pub fn print_list(
+        &self,
+        items: &Value,
+        what: &str,
+        table: impl FnOnce() -> PrintedTable,
+    ) -> anyhow::Result<()> {
         self.print(items, table)?;
         self.note_none(items, what);
         Ok(())
@@ -84,7 +89,11 @@ impl OutputArguments {
     }
 
     /// Prints an answer, or for people a table that shows it in their words.
-    pub fn print_for_people(&self, answer: &Value, table: impl FnOnce() -> Table) -> anyhow::Result<()> {
+    pub fn print_for_people(
+        &self,
+        answer: &Value,
+        table: impl FnOnce() -> PrintedTable,
+    ) -> anyhow::Result<()> {
         if self.csv { self.print(answer, || facts(answer)) } else { self.print(answer, table) }
     }
 
@@ -95,7 +104,7 @@ impl OutputArguments {
     }
 
     /// Prints one more table for people, if it has rows; programs have the answer.
-    pub fn say_table(&self, table: &Table) {
+    pub fn say_table(&self, table: &PrintedTable) {
         if !self.json && !self.csv && !table.rows.is_empty() {
             print!("\n{}", table.to_text(has_colours()));
         }
@@ -125,15 +134,15 @@ pub(super) fn text(value: &Value) -> String {
 }
 
 /// A table with a row for each field.
-pub(super) fn facts(answer: &Value) -> Table {
+pub(super) fn facts(answer: &Value) -> PrintedTable {
     let rows = answer.as_object().into_iter().flatten();
     let rows = rows.map(|(name, value)| vec![name.replace('_', " "), text(value)]).collect();
-    Table { rows, ..Table::new(&["what", "value"]) }
+    PrintedTable { rows, ..PrintedTable::new(&["what", "value"]) }
 }
 
 /// A table with a row for each item and a column for each of `fields`.
-pub(super) fn table(items: &Value, fields: &[&'static str]) -> Table {
+pub(super) fn table(items: &Value, fields: &[&'static str]) -> PrintedTable {
     let row = |item: &Value| fields.iter().map(|field| text(&item[field])).collect();
     let rows = items.as_array().map(|items| items.iter().map(row).collect()).unwrap_or_default();
-    Table { rows, ..Table::new(fields) }
+    PrintedTable { rows, ..PrintedTable::new(fields) }
 }

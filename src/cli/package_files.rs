@@ -15,12 +15,12 @@ const NAME: &str = "rollcall";
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct PackageFilesArguments {
     /// Where: `completions/` and `man/` are made in it.
     directory: PathBuf,
 }
 
-pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+pub(super) fn run(arguments: &PackageFilesArguments) -> anyhow::Result<ExitCode> {
     let failed = || format!("cannot write to {}", arguments.directory.display());
     let (completions, man) = (arguments.directory.join("completions"), arguments.directory.join("man"));
     create_dir_all(&completions).and_then(|()| create_dir_all(&man)).with_context(failed)?;

@@ -8,17 +8,19 @@ use serde_json::Value;
 use super::logging;
 use super::output::{OutputArguments, text};
 use super::remote::RemoteArguments;
-use super::table::Table;
+use super::table::PrintedTable;
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct ReceiversArguments {
     #[command(flatten)]
     remote: RemoteArguments,
     #[command(flatten)]
     output: OutputArguments,
 }
 
-pub(super) async fn run(Arguments { remote, output }: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(
+    ReceiversArguments { remote, output }: ReceiversArguments,
+) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let remote = remote.open()?;
     let show = async || {
@@ -30,7 +32,7 @@ pub(super) async fn run(Arguments { remote, output }: Arguments) -> anyhow::Resu
 }
 
 /// A row for each receiver.
-fn lines(receivers: &Value) -> Table {
+fn lines(receivers: &Value) -> PrintedTable {
     let row = |one: &Value| {
         let state = match (&one["type"], &one["failing_since"], &one["last_success"]) {
             (Value::Null, _, _) => "not configured",
@@ -46,5 +48,8 @@ fn lines(receivers: &Value) -> Table {
     };
     let heads =
         ["receiver", "type", "state", "waiting", "dead_letters", "last_success", "failing_since", "why"];
-    Table { rows: receivers.as_array().into_iter().flatten().map(row).collect(), ..Table::new(&heads) }
+    PrintedTable {
+        rows: receivers.as_array().into_iter().flatten().map(row).collect(),
+        ..PrintedTable::new(&heads)
+    }
 }

@@ -11,7 +11,7 @@ use super::{FAILED, logging, shown};
 use crate::presence::Unit;
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct RemoveArguments {
     #[command(flatten)]
     remote: RemoteArguments,
     /// The units, such as detector/pump-7.
@@ -22,9 +22,9 @@ pub(super) struct Arguments {
 }
 
 /// Removes units one after the other. A unit that does not exist does not stop the removal of the others.
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: RemoveArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
-    let Arguments { remote, units, operator } = arguments;
+    let RemoveArguments { remote, units, operator } = arguments;
     let remote = remote.open()?;
     let mut code = ExitCode::SUCCESS;
     for Unit { kind, id } in units {

@@ -18,7 +18,7 @@ use crate::store::{repair::Quarantined, repair::Repair};
 use crate::telemetry::Telemetry;
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct RepairArguments {
     #[command(flatten)]
     file: ConfigFile,
     /// Put back values that are readable by now, unless another value has taken their place.
@@ -29,7 +29,7 @@ pub(super) struct Arguments {
     discard: bool,
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: RepairArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let config = arguments.file.load()?;
@@ -41,7 +41,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let Some(done) = stop.run_until_cancelled(work(repair.as_ref(), &quarantined, &arguments)).await else {
         bail!("broken off: the remaining values are as they were; the repair can be repeated");
     };
-    let Done { restored, discarded } = done?;
+    let RepairCounts { restored, discarded } = done?;
     let left = quarantined.len() - restored - discarded;
     if arguments.restore {
         println!("{restored} values were put back");
@@ -76,7 +76,7 @@ async fn open(engine: &EngineConfig) -> anyhow::Result<Option<Box<dyn Repair>>> 
 }
 
 #[derive(Default)]
-struct Done {
+struct RepairCounts {
     restored: usize,
     discarded: usize,
 }
@@ -84,14 +84,14 @@ struct Done {
 async fn work(
     repair: &dyn Repair,
     quarantined: &[Quarantined],
-    arguments: &Arguments,
-) -> anyhow::Result<Done> {
+    arguments: &RepairArguments,
+) -> anyhow::Result<RepairCounts> {
     let bar = ProgressBar::new(quarantined.len() as u64);
     bar.set_style(
         ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {pos} of {len}")
             .expect("a constant template"),
     );
-    let mut done = Done::default();
+    let mut done = RepairCounts::default();
     for one in quarantined {
         let outcome = if arguments.restore && repair.restore(one).await? {
             done.restored += 1;

@@ -18,13 +18,13 @@ use crate::presence::{
 use crate::routing::{Inhibition, Matcher, MuteReason, Route, RouteTimes, Routes, Step};
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct RouteArguments {
     #[command(subcommand)]
-    command: Command,
+    command: RouteCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum RouteCommand {
     /// Show the tree of routes.
     Show(ConfigFile),
     /// Show which routes the silence of a unit takes, why, and whether they are muted. Without --now it reads the
@@ -71,11 +71,11 @@ pub(super) fn label(text: &str) -> Result<(String, String), String> {
     }
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: RouteArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let text = match arguments.command {
-        Command::Show(file) => tree(&file.load()?.alerting.route),
-        Command::Test(test) => {
+        RouteCommand::Show(file) => tree(&file.load()?.alerting.route),
+        RouteCommand::Test(test) => {
             let config = test.remote.config()?;
             let kind = &test.unit.kind;
             let Some(rules) = config.rules.get(kind) else {

@@ -11,7 +11,7 @@ use crate::alerting;
 use crate::clock::Clock;
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct SendTestArguments {
     #[command(flatten)]
     file: ConfigFile,
     /// The receiver's name in the configuration.
@@ -19,7 +19,7 @@ pub(super) struct Arguments {
     receiver: String,
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: SendTestArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let config = arguments.file.load()?;
     let name = &arguments.receiver;

@@ -21,20 +21,20 @@ use crate::store::MAX_AUDITED;
 const PATH: [&str; 3] = ["api", "v1", "silences"];
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct SilenceArguments {
     #[command(subcommand)]
-    command: Command,
+    command: SilenceCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum SilenceCommand {
     /// Do not notify of the units that all matchers match, for a while.
     #[command(
         after_help = "Example: rollcall silence add site=north --for 2h --author ana --comment 'cable works'"
     )]
-    Add(Add),
+    Add(AddSilence),
     /// List silences that are active or to come.
-    List(List),
+    List(ListSilences),
     /// Move the end of a silence to a later moment.
     Extend(Extend),
     /// End silences now.
@@ -42,14 +42,14 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Add {
+struct AddSilence {
     #[command(flatten)]
     remote: RemoteArguments,
     /// Matchers, as in routes: site=north, kind=~"gate.*", unit!=pump-7.
     #[arg(required = true, value_name = "MATCHER", value_parser = matchers)]
     matchers: Vec<Matchers>,
     #[command(flatten)]
-    end: End,
+    end: SilenceEnd,
     /// When it begins, such as 2026-11-23T08:00:00+01:00; by default now.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     from: Option<Timestamp>,
@@ -64,7 +64,7 @@ struct Add {
 /// The end of a silence.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-struct End {
+struct SilenceEnd {
     /// How long, such as 2h, from now or from --from.
     #[arg(long = "for", value_name = "SPAN", value_parser = span)]
     span: Option<Duration>,
@@ -86,7 +86,7 @@ struct Later {
 }
 
 #[derive(Debug, Args)]
-struct List {
+struct ListSilences {
     #[command(flatten)]
     remote: RemoteArguments,
     /// List ended silences too; they are kept for five days.
@@ -142,16 +142,16 @@ fn matchers(text: &str) -> Result<Matchers, String> {
     parse_label_matchers(text).map(Matchers).map_err(|error| error.to_string())
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: SilenceArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     match arguments.command {
-        Command::Add(add) => self::add(add).await?,
-        Command::List(List { remote, expired, output }) => {
+        SilenceCommand::Add(add) => self::add(add).await?,
+        SilenceCommand::List(ListSilences { remote, expired, output }) => {
             let remote = remote.open()?;
             output.repeat(async || list(&remote, expired, &output).await).await?;
         }
-        Command::Extend(extend) => self::extend(extend).await?,
-        Command::Expire(Expire { remote, ids, author }) => {
+        SilenceCommand::Extend(extend) => self::extend(extend).await?,
+        SilenceCommand::Expire(Expire { remote, ids, author }) => {
             let remote = remote.open()?;
             for id in ids.iter().map(ToString::to_string) {
                 let path = [&PATH[..], &[&id]].concat();
@@ -164,7 +164,7 @@ pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn add(add: Add) -> anyhow::Result<()> {
+async fn add(add: AddSilence) -> anyhow::Result<()> {
     let remote = add.remote.open()?;
     let matchers: Vec<String> =
         add.matchers.iter().flat_map(|Matchers(all)| all).map(ToString::to_string).collect();

@@ -19,7 +19,7 @@ use crate::config::Span;
 use crate::simulate::fleet::{self, FleetConfig, Progress};
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct SimulateArguments {
     /// The MQTT broker.
     #[arg(long, value_name = "URL", default_value = "mqtt://127.0.0.1:1883", value_parser = broker)]
     url: String,
@@ -78,7 +78,7 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write a span of time such as 10s or \"1m 30s\"".into())
 }
 
-impl Arguments {
+impl SimulateArguments {
     fn fleet(self) -> anyhow::Result<FleetConfig> {
         let password = |file: PathBuf| {
             let text = std::fs::read_to_string(&file);
@@ -104,7 +104,7 @@ impl Arguments {
     }
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: SimulateArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let fleet = arguments.fleet()?;

@@ -8,14 +8,14 @@ use crate::presence::Shown;
 
 /// Rows of text under heads.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct PrintedTable {
     pub heads: Vec<&'static str>,
     pub rows: Vec<Vec<String>>,
 }
 
-impl Table {
-    pub fn new(heads: &[&'static str]) -> Table {
-        Table { heads: heads.to_vec(), rows: Vec::new() }
+impl PrintedTable {
+    pub fn new(heads: &[&'static str]) -> PrintedTable {
+        PrintedTable { heads: heads.to_vec(), rows: Vec::new() }
     }
 
     /// Columns with blanks between them, the first line has the heads.
@@ -76,11 +76,11 @@ fn coloured(cell: &str) -> String {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
+    fn table() -> PrintedTable {
         let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
-        Table {
+        PrintedTable {
             rows: vec![row(["=1+1", "offline"]), row(["a,\"b\"\u{1b}[2J", "ü"])],
-            ..Table::new(&["unit", "state"])
+            ..PrintedTable::new(&["unit", "state"])
         }
     }
 

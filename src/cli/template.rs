@@ -11,13 +11,13 @@ use super::{ConfigFile, logging, shown};
 use crate::alerting::{self, Example};
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct TemplateArguments {
     #[command(subcommand)]
-    command: Command,
+    command: TemplateCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum TemplateCommand {
     /// Show what a receiver is sent for examples. Nothing is sent.
     Render(Render),
 }
@@ -53,9 +53,9 @@ impl ValueEnum for Example {
     }
 }
 
-pub(super) async fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(arguments: TemplateArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
-    let Command::Render(Render { file, receiver: name, example }) = arguments.command;
+    let TemplateCommand::Render(Render { file, receiver: name, example }) = arguments.command;
     let config = file.load()?;
     let Some(receiver) = config.alerting.receivers.iter().find(|one| one.name == name) else {
         bail!("there is no receiver {name:?} in the configuration ({}); see [[receiver]]", named_by(&config));

@@ -16,13 +16,13 @@ use crate::routing::alert_silence::is_author;
 const PREFIX: &str = "rollcall_";
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct TokenArguments {
     #[command(subcommand)]
-    command: Command,
+    command: TokenCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum TokenCommand {
     /// Make a token, and print it once with the lines that the configuration needs for it. Nothing is stored.
     #[command(after_help = "Example: rollcall token new --name grafana --role viewer")]
     New(New),
@@ -34,8 +34,8 @@ struct New {
     #[arg(long, value_name = "NAME")]
     name: String,
     /// What the token may do.
-    #[arg(long, value_enum, default_value_t = Role::Viewer)]
-    role: Role,
+    #[arg(long, value_enum, default_value_t = TokenRole::Viewer)]
+    role: TokenRole,
     /// When it expires, such as 2027-01-01T00:00:00Z; by default never.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     expires: Option<Timestamp>,
@@ -47,7 +47,7 @@ struct New {
 /// The rights of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Role {
+enum TokenRole {
     /// Read.
     Viewer,
     /// Make silences, acknowledge, pause and replay, too.
@@ -62,13 +62,13 @@ struct Made {
     token: String,
     name: String,
     sha256: String,
-    role: Role,
+    role: TokenRole,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<Timestamp>,
 }
 
-pub(super) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let Command::New(New { name, role, expires, json }) = arguments.command;
+pub(super) fn run(arguments: TokenArguments) -> anyhow::Result<ExitCode> {
+    let TokenCommand::New(New { name, role, expires, json }) = arguments.command;
     if !is_author(&name) {
         return Err(wrong("--name is a short text without control characters"));
     }

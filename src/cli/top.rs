@@ -26,9 +26,9 @@ mod lateness;
 mod page;
 mod screen;
 
-use keys::{Key, Keys};
+use keys::{PressedKey, PressedKeys};
 use lateness::Delays;
-use page::Page;
+use page::TopPage;
 use screen::Screen;
 
 /// The shortest time between two questions.
@@ -41,7 +41,7 @@ const NOT_STOPPED: Duration = Duration::from_millis(500);
 const MAX_UNITS: usize = 200;
 
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(super) struct TopArguments {
     #[command(flatten)]
     remote: RemoteArguments,
     /// How often the instance is asked.
@@ -50,15 +50,15 @@ pub(super) struct Arguments {
 }
 
 /// The answers of an instance.
-struct Answers {
+struct FleetAnswers {
     summary: Value,
     /// The offline units, the latest to fall silent first.
     units: Value,
     delays: Delays,
 }
 
-impl Answers {
-    async fn ask(remote: &Remote, units: usize) -> anyhow::Result<Answers> {
+impl FleetAnswers {
+    async fn ask(remote: &Remote, units: usize) -> anyhow::Result<FleetAnswers> {
         let query = [
             ("state", "offline".to_owned()),
             ("sort", "-offline_since".to_owned()),
@@ -69,11 +69,11 @@ impl Answers {
             remote.get(&["api", "v1", "units"], &query, "units"),
             remote.text(&["metrics"]),
         )?;
-        Ok(Answers { summary, units: units["units"].clone(), delays: Delays::read(&metrics) })
+        Ok(FleetAnswers { summary, units: units["units"].clone(), delays: Delays::read(&metrics) })
     }
 }
 
-pub(super) async fn run(Arguments { remote, interval: every }: Arguments) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(TopArguments { remote, interval: every }: TopArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let remote = remote.open()?;
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
@@ -83,7 +83,7 @@ pub(super) async fn run(Arguments { remote, interval: every }: Arguments) -> any
     );
     // The first request is made before drawing, so that a wrong address or token is reported as by every other
     // command.
-    let first = Answers::ask(&remote, MAX_UNITS).await?;
+    let first = FleetAnswers::ask(&remote, MAX_UNITS).await?;
     watch(&remote, every.max(SHORTEST), first).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -91,7 +91,7 @@ pub(super) async fn run(Arguments { remote, interval: every }: Arguments) -> any
 /// Draws until a key or a signal ends it. On every way out, the terminal is as it was before.
 ///
 /// In one piece: each event that a step waits for changes the next drawing.
-async fn watch(remote: &Remote, every: Duration, first: Answers) -> anyhow::Result<()> {
+async fn watch(remote: &Remote, every: Duration, first: FleetAnswers) -> anyhow::Result<()> {
     let [mut resized, mut resumed, mut hung_up, mut interrupted, mut ended] = [
         signal(SignalKind::window_change())?,
         signal(SignalKind::from_raw(screen::CONTINUED))?,
@@ -100,7 +100,7 @@ async fn watch(remote: &Remote, every: Duration, first: Answers) -> anyhow::Resu
         signal(SignalKind::terminate())?,
     ];
     let screen = Screen::open()?;
-    let mut keys = Keys::read()?;
+    let mut keys = PressedKeys::read()?;
     let mut ticks = interval(every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.reset();
@@ -113,7 +113,7 @@ async fn watch(remote: &Remote, every: Duration, first: Answers) -> anyhow::Resu
             earlier.pop_front();
         }
         let lately = earlier.front().map(|(_, before)| answers.delays.since(before)).unwrap_or_default();
-        let page = Page {
+        let page = TopPage {
             place: &place,
             now: Clock::machine(),
             summary: &answers.summary,
@@ -127,14 +127,14 @@ async fn watch(remote: &Remote, every: Duration, first: Answers) -> anyhow::Resu
         tokio::select! {
             _ = ticks.tick() => {}
             key = keys.next() => match key {
-                Key::Quit => return Ok(()),
-                Key::Suspend => {
+                PressedKey::Quit => return Ok(()),
+                PressedKey::Suspend => {
                     screen.suspend()?;
                     // Without job control the process does not stop, and no signal to continue comes.
                     let _ = timeout(NOT_STOPPED, resumed.recv()).await;
                     screen.enter()?;
                 }
-                Key::Other => {}
+                PressedKey::Other => {}
             },
             _ = resumed.recv() => screen.enter()?,
             _ = resized.recv() => continue,
@@ -143,7 +143,7 @@ async fn watch(remote: &Remote, every: Duration, first: Answers) -> anyhow::Resu
             _ = ended.recv() => return Ok(()),
         }
         let asked = tokio::select! {
-            asked = Answers::ask(remote, usize::from(height)) => asked,
+            asked = FleetAnswers::ask(remote, usize::from(height)) => asked,
             // A server that does not answer must not delay the end of the command.
             () = keys.quit() => return Ok(()),
             _ = ended.recv() => return Ok(()),

@@ -21,14 +21,14 @@ pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct DemoSetup {
     pub web: Port,
     pub broker: Port,
-    pub directory: Directory,
+    pub directory: TemporaryDirectory,
     receiver: WebhookSink,
 }
 
 impl DemoSetup {
     /// Calls `watcher` with each notification.
     pub async fn prepare(web: u16, broker: u16, watcher: Watcher) -> anyhow::Result<DemoSetup> {
-        let directory = Directory::new().context("no directory for the fleet can be made")?;
+        let directory = TemporaryDirectory::new().context("no directory for the fleet can be made")?;
         let receiver = WebhookSink::start(Options { watcher: Some(watcher), ..Options::default() }).await?;
         // The listener stays open until both ports are found, so that they differ.
         let (web, _held) = Port::find(web)?;
@@ -100,15 +100,15 @@ impl Port {
 
 /// A temporary directory that no other user can read. Dropping the value removes it; if the process is
 /// killed it stays, until the system cleans up.
-pub(super) struct Directory {
+pub(super) struct TemporaryDirectory {
     path: PathBuf,
 }
 
-impl Directory {
-    fn new() -> io::Result<Directory> {
+impl TemporaryDirectory {
+    fn new() -> io::Result<TemporaryDirectory> {
         let path = std::env::temp_dir().join(format!("rollcall-demo-{:016x}", rand::random::<u64>()));
         DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Directory { path })
+        Ok(TemporaryDirectory { path })
     }
 
     pub fn path(&self) -> &Path {
@@ -121,7 +121,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for TemporaryDirectory {
     fn drop(&mut self) {
         let _ = self.remove();
     }

@@ -10,7 +10,7 @@ use crate::cli::logging;
 use crate::cli::output::{OutputArguments, text};
 use crate::cli::remote::{RemoteArguments, given};
 use crate::cli::route::unit;
-use crate::cli::table::Table;
+use crate::cli::table::PrintedTable;
 use crate::cli::times::{in_order, moment};
 use crate::clock::{Timestamp, shown_span};
 use crate::config::Span;
@@ -61,7 +61,7 @@ pub(in crate::cli) async fn availability(arguments: AvailabilityArguments) -> an
 }
 
 /// The answer with shares in percent and times in spans.
-fn in_words(answer: &Value) -> Table {
+fn in_words(answer: &Value) -> PrintedTable {
     let rows = [
         ("from", text(&answer["from"])),
         ("until", text(&answer["until"])),
@@ -88,7 +88,7 @@ fn in_words(answer: &Value) -> Table {
         ),
     ];
     let rows = rows.map(|(what, value)| vec![what.to_owned(), value]).into();
-    Table { rows, ..Table::new(&["what", "value"]) }
+    PrintedTable { rows, ..PrintedTable::new(&["what", "value"]) }
 }
 
 /// A share in percent, rounded down: only a unit without an outage has 100 %.

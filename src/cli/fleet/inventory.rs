@@ -24,7 +24,7 @@ pub(in crate::cli) struct ExportArguments {
     file: Option<PathBuf>,
     /// The format; by default by the name of the file, else NDJSON.
     #[arg(long)]
-    format: Option<Format>,
+    format: Option<FileFormat>,
     /// Only units of this kind.
     #[arg(long)]
     kind: Option<String>,
@@ -42,7 +42,7 @@ pub(in crate::cli) struct ImportArguments {
     file: PathBuf,
     /// The format; by default by the name of the file.
     #[arg(long)]
-    format: Option<Format>,
+    format: Option<FileFormat>,
     /// The kind of lines that name none; lines of other kinds are bad.
     #[arg(long)]
     kind: Option<String>,
@@ -67,17 +67,17 @@ pub(in crate::cli) struct ImportArguments {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum FileFormat {
     Ndjson,
     Csv,
 }
 
-impl Format {
+impl FileFormat {
     /// The format, by the ending of a file's name.
-    fn of(file: &Path) -> Option<Format> {
+    fn of(file: &Path) -> Option<FileFormat> {
         match file.extension()?.to_str()? {
-            "csv" => Some(Format::Csv),
-            "ndjson" | "jsonl" => Some(Format::Ndjson),
+            "csv" => Some(FileFormat::Csv),
+            "ndjson" | "jsonl" => Some(FileFormat::Ndjson),
             _ => None,
         }
     }
@@ -87,8 +87,8 @@ pub(in crate::cli) async fn export(arguments: ExportArguments) -> anyhow::Result
     logging::start_quietly()?;
     let ExportArguments { remote, file, format, kind } = arguments;
     let remote = remote.open()?;
-    let format = format.or_else(|| Format::of(file.as_deref()?)).unwrap_or(Format::Ndjson);
-    let format = if format == Format::Csv { "csv" } else { "ndjson" };
+    let format = format.or_else(|| FileFormat::of(file.as_deref()?)).unwrap_or(FileFormat::Ndjson);
+    let format = if format == FileFormat::Csv { "csv" } else { "ndjson" };
     let query = given(vec![("format", Some(format.to_owned())), ("kind", kind)]);
     let path = ["api", "v1", "units:export"];
     match file {
@@ -118,19 +118,19 @@ pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result
         skip_bad_lines,
     } = arguments;
     let remote = remote.open()?;
-    let Some(format) = format.or_else(|| Format::of(&file)) else {
+    let Some(format) = format.or_else(|| FileFormat::of(&file)) else {
         bail!(
             "{}: its name ends neither with .csv nor with .ndjson; --format says what it is",
             file.display()
         );
     };
-    let media = if format == Format::Csv { "text/csv" } else { "application/x-ndjson" };
+    let media = if format == FileFormat::Csv { "text/csv" } else { "application/x-ndjson" };
     let open = File::open(&file).await.with_context(|| format!("{} cannot be read", file.display()))?;
     let is = |flag: bool| flag.then(|| "true".to_owned());
     // If a server refuses a file, it leaves the rest unread, and its answer may be lost with the connection. So ask
     // with no units first.
     let path = ["api", "v1", "units:import"];
-    let nothing = if format == Format::Csv { "kind,unit\n" } else { "" };
+    let nothing = if format == FileFormat::Csv { "kind,unit\n" } else { "" };
     let query = given(vec![("kind", kind.clone()), ("dry_run", is(true))]);
     remote.send(&path, &query, media, nothing.into(), None).await?;
     if replace && !dry_run && !force {

@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::fs::File;
 
-use super::{List, Pages};
+use super::{ListLength, PagedList};
 use crate::cause::json;
 use crate::cli::output::{OutputArguments, facts, text};
 use crate::cli::remote::{Remote, RemoteArguments, content, given};
@@ -26,30 +26,30 @@ const FIELDS: [&str; 5] = ["id", "type", "state", "due", "fired_at"];
 #[derive(Debug, Args)]
 pub(in crate::cli) struct TimersArguments {
     #[command(subcommand)]
-    command: Command,
+    command: TimersCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum TimersCommand {
     /// Register a timer, or change the one with that id; or all timers of a file.
     #[command(
         after_help = "Example: rollcall timers add pump-7-report --type report-due --in 30m --data '{\"site\": \
                       \"north\"}'"
     )]
-    Add(Add),
+    Add(AddTimers),
     /// List timers: waiting timers, soonest first, or timers that fired or were cancelled.
     List(ListTimers),
     /// Show one timer with its data.
-    Show(Show),
+    Show(ShowTimer),
     /// Cancel timers that still wait.
     Cancel(Cancel),
     /// Follow a timer until it was delivered, given up or cancelled.
-    Watch(Watch),
+    Watch(WatchTimer),
 }
 
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("when").required(true).args(["due", "span", "file"])))]
-struct Add {
+struct AddTimers {
     #[command(flatten)]
     remote: RemoteArguments,
     /// The id; without one Rollcall makes it.
@@ -100,11 +100,11 @@ struct ListTimers {
     #[arg(long, value_name = "TIME", value_parser = moment)]
     until: Option<Timestamp>,
     #[command(flatten)]
-    pages: Pages,
+    pages: ListLength,
 }
 
 #[derive(Debug, Args)]
-struct Show {
+struct ShowTimer {
     #[command(flatten)]
     remote: RemoteArguments,
     #[command(flatten)]
@@ -139,7 +139,7 @@ struct Cancel {
 }
 
 #[derive(Debug, Args)]
-struct Watch {
+struct WatchTimer {
     #[command(flatten)]
     remote: RemoteArguments,
     /// The id of the timer.
@@ -157,9 +157,9 @@ fn json_text(text: &str) -> Result<Value, String> {
 pub(in crate::cli) async fn timers(arguments: TimersArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     match arguments.command {
-        Command::Add(wanted) => add(wanted).await,
-        Command::List(wanted) => list(wanted).await,
-        Command::Show(Show { remote, output, id }) => {
+        TimersCommand::Add(wanted) => add(wanted).await,
+        TimersCommand::List(wanted) => list(wanted).await,
+        TimersCommand::Show(ShowTimer { remote, output, id }) => {
             let remote = remote.open()?;
             output
                 .repeat(async || {
@@ -169,8 +169,8 @@ pub(in crate::cli) async fn timers(arguments: TimersArguments) -> anyhow::Result
                 .await?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::Cancel(wanted) => cancel(wanted).await,
-        Command::Watch(wanted) => watch(wanted).await,
+        TimersCommand::Cancel(wanted) => cancel(wanted).await,
+        TimersCommand::Watch(wanted) => watch(wanted).await,
     }
 }
 
@@ -178,8 +178,8 @@ fn one(id: &str) -> [&str; 4] {
     ["api", "v1", "timers", id]
 }
 
-async fn add(wanted: Add) -> anyhow::Result<ExitCode> {
-    let Add { remote, id, class, due, span, data, if_absent, file, author, json } = wanted;
+async fn add(wanted: AddTimers) -> anyhow::Result<ExitCode> {
+    let AddTimers { remote, id, class, due, span, data, if_absent, file, author, json } = wanted;
     let (remote, author) = (remote.open()?, author.as_deref());
     let path = ["api", "v1", "timers"];
     if let Some(name) = file {
@@ -247,7 +247,7 @@ async fn list(wanted: ListTimers) -> anyhow::Result<ExitCode> {
         ("from", from.map(|moment| moment.to_string())),
         ("until", until.map(|moment| moment.to_string())),
     ]);
-    let list = List { path: &["api", "v1", "timers"], items: "timers", fields: &FIELDS };
+    let list = PagedList { path: &["api", "v1", "timers"], items: "timers", fields: &FIELDS };
     output.repeat(async || list.print(&remote, &query, &pages, &output).await).await?;
     Ok(ExitCode::SUCCESS)
 }
@@ -295,7 +295,7 @@ async fn cancel(wanted: Cancel) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn watch(Watch { remote, id, json }: Watch) -> anyhow::Result<ExitCode> {
+async fn watch(WatchTimer { remote, id, json }: WatchTimer) -> anyhow::Result<ExitCode> {
     let remote: Remote = remote.open()?;
     let mut before = Value::Null;
     loop {

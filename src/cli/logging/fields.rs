@@ -13,23 +13,23 @@ use tracing_subscriber::fmt::format::Writer;
 use crate::presence::{Shown, is_visible};
 
 /// Writes the message as it is and each field as `name=value`.
-pub(super) struct Fields;
+pub(super) struct FieldFormat;
 
-impl<'writer> FormatFields<'writer> for Fields {
+impl<'writer> FormatFields<'writer> for FieldFormat {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
-        let mut line = Line { writer, begun: false, result: Ok(()) };
+        let mut line = FieldWriter { writer, begun: false, result: Ok(()) };
         fields.record(&mut line);
         line.result
     }
 }
 
-struct Line<'writer> {
+struct FieldWriter<'writer> {
     writer: Writer<'writer>,
     begun: bool,
     result: fmt::Result,
 }
 
-impl Line<'_> {
+impl FieldWriter<'_> {
     fn add(&mut self, field: &Field, value: &str) -> fmt::Result {
         if std::mem::replace(&mut self.begun, true) {
             self.writer.write_char(' ')?;
@@ -46,7 +46,7 @@ impl Line<'_> {
     }
 }
 
-impl Visit for Line<'_> {
+impl Visit for FieldWriter<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.record_str(field, &format!("{value:?}"));
     }

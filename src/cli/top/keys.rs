@@ -13,18 +13,18 @@ const CTRL_D: u8 = 4;
 const CTRL_Z: u8 = 26;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Key {
+pub(super) enum PressedKey {
     Quit,
     Suspend,
     /// Any other key, which asks the instance at once.
     Other,
 }
 
-pub(super) struct Keys(mpsc::Receiver<Key>);
+pub(super) struct PressedKeys(mpsc::Receiver<PressedKey>);
 
-impl Keys {
+impl PressedKeys {
     /// Reads keys in a thread that ends with the process, because a read of a terminal cannot be interrupted.
-    pub fn read() -> std::io::Result<Keys> {
+    pub fn read() -> std::io::Result<PressedKeys> {
         let (sender, keys) = mpsc::channel(WAITING);
         let read = move || {
             let mut byte = [0];
@@ -36,24 +36,24 @@ impl Keys {
             }
         };
         std::thread::Builder::new().name("keys".to_owned()).spawn(read)?;
-        Ok(Keys(keys))
+        Ok(PressedKeys(keys))
     }
 
     /// The next key. Cancel-safe.
-    pub async fn next(&mut self) -> Key {
-        self.0.recv().await.unwrap_or(Key::Quit)
+    pub async fn next(&mut self) -> PressedKey {
+        self.0.recv().await.unwrap_or(PressedKey::Quit)
     }
 
     /// Waits for a key that quits, and drops others. Cancel-safe.
     pub async fn quit(&mut self) {
-        while self.next().await != Key::Quit {}
+        while self.next().await != PressedKey::Quit {}
     }
 }
 
-fn key(byte: u8) -> Key {
+fn key(byte: u8) -> PressedKey {
     match byte {
-        b'q' | b'Q' | CTRL_C | CTRL_D => Key::Quit,
-        CTRL_Z => Key::Suspend,
-        _ => Key::Other,
+        b'q' | b'Q' | CTRL_C | CTRL_D => PressedKey::Quit,
+        CTRL_Z => PressedKey::Suspend,
+        _ => PressedKey::Other,
     }
 }

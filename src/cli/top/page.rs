@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::super::fleet::counts;
 use super::super::output::text;
-use super::super::table::Table;
+use super::super::table::PrintedTable;
 use super::lateness::Delays;
 use crate::clock::{Timestamp, parse_moment, shown_span};
 use crate::presence::Shown;
@@ -13,7 +13,7 @@ use crate::presence::Shown;
 const PROBLEMS: usize = 4;
 const COUNTS: usize = 12;
 
-pub(super) struct Page<'a> {
+pub(super) struct TopPage<'a> {
     pub place: &'a str,
     pub now: Timestamp,
     pub summary: &'a Value,
@@ -25,7 +25,7 @@ pub(super) struct Page<'a> {
     pub failure: Option<&'a str>,
 }
 
-impl Page<'_> {
+impl TopPage<'_> {
     pub fn draw(&self, width: u16, height: u16, colours: bool) -> Vec<String> {
         let mut lines = vec![format!("Rollcall at {} at {}  (q quits)", Shown(self.place), self.now)];
         lines.extend(self.state(colours));
@@ -88,7 +88,7 @@ impl Page<'_> {
     }
 
     /// The units that fell silent last.
-    fn silent(&self) -> Table {
+    fn silent(&self) -> PrintedTable {
         let row = |unit: &Value| {
             let [kind, id, state, since, seen, labels] =
                 ["kind", "unit", "state", "offline_since", "last_seen", "labels"]
@@ -98,7 +98,10 @@ impl Page<'_> {
             vec![format!("{kind}/{id}"), state, span.unwrap_or_default(), seen, taken, labels]
         };
         let rows = self.units.as_array().into_iter().flatten().map(row).collect();
-        Table { rows, ..Table::new(&["unit", "state", "for", "last_seen", "acknowledged_by", "labels"]) }
+        PrintedTable {
+            rows,
+            ..PrintedTable::new(&["unit", "state", "for", "last_seen", "acknowledged_by", "labels"])
+        }
     }
 }
 
@@ -144,7 +147,7 @@ mod tests {
             "offline_since": "2026-11-25T02:00:00Z", "last_seen": "2026-11-25T01:59:00Z",
             "labels": { "site": "north" }, "acknowledged": { "author": "ana" },
         }]);
-        let page = Page {
+        let page = TopPage {
             place: "http://127.0.0.1:8080",
             now: parse_moment("2026-11-25T03:01:05Z").unwrap(),
             summary: &summary,

@@ -278,7 +278,7 @@ fn start(
     let census = roll.census().clone();
     let (counted, owned, until) = (engine.clone(), ownership.clone(), stop.clone());
     loops.add("census", async move { census.run(counted, owned, until).await });
-    let sources = http::Sources {
+    let sources = http::PageSources {
         timers: timers.clone(),
         ownership,
         units: engine.clone(),

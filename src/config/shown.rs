@@ -11,7 +11,7 @@ use url::Url;
 
 use super::file::File;
 use super::problem::may_be_secret;
-use crate::http::{Origin, ShownOption, ShownValue};
+use crate::http::{ShownOption, ShownValue, ValueOrigin};
 
 /// Options that are secretive by their names alone.
 const OPEN: [&str; 3] = ["user_header", "user_role", "user_roles"];
@@ -70,9 +70,9 @@ impl Written<'_> {
             }
             value => {
                 let origin = match written {
-                    None => Origin::Default,
-                    Some(_) if self.variables.contains(path) => Origin::Environment,
-                    Some(_) => Origin::File,
+                    None => ValueOrigin::Default,
+                    Some(_) if self.variables.contains(path) => ValueOrigin::Environment,
+                    Some(_) => ValueOrigin::File,
                 };
                 found.push(ShownOption { path: path.to_owned(), value: shown(key, value), origin });
             }
@@ -148,17 +148,17 @@ mod tests {
         assert!(!all.contains("hunter2"), "{all}");
         let text = |text: &str| ShownValue::Text(text.to_owned());
         let cases = [
-            ("engine.url", text("\"redis://10.0.0.5:6380\""), Origin::Environment),
-            ("mqtt.url", text("\"mqtt://127.0.0.1:1883\""), Origin::Default),
-            ("mqtt.username", text("\"\""), Origin::Default),
-            ("http.user_roles.ana", text("\"admin\""), Origin::File),
-            ("kind[0].timeout", text("\"10m\""), Origin::File),
-            ("receiver[0].url", text("\"https://hooks.example.org\""), Origin::File),
-            ("receiver[0].secret", ShownValue::Hidden, Origin::File),
-            ("receiver[0].headers", ShownValue::Hidden, Origin::File),
-            ("receiver[1].url", ShownValue::Hidden, Origin::File),
-            ("receiver[1].topic", ShownValue::Hidden, Origin::File),
-            ("receiver[1].token_file", text("\"/run/secrets/ntfy\""), Origin::File),
+            ("engine.url", text("\"redis://10.0.0.5:6380\""), ValueOrigin::Environment),
+            ("mqtt.url", text("\"mqtt://127.0.0.1:1883\""), ValueOrigin::Default),
+            ("mqtt.username", text("\"\""), ValueOrigin::Default),
+            ("http.user_roles.ana", text("\"admin\""), ValueOrigin::File),
+            ("kind[0].timeout", text("\"10m\""), ValueOrigin::File),
+            ("receiver[0].url", text("\"https://hooks.example.org\""), ValueOrigin::File),
+            ("receiver[0].secret", ShownValue::Hidden, ValueOrigin::File),
+            ("receiver[0].headers", ShownValue::Hidden, ValueOrigin::File),
+            ("receiver[1].url", ShownValue::Hidden, ValueOrigin::File),
+            ("receiver[1].topic", ShownValue::Hidden, ValueOrigin::File),
+            ("receiver[1].token_file", text("\"/run/secrets/ntfy\""), ValueOrigin::File),
         ];
         for (path, value, origin) in cases {
             let wanted = ShownOption { path: path.to_owned(), value, origin };

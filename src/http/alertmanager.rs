@@ -26,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use super::changes::{self, HasTokens, MAX_BODY};
 use super::coverage::CoveredUnits;
 use super::problem::Problem;
-use super::{AlertRoutes, Sources};
+use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Ownership, Silences};
 use crate::store::{Cells, Queries};
@@ -74,7 +74,7 @@ struct AlertmanagerState {
     base: Option<Arc<str>>,
 }
 
-pub(super) fn pages(sources: &Sources, external_url: Option<&str>, has_tokens: HasTokens) -> Router {
+pub(super) fn pages(sources: &PageSources, external_url: Option<&str>, has_tokens: HasTokens) -> Router {
     let state = AlertmanagerState {
         records: sources.records.clone(),
         silences: sources.silences.clone(),
@@ -105,14 +105,14 @@ pub(super) fn pages(sources: &Sources, external_url: Option<&str>, has_tokens: H
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Status {
-    cluster: Cluster,
+    cluster: ClusterStatus,
     version_info: VersionInfo,
     config: OriginalConfig,
     uptime: Timestamp,
 }
 
 #[derive(Serialize)]
-struct Cluster {
+struct ClusterStatus {
     name: String,
     status: &'static str,
     /// Always empty: clients would ask each peer for silences, and every instance has all of them.
@@ -146,7 +146,7 @@ async fn status(State(state): State<AlertmanagerState>) -> Json<Status> {
     };
     let name = state.ownership.view().instance.clone();
     Json(Status {
-        cluster: Cluster { name, status: "disabled", peers: [] },
+        cluster: ClusterStatus { name, status: "disabled", peers: [] },
         version_info,
         config: OriginalConfig { original: original_config(&state.routes()) },
         uptime: state.started,

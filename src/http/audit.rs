@@ -25,12 +25,12 @@ struct AuditQuery {
 }
 
 #[derive(Serialize)]
-struct Page {
+struct AuditPage {
     audit: Vec<AuditEntry>,
 }
 
-async fn audit(State(silences): State<Arc<Silences>>, uri: Uri) -> Result<Json<Page>, Problem> {
+async fn audit(State(silences): State<Arc<Silences>>, uri: Uri) -> Result<Json<AuditPage>, Problem> {
     let AuditQuery { limit } = query(&uri)?;
     let limit = page_limit(limit, DEFAULT_LIMIT, MAX_AUDITED)?;
-    Ok(Json(Page { audit: silences.audit(limit).await? }))
+    Ok(Json(AuditPage { audit: silences.audit(limit).await? }))
 }

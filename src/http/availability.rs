@@ -15,7 +15,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
-use super::Sources;
+use super::PageSources;
 use super::beginning::Beginning;
 use super::peers::{Peers, is_from_peer};
 use super::problem::{Problem, query};
@@ -62,7 +62,7 @@ pub(super) struct AvailabilityState {
 }
 
 impl AvailabilityState {
-    pub fn new(sources: &Sources, scans: Scans) -> AvailabilityState {
+    pub fn new(sources: &PageSources, scans: Scans) -> AvailabilityState {
         AvailabilityState {
             records: sources.records.clone(),
             roll: sources.roll.clone(),
@@ -124,14 +124,14 @@ enum Scope {
 
 /// The part of one instance: its units, and how much of the range passed before they were known.
 #[derive(Serialize, Deserialize)]
-struct Part {
+struct AvailabilityPart {
     units: u64,
     unknown_seconds: f64,
 }
 
-impl From<KnownTime> for Part {
-    fn from(time: KnownTime) -> Part {
-        Part { units: time.units, unknown_seconds: time.unknown.as_secs_f64() }
+impl From<KnownTime> for AvailabilityPart {
+    fn from(time: KnownTime) -> AvailabilityPart {
+        AvailabilityPart { units: time.units, unknown_seconds: time.unknown.as_secs_f64() }
     }
 }
 
@@ -222,14 +222,15 @@ impl AvailabilityState {
         wanted: &AvailabilityQuery,
         scope: &Scope,
         range: Interval,
-    ) -> Result<(Part, bool), Problem> {
+    ) -> Result<(AvailabilityPart, bool), Problem> {
         if let Scope::Unit(_) = scope {
-            return Ok((Part { units: 1, unknown_seconds: 0.0 }, true));
+            return Ok((AvailabilityPart { units: 1, unknown_seconds: 0.0 }, true));
         }
         let path = format!("{PATH}?{}", written(wanted, range));
-        let (own, others) = tokio::join!(self.own_part(scope, range), self.peers.ask::<Part>(&path));
+        let (own, others) =
+            tokio::join!(self.own_part(scope, range), self.peers.ask::<AvailabilityPart>(&path));
         let own = own?;
-        let sum = others.parts.iter().fold(own, |sum, part| Part {
+        let sum = others.parts.iter().fold(own, |sum, part| AvailabilityPart {
             units: sum.units + part.units,
             unknown_seconds: sum.unknown_seconds + part.unknown_seconds,
         });
@@ -239,7 +240,7 @@ impl AvailabilityState {
         }
     }
 
-    async fn own_part(&self, scope: &Scope, range: Interval) -> Result<Part, Problem> {
+    async fn own_part(&self, scope: &Scope, range: Interval) -> Result<AvailabilityPart, Problem> {
         let (kind, label) = match scope {
             Scope::Units { kind, label } => (kind.clone(), label.clone()),
             Scope::Unit(_) => (None, None),
@@ -335,7 +336,7 @@ fn overlap(range: Interval, intervals: &[Interval]) -> Duration {
 
 fn summed(
     range: Interval,
-    of: &Part,
+    of: &AvailabilityPart,
     blind: Duration,
     outages: impl Iterator<Item = Duration>,
 ) -> Availability {
@@ -367,8 +368,8 @@ fn summed(
 mod tests {
     use super::*;
 
-    fn units(unknown_seconds: f64) -> Part {
-        Part { units: 2, unknown_seconds }
+    fn units(unknown_seconds: f64) -> AvailabilityPart {
+        AvailabilityPart { units: 2, unknown_seconds }
     }
 
     fn at(seconds: i64) -> Timestamp {

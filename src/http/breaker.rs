@@ -17,7 +17,7 @@ use super::body::read;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::operators::check;
 use super::problem::Problem;
-use super::{AlertRoutes, Sources};
+use super::{AlertRoutes, PageSources};
 use crate::clock::Clock;
 use crate::fleet::MassBreaker;
 use crate::presence::Trip;
@@ -30,12 +30,12 @@ struct BreakerState {
 }
 
 /// The breaker for the pages: it reads the trip and releases it, and never looks for a mass of silences.
-pub(super) fn breaker(sources: &Sources) -> MassBreaker {
-    let Sources { cells, records, silences, telemetry, .. } = sources.clone();
+pub(super) fn breaker(sources: &PageSources) -> MassBreaker {
+    let PageSources { cells, records, silences, telemetry, .. } = sources.clone();
     MassBreaker::new(None, cells, records, silences, telemetry)
 }
 
-pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
+pub(super) fn pages(sources: &PageSources, has_tokens: HasTokens) -> Router {
     let state = BreakerState {
         breaker: Arc::new(breaker(sources)),
         routes: sources.routes.clone(),

@@ -60,10 +60,10 @@ impl Compressing {
     }
 }
 
-type Part = Result<Bytes, axum::Error>;
+type BodyChunk = Result<Bytes, axum::Error>;
 
 /// The next part that is not empty. An error ends the answer as it would have ended without compression.
-async fn next_part(state: Option<Compressing>) -> Option<(Part, Option<Compressing>)> {
+async fn next_part(state: Option<Compressing>) -> Option<(BodyChunk, Option<Compressing>)> {
     let Compressing { mut rest, mut gzip } = state?;
     while let Some(part) = rest.next().await {
         let part = match part {

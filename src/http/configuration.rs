@@ -14,7 +14,7 @@ pub struct ShownOption {
     /// The path of the option as the file writes it: `kind[0].timeout`.
     pub path: String,
     pub value: ShownValue,
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,18 +27,18 @@ pub enum ShownValue {
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueOrigin {
     Default,
     File,
     Environment,
 }
 
-impl Origin {
+impl ValueOrigin {
     pub fn as_str(self) -> &'static str {
         match self {
-            Origin::Default => "default",
-            Origin::File => "file",
-            Origin::Environment => "environment",
+            ValueOrigin::Default => "default",
+            ValueOrigin::File => "file",
+            ValueOrigin::Environment => "environment",
         }
     }
 }

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Pages;
 use super::problem::Problem;
-use super::proxies::Peer;
+use super::proxies::PeerAddress;
 use crate::telemetry::{CutReason, Telemetry};
 use crate::trust::ServerTls;
 
@@ -53,16 +53,20 @@ const LAST_BYTES: Duration = Duration::from_millis(200);
 const ALWAYS_ANSWERED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 #[derive(Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct ConnectionLimits {
     bounds: Bounds,
     /// How long the head of a request may take, and how long a connection may be idle.
     head: Duration,
     write: WriteLimit,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits { bounds: Bounds::default(), head: Duration::from_secs(30), write: WriteLimit::default() }
+impl Default for ConnectionLimits {
+    fn default() -> ConnectionLimits {
+        ConnectionLimits {
+            bounds: Bounds::default(),
+            head: Duration::from_secs(30),
+            write: WriteLimit::default(),
+        }
     }
 }
 
@@ -74,7 +78,7 @@ pub(super) async fn accept(
     listener: TcpListener,
     tls: Option<Arc<ServerTls>>,
     pages: Pages,
-    limits: Limits,
+    limits: ConnectionLimits,
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
@@ -117,7 +121,7 @@ async fn serve(
     peer: IpAddr,
     slot: ConnectionSlot,
     pages: Pages,
-    limits: Limits,
+    limits: ConnectionLimits,
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) {
@@ -140,7 +144,7 @@ async fn serve(
             }
         }
     };
-    let answers = service_fn(|request| answer(&pages, kind, activity.clone(), Peer(peer), request));
+    let answers = service_fn(|request| answer(&pages, kind, activity.clone(), PeerAddress(peer), request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
@@ -171,7 +175,7 @@ async fn answer(
     pages: &Pages,
     kind: SlotKind,
     activity: Arc<Activity>,
-    peer: Peer,
+    peer: PeerAddress,
     mut request: Request<Incoming>,
 ) -> Result<Response<TrackedBody>, Infallible> {
     activity.request_begins();

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::Sources;
+use super::PageSources;
 use super::problem::Problem;
 use super::scans::Scans;
 use super::shared_answers::{MaxAge, SharedAnswers};
@@ -13,7 +13,7 @@ use crate::fleet::{Mirror, Roll};
 
 /// Counts the units of this instance. Cheap to share.
 #[derive(Clone)]
-pub(super) struct Counts {
+pub(super) struct UnitCounts {
     mirror: Arc<Mirror>,
     roll: Arc<Roll>,
     scans: Scans,
@@ -21,9 +21,9 @@ pub(super) struct Counts {
     clock: Clock,
 }
 
-impl Counts {
-    pub fn new(sources: &Sources, scans: Scans) -> Counts {
-        Counts {
+impl UnitCounts {
+    pub fn new(sources: &PageSources, scans: Scans) -> UnitCounts {
+        UnitCounts {
             mirror: sources.mirror.clone(),
             roll: sources.roll.clone(),
             scans,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::Sources;
+use super::PageSources;
 use super::peers::Peers;
 use crate::fleet::Ownership;
 use crate::fleet::coverage::Coverage;
@@ -33,19 +33,19 @@ pub(super) enum Asked {
 /// The answer of another instance: a page of silences, or one.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Part {
-    Page { silences: Vec<Count> },
-    One(Count),
+enum CoveragePart {
+    Page { silences: Vec<SilenceCount> },
+    One(SilenceCount),
 }
 
 #[derive(Deserialize)]
-struct Count {
+struct SilenceCount {
     id: SilenceId,
     units: Option<u64>,
 }
 
 impl CoveredUnits {
-    pub fn new(sources: &Sources) -> CoveredUnits {
+    pub fn new(sources: &PageSources) -> CoveredUnits {
         CoveredUnits {
             coverage: sources.coverage.clone(),
             ownership: sources.ownership.clone(),
@@ -64,8 +64,9 @@ impl CoveredUnits {
         if silences.is_empty() {
             return HashMap::new();
         }
-        let answers = self.peers.ask::<Part>(path).await;
-        let parts: Vec<HashMap<SilenceId, u64>> = answers.parts.into_iter().map(Part::counts).collect();
+        let answers = self.peers.ask::<CoveragePart>(path).await;
+        let parts: Vec<HashMap<SilenceId, u64>> =
+            answers.parts.into_iter().map(CoveragePart::counts).collect();
         let of_fleet = |one: &AlertSilence| {
             let others = parts.iter().map(|part| part.get(&one.id).copied()).sum::<Option<u64>>()?;
             answers.missing.is_empty().then_some(own(one)? + others)
@@ -81,11 +82,11 @@ impl CoveredUnits {
     }
 }
 
-impl Part {
+impl CoveragePart {
     fn counts(self) -> HashMap<SilenceId, u64> {
         let counts = match self {
-            Part::Page { silences } => silences,
-            Part::One(one) => vec![one],
+            CoveragePart::Page { silences } => silences,
+            CoveragePart::One(one) => vec![one],
         };
         counts.into_iter().filter_map(|one| Some((one.id, one.units?))).collect()
     }

@@ -17,7 +17,7 @@ use super::body::{object, read};
 use super::breaker::breaker;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::problem::{Problem, page_limit, query};
-use super::{AlertRoutes, Role, Sources};
+use super::{AlertRoutes, PageSources, Role};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::Attempts;
 use crate::fleet::deliveries::{
@@ -68,7 +68,7 @@ impl DeliveriesQuery {
 }
 
 impl DeliveriesState {
-    pub fn new(sources: &Sources) -> DeliveriesState {
+    pub fn new(sources: &PageSources) -> DeliveriesState {
         DeliveriesState {
             deliveries: Deliveries {
                 records: sources.deliveries.clone(),

@@ -19,15 +19,15 @@ const MAX_ENDED: usize = 1000;
 /// When an ended session would have expired, in seconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
-struct Ended(i64);
+struct EndedSession(i64);
 
-impl Content for Ended {
+impl Content for EndedSession {
     /// The digest of a session's cookie.
     type Name = String;
     const TABLE: Table = Table::Sessions;
 }
 
-pub(super) struct EndedSessions(Collection<Ended, Contents<Ended>>);
+pub(super) struct EndedSessions(Collection<EndedSession, Contents<EndedSession>>);
 
 impl EndedSessions {
     pub fn new(cells: Arc<dyn Cells>) -> EndedSessions {
@@ -50,7 +50,7 @@ impl EndedSessions {
         let name = name_of(cookie);
         self.0
             .change(|known| {
-                let write = [(name.clone(), Ended(ends))].into();
+                let write = [(name.clone(), EndedSession(ends))].into();
                 Ok(Some(Changed { write, forget: over(known, now), with: None }))
             })
             .await
@@ -58,9 +58,10 @@ impl EndedSessions {
 }
 
 /// The names to drop: sessions that have expired by now, and the sessions beyond [`MAX_ENDED`].
-fn over(known: &Contents<Ended>, now: Timestamp) -> Vec<String> {
+fn over(known: &Contents<EndedSession>, now: Timestamp) -> Vec<String> {
     let seconds = now.as_millis() / 1000;
-    let mut kept: Vec<(&String, i64)> = known.iter().map(|(name, Ended(ends))| (name, *ends)).collect();
+    let mut kept: Vec<(&String, i64)> =
+        known.iter().map(|(name, EndedSession(ends))| (name, *ends)).collect();
     kept.sort_by_key(|(_, ends)| -ends);
     let is_over = |(at, (_, ends)): &(usize, &(&String, i64))| *ends <= seconds || at + 1 >= MAX_ENDED;
     kept.iter().enumerate().filter(is_over).map(|(_, (name, _))| (*name).clone()).collect()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::units::UnitView;
+use super::units::UnitDetails;
 use crate::clock::{Timestamp, shown_span as span};
 use crate::presence::State;
 
@@ -10,7 +10,7 @@ use crate::presence::State;
 const BEHIND: Duration = Duration::from_secs(10);
 
 /// Why the unit is in its state. `proved`: up to when its kind was heard.
-pub(super) fn sentence(view: &UnitView, proved: Option<Timestamp>, now: Timestamp) -> String {
+pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Timestamp) -> String {
     let heard = match view.last_seen {
         Some(seen) => format!("It was last heard {} ago", span(now.since(seen))),
         None => "It was never heard".to_owned(),

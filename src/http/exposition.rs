@@ -6,16 +6,16 @@ use axum::http::header::{ACCEPT, ACCEPT_ENCODING};
 use crate::store::{Metric, MetricType};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum ExpositionFormat {
     /// The text format of Prometheus.
     Text,
     /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
-impl Format {
+impl ExpositionFormat {
     /// The format that the client accepts with the larger weight; text by default.
-    pub fn accepted(headers: &HeaderMap) -> Format {
+    pub fn accepted(headers: &HeaderMap) -> ExpositionFormat {
         let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let (mut open, mut text) = (0.0_f32, 0.0_f32);
         for offer in values.flat_map(|value| value.split(',')) {
@@ -34,22 +34,22 @@ impl Format {
                 _ => {}
             }
         }
-        if open > 0.0 && open >= text { Format::OpenMetrics } else { Format::Text }
+        if open > 0.0 && open >= text { ExpositionFormat::OpenMetrics } else { ExpositionFormat::Text }
     }
 
     /// The content type, to the letter: Prometheus 3 refuses a page whose type it does not know.
     pub fn content_type(self) -> &'static str {
         match self {
-            Format::Text => "text/plain; version=0.0.4; charset=utf-8",
-            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            ExpositionFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
+            ExpositionFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
 
     /// The end of a page.
     pub fn end(self) -> &'static [u8] {
         match self {
-            Format::Text => b"",
-            Format::OpenMetrics => b"# EOF\n",
+            ExpositionFormat::Text => b"",
+            ExpositionFormat::OpenMetrics => b"# EOF\n",
         }
     }
 }
@@ -75,18 +75,22 @@ impl<'a> Family<'a> {
     }
 
     /// Writes the comment lines before the samples.
-    pub fn begin(&self, out: &mut Vec<u8>, format: Format) {
+    pub fn begin(&self, out: &mut Vec<u8>, format: ExpositionFormat) {
         let (name, metric_type) = match (format, self.metric_type) {
-            (Format::Text, MetricType::Info) => (self.name, MetricType::Gauge),
-            (Format::Text, metric_type) => (self.name, metric_type),
+            (ExpositionFormat::Text, MetricType::Info) => (self.name, MetricType::Gauge),
+            (ExpositionFormat::Text, metric_type) => (self.name, metric_type),
             // In OpenMetrics the samples have the suffix `_total`, and the name of their family does not.
-            (Format::OpenMetrics, MetricType::Counter) => (without(self.name, "_total"), MetricType::Counter),
-            (Format::OpenMetrics, MetricType::Info) => (without(self.name, "_info"), MetricType::Info),
-            (Format::OpenMetrics, MetricType::Gauge) => (self.name, MetricType::Gauge),
+            (ExpositionFormat::OpenMetrics, MetricType::Counter) => {
+                (without(self.name, "_total"), MetricType::Counter)
+            }
+            (ExpositionFormat::OpenMetrics, MetricType::Info) => {
+                (without(self.name, "_info"), MetricType::Info)
+            }
+            (ExpositionFormat::OpenMetrics, MetricType::Gauge) => (self.name, MetricType::Gauge),
         };
-        let has_unit = format == Format::OpenMetrics && !self.unit.is_empty();
+        let has_unit = format == ExpositionFormat::OpenMetrics && !self.unit.is_empty();
         push(out, &["# HELP ", name, " "]);
-        escape(out, self.help, format == Format::OpenMetrics);
+        escape(out, self.help, format == ExpositionFormat::OpenMetrics);
         push(out, &["\n# TYPE ", name, " ", metric_type.as_str(), "\n"]);
         if has_unit {
             push(out, &["# UNIT ", name, " ", self.unit, "\n"]);
@@ -166,18 +170,18 @@ mod tests {
             application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;q=0.3,\
             text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
         let cases = [
-            (prometheus, Format::OpenMetrics),
-            ("application/openmetrics-text", Format::OpenMetrics),
-            ("Application/OpenMetrics-Text; version=1.0.0 , */*", Format::OpenMetrics),
-            ("application/openmetrics-text;version=2.0.0, text/plain;q=0.1", Format::Text),
-            ("application/openmetrics-text;q=0", Format::Text),
-            ("application/openmetrics-text;q=0.3, text/plain;q=0.5", Format::Text),
-            ("*/*", Format::Text),
-            ("", Format::Text),
+            (prometheus, ExpositionFormat::OpenMetrics),
+            ("application/openmetrics-text", ExpositionFormat::OpenMetrics),
+            ("Application/OpenMetrics-Text; version=1.0.0 , */*", ExpositionFormat::OpenMetrics),
+            ("application/openmetrics-text;version=2.0.0, text/plain;q=0.1", ExpositionFormat::Text),
+            ("application/openmetrics-text;q=0", ExpositionFormat::Text),
+            ("application/openmetrics-text;q=0.3, text/plain;q=0.5", ExpositionFormat::Text),
+            ("*/*", ExpositionFormat::Text),
+            ("", ExpositionFormat::Text),
         ];
         for (offer, expected) in cases {
             let headers = HeaderMap::from_iter([(ACCEPT, offer.parse().unwrap())]);
-            assert_eq!(Format::accepted(&headers), expected, "{offer}");
+            assert_eq!(ExpositionFormat::accepted(&headers), expected, "{offer}");
         }
     }
 
@@ -191,10 +195,10 @@ mod tests {
             String::from_utf8(out).unwrap()
         };
         let text = "# HELP pump_starts_total a \"b\" \\\\\n# TYPE pump_starts_total counter\n";
-        assert_eq!(begun(Format::Text), text);
+        assert_eq!(begun(ExpositionFormat::Text), text);
         let open =
             "# HELP pump_starts a \\\"b\\\" \\\\\n# TYPE pump_starts counter\n# UNIT pump_starts starts\n";
-        assert_eq!(begun(Format::OpenMetrics), open);
+        assert_eq!(begun(ExpositionFormat::OpenMetrics), open);
         let mut out = Vec::new();
         family.sample(&mut out, "pump", "a\"\n", Some(("value", "\\")));
         let sample = r#"pump_starts_total{kind="pump",unit="a\"\n",value="\\"} "#;

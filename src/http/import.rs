@@ -32,7 +32,7 @@ use tokio::time::{timeout, timeout_at};
 use super::changes::{self, Caller, HasTokens};
 use super::problem::{Problem, query};
 use super::unit_filter::known_kind;
-use super::{Role, Sources};
+use super::{PageSources, Role};
 use crate::clock::Clock;
 use crate::fleet::coverage::pages;
 use crate::fleet::{Mirror, Registered, Roll, Silences};
@@ -42,8 +42,8 @@ use crate::store::{AuditEntry, Audited, EngineError, MAX_STEP, Queries};
 mod lines;
 mod uploads;
 
-use lines::{Checks, Format, Line};
-use uploads::{Pace, Uploads};
+use lines::{Checks, ImportFormat, ImportLine};
+use uploads::{UploadPace, Uploads};
 
 pub(super) const PATH: &str = "/api/v1/units:import";
 
@@ -140,7 +140,7 @@ type UnitNumber = [u8; 16];
 /// An inventory whose lines were checked.
 struct Inventory {
     file: File,
-    format: Format,
+    format: ImportFormat,
     checks: Checks,
     units: HashSet<UnitNumber>,
     outcome: Outcome,
@@ -188,11 +188,11 @@ async fn import(
     Ok(Json(written.map_err(|error| Problem::internal(error.to_string()))??))
 }
 
-fn format_of(headers: &HeaderMap) -> Result<Format, Problem> {
+fn format_of(headers: &HeaderMap) -> Result<ImportFormat, Problem> {
     let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     match media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
-        "application/x-ndjson" | "application/ndjson" => Ok(Format::Ndjson),
-        "text/csv" => Ok(Format::Csv),
+        "application/x-ndjson" | "application/ndjson" => Ok(ImportFormat::Ndjson),
+        "text/csv" => Ok(ImportFormat::Csv),
         _ => Err(Problem::unsupported_media_type(
             "send NDJSON or CSV, with content-type: application/x-ndjson or text/csv",
         )),
@@ -207,10 +207,10 @@ async fn received(body: Body) -> Result<File, Problem> {
     };
     let mut file = spawn_blocking(tempfile::tempfile).await.map_err(io::Error::other).and_then(|file| file);
     let mut body = body.into_data_stream();
-    let (mut length, pace) = (0, Pace::begin());
+    let (mut length, pace) = (0, UploadPace::begin());
     loop {
         let Ok(chunk) = timeout_at(pace.deadline(length), body.next()).await else {
-            return Err(Problem::bad_request(Pace::TOO_SLOW));
+            return Err(Problem::bad_request(UploadPace::TOO_SLOW));
         };
         let Some(chunk) = chunk else { return file.map_err(unwritable) };
         let chunk = chunk.map_err(|error| Problem::bad_request(format!("the body ended early: {error}")))?;
@@ -227,9 +227,9 @@ async fn received(body: Body) -> Result<File, Problem> {
 
 impl Inventory {
     /// Checks every line.
-    fn checked(mut file: File, format: Format, checks: Checks) -> Result<Inventory, Problem> {
+    fn checked(mut file: File, format: ImportFormat, checks: Checks) -> Result<Inventory, Problem> {
         let (mut units, mut outcome) = (HashSet::new(), Outcome::default());
-        let read = lines::read(&mut file, format, &checks, |Line { number, entry }| {
+        let read = lines::read(&mut file, format, &checks, |ImportLine { number, entry }| {
             outcome.lines += 1;
             let entry = entry.and_then(|(unit, _)| {
                 let is_first = units.insert(number_of(&unit));
@@ -261,8 +261,8 @@ fn number_of(unit: &Unit) -> UnitNumber {
 }
 
 impl ImportState {
-    pub fn new(sources: &Sources) -> ImportState {
-        let Sources { roll, records, mirror, silences, clock, .. } = sources.clone();
+    pub fn new(sources: &PageSources) -> ImportState {
+        let PageSources { roll, records, mirror, silences, clock, .. } = sources.clone();
         ImportState {
             roll,
             queries: records,
@@ -286,7 +286,7 @@ impl ImportState {
         outcome.dry_run = wanted.dry_run;
         let others = match wanted.replace {
             true => self.others(&units, kind.as_ref()).await?,
-            false => Others::default(),
+            false => UnlistedUnits::default(),
         };
         if others.are_many() && !wanted.dry_run && !wanted.force {
             return Err(Problem::conflict(format!(
@@ -325,8 +325,12 @@ impl ImportState {
     }
 
     /// Counts the units that an inventory does not name.
-    async fn others(&self, named: &HashSet<UnitNumber>, kind: Option<&Kind>) -> Result<Others, Problem> {
-        let (mut pages, mut others) = (std::pin::pin!(pages(self.queries.clone())), Others::default());
+    async fn others(
+        &self,
+        named: &HashSet<UnitNumber>,
+        kind: Option<&Kind>,
+    ) -> Result<UnlistedUnits, Problem> {
+        let (mut pages, mut others) = (std::pin::pin!(pages(self.queries.clone())), UnlistedUnits::default());
         while let Some(page) = pages.try_next().await? {
             for seen in page.iter().filter(|seen| is_meant(seen, kind)) {
                 others.of += 1;
@@ -357,19 +361,19 @@ impl ImportState {
 
 /// Before the inventory is taken: the units that it does not name, and all units that it could name.
 #[derive(Default)]
-struct Others {
+struct UnlistedUnits {
     removed: u64,
     of: u64,
 }
 
-impl Others {
+impl UnlistedUnits {
     /// Whether so many units would be removed that the inventory is probably the wrong one.
     fn are_many(&self) -> bool {
         self.removed * 2 > self.of
     }
 }
 
-impl fmt::Display for Others {
+impl fmt::Display for UnlistedUnits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} of {} units", self.removed, self.of)
     }
@@ -383,12 +387,12 @@ fn is_meant(seen: &Snapshot, kind: Option<&Kind>) -> bool {
 /// Gives the units of the good lines to `steps`, each once, until the channel is closed.
 fn read_steps(
     file: &mut File,
-    format: Format,
+    format: ImportFormat,
     checks: &Checks,
     steps: &mpsc::Sender<Vec<(Unit, UnitSettings)>>,
 ) -> io::Result<()> {
     let (mut step, mut known) = (Vec::with_capacity(MAX_STEP), HashSet::new());
-    lines::read(file, format, checks, |Line { entry, .. }| {
+    lines::read(file, format, checks, |ImportLine { entry, .. }| {
         let Ok((unit, settings)) = entry else { return true };
         if !known.insert(number_of(&unit)) {
             return true;

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::breaker::breaker;
 use super::problem::Problem;
-use super::{AlertRoutes, Sources};
+use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Roll, Silences};
 use crate::presence::{Interval, Labels, OfflineRecord, Trip};
@@ -33,7 +33,7 @@ const RECENT: Duration = Duration::from_secs(2);
 
 /// Reads the content of the page.
 #[derive(Clone)]
-pub(super) struct Incidents {
+pub(super) struct IncidentReader {
     records: Arc<dyn Queries>,
     silences: Arc<Silences>,
     breaker: Arc<MassBreaker>,
@@ -76,9 +76,9 @@ pub(super) struct OngoingGroup {
     pub newest: Timestamp,
 }
 
-impl Incidents {
-    pub fn new(sources: &Sources) -> Incidents {
-        Incidents {
+impl IncidentReader {
+    pub fn new(sources: &PageSources) -> IncidentReader {
+        IncidentReader {
             records: sources.records.clone(),
             silences: sources.silences.clone(),
             breaker: Arc::new(breaker(sources)),

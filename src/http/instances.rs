@@ -9,7 +9,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 
-use super::Sources;
+use super::PageSources;
 use super::peers::{Peers, is_from_peer};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Census, Mirror, Ownership};
@@ -28,7 +28,7 @@ struct InstancesState {
     started_at: Timestamp,
 }
 
-pub(super) fn page(sources: &Sources) -> Router {
+pub(super) fn page(sources: &PageSources) -> Router {
     let state = InstancesState {
         mirror: sources.mirror.clone(),
         ownership: sources.ownership.clone(),
@@ -42,7 +42,7 @@ pub(super) fn page(sources: &Sources) -> Router {
 }
 
 #[derive(Serialize)]
-struct Instances {
+struct InstancesPage {
     at: Timestamp,
     /// The number of partitions of the fleet.
     partitions: u16,
@@ -93,7 +93,7 @@ async fn instances(State(state): State<InstancesState>, headers: HeaderMap) -> R
     instances.sort_by(|a, b| a.name.cmp(&b.name));
     missing.sort();
     let partitions = state.mirror.partition_count();
-    Json(Instances { at: state.clock.now(), partitions, instances, missing }).into_response()
+    Json(InstancesPage { at: state.clock.now(), partitions, instances, missing }).into_response()
 }
 
 impl InstancesState {

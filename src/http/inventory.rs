@@ -20,7 +20,7 @@ use futures_util::stream::{self, StreamExt, TryChunksError, TryStreamExt};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
-use super::Sources;
+use super::PageSources;
 use super::problem::{Problem, query};
 use super::unit_filter::known_kind;
 use crate::clock::{Clock, Timestamp};
@@ -60,13 +60,13 @@ pub(super) fn page(state: InventoryState) -> Router {
 #[serde(deny_unknown_fields)]
 struct ExportQuery {
     #[serde(default)]
-    format: Format,
+    format: ExportFormat,
     kind: Option<String>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Format {
+enum ExportFormat {
     #[default]
     Ndjson,
     Csv,
@@ -74,7 +74,7 @@ enum Format {
 
 /// A unit of the inventory.
 #[derive(Serialize)]
-struct Entry<'a> {
+struct InventoryUnit<'a> {
     kind: &'a Kind,
     unit: &'a UnitId,
     /// Set by an operator for this unit alone; `null`: not set.
@@ -94,8 +94,8 @@ async fn export(State(state): State<InventoryState>, uri: Uri) -> Result<Respons
         return Err(Problem::unavailable(format!("{WRITERS} exports are being written; try again later")));
     };
     let (head, media, name) = match format {
-        Format::Ndjson => (String::new(), "application/x-ndjson", "units.ndjson"),
-        Format::Csv => (csv_row(FIELDS), "text/csv; charset=utf-8", "units.csv"),
+        ExportFormat::Ndjson => (String::new(), "application/x-ndjson", "units.ndjson"),
+        ExportFormat::Csv => (csv_row(FIELDS), "text/csv; charset=utf-8", "units.csv"),
     };
     let (queries, now) = (state.queries, state.clock.now());
     // Several tasks, because reading and writing a million units is work for more than one core.
@@ -117,11 +117,11 @@ async fn export(State(state): State<InventoryState>, uri: Uri) -> Result<Respons
     Ok(([(CONTENT_TYPE, media.to_owned()), (CONTENT_DISPOSITION, disposition)], body).into_response())
 }
 
-fn lines(page: &[Snapshot], kind: Option<&Kind>, format: Format, now: Timestamp) -> Bytes {
+fn lines(page: &[Snapshot], kind: Option<&Kind>, format: ExportFormat, now: Timestamp) -> Bytes {
     let mut text = Vec::with_capacity(page.len() * USUAL_LINE);
     for seen in page.iter().filter(|seen| kind.is_none_or(|kind| *kind == seen.unit.kind)) {
         let Some(facts) = seen.facts.as_ref().filter(|_| seen.is_known()) else { continue };
-        let entry = Entry {
+        let entry = InventoryUnit {
             kind: &seen.unit.kind,
             unit: &seen.unit.id,
             timeout_seconds: facts.set.timeout.map(|span| span.as_secs_f64()),
@@ -132,18 +132,18 @@ fn lines(page: &[Snapshot], kind: Option<&Kind>, format: Format, now: Timestamp)
             last_seen: seen.last_heard(),
         };
         match format {
-            Format::Ndjson => {
+            ExportFormat::Ndjson => {
                 serde_json::to_writer(&mut text, &entry).expect("names, numbers and moments are always JSON");
                 text.push(b'\n');
             }
-            Format::Csv => text.extend_from_slice(entry.to_csv().as_bytes()),
+            ExportFormat::Csv => text.extend_from_slice(entry.to_csv().as_bytes()),
         }
     }
     text.into()
 }
 
 impl InventoryState {
-    pub fn new(sources: &Sources) -> InventoryState {
+    pub fn new(sources: &PageSources) -> InventoryState {
         InventoryState {
             queries: sources.records.clone(),
             mirror: sources.mirror.clone(),
@@ -153,7 +153,7 @@ impl InventoryState {
     }
 }
 
-impl Entry<'_> {
+impl InventoryUnit<'_> {
     /// The cell of the labels is a JSON object; it is empty for a unit without labels.
     fn to_csv(&self) -> String {
         let labels = match self.labels.is_empty() {

@@ -1,4 +1,4 @@
-//! `/metrics`: the metrics of Rollcall, with the units of the mirror as [`Counts`] has them.
+//! `/metrics`: the metrics of Rollcall, with the units of the mirror as [`UnitCounts`] has them.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use prometheus::TextEncoder;
 
-use super::counts::Counts;
-use super::exposition::Format;
+use super::counts::UnitCounts;
+use super::exposition::ExpositionFormat;
 use super::problem::Problem;
 use crate::clock::Clock;
 use crate::fleet::Mirror;
@@ -21,12 +21,17 @@ use crate::telemetry::Telemetry;
 #[derive(Clone)]
 struct MetricsState {
     mirror: Arc<Mirror>,
-    counts: Counts,
+    counts: UnitCounts,
     telemetry: Arc<Telemetry>,
     clock: Clock,
 }
 
-pub(super) fn page(mirror: Arc<Mirror>, counts: Counts, telemetry: Arc<Telemetry>, clock: Clock) -> Router {
+pub(super) fn page(
+    mirror: Arc<Mirror>,
+    counts: UnitCounts,
+    telemetry: Arc<Telemetry>,
+    clock: Clock,
+) -> Router {
     Router::new().route("/metrics", get(metrics)).with_state(MetricsState {
         mirror,
         counts,
@@ -37,7 +42,7 @@ pub(super) fn page(mirror: Arc<Mirror>, counts: Counts, telemetry: Arc<Telemetry
 
 async fn metrics(State(state): State<MetricsState>) -> Result<impl IntoResponse, Problem> {
     let text = state.text(&*state.counts.units(state.counts.age()).await?)?;
-    Ok(([(CONTENT_TYPE, Format::Text.content_type())], text))
+    Ok(([(CONTENT_TYPE, ExpositionFormat::Text.content_type())], text))
 }
 
 impl MetricsState {

@@ -19,9 +19,9 @@ use super::changes::{Caller, HasTokens, foreign_host};
 use super::ended_sessions::EndedSessions;
 use super::peers::PeerKey;
 use super::problem::{Detail, Problem};
-use super::proxies::{Peer, Proxies};
-use super::rate_limit::{Client, Rate, RateLimit, moment};
-use super::session::{Sessions, WRONG_WAITS};
+use super::proxies::{PeerAddress, Proxies};
+use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
+use super::session::{BrowserSessions, WRONG_WAITS};
 use super::{Role, Token, alertmanager, import, timers};
 use crate::clock::{Clock, Timestamp};
 
@@ -38,7 +38,7 @@ const NO_TOKEN: &str = "send a known token as `Authorization: Bearer …`";
 
 /// The rules by which requests are admitted.
 #[derive(Clone)]
-pub(super) struct Access {
+pub(super) struct AdmissionRules {
     pub tokens: Arc<[Token]>,
     pub has_tokens: HasTokens,
     /// The path of the login page.
@@ -47,12 +47,12 @@ pub(super) struct Access {
     /// `None` while the engine, which has the key of the fleet, does not answer.
     pub known: Option<KnownClients>,
     /// How many requests a client may send; `None`: there is no limit.
-    pub rate: Option<Rate>,
-    pub requests: Arc<RateLimit>,
+    pub rate: Option<RequestRate>,
+    pub requests: Arc<RequestLimit>,
     /// The start of the clock of rate limits.
     pub began: Instant,
     /// Wrong bearer tokens.
-    pub wrong: Arc<RateLimit>,
+    pub wrong: Arc<RequestLimit>,
     /// The host of `http.external_url`.
     pub external_host: Option<Arc<str>>,
 }
@@ -60,22 +60,22 @@ pub(super) struct Access {
 /// The clients that are known by the key of the fleet: browsers with a session, and other instances.
 #[derive(Clone)]
 pub(super) struct KnownClients {
-    pub sessions: Arc<Sessions>,
+    pub sessions: Arc<BrowserSessions>,
     pub ended: Arc<EndedSessions>,
     pub peer_key: PeerKey,
     pub clock: Clock,
 }
 
-impl Access {
+impl AdmissionRules {
     /// Counts a request of a client with this name.
     ///
     /// # Errors
     /// How long the client has to wait.
     fn count(&self, request: &Request, name: Option<&str>) -> Result<(), Duration> {
-        let (headers, peer) = (request.headers(), request.extensions().get::<Peer>());
+        let (headers, peer) = (request.headers(), request.extensions().get::<PeerAddress>());
         match (peer, self.rate) {
             (Some(peer), Some(rate)) if !HEALTH_PAGES.contains(&request.uri().path()) => {
-                let client = Client::of(name, self.proxies.client(*peer, headers));
+                let client = LimitedClient::of(name, self.proxies.client(*peer, headers));
                 self.requests.count(client, rate, self.began.elapsed())
             }
             _ => Ok(()),
@@ -104,7 +104,9 @@ impl Access {
     /// The answer to a token that is not known. A program with an old token is told at once; a program that tries
     /// tokens waits for each answer.
     async fn wrong_token(&self, client: Option<IpAddr>, now: Timestamp) -> Response {
-        let count = |client| self.wrong.count(Client::of(None, client), Rate::WRONG_TOKENS, moment(now));
+        let count = |client| {
+            self.wrong.count(LimitedClient::of(None, client), RequestRate::WRONG_TOKENS, moment(now))
+        };
         let Some(Err(wait)) = client.map(count) else {
             return Problem::unauthorized(NO_TOKEN).into_response();
         };
@@ -117,7 +119,7 @@ impl Access {
 /// Refuses requests of unknown clients, if there are tokens or users; browsers are sent to the login page. Pages
 /// learn from [`Caller`] what the client may do.
 pub(super) async fn require_token(
-    State(access): State<Access>,
+    State(access): State<AdmissionRules>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -141,7 +143,7 @@ pub(super) async fn require_token(
     }
     if client.is_none() && !open {
         if bearer_of(headers).is_some() {
-            let peer = request.extensions().get::<Peer>();
+            let peer = request.extensions().get::<PeerAddress>();
             let address = peer.map(|peer| access.proxies.client(*peer, headers));
             return access.wrong_token(address, now).await;
         }

@@ -93,23 +93,23 @@ use availability::AvailabilityState;
 use beginning::Beginning;
 pub use changes::AUTHOR;
 use changes::HasTokens;
-pub use configuration::{Origin, ShownConfiguration, ShownOption, ShownValue};
-use connections::Limits;
-use counts::Counts;
+pub use configuration::{ShownConfiguration, ShownOption, ShownValue, ValueOrigin};
+use connections::ConnectionLimits;
+use counts::UnitCounts;
 use deliveries::DeliveriesState;
 use ended_sessions::EndedSessions;
 use import::ImportState;
 use inventory::InventoryState;
-use middleware::{Access, KnownClients};
+use middleware::{AdmissionRules, KnownClients};
 use peers::PeerKey;
-use probe::ProbeState;
+use probe::ProbePage;
 use problem::Problem;
 pub use proxies::{HeaderName, Proxies, ProxyUsers};
-use rate_limit::{Rate, RateLimit};
+use rate_limit::{RequestLimit, RequestRate};
 use records::Records;
 pub use reload::{ReloadRequest, Reloads};
 use scans::Scans;
-use session::Sessions;
+use session::BrowserSessions;
 use silences::SilencesState;
 use strangers::StrangersState;
 use summary::Summaries;
@@ -225,7 +225,7 @@ impl Role {
 
 /// The sources of the pages.
 #[derive(Clone)]
-pub struct Sources {
+pub struct PageSources {
     /// The partitions that this instance shows on pages about all units.
     pub ownership: Ownership,
     /// Reads single units.
@@ -307,12 +307,16 @@ impl Pages {
     }
 
     /// Answers every page from now on. Streams end with `stop`.
-    pub fn show(&self, sources: Sources, stop: &CancellationToken) {
+    pub fn show(&self, sources: PageSources, stop: &CancellationToken) {
         let config = &*self.config;
         let (clock, peer_key) = (sources.clock.clone(), PeerKey::new(&sources));
         let is_secure = config.external_url.as_ref().is_some_and(|url| url.starts_with("https:"));
-        let sessions =
-            Sessions::new(config.tokens.as_slice().into(), sources.roll.key(), config.base(), is_secure);
+        let sessions = BrowserSessions::new(
+            config.tokens.as_slice().into(),
+            sources.roll.key(),
+            config.base(),
+            is_secure,
+        );
         let sessions = Arc::new(sessions);
         let ended = Arc::new(EndedSessions::new(sources.cells.clone()));
         let beginning = Beginning::new(sources.cells.clone());
@@ -336,7 +340,7 @@ pub async fn serve(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     check_address(listener.local_addr()?, &pages.config, "http.listen")?;
-    Ok(connections::accept(listener, None, pages, Limits::default(), telemetry, stop).await?)
+    Ok(connections::accept(listener, None, pages, ConnectionLimits::default(), telemetry, stop).await?)
 }
 
 /// Answers requests over TLS until `stop`, as [`serve`] does without it.
@@ -348,7 +352,7 @@ pub async fn serve_tls(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     check_address(listener.local_addr()?, &pages.config, "http.tls_listen")?;
-    Ok(connections::accept(listener, Some(tls), pages, Limits::default(), telemetry, stop).await?)
+    Ok(connections::accept(listener, Some(tls), pages, ConnectionLimits::default(), telemetry, stop).await?)
 }
 
 /// Refuses an address that is open to other machines where no client needs a token.
@@ -365,11 +369,12 @@ pub fn check_address(address: SocketAddr, config: &Config, option: &str) -> anyh
 
 fn pages(
     config: &Config,
-    sources: Sources,
-    sessions: (Arc<Sessions>, Arc<EndedSessions>),
+    sources: PageSources,
+    sessions: (Arc<BrowserSessions>, Arc<EndedSessions>),
     stop: &CancellationToken,
 ) -> Router {
-    let Sources { ownership, units, values, roll, mirror, metrics, telemetry, clock, .. } = sources.clone();
+    let PageSources { ownership, units, values, roll, mirror, metrics, telemetry, clock, .. } =
+        sources.clone();
     let unit_metrics_state = UnitMetricsState {
         mirror: mirror.clone(),
         engine: values.clone(),
@@ -382,11 +387,11 @@ fn pages(
     };
     let has_tokens = config.has_tokens();
     let scans = Scans::new();
-    let (counts, lists) = (Counts::new(&sources, scans.clone()), UnitLists::new(&sources, scans.clone()));
+    let (counts, lists) = (UnitCounts::new(&sources, scans.clone()), UnitLists::new(&sources, scans.clone()));
     let summaries = Summaries::new(&sources, counts.clone());
     let records = Records::new(sources.records.clone());
     let timers = TimersState::new(&sources);
-    let probe_state = ProbeState { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
+    let probe_state = ProbePage { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
     Router::new()
         .merge(health::pages(ownership.clone(), mirror.clone(), telemetry.clone()))
         .merge(metrics::page(mirror, counts, telemetry, clock.clone()))
@@ -430,16 +435,16 @@ fn guarded(pages: Router, config: &Config, known: Option<KnownClients>) -> Route
     let login = format!("{}/login", config.base()).into();
     let tokens = config.tokens.as_slice().into();
     let proxies = Arc::new(config.proxies.clone());
-    let access = Access {
+    let access = AdmissionRules {
         tokens,
         has_tokens: config.has_tokens(),
         login,
         proxies,
         known,
-        rate: Rate::per_second(config.requests_per_second, BURST),
-        requests: Arc::new(RateLimit::open()),
+        rate: RequestRate::per_second(config.requests_per_second, BURST),
+        requests: Arc::new(RequestLimit::open()),
         began: Instant::now(),
-        wrong: Arc::new(RateLimit::closed()),
+        wrong: Arc::new(RequestLimit::closed()),
         external_host: config.external_host().map(Arc::from),
     };
     pages

@@ -12,7 +12,7 @@ use axum::routing::put;
 use axum::{Extension, Json, Router};
 use serde::{Deserialize, Serialize};
 
-use super::Sources;
+use super::PageSources;
 use super::body::{end, read};
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::problem::{Problem, query};
@@ -29,7 +29,7 @@ pub(super) struct OperatorState {
     clock: Clock,
 }
 
-pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
+pub(super) fn pages(sources: &PageSources, has_tokens: HasTokens) -> Router {
     Router::new()
         .route("/api/v1/records/{id}/ack", put(acknowledge).delete(undo))
         .route("/api/v1/units/{kind}/{unit}/pause", put(pause).delete(end_pause))
@@ -92,7 +92,7 @@ pub(super) fn comment(uri: &Uri) -> Result<String, Problem> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WantedPause {
+struct PauseRequest {
     until: Option<Timestamp>,
     /// How long the pause is, instead of `until`.
     r#for: Option<String>,
@@ -102,7 +102,7 @@ struct WantedPause {
     comment: String,
 }
 
-/// The answer to a [`WantedPause`].
+/// The answer to a [`PauseRequest`].
 #[derive(Serialize)]
 struct Paused {
     until: Timestamp,
@@ -116,7 +116,7 @@ async fn pause(
     path: UnitPath,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Paused>, Problem> {
-    let (unit, WantedPause { until, r#for, author, comment }) = (unit(path)?, read(&body?)?);
+    let (unit, PauseRequest { until, r#for, author, comment }) = (unit(path)?, read(&body?)?);
     let (by, now) = (caller.by(author.as_deref()), state.clock.now());
     check(author.as_deref().unwrap_or(caller.operator()), &comment)?;
     let until = end(("until", until), r#for.as_deref(), now)?;
@@ -140,7 +140,7 @@ async fn end_pause(
 }
 
 impl OperatorState {
-    pub fn new(sources: &Sources) -> OperatorState {
+    pub fn new(sources: &PageSources) -> OperatorState {
         OperatorState {
             roll: sources.roll.clone(),
             silences: sources.silences.clone(),

@@ -13,7 +13,7 @@ use reqwest::{Client, redirect};
 use ring::hmac;
 use serde::de::DeserializeOwned;
 
-use super::Sources;
+use super::PageSources;
 use crate::clock::Clock;
 use crate::fleet::Ownership;
 use crate::store::{EngineError, Roster};
@@ -43,7 +43,7 @@ pub(super) struct PeerKey {
 }
 
 impl PeerKey {
-    pub fn new(sources: &Sources) -> PeerKey {
+    pub fn new(sources: &PageSources) -> PeerKey {
         let key = hmac::Key::new(hmac::HMAC_SHA256, sources.roll.key().as_bytes());
         PeerKey { key, clock: sources.clock.clone() }
     }
@@ -84,7 +84,7 @@ pub(super) struct Peers {
 
 /// The answers of the other instances.
 #[derive(Debug)]
-pub(super) struct Answers<T> {
+pub(super) struct PeerAnswers<T> {
     pub parts: Vec<T>,
     /// The instances that did not answer.
     pub missing: Vec<String>,
@@ -96,7 +96,7 @@ pub(super) fn is_from_peer(headers: &HeaderMap) -> bool {
 }
 
 impl Peers {
-    pub fn new(sources: &Sources) -> Peers {
+    pub fn new(sources: &PageSources) -> Peers {
         // Instances speak HTTP without TLS to each other; the client asks for a configuration of TLS in any case.
         let tls = trust::web().expect("the provider of cryptography is built in");
         let client = Client::builder().no_proxy().tls_backend_preconfigured(tls).timeout(TIMEOUT);
@@ -115,13 +115,13 @@ impl Peers {
     }
 
     /// Asks every other instance for its part of a page. `path`: with its query.
-    pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> Answers<T> {
+    pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> PeerAnswers<T> {
         let view = self.ownership.view();
         let others: Vec<String> =
             view.instances.iter().filter(|name| **name != view.instance).cloned().collect();
         let addresses = match self.addresses(&others).await {
             Ok(addresses) => addresses,
-            Err(_) => return Answers { parts: Vec::new(), missing: others },
+            Err(_) => return PeerAnswers { parts: Vec::new(), missing: others },
         };
         let asked = others.iter().zip(addresses).map(|(name, address)| async move {
             let part = match address {
@@ -133,7 +133,7 @@ impl Peers {
                 name.clone()
             })
         });
-        let mut answers = Answers { parts: Vec::new(), missing: Vec::new() };
+        let mut answers = PeerAnswers { parts: Vec::new(), missing: Vec::new() };
         for part in join_all(asked).await {
             match part {
                 Ok(part) => answers.parts.push(part),

@@ -14,7 +14,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use serde::Deserialize;
 
-use super::exposition::{Family, Format};
+use super::exposition::{ExpositionFormat, Family};
 use super::problem::{Problem, query};
 use super::unit_metrics::text::{LAST_SEEN, UP, is_up, write_moment, write_value};
 use crate::clock::Clock;
@@ -29,7 +29,7 @@ const DEADLINE: Family = Family::gauge(
 const STATE: Family = Family::gauge("rollcall_unit_state", "1 for the state that the unit is in.");
 
 #[derive(Clone)]
-pub(super) struct ProbeState {
+pub(super) struct ProbePage {
     pub units: Arc<dyn UnitStore>,
     pub values: Arc<dyn DataStore>,
     pub roll: Arc<Roll>,
@@ -37,7 +37,7 @@ pub(super) struct ProbeState {
     pub metrics: Arc<Catalogue>,
 }
 
-pub(super) fn page(state: ProbeState) -> Router {
+pub(super) fn page(state: ProbePage) -> Router {
     Router::new().route("/probe", get(probe)).with_state(state)
 }
 
@@ -48,7 +48,7 @@ struct ProbeQuery {
 }
 
 async fn probe(
-    State(state): State<ProbeState>,
+    State(state): State<ProbePage>,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, Problem> {
@@ -58,15 +58,15 @@ async fn probe(
         .replacen('/', ":", 1)
         .parse()
         .map_err(|error| Problem::bad_request(format!("unit {unit:?}: {error}")))?;
-    let format = Format::accepted(&headers);
+    let format = ExpositionFormat::accepted(&headers);
     let text = state.text(&unit, format).await?;
     let text = text.ok_or_else(|| Problem::not_found(format!("there is no unit {unit}")))?;
     Ok(([(CONTENT_TYPE, format.content_type())], text))
 }
 
-impl ProbeState {
+impl ProbePage {
     /// The metrics of a unit; `None` if it is unknown or was removed.
-    async fn text(&self, unit: &Unit, format: Format) -> Result<Option<Vec<u8>>, Problem> {
+    async fn text(&self, unit: &Unit, format: ExpositionFormat) -> Result<Option<Vec<u8>>, Problem> {
         let Some(rules) = self.roll.shared_rules().of(unit.kind.as_str()) else { return Ok(None) };
         let Some(seen) = self.units.read(std::slice::from_ref(unit)).await?.into_iter().next() else {
             return Ok(None);
@@ -99,7 +99,12 @@ impl ProbeState {
         Ok(Some(out))
     }
 
-    async fn write_values(&self, out: &mut Vec<u8>, unit: &Unit, format: Format) -> Result<(), Problem> {
+    async fn write_values(
+        &self,
+        out: &mut Vec<u8>,
+        unit: &Unit,
+        format: ExpositionFormat,
+    ) -> Result<(), Problem> {
         let metrics = self.metrics.of(&unit.kind);
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
         let values = self.values.values(unit, &names).await?;

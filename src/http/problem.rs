@@ -36,7 +36,7 @@ pub(super) struct Problem {
 pub(super) struct Detail(pub String);
 
 #[derive(Serialize)]
-struct Body<'a> {
+struct ProblemBody<'a> {
     r#type: &'static str,
     title: &'static str,
     status: u16,
@@ -186,7 +186,7 @@ impl From<PathRejection> for Problem {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let body = Body {
+        let body = ProblemBody {
             r#type: "about:blank",
             title: self.status.canonical_reason().unwrap_or_default(),
             status: self.status.as_u16(),

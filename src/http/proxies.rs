@@ -15,7 +15,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// The address at the other end of the connection: the proxy's, if there is a proxy.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub IpAddr);
+pub(super) struct PeerAddress(pub IpAddr);
 
 /// The proxies whose headers are believed.
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,7 @@ pub struct ProxyUsers {
 
 impl Proxies {
     /// The address of the client, as the last trusted proxy on its way has seen it.
-    pub(super) fn client(&self, Peer(peer): Peer, headers: &HeaderMap) -> IpAddr {
+    pub(super) fn client(&self, PeerAddress(peer): PeerAddress, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         let lines: Vec<&str> =
             headers.get_all(FORWARDED_FOR).iter().map(|line| line.to_str().unwrap_or_default()).collect();
@@ -52,7 +52,7 @@ impl Proxies {
     }
 
     /// The user whom a trusted proxy names, and the role. A request that names two users names none.
-    pub(super) fn user(&self, Peer(peer): Peer, headers: &HeaderMap) -> Option<(String, Role)> {
+    pub(super) fn user(&self, PeerAddress(peer): PeerAddress, headers: &HeaderMap) -> Option<(String, Role)> {
         let users = self.users.as_ref().filter(|_| self.is_trusted(peer.to_canonical()))?;
         let mut named = headers.get_all(&users.header).iter();
         let (Some(user), None) = (named.next(), named.next()) else { return None };
@@ -106,7 +106,7 @@ mod tests {
         ];
         for (peer, lines, expected) in cases {
             let lines: Vec<_> = lines.iter().map(|line| ("x-forwarded-for", *line)).collect();
-            let client = proxies().client(Peer(peer.parse().unwrap()), &headers(&lines));
+            let client = proxies().client(PeerAddress(peer.parse().unwrap()), &headers(&lines));
             assert_eq!(client, expected.parse::<IpAddr>().unwrap(), "{peer} {lines:?}");
         }
     }
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn only_a_trusted_proxy_names_a_user_and_only_one() {
         let user = |peer: &str, lines: &[(&'static str, &str)]| {
-            proxies().user(Peer(peer.parse().unwrap()), &headers(lines))
+            proxies().user(PeerAddress(peer.parse().unwrap()), &headers(lines))
         };
         assert_eq!(user("10.0.0.1", &[("x-user", "ana")]), Some(("ana".to_owned(), Role::Admin)));
         assert_eq!(user("10.0.0.1", &[("x-user", "désk")]), Some(("désk".to_owned(), Role::Viewer)));
@@ -124,7 +124,7 @@ mod tests {
             assert_eq!(user("10.0.0.1", &[("x-user", wrong)]), None, "{wrong:?}");
         }
         assert_eq!(
-            Proxies::default().user(Peer("10.0.0.1".parse().unwrap()), &headers(&[("x-user", "a")])),
+            Proxies::default().user(PeerAddress("10.0.0.1".parse().unwrap()), &headers(&[("x-user", "a")])),
             None
         );
     }

@@ -20,38 +20,39 @@ const MAX_CLIENTS: usize = 10_000;
 
 /// The sender of a request, as far as limits tell senders apart.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Client {
+pub(super) enum LimitedClient {
     /// A client with a token or a user, by that name.
     Named(String),
     Network(IpAddr),
 }
 
-impl Client {
-    pub fn of(name: Option<&str>, address: IpAddr) -> Client {
+impl LimitedClient {
+    pub fn of(name: Option<&str>, address: IpAddr) -> LimitedClient {
         match name {
-            Some(name) => Client::Named(name.to_owned()),
-            None => Client::Network(client_network(address)),
+            Some(name) => LimitedClient::Named(name.to_owned()),
+            None => LimitedClient::Network(client_network(address)),
         }
     }
 }
 
 /// How much a client may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rate {
+pub(super) struct RequestRate {
     /// The time that one request, token or timer costs.
     each: Duration,
     /// The time that a client can save up, and so use at once.
     saved: Duration,
 }
 
-impl Rate {
+impl RequestRate {
     /// Five wrong tokens at once, and one more every twelve seconds.
-    pub const WRONG_TOKENS: Rate = Rate { each: Duration::from_secs(12), saved: Duration::from_secs(60) };
+    pub const WRONG_TOKENS: RequestRate =
+        RequestRate { each: Duration::from_secs(12), saved: Duration::from_secs(60) };
 
     /// A limit of `rate` requests in a second; a client can save up as many as it may send in the time `saved`.
     /// `None` if `rate` is 0: no limit.
-    pub fn per_second(rate: u32, saved: Duration) -> Option<Rate> {
-        (rate > 0).then(|| Rate { each: Duration::from_secs(1) / rate, saved })
+    pub fn per_second(rate: u32, saved: Duration) -> Option<RequestRate> {
+        (rate > 0).then(|| RequestRate { each: Duration::from_secs(1) / rate, saved })
     }
 }
 
@@ -61,8 +62,8 @@ pub(super) fn moment(at: Timestamp) -> Duration {
 }
 
 /// How much clients asked for lately. Moments are durations since a fixed start, which is the same in all calls.
-pub(super) struct RateLimit {
-    accounts: Mutex<HashMap<Client, Account>>,
+pub(super) struct RequestLimit {
+    accounts: Mutex<HashMap<LimitedClient, Account>>,
     /// Whether clients are refused while too many are remembered.
     refuses_further: bool,
 }
@@ -83,22 +84,22 @@ impl Account {
     }
 }
 
-impl RateLimit {
+impl RequestLimit {
     /// A limit that lets clients pass when too many are remembered already: something else bounds their number.
-    pub fn open() -> RateLimit {
-        RateLimit { accounts: Mutex::default(), refuses_further: false }
+    pub fn open() -> RequestLimit {
+        RequestLimit { accounts: Mutex::default(), refuses_further: false }
     }
 
     /// A limit that makes further clients wait when too many are remembered already.
-    pub fn closed() -> RateLimit {
-        RateLimit { accounts: Mutex::default(), refuses_further: true }
+    pub fn closed() -> RequestLimit {
+        RequestLimit { accounts: Mutex::default(), refuses_further: true }
     }
 
     /// Counts one request, if it is admitted.
     ///
     /// # Errors
     /// How long the client has to wait.
-    pub fn count(&self, client: Client, rate: Rate, now: Duration) -> Result<(), Duration> {
+    pub fn count(&self, client: LimitedClient, rate: RequestRate, now: Duration) -> Result<(), Duration> {
         let mut accounts = self.accounts();
         let account = self.admitted(&mut accounts, &client, rate, now)?;
         keep(&mut accounts, client, account, rate.each);
@@ -109,12 +110,12 @@ impl RateLimit {
     ///
     /// # Errors
     /// How long the client has to wait.
-    pub fn admit(&self, client: &Client, rate: Rate, now: Duration) -> Result<(), Duration> {
+    pub fn admit(&self, client: &LimitedClient, rate: RequestRate, now: Duration) -> Result<(), Duration> {
         self.admitted(&mut self.accounts(), client, rate, now).map(|_| ())
     }
 
     /// Counts `count` requests, tokens or timers of a request that was admitted.
-    pub fn take(&self, client: Client, rate: Rate, now: Duration, count: usize) {
+    pub fn take(&self, client: LimitedClient, rate: RequestRate, now: Duration, count: usize) {
         let mut accounts = self.accounts();
         let account = account_of(&mut accounts, &client, now);
         let time = rate.each.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
@@ -122,7 +123,7 @@ impl RateLimit {
     }
 
     /// Takes back the count of one request.
-    pub fn give_back(&self, client: &Client, rate: Rate) {
+    pub fn give_back(&self, client: &LimitedClient, rate: RequestRate) {
         if let Some(account) = self.accounts().get_mut(client) {
             account.until = account.until.saturating_sub(rate.each);
         }
@@ -130,9 +131,9 @@ impl RateLimit {
 
     fn admitted(
         &self,
-        accounts: &mut HashMap<Client, Account>,
-        client: &Client,
-        rate: Rate,
+        accounts: &mut HashMap<LimitedClient, Account>,
+        client: &LimitedClient,
+        rate: RequestRate,
         now: Duration,
     ) -> Result<Account, Duration> {
         if accounts.len() >= MAX_CLIENTS && !accounts.contains_key(client) {
@@ -148,18 +149,27 @@ impl RateLimit {
         }
     }
 
-    fn accounts(&self) -> MutexGuard<'_, HashMap<Client, Account>> {
+    fn accounts(&self) -> MutexGuard<'_, HashMap<LimitedClient, Account>> {
         self.accounts.lock().expect("nothing panics under this lock")
     }
 }
 
-fn account_of(accounts: &mut HashMap<Client, Account>, client: &Client, now: Duration) -> Account {
+fn account_of(
+    accounts: &mut HashMap<LimitedClient, Account>,
+    client: &LimitedClient,
+    now: Duration,
+) -> Account {
     let Some(account) = accounts.get_mut(client) else { return Account { until: now, at: now } };
     *account = account.at(now);
     *account
 }
 
-fn keep(accounts: &mut HashMap<Client, Account>, client: Client, account: Account, time: Duration) {
+fn keep(
+    accounts: &mut HashMap<LimitedClient, Account>,
+    client: LimitedClient,
+    account: Account,
+    time: Duration,
+) {
     if accounts.len() < MAX_CLIENTS || accounts.contains_key(&client) {
         let until = account.until.saturating_add(time);
         accounts.insert(client, Account { until, ..account });
@@ -173,21 +183,21 @@ mod tests {
     const NOW: Duration = Duration::from_secs(1_764_000_000);
     const TWO: Duration = Duration::from_secs(2);
 
-    fn named(name: &str) -> Client {
-        Client::of(Some(name), IpAddr::from([127, 0, 0, 1]))
+    fn named(name: &str) -> LimitedClient {
+        LimitedClient::of(Some(name), IpAddr::from([127, 0, 0, 1]))
     }
 
-    fn network(address: &str) -> Client {
-        Client::of(None, address.parse().unwrap())
+    fn network(address: &str) -> LimitedClient {
+        LimitedClient::of(None, address.parse().unwrap())
     }
 
-    fn rate(per_second: u32, saved: u64) -> Rate {
-        Rate::per_second(per_second, Duration::from_secs(saved)).unwrap()
+    fn rate(per_second: u32, saved: u64) -> RequestRate {
+        RequestRate::per_second(per_second, Duration::from_secs(saved)).unwrap()
     }
 
     #[test]
     fn a_client_sends_as_many_at_once_as_two_seconds_have_and_others_are_unaffected() {
-        let (limit, rate) = (RateLimit::open(), rate(10, 2));
+        let (limit, rate) = (RequestLimit::open(), rate(10, 2));
         for _ in 0..20 {
             assert_eq!(limit.count(named("ana"), rate, NOW), Ok(()));
         }
@@ -196,12 +206,12 @@ mod tests {
         let later = NOW + Duration::from_millis(100);
         assert_eq!(limit.count(named("ana"), rate, later), Ok(()), "a refused request is not counted");
         assert!(limit.count(named("ana"), rate, later).is_err());
-        assert_eq!(Rate::per_second(0, TWO), None);
+        assert_eq!(RequestRate::per_second(0, TWO), None);
     }
 
     #[test]
     fn a_client_waits_after_five_wrong_tokens_and_a_known_one_is_none() {
-        let (limit, rate) = (RateLimit::closed(), Rate::WRONG_TOKENS);
+        let (limit, rate) = (RequestLimit::closed(), RequestRate::WRONG_TOKENS);
         let (one, same, other) = (network("2001:db8::1"), network("2001:db8::ffff:1"), network("192.0.2.1"));
         assert!(limit.count(one.clone(), rate, NOW).is_ok());
         limit.give_back(&one, rate);
@@ -221,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_debt_is_paid_before_the_next_request() {
-        let (limit, rate) = (RateLimit::open(), rate(100, 10));
+        let (limit, rate) = (RequestLimit::open(), rate(100, 10));
         let admit = |now| limit.admit(&named("a"), rate, now);
         assert_eq!(admit(NOW), Ok(()));
         limit.take(named("a"), rate, NOW, 999);
@@ -241,9 +251,9 @@ mod tests {
 
     #[test]
     fn clients_that_are_quiet_are_forgotten_and_further_ones_wait_where_the_limit_is_closed() {
-        for limit in [RateLimit::open(), RateLimit::closed()] {
+        for limit in [RequestLimit::open(), RequestLimit::closed()] {
             let (rate, is_closed) = (rate(10, 2), limit.refuses_further);
-            let client = |number: u32| Client::of(None, IpAddr::from(number.to_be_bytes()));
+            let client = |number: u32| LimitedClient::of(None, IpAddr::from(number.to_be_bytes()));
             for number in 0..MAX_CLIENTS as u32 {
                 assert_eq!(limit.count(client(number), rate, NOW), Ok(()));
             }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::problem::{Problem, query};
-use super::{AlertRoutes, Sources};
+use super::{AlertRoutes, PageSources};
 use crate::fleet::Receivers;
 use crate::fleet::receivers::ReceiverLine;
 use crate::store::Documents;
@@ -21,8 +21,8 @@ struct ReceiversState {
     routes: watch::Receiver<Arc<AlertRoutes>>,
 }
 
-pub(super) fn page(sources: &Sources) -> Router {
-    let Sources { deliveries: records, cells, routes, .. } = sources.clone();
+pub(super) fn page(sources: &PageSources) -> Router {
+    let PageSources { deliveries: records, cells, routes, .. } = sources.clone();
     let state = ReceiversState { receivers: Receivers { records, documents: Documents::new(cells) }, routes };
     Router::new().route("/api/v1/receivers", get(list)).with_state(state)
 }
@@ -32,12 +32,12 @@ pub(super) fn page(sources: &Sources) -> Router {
 struct ReceiversQuery {}
 
 #[derive(Serialize)]
-struct Page {
+struct ReceiversPage {
     receivers: Vec<ReceiverLine>,
 }
 
-async fn list(State(state): State<ReceiversState>, uri: Uri) -> Result<Json<Page>, Problem> {
+async fn list(State(state): State<ReceiversState>, uri: Uri) -> Result<Json<ReceiversPage>, Problem> {
     let ReceiversQuery {} = query(&uri)?;
     let types = state.routes.borrow().types.clone();
-    Ok(Json(Page { receivers: state.receivers.list(&types).await? }))
+    Ok(Json(ReceiversPage { receivers: state.receivers.list(&types).await? }))
 }

@@ -34,7 +34,7 @@ const MAX_KEPT: usize = 16;
 #[derive(Clone)]
 pub(super) struct Records {
     engine: Arc<dyn Queries>,
-    pages: SharedAnswers<Page>,
+    pages: SharedAnswers<RecordPage>,
 }
 
 pub(super) fn pages(records: Records) -> Router {
@@ -62,7 +62,7 @@ pub(super) struct RecordsQuery {
 }
 
 #[derive(Serialize)]
-pub(super) struct Page {
+pub(super) struct RecordPage {
     pub records: Vec<OfflineRecord>,
     /// The `cursor` of the next page; `null` on the last.
     pub next: Option<String>,
@@ -79,7 +79,7 @@ impl Records {
 
     /// The page that a request asks for. Requests for the same page that come while it is read share the next read: in
     /// a storm with many operators, the engine reads one page at a time.
-    pub async fn page(&self, wanted: &RecordsQuery) -> Result<Arc<Page>, Problem> {
+    pub async fn page(&self, wanted: &RecordsQuery) -> Result<Arc<RecordPage>, Problem> {
         let asked = serde_json::to_string(wanted)
             .map_err(|error| Problem::internal(format!("the query cannot be written: {error}")))?;
         let (engine, wanted) = (self.engine.clone(), wanted.clone());
@@ -87,7 +87,7 @@ impl Records {
     }
 }
 
-async fn read(engine: &dyn Queries, query: &RecordsQuery) -> Result<Page, Problem> {
+async fn read(engine: &dyn Queries, query: &RecordsQuery) -> Result<RecordPage, Problem> {
     let limit = page_limit(query.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     let filter = RecordFilter::new(query)?;
     let before = query.cursor.as_deref().map(read_cursor);
@@ -103,7 +103,7 @@ async fn page(
     filter: &RecordFilter<'_>,
     begin: Option<(Timestamp, RecordId)>,
     limit: usize,
-) -> Result<Page, Problem> {
+) -> Result<RecordPage, Problem> {
     let step = if filter.selects_all() { limit } else { MAX_LIMIT };
     let (mut records, mut read, mut before) = (Vec::new(), 0, begin);
     while read < MAX_READ {
@@ -111,7 +111,7 @@ async fn page(
         let is_last = batch.len() < step;
         for record in batch {
             if filter.from.is_some_and(|from| record.detected_at < from) {
-                return Ok(Page { records, next: None });
+                return Ok(RecordPage { records, next: None });
             }
             read += 1;
             before = Some((record.detected_at, record.id.clone()));
@@ -119,14 +119,14 @@ async fn page(
                 records.push(record);
             }
             if records.len() == limit {
-                return Ok(Page { records, next: before.as_ref().map(write_cursor) });
+                return Ok(RecordPage { records, next: before.as_ref().map(write_cursor) });
             }
         }
         if is_last {
-            return Ok(Page { records, next: None });
+            return Ok(RecordPage { records, next: None });
         }
     }
-    Ok(Page { records, next: before.as_ref().map(write_cursor) })
+    Ok(RecordPage { records, next: before.as_ref().map(write_cursor) })
 }
 
 /// The records that a request selects.

@@ -16,10 +16,10 @@ use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::operators::{OperatorState, UnitPath, check, comment, unit};
 use super::problem::Problem;
 use super::settings::SettingsRequest;
-use super::{Role, Sources};
+use super::{PageSources, Role};
 use crate::fleet::{Subject, UnitChange};
 
-pub(super) fn pages(sources: &Sources, has_tokens: HasTokens) -> Router {
+pub(super) fn pages(sources: &PageSources, has_tokens: HasTokens) -> Router {
     Router::new()
         .route("/api/v1/units/{kind}/{unit}", put(register).delete(remove))
         .route_layer(from_fn_with_state(has_tokens, changes::guard))

@@ -17,7 +17,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::Semaphore;
 
 use super::Token;
-use super::rate_limit::{Client, Rate, RateLimit, moment};
+use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
 use crate::clock::Timestamp;
 
 const COOKIE_NAME: &str = "rollcall_session";
@@ -32,7 +32,7 @@ pub(super) const WRONG_WAITS: Duration = Duration::from_secs(1);
 const ATTEMPTS: usize = 8;
 
 /// Why a login cannot be checked now.
-pub(super) enum Refused {
+pub(super) enum RefusedLogin {
     /// Too many other logins are being checked.
     Busy,
     /// The client has to wait: it has sent too many wrong tokens.
@@ -40,7 +40,7 @@ pub(super) enum Refused {
 }
 
 /// A session of a browser.
-pub(super) struct Session<'a> {
+pub(super) struct BrowserSession<'a> {
     pub token: &'a Token,
     /// When the session expires, in seconds.
     pub ends: i64,
@@ -48,7 +48,7 @@ pub(super) struct Session<'a> {
 }
 
 /// The sessions of a fleet.
-pub(super) struct Sessions {
+pub(super) struct BrowserSessions {
     tokens: Arc<[Token]>,
     /// The key of the fleet.
     key: String,
@@ -58,13 +58,13 @@ pub(super) struct Sessions {
     is_secure: bool,
     attempts: Semaphore,
     /// Counts wrong tokens.
-    wrong: RateLimit,
+    wrong: RequestLimit,
 }
 
-impl Sessions {
-    pub fn new(tokens: Arc<[Token]>, key: &str, base: &str, is_secure: bool) -> Sessions {
-        let (attempts, wrong) = (Semaphore::new(ATTEMPTS), RateLimit::closed());
-        Sessions { tokens, key: key.to_owned(), base: base.to_owned(), is_secure, attempts, wrong }
+impl BrowserSessions {
+    pub fn new(tokens: Arc<[Token]>, key: &str, base: &str, is_secure: bool) -> BrowserSessions {
+        let (attempts, wrong) = (Semaphore::new(ATTEMPTS), RequestLimit::closed());
+        BrowserSessions { tokens, key: key.to_owned(), base: base.to_owned(), is_secure, attempts, wrong }
     }
 
     /// Checks a token, and returns the cookie of a new session; `None` for an unknown token, after a second, so that
@@ -74,11 +74,11 @@ impl Sessions {
         client: IpAddr,
         token: &str,
         now: Timestamp,
-    ) -> Result<Option<HeaderValue>, Refused> {
-        let Ok(_permit) = self.attempts.try_acquire() else { return Err(Refused::Busy) };
+    ) -> Result<Option<HeaderValue>, RefusedLogin> {
+        let Ok(_permit) = self.attempts.try_acquire() else { return Err(RefusedLogin::Busy) };
         // Every login counts as a wrong one until its token is known, so that logins at the same time count too.
-        let (sender, rate) = (Client::of(None, client), Rate::WRONG_TOKENS);
-        self.wrong.count(sender.clone(), rate, moment(now)).map_err(Refused::TooManyWrong)?;
+        let (sender, rate) = (LimitedClient::of(None, client), RequestRate::WRONG_TOKENS);
+        self.wrong.count(sender.clone(), rate, moment(now)).map_err(RefusedLogin::TooManyWrong)?;
         let cookie = self.begin(token, now);
         match cookie {
             Some(_) => self.wrong.give_back(&sender, rate),
@@ -107,7 +107,7 @@ impl Sessions {
     }
 
     /// The session of the request, unless it has expired. The user may have ended it.
-    pub fn find(&self, headers: &HeaderMap, now: Timestamp) -> Option<Session<'_>> {
+    pub fn find(&self, headers: &HeaderMap, now: Timestamp) -> Option<BrowserSession<'_>> {
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut values = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|one| {
             let (name, value) = one.trim().split_once('=')?;
@@ -116,7 +116,7 @@ impl Sessions {
         values.find_map(|value| self.verified(value, now))
     }
 
-    fn verified(&self, value: &str, now: Timestamp) -> Option<Session<'_>> {
+    fn verified(&self, value: &str, now: Timestamp) -> Option<BrowserSession<'_>> {
         let (text, signature) = value.rsplit_once('.')?;
         let (name, ends) = text.split_once('.')?;
         let (name, _) = name.split_once('-')?;
@@ -128,7 +128,7 @@ impl Sessions {
         };
         let token = self.tokens.iter().find(is_valid)?;
         let is_on = now.as_millis() / 1000 < ends && !token.is_expired(now);
-        is_on.then(|| Session { token, ends, cookie: value.to_owned() })
+        is_on.then(|| BrowserSession { token, ends, cookie: value.to_owned() })
     }
 
     fn key_of(&self, token: &Token) -> hmac::Key {
@@ -161,8 +161,8 @@ mod tests {
         Token { name: name.to_owned(), sha256: Token::digest(secret), role: Role::Operator, expires_at: None }
     }
 
-    fn sessions(key: &str, tokens: &[Token]) -> Sessions {
-        Sessions::new(tokens.into(), key, "/fleet", true)
+    fn sessions(key: &str, tokens: &[Token]) -> BrowserSessions {
+        BrowserSessions::new(tokens.into(), key, "/fleet", true)
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
             assert!(cookie.contains(part), "{cookie}");
         }
         let value = cookie.split(';').next().unwrap();
-        let of = |sessions: &Sessions, value: &str, now: Timestamp| {
+        let of = |sessions: &BrowserSessions, value: &str, now: Timestamp| {
             let mut headers = HeaderMap::new();
             headers.insert(COOKIE, format!("other=1; {value}").parse().unwrap());
             sessions.find(&headers, now).map(|session| session.token.name.clone())

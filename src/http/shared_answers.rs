@@ -52,7 +52,7 @@ impl<T> Clone for SharedAnswers<T> {
 }
 
 struct CachedAnswer<T> {
-    last: Mutex<Option<Answer<T>>>,
+    last: Mutex<Option<SharedAnswer<T>>>,
     /// Held while an answer is made.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -63,16 +63,16 @@ impl<T> Default for CachedAnswer<T> {
     }
 }
 
-struct Answer<T> {
+struct SharedAnswer<T> {
     answer: Arc<T>,
     /// When the computation of the answer began, and when it ended.
     began: Instant,
     made: Instant,
 }
 
-impl<T> Clone for Answer<T> {
-    fn clone(&self) -> Answer<T> {
-        Answer { answer: self.answer.clone(), ..*self }
+impl<T> Clone for SharedAnswer<T> {
+    fn clone(&self) -> SharedAnswer<T> {
+        SharedAnswer { answer: self.answer.clone(), ..*self }
     }
 }
 
@@ -93,7 +93,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
         F: Future<Output = Result<T, Problem>> + Send + 'static,
     {
         let (kept, asked_at) = (self.kept(asked), Instant::now());
-        let is_usable = |last: &Answer<T>| last.began >= asked_at || age.has_usable(last.made);
+        let is_usable = |last: &SharedAnswer<T>| last.began >= asked_at || age.has_usable(last.made);
         if let Some(last) = kept.last().filter(is_usable) {
             if last.made + age.new <= asked_at
                 && let Ok(turn) = kept.turn.clone().try_lock_owned()
@@ -155,15 +155,15 @@ impl<T> CachedAnswer<T> {
     ) -> Result<Arc<T>, Problem> {
         let began = Instant::now();
         let answer = Arc::new(make.await?);
-        *self.lock() = Some(Answer { answer: answer.clone(), began, made: Instant::now() });
+        *self.lock() = Some(SharedAnswer { answer: answer.clone(), began, made: Instant::now() });
         Ok(answer)
     }
 
-    fn last(&self) -> Option<Answer<T>> {
+    fn last(&self) -> Option<SharedAnswer<T>> {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Answer<T>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<SharedAnswer<T>>> {
         self.last.lock().expect("nothing panics under this lock")
     }
 }

@@ -19,7 +19,7 @@ use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::coverage::{Asked, CoveredUnits};
 use super::peers::is_from_peer;
 use super::problem::{Problem, page_limit, query};
-use super::{Sources, expressions};
+use super::{PageSources, expressions};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::Silences;
 use crate::routing::alert_silence::{SilenceRequest, SilenceState, in_order};
@@ -116,7 +116,7 @@ struct Extended {
 
 /// The answer to a [`PostedSilence`].
 #[derive(Serialize)]
-pub(super) struct Put {
+pub(super) struct SilenceInForce {
     /// The id of the alert silence that is in force.
     pub id: SilenceId,
     /// How many units the silence covers, see [`ShownSilence`].
@@ -133,11 +133,11 @@ async fn list(
     Ok(Json(state.page_for(&wanted, &asked).await?))
 }
 
-type IdPath = Result<Path<String>, PathRejection>;
+type SilencePath = Result<Path<String>, PathRejection>;
 
 async fn show(
     State(state): State<SilencesState>,
-    id: IdPath,
+    id: SilencePath,
     headers: HeaderMap,
 ) -> Result<Json<ShownSilence>, Problem> {
     let id = silence_id(id)?;
@@ -153,7 +153,7 @@ async fn add(
     State(state): State<SilencesState>,
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<(StatusCode, Json<Put>), Problem> {
+) -> Result<(StatusCode, Json<SilenceInForce>), Problem> {
     let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now(), None, &caller).await?;
     Ok((StatusCode::CREATED, Json(state.put(None, wanted, &caller).await?)))
 }
@@ -161,9 +161,9 @@ async fn add(
 async fn change(
     State(state): State<SilencesState>,
     Extension(caller): Extension<Caller>,
-    id: IdPath,
+    id: SilencePath,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Put>, Problem> {
+) -> Result<Json<SilenceInForce>, Problem> {
     let (id, posted) = (silence_id(id)?, read::<PostedSilence>(&body?)?);
     let (stored, now) = (state.silences.current().await?, state.clock.now());
     let before = stored.iter().find(|silence| silence.id == id);
@@ -175,7 +175,7 @@ async fn change(
 async fn extend(
     State(state): State<SilencesState>,
     Extension(caller): Extension<Caller>,
-    id: IdPath,
+    id: SilencePath,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Extended>, Problem> {
     let (id, wanted, now) = (silence_id(id)?, read::<ExtendRequest>(&body?)?, state.clock.now());
@@ -187,14 +187,14 @@ async fn extend(
 async fn expire(
     State(state): State<SilencesState>,
     Extension(caller): Extension<Caller>,
-    id: IdPath,
+    id: SilencePath,
 ) -> Result<StatusCode, Problem> {
     state.expire(silence_id(id)?, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 impl SilencesState {
-    pub fn new(sources: &Sources) -> SilencesState {
+    pub fn new(sources: &PageSources) -> SilencesState {
         let units = CoveredUnits::new(sources);
         SilencesState { silences: sources.silences.clone(), units, clock: sources.clock.clone() }
     }
@@ -238,10 +238,10 @@ impl SilencesState {
         id: Option<SilenceId>,
         wanted: SilenceRequest,
         caller: &Caller,
-    ) -> Result<Put, Problem> {
+    ) -> Result<SilenceInForce, Problem> {
         let by = caller.by(Some(&wanted.author));
         let id = self.silences.put(id, wanted, &by, self.clock.now()).await?;
-        Ok(Put { id, units: self.units.count(id).await })
+        Ok(SilenceInForce { id, units: self.units.count(id).await })
     }
 
     /// Ends an alert silence. An expired silence stays expired, so the request may be repeated.
@@ -299,7 +299,7 @@ impl PostedSilence {
     }
 }
 
-fn silence_id(id: IdPath) -> Result<SilenceId, Problem> {
+fn silence_id(id: SilencePath) -> Result<SilenceId, Problem> {
     let Path(id) = id?;
     id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))
 }

@@ -12,7 +12,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
-use super::Sources;
+use super::PageSources;
 use super::cursor::{cursor, place};
 use super::peers::{Peers, is_from_peer};
 use super::problem::{Problem, page_limit, query};
@@ -77,7 +77,7 @@ pub(super) struct ShownStranger {
 
 /// The strangers of one instance.
 #[derive(Serialize, Deserialize)]
-struct Part {
+struct StrangersPart {
     strangers: Vec<ShownStranger>,
     unlisted_heartbeats: u64,
     #[serde(default)]
@@ -98,7 +98,7 @@ async fn strangers(
 }
 
 impl StrangersState {
-    pub fn new(sources: &Sources) -> StrangersState {
+    pub fn new(sources: &PageSources) -> StrangersState {
         StrangersState {
             roll: sources.roll.clone(),
             telemetry: sources.telemetry.clone(),
@@ -112,7 +112,7 @@ impl StrangersState {
     /// The page of all instances, without ids that were registered since they were heard.
     pub async fn page(&self, wanted: &StrangersQuery) -> Result<StrangerPage, Problem> {
         let (filter, limit) = self.read(wanted)?;
-        let others = self.peers.ask::<Part>(&format!("{PATH}?{}", written(wanted))).await;
+        let others = self.peers.ask::<StrangersPart>(&format!("{PATH}?{}", written(wanted))).await;
         let mut parts = others.parts;
         parts.push(self.own_part(&filter, limit));
         let unlisted_heartbeats = parts.iter().map(|part| part.unlisted_heartbeats).sum();
@@ -157,11 +157,15 @@ impl StrangersState {
         Ok((StrangerFilter { kind, prefix, after }, limit))
     }
 
-    fn own_part(&self, filter: &StrangerFilter, limit: usize) -> Part {
+    fn own_part(&self, filter: &StrangerFilter, limit: usize) -> StrangersPart {
         let (found, unlisted_heartbeats) = self.roll.strangers().list(filter, limit, self.clock.now());
         let shown = |(unit, heard): (Unit, Stranger)| ShownStranger { kind: unit.kind, unit: unit.id, heard };
         let unknown_topics = self.telemetry.unknown_topics();
-        Part { strangers: found.into_iter().map(shown).collect(), unlisted_heartbeats, unknown_topics }
+        StrangersPart {
+            strangers: found.into_iter().map(shown).collect(),
+            unlisted_heartbeats,
+            unknown_topics,
+        }
     }
 }
 

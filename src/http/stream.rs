@@ -30,7 +30,7 @@ use serde::Deserialize;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::Sources;
+use super::PageSources;
 use super::peers::is_from_peer;
 use super::problem::{Problem, query};
 use super::summary::Summaries;
@@ -65,23 +65,23 @@ struct StreamState {
     stop: CancellationToken,
 }
 
-pub(super) fn page(sources: &Sources, summaries: Summaries, stop: CancellationToken) -> Router {
+pub(super) fn page(sources: &PageSources, summaries: Summaries, stop: CancellationToken) -> Router {
     let state = StreamState { summaries, feed: Feed::new(sources), clients: Arc::default(), stop };
     Router::new().route(PATH, get(stream)).with_state(state)
 }
 
 /// A client that counts towards [`MAX_CLIENTS`].
-struct Client(Arc<AtomicUsize>);
+struct StreamClient(Arc<AtomicUsize>);
 
-impl Client {
-    fn new(clients: &Arc<AtomicUsize>) -> Option<Client> {
+impl StreamClient {
+    fn new(clients: &Arc<AtomicUsize>) -> Option<StreamClient> {
         let room = |count: usize| (count < MAX_CLIENTS).then_some(count + 1);
         clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
-        Some(Client(clients.clone()))
+        Some(StreamClient(clients.clone()))
     }
 }
 
-impl Drop for Client {
+impl Drop for StreamClient {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -119,7 +119,7 @@ struct Follower {
     waiting: VecDeque<Arc<str>>,
     /// Why the client missed transitions.
     missed: Option<&'static str>,
-    _client: Client,
+    _client: StreamClient,
 }
 
 /// `after`: another instance asks for the transitions after these positions.
@@ -133,7 +133,7 @@ async fn stream(State(state): State<StreamState>, uri: Uri, headers: HeaderMap) 
         let PartQuery { after } = query(&uri)?;
         return Ok(Json(state.feed.part(&after)).into_response());
     }
-    let Some(client) = Client::new(&state.clients) else {
+    let Some(client) = StreamClient::new(&state.clients) else {
         return Err(Problem::unavailable(format!("{MAX_CLIENTS} clients follow this instance already")));
     };
     let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
@@ -148,7 +148,7 @@ async fn stream(State(state): State<StreamState>, uri: Uri, headers: HeaderMap) 
 
 impl Follower {
     /// `last`: the id of the last event that the client has read.
-    async fn begin(state: StreamState, last: Option<&str>, client: Client) -> Follower {
+    async fn begin(state: StreamState, last: Option<&str>, client: StreamClient) -> Follower {
         let now = ReadUpTo { run: state.feed.run(), position: state.feed.end().await, tag: String::new() };
         let known = last.and_then(ReadUpTo::of);
         let (read, missed) = match (known, last) {

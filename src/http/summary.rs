@@ -23,11 +23,11 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::breaker::breaker;
-use super::counts::Counts;
+use super::counts::UnitCounts;
 use super::peers::{Peers, is_from_peer};
 use super::problem::Problem;
 use super::shared_answers::{MaxAge, SharedAnswers};
-use super::{AlertRoutes, Sources};
+use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Mirror, Ownership, Roll};
 use crate::presence::{self, Kind, Trip};
@@ -48,7 +48,7 @@ pub(super) struct Summaries {
     breaker: Arc<MassBreaker>,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     peers: Peers,
-    counts: Counts,
+    counts: UnitCounts,
     last: SharedAnswers<FleetSummary>,
     clock: Clock,
 }
@@ -60,7 +60,7 @@ pub(super) fn page(summaries: Summaries) -> Router {
 /// The fleet in numbers.
 pub(super) struct FleetSummary {
     pub at: Timestamp,
-    pub content: Content,
+    pub content: SummaryContent,
     /// A digest of the content.
     pub tag: String,
     /// The moment and the content.
@@ -69,7 +69,7 @@ pub(super) struct FleetSummary {
 
 /// Everything but the moment.
 #[derive(Serialize)]
-pub(super) struct Content {
+pub(super) struct SummaryContent {
     pub units: u64,
     pub states: States,
     /// Units that have been offline for so long that no other number counts them.
@@ -146,7 +146,7 @@ pub(super) struct InstanceSummary {
 
 /// The part of one instance.
 #[derive(Serialize, Deserialize)]
-struct Part {
+struct SummaryPart {
     /// When its units were counted.
     #[serde(default)]
     at: Option<Timestamp>,
@@ -227,7 +227,7 @@ async fn summary(State(summaries): State<Summaries>, headers: HeaderMap) -> Resu
 }
 
 impl FleetSummary {
-    fn new(at: Timestamp, content: Content) -> serde_json::Result<FleetSummary> {
+    fn new(at: Timestamp, content: SummaryContent) -> serde_json::Result<FleetSummary> {
         let text = serde_json::to_string(&content)?;
         let tag = HEXLOWER.encode(&digest(&SHA256, text.as_bytes()).as_ref()[..16]);
         let json = format!("{{\"at\":{},{}", serde_json::to_string(&at)?, &text[1..]);
@@ -236,7 +236,7 @@ impl FleetSummary {
 }
 
 impl Summaries {
-    pub fn new(sources: &Sources, counts: Counts) -> Summaries {
+    pub fn new(sources: &PageSources, counts: UnitCounts) -> Summaries {
         Summaries {
             mirror: sources.mirror.clone(),
             roll: sources.roll.clone(),
@@ -271,7 +271,7 @@ impl Summaries {
         let has_breaker = self.routes.borrow().has_breaker;
         let trip = timeout(BREAKER_TIMEOUT, self.breaker.last());
         let (own, others, trip) =
-            tokio::join!(self.own_part(MaxAge::EXACT), self.peers.ask::<Part>(PATH), trip);
+            tokio::join!(self.own_part(MaxAge::EXACT), self.peers.ask::<SummaryPart>(PATH), trip);
         let own = own?;
         let mut parts = others.parts;
         // Some parts do not name their moment.
@@ -286,7 +286,7 @@ impl Summaries {
             .map_err(|error| Problem::internal(format!("the summary cannot be written: {error}")))
     }
 
-    async fn own_part(&self, age: MaxAge) -> Result<Part, Problem> {
+    async fn own_part(&self, age: MaxAge) -> Result<SummaryPart, Problem> {
         let counted = self.counts.units(age).await?;
         let view = self.ownership.view();
         let kinds = counted.kinds.iter().zip(&counted.silent_since).zip(&counted.archived);
@@ -312,7 +312,7 @@ impl Summaries {
             severity: problem.severity,
             consequences: problem.consequences,
         });
-        Ok(Part {
+        Ok(SummaryPart {
             at: Some(counted.at),
             instance: InstanceSummary {
                 name: view.instance.clone(),
@@ -330,17 +330,17 @@ impl Summaries {
 }
 
 /// The notes of all instances for operators.
-fn notes(parts: &[Part]) -> Vec<String> {
+fn notes(parts: &[SummaryPart]) -> Vec<String> {
     let topics = UnknownTopics::merged(parts.iter().map(|part| part.unknown_topics.clone()));
     topics.sentence().into_iter().collect()
 }
 
 fn merged(
-    parts: Vec<Part>,
+    parts: Vec<SummaryPart>,
     missing: Vec<String>,
     settling_until: Option<Timestamp>,
     breaker_tripped: Option<bool>,
-) -> Content {
+) -> SummaryContent {
     let mut kinds = BTreeMap::<Kind, KindSummary>::new();
     let mut labels = BTreeMap::<(String, String), States>::new();
     let (mut problems, mut instances, mut incomplete) = (Vec::new(), Vec::new(), missing);
@@ -371,7 +371,7 @@ fn merged(
         a.label.cmp(&b.label).then(order(b).cmp(&order(a)))
     });
     let kinds: Vec<KindSummary> = kinds.into_values().collect();
-    Content {
+    SummaryContent {
         units: states.total(),
         states,
         archived: kinds.iter().map(|kind| kind.archived).sum(),

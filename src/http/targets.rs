@@ -36,12 +36,12 @@ struct TargetsQuery {
 
 /// Targets that share their labels, in the format of Prometheus.
 #[derive(Serialize)]
-struct Group {
+struct TargetGroup {
     targets: [String; 1],
     labels: BTreeMap<&'static str, String>,
 }
 
-async fn targets(State(state): State<TargetsState>, uri: Uri) -> Result<Json<Vec<Group>>, Problem> {
+async fn targets(State(state): State<TargetsState>, uri: Uri) -> Result<Json<Vec<TargetGroup>>, Problem> {
     let TargetsQuery { shards } = query(&uri)?;
     let partitions = state.roster.partitions();
     if shards.is_some_and(|shards| !(1..=partitions).contains(&shards)) {
@@ -56,11 +56,11 @@ async fn targets(State(state): State<TargetsState>, uri: Uri) -> Result<Json<Vec
     Ok(Json(groups))
 }
 
-fn groups(instance: &str, address: &str, shards: Option<u16>) -> Vec<Group> {
+fn groups(instance: &str, address: &str, shards: Option<u16>) -> Vec<TargetGroup> {
     let group = |labels: &[(&'static str, String)]| {
         let mut labels = BTreeMap::from_iter(labels.iter().cloned());
         labels.insert("rollcall_instance", instance.to_owned());
-        Group { targets: [address.to_owned()], labels }
+        TargetGroup { targets: [address.to_owned()], labels }
     };
     match shards {
         None => vec![group(&[("__metrics_path__", "/metrics".to_owned())])],

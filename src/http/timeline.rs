@@ -23,8 +23,8 @@ use super::breaker::breaker;
 use super::explain::sentence;
 use super::problem::{Problem, page_limit, query};
 use super::told::Notified;
-use super::units::{UnitView, UnitViews, parse};
-use super::{AlertRoutes, Sources};
+use super::units::{UnitDetails, UnitViews, parse};
+use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp, shown_span as span};
 use crate::fleet::{Attempts, Deliveries, MassBreaker, Roll, Silences};
 use crate::presence::{Closing, Hearing, Interval, OfflineRecord, RecordId, Transition, Trip, Unit};
@@ -68,14 +68,14 @@ struct TimelineQuery {
 #[derive(Serialize)]
 pub(super) struct Timeline {
     #[serde(flatten)]
-    pub view: UnitView,
+    pub view: UnitDetails,
     pub at: Timestamp,
     /// Why the unit is in its state.
     pub sentence: String,
     /// Which receivers were notified of its newest silence, and why others were not.
     pub notified: String,
     /// Newest first.
-    pub events: Vec<Event>,
+    pub events: Vec<TimelineEvent>,
     /// The last 90 days (UTC), oldest first.
     pub days: Vec<Day>,
     /// Whether the unit has no records before these.
@@ -94,7 +94,7 @@ pub(super) struct Day {
 
 /// Something that happened to a unit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct Event {
+pub(super) struct TimelineEvent {
     pub at: Timestamp,
     /// The end of an event that takes time, such as a blind interval.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -158,7 +158,7 @@ async fn timeline(
 }
 
 impl Timelines {
-    pub fn new(sources: &Sources) -> Timelines {
+    pub fn new(sources: &PageSources) -> Timelines {
         Timelines {
             views: UnitViews::new(sources),
             records: sources.records.clone(),
@@ -187,7 +187,7 @@ impl Timelines {
         let (view, history) = tokio::join!(self.views.view(unit), self.records.history(unit, limit));
         let (view, history) = (view?, history?);
         let now = self.clock.now();
-        let mut events: Vec<Event> = history.records.iter().flat_map(of_record).collect();
+        let mut events: Vec<TimelineEvent> = history.records.iter().flat_map(of_record).collect();
         let hearing = self.roll.hearing();
         let blind = hearing.of(&unit.kind).ledger.intervals();
         events.extend(history.records.iter().flat_map(|record| blind_within(record, blind, now)));
@@ -207,7 +207,7 @@ impl Timelines {
         )?;
         let of_newest = attempts.first().map_or(&[][..], Vec::as_slice);
         let told = self.notified.of(&view, history.records.first(), of_newest, trip.as_ref(), now).await?;
-        let attempts: Vec<Event> = newest
+        let attempts: Vec<TimelineEvent> = newest
             .zip(attempts)
             .flat_map(|(record, made)| made.into_iter().map(|attempt| of_attempt(attempt, record)))
             .collect();
@@ -215,9 +215,9 @@ impl Timelines {
         events.extend(attempts.into_iter().chain(silenced).chain(changes));
         let is_last_of_record =
             |seen: Timestamp| history.records.first().is_some_and(|newest| newest.last_seen == seen);
-        events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| Event {
+        events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| TimelineEvent {
             text: "the newest heartbeat".to_owned(),
-            ..Event::at(seen, EventType::Heard)
+            ..TimelineEvent::at(seen, EventType::Heard)
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, hearing.of(&unit.kind).heard, now);
@@ -229,14 +229,14 @@ impl Timelines {
     }
 
     /// The alert silences that hold the notifications of an open record now.
-    async fn silenced(&self, open: &OfflineRecord, now: Timestamp) -> Result<Vec<Event>, Problem> {
+    async fn silenced(&self, open: &OfflineRecord, now: Timestamp) -> Result<Vec<TimelineEvent>, Problem> {
         let silences = self.silences.current().await?;
         let covering = silences.covering(open, now);
-        let event = |silence: &AlertSilence| Event {
+        let event = |silence: &AlertSilence| TimelineEvent {
             until: Some(silence.ends_at),
             text: format!("silence {} of {}: {}", silence.id, silence.author, silence.comment),
             record: Some(open.id.clone()),
-            ..Event::at(silence.starts_at, EventType::Silenced)
+            ..TimelineEvent::at(silence.starts_at, EventType::Silenced)
         };
         Ok(covering.map(event).collect())
     }
@@ -251,38 +251,38 @@ impl Timelines {
 
     /// Changes of the unit by operators, as far as the audit reaches back. An acknowledgement that a record shows is
     /// left out.
-    async fn changes(&self, unit: &Unit, records: &[OfflineRecord]) -> Result<Vec<Event>, Problem> {
+    async fn changes(&self, unit: &Unit, records: &[OfflineRecord]) -> Result<Vec<TimelineEvent>, Problem> {
         let audit = self.silences.audit(MAX_AUDITED).await?;
         let name = format!("{}/{}", unit.kind, unit.id);
         let is_of_unit =
             |subject: &str| subject == name || subject.parse().is_ok_and(|id: RecordId| id.unit == *unit);
         let changes = audit.into_iter().filter(|entry| is_of_unit(&entry.subject));
-        let changes = changes.filter(|entry| !is_shown(entry, records)).map(|entry| Event {
+        let changes = changes.filter(|entry| !is_shown(entry, records)).map(|entry| TimelineEvent {
             text: format!("{} by {}: {}", entry.change.as_str().replace('_', " "), entry.author, entry.text),
-            ..Event::at(entry.at, EventType::Changed)
+            ..TimelineEvent::at(entry.at, EventType::Changed)
         });
         Ok(changes.collect())
     }
 }
 
-impl Event {
-    fn at(at: Timestamp, event: EventType) -> Event {
-        Event { at, until: None, event, text: String::new(), record: None, notification: None }
+impl TimelineEvent {
+    fn at(at: Timestamp, event: EventType) -> TimelineEvent {
+        TimelineEvent { at, until: None, event, text: String::new(), record: None, notification: None }
     }
 }
 
 /// What the breaker holds of an open record: the notification of its silence, unless a receiver has it already.
-fn held(trip: &Trip, open: &OfflineRecord, attempts: &[Event]) -> Option<Event> {
+fn held(trip: &Trip, open: &OfflineRecord, attempts: &[TimelineEvent]) -> Option<TimelineEvent> {
     let is_told =
-        |event: &Event| event.event == EventType::Notified && event.record.as_ref() == Some(&open.id);
-    (!attempts.iter().any(is_told)).then(|| Event {
+        |event: &TimelineEvent| event.event == EventType::Notified && event.record.as_ref() == Some(&open.id);
+    (!attempts.iter().any(is_told)).then(|| TimelineEvent {
         until: Some(trip.until),
         text: format!(
             "the mass-offline breaker holds notifications until {} at the latest; see rollcall breaker show",
             trip.until
         ),
         record: Some(open.id.clone()),
-        ..Event::at(trip.at.max(open.detected_at), EventType::Held)
+        ..TimelineEvent::at(trip.at.max(open.detected_at), EventType::Held)
     })
 }
 
@@ -309,11 +309,11 @@ fn days(history: &History, hearing: &Hearing, known_since: Timestamp, now: Times
     (0..DAYS).rev().map(day).collect()
 }
 
-fn of_record(record: &OfflineRecord) -> Vec<Event> {
-    let of = |at: Timestamp, event: EventType, text: String| Event {
+fn of_record(record: &OfflineRecord) -> Vec<TimelineEvent> {
+    let of = |at: Timestamp, event: EventType, text: String| TimelineEvent {
         text,
         record: Some(record.id.clone()),
-        ..Event::at(at, event)
+        ..TimelineEvent::at(at, event)
     };
     let late = record.detected_at.since(record.deadline).as_millis();
     let silence = span(record.deadline.since(record.silent_from.unwrap_or(record.last_seen)));
@@ -341,26 +341,26 @@ fn of_record(record: &OfflineRecord) -> Vec<Event> {
 }
 
 /// The blind time within a silence.
-fn blind_within(record: &OfflineRecord, blind: &[Interval], now: Timestamp) -> Vec<Event> {
+fn blind_within(record: &OfflineRecord, blind: &[Interval], now: Timestamp) -> Vec<TimelineEvent> {
     let end = record.back_at.unwrap_or(now);
     let within = blind.iter().filter(|one| one.from < end && one.to > record.last_seen);
-    let event = |one: &Interval| Event {
+    let event = |one: &Interval| TimelineEvent {
         until: one.is_over().then_some(one.to),
         text: "Rollcall could not prove that it hears the fleet; this time does not count as silence"
             .to_owned(),
         record: Some(record.id.clone()),
-        ..Event::at(one.from, EventType::Blind)
+        ..TimelineEvent::at(one.from, EventType::Blind)
     };
     within.map(event).collect()
 }
 
-fn of_attempt((attempt, transition): (Attempt, Transition), record: &OfflineRecord) -> Event {
+fn of_attempt((attempt, transition): (Attempt, Transition), record: &OfflineRecord) -> TimelineEvent {
     let (event, text) = outcome(&attempt, transition);
-    Event {
+    TimelineEvent {
         text,
         record: Some(record.id.clone()),
         notification: Some(attempt.notification),
-        ..Event::at(attempt.at, event)
+        ..TimelineEvent::at(attempt.at, event)
     }
 }
 

@@ -19,8 +19,8 @@ use tokio::sync::Semaphore;
 
 use super::changes::{self, Caller, HasTokens};
 use super::problem::Problem;
-use super::rate_limit::{Client, Rate, RateLimit, moment};
-use super::{Role, Sources};
+use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
+use super::{PageSources, Role};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::timers::{Refused, TimerRequest};
 use crate::fleet::{Silences, Timers};
@@ -50,7 +50,7 @@ const SAVED: Duration = Duration::from_secs(10);
 pub(super) struct TimersState {
     timers: Arc<Timers>,
     silences: Arc<Silences>,
-    asked: Arc<RateLimit>,
+    asked: Arc<RequestLimit>,
     batches: Arc<Semaphore>,
     clock: Clock,
 }
@@ -72,29 +72,34 @@ pub(super) fn pages(state: TimersState, has_tokens: HasTokens) -> Router {
         .with_state(state)
 }
 
-type IdPath = Result<Path<String>, PathRejection>;
+type TimerPath = Result<Path<String>, PathRejection>;
 
-fn timer_id(id: IdPath) -> Result<TimerId, Problem> {
+fn timer_id(id: TimerPath) -> Result<TimerId, Problem> {
     id?.0.parse().map_err(|error: crate::presence::TimerError| Problem::bad_request(error.to_string()))
 }
 
 /// The answer to registering a timer.
 #[derive(Serialize)]
-struct Put<'a> {
+struct RegisteredTimer<'a> {
     id: &'a TimerId,
     r#type: &'a TimerType,
     due: Timestamp,
     result: &'static str,
 }
 
-impl<'a> Put<'a> {
-    fn of(wanted: &'a TimerRequest, registered: TimerRegistered) -> Put<'a> {
+impl<'a> RegisteredTimer<'a> {
+    fn of(wanted: &'a TimerRequest, registered: TimerRegistered) -> RegisteredTimer<'a> {
         let result = match registered {
             TimerRegistered::Created => "created",
             TimerRegistered::Changed | TimerRegistered::Exists => "changed",
             TimerRegistered::HasFired => "fired",
         };
-        Put { id: &wanted.timer.id, r#type: &wanted.timer.timer_type, due: wanted.timer.due, result }
+        RegisteredTimer {
+            id: &wanted.timer.id,
+            r#type: &wanted.timer.timer_type,
+            due: wanted.timer.due,
+            result,
+        }
     }
 }
 
@@ -103,7 +108,7 @@ struct WasCancelled {
     cancelled: bool,
 }
 
-async fn show(State(state): State<TimersState>, id: IdPath) -> Result<Json<WholeTimer>, Problem> {
+async fn show(State(state): State<TimersState>, id: TimerPath) -> Result<Json<WholeTimer>, Problem> {
     let id = timer_id(id)?;
     let found = state.timers.read(std::slice::from_ref(&id)).await?.into_iter().next().flatten();
     let found = found
@@ -114,7 +119,7 @@ async fn show(State(state): State<TimersState>, id: IdPath) -> Result<Json<Whole
 async fn register(
     State(state): State<TimersState>,
     Extension(caller): Extension<Caller>,
-    id: IdPath,
+    id: TimerPath,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<(StatusCode, Json<serde_json::Value>), Problem> {
     state.admit(&caller)?;
@@ -129,14 +134,14 @@ async fn register(
     let text = || format!("{}, due at {}", wanted.timer.timer_type, wanted.timer.due);
     state.note(&caller, Audited::TimerRegistered, id.as_str(), text).await?;
     let status = if registered == TimerRegistered::Created { StatusCode::CREATED } else { StatusCode::OK };
-    let answer = serde_json::to_value(Put::of(&wanted, registered));
+    let answer = serde_json::to_value(RegisteredTimer::of(&wanted, registered));
     Ok((status, Json(answer.map_err(|error| Problem::internal(error.to_string()))?)))
 }
 
 async fn cancel_one(
     State(state): State<TimersState>,
     Extension(caller): Extension<Caller>,
-    id: IdPath,
+    id: TimerPath,
 ) -> Result<Json<WasCancelled>, Problem> {
     state.admit(&caller)?;
     let id = timer_id(id)?;
@@ -148,10 +153,10 @@ async fn cancel_one(
 }
 
 impl TimersState {
-    pub fn new(sources: &Sources) -> TimersState {
-        let Sources { timers, silences, clock, .. } = sources.clone();
+    pub fn new(sources: &PageSources) -> TimersState {
+        let PageSources { timers, silences, clock, .. } = sources.clone();
         let batches = Arc::new(Semaphore::new(BATCHES));
-        TimersState { timers, silences, asked: Arc::new(RateLimit::open()), batches, clock }
+        TimersState { timers, silences, asked: Arc::new(RequestLimit::open()), batches, clock }
     }
 
     /// Cancels a timer; returns whether it was waiting.
@@ -190,9 +195,9 @@ impl TimersState {
     }
 
     /// The client to count timers for, and its limit; `None`: there is no limit.
-    fn limit(&self, caller: &Caller) -> Option<(Client, Rate)> {
-        let limit = Rate::per_second(self.timers.rules().rate, SAVED)?;
-        Some((Client::Named(caller.token_name().to_owned()), limit))
+    fn limit(&self, caller: &Caller) -> Option<(LimitedClient, RequestRate)> {
+        let limit = RequestRate::per_second(self.timers.rules().rate, SAVED)?;
+        Some((LimitedClient::Named(caller.token_name().to_owned()), limit))
     }
 
     /// Adds a change to the audit, if the request names its operator.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 use super::problem::Problem;
-use super::units::UnitView;
-use super::{AlertRoutes, Sources};
+use super::units::UnitDetails;
+use super::{AlertRoutes, PageSources};
 use crate::clock::Timestamp;
 use crate::fleet::{Inhibitions, Receivers, Roll, Silences};
 use crate::presence::{OfflineRecord, State, Transition, Trip};
@@ -32,8 +32,9 @@ pub(super) struct Notified {
 }
 
 impl Notified {
-    pub fn new(sources: &Sources) -> Notified {
-        let Sources { groups, deliveries, cells, silences, routes, roll, telemetry, .. } = sources.clone();
+    pub fn new(sources: &PageSources) -> Notified {
+        let PageSources { groups, deliveries, cells, silences, routes, roll, telemetry, .. } =
+            sources.clone();
         Notified { groups, deliveries, cells, silences, routes, roll, telemetry }
     }
 
@@ -41,7 +42,7 @@ impl Notified {
     /// receivers of it that succeeded; `trip`: the trip of the breaker that holds notifications now.
     pub async fn of(
         &self,
-        view: &UnitView,
+        view: &UnitDetails,
         newest: Option<&OfflineRecord>,
         attempts: &[(Attempt, Transition)],
         trip: Option<&Trip>,
@@ -58,7 +59,7 @@ impl Notified {
     }
 
     /// Why a unit without an open record is not marked offline, whatever it did before.
-    fn absent(&self, view: &UnitView) -> Option<Why> {
+    fn absent(&self, view: &UnitDetails) -> Option<Why> {
         match view.state {
             State::Paused => Some(match view.sleeps_until.filter(|_| view.paused_until.is_none()) {
                 Some(until) => Why::Sleeps(until),
@@ -71,7 +72,7 @@ impl Notified {
 
     async fn state(
         &self,
-        view: &UnitView,
+        view: &UnitDetails,
         record: &OfflineRecord,
         attempts: &[(Attempt, Transition)],
         trip: Option<&Trip>,
@@ -106,7 +107,7 @@ impl Notified {
     async fn holds(
         &self,
         config: &AlertRoutes,
-        view: &UnitView,
+        view: &UnitDetails,
         record: &OfflineRecord,
         trip: Option<&Trip>,
         now: Timestamp,

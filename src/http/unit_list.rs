@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use url::form_urlencoded;
 
-use super::Sources;
+use super::PageSources;
 use super::cursor::{cursor, place};
 use super::peers::{Peers, is_from_peer};
 use super::problem::{Problem, page_limit, query};
@@ -137,7 +137,7 @@ pub(super) struct Details {
 
 /// The part of one instance.
 #[derive(Serialize, Deserialize)]
-struct Part {
+struct UnitListPart {
     units: Vec<ListedUnit>,
     /// When its units were read.
     #[serde(default)]
@@ -175,7 +175,7 @@ async fn units(State(lists): State<UnitLists>, uri: Uri, headers: HeaderMap) -> 
 }
 
 impl UnitLists {
-    pub fn new(sources: &Sources, scans: Scans) -> UnitLists {
+    pub fn new(sources: &PageSources, scans: Scans) -> UnitLists {
         UnitLists {
             mirror: sources.mirror.clone(),
             roll: sources.roll.clone(),
@@ -208,7 +208,7 @@ impl UnitLists {
     async fn made_anew(&self, wanted: &UnitsQuery) -> Result<UnitPage, Problem> {
         let path = format!("{PATH}?{}", wanted.to_url());
         let (order, limit) = (wanted.sort.unwrap_or_default(), wanted.limit()?);
-        let (own, others) = tokio::join!(self.own_part(wanted), self.peers.ask::<Part>(&path));
+        let (own, others) = tokio::join!(self.own_part(wanted), self.peers.ask::<UnitListPart>(&path));
         let own = own?;
         let mut incomplete = others.missing;
         if own.mirror_age_seconds.is_none() {
@@ -248,7 +248,7 @@ impl UnitLists {
         })
     }
 
-    async fn own_part(&self, wanted: &UnitsQuery) -> Result<Part, Problem> {
+    async fn own_part(&self, wanted: &UnitsQuery) -> Result<UnitListPart, Problem> {
         let query = self.read(wanted)?;
         let (mirror, roll, scans, clock) =
             (self.mirror.clone(), self.roll.clone(), &self.scans, self.clock.clone());
@@ -256,7 +256,7 @@ impl UnitLists {
             let now = clock.now();
             let units = mirror.list(&query, &roll.hearing(), now);
             let mirror_age_seconds = mirror.age(now).map(|age| age.as_secs_f64());
-            Part { units, at: Some(now), mirror_age_seconds }
+            UnitListPart { units, at: Some(now), mirror_age_seconds }
         };
         scans.run(scan).await
     }
@@ -289,7 +289,7 @@ fn details(seen: Snapshot, now: Timestamp) -> Details {
 }
 
 /// The first units of all parts. While two instances own a partition, both have its units.
-fn merged(others: Vec<Part>, own: &Part, order: ListOrder, limit: usize) -> Vec<ListedUnit> {
+fn merged(others: Vec<UnitListPart>, own: &UnitListPart, order: ListOrder, limit: usize) -> Vec<ListedUnit> {
     if others.is_empty() {
         return own.units.clone();
     }

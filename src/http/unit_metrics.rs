@@ -26,7 +26,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::UnitMetrics;
-use super::exposition::{Format, accepts_gzip};
+use super::exposition::{ExpositionFormat, accepts_gzip};
 use super::problem::Problem;
 use crate::clock::Clock;
 use crate::fleet::{Mirror, Roll};
@@ -38,8 +38,8 @@ mod values;
 mod writer_limit;
 
 use selection::Selection;
-use text::{Text, TextSource};
-use values::{Values, take_frame_on_a_thread};
+use text::{TextSource, UnitMetricsText};
+use values::{UnitMetricValues, take_frame_on_a_thread};
 use writer_limit::{WRITERS, WriterLimit, WriterPermit};
 
 /// How long a client may pause reading.
@@ -77,7 +77,7 @@ async fn unit_metrics(
             "the page is busy: another request reads this shard, or {WRITERS} requests read other shards"
         )));
     };
-    let (format, gzip) = (Format::accepted(&headers), accepts_gzip(&headers));
+    let (format, gzip) = (ExpositionFormat::accepted(&headers), accepts_gzip(&headers));
     let (frames, taken) = mpsc::channel(1);
     tokio::spawn(state.stop.clone().run_until_cancelled_owned(async move {
         let written = write(state, selection, format, gzip, FrameSender(frames), permit);
@@ -113,7 +113,7 @@ impl FrameSender {
 async fn write(
     state: UnitMetricsState,
     selection: Selection,
-    format: Format,
+    format: ExpositionFormat,
     gzip: bool,
     frames: FrameSender,
     _permit: WriterPermit,
@@ -126,7 +126,7 @@ async fn write(
         filter: selection.filter.clone(),
         limit,
     };
-    let mut text = Text::new(source, format, gzip);
+    let mut text = UnitMetricsText::new(source, format, gzip);
     loop {
         let written = tokio::task::spawn_blocking(move || {
             let more = text.write_states();
@@ -142,7 +142,7 @@ async fn write(
     }
     let mut values_read = None;
     if let Some(filter) = selection.filter.filter(|_| !metrics.is_empty()) {
-        let (rest, read) = Values { engine, mirror, metrics, filter }.write(text, &frames).await?;
+        let (rest, read) = UnitMetricValues { engine, mirror, metrics, filter }.write(text, &frames).await?;
         (text, values_read) = (rest, Some(read));
     }
     text.end(values_read);

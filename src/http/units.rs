@@ -11,7 +11,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::problem::Problem;
-use super::{AlertRoutes, Sources};
+use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Roll};
 use crate::presence::{
@@ -41,7 +41,7 @@ pub(super) fn page(views: UnitViews) -> Router {
 }
 
 #[derive(Serialize)]
-pub(super) struct UnitView {
+pub(super) struct UnitDetails {
     pub kind: Kind,
     pub unit: UnitId,
     pub state: presence::State,
@@ -85,27 +85,28 @@ pub(super) struct UnitValue {
 async fn unit(
     State(views): State<UnitViews>,
     path: Result<Path<(String, String)>, PathRejection>,
-) -> Result<Json<UnitView>, Problem> {
+) -> Result<Json<UnitDetails>, Problem> {
     let Path((kind, id)) = path?;
     let unit = parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))?;
     Ok(Json(views.view(&unit).await?))
 }
 
 impl UnitViews {
-    pub fn new(sources: &Sources) -> UnitViews {
-        let Sources { units, records, values, roll, clock, metrics, cells, routes, telemetry, .. } =
+    pub fn new(sources: &PageSources) -> UnitViews {
+        let PageSources { units, records, values, roll, clock, metrics, cells, routes, telemetry, .. } =
             sources.clone();
         UnitViews { units, records, values, roll, clock, metrics, cells, routes, telemetry }
     }
 
     /// A unit as the engine holds it now.
-    pub async fn view(&self, unit: &Unit) -> Result<UnitView, Problem> {
+    pub async fn view(&self, unit: &Unit) -> Result<UnitDetails, Problem> {
         let Some(rules) = self.roll.shared_rules().of(unit.kind.as_str()) else {
             let detail = format!("there is no kind {} in the configuration", unit.kind);
             return Err(Problem::not_found(detail));
         };
         let seen = self.units.read(std::slice::from_ref(unit)).await?.into_iter().next();
-        let view = seen.and_then(|seen| UnitView::of(seen, &rules, &self.roll.hearing(), self.clock.now()));
+        let view =
+            seen.and_then(|seen| UnitDetails::of(seen, &rules, &self.roll.hearing(), self.clock.now()));
         let Some((mut view, open)) = view else {
             let (id, kind) = (unit.id.as_str(), &unit.kind);
             return Err(Problem::not_found(format!("there is no unit {id:?} of kind {kind}")));
@@ -140,14 +141,14 @@ pub(super) fn parse(kind: &str, id: &str) -> Result<Unit, NameError> {
     Ok(Unit::new(kind.parse()?, id.parse()?))
 }
 
-impl UnitView {
+impl UnitDetails {
     /// The unit without its record, and the id of its open record; `None` if it is unknown or was removed.
     fn of(
         seen: Snapshot,
         rules: &KindRules,
         hearing: &Hearing,
         now: Timestamp,
-    ) -> Option<(UnitView, Option<RecordId>)> {
+    ) -> Option<(UnitDetails, Option<RecordId>)> {
         let state = presence::state(&seen, rules, hearing, now)?;
         let deadline = presence::deadline(&seen, rules, hearing);
         let last_heard = seen.last_heard();
@@ -164,7 +165,7 @@ impl UnitView {
         let ahead = |absence: &Interval| absence.to > now;
         let pause = facts.pause.filter(ahead);
         let sleep = facts.sleep.filter(ahead).filter(|sleep| newest <= sleep.from);
-        let view = UnitView {
+        let view = UnitDetails {
             kind: unit.kind,
             unit: unit.id,
             state,

@@ -37,19 +37,19 @@ use tokio::sync::watch;
 use super::changes::HasTokens;
 use super::deliveries::DeliveriesState;
 use super::ended_sessions::EndedSessions;
-use super::incidents::Incidents;
+use super::incidents::IncidentReader;
 use super::middleware::wants_page;
 use super::operators::OperatorState;
 use super::problem::Problem;
 use super::records::Records;
-use super::session::Sessions;
+use super::session::BrowserSessions;
 use super::silences::SilencesState;
 use super::strangers::StrangersState;
 use super::summary::Summaries;
 use super::timeline::Timelines;
 use super::timers::TimersState;
 use super::unit_list::UnitLists;
-use super::{Config, Proxies, ShownConfiguration, Sources, Switches};
+use super::{Config, PageSources, Proxies, ShownConfiguration, Switches};
 use crate::clock::{Clock, Timestamp};
 
 mod about;
@@ -89,9 +89,9 @@ pub(super) struct Web {
     silences: SilencesState,
     strangers: StrangersState,
     timers: TimersState,
-    incidents: Incidents,
+    incidents: IncidentReader,
     configuration: watch::Receiver<Arc<ShownConfiguration>>,
-    sessions: Arc<Sessions>,
+    sessions: Arc<BrowserSessions>,
     ended: Arc<EndedSessions>,
     has_tokens: HasTokens,
     proxies: Arc<Proxies>,
@@ -107,11 +107,11 @@ pub(super) struct Web {
 impl Web {
     pub fn new(
         config: &Config,
-        sources: &Sources,
+        sources: &PageSources,
         lists: UnitLists,
         summaries: Summaries,
         records: Records,
-        (sessions, ended): (Arc<Sessions>, Arc<EndedSessions>),
+        (sessions, ended): (Arc<BrowserSessions>, Arc<EndedSessions>),
         timers: TimersState,
     ) -> Web {
         Web {
@@ -124,7 +124,7 @@ impl Web {
             silences: SilencesState::new(sources),
             strangers: StrangersState::new(sources),
             timers,
-            incidents: Incidents::new(sources),
+            incidents: IncidentReader::new(sources),
             configuration: sources.configuration.clone(),
             sessions,
             ended,
@@ -173,8 +173,9 @@ pub(super) async fn unknown(headers: HeaderMap) -> Response {
     if !wants_page(&headers) {
         return Problem::not_found("there is no such page").into_response();
     }
-    let page =
-        Failed::from(Problem::not_found("There is no such page. It may have moved, or its unit is gone."));
+    let page = FailedPage::from(Problem::not_found(
+        "There is no such page. It may have moved, or its unit is gone.",
+    ));
     with_headers(page.into_response())
 }
 
@@ -201,28 +202,28 @@ fn with_headers(mut response: Response) -> Response {
 }
 
 /// A problem as a page.
-struct Failed {
+struct FailedPage {
     status: StatusCode,
     detail: String,
 }
 
-impl From<Problem> for Failed {
-    fn from(problem: Problem) -> Failed {
-        Failed { status: problem.status(), detail: problem.detail().to_owned() }
+impl From<Problem> for FailedPage {
+    fn from(problem: Problem) -> FailedPage {
+        FailedPage { status: problem.status(), detail: problem.detail().to_owned() }
     }
 }
 
-impl From<crate::store::EngineError> for Failed {
-    fn from(error: crate::store::EngineError) -> Failed {
+impl From<crate::store::EngineError> for FailedPage {
+    fn from(error: crate::store::EngineError) -> FailedPage {
         Problem::from(error).into()
     }
 }
 
-impl IntoResponse for Failed {
+impl IntoResponse for FailedPage {
     fn into_response(self) -> Response {
         (self.status, layout::problem(self.status, &self.detail)).into_response()
     }
 }
 
 /// The state of every page.
-type Pages = State<Web>;
+type WebState = State<Web>;

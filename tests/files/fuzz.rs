@@ -18,7 +18,7 @@ use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::timers::{FARTHEST_DUE, TimerRequest};
 use rollcall::fleet::{HearingConfig, Roll, Silences, Timers};
 use rollcall::fleet::{Mirror, Ownership};
-use rollcall::http::{self, AlertRoutes, Pages, Sources};
+use rollcall::http::{self, AlertRoutes, PageSources, Pages};
 use rollcall::intake;
 use rollcall::presence::{
     Heartbeat, MAX_ID, MAX_LABELS, RecordId, Unit, is_label_name, is_label_value, is_timeout,
@@ -444,7 +444,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     roll.hear(&[beat("pump:a"), beat("pump:Halle 3: ü%")], NOW).await.unwrap();
     let ownership = Ownership::of_everything(engine.partitions());
     let silences = Arc::new(Silences::new(engine.clone()));
-    let sources = Sources {
+    let sources = PageSources {
         ownership,
         units: engine.clone(),
         records: engine.clone(),

@@ -17,7 +17,7 @@ const ENDS_AFTER: Duration = Duration::from_secs(300);
 /// An alert, as clients of Alertmanager read it.
 #[derive(Clone, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Alert {
+pub(super) struct ShownAlert {
     pub labels: Labels,
     annotations: Labels,
     pub receivers: Vec<Receiver>,
@@ -48,7 +48,7 @@ pub(super) struct Suppressed {
     pub inhibited_by: Vec<String>,
 }
 
-impl Alert {
+impl ShownAlert {
     /// `base`: `http.external_url`. A header of the request is no base, because its sender chooses it.
     pub fn of(
         record: &OfflineRecord,
@@ -56,7 +56,7 @@ impl Alert {
         suppressed: Suppressed,
         base: Option<&str>,
         now: Timestamp,
-    ) -> Alert {
+    ) -> ShownAlert {
         let OfflineRecord { kind, unit, deadline, last_seen, .. } = record;
         let annotations = [
             ("summary", format!("{kind}/{unit} is offline since {deadline}")),
@@ -68,12 +68,12 @@ impl Alert {
             annotations.insert("acknowledged_by".to_owned(), acknowledged.author.clone());
             annotations.insert("acknowledgement".to_owned(), acknowledged.comment.clone());
         }
-        Alert {
+        ShownAlert {
             annotations,
             starts_at: *deadline,
             updated_at: record.detected_at,
             generator_url: page(base, &pages::unit_of(record)),
-            ..Alert::new(alert_labels(record), receivers, suppressed, now)
+            ..ShownAlert::new(alert_labels(record), receivers, suppressed, now)
         }
     }
 
@@ -84,43 +84,43 @@ impl Alert {
         receivers: Vec<Receiver>,
         base: Option<&str>,
         now: Timestamp,
-    ) -> Alert {
+    ) -> ShownAlert {
         let Trip { offline, units, since, until, .. } = trip;
         let summary = format!(
             "{offline} of {units} units fell silent since {since}; notifications of single units are held until {until} at \
              the latest"
         );
-        Alert {
+        ShownAlert {
             annotations: Labels::from([("summary".to_owned(), summary)]),
             starts_at: trip.at,
             updated_at: trip.at,
             generator_url: page(base, pages::INCIDENTS),
-            ..Alert::new(labels, receivers, Suppressed::default(), now)
+            ..ShownAlert::new(labels, receivers, Suppressed::default(), now)
         }
     }
 
     /// Adds the begin of the flapping episode of the unit: receivers know of the episode, and not of this record.
-    pub fn with_episode(mut self, episode: Option<&OfflineRecord>) -> Alert {
+    pub fn with_episode(mut self, episode: Option<&OfflineRecord>) -> ShownAlert {
         let flapping = episode.map(|episode| ("flapping_since".to_owned(), episode.deadline.to_string()));
         self.annotations.extend(flapping);
         self
     }
 
     /// The alert that says that there are more open records than an answer shows.
-    pub fn of_cut_list(most: usize, base: Option<&str>, now: Timestamp) -> Alert {
+    pub fn of_cut_list(most: usize, base: Option<&str>, now: Timestamp) -> ShownAlert {
         let summary = format!("more than {most} units are offline; only the newest {most} are shown here");
         let labels = Labels::from([(ALERT_NAME.to_owned(), "RollcallMoreUnitsOffline".to_owned())]);
-        Alert {
+        ShownAlert {
             annotations: Labels::from([("summary".to_owned(), summary)]),
             generator_url: page(base, pages::INCIDENTS),
-            ..Alert::new(labels, Vec::new(), Suppressed::default(), now)
+            ..ShownAlert::new(labels, Vec::new(), Suppressed::default(), now)
         }
     }
 
-    fn new(labels: Labels, receivers: Vec<Receiver>, suppressed: Suppressed, now: Timestamp) -> Alert {
+    fn new(labels: Labels, receivers: Vec<Receiver>, suppressed: Suppressed, now: Timestamp) -> ShownAlert {
         let Suppressed { silenced_by, inhibited_by } = suppressed;
         let state = if silenced_by.is_empty() && inhibited_by.is_empty() { "active" } else { "suppressed" };
-        Alert {
+        ShownAlert {
             fingerprint: fingerprint(&labels),
             labels,
             annotations: Labels::new(),

@@ -10,7 +10,7 @@ use axum::response::Response;
 use serde::Serialize;
 use tokio::task::spawn_blocking;
 
-use super::alert::{Alert, Suppressed};
+use super::alert::{ShownAlert, Suppressed};
 use super::filter::AlertFilter;
 use super::{AlertmanagerState, NOBODY, Receiver, list};
 use crate::clock::Timestamp;
@@ -27,7 +27,7 @@ const MAX_ALERTS: usize = 10_000;
 /// How long a request may spend on comparing matchers with these records.
 const MAX_SELECTING: Duration = Duration::from_secs(2);
 /// The newest open records, whether there are more, and the reasons to hold their notifications.
-struct OpenRecords {
+struct NewestRecords {
     records: Vec<OfflineRecord>,
     has_more: bool,
     silences: Arc<AlertSilences>,
@@ -44,7 +44,7 @@ pub(super) async fn alerts(State(state): State<AlertmanagerState>, uri: Uri) -> 
     let permit = state.permit().await?;
     let open = filter.selected(state.read().await?).await?;
     let now = open.now;
-    let mut alerts: Vec<Alert> = Vec::new();
+    let mut alerts: Vec<ShownAlert> = Vec::new();
     let routes = state.routes();
     for record in &open.records {
         let receivers = receivers_of(&routes, record);
@@ -52,14 +52,14 @@ pub(super) async fn alerts(State(state): State<AlertmanagerState>, uri: Uri) -> 
         if filter.takes_receivers(&names)
             && let Some(suppressed) = filter.suppressed(record, &routes, &open)
         {
-            let alert = Alert::of(record, receivers, suppressed, base.as_deref(), now);
+            let alert = ShownAlert::of(record, receivers, suppressed, base.as_deref(), now);
             alerts.push(alert.with_episode(open.episodes.get(&record.id.unit)));
         }
     }
     alerts.sort_by(|a, b| a.fingerprint.cmp(&b.fingerprint));
     alerts.splice(0..0, filter.mass_offline(&routes, &open, base.as_deref()));
     if open.has_more && filter.active {
-        alerts.insert(0, Alert::of_cut_list(MAX_ALERTS, base.as_deref(), now));
+        alerts.insert(0, ShownAlert::of_cut_list(MAX_ALERTS, base.as_deref(), now));
     }
     list(&alerts, permit)
 }
@@ -71,7 +71,7 @@ pub(super) struct AlertGroup {
     #[serde(rename = "routeLabels")]
     route_labels: Labels,
     receiver: Receiver,
-    alerts: Vec<Alert>,
+    alerts: Vec<ShownAlert>,
 }
 
 pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
@@ -81,7 +81,7 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
     let now = open.now;
     let routes = state.routes();
     // Groups are sorted by their labels first, as in Alertmanager, then by receiver and route.
-    let mut groups: BTreeMap<(Labels, String, &str), Vec<Alert>> = BTreeMap::new();
+    let mut groups: BTreeMap<(Labels, String, &str), Vec<ShownAlert>> = BTreeMap::new();
     for record in &open.records {
         let Some(suppressed) = filter.suppressed(record, &routes, &open) else { continue };
         let all = receivers_of(&routes, record);
@@ -89,14 +89,14 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
             let nobody = taken.route.receivers.is_empty().then(|| NOBODY.to_owned());
             let names = taken.route.receivers.iter().chain(&nobody);
             for name in names.filter(|name| filter.takes_receiver(name)) {
-                let alert = Alert::of(record, all.clone(), suppressed.clone(), base.as_deref(), now)
+                let alert = ShownAlert::of(record, all.clone(), suppressed.clone(), base.as_deref(), now)
                     .with_episode(open.episodes.get(&record.id.unit));
                 let key = (taken.route.shared(record), name.clone(), taken.id);
                 groups.entry(key).or_default().push(alert);
             }
         }
     }
-    let group = |((labels, name, _), mut alerts): ((Labels, String, &str), Vec<Alert>)| {
+    let group = |((labels, name, _), mut alerts): ((Labels, String, &str), Vec<ShownAlert>)| {
         alerts.sort_by(|a, b| a.labels.cmp(&b.labels));
         AlertGroup { labels, route_labels: Labels::new(), receiver: Receiver { name }, alerts }
     };
@@ -115,7 +115,7 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
     }
     if open.has_more && filter.active {
         let name = routes.receivers.first().cloned().unwrap_or_default();
-        let alerts = vec![Alert::of_cut_list(MAX_ALERTS, base.as_deref(), now)];
+        let alerts = vec![ShownAlert::of_cut_list(MAX_ALERTS, base.as_deref(), now)];
         let (labels, route_labels) = (Labels::new(), Labels::new());
         groups.insert(0, AlertGroup { labels, route_labels, receiver: Receiver { name }, alerts });
     }
@@ -125,7 +125,7 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
 impl AlertFilter {
     /// Keeps the records that all matchers match. A slow expression would stop other requests, so a thread of its own
     /// compares, and gives up after [`MAX_SELECTING`].
-    async fn selected(&self, open: OpenRecords) -> Result<OpenRecords, Problem> {
+    async fn selected(&self, open: NewestRecords) -> Result<NewestRecords, Problem> {
         let matchers = self.matchers.clone();
         let (until, records) = (Instant::now() + MAX_SELECTING, open.records);
         let takes = move |record: &OfflineRecord| matchers.iter().all(|matcher| is_match(matcher, record));
@@ -137,7 +137,7 @@ impl AlertFilter {
         let records = selected.ok_or_else(|| {
             Problem::bad_request("the expressions of filter take too long; write simpler ones")
         })?;
-        Ok(OpenRecords { records, ..open })
+        Ok(NewestRecords { records, ..open })
     }
 
     /// The silences and inhibitions that hold a record; `None`: the filter leaves the record out.
@@ -145,7 +145,7 @@ impl AlertFilter {
         &self,
         record: &OfflineRecord,
         AlertRoutes { routes, .. }: &AlertRoutes,
-        open: &OpenRecords,
+        open: &NewestRecords,
     ) -> Option<Suppressed> {
         let covering = open.silences.covering(record, open.now);
         let mut silenced_by: Vec<SilenceId> = covering.map(|silence| silence.id).collect();
@@ -171,9 +171,9 @@ impl AlertFilter {
     fn mass_offline(
         &self,
         AlertRoutes { routes, receivers, .. }: &AlertRoutes,
-        open: &OpenRecords,
+        open: &NewestRecords,
         base: Option<&str>,
-    ) -> Option<Alert> {
+    ) -> Option<ShownAlert> {
         let trip = open.trip.as_ref().filter(|_| self.active)?;
         let labels = mass_offline_labels();
         let value = |name: &str| labels.get(name).map_or("", String::as_str);
@@ -182,13 +182,13 @@ impl AlertFilter {
         let is_match = self.matchers.iter().all(|matcher| matcher.is_match(value(matcher.name())));
         (is_match && self.takes_receivers(&names)).then(|| {
             let receivers = notified.iter().map(|name| Receiver { name: name.clone() }).collect();
-            Alert::of_mass_offline(trip, labels, receivers, base, open.now)
+            ShownAlert::of_mass_offline(trip, labels, receivers, base, open.now)
         })
     }
 }
 
 impl AlertmanagerState {
-    async fn read(&self) -> Result<OpenRecords, Problem> {
+    async fn read(&self) -> Result<NewestRecords, Problem> {
         let silences = self.silences.current().await?;
         let inhibition = self.routes().inhibition.clone();
         let inhibitions = Inhibitions::new(self.cells.clone(), inhibition, self.telemetry.clone());
@@ -201,7 +201,7 @@ impl AlertmanagerState {
         let rules = self.routes().flapping.clone();
         let flapping = Flapping::new(self.cells.clone(), rules, self.telemetry.clone());
         let episodes = flapping.lasting(records.iter().map(|record| &record.id.unit)).await?;
-        Ok(OpenRecords { records, has_more, silences, inhibitors, trip, episodes, now: self.clock.now() })
+        Ok(NewestRecords { records, has_more, silences, inhibitors, trip, episodes, now: self.clock.now() })
     }
 
     async fn open_records(&self) -> Result<(Vec<OfflineRecord>, bool), Problem> {

@@ -92,7 +92,7 @@ impl ApiSilence {
 /// An alert silence as it is added or changed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct PostedSilence {
+pub(super) struct AlertmanagerSilence {
     /// Empty, absent or null: the request adds a new silence.
     id: Option<String>,
     matchers: Vec<ApiMatcher>,
@@ -102,7 +102,7 @@ pub(super) struct PostedSilence {
     comment: String,
 }
 
-impl PostedSilence {
+impl AlertmanagerSilence {
     pub fn wanted(self) -> Result<(Option<SilenceId>, SilenceRequest), String> {
         let id = match self.id.as_deref() {
             None | Some("") => None,
@@ -119,7 +119,7 @@ impl PostedSilence {
     }
 }
 
-/// The answer to a [`PostedSilence`].
+/// The answer to an [`AlertmanagerSilence`].
 #[derive(Serialize)]
 pub(super) struct Posted {
     /// The id of the alert silence that is in force.

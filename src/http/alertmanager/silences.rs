@@ -8,7 +8,7 @@ use axum::response::Response;
 use axum::{Extension, Json};
 
 use super::filter::silence_filter;
-use super::silence::{ApiSilence, Posted, PostedSilence};
+use super::silence::{AlertmanagerSilence, ApiSilence, Posted};
 use super::{AlertmanagerState, list};
 use crate::cause::json;
 use crate::http::changes::Caller;
@@ -45,7 +45,7 @@ pub(super) async fn post(
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
 ) -> Result<Json<Posted>, Problem> {
-    let posted: PostedSilence =
+    let posted: AlertmanagerSilence =
         json::read(&body?).map_err(|why| Problem::bad_request(format!("this is not a silence: {why}")))?;
     let (id, wanted) = compiled(|| posted.wanted().map_err(Problem::bad_request)).await?;
     let by = caller.by(Some(&wanted.author));

@@ -72,7 +72,7 @@ mod tests {
             from: crate::clock::Timestamp::ZERO,
             to: crate::clock::Timestamp::ZERO,
         };
-        let of = super::super::Part { units, unknown_seconds: 0.0 };
+        let of = super::super::AvailabilityPart { units, unknown_seconds: 0.0 };
         Arc::new(super::super::summed(range, &of, Duration::ZERO, std::iter::empty()))
     }
 

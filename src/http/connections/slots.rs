@@ -46,11 +46,11 @@ pub(super) struct ConnectionSlots {
 #[derive(Default)]
 struct SlotsInUse {
     /// The open connections by number; numbers grow.
-    by_number: BTreeMap<u64, OpenConnection>,
+    by_number: BTreeMap<u64, SlotHolder>,
     next: u64,
 }
 
-struct OpenConnection {
+struct SlotHolder {
     peer: IpAddr,
     kind: SlotKind,
     activity: Arc<Activity>,
@@ -88,7 +88,7 @@ impl ConnectionSlots {
         let number = taken.next;
         taken.next += 1;
         let (activity, leave) = (Arc::new(Activity::new()), CancellationToken::new());
-        let connection = OpenConnection { peer, kind, activity: activity.clone(), leave: leave.clone() };
+        let connection = SlotHolder { peer, kind, activity: activity.clone(), leave: leave.clone() };
         taken.by_number.insert(number, connection);
         Some(ConnectionSlot { slots: self.clone(), number, kind, activity, leave })
     }
@@ -101,9 +101,9 @@ impl ConnectionSlots {
 impl SlotsInUse {
     /// The kind of slot that `peer` gets, and the number of the connection to evict for it.
     fn slot_for(&self, bounds: &Bounds, peer: IpAddr) -> Option<(SlotKind, Option<u64>)> {
-        let any_page = |connection: &OpenConnection| connection.kind == SlotKind::AnyPage;
-        let of_peer = |connection: &OpenConnection| any_page(connection) && connection.peer == peer;
-        let reserved = |connection: &OpenConnection| connection.kind == SlotKind::Reserved;
+        let any_page = |connection: &SlotHolder| connection.kind == SlotKind::AnyPage;
+        let of_peer = |connection: &SlotHolder| any_page(connection) && connection.peer == peer;
+        let reserved = |connection: &SlotHolder| connection.kind == SlotKind::Reserved;
         let evicted = if self.count(of_peer) >= bounds.most_per_address {
             self.longest_idle(of_peer)
         } else if self.count(any_page) >= bounds.most {
@@ -118,11 +118,11 @@ impl SlotsInUse {
         }
     }
 
-    fn count(&self, which: impl Fn(&OpenConnection) -> bool) -> usize {
+    fn count(&self, which: impl Fn(&SlotHolder) -> bool) -> usize {
         self.by_number.values().filter(|connection| which(connection)).count()
     }
 
-    fn longest_idle(&self, which: impl Fn(&OpenConnection) -> bool) -> Option<u64> {
+    fn longest_idle(&self, which: impl Fn(&SlotHolder) -> bool) -> Option<u64> {
         let chosen = self.by_number.iter().filter(|(_, connection)| which(connection));
         let idle =
             chosen.filter_map(|(number, connection)| Some((connection.activity.idle_since()?, *number)));

@@ -26,7 +26,7 @@ struct Served {
 }
 
 impl Served {
-    async fn start(limits: Limits) -> Served {
+    async fn start(limits: ConnectionLimits) -> Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
@@ -95,8 +95,8 @@ async fn rest(mut stream: TcpStream) -> String {
     String::from_utf8(all).unwrap()
 }
 
-fn limits(most: usize, most_per_address: usize, reserved: usize) -> Limits {
-    Limits { bounds: Bounds { most, most_per_address, reserved }, ..Limits::default() }
+fn limits(most: usize, most_per_address: usize, reserved: usize) -> ConnectionLimits {
+    ConnectionLimits { bounds: Bounds { most, most_per_address, reserved }, ..ConnectionLimits::default() }
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn while_every_slot_is_in_use_health_is_answered_and_other_pages_answer_50
 #[tokio::test]
 async fn a_client_that_never_reads_loses_its_slot() {
     let write = WriteLimit { patience: Duration::from_millis(200), slowest_rate: LONG as u64 };
-    let served = Served::start(Limits { write, ..limits(1, 1, 0) }).await;
+    let served = Served::start(ConnectionLimits { write, ..limits(1, 1, 0) }).await;
     let never = served.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await;
     served.cut(CutReason::SlowReader, 1).await;
     assert!(served.ask("/healthz").await.ends_with("ok"));
@@ -173,7 +173,7 @@ async fn a_client_that_never_reads_loses_its_slot() {
 #[tokio::test]
 async fn a_client_that_never_reads_loses_its_slot_to_another_connection_before_its_deadline() {
     let write = WriteLimit { patience: Duration::from_secs(3600), slowest_rate: 1 };
-    let served = Served::start(Limits { write, ..limits(1, 1, 0) }).await;
+    let served = Served::start(ConnectionLimits { write, ..limits(1, 1, 0) }).await;
     let mut never = served.send("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").await;
     never.read_exact(&mut [0]).await.unwrap();
     let others = async {

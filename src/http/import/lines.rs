@@ -26,7 +26,7 @@ const MAX_NAME: usize = 256;
 const LABEL: &str = "label.";
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum ImportFormat {
     Ndjson,
     Csv,
 }
@@ -42,7 +42,7 @@ pub(super) struct Checks {
 }
 
 /// A line that is not empty.
-pub(super) struct Line {
+pub(super) struct ImportLine {
     /// The number of the line, from 1 on; the column names of a CSV count as a line.
     pub number: u64,
     /// A unit and its settings, or the fault of the line, in words.
@@ -55,9 +55,9 @@ pub(super) struct Line {
 /// The file cannot be read, or (as [`io::ErrorKind::InvalidData`]) it has no usable column names.
 pub(super) fn read(
     file: &mut (impl Read + Seek),
-    format: Format,
+    format: ImportFormat,
     checks: &Checks,
-    take: impl FnMut(Line) -> bool,
+    take: impl FnMut(ImportLine) -> bool,
 ) -> io::Result<()> {
     file.rewind()?;
     let mut mark = Vec::new();
@@ -66,15 +66,15 @@ pub(super) fn read(
     let begin = if mark == [0xEF, 0xBB, 0xBF] { 3 } else { 0 };
     file.seek(SeekFrom::Start(begin))?;
     match format {
-        Format::Ndjson => read_ndjson(BufReader::new(file), checks, take),
-        Format::Csv => read_csv(file, checks, take),
+        ImportFormat::Ndjson => read_ndjson(BufReader::new(file), checks, take),
+        ImportFormat::Csv => read_csv(file, checks, take),
     }
 }
 
 fn read_ndjson(
     mut file: impl BufRead,
     checks: &Checks,
-    mut take: impl FnMut(Line) -> bool,
+    mut take: impl FnMut(ImportLine) -> bool,
 ) -> io::Result<()> {
     let mut text = Vec::new();
     for number in 1.. {
@@ -84,7 +84,7 @@ fn read_ndjson(
         }
         if text.len() > MAX_LINE && text.last() != Some(&b'\n') {
             file.skip_until(b'\n')?;
-            if !take(Line { number, entry: Err(format!("it has more than {MAX_LINE} bytes")) }) {
+            if !take(ImportLine { number, entry: Err(format!("it has more than {MAX_LINE} bytes")) }) {
                 break;
             }
             continue;
@@ -94,7 +94,7 @@ fn read_ndjson(
             continue;
         }
         let fields = json::read::<Map<String, Value>>(line);
-        if !take(Line { number, entry: fields.and_then(|fields| from_json(fields, checks)) }) {
+        if !take(ImportLine { number, entry: fields.and_then(|fields| from_json(fields, checks)) }) {
             break;
         }
     }
@@ -117,7 +117,7 @@ fn from_json(mut fields: Map<String, Value>, checks: &Checks) -> Result<(Unit, U
 
 /// Reads rows of CSV. A line ends with a line feed, and a carriage return before that is cut off here: the library
 /// counts lines wrong when it cuts off the carriage return itself.
-fn read_csv(file: impl Read, checks: &Checks, mut take: impl FnMut(Line) -> bool) -> io::Result<()> {
+fn read_csv(file: impl Read, checks: &Checks, mut take: impl FnMut(ImportLine) -> bool) -> io::Result<()> {
     let left = Rc::new(Cell::new(MAX_ROW));
     let file = RowLimit { file, left: left.clone() };
     let mut reader =
@@ -138,7 +138,7 @@ fn read_csv(file: impl Read, checks: &Checks, mut take: impl FnMut(Line) -> bool
                 _ => Err("it is no UTF-8".to_owned()),
             },
         };
-        if !take(Line { number, entry }) {
+        if !take(ImportLine { number, entry }) {
             return Ok(());
         }
     }

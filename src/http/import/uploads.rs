@@ -46,15 +46,15 @@ impl Drop for Upload {
 }
 
 /// The least speed of a body.
-pub(super) struct Pace {
+pub(super) struct UploadPace {
     begun: Instant,
 }
 
-impl Pace {
+impl UploadPace {
     pub const TOO_SLOW: &str = "the inventory arrives too slowly; send at least 16 KiB a second";
 
-    pub fn begin() -> Pace {
-        Pace { begun: Instant::now() }
+    pub fn begin() -> UploadPace {
+        UploadPace { begun: Instant::now() }
     }
 
     /// By when the next part has to come, after this many bytes.
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_body_earns_time_by_what_it_brings() {
-        let pace = Pace::begin();
+        let pace = UploadPace::begin();
         assert_eq!(pace.deadline(0), pace.begun + SLACK);
         assert_eq!(pace.deadline(10 * LEAST_SPEED), pace.begun + SLACK + Duration::from_secs(10));
     }

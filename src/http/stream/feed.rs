@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use super::PATH;
 use crate::fleet::Roll;
 use crate::fleet::transitions::{Following, Newest};
-use crate::http::Sources;
-use crate::http::peers::{Answers, Peers};
+use crate::http::PageSources;
+use crate::http::peers::{PeerAnswers, Peers};
 use crate::presence::{OfflineRecord, Transition};
 
 /// The most transitions that are kept for clients that reconnect.
@@ -48,7 +48,7 @@ struct Merged {
 
 /// The newest transitions of one instance, for another.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Part {
+pub(super) struct TransitionsPart {
     run: u64,
     end: u64,
     is_cut: bool,
@@ -63,7 +63,7 @@ struct TransitionEvent<'a> {
 }
 
 impl Feed {
-    pub fn new(sources: &Sources) -> Feed {
+    pub fn new(sources: &PageSources) -> Feed {
         let roll = sources.roll.clone();
         let own = roll.transitions().end();
         let merged =
@@ -87,7 +87,7 @@ impl Feed {
     }
 
     /// The positions in a query to another instance: `run.position`, separated by commas.
-    pub fn part(&self, known: &str) -> Part {
+    pub fn part(&self, known: &str) -> TransitionsPart {
         let transitions = self.roll.transitions();
         let run = transitions.run();
         let position = known.split(',').find_map(|one| {
@@ -97,10 +97,10 @@ impl Feed {
         });
         // The other instance begins to follow this process now.
         let Some(position) = position else {
-            return Part { run, end: transitions.end(), is_cut: true, records: Vec::new() };
+            return TransitionsPart { run, end: transitions.end(), is_cut: true, records: Vec::new() };
         };
         let Following { items, end, is_cut } = transitions.after(position, MAX_TOLD);
-        Part { run, end, is_cut, records: items }
+        TransitionsPart { run, end, is_cut, records: items }
     }
 
     /// The lock is held while others are asked: clients that come meanwhile share the answer.
@@ -111,7 +111,7 @@ impl Feed {
         }
         let known: Vec<String> =
             merged.others.iter().map(|(run, (position, _))| format!("{run}.{position}")).collect();
-        let Answers { parts, .. } = self.peers.ask(&format!("{PATH}?after={}", known.join(","))).await;
+        let PeerAnswers { parts, .. } = self.peers.ask(&format!("{PATH}?after={}", known.join(","))).await;
         let Following { items, end, is_cut } = self.roll.transitions().after(merged.own, MAX_TRANSITIONS);
         merged.own = end;
         merged.add(is_cut, &items);
@@ -123,7 +123,7 @@ impl Feed {
 }
 
 impl Merged {
-    fn take(&mut self, part: Part) {
+    fn take(&mut self, part: TransitionsPart) {
         // Before the first answers no client can miss anything.
         let is_first = self.asked.is_none();
         self.others.insert(part.run, (part.end, Instant::now()));

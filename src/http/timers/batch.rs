@@ -17,8 +17,8 @@ use futures_util::StreamExt;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::entries::{Entry, EntrySplitter, Format, MAX_ENTRY, TooLong};
-use super::{Put, TimersState};
+use super::entries::{BatchEntry, EntryFormat, EntrySplitter, MAX_ENTRY, TooLong};
+use super::{RegisteredTimer, TimersState};
 use crate::fleet::timers::{BadTimer, Refused, TimerRequest};
 use crate::http::changes::Caller;
 use crate::http::problem::Problem;
@@ -41,14 +41,14 @@ const MAX_REASON: usize = 300;
 
 /// A timer of a batch that was refused.
 #[derive(Serialize)]
-struct Error<'a> {
+struct RefusedTimer<'a> {
     id: Option<&'a TimerId>,
     error: &'a str,
 }
 
 /// The answers so far, and the timers that wait to be written.
 #[derive(Default)]
-struct Batch {
+struct TimerBatch {
     /// The entries of this step, in order.
     step: Vec<Result<TimerRequest, BadTimer>>,
     bytes: usize,
@@ -72,7 +72,7 @@ pub(super) async fn register(
         let detail = format!("{} batches are being read; try again later", super::BATCHES);
         return Err(Problem::unavailable(detail));
     };
-    let mut batch = Batch::default();
+    let mut batch = TimerBatch::default();
     let read = timeout(MAX_UPLOAD_TIME, state.read(body, format, &caller, &mut batch)).await;
     let read = read.unwrap_or_else(|_| Err(Problem::bad_request("the timers took too long to arrive")));
     // After an error nothing is left to write. If the body broke off, its last step is dropped.
@@ -93,11 +93,11 @@ pub(super) async fn register(
     }
 }
 
-fn format_of(headers: &HeaderMap) -> Result<Format, Problem> {
+fn format_of(headers: &HeaderMap) -> Result<EntryFormat, Problem> {
     let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     match media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
-        "application/json" => Ok(Format::Array),
-        "application/x-ndjson" | "application/ndjson" => Ok(Format::Lines),
+        "application/json" => Ok(EntryFormat::Array),
+        "application/x-ndjson" | "application/ndjson" => Ok(EntryFormat::Lines),
         _ => Err(Problem::unsupported_media_type(
             "send a JSON array or lines of JSON, with content-type: application/json or application/x-ndjson",
         )),
@@ -109,9 +109,9 @@ impl TimersState {
     async fn read(
         &self,
         body: Body,
-        format: Format,
+        format: EntryFormat,
         caller: &Caller,
-        batch: &mut Batch,
+        batch: &mut TimerBatch,
     ) -> Result<(), Problem> {
         let (mut body, mut cutter, mut length) = (body.into_data_stream(), EntrySplitter::new(format), 0);
         loop {
@@ -150,7 +150,7 @@ impl TimersState {
     }
 
     /// Writes the timers up to the limit, and refuses the rest.
-    async fn too_many(&self, batch: &mut Batch) -> Result<(), Problem> {
+    async fn too_many(&self, batch: &mut TimerBatch) -> Result<(), Problem> {
         batch.step.truncate(batch.step.len().saturating_sub(batch.entries - MAX_TIMERS));
         self.write(batch).await?;
         Err(Problem::too_large(format!(
@@ -159,7 +159,7 @@ impl TimersState {
     }
 
     /// Registers the timers of the step, and adds the answers of its entries.
-    async fn write(&self, batch: &mut Batch) -> Result<(), Problem> {
+    async fn write(&self, batch: &mut TimerBatch) -> Result<(), Problem> {
         let step = std::mem::take(&mut batch.step);
         batch.bytes = 0;
         let wanted: Vec<TimerRequest> = step.iter().flatten().cloned().collect();
@@ -185,8 +185,8 @@ impl TimersState {
     }
 }
 
-impl Batch {
-    fn take(&mut self, entry: Entry, now: crate::clock::Timestamp) {
+impl TimerBatch {
+    fn take(&mut self, entry: BatchEntry, now: crate::clock::Timestamp) {
         self.entries += 1;
         self.bytes += entry.as_ref().map_or(0, Vec::len);
         self.step.push(match entry {
@@ -202,12 +202,12 @@ impl Batch {
             TimerRegistered::Created => self.created += 1,
             _ => self.changed += 1,
         }
-        self.add(&Put::of(wanted, registered));
+        self.add(&RegisteredTimer::of(wanted, registered));
     }
 
     fn refuse(&mut self, id: Option<&TimerId>, error: &str) {
         self.refused += 1;
-        self.add(&Error { id, error: crate::telemetry::truncate(error, MAX_REASON) });
+        self.add(&RefusedTimer { id, error: crate::telemetry::truncate(error, MAX_REASON) });
     }
 
     fn add(&mut self, answer: &impl Serialize) {
@@ -218,7 +218,7 @@ impl Batch {
     }
 
     fn into_answer(self) -> Vec<u8> {
-        let Batch { mut answers, created, changed, refused, .. } = self;
+        let TimerBatch { mut answers, created, changed, refused, .. } = self;
         let head =
             format!("{{\"created\":{created},\"changed\":{changed},\"refused\":{refused},\"timers\":[");
         answers.splice(..0, head.into_bytes());

@@ -10,7 +10,7 @@ pub(super) const MAX_ENTRY: usize = 128 * 1024;
 
 /// How entries are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
+pub(super) enum EntryFormat {
     /// A JSON array.
     Array,
     /// A JSON value on each line.
@@ -21,14 +21,14 @@ pub(super) enum Format {
 pub(super) type BrokenArray = &'static str;
 
 /// An entry: its text, or that it is too long.
-pub(super) type Entry = Result<Vec<u8>, TooLong>;
+pub(super) type BatchEntry = Result<Vec<u8>, TooLong>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
 /// What comes next in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum NextInArray {
     /// The bracket that begins the array.
     Begin,
     /// An element; the first may be the bracket that ends an empty array.
@@ -44,8 +44,8 @@ const READ_AGAIN: usize = 4096;
 
 /// Cuts a body into its entries.
 pub(super) struct EntrySplitter {
-    format: Format,
-    next: Next,
+    format: EntryFormat,
+    next: NextInArray,
     /// The bytes that are not read yet: less than an entry.
     rest: Vec<u8>,
     /// The length of `rest` at which it is parsed again.
@@ -54,21 +54,21 @@ pub(super) struct EntrySplitter {
 }
 
 impl EntrySplitter {
-    pub fn new(format: Format) -> EntrySplitter {
-        EntrySplitter { format, next: Next::Begin, rest: Vec::new(), read_at: 0, is_too_long: false }
+    pub fn new(format: EntryFormat) -> EntrySplitter {
+        EntrySplitter { format, next: NextInArray::Begin, rest: Vec::new(), read_at: 0, is_too_long: false }
     }
 
     /// Calls `take` with each entry that ends in `bytes`; the last ones may come with the next bytes.
     ///
     /// # Errors
     /// The body is not an array; nothing after that can be read.
-    pub fn cut(&mut self, bytes: &[u8], take: &mut dyn FnMut(Entry)) -> Result<(), BrokenArray> {
+    pub fn cut(&mut self, bytes: &[u8], take: &mut dyn FnMut(BatchEntry)) -> Result<(), BrokenArray> {
         match self.format {
-            Format::Lines => {
+            EntryFormat::Lines => {
                 self.cut_lines(bytes, take);
                 Ok(())
             }
-            Format::Array => {
+            EntryFormat::Array => {
                 self.rest.extend_from_slice(bytes);
                 if self.rest.len() < self.read_at { Ok(()) } else { self.read_array(take) }
             }
@@ -79,20 +79,20 @@ impl EntrySplitter {
     ///
     /// # Errors
     /// The array has no end.
-    pub fn finish(mut self, take: &mut dyn FnMut(Entry)) -> Result<(), BrokenArray> {
-        if self.format == Format::Lines {
+    pub fn finish(mut self, take: &mut dyn FnMut(BatchEntry)) -> Result<(), BrokenArray> {
+        if self.format == EntryFormat::Lines {
             self.end_line(take);
             return Ok(());
         }
         self.read_array(take)?;
         match self.next {
-            Next::Nothing => Ok(()),
-            Next::Begin => Err("the body is empty; send a JSON array"),
+            NextInArray::Nothing => Ok(()),
+            NextInArray::Begin => Err("the body is empty; send a JSON array"),
             _ => Err("the array has no end"),
         }
     }
 
-    fn cut_lines(&mut self, bytes: &[u8], take: &mut dyn FnMut(Entry)) {
+    fn cut_lines(&mut self, bytes: &[u8], take: &mut dyn FnMut(BatchEntry)) {
         let mut lines = bytes.split(|byte| *byte == b'\n');
         // The bytes after the last line feed are the beginning of a line.
         let rest = lines.next_back().unwrap_or_default();
@@ -103,7 +103,7 @@ impl EntrySplitter {
         self.add(rest);
     }
 
-    fn end_line(&mut self, take: &mut dyn FnMut(Entry)) {
+    fn end_line(&mut self, take: &mut dyn FnMut(BatchEntry)) {
         let line = std::mem::take(&mut self.rest);
         if std::mem::take(&mut self.is_too_long) {
             take(Err(TooLong));
@@ -123,33 +123,35 @@ impl EntrySplitter {
     }
 
     /// Takes the complete elements: a comma or a bracket follows them.
-    fn read_array(&mut self, take: &mut dyn FnMut(Entry)) -> Result<(), BrokenArray> {
+    fn read_array(&mut self, take: &mut dyn FnMut(BatchEntry)) -> Result<(), BrokenArray> {
         let mut at = 0;
         loop {
             at += self.rest[at..].len() - self.rest[at..].trim_ascii_start().len();
             let rest = &self.rest[at..];
             let Some(first) = rest.first() else { break };
             self.next = match (self.next, first) {
-                (Next::Begin, b'[') => Next::First,
-                (Next::Begin, _) => return Err("the body is no JSON array"),
-                (Next::First, b']') | (Next::Separator, b']') => Next::Nothing,
-                (Next::First | Next::Element, b',' | b']' | b'}') => {
+                (NextInArray::Begin, b'[') => NextInArray::First,
+                (NextInArray::Begin, _) => return Err("the body is no JSON array"),
+                (NextInArray::First, b']') | (NextInArray::Separator, b']') => NextInArray::Nothing,
+                (NextInArray::First | NextInArray::Element, b',' | b']' | b'}') => {
                     return Err("the array has an empty element");
                 }
-                (Next::First | Next::Element, _) => match element(rest)? {
+                (NextInArray::First | NextInArray::Element, _) => match element(rest)? {
                     Some(length) if length <= MAX_ENTRY => {
                         take(Ok(rest[..length].to_vec()));
                         at += length;
-                        self.next = Next::Separator;
+                        self.next = NextInArray::Separator;
                         continue;
                     }
                     None if rest.len() <= MAX_ENTRY => break,
                     _ => return Err("an element of the array has more than 128 KiB"),
                 },
-                (Next::Separator, b',') => Next::Element,
-                (Next::Separator, b'}') => return Err("the array has a bracket too many"),
-                (Next::Separator, _) => return Err("a comma is missing between two elements of the array"),
-                (Next::Nothing, _) => return Err("there is something after the array"),
+                (NextInArray::Separator, b',') => NextInArray::Element,
+                (NextInArray::Separator, b'}') => return Err("the array has a bracket too many"),
+                (NextInArray::Separator, _) => {
+                    return Err("a comma is missing between two elements of the array");
+                }
+                (NextInArray::Nothing, _) => return Err("there is something after the array"),
             };
             at += 1;
         }
@@ -176,12 +178,12 @@ mod tests {
 
     /// The entries of a body that comes in pieces of that size, and how it ends.
     fn cut(
-        format: Format,
+        format: EntryFormat,
         body: &[u8],
         piece: usize,
     ) -> (Vec<Result<String, TooLong>>, Result<(), BrokenArray>) {
         let mut entries = Vec::new();
-        let mut take = |entry: Entry| entries.push(entry.map(|text| String::from_utf8(text).unwrap()));
+        let mut take = |entry: BatchEntry| entries.push(entry.map(|text| String::from_utf8(text).unwrap()));
         let mut cutter = EntrySplitter::new(format);
         let read = body.chunks(piece).try_for_each(|bytes| cutter.cut(bytes, &mut take));
         let ended = read.and_then(|()| cutter.finish(&mut take));
@@ -193,7 +195,7 @@ mod tests {
         let body = r#" [ {"a": "]}, \" [", "b": [1, [2]]} ,{} , 7,"x,y", null ] "#;
         let expected = [r#"{"a": "]}, \" [", "b": [1, [2]]}"#, "{}", "7", r#""x,y""#, "null"];
         for piece in 1..=body.len() {
-            let (entries, ended) = cut(Format::Array, body.as_bytes(), piece);
+            let (entries, ended) = cut(EntryFormat::Array, body.as_bytes(), piece);
             let entries: Vec<String> =
                 entries.into_iter().map(|entry| entry.unwrap().trim().to_owned()).collect();
             assert_eq!(
@@ -202,7 +204,7 @@ mod tests {
                 "in pieces of {piece}"
             );
         }
-        assert_eq!(cut(Format::Array, b" [ ] ", 1), (vec![], Ok(())));
+        assert_eq!(cut(EntryFormat::Array, b" [ ] ", 1), (vec![], Ok(())));
     }
 
     #[test]
@@ -220,7 +222,7 @@ mod tests {
             ("[1] [2]", 1, "after the array"),
         ];
         for (body, count, why) in cases {
-            let (entries, ended) = cut(Format::Array, body.as_bytes(), 3);
+            let (entries, ended) = cut(EntryFormat::Array, body.as_bytes(), 3);
             assert_eq!(entries.len(), count, "{body}");
             assert!(ended.unwrap_err().contains(why), "{body}");
         }
@@ -230,12 +232,12 @@ mod tests {
     fn lines_are_entries_without_the_empty_ones_and_the_last_needs_no_end() {
         let body = b"{\"a\":1}\r\n\n  \n{\"b\":2}\n[3]";
         for piece in 1..=body.len() {
-            let (entries, ended) = cut(Format::Lines, body, piece);
+            let (entries, ended) = cut(EntryFormat::Lines, body, piece);
             let entries: Vec<String> =
                 entries.into_iter().map(|entry| entry.unwrap().trim().to_owned()).collect();
             assert_eq!((entries.join(" ").as_str(), ended), ("{\"a\":1} {\"b\":2} [3]", Ok(())));
         }
-        assert_eq!(cut(Format::Lines, b"", 1), (vec![], Ok(())));
+        assert_eq!(cut(EntryFormat::Lines, b"", 1), (vec![], Ok(())));
     }
 
     #[test]
@@ -243,10 +245,10 @@ mod tests {
         let long = "x".repeat(MAX_ENTRY + 1);
         let (lines, array) = (format!("1\n{long}\n2"), format!("[1,\"{long}\",2]"));
         let left_out = (vec![Ok("1".into()), Err(TooLong), Ok("2".into())], Ok(()));
-        assert_eq!(cut(Format::Lines, lines.as_bytes(), 1000), left_out);
+        assert_eq!(cut(EntryFormat::Lines, lines.as_bytes(), 1000), left_out);
         for piece in [1000, array.len()] {
             let ends = (vec![Ok("1".into())], Err("an element of the array has more than 128 KiB"));
-            assert_eq!(cut(Format::Array, array.as_bytes(), piece), ends);
+            assert_eq!(cut(EntryFormat::Array, array.as_bytes(), piece), ends);
         }
     }
 }

@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use crate::clock::Timestamp;
 use crate::fleet::Mirror;
 use crate::fleet::{mirror::Chunk, mirror::Cursor, mirror::NameMatch, mirror::UnitFilter, mirror::UnitView};
-use crate::http::exposition::{Family, Format};
+use crate::http::exposition::{ExpositionFormat, Family};
 use crate::presence::{Hearing, State};
 use crate::store::{Metric, MetricType};
 
@@ -50,9 +50,9 @@ pub(super) struct TextSource {
 }
 
 /// A text that is being written.
-pub(super) struct Text {
+pub(super) struct UnitMetricsText {
     source: TextSource,
-    format: Format,
+    format: ExpositionFormat,
     /// The family of states that is being written, of [`STATES`].
     family: usize,
     labels: Vec<String>,
@@ -71,10 +71,10 @@ type WriteSample = fn(&mut Vec<u8>, &UnitView, &[String]);
 /// The families from the mirror; the last only if units are counted by labels.
 const STATES: [(Family, WriteSample); 3] = [(UP, write_up), (LAST_SEEN, write_last_seen), (INFO, write_info)];
 
-impl Text {
+impl UnitMetricsText {
     /// An empty text.
-    pub fn new(source: TextSource, format: Format, gzip: bool) -> Text {
-        let mut text = Text {
+    pub fn new(source: TextSource, format: ExpositionFormat, gzip: bool) -> UnitMetricsText {
+        let mut text = UnitMetricsText {
             labels: source.mirror.labels(),
             source,
             format,

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::stream::{self, Stream, StreamExt};
 
 use super::FrameSender;
-use super::text::Text;
+use super::text::UnitMetricsText;
 use crate::fleet::Mirror;
 use crate::fleet::mirror::UnitFilter;
 use crate::presence::Unit;
@@ -23,7 +23,7 @@ const READS_AT_ONCE: usize = 3;
 /// The most units without a row in the mirror whose values are removed after one text.
 const MAX_GONE: usize = 1000;
 
-pub(super) struct Values {
+pub(super) struct UnitMetricValues {
     pub engine: Arc<dyn DataStore>,
     pub mirror: Arc<Mirror>,
     pub metrics: Vec<Metric>,
@@ -31,12 +31,16 @@ pub(super) struct Values {
 }
 
 /// The values of some pages of a partition, with the names of their units.
-type Batch = (u16, Vec<(String, String)>);
+type PageValues = (u16, Vec<(String, String)>);
 
-impl Values {
+impl UnitMetricValues {
     /// Writes all families. Answers with the text and whether the engine answered; `None` if the
     /// client is gone.
-    pub async fn write(self, mut text: Text, frames: &FrameSender) -> Option<(Text, bool)> {
+    pub async fn write(
+        self,
+        mut text: UnitMetricsText,
+        frames: &FrameSender,
+    ) -> Option<(UnitMetricsText, bool)> {
         let mut gone = Vec::new();
         for metric in &self.metrics {
             text.begin_values(metric);
@@ -58,7 +62,7 @@ impl Values {
         Some((text, true))
     }
 
-    fn batches(&self, metric: &str) -> impl Stream<Item = Result<Batch>> + Unpin {
+    fn batches(&self, metric: &str) -> impl Stream<Item = Result<PageValues>> + Unpin {
         let pages = self.engine.pages();
         let is_read =
             |partition: &u16| self.mirror.keeps(*partition) && self.filter.has_partition(*partition);
@@ -91,7 +95,7 @@ impl Values {
 }
 
 /// Takes a frame on a thread of its own, because compressing it would block other tasks.
-pub(super) async fn take_frame_on_a_thread(mut text: Text) -> Option<(Text, Bytes)> {
+pub(super) async fn take_frame_on_a_thread(mut text: UnitMetricsText) -> Option<(UnitMetricsText, Bytes)> {
     let taken = tokio::task::spawn_blocking(move || {
         let frame = text.take_frame();
         (text, frame)

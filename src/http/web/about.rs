@@ -5,7 +5,7 @@ use axum::{Extension, response::IntoResponse};
 use maud::html;
 
 use super::layout::Tab;
-use super::{Failed, Pages, format};
+use super::{FailedPage, WebState, format};
 use crate::http::changes::Caller;
 
 /// Pages for programs and operators: path and description.
@@ -17,9 +17,9 @@ const LINKS: [(&str, &str); 4] = [
 ];
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, FailedPage> {
     let summary = web.summaries.recent().await?;
     let (configuration, now) = (web.configuration.borrow().clone(), web.clock.now());
     let option = |path: &str| configuration.text_of(path).filter(|text| !text.is_empty()).map(format::text);

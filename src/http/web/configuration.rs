@@ -7,28 +7,28 @@ use maud::{Markup, html};
 use serde::Deserialize;
 
 use super::layout::Tab;
-use super::{Failed, Pages, format};
+use super::{FailedPage, WebState, format};
 use crate::http::changes::Caller;
 use crate::http::problem::query;
-use crate::http::{Origin, ShownOption, ShownValue};
+use crate::http::{ShownOption, ShownValue, ValueOrigin};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PageQuery {
+struct ConfigurationQuery {
     /// Whether to show also the options that have their default.
     #[serde(default)]
     all: bool,
 }
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-) -> Result<impl IntoResponse, Failed> {
-    let PageQuery { all } = query(&uri)?;
+) -> Result<impl IntoResponse, FailedPage> {
+    let ConfigurationQuery { all } = query(&uri)?;
     let summary = web.summaries.recent().await?;
     let configuration = web.configuration.borrow().clone();
-    let options = configuration.options.iter().filter(|option| all || option.origin != Origin::Default);
+    let options = configuration.options.iter().filter(|option| all || option.origin != ValueOrigin::Default);
     let options: Vec<&ShownOption> = options.collect();
     let live = html! {
         h1 { "Configuration" }

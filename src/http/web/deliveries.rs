@@ -9,9 +9,9 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use url::form_urlencoded;
 
-use super::forms::{Body, fields};
+use super::forms::{FormBody, fields};
 use super::layout::{Tab, may_change};
-use super::{Failed, Pages, Web, format};
+use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::fleet::deliveries::{AttemptLine, DeliveryDetails, DeliveryFilter, DeliveryLine, DeliveryState};
 use crate::http::changes::Caller;
@@ -40,10 +40,10 @@ pub(super) fn forms() -> Router<Web> {
 }
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, FailedPage> {
     let wanted: DeliveriesQuery = query(&uri)?;
     let (summary, page) = tokio::join!(web.summaries.recent(), web.deliveries.page(&wanted));
     let (summary, page) = (summary?, page?);
@@ -90,10 +90,10 @@ pub(super) async fn page(
 }
 
 pub(super) async fn one(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, FailedPage> {
     let Path(id) = id.map_err(Problem::from)?;
     let (summary, details) = tokio::join!(web.summaries.recent(), web.deliveries.details(&id));
     let (summary, details) = (summary?, details?);
@@ -257,10 +257,10 @@ fn what(line: &DeliveryLine) -> String {
 }
 
 async fn replay(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Redirect, Failed> {
+) -> Result<Redirect, FailedPage> {
     let Path(id) = id.map_err(Problem::from)?;
     web.deliveries.replay(&id, &caller).await?;
     Ok(Redirect::to(&format!("{}/deliveries/{id}", web.base)))
@@ -273,10 +273,10 @@ struct Letters {
 }
 
 async fn replay_letters(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
-    body: Body<Letters>,
-) -> Result<Redirect, Failed> {
+    body: FormBody<Letters>,
+) -> Result<Redirect, FailedPage> {
     let receiver = Some(fields(body)?.receiver).filter(|receiver| !receiver.is_empty());
     let state = Some(DeliveryState::Dead);
     let filter = DeliveryFilter { receiver: receiver.clone(), state, ..DeliveryFilter::default() };

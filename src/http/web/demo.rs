@@ -8,8 +8,8 @@ use axum::routing::post;
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::forms::{Body, fields};
-use super::{Failed, Pages, Web};
+use super::forms::{FormBody, fields};
+use super::{FailedPage, Web, WebState};
 
 pub(super) fn forms() -> Router<Web> {
     Router::new().route("/demo/power", post(turn))
@@ -21,13 +21,13 @@ struct SwitchForm {
     off: bool,
 }
 
-async fn turn(State(web): Pages, body: Body<SwitchForm>) -> Result<Redirect, Failed> {
+async fn turn(State(web): WebState, body: FormBody<SwitchForm>) -> Result<Redirect, FailedPage> {
     let SwitchForm { site, off } = fields(body)?;
     if web.switches.as_ref().is_some_and(|switches| switches.turn(&site, off)) {
         return Ok(Redirect::to(&format!("{}/", web.base)));
     }
     let detail = "there is no such switch; only the fleet of the demo has some".to_owned();
-    Err(Failed { status: StatusCode::NOT_FOUND, detail })
+    Err(FailedPage { status: StatusCode::NOT_FOUND, detail })
 }
 
 impl Web {

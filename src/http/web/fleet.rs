@@ -7,7 +7,7 @@ use axum::{Extension, response::IntoResponse};
 use maud::{Markup, html};
 
 use super::layout::Tab;
-use super::{Failed, Pages, Web, format};
+use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::fleet::mirror::ListOrder;
 use crate::http::changes::Caller;
@@ -28,10 +28,10 @@ const SORTS: [(ListOrder, &str); 3] = [
 ];
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, FailedPage> {
     let wanted: UnitsQuery = query(&uri)?;
     // A form sends its empty fields too.
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());

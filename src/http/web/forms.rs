@@ -13,7 +13,7 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::{Failed, Pages, Web};
+use super::{FailedPage, Web, WebState};
 use crate::fleet::{Subject, UnitChange};
 use crate::http::Role;
 use crate::http::changes::{self, Caller, HasTokens, MAX_BODY};
@@ -37,7 +37,7 @@ pub(super) fn pages(others: Router<Web>, has_tokens: HasTokens) -> Router<Web> {
         .layer(DefaultBodyLimit::max(MAX_BODY))
 }
 
-pub(super) type Body<T> = Result<Form<T>, FormRejection>;
+pub(super) type FormBody<T> = Result<Form<T>, FormRejection>;
 
 #[derive(Deserialize)]
 struct SignedForm {
@@ -47,11 +47,11 @@ struct SignedForm {
 }
 
 async fn acknowledge(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     path: UnitPath,
-    body: Body<SignedForm>,
-) -> Result<Redirect, Failed> {
+    body: FormBody<SignedForm>,
+) -> Result<Redirect, FailedPage> {
     let (unit, SignedForm { author, comment }) = (unit(path)?, fields(body)?);
     check(&author, &comment)?;
     let (by, at) = (caller.by(Some(&author)), web.clock.now());
@@ -60,15 +60,15 @@ async fn acknowledge(
 }
 
 async fn undo(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     path: UnitPath,
-) -> Result<Redirect, Failed> {
+) -> Result<Redirect, FailedPage> {
     web.change(unit(path)?, UnitChange::Acknowledge(None), (&caller.by(None), "")).await
 }
 
 #[derive(Deserialize)]
-struct WantedPause {
+struct PauseForm {
     hours: f64,
     author: String,
     #[serde(default)]
@@ -76,12 +76,12 @@ struct WantedPause {
 }
 
 async fn pause(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     path: UnitPath,
-    body: Body<WantedPause>,
-) -> Result<Redirect, Failed> {
-    let (unit, WantedPause { hours, author, comment }) = (unit(path)?, fields(body)?);
+    body: FormBody<PauseForm>,
+) -> Result<Redirect, FailedPage> {
+    let (unit, PauseForm { hours, author, comment }) = (unit(path)?, fields(body)?);
     check(&author, &comment)?;
     let now = web.clock.now();
     let until = now + length_of(hours).unwrap_or_default();
@@ -93,10 +93,10 @@ async fn pause(
 }
 
 async fn end_pause(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     path: UnitPath,
-) -> Result<Redirect, Failed> {
+) -> Result<Redirect, FailedPage> {
     web.change(unit(path)?, UnitChange::Pause(None), (&caller.by(None), "")).await
 }
 
@@ -106,11 +106,11 @@ struct Confirmation {
 }
 
 async fn remove(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     path: UnitPath,
-    body: Body<Confirmation>,
-) -> Result<Redirect, Failed> {
+    body: FormBody<Confirmation>,
+) -> Result<Redirect, FailedPage> {
     caller.require(Role::Admin)?;
     let (unit, Confirmation { sure }) = (unit(path)?, fields(body)?);
     if sure != "yes" {
@@ -136,14 +136,14 @@ pub(super) fn signature(needs_comment: bool) -> Markup {
 
 impl Web {
     /// Changes the unit and answers with its page.
-    async fn change(&self, unit: Unit, wanted: UnitChange, by: (&str, &str)) -> Result<Redirect, Failed> {
+    async fn change(&self, unit: Unit, wanted: UnitChange, by: (&str, &str)) -> Result<Redirect, FailedPage> {
         let path = format!("{}{}", self.base, pages::unit(unit.kind.as_str(), unit.id.as_str()));
         let _: StatusCode = self.operators.change(Subject::Unit(unit), wanted, by).await?;
         Ok(Redirect::to(&path))
     }
 }
 
-pub(super) fn fields<T: DeserializeOwned>(body: Body<T>) -> Result<T, Problem> {
+pub(super) fn fields<T: DeserializeOwned>(body: FormBody<T>) -> Result<T, Problem> {
     match body {
         Ok(Form(fields)) => Ok(fields),
         Err(rejection) => Err(Problem::bad_request(in_words(&rejection.body_text()))),

@@ -9,15 +9,15 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use url::form_urlencoded;
 
-use super::forms::{Body, fields, signature};
+use super::forms::{FormBody, fields, signature};
 use super::layout::{Tab, may_change};
-use super::{Failed, Pages, Web, format};
+use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::incidents::{OngoingGroup, OngoingIncident};
 use crate::http::operators::check;
 use crate::http::problem::Problem;
-use crate::http::summary::{Content, LabelSummary};
+use crate::http::summary::{LabelSummary, SummaryContent};
 use crate::pages;
 use crate::presence::Trip;
 
@@ -27,9 +27,9 @@ pub(super) fn forms() -> Router<Web> {
 }
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, FailedPage> {
     let (summary, lasting) = tokio::join!(web.summaries.recent(), web.incidents.recent());
     let (summary, lasting) = (summary?, lasting?);
     let live = html! {
@@ -90,7 +90,7 @@ fn blind(lasting: &OngoingIncident) -> Markup {
 }
 
 impl Web {
-    fn groups(&self, lasting: &OngoingIncident, content: &Content) -> Markup {
+    fn groups(&self, lasting: &OngoingIncident, content: &SummaryContent) -> Markup {
         html! {
             @if lasting.groups.is_empty() { p.empty { "No unit is offline." } } @else {
                 div.scroll tabindex="0" role="region" aria-label="Groups of units that are offline" {
@@ -110,7 +110,7 @@ impl Web {
         }
     }
 
-    fn group_row(&self, group: &OngoingGroup, content: &Content, lasting: &OngoingIncident) -> Markup {
+    fn group_row(&self, group: &OngoingGroup, content: &SummaryContent, lasting: &OngoingIncident) -> Markup {
         let (first, now) = (&group.first, lasting.at);
         let path = pages::unit_of(first);
         let offline = html! {
@@ -138,7 +138,7 @@ impl Web {
     }
 
     /// A link to the list of the group's units, as far as the labels of the group can select them.
-    fn group_link(&self, group: &OngoingGroup, content: &Content) -> String {
+    fn group_link(&self, group: &OngoingGroup, content: &SummaryContent) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("state", "offline");
         if let Some(kind) = group.labels.get("kind") {
@@ -154,12 +154,12 @@ impl Web {
 }
 
 /// The counts of the label value that the group has, if units are counted by that label.
-fn counted<'a>(group: &OngoingGroup, content: &'a Content) -> Option<&'a LabelSummary> {
+fn counted<'a>(group: &OngoingGroup, content: &'a SummaryContent) -> Option<&'a LabelSummary> {
     content.labels.iter().find(|one| group.labels.get(&one.label) == Some(&one.value))
 }
 
 /// The counts of the label value, if the group consists of exactly the units with that value.
-fn whole<'a>(group: &OngoingGroup, content: &'a Content) -> Option<&'a LabelSummary> {
+fn whole<'a>(group: &OngoingGroup, content: &'a SummaryContent) -> Option<&'a LabelSummary> {
     counted(group, content).filter(|_| group.labels.len() == 1)
 }
 
@@ -171,10 +171,10 @@ struct ReleaseForm {
 }
 
 async fn release(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
-    body: Body<ReleaseForm>,
-) -> Result<Redirect, Failed> {
+    body: FormBody<ReleaseForm>,
+) -> Result<Redirect, FailedPage> {
     let ReleaseForm { author, comment } = fields(body)?;
     check(&author, &comment)?;
     if !web.incidents.release(&caller.by(Some(&author)), &comment).await? {

@@ -5,14 +5,14 @@ use axum::{Extension, response::IntoResponse};
 use maud::html;
 
 use super::layout::Tab;
-use super::{Failed, Pages, format};
+use super::{FailedPage, WebState, format};
 use crate::http::changes::Caller;
 use crate::telemetry::Severity;
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, FailedPage> {
     let summary = web.summaries.recent().await?;
     let content = &summary.content;
     let live = html! {

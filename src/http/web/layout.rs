@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::Web;
 use crate::http::Role;
 use crate::http::changes::Caller;
-use crate::http::summary::{Content, FleetSummary};
+use crate::http::summary::{FleetSummary, SummaryContent};
 use crate::telemetry::{NOT_HEARING, Severity};
 
 /// The pages of the navigation.
@@ -166,7 +166,7 @@ pub(super) fn head(title: &str, base: &str) -> Markup {
 }
 
 /// A warning if the numbers cannot be trusted now; empty otherwise.
-fn banner(base: &str, content: &Content) -> Markup {
+fn banner(base: &str, content: &SummaryContent) -> Markup {
     let (blind, serious): (Vec<_>, Vec<_>) = content
         .problems
         .iter()

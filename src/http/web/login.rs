@@ -12,11 +12,11 @@ use maud::{DOCTYPE, Markup, html};
 use serde::Deserialize;
 
 use super::layout::head;
-use super::{Failed, Pages, Web};
+use super::{FailedPage, Web, WebState};
 use crate::http::changes::{self, Caller, HasTokens};
 use crate::http::problem::Problem;
-use crate::http::proxies::Peer;
-use crate::http::session::Refused;
+use crate::http::proxies::PeerAddress;
+use crate::http::session::RefusedLogin;
 
 const MAX_FORM: usize = 8 * 1024;
 
@@ -29,7 +29,7 @@ pub(super) fn pages(has_tokens: HasTokens) -> Router<Web> {
         .layer(DefaultBodyLimit::max(MAX_FORM))
 }
 
-async fn show(State(web): Pages) -> Markup {
+async fn show(State(web): WebState) -> Markup {
     form(&web, None)
 }
 
@@ -59,12 +59,12 @@ struct Credentials {
 }
 
 async fn log_in(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
-    Extension(peer): Extension<Peer>,
+    Extension(peer): Extension<PeerAddress>,
     headers: HeaderMap,
     body: Result<Form<Credentials>, FormRejection>,
-) -> Result<Response, Failed> {
+) -> Result<Response, FailedPage> {
     if caller.is_foreign() {
         return Err(Problem::forbidden("a page of another site may not log in here").into());
     }
@@ -76,11 +76,11 @@ async fn log_in(
     Ok(match web.sessions.log_in(client, &token, web.clock.now()).await {
         Ok(Some(cookie)) => ([(SET_COOKIE, cookie)], Redirect::to(&format!("{}/", web.base))).into_response(),
         Ok(None) => again(StatusCode::FORBIDDEN, "This is no known token."),
-        Err(Refused::Busy) => {
+        Err(RefusedLogin::Busy) => {
             let text = "Too many logins at the same time. Try again in a moment.";
             again(StatusCode::TOO_MANY_REQUESTS, text)
         }
-        Err(Refused::TooManyWrong(wait)) => {
+        Err(RefusedLogin::TooManyWrong(wait)) => {
             let seconds = wait.as_secs() + 1;
             let text = format!("Too many wrong tokens from your address. Try again in {seconds} s.");
             ([(RETRY_AFTER, seconds.to_string())], again(StatusCode::TOO_MANY_REQUESTS, &text))
@@ -90,7 +90,7 @@ async fn log_in(
 }
 
 /// Ends the session: the cookie is refused from now on, also for others that copied it.
-async fn log_out(State(web): Pages, headers: HeaderMap) -> Result<impl IntoResponse, Failed> {
+async fn log_out(State(web): WebState, headers: HeaderMap) -> Result<impl IntoResponse, FailedPage> {
     let now = web.clock.now();
     if let Some(session) = web.sessions.find(&headers, now) {
         web.ended.add(&session.cookie, session.ends, now).await?;

@@ -6,7 +6,7 @@ use axum::{Extension, response::IntoResponse};
 use maud::{Markup, html};
 
 use super::layout::Tab;
-use super::{Failed, Pages, Web, format};
+use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::problem::query;
@@ -15,10 +15,10 @@ use crate::pages;
 use crate::presence::OfflineRecord;
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, FailedPage> {
     let wanted: RecordsQuery = query(&uri)?;
     let (summary, page) = tokio::join!(web.summaries.recent(), web.records.page(&wanted));
     let (summary, page) = (summary?, page?);

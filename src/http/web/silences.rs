@@ -8,9 +8,9 @@ use axum::{Extension, Router, routing};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::forms::{Body, fields, length_of, signature};
+use super::forms::{FormBody, fields, length_of, signature};
 use super::layout::{Tab, may_change};
-use super::{Failed, Pages, Web, format};
+use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::expressions;
@@ -33,7 +33,7 @@ pub(super) fn forms() -> Router<Web> {
 
 /// The query of the page: `matchers` fills the form.
 #[derive(Deserialize)]
-struct PageQuery {
+struct SilencesPageQuery {
     #[serde(default)]
     matchers: String,
     state: Option<SilenceState>,
@@ -41,11 +41,11 @@ struct PageQuery {
 }
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-) -> Result<impl IntoResponse, Failed> {
-    let PageQuery { matchers, state, cursor } = query(&uri)?;
+) -> Result<impl IntoResponse, FailedPage> {
+    let SilencesPageQuery { matchers, state, cursor } = query(&uri)?;
     let wanted = SilencesQuery { state, cursor, ..SilencesQuery::default() };
     let (summary, page) = tokio::join!(web.summaries.recent(), web.silences.page(&wanted));
     let (summary, page) = (summary?, page?);
@@ -139,10 +139,10 @@ struct SilenceForm {
 }
 
 async fn add(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
-    body: Body<SilenceForm>,
-) -> Result<Redirect, Failed> {
+    body: FormBody<SilenceForm>,
+) -> Result<Redirect, FailedPage> {
     let SilenceForm { matchers, hours, author, comment } = fields(body)?;
     let starts_at = web.clock.now();
     let length = length_of(hours).filter(|length| !length.is_zero());
@@ -155,10 +155,10 @@ async fn add(
 }
 
 async fn expire(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     id: Result<Path<SilenceId>, PathRejection>,
-) -> Result<Redirect, Failed> {
+) -> Result<Redirect, FailedPage> {
     let Path(id) = id.map_err(Problem::from)?;
     web.silences.expire(id, &caller).await?;
     Ok(Redirect::to(&format!("{}/silences", web.base)))

@@ -7,9 +7,9 @@ use axum::{Extension, Router, routing};
 use maud::{Markup, html};
 use serde::Deserialize;
 
-use super::forms::{Body, fields};
+use super::forms::{FormBody, fields};
 use super::layout::Tab;
-use super::{Failed, Pages, Web, format};
+use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::fleet::strangers::StrangerReason;
 use crate::fleet::{Subject, UnitChange};
@@ -27,10 +27,10 @@ pub(super) fn forms() -> Router<Web> {
 }
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, FailedPage> {
     let wanted: StrangersQuery = query(&uri)?;
     let (summary, page) = tokio::join!(web.summaries.recent(), web.strangers.page(&wanted));
     let (summary, page, now) = (summary?, page?, web.clock.now());
@@ -140,10 +140,10 @@ struct AdmissionForm {
 }
 
 async fn admit(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
-    body: Body<AdmissionForm>,
-) -> Result<Redirect, Failed> {
+    body: FormBody<AdmissionForm>,
+) -> Result<Redirect, FailedPage> {
     caller.require(Role::Admin)?;
     let AdmissionForm { kind, unit } = fields(body)?;
     let unit = parse(&kind, &unit).map_err(|error| Problem::bad_request(error.to_string()))?;

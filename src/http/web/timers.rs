@@ -8,9 +8,9 @@ use maud::{Markup, html};
 use serde::Deserialize;
 use url::form_urlencoded;
 
-use super::forms::{Body, fields};
+use super::forms::{FormBody, fields};
 use super::layout::{Tab, may_change};
-use super::{Failed, Pages, Web, format};
+use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::problem::{Problem, query};
@@ -32,18 +32,18 @@ pub(super) fn forms() -> Router<Web> {
 }
 
 #[derive(Deserialize)]
-struct PageQuery {
+struct TimersPageQuery {
     state: Option<String>,
     r#type: Option<String>,
     cursor: Option<String>,
 }
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     uri: Uri,
-) -> Result<impl IntoResponse, Failed> {
-    let PageQuery { state, r#type, cursor } = query(&uri)?;
+) -> Result<impl IntoResponse, FailedPage> {
+    let TimersPageQuery { state, r#type, cursor } = query(&uri)?;
     let state = state.unwrap_or_else(|| "waiting".to_owned());
     let of = r#type.filter(|of| !of.is_empty());
     let wanted_state = (!state.is_empty()).then(|| state.clone());
@@ -132,10 +132,10 @@ struct TimerForm {
 
 /// Answers with the page even if the timer fired meanwhile: the page shows its state.
 async fn cancel(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
-    body: Body<TimerForm>,
-) -> Result<Redirect, Failed> {
+    body: FormBody<TimerForm>,
+) -> Result<Redirect, FailedPage> {
     let TimerForm { id } = fields(body)?;
     let id: TimerId = id.parse().map_err(|error: TimerError| Problem::bad_request(error.to_string()))?;
     web.timers.cancel_by_hand(&id, &caller).await?;

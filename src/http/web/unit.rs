@@ -8,13 +8,13 @@ use maud::{Markup, html};
 
 use super::forms::signature;
 use super::layout::may_change;
-use super::{Failed, Pages, Web, format, plot};
+use super::{FailedPage, Web, WebState, format, plot};
 use crate::clock::Timestamp;
 use crate::http::Role;
 use crate::http::changes::Caller;
 use crate::http::operators::{UnitPath, unit};
 use crate::http::timeline::Timeline;
-use crate::http::units::UnitView;
+use crate::http::units::UnitDetails;
 use crate::pages;
 use crate::presence::{OfflineRecord, TimeoutRule};
 use crate::routing::{Matcher, Operator};
@@ -24,10 +24,10 @@ const RECORDS: usize = 100;
 const EVENTS: usize = 50;
 
 pub(super) async fn page(
-    State(web): Pages,
+    State(web): WebState,
     Extension(caller): Extension<Caller>,
     path: UnitPath,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, FailedPage> {
     let unit = unit(path)?;
     let (summary, timeline) = tokio::join!(web.summaries.recent(), web.timelines.of(&unit, RECORDS));
     let (summary, timeline) = (summary?, timeline?);
@@ -52,7 +52,7 @@ pub(super) async fn page(
     Ok(web.page(&id, None, &summary, &caller, live, forms))
 }
 
-fn facts(view: &UnitView, now: Timestamp) -> Markup {
+fn facts(view: &UnitDetails, now: Timestamp) -> Markup {
     let seconds = |seconds: f64| format::span(Duration::from_secs_f64(seconds));
     html! {
         dl.facts {
@@ -106,7 +106,7 @@ fn record_section(record: &OfflineRecord, now: Timestamp) -> Markup {
     }
 }
 
-fn values(view: &UnitView, now: Timestamp) -> Markup {
+fn values(view: &UnitDetails, now: Timestamp) -> Markup {
     html! {
         @if !view.values.is_empty() {
             section {
@@ -134,7 +134,7 @@ fn values(view: &UnitView, now: Timestamp) -> Markup {
     }
 }
 
-fn matchers(view: &UnitView) -> Option<String> {
+fn matchers(view: &UnitDetails) -> Option<String> {
     let equal =
         |name: &str, value: &str| Matcher::new(name.to_owned(), Operator::Equal, value.to_owned()).ok();
     let (kind, unit) = (equal("kind", view.kind.as_str())?, equal("unit", view.unit.as_str())?);
@@ -165,7 +165,7 @@ fn history(timeline: &Timeline) -> Markup {
 
 impl Web {
     /// A link to the form of a silence, filled with the matchers of this unit alone.
-    fn silence_link(&self, view: &UnitView) -> Markup {
+    fn silence_link(&self, view: &UnitDetails) -> Markup {
         html! {
             @if let Some(matchers) = matchers(view) {
                 form method="get" action={ (self.base) "/silences" } {
@@ -179,7 +179,7 @@ impl Web {
     }
 
     /// Forms to acknowledge, pause and remove the unit.
-    fn forms(&self, view: &UnitView, caller: &Caller) -> Markup {
+    fn forms(&self, view: &UnitDetails, caller: &Caller) -> Markup {
         let to = format!("{}{}", self.base, pages::unit(view.kind.as_str(), view.unit.as_str()));
         html! {
             section.actions aria-label="Actions" {

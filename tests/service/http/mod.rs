@@ -32,7 +32,7 @@ use reqwest::Method;
 use reqwest::header::{ALLOW, CONTENT_TYPE, WWW_AUTHENTICATE};
 use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::{Ownership, Silences};
-use rollcall::http::{self, Config, Proxies, Role, Sources, Token, UnitMetrics};
+use rollcall::http::{self, Config, PageSources, Proxies, Role, Token, UnitMetrics};
 use rollcall::presence::{Interval, Labels, Override, Registration};
 use rollcall::store::StoredDeliveries;
 use rollcall::telemetry::{EngineWarning, Loop};
@@ -144,7 +144,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         switches: None,
     };
     let silences = Arc::new(Silences::new(fleet.engine.clone()));
-    let sources = Sources {
+    let sources = PageSources {
         ownership: Ownership::of_everything(2),
         units: fleet.engine.clone(),
         records: fleet.engine.clone(),

@@ -14,7 +14,9 @@ use rollcall::fleet::ownership::View;
 use rollcall::fleet::timers::TimerRules;
 use rollcall::fleet::{FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences, Timers};
-use rollcall::http::{self, AlertRoutes, Config, Proxies, ShownConfiguration, Sources, Token, UnitMetrics};
+use rollcall::http::{
+    self, AlertRoutes, Config, PageSources, Proxies, ShownConfiguration, Token, UnitMetrics,
+};
 use rollcall::presence::{
     Declared, Guarantee, Heartbeat, Kind, KindRules, Labels, Policy, TimerClass, TimerType, Unit,
 };
@@ -101,7 +103,7 @@ impl Fleet {
         let timers = Timers::new(engine.clone(), timer_rules(), Arc::default(), telemetry.clone());
         let timers = Arc::new(timers);
         let silences = Arc::new(Silences::new(engine.clone()));
-        let sources = Sources {
+        let sources = PageSources {
             ownership: Ownership::fixed(view),
             units: engine.clone(),
             records: engine.clone(),

@@ -40,6 +40,8 @@ pub(super) const PAGE: usize = 1000;
 
 /// The variable that may hold the token itself.
 const TOKEN: &str = "ROLLCALL_TOKEN";
+/// The variable that may name the file of the token.
+const TOKEN_FILE: &str = "ROLLCALL_TOKEN_FILE";
 
 #[derive(Debug, Args)]
 pub(super) struct RemoteArguments {
@@ -49,7 +51,7 @@ pub(super) struct RemoteArguments {
     #[arg(long, value_name = "URL", env = "ROLLCALL_URL", value_parser = address)]
     url: Option<Url>,
     /// File with a token of http.token, for an instance; the variable ROLLCALL_TOKEN may hold the token itself.
-    #[arg(long, value_name = "FILE", env = "ROLLCALL_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE", env = TOKEN_FILE)]
     token_file: Option<PathBuf>,
 }
 
@@ -74,8 +76,13 @@ pub(super) struct ClientToken {
 }
 
 impl ClientToken {
+    /// The token of the environment.
+    pub fn of_environment() -> anyhow::Result<Option<ClientToken>> {
+        ClientToken::find(std::env::var_os(TOKEN_FILE).map(PathBuf::from).as_deref())
+    }
+
     /// The token in a file, or else in the variable.
-    pub fn find(file: Option<&Path>) -> anyhow::Result<Option<ClientToken>> {
+    fn find(file: Option<&Path>) -> anyhow::Result<Option<ClientToken>> {
         let (secret, from) = match file {
             Some(file) => {
                 let from = file.display().to_string();

@@ -13,7 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The items of a list of the API; `None`: no instance answers, or it wants another token.
 async fn list(config: &Config, page: &str, items: &str) -> Option<(String, Vec<Value>)> {
-    let remote = Remote::beside(config, ClientToken::find(None).ok()?).ok()?;
+    let remote = Remote::beside(config, ClientToken::of_environment().ok()?).ok()?;
     let mut answer = timeout(TIMEOUT, remote.get(&["api", "v1", page], &[], items)).await.ok()?.ok()?;
     match answer[items].take() {
         Value::Array(list) => Some((remote.place(), list)),

@@ -188,6 +188,21 @@ fn instances(compose: &Value) -> Vec<String> {
 }
 
 #[test]
+fn commands_in_every_container_of_rollcall_have_the_token_of_the_operator() {
+    let (compose, text) = (yaml("docker-compose.yml"), read("config/compose/rollcall.toml"));
+    let file = "/etc/rollcall/operator/operator.token";
+    for instance in instances(&compose) {
+        let service = &compose["services"][instance.trim_end_matches(":8080")];
+        assert_eq!(service["environment"]["ROLLCALL_TOKEN_FILE"], file, "{instance}");
+        assert!(
+            texts(&service["volumes"]).contains(&"operator-token:/etc/rollcall/operator:ro"),
+            "{instance}"
+        );
+    }
+    assert!(text.contains(&format!("token_file = \"{}\"", file.trim_start_matches("/etc/rollcall/"))));
+}
+
+#[test]
 fn prometheus_scrapes_every_instance_and_alerts_alertmanager() {
     let compose = yaml("docker-compose.yml");
     let instances = instances(&compose);

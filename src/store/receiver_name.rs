@@ -2,7 +2,10 @@
 
 use std::collections::HashSet;
 use std::fmt::{self, Display};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The texts of all names so far.
+static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
 
 /// Cheap to copy, so tables are. The text of each name is kept once, until the process ends: there are as many as
 /// receivers that are or were configured.
@@ -13,9 +16,11 @@ impl ReceiverName {
     /// Of the content of a table that each receiver has.
     pub(super) const ANY: ReceiverName = ReceiverName("");
 
+    /// The name of a receiver of the configuration or of the engine. A name of a client goes through
+    /// [`ReceiverName::known`]: a client could send names until the memory is full.
     pub fn of(name: &str) -> ReceiverName {
-        static NAMES: OnceLock<Mutex<HashSet<&'static str>>> = OnceLock::new();
-        let mut names = NAMES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = names();
+        let names = names.get_or_insert_default();
         if let Some(known) = names.get(name) {
             return ReceiverName(known);
         }
@@ -24,13 +29,35 @@ impl ReceiverName {
         ReceiverName(kept)
     }
 
+    /// The name, if it is that of a receiver which was met before.
+    pub fn known(name: &str) -> Option<ReceiverName> {
+        names().as_ref()?.get(name).map(|known| ReceiverName(known))
+    }
+
     pub fn as_str(self) -> &'static str {
         self.0
     }
 }
 
+fn names() -> MutexGuard<'static, Option<HashSet<&'static str>>> {
+    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Display for ReceiverName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_only_clients_know_is_not_kept() {
+        assert_eq!(ReceiverName::known("a receiver of nobody"), None);
+        assert_eq!(ReceiverName::known("a receiver of nobody"), None);
+        let own = ReceiverName::of("a receiver of the configuration");
+        assert_eq!(ReceiverName::known("a receiver of the configuration"), Some(own));
     }
 }

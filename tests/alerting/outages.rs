@@ -356,7 +356,8 @@ async fn an_unreadable_notification_delays_its_own_group_and_no_other() {
     let mut client = world.redis.client();
     let damaged = sink.received()[0].header("webhook-id").trim_end_matches(".hook").to_owned();
     let stays = listed(&sink.received()[1], "offline");
-    let keys: Vec<String> = redis::cmd("KEYS").arg("rollcall:*:cells:notifications").query(&mut client).unwrap();
+    let keys: Vec<String> =
+        redis::cmd("KEYS").arg("rollcall:*:cells:notifications").query(&mut client).unwrap();
     for key in keys {
         if redis::cmd("HEXISTS").arg(&key).arg(&damaged).query(&mut client).unwrap() {
             redis::cmd("HSET").arg(&key).arg(&damaged).arg("garbage").exec(&mut client).unwrap();

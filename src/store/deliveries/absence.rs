@@ -78,6 +78,15 @@ impl StoredDeliveries {
         Ok(self.documents.of_fleet::<ListedReceiver>().await?.into_iter().collect())
     }
 
+    /// The receiver that a client names; `None`: no receiver was ever configured under that name.
+    pub(super) async fn known_receiver(&self, receiver: &str) -> Result<Option<ReceiverName>> {
+        if let Some(known) = ReceiverName::known(receiver) {
+            return Ok(Some(known));
+        }
+        let is_listed = self.all_receivers().await?.iter().any(|name| name == receiver);
+        Ok(is_listed.then(|| ReceiverName::of(receiver)))
+    }
+
     /// The names of all receivers that are or were configured.
     pub(super) async fn all_receivers(&self) -> Result<Vec<String>> {
         Ok(self.listed_receivers().await?.into_iter().map(|(name, _)| name).collect())

@@ -42,7 +42,7 @@ impl StoredDeliveries {
         limit: usize,
         order: ListOrder,
     ) -> Result<Vec<DeadLetter>> {
-        let of = ReceiverName::of(receiver);
+        let Some(of) = self.known_receiver(receiver).await? else { return Ok(Vec::new()) };
         let (from, until) = (from.as_millis(), until.as_millis());
         let range = IndexRange { index: Index::Dead(of), from, until, limit, order };
         loop {
@@ -66,7 +66,7 @@ impl StoredDeliveries {
 
     /// The dead letter of a notification, if there is one.
     pub async fn letter(&self, receiver: &str, notification: &str) -> Result<Option<DeadLetter>> {
-        let of = ReceiverName::of(receiver);
+        let Some(of) = self.known_receiver(receiver).await? else { return Ok(None) };
         let cells =
             self.all_partitions().into_iter().map(|partition| letter_cell(of, partition, notification));
         let found: Vec<Document<DeadLetter>> = self.documents.read_cells(cells.collect()).await?;
@@ -97,7 +97,7 @@ impl StoredDeliveries {
     /// Discards a bounded number of dead letters of a receiver and of notifications that wait for it, which become
     /// dead letters first. This receiver is not notified of the returns of the discarded silences.
     pub async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
-        let of = ReceiverName::of(receiver);
+        let Some(of) = self.known_receiver(receiver).await? else { return Ok(Discarded::default()) };
         let dead = self.engine.entries(Index::Dead(of), &self.all_partitions(), i64::MAX, MAX_STEP).await?;
         // Dead letters go first, so that one step's worth of them exists at the most.
         if !dead.is_empty() {

@@ -32,7 +32,7 @@ impl StoredDeliveries {
     /// may be missing or there twice. `after`: [`WaitingPage::next`] of the page before.
     pub async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage> {
         let (mut partition, mut from) = position(after);
-        let of = ReceiverName::of(receiver);
+        let Some(of) = self.known_receiver(receiver).await? else { return Ok(WaitingPage::default()) };
         let rest: Vec<u16> = (partition..self.partitions()).collect();
         let sizes = self.engine.sizes(Index::Queue(of), &rest).await?;
         let mut page = WaitingPage::default();

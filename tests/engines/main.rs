@@ -25,7 +25,6 @@ mod steps;
 #[path = "../support/mod.rs"]
 mod support;
 mod timer_pages;
-mod timers_alike;
 mod timers_meanwhile;
 mod view;
 mod walk;

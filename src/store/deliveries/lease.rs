@@ -13,8 +13,10 @@ use crate::store::{
     Table, Unreadable,
 };
 
-/// How many notifications are read at once. They may be large.
-const BODIES: usize = 100;
+/// How many notifications are read at once that may be large: ten of ten thousand members are thirty megabytes.
+const BODIES: usize = 10;
+/// Notifications of so many bytes on average are read all at once.
+const SMALL: usize = 4 << 10;
 /// After so many bytes of notifications the other groups stay due.
 const MAX_BYTES: usize = 8 << 20;
 
@@ -72,10 +74,9 @@ impl StoredDeliveries {
         let lanes = self.documents.read_cells(entries.iter().map(cell).collect()).await?;
         let due: Vec<Due> = entries.into_iter().zip(lanes).map(|(entry, lane)| Due { entry, lane }).collect();
         let (mut sets, mut deliveries, mut bytes) = (Vec::new(), Vec::new(), 0);
-        for step in due.chunks(BODIES) {
-            if bytes > MAX_BYTES {
-                break;
-            }
+        let (mut rest, mut count) = (due.as_slice(), BODIES);
+        while !rest.is_empty() && bytes <= MAX_BYTES {
+            let (step, others) = rest.split_at(count.min(rest.len()));
             let firsts: Vec<(&str, &str)> = step.iter().map(Due::first).collect();
             for (due, body) in step.iter().zip(self.bodies(&firsts).await?) {
                 bytes += body.as_ref().map_or(0, Vec::len);
@@ -84,6 +85,9 @@ impl StoredDeliveries {
                 sets.push(due.change(queue, is_taken.then_some(until))?);
                 deliveries.push(delivery);
             }
+            // If these were small, the others are read at once.
+            count = if bytes / step.len() < SMALL { MAX_STEP } else { BODIES };
+            rest = others;
         }
         let written = self.documents.write(&sets).await?;
         let leased = deliveries.into_iter().zip(written).filter(|(_, is_written)| *is_written);

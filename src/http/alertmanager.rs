@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::changes::{self, HasTokens, MAX_BODY};
 use super::coverage::CoveredUnits;
-use super::problem::Problem;
+use super::http_error::HttpError;
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Ownership, Silences};
@@ -179,15 +179,15 @@ impl AlertmanagerState {
     }
 
     /// Permission to make a list.
-    async fn permit(&self) -> Result<OwnedSemaphorePermit, Problem> {
+    async fn permit(&self) -> Result<OwnedSemaphorePermit, HttpError> {
         let permit = self.permits.clone().acquire_owned().await;
-        permit.map_err(|_| Problem::unavailable("the server stops"))
+        permit.map_err(|_| HttpError::unavailable("the server stops"))
     }
 }
 
 /// A list as JSON. The permit is kept until the client has read the list, or is gone.
-fn list(all: &[impl Serialize], permit: OwnedSemaphorePermit) -> Result<Response, Problem> {
-    let json = serde_json::to_vec(all).map_err(|error| Problem::internal(error.to_string()))?;
+fn list(all: &[impl Serialize], permit: OwnedSemaphorePermit) -> Result<Response, HttpError> {
+    let json = serde_json::to_vec(all).map_err(|error| HttpError::internal(error.to_string()))?;
     let chunks = unfold((Bytes::from(json), permit), async |(mut rest, permit)| {
         let chunk = rest.split_to(rest.len().min(CHUNK));
         (!chunk.is_empty()).then_some((Ok::<Bytes, Infallible>(chunk), (rest, permit)))

@@ -8,7 +8,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 
-use super::problem::{Problem, page_limit, query};
+use super::http_error::{HttpError, page_limit, query};
 use crate::fleet::Silences;
 use crate::store::{AuditEntry, MAX_AUDITED};
 
@@ -29,7 +29,7 @@ struct AuditPage {
     audit: Vec<AuditEntry>,
 }
 
-async fn audit(State(silences): State<Arc<Silences>>, uri: Uri) -> Result<Json<AuditPage>, Problem> {
+async fn audit(State(silences): State<Arc<Silences>>, uri: Uri) -> Result<Json<AuditPage>, HttpError> {
     let AuditQuery { limit } = query(&uri)?;
     let limit = page_limit(limit, DEFAULT_LIMIT, MAX_AUDITED)?;
     Ok(Json(AuditPage { audit: silences.audit(limit).await? }))

@@ -17,8 +17,8 @@ use url::form_urlencoded;
 
 use super::PageSources;
 use super::beginning::Beginning;
+use super::http_error::{HttpError, query};
 use super::peers::{Peers, is_from_peer};
-use super::problem::{Problem, query};
 use super::scans::Scans;
 use super::unit_filter::{known_kind, label_pair};
 use super::units::parse;
@@ -139,7 +139,7 @@ async fn availability(
     State(state): State<AvailabilityState>,
     headers: HeaderMap,
     uri: Uri,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpError> {
     let wanted: AvailabilityQuery = query(&uri)?;
     if let (true, Some(from), Some(to)) = (is_from_peer(&headers), wanted.from, wanted.until) {
         let scope = state.scope(&wanted)?;
@@ -166,7 +166,7 @@ async fn availability(
 
 impl AvailabilityState {
     /// Makes an answer for the usual range, and keeps it.
-    async fn renew(&self, asked: AnswerKey) -> Result<Arc<Availability>, Problem> {
+    async fn renew(&self, asked: AnswerKey) -> Result<Arc<Availability>, HttpError> {
         let begun = Instant::now();
         let (kind, label) = asked.clone();
         let wanted = AvailabilityQuery { kind, label, ..AvailabilityQuery::default() };
@@ -183,12 +183,12 @@ impl AvailabilityState {
         }
     }
 
-    async fn read_for(&self, wanted: &AvailabilityQuery) -> Result<Availability, Problem> {
+    async fn read_for(&self, wanted: &AvailabilityQuery) -> Result<Availability, HttpError> {
         let now = self.clock.now();
         let until = wanted.until.unwrap_or(now).min(now);
         let from = wanted.from.unwrap_or(until - DEFAULT_RANGE);
         if from >= until {
-            return Err(Problem::bad_request("from is before until, and in the past"));
+            return Err(HttpError::bad_request("from is before until, and in the past"));
         }
         let scope = self.scope(wanted)?;
         // Nothing is known of the time before the fleet was watched.
@@ -209,7 +209,7 @@ impl AvailabilityState {
     }
 
     /// Since when a single unit is known.
-    async fn known_since(&self, scope: &Scope) -> Result<Timestamp, Problem> {
+    async fn known_since(&self, scope: &Scope) -> Result<Timestamp, HttpError> {
         let Scope::Unit(unit) = scope else { return Ok(Timestamp::ZERO) };
         let read = self.units.read(std::slice::from_ref(unit)).await?;
         let known = read.into_iter().next().and_then(|seen| seen.facts?.known);
@@ -222,7 +222,7 @@ impl AvailabilityState {
         wanted: &AvailabilityQuery,
         scope: &Scope,
         range: Interval,
-    ) -> Result<(AvailabilityPart, bool), Problem> {
+    ) -> Result<(AvailabilityPart, bool), HttpError> {
         if let Scope::Unit(_) = scope {
             return Ok((AvailabilityPart { units: 1, unknown_seconds: 0.0 }, true));
         }
@@ -235,12 +235,12 @@ impl AvailabilityState {
             unknown_seconds: sum.unknown_seconds + part.unknown_seconds,
         });
         match &wanted.label {
-            Some(label) if sum.units == 0 => Err(Problem::not_found(format!("no unit has {label:?}"))),
+            Some(label) if sum.units == 0 => Err(HttpError::not_found(format!("no unit has {label:?}"))),
             _ => Ok((sum, others.missing.is_empty())),
         }
     }
 
-    async fn own_part(&self, scope: &Scope, range: Interval) -> Result<AvailabilityPart, Problem> {
+    async fn own_part(&self, scope: &Scope, range: Interval) -> Result<AvailabilityPart, HttpError> {
         let (kind, label) = match scope {
             Scope::Units { kind, label } => (kind.clone(), label.clone()),
             Scope::Unit(_) => (None, None),
@@ -251,18 +251,18 @@ impl AvailabilityState {
         Ok(self.scans.run(move || mirror.known_time(filter, range)).await?.into())
     }
 
-    fn scope(&self, wanted: &AvailabilityQuery) -> Result<Scope, Problem> {
+    fn scope(&self, wanted: &AvailabilityQuery) -> Result<Scope, HttpError> {
         if let Some(unit) = &wanted.unit {
             if wanted.kind.is_some() || wanted.label.is_some() {
-                return Err(Problem::bad_request("unit stands alone, without kind and label"));
+                return Err(HttpError::bad_request("unit stands alone, without kind and label"));
             }
             let written = unit.split_once('/').and_then(|(kind, id)| parse(kind, id).ok());
             return written
                 .map(Scope::Unit)
-                .ok_or_else(|| Problem::bad_request("unit is written kind/id, e.g. unit=detector/pump-7"));
+                .ok_or_else(|| HttpError::bad_request("unit is written kind/id, e.g. unit=detector/pump-7"));
         }
         match (&wanted.kind, &wanted.label) {
-            (Some(_), Some(_)) => Err(Problem::bad_request("either kind or label, not both")),
+            (Some(_), Some(_)) => Err(HttpError::bad_request("either kind or label, not both")),
             (kind, label) => {
                 let kind = kind.as_ref().map(|kind| known_kind(kind, &self.mirror)).transpose()?;
                 let label = label.as_ref().map(|label| label_pair(label, &self.mirror)).transpose()?;
@@ -272,7 +272,7 @@ impl AvailabilityState {
     }
 
     /// The records of the range, and whether they are all.
-    async fn read(&self, scope: &Scope, range: Interval) -> Result<(Vec<OfflineRecord>, bool), Problem> {
+    async fn read(&self, scope: &Scope, range: Interval) -> Result<(Vec<OfflineRecord>, bool), HttpError> {
         let (kind, label) = match scope {
             Scope::Unit(unit) => {
                 let history = self.records.history(unit, MAX_OF_UNIT).await?;

@@ -8,14 +8,14 @@ use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
-use super::problem::Problem;
+use super::http_error::HttpError;
 use crate::cause::json;
 use crate::clock::{Timestamp, parse_span};
 
-pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Problem> {
+pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, HttpError> {
     let fields = json::read::<Map<String, Value>>(body);
     let read = fields.and_then(|fields| json::from_value(Value::Object(fields)));
-    read.map_err(|why| Problem::bad_request(format!("the body: {why}")))
+    read.map_err(|why| HttpError::bad_request(format!("the body: {why}")))
 }
 
 /// Reads an object within a body, for `deserialize_with`; a list in its place is refused, as for the body.
@@ -29,15 +29,15 @@ pub(super) fn end(
     (name, at): (&str, Option<Timestamp>),
     r#for: Option<&str>,
     begin: Timestamp,
-) -> Result<Timestamp, Problem> {
+) -> Result<Timestamp, HttpError> {
     match (at, r#for) {
         (Some(at), None) => Ok(at),
         (None, Some(text)) => {
             let span = parse_span(text).filter(|span| *span > Duration::ZERO);
-            let wrong = || Problem::bad_request(format!("for: {text:?} is not a span; write 30m or 2h"));
+            let wrong = || HttpError::bad_request(format!("for: {text:?} is not a span; write 30m or 2h"));
             Ok(begin + span.ok_or_else(wrong)?)
         }
-        _ => Err(Problem::bad_request(format!("write either {name} or for"))),
+        _ => Err(HttpError::bad_request(format!("write either {name} or for"))),
     }
 }
 

@@ -15,8 +15,8 @@ use tokio::sync::watch;
 
 use super::body::read;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
+use super::http_error::HttpError;
 use super::operators::check;
-use super::problem::Problem;
 use super::{AlertRoutes, PageSources};
 use crate::clock::Clock;
 use crate::fleet::MassBreaker;
@@ -65,7 +65,7 @@ impl ShownBreaker {
     }
 }
 
-async fn show(State(state): State<BreakerState>) -> Result<Json<ShownBreaker>, Problem> {
+async fn show(State(state): State<BreakerState>) -> Result<Json<ShownBreaker>, HttpError> {
     let enabled = state.routes.borrow().has_breaker;
     Ok(Json(ShownBreaker::new(enabled, state.breaker.last().await?)))
 }
@@ -82,12 +82,12 @@ async fn release(
     State(state): State<BreakerState>,
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, HttpError> {
     let ReleaseRequest { author, comment } = read(&body?)?;
     check(author.as_deref().unwrap_or(caller.operator()), &comment)?;
     let by = caller.by(author.as_deref());
     if state.breaker.release((&by, &comment), state.clock.now()).await? {
         return Ok(StatusCode::NO_CONTENT);
     }
-    Err(Problem::not_found("the mass-offline breaker holds nothing"))
+    Err(HttpError::not_found("the mass-offline breaker holds nothing"))
 }

@@ -16,7 +16,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::Role;
-use super::problem::Problem;
+use super::http_error::HttpError;
 use crate::routing::alert_silence::is_author;
 
 /// The longest body of a request, in bytes.
@@ -86,9 +86,9 @@ impl Caller {
     }
 
     /// Refuses a client whose role is less than this one.
-    pub fn require(&self, role: Role) -> Result<(), Problem> {
+    pub fn require(&self, role: Role) -> Result<(), HttpError> {
         if self.role < role {
-            return Err(Problem::forbidden(format!(
+            return Err(HttpError::forbidden(format!(
                 "the role of this token is too low; use one with the role {}",
                 role.as_str()
             )));
@@ -133,12 +133,12 @@ pub(super) async fn guard_without_body(
 pub(super) async fn guard_end(State(has_tokens): State<HasTokens>, request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>();
     if caller.is_none_or(|caller| caller.is_foreign || !has_tokens.0 && !caller.names_this_host) {
-        return Problem::forbidden("a page of another site may not end a session").into_response();
+        return HttpError::forbidden("a page of another site may not end a session").into_response();
     }
     next.run(request).await
 }
 
-fn guarded(request: &Request, has_tokens: HasTokens) -> Result<(), Problem> {
+fn guarded(request: &Request, has_tokens: HasTokens) -> Result<(), HttpError> {
     check(request.method(), request.headers(), request.extensions().get(), has_tokens)
 }
 
@@ -147,12 +147,12 @@ fn check(
     headers: &HeaderMap,
     caller: Option<&Caller>,
     HasTokens(has_tokens): HasTokens,
-) -> Result<(), Problem> {
+) -> Result<(), HttpError> {
     if matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS) {
         return Ok(());
     }
     if caller.is_none_or(|caller| caller.role < Role::Operator) {
-        return Err(Problem::forbidden(
+        return Err(HttpError::forbidden(
             "the role of this token may only look; use one with the role operator",
         ));
     }
@@ -160,15 +160,15 @@ fn check(
         return Err(foreign_host(headers));
     }
     if is_foreign(headers) {
-        return Err(Problem::forbidden("a page of another site may not change anything here"));
+        return Err(HttpError::forbidden("a page of another site may not change anything here"));
     }
     Ok(())
 }
 
 /// The refusal of a request to a host that is not this one, where no token guards the pages.
-pub(super) fn foreign_host(headers: &HeaderMap) -> Problem {
+pub(super) fn foreign_host(headers: &HeaderMap) -> HttpError {
     let host = text(headers, HOST).unwrap_or_default();
-    Problem::forbidden(format!(
+    HttpError::forbidden(format!(
         "{host:?} is not a name of loopback; ask 127.0.0.1 or localhost, set http.external_url to the address of the \
          proxy, or configure a token (http.token)"
     ))
@@ -187,11 +187,11 @@ fn text(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
 }
 
 /// Refuses a change whose body is not declared as JSON.
-fn is_json(method: &Method, headers: &HeaderMap) -> Result<(), Problem> {
+fn is_json(method: &Method, headers: &HeaderMap) -> Result<(), HttpError> {
     let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media = media.split(';').next().unwrap_or_default().trim();
     if matches!(*method, Method::POST | Method::PUT) && !media.eq_ignore_ascii_case("application/json") {
-        return Err(Problem::unsupported_media_type("send JSON, with content-type: application/json"));
+        return Err(HttpError::unsupported_media_type("send JSON, with content-type: application/json"));
     }
     Ok(())
 }

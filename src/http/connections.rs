@@ -28,7 +28,7 @@ use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
 use super::Pages;
-use super::problem::Problem;
+use super::http_error::HttpError;
 use super::proxies::PeerAddress;
 use crate::telemetry::{CutReason, Telemetry};
 use crate::trust::ServerTls;
@@ -184,7 +184,7 @@ async fn answer(
         TowerToHyperService::new(pages.now()).call(request).await?
     } else {
         let detail = "all connections for this page are in use; ask again in a moment";
-        let mut response = Problem::unavailable(detail).into_response();
+        let mut response = HttpError::unavailable(detail).into_response();
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         response
     };

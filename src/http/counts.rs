@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::PageSources;
-use super::problem::Problem;
+use super::http_error::HttpError;
 use super::scans::Scans;
 use super::shared_answers::{MaxAge, SharedAnswers};
 use crate::clock::Clock;
@@ -37,7 +37,7 @@ impl UnitCounts {
         if self.mirror.is_large() { MaxAge::LARGE_FLEET } else { MaxAge::EXACT }
     }
 
-    pub async fn units(&self, age: MaxAge) -> Result<Arc<Summary>, Problem> {
+    pub async fn units(&self, age: MaxAge) -> Result<Arc<Summary>, HttpError> {
         let (mirror, roll, scans, clock) =
             (self.mirror.clone(), self.roll.clone(), self.scans.clone(), self.clock.clone());
         let make = async move { scans.run(move || mirror.summary(&roll.hearing(), clock.now())).await };

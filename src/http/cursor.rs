@@ -7,7 +7,7 @@ use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::problem::Problem;
+use super::http_error::HttpError;
 
 /// The cursor of a place, of numbers and texts.
 pub(super) fn cursor(place: &impl Serialize) -> String {
@@ -21,10 +21,10 @@ pub(super) fn cursor(place: &impl Serialize) -> String {
 pub(super) fn place<P: DeserializeOwned, T>(
     cursor: &str,
     parse: impl FnOnce(P) -> Option<T>,
-) -> Result<T, Problem> {
+) -> Result<T, HttpError> {
     let json = HEXLOWER_PERMISSIVE.decode(cursor.as_bytes()).ok();
     let place = json.and_then(|json| parse(serde_json::from_slice(&json).ok()?));
-    place.ok_or_else(|| Problem::bad_request("cursor is not valid: take the `next` of a page of this list"))
+    place.ok_or_else(|| HttpError::bad_request("cursor is not valid: take the `next` of a page of this list"))
 }
 
 #[cfg(test)]

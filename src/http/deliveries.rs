@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use super::body::{object, read};
 use super::breaker::breaker;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
-use super::problem::{Problem, page_limit, query};
+use super::http_error::{HttpError, page_limit, query};
 use super::{AlertRoutes, PageSources, Role};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::Attempts;
@@ -89,18 +89,18 @@ impl DeliveriesState {
         self.routes.borrow().receivers.clone()
     }
 
-    pub async fn page(&self, wanted: &DeliveriesQuery) -> Result<DeliveryPage, Problem> {
+    pub async fn page(&self, wanted: &DeliveriesQuery) -> Result<DeliveryPage, HttpError> {
         let limit = page_limit(wanted.limit, DEFAULT_LIMIT, MAX_PAGE)?;
         let cursor = wanted.cursor.as_deref();
         Ok(self.deliveries.list(&wanted.filter(), limit, cursor, &self.configured()).await?)
     }
 
-    pub async fn details(&self, id: &str) -> Result<DeliveryDetails, Problem> {
+    pub async fn details(&self, id: &str) -> Result<DeliveryDetails, HttpError> {
         Ok(self.deliveries.show(id, &self.configured()).await?)
     }
 
     /// Delivers a notification again; returns how many deliveries were queued.
-    pub async fn replay(&self, id: &str, caller: &Caller) -> Result<usize, Problem> {
+    pub async fn replay(&self, id: &str, caller: &Caller) -> Result<usize, HttpError> {
         Ok(self.deliveries.replay(id, &self.configured(), &caller.by(None), self.clock.now()).await?)
     }
 
@@ -110,20 +110,20 @@ impl DeliveriesState {
         filter: &DeliveryFilter,
         cursor: Option<&str>,
         caller: &Caller,
-    ) -> Result<(DeliveriesChanged, Option<String>), Problem> {
+    ) -> Result<(DeliveriesChanged, Option<String>), HttpError> {
         let (configured, now) = (self.configured(), self.clock.now());
         Ok(self.deliveries.replay_all(filter, cursor, &configured, &caller.by(None), now).await?)
     }
 }
 
-async fn list(State(state): State<DeliveriesState>, uri: Uri) -> Result<Json<DeliveryPage>, Problem> {
+async fn list(State(state): State<DeliveriesState>, uri: Uri) -> Result<Json<DeliveryPage>, HttpError> {
     Ok(Json(state.page(&query(&uri)?).await?))
 }
 
 async fn show(
     State(state): State<DeliveriesState>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<DeliveryDetails>, Problem> {
+) -> Result<Json<DeliveryDetails>, HttpError> {
     Ok(Json(state.details(&id?.0).await?))
 }
 
@@ -132,7 +132,7 @@ async fn replay(
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<DeliveriesChanged>, Problem> {
+) -> Result<Json<DeliveriesChanged>, HttpError> {
     let EmptyBody {} = read(&body?)?;
     Ok(Json(DeliveriesChanged { count: state.replay(&id?.0, &caller).await?, more: false }))
 }
@@ -166,7 +166,7 @@ async fn replay_all(
     State(state): State<DeliveriesState>,
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Replayed>, Problem> {
+) -> Result<Json<Replayed>, HttpError> {
     let DeliveriesRequest { filter, cursor } = read::<DeliveriesRequest>(&body?)?;
     let until = filter.until.unwrap_or_else(|| state.clock.now());
     let filter = DeliveryFilter { until: Some(until), ..filter };
@@ -178,7 +178,7 @@ async fn purge(
     State(state): State<DeliveriesState>,
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<DeliveriesChanged>, Problem> {
+) -> Result<Json<DeliveriesChanged>, HttpError> {
     let DeliveriesRequest { filter, .. } = read::<DeliveriesRequest>(&body?)?;
     Ok(Json(state.deliveries.purge(&filter, &caller.by(None), state.clock.now()).await?))
 }
@@ -197,22 +197,24 @@ async fn discard(
     State(state): State<DeliveriesState>,
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<DeliveriesChanged>, Problem> {
+) -> Result<Json<DeliveriesChanged>, HttpError> {
     caller.require(Role::Admin)?;
     let DiscardRequest { receiver, force } = read(&body?)?;
     if !force && state.configured().contains(&receiver) {
-        return Err(Problem::conflict(format!(
+        return Err(HttpError::conflict(format!(
             "receiver {receiver} is configured, and its notifications will be delivered; to discard them anyway, use force"
         )));
     }
     Ok(Json(state.deliveries.discard(&receiver, &caller.by(None), state.clock.now()).await?))
 }
 
-impl From<DeliveriesError> for Problem {
-    fn from(error: DeliveriesError) -> Problem {
+impl From<DeliveriesError> for HttpError {
+    fn from(error: DeliveriesError) -> HttpError {
         match error {
-            DeliveriesError::Unknown(_) => Problem::not_found(error.to_string()),
-            DeliveriesError::Cursor | DeliveriesError::Refused(_) => Problem::bad_request(error.to_string()),
+            DeliveriesError::Unknown(_) => HttpError::not_found(error.to_string()),
+            DeliveriesError::Cursor | DeliveriesError::Refused(_) => {
+                HttpError::bad_request(error.to_string())
+            }
             DeliveriesError::Engine(error) => error.into(),
         }
     }

@@ -7,17 +7,17 @@
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::problem::Problem;
+use super::http_error::HttpError;
 use crate::routing::{Matcher, parse_all_label_matchers};
 
 static TURN: Semaphore = Semaphore::const_new(1);
 
 /// Parses matchers from several texts, each with commas between its matchers; `what` names the texts in an error.
-pub(super) async fn matchers(texts: Vec<String>, what: &'static str) -> Result<Vec<Matcher>, Problem> {
+pub(super) async fn matchers(texts: Vec<String>, what: &'static str) -> Result<Vec<Matcher>, HttpError> {
     let has_expressions = texts.iter().any(|text| text.contains("=~") || text.contains("!~"));
     let read = move || {
         parse_all_label_matchers(&texts).map_err(|(text, error)| {
-            Problem::bad_request(format!("{what}: {text:?}: {error}; write site=\"north\""))
+            HttpError::bad_request(format!("{what}: {text:?}: {error}; write site=\"north\""))
         })
     };
     if has_expressions { compiled(read).await } else { read() }
@@ -25,12 +25,12 @@ pub(super) async fn matchers(texts: Vec<String>, what: &'static str) -> Result<V
 
 /// Runs a function that compiles expressions, when it is its turn.
 pub(super) async fn compiled<T: Send + 'static>(
-    compile: impl FnOnce() -> Result<T, Problem> + Send + 'static,
-) -> Result<T, Problem> {
-    let turn = TURN.acquire().await.map_err(|error| Problem::internal(error.to_string()))?;
+    compile: impl FnOnce() -> Result<T, HttpError> + Send + 'static,
+) -> Result<T, HttpError> {
+    let turn = TURN.acquire().await.map_err(|error| HttpError::internal(error.to_string()))?;
     let compiling = spawn_blocking(move || {
         let _turn = turn;
         compile()
     });
-    compiling.await.map_err(|error| Problem::internal(format!("reading the matchers failed: {error}")))?
+    compiling.await.map_err(|error| HttpError::internal(format!("reading the matchers failed: {error}")))?
 }

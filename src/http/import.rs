@@ -30,7 +30,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{timeout, timeout_at};
 
 use super::changes::{self, Caller, HasTokens};
-use super::problem::{Problem, query};
+use super::http_error::{HttpError, query};
 use super::unit_filter::known_kind;
 use super::{PageSources, Role};
 use crate::clock::Clock;
@@ -152,17 +152,19 @@ async fn import(
     uri: Uri,
     headers: HeaderMap,
     body: Body,
-) -> Result<Json<Outcome>, Problem> {
+) -> Result<Json<Outcome>, HttpError> {
     caller.require(Role::Admin)?;
     let wanted: ImportQuery = query(&uri)?;
     let format = format_of(&headers)?;
     let kind = wanted.kind.as_deref().map(|kind| known_kind(kind, &state.mirror)).transpose()?;
     if wanted.replace && wanted.bad_lines == BadLines::Skip {
-        return Err(Problem::bad_request("replace needs bad_lines=refuse"));
+        return Err(HttpError::bad_request("replace needs bad_lines=refuse"));
     }
-    let busy = || Problem::unavailable("another import is under way; try again later");
+    let busy = || HttpError::unavailable("another import is under way; try again later");
     let uploading = state.uploads.begin(caller.token_name()).ok_or_else(|| {
-        Problem::unavailable("this token already sends an inventory, or too many others do; try again later")
+        HttpError::unavailable(
+            "this token already sends an inventory, or too many others do; try again later",
+        )
     })?;
     let file = received(body).await?;
     drop(uploading);
@@ -172,52 +174,53 @@ async fn import(
     let kinds = state.roll.rules().keys().cloned().collect();
     let checks = Checks { kinds, kind, now: state.clock.now() };
     let checked = spawn_blocking(move || Inventory::checked(file, format, checks)).await;
-    let inventory = checked.map_err(|error| Problem::internal(error.to_string()))??;
+    let inventory = checked.map_err(|error| HttpError::internal(error.to_string()))??;
     let Outcome { lines, bad_lines, bad, .. } = &inventory.outcome;
     if *bad_lines > 0 && wanted.bad_lines == BadLines::Refuse && !wanted.dry_run {
         let first =
             bad.first().map(|bad| format!(", first line {}: {}", bad.line, bad.problem)).unwrap_or_default();
         let detail = format!("{bad_lines} of {lines} lines are bad{first}; nothing was changed");
-        return Err(Problem::unprocessable(detail, ("bad", json!(bad))));
+        return Err(HttpError::unprocessable(detail, ("bad", json!(bad))));
     }
     if wanted.replace && inventory.units.is_empty() {
-        return Err(Problem::bad_request("an inventory without units would remove the whole fleet"));
+        return Err(HttpError::bad_request("an inventory without units would remove the whole fleet"));
     }
     let author = caller.by(None);
     let written = tokio::spawn(async move { state.write(inventory, &wanted, author, turn).await }).await;
-    Ok(Json(written.map_err(|error| Problem::internal(error.to_string()))??))
+    Ok(Json(written.map_err(|error| HttpError::internal(error.to_string()))??))
 }
 
-fn format_of(headers: &HeaderMap) -> Result<ImportFormat, Problem> {
+fn format_of(headers: &HeaderMap) -> Result<ImportFormat, HttpError> {
     let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     match media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
         "application/x-ndjson" | "application/ndjson" => Ok(ImportFormat::Ndjson),
         "text/csv" => Ok(ImportFormat::Csv),
-        _ => Err(Problem::unsupported_media_type(
+        _ => Err(HttpError::unsupported_media_type(
             "send NDJSON or CSV, with content-type: application/x-ndjson or text/csv",
         )),
     }
 }
 
 /// Writes the body to a file without a name, which disappears with its last user.
-async fn received(body: Body) -> Result<File, Problem> {
+async fn received(body: Body) -> Result<File, HttpError> {
     let unwritable = |error: io::Error| {
         let folder = std::env::temp_dir();
-        Problem::unavailable(format!("the inventory cannot be written to {}: {error}", folder.display()))
+        HttpError::unavailable(format!("the inventory cannot be written to {}: {error}", folder.display()))
     };
     let mut file = spawn_blocking(tempfile::tempfile).await.map_err(io::Error::other).and_then(|file| file);
     let mut body = body.into_data_stream();
     let (mut length, pace) = (0, UploadPace::begin());
     loop {
         let Ok(chunk) = timeout_at(pace.deadline(length), body.next()).await else {
-            return Err(Problem::bad_request(UploadPace::TOO_SLOW));
+            return Err(HttpError::bad_request(UploadPace::TOO_SLOW));
         };
         let Some(chunk) = chunk else { return file.map_err(unwritable) };
-        let chunk = chunk.map_err(|error| Problem::bad_request(format!("the body ended early: {error}")))?;
+        let chunk =
+            chunk.map_err(|error| HttpError::bad_request(format!("the body ended early: {error}")))?;
         length += chunk.len() as u64;
         if length > MAX_UPLOAD {
             let detail = format!("an inventory has at most {MAX_UPLOAD} bytes; import it in parts");
-            return Err(Problem::too_large(detail));
+            return Err(HttpError::too_large(detail));
         }
         let mut open = file.map_err(unwritable)?;
         let written = spawn_blocking(move || open.write_all(&chunk).map(|()| open)).await;
@@ -227,7 +230,7 @@ async fn received(body: Body) -> Result<File, Problem> {
 
 impl Inventory {
     /// Checks every line.
-    fn checked(mut file: File, format: ImportFormat, checks: Checks) -> Result<Inventory, Problem> {
+    fn checked(mut file: File, format: ImportFormat, checks: Checks) -> Result<Inventory, HttpError> {
         let (mut units, mut outcome) = (HashSet::new(), Outcome::default());
         let read = lines::read(&mut file, format, &checks, |ImportLine { number, entry }| {
             outcome.lines += 1;
@@ -246,9 +249,9 @@ impl Inventory {
         match read {
             Ok(()) => Ok(Inventory { file, format, checks, units, outcome }),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Err(Problem::bad_request(error.to_string()))
+                Err(HttpError::bad_request(error.to_string()))
             }
-            Err(error) => Err(Problem::internal(format!("the inventory cannot be read: {error}"))),
+            Err(error) => Err(HttpError::internal(format!("the inventory cannot be read: {error}"))),
         }
     }
 }
@@ -280,7 +283,7 @@ impl ImportState {
         wanted: &ImportQuery,
         author: String,
         _turn: OwnedSemaphorePermit,
-    ) -> Result<Outcome, Problem> {
+    ) -> Result<Outcome, HttpError> {
         let Inventory { mut file, format, checks, units, mut outcome } = inventory;
         let kind = checks.kind.clone();
         outcome.dry_run = wanted.dry_run;
@@ -289,7 +292,7 @@ impl ImportState {
             false => UnlistedUnits::default(),
         };
         if others.are_many() && !wanted.dry_run && !wanted.force {
-            return Err(Problem::conflict(format!(
+            return Err(HttpError::conflict(format!(
                 "replace would remove {others}, more than half; nothing was changed. If that is meant, add force=true"
             )));
         }
@@ -316,8 +319,8 @@ impl ImportState {
                 outcome.count(unit, effect);
             }
         }
-        let read = reading.await.map_err(|error| Problem::internal(error.to_string()))?;
-        read.map_err(|error| Problem::internal(format!("the inventory cannot be read: {error}")))?;
+        let read = reading.await.map_err(|error| HttpError::internal(error.to_string()))?;
+        read.map_err(|error| HttpError::internal(format!("the inventory cannot be read: {error}")))?;
         if wanted.replace {
             self.remove_others(&units, kind.as_ref(), &mut outcome).await?;
         }
@@ -329,7 +332,7 @@ impl ImportState {
         &self,
         named: &HashSet<UnitNumber>,
         kind: Option<&Kind>,
-    ) -> Result<UnlistedUnits, Problem> {
+    ) -> Result<UnlistedUnits, HttpError> {
         let (mut pages, mut others) = (std::pin::pin!(pages(self.queries.clone())), UnlistedUnits::default());
         while let Some(page) = pages.try_next().await? {
             for seen in page.iter().filter(|seen| is_meant(seen, kind)) {
@@ -346,7 +349,7 @@ impl ImportState {
         named: &HashSet<UnitNumber>,
         kind: Option<&Kind>,
         outcome: &mut Outcome,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         let mut pages = std::pin::pin!(pages(self.queries.clone()));
         while let Some(mut page) = pages.try_next().await? {
             page.retain(|seen| is_meant(seen, kind) && !named.contains(&number_of(&seen.unit)));

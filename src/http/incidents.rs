@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use super::breaker::breaker;
-use super::problem::Problem;
+use super::http_error::HttpError;
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Roll, Silences};
@@ -90,7 +90,7 @@ impl IncidentReader {
     }
 
     /// The content of the page, up to [`RECENT`] old.
-    pub async fn recent(&self) -> Result<Arc<OngoingIncident>, Problem> {
+    pub async fn recent(&self) -> Result<Arc<OngoingIncident>, HttpError> {
         let mut recent = self.recent.lock().await;
         if let Some(read) = recent.as_ref().filter(|read| read.at.elapsed() < RECENT) {
             return Ok(read.lasting.clone());
@@ -101,13 +101,13 @@ impl IncidentReader {
     }
 
     /// Releases the breaker; returns `false` if it holds nothing. `by`: the operator, for the audit.
-    pub async fn release(&self, by: &str, comment: &str) -> Result<bool, Problem> {
+    pub async fn release(&self, by: &str, comment: &str) -> Result<bool, HttpError> {
         let is_released = self.breaker.release((by, comment), self.clock.now()).await?;
         *self.recent.lock().await = None;
         Ok(is_released)
     }
 
-    async fn read(&self) -> Result<OngoingIncident, Problem> {
+    async fn read(&self) -> Result<OngoingIncident, HttpError> {
         let (now, routes) = (self.clock.now(), self.routes.borrow().clone());
         let trip = self.breaker.last().await?.filter(|trip| routes.has_breaker && trip.is_held());
         let silences = self.silences.current().await?;

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use super::PageSources;
-use super::problem::{Problem, query};
+use super::http_error::{HttpError, query};
 use super::unit_filter::known_kind;
 use crate::clock::{Clock, Timestamp};
 use crate::csv_row::csv_row;
@@ -87,11 +87,11 @@ struct InventoryUnit<'a> {
     last_seen: Option<Timestamp>,
 }
 
-async fn export(State(state): State<InventoryState>, uri: Uri) -> Result<Response, Problem> {
+async fn export(State(state): State<InventoryState>, uri: Uri) -> Result<Response, HttpError> {
     let ExportQuery { format, kind } = query(&uri)?;
     let kind = kind.map(|kind| known_kind(&kind, &state.mirror)).transpose()?;
     let Ok(permit) = state.writers.clone().try_acquire_owned() else {
-        return Err(Problem::unavailable(format!("{WRITERS} exports are being written; try again later")));
+        return Err(HttpError::unavailable(format!("{WRITERS} exports are being written; try again later")));
     };
     let (head, media, name) = match format {
         ExportFormat::Ndjson => (String::new(), "application/x-ndjson", "units.ndjson"),

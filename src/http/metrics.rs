@@ -11,7 +11,7 @@ use prometheus::TextEncoder;
 
 use super::counts::UnitCounts;
 use super::exposition::ExpositionFormat;
-use super::problem::Problem;
+use super::http_error::HttpError;
 use crate::clock::Clock;
 use crate::fleet::Mirror;
 use crate::fleet::mirror::{Summary, WINDOWS};
@@ -40,13 +40,13 @@ pub(super) fn page(
     })
 }
 
-async fn metrics(State(state): State<MetricsState>) -> Result<impl IntoResponse, Problem> {
+async fn metrics(State(state): State<MetricsState>) -> Result<impl IntoResponse, HttpError> {
     let text = state.text(&*state.counts.units(state.counts.age()).await?)?;
     Ok(([(CONTENT_TYPE, ExpositionFormat::Text.content_type())], text))
 }
 
 impl MetricsState {
-    fn text(&self, summary: &Summary) -> Result<String, Problem> {
+    fn text(&self, summary: &Summary) -> Result<String, HttpError> {
         let kinds = summary.kinds.iter().zip(&summary.silent_since).zip(&summary.archived);
         for (((kind, states), silent_since), archived) in kinds {
             self.telemetry.silent_since(kind.as_str(), *silent_since);
@@ -61,6 +61,6 @@ impl MetricsState {
         self.telemetry.mirror_age(self.mirror.age(self.clock.now()));
         TextEncoder::new()
             .encode_to_string(&self.telemetry.gather())
-            .map_err(|error| Problem::internal(format!("metrics cannot be written: {error}")))
+            .map_err(|error| HttpError::internal(format!("metrics cannot be written: {error}")))
     }
 }

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 
 use super::changes::{Caller, HasTokens, foreign_host};
 use super::ended_sessions::EndedSessions;
+use super::http_error::{Detail, HttpError};
 use super::peers::PeerKey;
-use super::problem::{Detail, Problem};
 use super::proxies::{PeerAddress, Proxies};
 use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
 use super::session::{BrowserSessions, WRONG_WAITS};
@@ -108,11 +108,11 @@ impl AdmissionRules {
             self.wrong.count(LimitedClient::of(None, client), RequestRate::WRONG_TOKENS, moment(now))
         };
         let Some(Err(wait)) = client.map(count) else {
-            return Problem::unauthorized(NO_TOKEN).into_response();
+            return HttpError::unauthorized(NO_TOKEN).into_response();
         };
         tokio::time::sleep(WRONG_WAITS).await;
         let text = "too many wrong tokens from this address; send a known one";
-        Problem::too_many_requests(text, wait).into_response()
+        HttpError::too_many_requests(text, wait).into_response()
     }
 }
 
@@ -136,10 +136,10 @@ pub(super) async fn require_token(
     let headers = request.headers();
     if let Err(wait) = access.count(&request, client.as_ref().map(|(name, _)| name.as_str())) {
         let text = "too many requests; send fewer than http.requests_per_second";
-        return Problem::too_many_requests(text, wait).into_response();
+        return HttpError::too_many_requests(text, wait).into_response();
     }
     if let (Some(Token { expires_at: Some(end), .. }), None, false) = (bearer, &client, open) {
-        return Problem::unauthorized(format!("this token expired at {end}")).into_response();
+        return HttpError::unauthorized(format!("this token expired at {end}")).into_response();
     }
     if client.is_none() && !open {
         if bearer_of(headers).is_some() {
@@ -151,7 +151,7 @@ pub(super) async fn require_token(
         return if is_page {
             Redirect::to(&access.login).into_response()
         } else {
-            Problem::unauthorized(NO_TOKEN).into_response()
+            HttpError::unauthorized(NO_TOKEN).into_response()
         };
     }
     let caller = Caller::of(client, access.has_tokens, headers, access.external_host.as_deref());
@@ -194,7 +194,7 @@ pub(super) async fn limit_time(request: Request, next: Next) -> Response {
     match tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            Problem::unavailable(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())).into_response()
+            HttpError::unavailable(format!("no answer within {} s", ANSWER_TIMEOUT.as_secs())).into_response()
         }
     }
 }

@@ -51,6 +51,7 @@ mod explain;
 mod exposition;
 mod expressions;
 mod health;
+mod http_error;
 mod import;
 mod incidents;
 mod instances;
@@ -61,7 +62,6 @@ mod openapi;
 mod operators;
 mod peers;
 mod probe;
-mod problem;
 mod proxies;
 mod rate_limit;
 mod receivers;
@@ -98,12 +98,12 @@ use connections::ConnectionLimits;
 use counts::UnitCounts;
 use deliveries::DeliveriesState;
 use ended_sessions::EndedSessions;
+use http_error::HttpError;
 use import::ImportState;
 use inventory::InventoryState;
 use middleware::{AdmissionRules, KnownClients};
 use peers::PeerKey;
 use probe::ProbePage;
-use problem::Problem;
 pub use proxies::{HeaderName, Proxies, ProxyUsers};
 use rate_limit::{RequestLimit, RequestRate};
 use records::Records;
@@ -302,7 +302,7 @@ impl Pages {
     pub fn new(config: Config, instance: &str, telemetry: Arc<Telemetry>) -> Pages {
         let early = Router::new()
             .merge(health::early_pages(instance.to_owned(), telemetry))
-            .fallback(|| async { Problem::unavailable("waiting for the engine; /readyz says why") });
+            .fallback(|| async { HttpError::unavailable("waiting for the engine; /readyz says why") });
         Pages { early: guarded(early, &config, None), config: Arc::new(config), all: Arc::default() }
     }
 
@@ -448,7 +448,7 @@ fn guarded(pages: Router, config: &Config, known: Option<KnownClients>) -> Route
         external_host: config.external_host().map(Arc::from),
     };
     pages
-        .method_not_allowed_fallback(|| async { Problem::method_not_allowed() })
+        .method_not_allowed_fallback(|| async { HttpError::method_not_allowed() })
         .layer(from_fn(middleware::limit_time))
         .layer(from_fn_with_state(access, middleware::require_token))
         .layer(from_fn(middleware::plain_errors))

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::PageSources;
 use super::body::{end, read};
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
-use super::problem::{Problem, query};
+use super::http_error::{HttpError, query};
 use super::units::parse;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Operators, Roll, Silences, Subject, UnitChange};
@@ -52,7 +52,7 @@ async fn acknowledge(
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, HttpError> {
     let (id, AcknowledgementRequest { author, comment }) = (record(&id?.0)?, read(&body?)?);
     let by = caller.by(author.as_deref());
     let author = author.unwrap_or_else(|| caller.operator().to_owned());
@@ -68,7 +68,7 @@ async fn undo(
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
     uri: Uri,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, HttpError> {
     let (id, comment) = (record(&id?.0)?, comment(&uri)?);
     state.change(Subject::Record(id), UnitChange::Acknowledge(None), (&caller.by(None), &comment)).await
 }
@@ -82,11 +82,11 @@ struct DeleteQuery {
 }
 
 /// The comment on a change whose request has no body.
-pub(super) fn comment(uri: &Uri) -> Result<String, Problem> {
+pub(super) fn comment(uri: &Uri) -> Result<String, HttpError> {
     let DeleteQuery { comment } = query(uri)?;
     match is_comment(&comment) {
         true => Ok(comment),
-        false => Err(Problem::bad_request("comment is a short text without control characters")),
+        false => Err(HttpError::bad_request("comment is a short text without control characters")),
     }
 }
 
@@ -115,7 +115,7 @@ async fn pause(
     Extension(caller): Extension<Caller>,
     path: UnitPath,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Paused>, Problem> {
+) -> Result<Json<Paused>, HttpError> {
     let (unit, PauseRequest { until, r#for, author, comment }) = (unit(path)?, read(&body?)?);
     let (by, now) = (caller.by(author.as_deref()), state.clock.now());
     check(author.as_deref().unwrap_or(caller.operator()), &comment)?;
@@ -123,7 +123,7 @@ async fn pause(
     if !is_pause(until, now) {
         let days = MAX_PAUSE.as_secs() / 86_400;
         let why = format!("the end of a pause is in the future, within {days} days");
-        return Err(Problem::bad_request(why));
+        return Err(HttpError::bad_request(why));
     }
     state.change(Subject::Unit(unit), UnitChange::Pause(Some(until)), (&by, &comment)).await?;
     Ok(Json(Paused { until }))
@@ -134,7 +134,7 @@ async fn end_pause(
     Extension(caller): Extension<Caller>,
     path: UnitPath,
     uri: Uri,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, HttpError> {
     let (unit, comment) = (unit(path)?, comment(&uri)?);
     state.change(Subject::Unit(unit), UnitChange::Pause(None), (&caller.by(None), &comment)).await
 }
@@ -157,13 +157,13 @@ impl OperatorState {
         subject: Subject,
         wanted: UnitChange,
         by: (&str, &str),
-    ) -> Result<StatusCode, Problem> {
+    ) -> Result<StatusCode, HttpError> {
         let operators = Operators { roll: &self.roll, silences: &self.silences };
         if operators.change(&subject, &wanted, by, self.clock.now()).await? {
             return Ok(StatusCode::NO_CONTENT);
         }
         let kind = &subject.unit().kind;
-        Err(Problem::not_found(match wanted {
+        Err(HttpError::not_found(match wanted {
             UnitChange::Pause(Some(_)) | UnitChange::Register(_) if !self.roll.rules().contains_key(kind) => {
                 format!("kind {kind} is not configured; see [[kind]]")
             }
@@ -179,19 +179,19 @@ impl OperatorState {
     }
 }
 
-pub(super) fn check(author: &str, comment: &str) -> Result<(), Problem> {
+pub(super) fn check(author: &str, comment: &str) -> Result<(), HttpError> {
     match (is_author(author), is_comment(comment)) {
-        (false, _) => Err(Problem::bad_request("author is a short text without control characters")),
-        (_, false) => Err(Problem::bad_request("comment is a short text without control characters")),
+        (false, _) => Err(HttpError::bad_request("author is a short text without control characters")),
+        (_, false) => Err(HttpError::bad_request("comment is a short text without control characters")),
         _ => Ok(()),
     }
 }
 
-fn record(id: &str) -> Result<RecordId, Problem> {
-    id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))
+fn record(id: &str) -> Result<RecordId, HttpError> {
+    id.parse().map_err(|error| HttpError::bad_request(format!("{id:?}: {error}")))
 }
 
-pub(super) fn unit(path: UnitPath) -> Result<Unit, Problem> {
+pub(super) fn unit(path: UnitPath) -> Result<Unit, HttpError> {
     let Path((kind, id)) = path?;
-    parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))
+    parse(&kind, &id).map_err(|error| HttpError::bad_request(error.to_string()))
 }

@@ -15,7 +15,7 @@ use axum::routing::get;
 use serde::Deserialize;
 
 use super::exposition::{ExpositionFormat, Family};
-use super::problem::{Problem, query};
+use super::http_error::{HttpError, query};
 use super::unit_metrics::text::{LAST_SEEN, UP, is_up, write_moment, write_value};
 use crate::clock::Clock;
 use crate::fleet::Roll;
@@ -51,22 +51,22 @@ async fn probe(
     State(state): State<ProbePage>,
     uri: Uri,
     headers: HeaderMap,
-) -> Result<impl IntoResponse, Problem> {
+) -> Result<impl IntoResponse, HttpError> {
     let ProbeQuery { unit } = query(&uri)?;
     // An id has no slash, so a slash can only stand between kind and id.
     let unit: Unit = unit
         .replacen('/', ":", 1)
         .parse()
-        .map_err(|error| Problem::bad_request(format!("unit {unit:?}: {error}")))?;
+        .map_err(|error| HttpError::bad_request(format!("unit {unit:?}: {error}")))?;
     let format = ExpositionFormat::accepted(&headers);
     let text = state.text(&unit, format).await?;
-    let text = text.ok_or_else(|| Problem::not_found(format!("there is no unit {unit}")))?;
+    let text = text.ok_or_else(|| HttpError::not_found(format!("there is no unit {unit}")))?;
     Ok(([(CONTENT_TYPE, format.content_type())], text))
 }
 
 impl ProbePage {
     /// The metrics of a unit; `None` if it is unknown or was removed.
-    async fn text(&self, unit: &Unit, format: ExpositionFormat) -> Result<Option<Vec<u8>>, Problem> {
+    async fn text(&self, unit: &Unit, format: ExpositionFormat) -> Result<Option<Vec<u8>>, HttpError> {
         let Some(rules) = self.roll.shared_rules().of(unit.kind.as_str()) else { return Ok(None) };
         let Some(seen) = self.units.read(std::slice::from_ref(unit)).await?.into_iter().next() else {
             return Ok(None);
@@ -104,7 +104,7 @@ impl ProbePage {
         out: &mut Vec<u8>,
         unit: &Unit,
         format: ExpositionFormat,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         let metrics = self.metrics.of(&unit.kind);
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
         let values = self.values.values(unit, &names).await?;

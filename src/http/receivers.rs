@@ -9,7 +9,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::problem::{Problem, query};
+use super::http_error::{HttpError, query};
 use super::{AlertRoutes, PageSources};
 use crate::fleet::Receivers;
 use crate::fleet::receivers::ReceiverLine;
@@ -36,7 +36,7 @@ struct ReceiversPage {
     receivers: Vec<ReceiverLine>,
 }
 
-async fn list(State(state): State<ReceiversState>, uri: Uri) -> Result<Json<ReceiversPage>, Problem> {
+async fn list(State(state): State<ReceiversState>, uri: Uri) -> Result<Json<ReceiversPage>, HttpError> {
     let ReceiversQuery {} = query(&uri)?;
     let types = state.routes.borrow().types.clone();
     Ok(Json(ReceiversPage { receivers: state.receivers.list(&types).await? }))

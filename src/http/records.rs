@@ -15,7 +15,7 @@ use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 
 use super::cursor::{cursor, place};
-use super::problem::{Problem, page_limit, query};
+use super::http_error::{HttpError, page_limit, query};
 use super::shared_answers::{MaxAge, SharedAnswers};
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Kind, OfflineRecord, RecordId};
@@ -68,7 +68,7 @@ pub(super) struct RecordPage {
     pub next: Option<String>,
 }
 
-async fn list(State(records): State<Records>, uri: Uri) -> Result<Response, Problem> {
+async fn list(State(records): State<Records>, uri: Uri) -> Result<Response, HttpError> {
     Ok(Json(&*records.page(&query(&uri)?).await?).into_response())
 }
 
@@ -79,15 +79,15 @@ impl Records {
 
     /// The page that a request asks for. Requests for the same page that come while it is read share the next read: in
     /// a storm with many operators, the engine reads one page at a time.
-    pub async fn page(&self, wanted: &RecordsQuery) -> Result<Arc<RecordPage>, Problem> {
+    pub async fn page(&self, wanted: &RecordsQuery) -> Result<Arc<RecordPage>, HttpError> {
         let asked = serde_json::to_string(wanted)
-            .map_err(|error| Problem::internal(format!("the query cannot be written: {error}")))?;
+            .map_err(|error| HttpError::internal(format!("the query cannot be written: {error}")))?;
         let (engine, wanted) = (self.engine.clone(), wanted.clone());
         self.pages.get(&asked, MaxAge::EXACT, async move { read(&*engine, &wanted).await }).await
     }
 }
 
-async fn read(engine: &dyn Queries, query: &RecordsQuery) -> Result<RecordPage, Problem> {
+async fn read(engine: &dyn Queries, query: &RecordsQuery) -> Result<RecordPage, HttpError> {
     let limit = page_limit(query.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     let filter = RecordFilter::new(query)?;
     let before = query.cursor.as_deref().map(read_cursor);
@@ -103,7 +103,7 @@ async fn page(
     filter: &RecordFilter<'_>,
     begin: Option<(Timestamp, RecordId)>,
     limit: usize,
-) -> Result<RecordPage, Problem> {
+) -> Result<RecordPage, HttpError> {
     let step = if filter.selects_all() { limit } else { MAX_LIMIT };
     let (mut records, mut read, mut before) = (Vec::new(), 0, begin);
     while read < MAX_READ {
@@ -139,12 +139,12 @@ struct RecordFilter<'a> {
 }
 
 impl RecordFilter<'_> {
-    fn new(query: &RecordsQuery) -> Result<RecordFilter<'_>, Problem> {
+    fn new(query: &RecordsQuery) -> Result<RecordFilter<'_>, HttpError> {
         let RecordsQuery { open, from, kind, .. } = query;
         let cause = query.cause.as_deref().map(cause_of).transpose()?;
         let label = match query.label.as_deref().map(|label| label.split_once('=')) {
             Some(None) => {
-                return Err(Problem::bad_request("label is written name=value, e.g. label=site=north"));
+                return Err(HttpError::bad_request("label is written name=value, e.g. label=site=north"));
             }
             label => label.flatten(),
         };
@@ -163,10 +163,10 @@ impl RecordFilter<'_> {
 }
 
 /// The cause with this name. An episode of flapping is not a cause of records.
-fn cause_of(name: &str) -> Result<Cause, Problem> {
+fn cause_of(name: &str) -> Result<Cause, HttpError> {
     let found = [Cause::Silence, Cause::NeverSeen].into_iter().find(|cause| cause.as_str() == name);
     found.ok_or_else(|| {
-        Problem::bad_request(format!("cause: {name:?} is unknown; write silence or never_seen"))
+        HttpError::bad_request(format!("cause: {name:?} is unknown; write silence or never_seen"))
     })
 }
 
@@ -178,12 +178,12 @@ pub(super) fn first_id() -> RecordId {
 async fn record(
     State(records): State<Records>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<OfflineRecord>, Problem> {
+) -> Result<Json<OfflineRecord>, HttpError> {
     let Path(id) = id?;
-    let id: RecordId = id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))?;
+    let id: RecordId = id.parse().map_err(|error| HttpError::bad_request(format!("{id:?}: {error}")))?;
     match records.engine.record(&id).await? {
         Some(record) => Ok(Json(record)),
-        None => Err(Problem::not_found(format!("there is no record {id}"))),
+        None => Err(HttpError::not_found(format!("there is no record {id}"))),
     }
 }
 
@@ -192,7 +192,7 @@ fn write_cursor((detected_at, id): &(Timestamp, RecordId)) -> String {
     cursor(&(detected_at.as_millis(), id.to_string()))
 }
 
-fn read_cursor(text: &str) -> Result<(Timestamp, RecordId), Problem> {
+fn read_cursor(text: &str) -> Result<(Timestamp, RecordId), HttpError> {
     place(text, |(detected_at, id): (i64, String)| {
         Some((Timestamp::from_millis(detected_at), id.parse().ok()?))
     })

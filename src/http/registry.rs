@@ -13,8 +13,8 @@ use serde_json::{Map, Value};
 
 use super::body::read;
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
+use super::http_error::HttpError;
 use super::operators::{OperatorState, UnitPath, check, comment, unit};
-use super::problem::Problem;
 use super::settings::SettingsRequest;
 use super::{PageSources, Role};
 use crate::fleet::{Subject, UnitChange};
@@ -42,12 +42,12 @@ async fn register(
     Extension(caller): Extension<Caller>,
     path: UnitPath,
     body: Result<Bytes, BytesRejection>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, HttpError> {
     caller.require(Role::Admin)?;
     let (unit, Signed { author, comment, settings }) = (unit(path)?, read(&body?)?);
     check(author.as_deref().unwrap_or(caller.operator()), &comment)?;
     let wanted = SettingsRequest::from_json(settings).and_then(|wanted| wanted.check(&unit, state.now()));
-    let wanted = wanted.map_err(Problem::bad_request)?;
+    let wanted = wanted.map_err(HttpError::bad_request)?;
     let by = caller.by(author.as_deref());
     state.change(Subject::Unit(unit), UnitChange::Register(wanted), (&by, &comment)).await
 }
@@ -57,7 +57,7 @@ async fn remove(
     Extension(caller): Extension<Caller>,
     path: UnitPath,
     uri: Uri,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, HttpError> {
     caller.require(Role::Admin)?;
     let (unit, comment) = (unit(path)?, comment(&uri)?);
     state.change(Subject::Unit(unit), UnitChange::Remove, (&caller.by(None), &comment)).await

@@ -8,7 +8,7 @@ use axum::routing::post;
 use tokio::sync::{mpsc, oneshot};
 
 use super::changes::{self, HasTokens};
-use super::problem::Problem;
+use super::http_error::HttpError;
 
 /// A request to load the configuration again; the answer is a notice for the operator, or the reason why nothing has
 /// changed.
@@ -24,10 +24,10 @@ pub(super) fn page(reloads: Reloads, has_tokens: HasTokens) -> Router {
         .with_state(reloads)
 }
 
-async fn reload(State(reloads): State<Reloads>) -> Result<String, Problem> {
+async fn reload(State(reloads): State<Reloads>) -> Result<String, HttpError> {
     const ENDED: &str = "the configuration of this process cannot be loaded again";
-    let reloads = reloads.ok_or_else(|| Problem::not_found(ENDED))?;
+    let reloads = reloads.ok_or_else(|| HttpError::not_found(ENDED))?;
     let (request, answer) = oneshot::channel();
-    reloads.send(request).await.map_err(|_| Problem::unavailable(ENDED))?;
-    answer.await.map_err(|_| Problem::unavailable(ENDED))?.map_err(Problem::internal)
+    reloads.send(request).await.map_err(|_| HttpError::unavailable(ENDED))?;
+    answer.await.map_err(|_| HttpError::unavailable(ENDED))?.map_err(HttpError::internal)
 }

@@ -10,7 +10,7 @@ use std::thread::available_parallelism;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::problem::Problem;
+use super::http_error::HttpError;
 
 /// Scans that wait; the next one is refused.
 const MAX_WAITING: usize = 64;
@@ -45,23 +45,23 @@ impl Scans {
     pub async fn run<T: Send + 'static>(
         &self,
         scan: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Problem> {
+    ) -> Result<T, HttpError> {
         let turn = self.turn().await?;
         let scanning = tokio::task::spawn_blocking(move || {
             let _turn = turn;
             scan()
         });
-        scanning.await.map_err(|error| Problem::internal(format!("reading the units failed: {error}")))
+        scanning.await.map_err(|error| HttpError::internal(format!("reading the units failed: {error}")))
     }
 
-    async fn turn(&self) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Problem> {
+    async fn turn(&self) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), HttpError> {
         let Ok(admitted) = self.admitted.clone().try_acquire_owned() else {
             let text = format!("{MAX_WAITING} lists and counts of all units wait already; try again later");
-            return Err(Problem::unavailable(text));
+            return Err(HttpError::unavailable(text));
         };
         let thread = self.threads.clone().acquire_owned().await;
         let thread =
-            thread.map_err(|error| Problem::internal(format!("reading the units failed: {error}")))?;
+            thread.map_err(|error| HttpError::internal(format!("reading the units failed: {error}")))?;
         Ok((admitted, thread))
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::problem::Problem;
+use super::http_error::HttpError;
 
 /// The greatest age of an answer. The time that it took to make is added, so slow answers are shared too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,9 +88,9 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
     /// The error of `make`: the next request calls it again.
     ///
     /// Cancel-safe: if a request is given up, the next waiting request makes the answer.
-    pub async fn get<F>(&self, asked: &str, age: MaxAge, make: F) -> Result<Arc<T>, Problem>
+    pub async fn get<F>(&self, asked: &str, age: MaxAge, make: F) -> Result<Arc<T>, HttpError>
     where
-        F: Future<Output = Result<T, Problem>> + Send + 'static,
+        F: Future<Output = Result<T, HttpError>> + Send + 'static,
     {
         let (kept, asked_at) = (self.kept(asked), Instant::now());
         let is_usable = |last: &SharedAnswer<T>| last.began >= asked_at || age.has_usable(last.made);
@@ -150,9 +150,9 @@ impl<T> CachedAnswer<T> {
     /// Makes the next answer; holding `_turn` keeps other requests from making it too.
     async fn renew(
         &self,
-        make: impl Future<Output = Result<T, Problem>>,
+        make: impl Future<Output = Result<T, HttpError>>,
         _turn: &OwnedMutexGuard<()>,
-    ) -> Result<Arc<T>, Problem> {
+    ) -> Result<Arc<T>, HttpError> {
         let began = Instant::now();
         let answer = Arc::new(make.await?);
         *self.lock() = Some(SharedAnswer { answer: answer.clone(), began, made: Instant::now() });
@@ -197,7 +197,7 @@ mod tests {
             }
         }
 
-        async fn ask(&self, asked: &str, age: MaxAge) -> Result<u32, Problem> {
+        async fn ask(&self, asked: &str, age: MaxAge) -> Result<u32, HttpError> {
             let (made, permits) = (self.made.clone(), self.permits.clone());
             let make = async move {
                 permits.acquire().await.expect("it stays open").forget();

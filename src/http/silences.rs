@@ -17,8 +17,8 @@ use url::form_urlencoded;
 use super::body::{end, read};
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::coverage::{Asked, CoveredUnits};
+use super::http_error::{HttpError, page_limit, query};
 use super::peers::is_from_peer;
-use super::problem::{Problem, page_limit, query};
 use super::{PageSources, expressions};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::Silences;
@@ -127,7 +127,7 @@ async fn list(
     State(state): State<SilencesState>,
     uri: Uri,
     headers: HeaderMap,
-) -> Result<Json<SilencePage>, Problem> {
+) -> Result<Json<SilencePage>, HttpError> {
     let wanted = query::<SilencesQuery>(&uri)?;
     let asked = if is_from_peer(&headers) { Asked::ByPeer } else { Asked::At(wanted.path()) };
     Ok(Json(state.page_for(&wanted, &asked).await?))
@@ -139,11 +139,11 @@ async fn show(
     State(state): State<SilencesState>,
     id: SilencePath,
     headers: HeaderMap,
-) -> Result<Json<ShownSilence>, Problem> {
+) -> Result<Json<ShownSilence>, HttpError> {
     let id = silence_id(id)?;
     let (stored, now) = (state.silences.current().await?, state.clock.now());
     let found = stored.iter().find(|silence| silence.id == id);
-    let found = found.ok_or_else(|| Problem::not_found(format!("there is no silence {id}")))?;
+    let found = found.ok_or_else(|| HttpError::not_found(format!("there is no silence {id}")))?;
     let asked = if is_from_peer(&headers) { Asked::ByPeer } else { Asked::At(format!("{PATH}/{id}")) };
     let units = state.units(&[found], &asked, now).await;
     Ok(Json(ShownSilence::of(found, units.get(&id).copied(), now)))
@@ -153,7 +153,7 @@ async fn add(
     State(state): State<SilencesState>,
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<(StatusCode, Json<SilenceInForce>), Problem> {
+) -> Result<(StatusCode, Json<SilenceInForce>), HttpError> {
     let wanted = read::<PostedSilence>(&body?)?.wanted(state.clock.now(), None, &caller).await?;
     Ok((StatusCode::CREATED, Json(state.put(None, wanted, &caller).await?)))
 }
@@ -163,7 +163,7 @@ async fn change(
     Extension(caller): Extension<Caller>,
     id: SilencePath,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<SilenceInForce>, Problem> {
+) -> Result<Json<SilenceInForce>, HttpError> {
     let (id, posted) = (silence_id(id)?, read::<PostedSilence>(&body?)?);
     let (stored, now) = (state.silences.current().await?, state.clock.now());
     let before = stored.iter().find(|silence| silence.id == id);
@@ -177,7 +177,7 @@ async fn extend(
     Extension(caller): Extension<Caller>,
     id: SilencePath,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Extended>, Problem> {
+) -> Result<Json<Extended>, HttpError> {
     let (id, wanted, now) = (silence_id(id)?, read::<ExtendRequest>(&body?)?, state.clock.now());
     let wanted = end(("ends_at", wanted.ends_at), wanted.r#for.as_deref(), now)?;
     let ends_at = state.silences.extend(id, wanted, &caller.by(None), now).await?;
@@ -188,7 +188,7 @@ async fn expire(
     State(state): State<SilencesState>,
     Extension(caller): Extension<Caller>,
     id: SilencePath,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, HttpError> {
     state.expire(silence_id(id)?, &caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -199,17 +199,17 @@ impl SilencesState {
         SilencesState { silences: sources.silences.clone(), units, clock: sources.clock.clone() }
     }
 
-    pub async fn page(&self, wanted: &SilencesQuery) -> Result<SilencePage, Problem> {
+    pub async fn page(&self, wanted: &SilencesQuery) -> Result<SilencePage, HttpError> {
         self.page_for(wanted, &Asked::At(wanted.path())).await
     }
 
-    async fn page_for(&self, wanted: &SilencesQuery, asked: &Asked) -> Result<SilencePage, Problem> {
+    async fn page_for(&self, wanted: &SilencesQuery, asked: &Asked) -> Result<SilencePage, HttpError> {
         let limit = page_limit(wanted.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
         let (stored, now) = (self.silences.current().await?, self.clock.now());
         let mut all = in_order(&stored, now);
         if let Some(cursor) = wanted.cursor {
             let last = all.iter().position(|silence| silence.id == cursor);
-            let last = last.ok_or_else(|| Problem::bad_request("the page before is gone; begin again"))?;
+            let last = last.ok_or_else(|| HttpError::bad_request("the page before is gone; begin again"))?;
             all.drain(..=last);
         }
         all.retain(|silence| wanted.state.is_none_or(|state| silence.state(now) == state));
@@ -238,14 +238,14 @@ impl SilencesState {
         id: Option<SilenceId>,
         wanted: SilenceRequest,
         caller: &Caller,
-    ) -> Result<SilenceInForce, Problem> {
+    ) -> Result<SilenceInForce, HttpError> {
         let by = caller.by(Some(&wanted.author));
         let id = self.silences.put(id, wanted, &by, self.clock.now()).await?;
         Ok(SilenceInForce { id, units: self.units.count(id).await })
     }
 
     /// Ends an alert silence. An expired silence stays expired, so the request may be repeated.
-    pub async fn expire(&self, id: SilenceId, caller: &Caller) -> Result<(), Problem> {
+    pub async fn expire(&self, id: SilenceId, caller: &Caller) -> Result<(), HttpError> {
         self.silences.expire(id, &caller.by(None), self.clock.now()).await?;
         Ok(())
     }
@@ -288,7 +288,7 @@ impl PostedSilence {
         now: Timestamp,
         before: Option<Timestamp>,
         caller: &Caller,
-    ) -> Result<SilenceRequest, Problem> {
+    ) -> Result<SilenceRequest, HttpError> {
         let starts_at = self.starts_at.or(before).unwrap_or(now);
         // For a silence that is already in force, the span counts from now on.
         let begin = self.starts_at.unwrap_or(starts_at.max(now));
@@ -299,7 +299,7 @@ impl PostedSilence {
     }
 }
 
-fn silence_id(id: SilencePath) -> Result<SilenceId, Problem> {
+fn silence_id(id: SilencePath) -> Result<SilenceId, HttpError> {
     let Path(id) = id?;
-    id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))
+    id.parse().map_err(|error| HttpError::bad_request(format!("{id:?}: {error}")))
 }

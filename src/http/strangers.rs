@@ -14,8 +14,8 @@ use url::form_urlencoded;
 
 use super::PageSources;
 use super::cursor::{cursor, place};
+use super::http_error::{HttpError, page_limit, query};
 use super::peers::{Peers, is_from_peer};
-use super::problem::{Problem, page_limit, query};
 use super::unit_filter::known_kind;
 use crate::clock::Clock;
 use crate::fleet::strangers::{Stranger, StrangerFilter};
@@ -88,7 +88,7 @@ async fn strangers(
     State(state): State<StrangersState>,
     uri: Uri,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpError> {
     let wanted: StrangersQuery = query(&uri)?;
     if is_from_peer(&headers) {
         let (filter, limit) = state.read(&wanted)?;
@@ -110,7 +110,7 @@ impl StrangersState {
     }
 
     /// The page of all instances, without ids that were registered since they were heard.
-    pub async fn page(&self, wanted: &StrangersQuery) -> Result<StrangerPage, Problem> {
+    pub async fn page(&self, wanted: &StrangersQuery) -> Result<StrangerPage, HttpError> {
         let (filter, limit) = self.read(wanted)?;
         let others = self.peers.ask::<StrangersPart>(&format!("{PATH}?{}", written(wanted))).await;
         let mut parts = others.parts;
@@ -145,12 +145,12 @@ impl StrangersState {
         })
     }
 
-    fn read(&self, wanted: &StrangersQuery) -> Result<(StrangerFilter, usize), Problem> {
+    fn read(&self, wanted: &StrangersQuery) -> Result<(StrangerFilter, usize), HttpError> {
         let limit = page_limit(wanted.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
         let kind = wanted.kind.as_ref().map(|kind| known_kind(kind, &self.mirror)).transpose()?;
         let prefix = wanted.q.clone().unwrap_or_default();
         if prefix.len() > MAX_ID {
-            return Err(Problem::bad_request(format!("q has at most {MAX_ID} bytes, as ids have")));
+            return Err(HttpError::bad_request(format!("q has at most {MAX_ID} bytes, as ids have")));
         }
         let after = wanted.cursor.as_deref();
         let after = after.map(|text| place(text, |name: String| name.parse().ok())).transpose()?;

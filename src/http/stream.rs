@@ -31,8 +31,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::PageSources;
+use super::http_error::{HttpError, query};
 use super::peers::is_from_peer;
-use super::problem::{Problem, query};
 use super::summary::Summaries;
 
 mod feed;
@@ -128,13 +128,17 @@ struct PartQuery {
     after: String,
 }
 
-async fn stream(State(state): State<StreamState>, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+async fn stream(
+    State(state): State<StreamState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, HttpError> {
     if is_from_peer(&headers) {
         let PartQuery { after } = query(&uri)?;
         return Ok(Json(state.feed.part(&after)).into_response());
     }
     let Some(client) = StreamClient::new(&state.clients) else {
-        return Err(Problem::unavailable(format!("{MAX_CLIENTS} clients follow this instance already")));
+        return Err(HttpError::unavailable(format!("{MAX_CLIENTS} clients follow this instance already")));
     };
     let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
     let follower = Follower::begin(state, last, client).await;

@@ -24,8 +24,8 @@ use tokio::time::timeout;
 
 use super::breaker::breaker;
 use super::counts::UnitCounts;
+use super::http_error::HttpError;
 use super::peers::{Peers, is_from_peer};
-use super::problem::Problem;
 use super::shared_answers::{MaxAge, SharedAnswers};
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
@@ -205,7 +205,7 @@ impl From<[u64; presence::State::ALL.len()]> for States {
     }
 }
 
-async fn summary(State(summaries): State<Summaries>, headers: HeaderMap) -> Result<Response, Problem> {
+async fn summary(State(summaries): State<Summaries>, headers: HeaderMap) -> Result<Response, HttpError> {
     if is_from_peer(&headers) {
         return Ok(Json(summaries.own_part(summaries.counts.age()).await?).into_response());
     }
@@ -252,22 +252,22 @@ impl Summaries {
     }
 
     /// The summary of all instances. In a small fleet it has every change that was made before the request.
-    pub async fn of_fleet(&self) -> Result<Arc<FleetSummary>, Problem> {
+    pub async fn of_fleet(&self) -> Result<Arc<FleetSummary>, HttpError> {
         self.no_older_than(self.counts.age()).await
     }
 
     /// The summary of all instances, up to a second old: for pages and streams, of which many may be open.
-    pub async fn recent(&self) -> Result<Arc<FleetSummary>, Problem> {
+    pub async fn recent(&self) -> Result<Arc<FleetSummary>, HttpError> {
         let age = self.counts.age();
         self.no_older_than(if age == MaxAge::EXACT { MaxAge::RECENT } else { age }).await
     }
 
-    async fn no_older_than(&self, age: MaxAge) -> Result<Arc<FleetSummary>, Problem> {
+    async fn no_older_than(&self, age: MaxAge) -> Result<Arc<FleetSummary>, HttpError> {
         let summaries = self.clone();
         self.last.get("", age, async move { summaries.made_anew().await }).await
     }
 
-    async fn made_anew(&self) -> Result<FleetSummary, Problem> {
+    async fn made_anew(&self) -> Result<FleetSummary, HttpError> {
         let has_breaker = self.routes.borrow().has_breaker;
         let trip = timeout(BREAKER_TIMEOUT, self.breaker.last());
         let (own, others, trip) =
@@ -283,10 +283,10 @@ impl Summaries {
         let content =
             merged(parts, others.missing, settling_until, trip.ok().and_then(Result::ok).map(is_held));
         FleetSummary::new(at, content)
-            .map_err(|error| Problem::internal(format!("the summary cannot be written: {error}")))
+            .map_err(|error| HttpError::internal(format!("the summary cannot be written: {error}")))
     }
 
-    async fn own_part(&self, age: MaxAge) -> Result<SummaryPart, Problem> {
+    async fn own_part(&self, age: MaxAge) -> Result<SummaryPart, HttpError> {
         let counted = self.counts.units(age).await?;
         let view = self.ownership.view();
         let kinds = counted.kinds.iter().zip(&counted.silent_since).zip(&counted.archived);

@@ -12,7 +12,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 
-use super::problem::{Problem, query};
+use super::http_error::{HttpError, query};
 use crate::fleet::Ownership;
 use crate::store::Roster;
 
@@ -41,12 +41,12 @@ struct TargetGroup {
     labels: BTreeMap<&'static str, String>,
 }
 
-async fn targets(State(state): State<TargetsState>, uri: Uri) -> Result<Json<Vec<TargetGroup>>, Problem> {
+async fn targets(State(state): State<TargetsState>, uri: Uri) -> Result<Json<Vec<TargetGroup>>, HttpError> {
     let TargetsQuery { shards } = query(&uri)?;
     let partitions = state.roster.partitions();
     if shards.is_some_and(|shards| !(1..=partitions).contains(&shards)) {
         let text = format!("shards is 1 to {partitions}, the number of partitions (engine.partitions)");
-        return Err(Problem::bad_request(text));
+        return Err(HttpError::bad_request(text));
     }
     let instances = state.ownership.view().instances.clone();
     let addresses = state.roster.addresses(&instances).await?;

@@ -21,7 +21,7 @@ use super::availability::outage;
 use super::beginning::Beginning;
 use super::breaker::breaker;
 use super::explain::sentence;
-use super::problem::{Problem, page_limit, query};
+use super::http_error::{HttpError, page_limit, query};
 use super::told::Notified;
 use super::units::{UnitDetails, UnitViews, parse};
 use super::{AlertRoutes, PageSources};
@@ -149,9 +149,9 @@ async fn timeline(
     State(timelines): State<Timelines>,
     path: Result<Path<(String, String)>, PathRejection>,
     uri: Uri,
-) -> Result<Json<Timeline>, Problem> {
+) -> Result<Json<Timeline>, HttpError> {
     let Path((kind, id)) = path?;
-    let unit = parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))?;
+    let unit = parse(&kind, &id).map_err(|error| HttpError::bad_request(error.to_string()))?;
     let TimelineQuery { limit } = query(&uri)?;
     let limit = page_limit(limit, DEFAULT_LIMIT, MAX_LIMIT)?;
     Ok(Json(timelines.of(&unit, limit).await?))
@@ -183,7 +183,7 @@ impl Timelines {
     }
 
     /// The timeline with up to `limit` records.
-    pub async fn of(&self, unit: &Unit, limit: usize) -> Result<Timeline, Problem> {
+    pub async fn of(&self, unit: &Unit, limit: usize) -> Result<Timeline, HttpError> {
         let (view, history) = tokio::join!(self.views.view(unit), self.records.history(unit, limit));
         let (view, history) = (view?, history?);
         let now = self.clock.now();
@@ -229,7 +229,7 @@ impl Timelines {
     }
 
     /// The alert silences that hold the notifications of an open record now.
-    async fn silenced(&self, open: &OfflineRecord, now: Timestamp) -> Result<Vec<TimelineEvent>, Problem> {
+    async fn silenced(&self, open: &OfflineRecord, now: Timestamp) -> Result<Vec<TimelineEvent>, HttpError> {
         let silences = self.silences.current().await?;
         let covering = silences.covering(open, now);
         let event = |silence: &AlertSilence| TimelineEvent {
@@ -242,7 +242,7 @@ impl Timelines {
     }
 
     /// The trip of the mass-offline breaker that holds notifications now.
-    async fn held(&self) -> Result<Option<Trip>, Problem> {
+    async fn held(&self) -> Result<Option<Trip>, HttpError> {
         if !self.routes.borrow().has_breaker {
             return Ok(None);
         }
@@ -251,7 +251,7 @@ impl Timelines {
 
     /// Changes of the unit by operators, as far as the audit reaches back. An acknowledgement that a record shows is
     /// left out.
-    async fn changes(&self, unit: &Unit, records: &[OfflineRecord]) -> Result<Vec<TimelineEvent>, Problem> {
+    async fn changes(&self, unit: &Unit, records: &[OfflineRecord]) -> Result<Vec<TimelineEvent>, HttpError> {
         let audit = self.silences.audit(MAX_AUDITED).await?;
         let name = format!("{}/{}", unit.kind, unit.id);
         let is_of_unit =

@@ -18,7 +18,7 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::changes::{self, Caller, HasTokens};
-use super::problem::Problem;
+use super::http_error::HttpError;
 use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
 use super::{PageSources, Role};
 use crate::clock::{Clock, Timestamp};
@@ -74,8 +74,8 @@ pub(super) fn pages(state: TimersState, has_tokens: HasTokens) -> Router {
 
 type TimerPath = Result<Path<String>, PathRejection>;
 
-fn timer_id(id: TimerPath) -> Result<TimerId, Problem> {
-    id?.0.parse().map_err(|error: crate::presence::TimerError| Problem::bad_request(error.to_string()))
+fn timer_id(id: TimerPath) -> Result<TimerId, HttpError> {
+    id?.0.parse().map_err(|error: crate::presence::TimerError| HttpError::bad_request(error.to_string()))
 }
 
 /// The answer to registering a timer.
@@ -108,11 +108,11 @@ struct WasCancelled {
     cancelled: bool,
 }
 
-async fn show(State(state): State<TimersState>, id: TimerPath) -> Result<Json<WholeTimer>, Problem> {
+async fn show(State(state): State<TimersState>, id: TimerPath) -> Result<Json<WholeTimer>, HttpError> {
     let id = timer_id(id)?;
     let found = state.timers.read(std::slice::from_ref(&id)).await?.into_iter().next().flatten();
     let found = found
-        .ok_or_else(|| Problem::not_found(format!("there is no timer {id}, or it is no longer kept")))?;
+        .ok_or_else(|| HttpError::not_found(format!("there is no timer {id}, or it is no longer kept")))?;
     Ok(Json(found.into()))
 }
 
@@ -121,28 +121,28 @@ async fn register(
     Extension(caller): Extension<Caller>,
     id: TimerPath,
     body: Result<Bytes, BytesRejection>,
-) -> Result<(StatusCode, Json<serde_json::Value>), Problem> {
+) -> Result<(StatusCode, Json<serde_json::Value>), HttpError> {
     state.admit(&caller)?;
     let (id, body, now) = (timer_id(id)?, body?, state.clock.now());
     let wanted = TimerRequest::read(&body, Some(&id), now).map_err(|bad| {
         state.timers.refused(TimerOutcome::Bad);
-        Problem::bad_request(bad.why)
+        HttpError::bad_request(bad.why)
     })?;
     state.count(&caller, 1);
     let answers = state.timers.register(std::slice::from_ref(&wanted)).await?;
-    let registered = answers.into_iter().next().ok_or_else(|| Problem::internal("no answer"))??;
+    let registered = answers.into_iter().next().ok_or_else(|| HttpError::internal("no answer"))??;
     let text = || format!("{}, due at {}", wanted.timer.timer_type, wanted.timer.due);
     state.note(&caller, Audited::TimerRegistered, id.as_str(), text).await?;
     let status = if registered == TimerRegistered::Created { StatusCode::CREATED } else { StatusCode::OK };
     let answer = serde_json::to_value(RegisteredTimer::of(&wanted, registered));
-    Ok((status, Json(answer.map_err(|error| Problem::internal(error.to_string()))?)))
+    Ok((status, Json(answer.map_err(|error| HttpError::internal(error.to_string()))?)))
 }
 
 async fn cancel_one(
     State(state): State<TimersState>,
     Extension(caller): Extension<Caller>,
     id: TimerPath,
-) -> Result<Json<WasCancelled>, Problem> {
+) -> Result<Json<WasCancelled>, HttpError> {
     state.admit(&caller)?;
     let id = timer_id(id)?;
     let cancelled = state.cancel(&id, &caller).await?;
@@ -160,14 +160,14 @@ impl TimersState {
     }
 
     /// Cancels a timer; returns whether it was waiting.
-    async fn cancel(&self, id: &TimerId, caller: &Caller) -> Result<bool, Problem> {
+    async fn cancel(&self, id: &TimerId, caller: &Caller) -> Result<bool, HttpError> {
         self.count(caller, 1);
         let answers = self.timers.cancel(std::slice::from_ref(id), self.clock.now()).await?;
         Ok(answers.into_iter().next().unwrap_or(Ok(false))?)
     }
 
     /// Cancels a timer for an operator at a page; the audit notes the change.
-    pub async fn cancel_by_hand(&self, id: &TimerId, caller: &Caller) -> Result<(), Problem> {
+    pub async fn cancel_by_hand(&self, id: &TimerId, caller: &Caller) -> Result<(), HttpError> {
         self.admit(caller)?;
         if self.cancel(id, caller).await? {
             self.audit(caller, Audited::TimerCancelled, id.as_str(), String::new()).await?;
@@ -176,7 +176,7 @@ impl TimersState {
     }
 
     /// Refuses a client whose role is too low, or that has to wait.
-    fn admit(&self, caller: &Caller) -> Result<(), Problem> {
+    fn admit(&self, caller: &Caller) -> Result<(), HttpError> {
         caller.require(Role::Operator)?;
         let rate = self.timers.rules().rate;
         let Some((client, limit)) = self.limit(caller) else { return Ok(()) };
@@ -184,7 +184,7 @@ impl TimersState {
             self.timers.refused(TimerOutcome::Rate);
             let detail =
                 format!("this token may ask for {rate} timers a second (timers.rate); try again later");
-            Problem::too_many_requests(detail, wait)
+            HttpError::too_many_requests(detail, wait)
         })
     }
 
@@ -207,7 +207,7 @@ impl TimersState {
         change: Audited,
         subject: &str,
         text: impl FnOnce() -> String,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         if !caller.names_operator() {
             return Ok(());
         }
@@ -220,21 +220,21 @@ impl TimersState {
         change: Audited,
         subject: &str,
         text: String,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         let (at, author, subject) = (self.clock.now(), caller.by(None), subject.to_owned());
         Ok(self.silences.note(&AuditEntry { at, author, change, subject, text }).await?)
     }
 }
 
-impl From<Refused> for Problem {
-    fn from(refused: Refused) -> Problem {
+impl From<Refused> for HttpError {
+    fn from(refused: Refused) -> HttpError {
         match refused.reason {
-            TimerOutcome::Exists => Problem::conflict(refused.why),
+            TimerOutcome::Exists => HttpError::conflict(refused.why),
             TimerOutcome::ClassFull | TimerOutcome::Full => {
-                Problem::unprocessable(refused.why, ("reason", refused.reason.as_str().into()))
+                HttpError::unprocessable(refused.why, ("reason", refused.reason.as_str().into()))
             }
-            TimerOutcome::Unreadable => Problem::internal(refused.why),
-            _ => Problem::bad_request(refused.why),
+            TimerOutcome::Unreadable => HttpError::internal(refused.why),
+            _ => HttpError::bad_request(refused.why),
         }
     }
 }

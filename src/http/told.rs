@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-use super::problem::Problem;
+use super::http_error::HttpError;
 use super::units::UnitDetails;
 use super::{AlertRoutes, PageSources};
 use crate::clock::Timestamp;
@@ -47,7 +47,7 @@ impl Notified {
         attempts: &[(Attempt, Transition)],
         trip: Option<&Trip>,
         now: Timestamp,
-    ) -> Result<Told, Problem> {
+    ) -> Result<Told, HttpError> {
         let record = view.record.as_ref().or(newest);
         let is_current = newest.map(|newest| &newest.id) == record.map(|record| &record.id);
         let attempts = if is_current { attempts } else { &[] };
@@ -77,7 +77,7 @@ impl Notified {
         attempts: &[(Attempt, Transition)],
         trip: Option<&Trip>,
         now: Timestamp,
-    ) -> Result<SilenceState, Problem> {
+    ) -> Result<SilenceState, HttpError> {
         let config = self.routes.borrow().clone();
         let memberships = match record.back_at {
             None => self.groups.memberships(&[record]).await?.pop().unwrap_or_default(),
@@ -111,7 +111,7 @@ impl Notified {
         record: &OfflineRecord,
         trip: Option<&Trip>,
         now: Timestamp,
-    ) -> Result<Holds, Problem> {
+    ) -> Result<Holds, HttpError> {
         let silences = self.silences.current().await?;
         let covering = silences.covering(record, now);
         let longest = covering.max_by_key(|silence| silence.ends_at);
@@ -135,7 +135,7 @@ impl Notified {
         routes: &[RouteState],
         groups: &[String],
         (record, attempts): (&OfflineRecord, &[(Attempt, Transition)]),
-    ) -> Result<BTreeMap<String, ReceiverState>, Problem> {
+    ) -> Result<BTreeMap<String, ReceiverState>, HttpError> {
         let lines =
             Receivers { records: self.deliveries.clone(), documents: Documents::new(self.cells.clone()) };
         let lines = lines.list(&config.types).await?;
@@ -177,7 +177,7 @@ impl Notified {
         &self,
         receiver: &str,
         record: &OfflineRecord,
-    ) -> Result<Option<(Timestamp, String)>, Problem> {
+    ) -> Result<Option<(Timestamp, String)>, HttpError> {
         let letters = self.deliveries.dead_letters(receiver, LETTERS).await?;
         let tells =
             letters.into_iter().find(|letter| letter.delivery.offline.iter().any(|one| one.id == record.id));

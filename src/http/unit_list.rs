@@ -23,8 +23,8 @@ use url::form_urlencoded;
 
 use super::PageSources;
 use super::cursor::{cursor, place};
+use super::http_error::{HttpError, page_limit, query};
 use super::peers::{Peers, is_from_peer};
-use super::problem::{Problem, page_limit, query};
 use super::scans::Scans;
 use super::shared_answers::{MaxAge, SharedAnswers};
 use super::unit_filter::{known_kind, label_pair};
@@ -82,7 +82,7 @@ pub(super) struct UnitsQuery {
 }
 
 impl UnitsQuery {
-    fn limit(&self) -> Result<usize, Problem> {
+    fn limit(&self) -> Result<usize, HttpError> {
         page_limit(self.limit, DEFAULT_LIMIT, MAX_LIMIT)
     }
 
@@ -166,7 +166,7 @@ async fn forget_after_change(State(lists): State<UnitLists>, request: Request, n
     response
 }
 
-async fn units(State(lists): State<UnitLists>, uri: Uri, headers: HeaderMap) -> Result<Response, Problem> {
+async fn units(State(lists): State<UnitLists>, uri: Uri, headers: HeaderMap) -> Result<Response, HttpError> {
     let wanted: UnitsQuery = query(&uri)?;
     if is_from_peer(&headers) {
         return Ok(Json(lists.own_part(&wanted).await?).into_response());
@@ -188,7 +188,7 @@ impl UnitLists {
     }
 
     /// The page of the whole fleet.
-    pub async fn page(&self, wanted: &UnitsQuery) -> Result<Arc<UnitPage>, Problem> {
+    pub async fn page(&self, wanted: &UnitsQuery) -> Result<Arc<UnitPage>, HttpError> {
         self.read(wanted)?;
         let (lists, asked) = (self.clone(), wanted.clone());
         let make = async move { lists.made_anew(&asked).await };
@@ -205,7 +205,7 @@ impl UnitLists {
         if self.mirror.is_large() { MaxAge::LARGE_FLEET } else { MaxAge::EXACT }
     }
 
-    async fn made_anew(&self, wanted: &UnitsQuery) -> Result<UnitPage, Problem> {
+    async fn made_anew(&self, wanted: &UnitsQuery) -> Result<UnitPage, HttpError> {
         let path = format!("{PATH}?{}", wanted.to_url());
         let (order, limit) = (wanted.sort.unwrap_or_default(), wanted.limit()?);
         let (own, others) = tokio::join!(self.own_part(wanted), self.peers.ask::<UnitListPart>(&path));
@@ -227,7 +227,7 @@ impl UnitLists {
         Ok(UnitPage { units, next, at, mirror_age_seconds, incomplete })
     }
 
-    fn read(&self, wanted: &UnitsQuery) -> Result<ListQuery, Problem> {
+    fn read(&self, wanted: &UnitsQuery) -> Result<ListQuery, HttpError> {
         let limit = wanted.limit()?;
         let order = wanted.sort.unwrap_or_default();
         let kind = wanted.kind.as_ref().map(|kind| known_kind(kind, &self.mirror)).transpose()?;
@@ -248,7 +248,7 @@ impl UnitLists {
         })
     }
 
-    async fn own_part(&self, wanted: &UnitsQuery) -> Result<UnitListPart, Problem> {
+    async fn own_part(&self, wanted: &UnitsQuery) -> Result<UnitListPart, HttpError> {
         let query = self.read(wanted)?;
         let (mirror, roll, scans, clock) =
             (self.mirror.clone(), self.roll.clone(), &self.scans, self.clock.clone());
@@ -302,12 +302,12 @@ fn merged(others: Vec<UnitListPart>, own: &UnitListPart, order: ListOrder, limit
     units
 }
 
-fn read_states(states: &str) -> Result<Vec<presence::State>, Problem> {
+fn read_states(states: &str) -> Result<Vec<presence::State>, HttpError> {
     let read = |name: &str| {
         let state = presence::State::ALL.into_iter().find(|state| state.as_str() == name);
         state.ok_or_else(|| {
             let all = presence::State::ALL.map(presence::State::as_str).join(", ");
-            Problem::bad_request(format!("{name:?} is not a state; states are {all}"))
+            HttpError::bad_request(format!("{name:?} is not a state; states are {all}"))
         })
     };
     let mut states = states.split(',').map(read).collect::<Result<Vec<_>, _>>()?;
@@ -316,23 +316,23 @@ fn read_states(states: &str) -> Result<Vec<presence::State>, Problem> {
     Ok(states)
 }
 
-fn part_of_id(name: &str, text: Option<&String>) -> Result<String, Problem> {
+fn part_of_id(name: &str, text: Option<&String>) -> Result<String, HttpError> {
     let text = text.cloned().unwrap_or_default();
     if text.len() > MAX_ID {
-        return Err(Problem::bad_request(format!("{name} has at most {MAX_ID} bytes, as ids have")));
+        return Err(HttpError::bad_request(format!("{name} has at most {MAX_ID} bytes, as ids have")));
     }
     Ok(text)
 }
 
-fn read_seconds(seconds: f64) -> Result<Duration, Problem> {
+fn read_seconds(seconds: f64) -> Result<Duration, HttpError> {
     const YEARS: f64 = 10.0 * 365.0 * 86_400.0;
     if !(0.0..=YEARS).contains(&seconds) {
-        return Err(Problem::bad_request("silent_seconds is a number of seconds, at most ten years"));
+        return Err(HttpError::bad_request("silent_seconds is a number of seconds, at most ten years"));
     }
     Ok(Duration::from_secs_f64(seconds))
 }
 
-fn end_of_page(text: &str, order: ListOrder) -> Result<ListKey, Problem> {
+fn end_of_page(text: &str, order: ListOrder) -> Result<ListKey, HttpError> {
     place(text, |end: PageEnd| (end.sort == order).then_some(end.after))
 }
 

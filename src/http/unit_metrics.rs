@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::UnitMetrics;
 use super::exposition::{ExpositionFormat, accepts_gzip};
-use super::problem::Problem;
+use super::http_error::HttpError;
 use crate::clock::Clock;
 use crate::fleet::{Mirror, Roll};
 use crate::store::{DataStore, Metric};
@@ -70,10 +70,10 @@ async fn unit_metrics(
     State((state, writers)): State<(UnitMetricsState, Arc<WriterLimit>)>,
     uri: Uri,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpError> {
     let selection = Selection::read(&uri, state.default_mode, &state.mirror, state.clock.now())?;
     let Some(permit) = writers.take(selection.shard).await else {
-        return Err(Problem::unavailable(format!(
+        return Err(HttpError::unavailable(format!(
             "the page is busy: another request reads this shard, or {WRITERS} requests read other shards"
         )));
     };

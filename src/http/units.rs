@@ -10,7 +10,7 @@ use axum::{Json, Router};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::problem::Problem;
+use super::http_error::HttpError;
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Roll};
@@ -85,9 +85,9 @@ pub(super) struct UnitValue {
 async fn unit(
     State(views): State<UnitViews>,
     path: Result<Path<(String, String)>, PathRejection>,
-) -> Result<Json<UnitDetails>, Problem> {
+) -> Result<Json<UnitDetails>, HttpError> {
     let Path((kind, id)) = path?;
-    let unit = parse(&kind, &id).map_err(|error| Problem::bad_request(error.to_string()))?;
+    let unit = parse(&kind, &id).map_err(|error| HttpError::bad_request(error.to_string()))?;
     Ok(Json(views.view(&unit).await?))
 }
 
@@ -99,17 +99,17 @@ impl UnitViews {
     }
 
     /// A unit as the engine holds it now.
-    pub async fn view(&self, unit: &Unit) -> Result<UnitDetails, Problem> {
+    pub async fn view(&self, unit: &Unit) -> Result<UnitDetails, HttpError> {
         let Some(rules) = self.roll.shared_rules().of(unit.kind.as_str()) else {
             let detail = format!("there is no kind {} in the configuration", unit.kind);
-            return Err(Problem::not_found(detail));
+            return Err(HttpError::not_found(detail));
         };
         let seen = self.units.read(std::slice::from_ref(unit)).await?.into_iter().next();
         let view =
             seen.and_then(|seen| UnitDetails::of(seen, &rules, &self.roll.hearing(), self.clock.now()));
         let Some((mut view, open)) = view else {
             let (id, kind) = (unit.id.as_str(), &unit.kind);
-            return Err(Problem::not_found(format!("there is no unit {id:?} of kind {kind}")));
+            return Err(HttpError::not_found(format!("there is no unit {id:?} of kind {kind}")));
         };
         if let Some(open) = open {
             view.record = self.records.record(&open).await?;
@@ -121,7 +121,7 @@ impl UnitViews {
         Ok(view)
     }
 
-    async fn values(&self, unit: &Unit) -> Result<BTreeMap<String, UnitValue>, Problem> {
+    async fn values(&self, unit: &Unit) -> Result<BTreeMap<String, UnitValue>, HttpError> {
         let metrics = self.metrics.of(&unit.kind);
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
         let values = self.values.values(unit, &names).await?;

@@ -37,10 +37,10 @@ use tokio::sync::watch;
 use super::changes::HasTokens;
 use super::deliveries::DeliveriesState;
 use super::ended_sessions::EndedSessions;
+use super::http_error::HttpError;
 use super::incidents::IncidentReader;
 use super::middleware::wants_page;
 use super::operators::OperatorState;
-use super::problem::Problem;
 use super::records::Records;
 use super::session::BrowserSessions;
 use super::silences::SilencesState;
@@ -171,9 +171,9 @@ pub(super) fn pages(web: Web) -> Router {
 /// The answer where there is no page.
 pub(super) async fn unknown(headers: HeaderMap) -> Response {
     if !wants_page(&headers) {
-        return Problem::not_found("there is no such page").into_response();
+        return HttpError::not_found("there is no such page").into_response();
     }
-    let page = FailedPage::from(Problem::not_found(
+    let page = FailedPage::from(HttpError::not_found(
         "There is no such page. It may have moved, or its unit is gone.",
     ));
     with_headers(page.into_response())
@@ -207,15 +207,15 @@ struct FailedPage {
     detail: String,
 }
 
-impl From<Problem> for FailedPage {
-    fn from(problem: Problem) -> FailedPage {
+impl From<HttpError> for FailedPage {
+    fn from(problem: HttpError) -> FailedPage {
         FailedPage { status: problem.status(), detail: problem.detail().to_owned() }
     }
 }
 
 impl From<crate::store::EngineError> for FailedPage {
     fn from(error: crate::store::EngineError) -> FailedPage {
-        Problem::from(error).into()
+        HttpError::from(error).into()
     }
 }
 

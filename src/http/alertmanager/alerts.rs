@@ -16,7 +16,7 @@ use super::{AlertmanagerState, NOBODY, Receiver, list};
 use crate::clock::Timestamp;
 use crate::fleet::{Flapping, Inhibitions};
 use crate::http::AlertRoutes;
-use crate::http::problem::Problem;
+use crate::http::http_error::HttpError;
 use crate::presence::{Labels, OfflineRecord, Trip, Unit};
 use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, fingerprint, is_match};
 use crate::routing::{AlertSilences, Inhibitors, MatchedRoute, SilenceId};
@@ -39,7 +39,7 @@ struct NewestRecords {
     now: Timestamp,
 }
 
-pub(super) async fn alerts(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn alerts(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, HttpError> {
     let (filter, base) = (AlertFilter::of(&uri).await?, state.base.clone());
     let permit = state.permit().await?;
     let open = filter.selected(state.read().await?).await?;
@@ -74,7 +74,7 @@ pub(super) struct AlertGroup {
     alerts: Vec<ShownAlert>,
 }
 
-pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, HttpError> {
     let (filter, base) = (AlertFilter::of(&uri).await?, state.base.clone());
     let permit = state.permit().await?;
     let open = filter.selected(state.read().await?).await?;
@@ -125,7 +125,7 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
 impl AlertFilter {
     /// Keeps the records that all matchers match. A slow expression would stop other requests, so a thread of its own
     /// compares, and gives up after [`MAX_SELECTING`].
-    async fn selected(&self, open: NewestRecords) -> Result<NewestRecords, Problem> {
+    async fn selected(&self, open: NewestRecords) -> Result<NewestRecords, HttpError> {
         let matchers = self.matchers.clone();
         let (until, records) = (Instant::now() + MAX_SELECTING, open.records);
         let takes = move |record: &OfflineRecord| matchers.iter().all(|matcher| is_match(matcher, record));
@@ -133,9 +133,9 @@ impl AlertFilter {
             let in_time = records.into_iter().map(|record| (Instant::now() < until).then_some(record));
             in_time.filter(|one| one.as_ref().is_none_or(&takes)).collect::<Option<Vec<OfflineRecord>>>()
         });
-        let selected = selecting.await.map_err(|error| Problem::internal(error.to_string()))?;
+        let selected = selecting.await.map_err(|error| HttpError::internal(error.to_string()))?;
         let records = selected.ok_or_else(|| {
-            Problem::bad_request("the expressions of filter take too long; write simpler ones")
+            HttpError::bad_request("the expressions of filter take too long; write simpler ones")
         })?;
         Ok(NewestRecords { records, ..open })
     }
@@ -188,7 +188,7 @@ impl AlertFilter {
 }
 
 impl AlertmanagerState {
-    async fn read(&self) -> Result<NewestRecords, Problem> {
+    async fn read(&self) -> Result<NewestRecords, HttpError> {
         let silences = self.silences.current().await?;
         let inhibition = self.routes().inhibition.clone();
         let inhibitions = Inhibitions::new(self.cells.clone(), inhibition, self.telemetry.clone());
@@ -204,7 +204,7 @@ impl AlertmanagerState {
         Ok(NewestRecords { records, has_more, silences, inhibitors, trip, episodes, now: self.clock.now() })
     }
 
-    async fn open_records(&self) -> Result<(Vec<OfflineRecord>, bool), Problem> {
+    async fn open_records(&self) -> Result<(Vec<OfflineRecord>, bool), HttpError> {
         let mut records: Vec<OfflineRecord> = Vec::new();
         let mut pages = OpenPages::new(&*self.records);
         while records.len() < MAX_ALERTS

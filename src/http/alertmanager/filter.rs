@@ -7,7 +7,7 @@ use axum::http::Uri;
 use url::form_urlencoded;
 
 use crate::http::expressions::{compiled, matchers};
-use crate::http::problem::Problem;
+use crate::http::http_error::HttpError;
 use crate::routing::{Matcher, Operator};
 
 /// The alerts that a request asks for.
@@ -25,7 +25,7 @@ pub(super) struct AlertFilter {
 }
 
 impl AlertFilter {
-    pub async fn of(uri: &Uri) -> Result<AlertFilter, Problem> {
+    pub async fn of(uri: &Uri) -> Result<AlertFilter, HttpError> {
         let (active, silenced, inhibited) = (true, true, true);
         let (none, compared) = (Vec::new(), Mutex::default());
         let mut filter =
@@ -68,7 +68,7 @@ impl AlertFilter {
 }
 
 /// The matchers in the parameters `filter`.
-pub(super) async fn silence_filter(uri: &Uri) -> Result<Vec<Matcher>, Problem> {
+pub(super) async fn silence_filter(uri: &Uri) -> Result<Vec<Matcher>, HttpError> {
     let filters = pairs(uri).filter(|(name, _)| name == "filter").map(|(_, value)| value);
     matchers(filters.collect(), "filter").await
 }
@@ -80,15 +80,15 @@ fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
 
 /// Reads a flag: an empty value is the default, which is true; other values are the words that Alertmanager takes for
 /// true and for false.
-fn flag(name: &str, value: &str) -> Result<bool, Problem> {
+fn flag(name: &str, value: &str) -> Result<bool, HttpError> {
     match value.to_ascii_lowercase().as_str() {
         "" | "true" | "1" | "t" | "yes" | "y" | "on" => Ok(true),
         "false" | "0" | "f" | "no" | "n" | "off" => Ok(false),
-        _ => Err(Problem::bad_request(format!("{name} is true or false"))),
+        _ => Err(HttpError::bad_request(format!("{name} is true or false"))),
     }
 }
 
-fn receiver(expression: String) -> Result<Matcher, Problem> {
+fn receiver(expression: String) -> Result<Matcher, HttpError> {
     let matcher = Matcher::new("receiver".to_owned(), Operator::Matches, expression);
-    matcher.map_err(|error| Problem::bad_request(format!("receiver: {error}")))
+    matcher.map_err(|error| HttpError::bad_request(format!("receiver: {error}")))
 }

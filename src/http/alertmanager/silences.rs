@@ -13,12 +13,12 @@ use super::{AlertmanagerState, list};
 use crate::cause::json;
 use crate::http::changes::Caller;
 use crate::http::expressions::compiled;
-use crate::http::problem::Problem;
+use crate::http::http_error::HttpError;
 use crate::routing::SilenceId;
 use crate::routing::alert_silence::in_order;
 
 /// Lists alert silences: active ones first, then pending ones, then expired ones.
-pub(super) async fn all(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, Problem> {
+pub(super) async fn all(State(state): State<AlertmanagerState>, uri: Uri) -> Result<Response, HttpError> {
     let filter = silence_filter(&uri).await?;
     let permit = state.permit().await?;
     let (now, stored) = (state.clock.now(), state.silences.current().await?);
@@ -32,11 +32,11 @@ pub(super) async fn all(State(state): State<AlertmanagerState>, uri: Uri) -> Res
 pub(super) async fn one(
     State(state): State<AlertmanagerState>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<Json<ApiSilence>, Problem> {
+) -> Result<Json<ApiSilence>, HttpError> {
     let id = parse(&id?.0)?;
     let (now, stored) = (state.clock.now(), state.silences.current().await?);
     let found = stored.iter().find(|silence| silence.id == id);
-    let found = found.ok_or_else(|| Problem::not_found(format!("there is no silence {id}")))?;
+    let found = found.ok_or_else(|| HttpError::not_found(format!("there is no silence {id}")))?;
     Ok(Json(ApiSilence::of(found, now)))
 }
 
@@ -44,10 +44,10 @@ pub(super) async fn post(
     State(state): State<AlertmanagerState>,
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Posted>, Problem> {
+) -> Result<Json<Posted>, HttpError> {
     let posted: AlertmanagerSilence =
-        json::read(&body?).map_err(|why| Problem::bad_request(format!("this is not a silence: {why}")))?;
-    let (id, wanted) = compiled(|| posted.wanted().map_err(Problem::bad_request)).await?;
+        json::read(&body?).map_err(|why| HttpError::bad_request(format!("this is not a silence: {why}")))?;
+    let (id, wanted) = compiled(|| posted.wanted().map_err(HttpError::bad_request)).await?;
     let by = caller.by(Some(&wanted.author));
     let id = state.silences.put(id, wanted, &by, state.clock.now()).await?;
     // The API has no field for this number, but the page of silences shows it.
@@ -60,13 +60,13 @@ pub(super) async fn expire(
     State(state): State<AlertmanagerState>,
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, HttpError> {
     let id = parse(&id?.0)?;
     // An expired silence stays expired, so the request may be repeated.
     state.silences.expire(id, &caller.by(None), state.clock.now()).await?;
     Ok(StatusCode::OK)
 }
 
-fn parse(id: &str) -> Result<SilenceId, Problem> {
-    id.parse().map_err(|error| Problem::bad_request(format!("{id:?}: {error}")))
+fn parse(id: &str) -> Result<SilenceId, HttpError> {
+    id.parse().map_err(|error| HttpError::bad_request(format!("{id:?}: {error}")))
 }

@@ -21,7 +21,7 @@ use super::entries::{BatchEntry, EntryFormat, EntrySplitter, MAX_ENTRY, TooLong}
 use super::{RegisteredTimer, TimersState};
 use crate::fleet::timers::{BadTimer, Refused, TimerRequest};
 use crate::http::changes::Caller;
-use crate::http::problem::Problem;
+use crate::http::http_error::HttpError;
 use crate::presence::TimerId;
 use crate::store::{Audited, TimerRegistered};
 use crate::telemetry::TimerOutcome;
@@ -65,16 +65,16 @@ pub(super) async fn register(
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Problem> {
+) -> Result<Response, HttpError> {
     state.admit(&caller)?;
     let format = format_of(&headers)?;
     let Ok(_turn) = state.batches.try_acquire() else {
         let detail = format!("{} batches are being read; try again later", super::BATCHES);
-        return Err(Problem::unavailable(detail));
+        return Err(HttpError::unavailable(detail));
     };
     let mut batch = TimerBatch::default();
     let read = timeout(MAX_UPLOAD_TIME, state.read(body, format, &caller, &mut batch)).await;
-    let read = read.unwrap_or_else(|_| Err(Problem::bad_request("the timers took too long to arrive")));
+    let read = read.unwrap_or_else(|_| Err(HttpError::bad_request("the timers took too long to arrive")));
     // After an error nothing is left to write. If the body broke off, its last step is dropped.
     let written = match &read {
         Ok(()) => state.write(&mut batch).await,
@@ -93,12 +93,12 @@ pub(super) async fn register(
     }
 }
 
-fn format_of(headers: &HeaderMap) -> Result<EntryFormat, Problem> {
+fn format_of(headers: &HeaderMap) -> Result<EntryFormat, HttpError> {
     let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     match media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
         "application/json" => Ok(EntryFormat::Array),
         "application/x-ndjson" | "application/ndjson" => Ok(EntryFormat::Lines),
-        _ => Err(Problem::unsupported_media_type(
+        _ => Err(HttpError::unsupported_media_type(
             "send a JSON array or lines of JSON, with content-type: application/json or application/x-ndjson",
         )),
     }
@@ -112,19 +112,19 @@ impl TimersState {
         format: EntryFormat,
         caller: &Caller,
         batch: &mut TimerBatch,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), HttpError> {
         let (mut body, mut cutter, mut length) = (body.into_data_stream(), EntrySplitter::new(format), 0);
         loop {
             let Ok(chunk) = timeout(MAX_PAUSE, body.next()).await else {
-                return Err(Problem::bad_request(format!("nothing came for {} s", MAX_PAUSE.as_secs())));
+                return Err(HttpError::bad_request(format!("nothing came for {} s", MAX_PAUSE.as_secs())));
             };
             let Some(chunk) = chunk else { break };
             let chunk: Bytes =
-                chunk.map_err(|error| Problem::bad_request(format!("the body ended early: {error}")))?;
+                chunk.map_err(|error| HttpError::bad_request(format!("the body ended early: {error}")))?;
             length += chunk.len() as u64;
             if length > MAX_UPLOAD {
                 let detail = format!("a batch has at most {MAX_UPLOAD} bytes; send it in parts");
-                return Err(Problem::too_large(detail));
+                return Err(HttpError::too_large(detail));
             }
             let (before, now) = (batch.entries, self.clock.now());
             let cut = cutter.cut(&chunk, &mut |entry| batch.take(entry, now));
@@ -135,7 +135,7 @@ impl TimersState {
             if cut.is_err() || batch.step.len() >= STEP || batch.bytes >= STEP_BYTES {
                 self.write(batch).await?;
             }
-            cut.map_err(Problem::bad_request)?;
+            cut.map_err(HttpError::bad_request)?;
         }
         let (before, now) = (batch.entries, self.clock.now());
         let finished = cutter.finish(&mut |entry| batch.take(entry, now));
@@ -146,20 +146,20 @@ impl TimersState {
         if finished.is_err() {
             self.write(batch).await?;
         }
-        finished.map_err(Problem::bad_request)
+        finished.map_err(HttpError::bad_request)
     }
 
     /// Writes the timers up to the limit, and refuses the rest.
-    async fn too_many(&self, batch: &mut TimerBatch) -> Result<(), Problem> {
+    async fn too_many(&self, batch: &mut TimerBatch) -> Result<(), HttpError> {
         batch.step.truncate(batch.step.len().saturating_sub(batch.entries - MAX_TIMERS));
         self.write(batch).await?;
-        Err(Problem::too_large(format!(
+        Err(HttpError::too_large(format!(
             "a batch has at most {MAX_TIMERS} timers; send the others in another request"
         )))
     }
 
     /// Registers the timers of the step, and adds the answers of its entries.
-    async fn write(&self, batch: &mut TimerBatch) -> Result<(), Problem> {
+    async fn write(&self, batch: &mut TimerBatch) -> Result<(), HttpError> {
         let step = std::mem::take(&mut batch.step);
         batch.bytes = 0;
         let wanted: Vec<TimerRequest> = step.iter().flatten().cloned().collect();

@@ -12,7 +12,7 @@ use super::shown::{from_cursor, to_cursor};
 use crate::clock::Timestamp;
 use crate::http::body::read;
 use crate::http::changes::Caller;
-use crate::http::problem::Problem;
+use crate::http::http_error::HttpError;
 use crate::presence::{TimerId, TimerType};
 use crate::store::{Audited, FindTimers};
 
@@ -39,16 +39,16 @@ pub(super) async fn cancel(
     State(state): State<TimersState>,
     Extension(caller): Extension<Caller>,
     body: Result<Bytes, BytesRejection>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, HttpError> {
     state.admit(&caller)?;
     match read::<CancelRequest>(&body?)? {
         CancelRequest { ids: Some(ids), r#type: None, from: None, until: None, cursor: None } => {
             state.cancel_ids(ids, &caller).await.map(Json)
         }
         CancelRequest { ids: Some(_), .. } => {
-            Err(Problem::bad_request("write either ids, or type and times"))
+            Err(HttpError::bad_request("write either ids, or type and times"))
         }
-        CancelRequest { r#type: None, from: None, until: None, .. } => Err(Problem::bad_request(
+        CancelRequest { r#type: None, from: None, until: None, .. } => Err(HttpError::bad_request(
             "write ids, or at least one of type, from and until: this would be all timers",
         )),
         range => state.cancel_range(range, &caller).await.map(Json),
@@ -57,9 +57,9 @@ pub(super) async fn cancel(
 
 impl TimersState {
     /// Answers each id in order.
-    async fn cancel_ids(&self, ids: Vec<String>, caller: &Caller) -> Result<Value, Problem> {
+    async fn cancel_ids(&self, ids: Vec<String>, caller: &Caller) -> Result<Value, HttpError> {
         if ids.len() > MAX_IDS {
-            return Err(Problem::too_large(format!("a request has at most {MAX_IDS} ids")));
+            return Err(HttpError::too_large(format!("a request has at most {MAX_IDS} ids")));
         }
         let parsed: Vec<Result<TimerId, String>> = ids
             .iter()
@@ -90,7 +90,7 @@ impl TimersState {
     }
 
     /// Cancels a bounded number of timers, and returns where the next request has to continue.
-    async fn cancel_range(&self, range: CancelRequest, caller: &Caller) -> Result<Value, Problem> {
+    async fn cancel_range(&self, range: CancelRequest, caller: &Caller) -> Result<Value, HttpError> {
         let CancelRequest { r#type, from, until, cursor, .. } = range;
         let after = cursor.as_deref().map(from_cursor).transpose()?;
         let find =

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::TimersState;
 use super::shown::{ShownTimer, TimersPage, from_cursor, to_cursor};
 use crate::clock::Timestamp;
-use crate::http::problem::{Problem, page_limit, query};
+use crate::http::http_error::{HttpError, page_limit, query};
 use crate::presence::{TimerError, TimerState, TimerType};
 use crate::store::FindTimers;
 
@@ -35,10 +35,10 @@ pub(in crate::http) struct TimersQuery {
 
 impl TimersQuery {
     /// The list that is wanted, and the most timers of a page.
-    fn read(&self) -> Result<(FindTimers, usize), Problem> {
+    fn read(&self) -> Result<(FindTimers, usize), HttpError> {
         let limit = page_limit(self.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
         let wrong =
-            |name: &'static str| move |error: TimerError| Problem::bad_request(format!("{name}: {error}"));
+            |name: &'static str| move |error: TimerError| HttpError::bad_request(format!("{name}: {error}"));
         let words =
             |text: &Option<String>| text.as_deref().map(|text| text.split(',').map(str::to_owned).collect());
         let words = |text| -> Vec<String> { words(text).unwrap_or_default() };
@@ -50,12 +50,12 @@ impl TimersQuery {
     }
 }
 
-pub(super) async fn list(State(state): State<TimersState>, uri: Uri) -> Result<Json<TimersPage>, Problem> {
+pub(super) async fn list(State(state): State<TimersState>, uri: Uri) -> Result<Json<TimersPage>, HttpError> {
     Ok(Json(state.page(&query(&uri)?).await?))
 }
 
 impl TimersState {
-    pub async fn page(&self, wanted: &TimersQuery) -> Result<TimersPage, Problem> {
+    pub async fn page(&self, wanted: &TimersQuery) -> Result<TimersPage, HttpError> {
         let (mut find, limit) = wanted.read()?;
         let mut timers = Vec::new();
         for _ in 0..LOOKS {

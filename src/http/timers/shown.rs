@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::clock::Timestamp;
 use crate::http::cursor::{cursor, place};
-use crate::http::problem::Problem;
+use crate::http::http_error::HttpError;
 use crate::presence::{Receipt, Timer, TimerData, TimerId, TimerLifecycle, TimerState, TimerType};
 use crate::store::TimerPosition;
 
@@ -81,7 +81,7 @@ pub(super) fn to_cursor(place: &TimerPosition) -> String {
     cursor(&(place.due.as_millis(), place.id.as_str()))
 }
 
-pub(super) fn from_cursor(text: &str) -> Result<TimerPosition, Problem> {
+pub(super) fn from_cursor(text: &str) -> Result<TimerPosition, HttpError> {
     place(text, |(due, id): (i64, String)| {
         Some(TimerPosition { due: Timestamp::from_millis(due), id: id.parse().ok()? })
     })

@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::fleet::Mirror;
 use crate::fleet::mirror::{Archive, FleetShard, UnitFilter};
 use crate::http::UnitMetrics;
-use crate::http::problem::{Problem, query};
+use crate::http::http_error::{HttpError, query};
 use crate::http::unit_filter::{known_kind, label_pair};
 
 #[derive(Deserialize)]
@@ -34,7 +34,7 @@ impl Selection {
         default_mode: UnitMetrics,
         mirror: &Mirror,
         now: Timestamp,
-    ) -> Result<Selection, Problem> {
+    ) -> Result<Selection, HttpError> {
         let Query { mode, shard, shards, kind, label } = query(uri)?;
         let shard = fleet_shard(shard, shards, mirror.partition_count())?;
         let kind = kind.map(|kind| known_kind(&kind, mirror)).transpose()?;
@@ -53,7 +53,7 @@ fn fleet_shard(
     shard: Option<u16>,
     shards: Option<u16>,
     partitions: u16,
-) -> Result<Option<FleetShard>, Problem> {
+) -> Result<Option<FleetShard>, HttpError> {
     let problem = match (shard, shards) {
         (None, None) => return Ok(None),
         (Some(number), Some(of)) if number < of && of <= partitions => {
@@ -65,7 +65,7 @@ fn fleet_shard(
         (Some(_), Some(of)) => format!("shard is a number from 0, less than shards={of}"),
         _ => "shard and shards belong together: shard=0&shards=4 is the first of four".to_owned(),
     };
-    Err(Problem::bad_request(problem))
+    Err(HttpError::bad_request(problem))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::layout::Tab;
 use super::{FailedPage, WebState, format};
 use crate::http::changes::Caller;
-use crate::http::problem::query;
+use crate::http::http_error::query;
 use crate::http::{ShownOption, ShownValue, ValueOrigin};
 
 #[derive(Deserialize)]

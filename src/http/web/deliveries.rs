@@ -16,7 +16,7 @@ use crate::clock::Timestamp;
 use crate::fleet::deliveries::{AttemptLine, DeliveryDetails, DeliveryFilter, DeliveryLine, DeliveryState};
 use crate::http::changes::Caller;
 use crate::http::deliveries::DeliveriesQuery;
-use crate::http::problem::{Problem, query};
+use crate::http::http_error::{HttpError, query};
 use crate::pages;
 use crate::presence::OfflineRecord;
 
@@ -94,7 +94,7 @@ pub(super) async fn one(
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<impl IntoResponse, FailedPage> {
-    let Path(id) = id.map_err(Problem::from)?;
+    let Path(id) = id.map_err(HttpError::from)?;
     let (summary, details) = tokio::join!(web.summaries.recent(), web.deliveries.details(&id));
     let (summary, details) = (summary?, details?);
     let (now, may_change) = (web.clock.now(), may_change(&caller));
@@ -261,7 +261,7 @@ async fn replay(
     Extension(caller): Extension<Caller>,
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Redirect, FailedPage> {
-    let Path(id) = id.map_err(Problem::from)?;
+    let Path(id) = id.map_err(HttpError::from)?;
     web.deliveries.replay(&id, &caller).await?;
     Ok(Redirect::to(&format!("{}/deliveries/{id}", web.base)))
 }

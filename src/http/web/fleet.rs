@@ -11,7 +11,7 @@ use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::fleet::mirror::ListOrder;
 use crate::http::changes::Caller;
-use crate::http::problem::query;
+use crate::http::http_error::query;
 use crate::http::summary::{FleetSummary, LabelSummary};
 use crate::http::unit_list::{ShownUnit, UnitPage, UnitsQuery};
 use crate::pages;

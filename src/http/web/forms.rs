@@ -17,8 +17,8 @@ use super::{FailedPage, Web, WebState};
 use crate::fleet::{Subject, UnitChange};
 use crate::http::Role;
 use crate::http::changes::{self, Caller, HasTokens, MAX_BODY};
+use crate::http::http_error::{HttpError, in_words};
 use crate::http::operators::{UnitPath, check, unit};
-use crate::http::problem::{Problem, in_words};
 use crate::pages;
 use crate::presence::{Acknowledgement, Unit, is_pause};
 
@@ -86,7 +86,7 @@ async fn pause(
     let now = web.clock.now();
     let until = now + length_of(hours).unwrap_or_default();
     if !is_pause(until, now) {
-        return Err(Problem::bad_request("hours is a number of hours, at most a year").into());
+        return Err(HttpError::bad_request("hours is a number of hours, at most a year").into());
     }
     let by = caller.by(Some(&author));
     web.change(unit, UnitChange::Pause(Some(until)), (&by, &comment)).await
@@ -114,7 +114,7 @@ async fn remove(
     caller.require(Role::Admin)?;
     let (unit, Confirmation { sure }) = (unit(path)?, fields(body)?);
     if sure != "yes" {
-        return Err(Problem::bad_request("confirm that the unit is to be removed").into());
+        return Err(HttpError::bad_request("confirm that the unit is to be removed").into());
     }
     let by = caller.by(None);
     web.operators.change(Subject::Unit(unit), UnitChange::Remove, (&by, "")).await?;
@@ -143,9 +143,9 @@ impl Web {
     }
 }
 
-pub(super) fn fields<T: DeserializeOwned>(body: FormBody<T>) -> Result<T, Problem> {
+pub(super) fn fields<T: DeserializeOwned>(body: FormBody<T>) -> Result<T, HttpError> {
     match body {
         Ok(Form(fields)) => Ok(fields),
-        Err(rejection) => Err(Problem::bad_request(in_words(&rejection.body_text()))),
+        Err(rejection) => Err(HttpError::bad_request(in_words(&rejection.body_text()))),
     }
 }

@@ -14,9 +14,9 @@ use super::layout::{Tab, may_change};
 use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
+use crate::http::http_error::HttpError;
 use crate::http::incidents::{OngoingGroup, OngoingIncident};
 use crate::http::operators::check;
-use crate::http::problem::Problem;
 use crate::http::summary::{LabelSummary, SummaryContent};
 use crate::pages;
 use crate::presence::Trip;
@@ -178,7 +178,7 @@ async fn release(
     let ReleaseForm { author, comment } = fields(body)?;
     check(&author, &comment)?;
     if !web.incidents.release(&caller.by(Some(&author)), &comment).await? {
-        return Err(Problem::not_found("the mass-offline breaker holds nothing").into());
+        return Err(HttpError::not_found("the mass-offline breaker holds nothing").into());
     }
     Ok(Redirect::to(&format!("{}/incidents", web.base)))
 }

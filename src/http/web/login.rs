@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::layout::head;
 use super::{FailedPage, Web, WebState};
 use crate::http::changes::{self, Caller, HasTokens};
-use crate::http::problem::Problem;
+use crate::http::http_error::HttpError;
 use crate::http::proxies::PeerAddress;
 use crate::http::session::RefusedLogin;
 
@@ -66,10 +66,10 @@ async fn log_in(
     body: Result<Form<Credentials>, FormRejection>,
 ) -> Result<Response, FailedPage> {
     if caller.is_foreign() {
-        return Err(Problem::forbidden("a page of another site may not log in here").into());
+        return Err(HttpError::forbidden("a page of another site may not log in here").into());
     }
     let Ok(Form(Credentials { token })) = body else {
-        return Err(Problem::bad_request("the form has the field token").into());
+        return Err(HttpError::bad_request("the form has the field token").into());
     };
     let client = web.proxies.client(peer, &headers);
     let again = |status, text: &str| (status, form(&web, Some(text))).into_response();

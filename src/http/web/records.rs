@@ -9,7 +9,7 @@ use super::layout::Tab;
 use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
-use crate::http::problem::query;
+use crate::http::http_error::query;
 use crate::http::records::RecordsQuery;
 use crate::pages;
 use crate::presence::OfflineRecord;

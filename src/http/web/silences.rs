@@ -14,7 +14,7 @@ use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::expressions;
-use crate::http::problem::{Problem, query};
+use crate::http::http_error::{HttpError, query};
 use crate::http::silences::{ShownSilence, SilencesQuery};
 use crate::routing::SilenceId;
 use crate::routing::alert_silence::{SilenceRequest, SilenceState};
@@ -146,7 +146,7 @@ async fn add(
     let SilenceForm { matchers, hours, author, comment } = fields(body)?;
     let starts_at = web.clock.now();
     let length = length_of(hours).filter(|length| !length.is_zero());
-    let length = length.ok_or_else(|| Problem::bad_request("hours is a number of hours"))?;
+    let length = length.ok_or_else(|| HttpError::bad_request("hours is a number of hours"))?;
     let ends_at = starts_at + length;
     let matchers = expressions::matchers(vec![matchers], "matchers").await?;
     let wanted = SilenceRequest { matchers, starts_at, ends_at, author, comment };
@@ -159,7 +159,7 @@ async fn expire(
     Extension(caller): Extension<Caller>,
     id: Result<Path<SilenceId>, PathRejection>,
 ) -> Result<Redirect, FailedPage> {
-    let Path(id) = id.map_err(Problem::from)?;
+    let Path(id) = id.map_err(HttpError::from)?;
     web.silences.expire(id, &caller).await?;
     Ok(Redirect::to(&format!("{}/silences", web.base)))
 }

@@ -15,7 +15,7 @@ use crate::fleet::strangers::StrangerReason;
 use crate::fleet::{Subject, UnitChange};
 use crate::http::Role;
 use crate::http::changes::Caller;
-use crate::http::problem::{Problem, query};
+use crate::http::http_error::{HttpError, query};
 use crate::http::strangers::{ShownStranger, StrangersQuery, written};
 use crate::http::units::parse;
 use crate::presence::UnitSettings;
@@ -146,7 +146,7 @@ async fn admit(
 ) -> Result<Redirect, FailedPage> {
     caller.require(Role::Admin)?;
     let AdmissionForm { kind, unit } = fields(body)?;
-    let unit = parse(&kind, &unit).map_err(|error| Problem::bad_request(error.to_string()))?;
+    let unit = parse(&kind, &unit).map_err(|error| HttpError::bad_request(error.to_string()))?;
     let (by, wanted) = (caller.by(None), UnitChange::Register(UnitSettings::default()));
     web.operators.change(Subject::Unit(unit), wanted, (&by, "heard as a stranger")).await?;
     Ok(Redirect::to(&format!("{}/strangers", web.base)))

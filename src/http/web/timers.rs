@@ -13,7 +13,7 @@ use super::layout::{Tab, may_change};
 use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
-use crate::http::problem::{Problem, query};
+use crate::http::http_error::{HttpError, query};
 use crate::http::timers::{ShownTimer, TimersQuery};
 use crate::presence::{TimerError, TimerId, TimerState};
 
@@ -137,7 +137,7 @@ async fn cancel(
     body: FormBody<TimerForm>,
 ) -> Result<Redirect, FailedPage> {
     let TimerForm { id } = fields(body)?;
-    let id: TimerId = id.parse().map_err(|error: TimerError| Problem::bad_request(error.to_string()))?;
+    let id: TimerId = id.parse().map_err(|error: TimerError| HttpError::bad_request(error.to_string()))?;
     web.timers.cancel_by_hand(&id, &caller).await?;
     Ok(Redirect::to(&format!("{}/timers", web.base)))
 }

@@ -23,7 +23,7 @@ use crate::telemetry::truncate;
 const MAX_DETAIL: usize = 1000;
 
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(super) struct HttpError {
     status: StatusCode,
     detail: String,
     header: Option<(HeaderName, HeaderValue)>,
@@ -45,8 +45,8 @@ struct ProblemBody<'a> {
     extension: BTreeMap<&'static str, Value>,
 }
 
-impl Problem {
-    fn new(status: StatusCode, detail: impl Into<String>) -> Problem {
+impl HttpError {
+    fn new(status: StatusCode, detail: impl Into<String>) -> HttpError {
         let mut detail = detail.into();
         // The detail may repeat text that the client sent, so its length is bounded.
         let length = truncate(&detail, MAX_DETAIL).len();
@@ -54,7 +54,7 @@ impl Problem {
             detail.truncate(length);
             detail.push('…');
         }
-        Problem { status, detail, header: None, extension: None }
+        HttpError { status, detail, header: None, extension: None }
     }
 
     pub fn status(&self) -> StatusCode {
@@ -66,125 +66,129 @@ impl Problem {
         &self.detail
     }
 
-    pub fn bad_request(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::BAD_REQUEST, detail)
+    pub fn bad_request(detail: impl Into<String>) -> HttpError {
+        HttpError::new(StatusCode::BAD_REQUEST, detail)
     }
 
     /// A token is missing or unknown.
-    pub fn unauthorized(detail: impl Into<String>) -> Problem {
-        Problem {
+    pub fn unauthorized(detail: impl Into<String>) -> HttpError {
+        HttpError {
             header: Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
-            ..Problem::new(StatusCode::UNAUTHORIZED, detail)
+            ..HttpError::new(StatusCode::UNAUTHORIZED, detail)
         }
     }
 
-    pub fn not_found(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::NOT_FOUND, detail)
+    pub fn not_found(detail: impl Into<String>) -> HttpError {
+        HttpError::new(StatusCode::NOT_FOUND, detail)
     }
 
-    pub fn method_not_allowed() -> Problem {
-        Problem::new(
+    pub fn method_not_allowed() -> HttpError {
+        HttpError::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "this page does not answer this method; see the header `allow`",
         )
     }
 
     /// The role of the client does not allow the request.
-    pub fn forbidden(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::FORBIDDEN, detail)
+    pub fn forbidden(detail: impl Into<String>) -> HttpError {
+        HttpError::new(StatusCode::FORBIDDEN, detail)
     }
 
-    pub fn unsupported_media_type(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
+    pub fn unsupported_media_type(detail: impl Into<String>) -> HttpError {
+        HttpError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
     /// A later request may succeed.
-    pub fn unavailable(detail: impl Into<String>) -> Problem {
+    pub fn unavailable(detail: impl Into<String>) -> HttpError {
         let header = Some((RETRY_AFTER, HeaderValue::from_static("5")));
-        Problem { header, ..Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+        HttpError { header, ..HttpError::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
     }
 
     /// The client has to wait for this time.
-    pub fn too_many_requests(detail: impl Into<String>, wait: Duration) -> Problem {
+    pub fn too_many_requests(detail: impl Into<String>, wait: Duration) -> HttpError {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let header = Some((RETRY_AFTER, HeaderValue::from(seconds.max(1))));
-        Problem { header, ..Problem::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+        HttpError { header, ..HttpError::new(StatusCode::TOO_MANY_REQUESTS, detail) }
     }
 
     /// The state of the fleet does not allow the request.
-    pub fn conflict(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::CONFLICT, detail)
+    pub fn conflict(detail: impl Into<String>) -> HttpError {
+        HttpError::new(StatusCode::CONFLICT, detail)
     }
 
     /// The form of the body is right, but its content is wrong.
-    pub fn unprocessable(detail: impl Into<String>, extension: (&'static str, Value)) -> Problem {
-        Problem {
+    pub fn unprocessable(detail: impl Into<String>, extension: (&'static str, Value)) -> HttpError {
+        HttpError {
             extension: Some(Box::new(extension)),
-            ..Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+            ..HttpError::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
         }
     }
 
     /// Adds a field for programs to the problem.
-    pub fn with(self, name: &'static str, value: Value) -> Problem {
-        Problem { extension: Some(Box::new((name, value))), ..self }
+    pub fn with(self, name: &'static str, value: Value) -> HttpError {
+        HttpError { extension: Some(Box::new((name, value))), ..self }
     }
 
-    pub fn too_large(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
+    pub fn too_large(detail: impl Into<String>) -> HttpError {
+        HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, detail)
     }
 
     /// Rollcall itself failed.
-    pub fn internal(detail: impl Into<String>) -> Problem {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+    pub fn internal(detail: impl Into<String>) -> HttpError {
+        HttpError::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }
 }
 
-impl From<EngineError> for Problem {
-    fn from(error: EngineError) -> Problem {
+impl From<EngineError> for HttpError {
+    fn from(error: EngineError) -> HttpError {
         match error {
             EngineError::Unavailable(_)
             | EngineError::Passing(_)
             | EngineError::WrongType(_)
-            | EngineError::Refused(_) => Problem::unavailable(format!("the engine did not answer: {error}")),
-            EngineError::Damaged(_) => Problem::internal(error.to_string()),
+            | EngineError::Refused(_) => {
+                HttpError::unavailable(format!("the engine did not answer: {error}"))
+            }
+            EngineError::Damaged(_) => HttpError::internal(error.to_string()),
         }
     }
 }
 
-impl From<SilencesError> for Problem {
-    fn from(error: SilencesError) -> Problem {
+impl From<SilencesError> for HttpError {
+    fn from(error: SilencesError) -> HttpError {
         match error {
             SilencesError::Engine(error) => error.into(),
-            SilencesError::Refused(error @ SilenceError::Unknown(_)) => Problem::not_found(error.to_string()),
-            SilencesError::Refused(error @ (SilenceError::Expired(_) | SilenceError::TooMany)) => {
-                Problem::conflict(error.to_string())
+            SilencesError::Refused(error @ SilenceError::Unknown(_)) => {
+                HttpError::not_found(error.to_string())
             }
-            SilencesError::Refused(error) => Problem::bad_request(error.to_string()),
+            SilencesError::Refused(error @ (SilenceError::Expired(_) | SilenceError::TooMany)) => {
+                HttpError::conflict(error.to_string())
+            }
+            SilencesError::Refused(error) => HttpError::bad_request(error.to_string()),
         }
     }
 }
 
-impl From<BytesRejection> for Problem {
-    fn from(rejection: BytesRejection) -> Problem {
+impl From<BytesRejection> for HttpError {
+    fn from(rejection: BytesRejection) -> HttpError {
         let why = match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => "the body is longer than this page takes; send less at a time",
             _ => "the body ended early; send it again",
         };
-        Problem::new(rejection.status(), why)
+        HttpError::new(rejection.status(), why)
     }
 }
 
-impl From<PathRejection> for Problem {
-    fn from(rejection: PathRejection) -> Problem {
+impl From<PathRejection> for HttpError {
+    fn from(rejection: PathRejection) -> HttpError {
         let text = rejection.body_text();
-        Problem::bad_request(match text.split_once("Invalid UTF-8 in `") {
+        HttpError::bad_request(match text.split_once("Invalid UTF-8 in `") {
             Some((_, name)) => format!("{} in the path is not UTF-8", name.trim_end_matches('`')),
             None => cause::json::of_data(&text).unwrap_or(text),
         })
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for HttpError {
     fn into_response(self) -> Response {
         let body = ProblemBody {
             r#type: "about:blank",
@@ -205,19 +209,19 @@ impl IntoResponse for Problem {
 }
 
 /// The `limit` of a request, or its default.
-pub(super) fn page_limit(wanted: Option<usize>, default: usize, largest: usize) -> Result<usize, Problem> {
+pub(super) fn page_limit(wanted: Option<usize>, default: usize, largest: usize) -> Result<usize, HttpError> {
     let limit = wanted.unwrap_or(default);
     if !(1..=largest).contains(&limit) {
-        return Err(Problem::bad_request(format!("limit is a number from 1 to {largest}")));
+        return Err(HttpError::bad_request(format!("limit is a number from 1 to {largest}")));
     }
     Ok(limit)
 }
 
 /// Parses the query of a request.
-pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
+pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, HttpError> {
     match Query::try_from_uri(uri) {
         Ok(Query(wanted)) => Ok(wanted),
-        Err(rejection) => Err(Problem::bad_request(in_words(&rejection.body_text()))),
+        Err(rejection) => Err(HttpError::bad_request(in_words(&rejection.body_text()))),
     }
 }
 

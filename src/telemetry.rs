@@ -37,6 +37,7 @@ mod snapshot;
 mod timer_requests;
 mod timers;
 mod transitions;
+mod two_places;
 mod unknown_topics;
 mod unreadable;
 
@@ -56,6 +57,7 @@ use sampler::Sampler;
 use series::Series;
 pub use short_failures::Failure;
 use short_failures::ShortFailures;
+use two_places::TwoPlaces;
 use unknown_topics::SharedTopicList;
 pub use unknown_topics::{UnknownTopic, UnknownTopics};
 use unreadable::Unreadable;
@@ -68,6 +70,7 @@ pub struct Telemetry {
     series: Series,
     samples: Sampler,
     unreadable: Unreadable,
+    two_places: TwoPlaces,
     blocking_values: ShortFailures,
     passing: ShortFailures,
     clock: Clock,
@@ -98,6 +101,7 @@ impl Telemetry {
             registry,
             samples: Sampler::new(clock.clone()),
             unreadable: Unreadable::new(clock.clone()),
+            two_places: TwoPlaces::new(clock.clone()),
             blocking_values: ShortFailures::new(clock.clone()),
             passing: ShortFailures::new(clock.clone()),
             clock: clock.clone(),
@@ -117,6 +121,7 @@ impl Telemetry {
     /// Every metric, for the metrics page.
     pub fn gather(&self) -> Vec<prometheus::proto::MetricFamily> {
         self.count_unreadable();
+        self.count_two_places();
         self.engine_servers.count(&self.series.engine_up);
         self.registry.gather()
     }
@@ -124,6 +129,7 @@ impl Telemetry {
     /// The current problems, the serious ones first.
     pub fn problems(&self) -> Vec<Problem> {
         self.count_unreadable();
+        self.count_two_places();
         self.problems.list()
     }
 

@@ -33,6 +33,7 @@ use crate::{alerting, intake};
 mod certificate;
 mod engine;
 mod ids;
+mod names;
 mod orphans;
 mod unreadable;
 mod unwatched;
@@ -153,6 +154,7 @@ async fn examine(config: &Config) -> Vec<Finding> {
     }
     findings.extend(unguarded(config));
     findings.extend(topics(config));
+    findings.extend(names::examine(config));
     findings.extend(differs);
     findings.extend(named);
     let now = Clock::system().now();

@@ -11,8 +11,8 @@ use crate::address::BrokerAddress;
 use crate::fleet::{HearingConfig, Rules};
 use crate::intake::{self, Template, Tls, TlsError};
 use crate::presence::{
-    DEFAULT_TIMEOUT, Kind, KindRules, MAX_TIMEOUT, MIN_TIMEOUT, Policy, Registry, TimeSource, blind_gap,
-    canary_period,
+    DEFAULT_TIMEOUT, Kind, KindRules, MAX_TIMEOUT, MIN_TIMEOUT, Policy, Registry, TimeSource, UnitName,
+    blind_gap, canary_period,
 };
 
 /// The most heartbeats in one batch.
@@ -88,8 +88,10 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
         let archive_after = (archive != Span::from_secs(0))
             .then(|| problems.span(&format!("{path}.archive_after"), archive, Span::from_secs(1), forget.1));
         let Some(kind) = problems.keep(&format!("{path}.name"), one.name.parse::<Kind>()) else { continue };
+        let name = one.unit.as_ref().and_then(|name| problems.keep(&format!("{path}.unit"), name.parse()));
         let rule = KindRules {
             kind: kind.clone(),
+            name: name.unwrap_or_default(),
             policy: Policy { timeout, grace },
             accept_timeout: one.accept_timeout,
             accept_sleep: one.accept_sleep,
@@ -117,6 +119,8 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
 /// The templates of all kinds. A template with `{kind}` stands for every kind and is kept once;
 /// any other belongs to one kind, and two that match the same topics would be ambiguous.
 fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<Kind>)> {
+    let name = |kind: &file::Kind| kind.unit.as_ref().and_then(|name| name.parse().ok()).unwrap_or_default();
+    let names: Vec<UnitName> = kinds.iter().map(name).collect();
     let mut topics: Vec<(String, Option<Kind>)> = Vec::new();
     let mut heard: HashMap<String, (String, &str)> = HashMap::new();
     for (at, one) in kinds.iter().enumerate() {
@@ -132,6 +136,10 @@ fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<
             let kind = (!shared).then_some(kind);
             let parsed = Template::parse(template, kind.clone());
             let Some(parsed) = problems.keep(&path, parsed) else { continue };
+            let named = if shared { &names[..] } else { &names[at..=at] };
+            if let Some(why) = named.iter().find_map(|name| parsed.check_name(name).err()) {
+                problems.error(&path, why.to_string());
+            }
             match heard.insert(parsed.filter(), (template.clone(), &one.name)) {
                 Some((before, _)) if shared && before == *template => continue,
                 Some((before, kind)) => {

@@ -10,6 +10,7 @@
 //! This module never connects to anything: `rollcall check` does. It reads secrets from their files,
 //! whose paths are relative to the configuration file, and never shows them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use tracing_subscriber::filter::Targets;
 use crate::cause::without_number;
 use crate::fleet::{HearingConfig, Rules, TimerRules};
 use crate::http::ShownConfiguration;
+use crate::presence::Kind;
 use crate::store::Catalogue;
 use crate::{alerting, expiry, intake};
 
@@ -88,6 +90,8 @@ pub struct Config {
     pub intake: intake::Config,
     /// The rules of every kind.
     pub rules: Rules,
+    /// The kinds that say what names their units.
+    pub named: BTreeSet<Kind>,
     /// The metrics of units, by kind.
     pub metrics: Arc<Catalogue>,
     pub hearing: HearingConfig,
@@ -201,6 +205,8 @@ fn check(mut file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result
     let engine = engine::engine(&file.engine, base, &mut problems);
     let broker = broker::broker(&file.broker, &file.mqtt, base, &mut problems);
     let (intake, rules, hearing) = fleet::fleet(&file, base, &mut problems);
+    let named = file.kind.iter().filter(|kind| kind.unit.is_some());
+    let named = named.filter_map(|kind| kind.name.parse().ok()).collect();
     let metrics = Arc::new(data::catalogue(&file.kind, &mut problems));
     let expiry = engine::expiry(&file.expiry, &engine, &mut problems);
     let alerting = receivers::alerting(&file, base, &mut problems);
@@ -221,6 +227,7 @@ fn check(mut file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result
         broker,
         intake,
         rules,
+        named,
         metrics,
         hearing,
         expiry,

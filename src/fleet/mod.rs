@@ -8,6 +8,7 @@
 //! | [`SharedRules`] | the rules of the configured kinds, which a reload replaces |
 //! | [`walk`] | compares the mirror with the store, page by page |
 //! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
+//! | [`Places`] | units that are heard at two places in turn |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
 //! | [`flapping`] | the last transitions of units whose kinds have flap detection |
 //! | [`inhibitions`] | the units whose silence inhibits others |
@@ -43,6 +44,7 @@ pub mod mirror;
 mod newest;
 pub mod operators;
 pub mod ownership;
+mod places;
 pub mod receivers;
 pub mod roll;
 mod shared_rules;
@@ -65,6 +67,7 @@ pub use mass_breaker::MassBreaker;
 pub use mirror::Mirror;
 pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
+pub use places::Places;
 pub use receivers::{ReceiverHealths, Receivers};
 pub use roll::{HearingConfig, Registered, Roll, UnitChange};
 pub use shared_rules::SharedRules;

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 
 use super::census::Census;
 use super::declared::Declarations;
-use super::{CanaryPace, Mirror, Rules, SharedRules, Strangers, Transitions};
+use super::{CanaryPace, Mirror, Places, Rules, SharedRules, Strangers, Transitions};
 use crate::clock::Timestamp;
 use crate::presence::{self, Change, Filters, Kind, Registration, Snapshot, Unit};
 use crate::store::{EngineError, FleetStore, Reading, Result};
@@ -62,6 +62,7 @@ pub struct Roll {
     pace: Arc<CanaryPace>,
     census: Arc<Census>,
     strangers: Strangers,
+    places: Places,
     transitions: Transitions,
     filters: Filters,
     heard: RwLock<CurrentHearing>,
@@ -91,6 +92,7 @@ impl Roll {
         Roll {
             census,
             strangers: Strangers::default(),
+            places: Places::default(),
             transitions: Transitions::default(),
             engine,
             rules,

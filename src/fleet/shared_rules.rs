@@ -50,8 +50,13 @@ impl SharedRules {
         let mut rules = (*before).clone();
         let mut changed = Vec::new();
         for (kind, rules) in &mut rules {
-            let Some(wanted) = wanted.get(kind).filter(|wanted| *wanted != rules) else { continue };
-            *rules = wanted.clone();
+            let Some(wanted) = wanted.get(kind) else { continue };
+            // The name of units waits for a restart, as their topics do.
+            let wanted = KindRules { name: rules.name.clone(), ..wanted.clone() };
+            if wanted == *rules {
+                continue;
+            }
+            *rules = wanted;
             changed.push(kind.clone());
         }
         changed.sort();

@@ -171,7 +171,8 @@ async fn import(
     // The whole body has arrived, so a slow client cannot prolong the turn.
     let turn = timeout(MAX_WAIT, state.turn.clone().acquire_owned()).await.map_err(|_| busy())?;
     let turn = turn.map_err(|_| busy())?;
-    let kinds = state.roll.rules().keys().cloned().collect();
+    let rules = state.roll.rules();
+    let kinds = rules.values().map(|rules| (rules.kind.clone(), rules.name.clone())).collect();
     let checks = Checks { kinds, kind, now: state.clock.now() };
     let checked = spawn_blocking(move || Inventory::checked(file, format, checks)).await;
     let inventory = checked.map_err(|error| HttpError::internal(error.to_string()))??;

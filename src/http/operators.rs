@@ -16,7 +16,7 @@ use super::PageSources;
 use super::body::{end, read};
 use super::changes::{self, Caller, HasTokens, MAX_BODY};
 use super::http_error::{HttpError, query};
-use super::units::parse;
+use super::units::{check_name, parse};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Operators, Roll, Silences, Subject, UnitChange};
 use crate::presence::{Acknowledgement, MAX_PAUSE, RecordId, Unit, is_pause};
@@ -140,6 +140,12 @@ async fn end_pause(
 }
 
 impl OperatorState {
+    /// Refuses a unit that could never be heard. A kind that is not configured has no unit, which is told elsewhere.
+    pub fn check_name(&self, unit: &Unit) -> Result<(), String> {
+        let rules = self.roll.shared_rules().of(unit.kind.as_str());
+        rules.map_or(Ok(()), |rules| check_name(unit, &rules.name))
+    }
+
     pub fn new(sources: &PageSources) -> OperatorState {
         OperatorState {
             roll: sources.roll.clone(),

@@ -48,6 +48,7 @@ async fn register(
     check(author.as_deref().unwrap_or(caller.operator()), &comment)?;
     let wanted = SettingsRequest::from_json(settings).and_then(|wanted| wanted.check(&unit, state.now()));
     let wanted = wanted.map_err(HttpError::bad_request)?;
+    state.check_name(&unit).map_err(HttpError::bad_request)?;
     let by = caller.by(author.as_deref());
     state.change(Subject::Unit(unit), UnitChange::Register(wanted), (&by, &comment)).await
 }

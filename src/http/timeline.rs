@@ -221,6 +221,8 @@ impl Timelines {
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, hearing.of(&unit.kind).heard, now);
+        let sentence =
+            [Some(sentence), self.views.two_places(unit)].into_iter().flatten().collect::<Vec<_>>().join(" ");
         let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
         let known_since = view.known_since.map_or(watched_since, |known| known.max(watched_since));
         let days = days(&history, &hearing, known_since, now);

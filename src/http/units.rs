@@ -16,7 +16,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Roll};
 use crate::presence::{
     self, Hearing, Interval, Kind, KindRules, Labels, Lifecycle, NameError, OfflineRecord, RecordId,
-    Snapshot, TimeoutRule, Unit, UnitId,
+    Snapshot, TimeoutRule, Unit, UnitId, UnitName,
 };
 use crate::store::{Catalogue, Cells, DataStore, MetricType, Queries, UnitStore};
 use crate::telemetry::Telemetry;
@@ -121,6 +121,12 @@ impl UnitViews {
         Ok(view)
     }
 
+    /// The sentence about a unit that is heard on two topics in turn.
+    pub fn two_places(&self, unit: &Unit) -> Option<String> {
+        let ([one, other], advice) = self.telemetry.two_places_of(unit)?;
+        Some(format!("It is heard on two topics in turn, {one} and {other}: {advice}."))
+    }
+
     async fn values(&self, unit: &Unit) -> Result<BTreeMap<String, UnitValue>, HttpError> {
         let metrics = self.metrics.of(&unit.kind);
         let names: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
@@ -134,6 +140,18 @@ impl UnitViews {
             Some((metric.name.clone(), UnitValue { value: json, at: value.at }))
         });
         Ok(named.collect())
+    }
+}
+
+/// Refuses to register a unit with an id that no topic of its kind makes: it would never be heard.
+pub(super) fn check_name(unit: &Unit, name: &UnitName) -> Result<(), String> {
+    match name.parts(unit.id.as_str()) {
+        Some(_) => Ok(()),
+        None => Err(format!(
+            "a unit {:?} of kind {} is never heard, because its topics name units {name}",
+            unit.id.as_str(),
+            unit.kind
+        )),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use anyhow::Context;
+
 use super::topic::{Template, Topics};
 use super::{Fields, Tls};
 use crate::address::BrokerAddress;
@@ -131,7 +133,12 @@ impl Config {
                     "topic {text:?} belongs to an unknown kind: {kind}"
                 );
             }
-            templates.push(Template::parse(text, kind.clone())?);
+            let template = Template::parse(text, kind.clone())?;
+            for rules in rules.rules().values().filter(|rules| template.is_of(&rules.kind)) {
+                let named = template.check_name(&rules.name);
+                named.with_context(|| format!("topic {text:?} does not name units of {}", rules.kind))?;
+            }
+            templates.push(template);
         }
         Ok(Topics::new(templates, rules.clone()))
     }

@@ -136,8 +136,9 @@ impl Reader {
         for (issue, detail) in issues.take() {
             self.telemetry.payload_issue(&origin.unit, issue, &detail);
         }
-        let (unit, at, not_before) = (origin.unit, parsed.at, message.sent_after);
-        Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, declared }))
+        let (unit, place) = (origin.unit, origin.place);
+        let (at, not_before) = (parsed.at, message.sent_after);
+        Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, declared }))
     }
 
     /// Reads a probe. A member of a share reports its own probes only, and tells other members of theirs.

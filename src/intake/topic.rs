@@ -1,10 +1,10 @@
 //! Which unit a topic names.
 //!
-//! A template such as `{kind}/{site}/{unit}/data` captures whole levels of a topic: `{unit}` exactly once, `{kind}`
-//! unless the template belongs to one kind, and under any other name a label. `+` stands for any one level, and `#`,
-//! which is the last level, for any number of levels. Everything else is literal. A message belongs to the **first**
-//! template, in the order of the configuration, whose levels fit its topic; so specific templates stand before general
-//! ones.
+//! A template such as `{kind}/{site}/{unit}/data` captures whole levels of a topic: `{kind}` unless the template belongs
+//! to one kind, and under any other name a label or a part of the unit's name. The kind says which captures name its
+//! units, `{unit}` if it says nothing: see [`UnitName`]. `+` stands for any one level, and `#`, which is the last level,
+//! for any number of levels. Everything else is literal. A message belongs to the **first** template, in the order of
+//! the configuration, whose levels fit its topic; so specific templates stand before general ones.
 //!
 //! # Why fewer filters are requested than there are templates
 //! Each template becomes a subscription filter with `+` for every capture. A filter that another filter covers is left
@@ -12,10 +12,14 @@
 
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
 use super::PayloadIssues;
 use crate::fleet::{Rules, SharedRules};
 use crate::presence::{
-    Filters, Kind, KindRules, Labels, PROBE, Unit, UnitId, covers, is_label_name, is_label_value,
+    Filters, Kind, KindRules, Labels, NameError, PROBE, Place, Unit, UnitName, covers, is_label_name,
+    is_label_value,
 };
 use crate::telemetry::{PayloadIssue, Rejection, truncate};
 
@@ -49,6 +53,19 @@ pub enum TemplateError {
     /// The template has no `{unit}`, or several.
     #[error("has no {{unit}}, or several; write it exactly once, as in units/{{unit}}/heartbeat")]
     Unit,
+    /// The template has no level for a part of the name of units.
+    #[error("has no {{{capture}}}, and units are named {name:?}; write {{{capture}}} in place of a level")]
+    Name {
+        /// The part that is missing.
+        capture: String,
+        /// What names units of the kind.
+        name: String,
+    },
+    /// The template has `{unit}`, which is no label and no part of the name of units.
+    #[error(
+        "has {{unit}}, and units are named {0:?}; write another name, or + for a level without a meaning"
+    )]
+    Unnamed(String),
     /// The template has no `{kind}` and belongs to no kind, or has `{kind}` and belongs to one, or has it several
     /// times.
     #[error("a topic template captures {{kind}} once if it belongs to no kind, and not at all if it does")]
@@ -117,7 +134,7 @@ impl Template {
         }
         let levels = text.split('/').map(Level::parse).collect::<Result<Vec<Level>, _>>()?;
         let count = |wanted: &Level| levels.iter().filter(|level| *level == wanted).count();
-        if count(&Level::Unit) != 1 {
+        if count(&Level::Unit) > 1 {
             return Err(TemplateError::Unit);
         }
         if count(&Level::Kind) != usize::from(kind.is_none()) {
@@ -134,6 +151,49 @@ impl Template {
             }
         }
         Ok(Template { levels, kind })
+    }
+
+    /// Whether the template captures what names units.
+    ///
+    /// # Errors
+    /// A capture is missing, or `{unit}` is no part of the name.
+    pub fn check_name(&self, name: &UnitName) -> Result<(), TemplateError> {
+        let missing = name.captures().find(|capture| self.level_of(capture).is_none());
+        match missing {
+            Some("unit") if name.is_plain() => Err(TemplateError::Unit),
+            Some(capture) => Err(TemplateError::Name { capture: capture.to_owned(), name: name.to_string() }),
+            None if self.levels.contains(&Level::Unit) && !name.has("unit") => {
+                Err(TemplateError::Unnamed(name.to_string()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a unit of the kind may be heard by the template.
+    pub fn is_of(&self, kind: &Kind) -> bool {
+        self.kind.as_ref().is_none_or(|own| own == kind)
+    }
+
+    /// The labels that are no part of the name of units, each with its level.
+    pub fn labels_beside(&self, name: &UnitName) -> Vec<(Box<str>, usize)> {
+        let label = |(at, level): (usize, &Level)| match level {
+            Level::Label(label) if !name.has(label) => Some((label.clone(), at)),
+            _ => None,
+        };
+        self.levels.iter().enumerate().filter_map(label).collect()
+    }
+
+    fn level_of(&self, capture: &str) -> Option<usize> {
+        self.levels.iter().position(|level| match level {
+            Level::Unit => capture == "unit",
+            Level::Label(label) => **label == *capture,
+            _ => false,
+        })
+    }
+
+    /// The text of a capture, if the topic has it.
+    fn capture<'a>(&self, capture: &str, topic: &'a str) -> &'a str {
+        self.level_of(capture).and_then(|at| topic.split('/').nth(at)).unwrap_or_default()
     }
 
     /// The subscription filter that covers the topics of the template.
@@ -154,7 +214,7 @@ impl Template {
 
     /// The kinds that the template covers, each with the filter that covers only their topics.
     fn filters_of(&self, kinds: &Rules) -> Vec<(Kind, String)> {
-        let kinds = kinds.keys().filter(|kind| self.kind.as_ref().is_none_or(|own| own == *kind));
+        let kinds = kinds.keys().filter(|kind| self.is_of(kind));
         kinds.map(|kind| (kind.clone(), self.filter_of(Some(kind)))).collect()
     }
 
@@ -182,6 +242,8 @@ impl Template {
 pub(super) struct Origin {
     pub unit: Unit,
     pub labels: Labels,
+    /// Where the unit was heard, if its name leaves labels of the topic out.
+    pub place: Option<Place>,
     pub rules: Arc<KindRules>,
 }
 
@@ -191,12 +253,25 @@ pub(super) type Refusal = (Rejection, String);
 /// Every template, in the order of the configuration.
 pub(super) struct Topics {
     templates: Vec<Template>,
+    /// For each template, the labels of each kind that are no part of the name of its units.
+    beside: Vec<HashMap<Kind, LabelLevels, FixedState>>,
     rules: SharedRules,
 }
 
+/// Labels, each with its level.
+type LabelLevels = Arc<[(Box<str>, usize)]>;
+
 impl Topics {
     pub fn new(templates: Vec<Template>, rules: SharedRules) -> Topics {
-        Topics { templates, rules }
+        let kinds = rules.rules();
+        let beside = |template: &Template| {
+            let of_kind = |(kind, rules): (&Kind, &KindRules)| {
+                let labels: LabelLevels = template.labels_beside(&rules.name).into();
+                (template.is_of(kind) && !labels.is_empty()).then(|| (kind.clone(), labels))
+            };
+            kinds.iter().filter_map(of_kind).collect()
+        };
+        Topics { beside: templates.iter().map(beside).collect(), templates, rules }
     }
 
     /// The filters to subscribe to.
@@ -230,8 +305,9 @@ impl Topics {
         if topic.starts_with(OWN) {
             return Err((Rejection::BadTopic, "a topic of Rollcall's own".to_owned()));
         }
-        let template = self.templates.iter().find(|template| template.fits(topic));
-        let template = template.ok_or_else(|| (Rejection::BadTopic, "it fits no template".to_owned()))?;
+        let found = self.templates.iter().zip(&self.beside).find(|(template, _)| template.fits(topic));
+        let (template, beside) =
+            found.ok_or_else(|| (Rejection::BadTopic, "it fits no template".to_owned()))?;
         let mut id = "";
         let mut kind = template.kind.as_ref().map_or("", Kind::as_str);
         let mut labels = Labels::new();
@@ -249,8 +325,17 @@ impl Topics {
         let Some(rules) = self.rules.of(kind) else {
             return Err((Rejection::UnknownKind, format!("kind {:?} is not configured", truncate(kind, 40))));
         };
-        let id: UnitId = id.parse().map_err(|why| (Rejection::BadUnit, format!("{why}")))?;
-        Ok(Origin { unit: Unit::new(rules.kind.clone(), id), labels, rules })
+        let bad_unit = |why: String| (Rejection::BadUnit, why);
+        let id = match rules.name.is_plain() {
+            true => id.parse().map_err(|why: NameError| bad_unit(why.to_string()))?,
+            false => {
+                let composed = rules.name.compose(|capture| template.capture(capture, topic));
+                composed.map_err(|why| bad_unit(why.to_string()))?
+            }
+        };
+        let labels_beside = if beside.is_empty() { None } else { beside.get(&rules.kind) };
+        let place = labels_beside.map(|beside| Place { topic: topic.into(), labels: beside.clone() });
+        Ok(Origin { unit: Unit::new(rules.kind.clone(), id), labels, place, rules })
     }
 }
 
@@ -385,9 +470,61 @@ mod tests {
     }
 
     #[test]
+    fn a_template_captures_what_names_units() {
+        let cases = [
+            ("units/{unit}", "{unit}", Ok(())),
+            ("units/heartbeat", "{unit}", Err(TemplateError::Unit)),
+            ("+/#", "{unit}", Err(TemplateError::Unit)),
+            ("{site}/{unit}", "{site}.{unit}", Ok(())),
+            ("{site}/{rack}", "{site}.{rack}", Ok(())),
+            (
+                "units/{unit}",
+                "{site}.{unit}",
+                Err(TemplateError::Name { capture: "site".into(), name: "{site}.{unit}".into() }),
+            ),
+            ("{site}/{unit}", "{site}", Err(TemplateError::Unnamed("{site}".into()))),
+        ];
+        for (text, name, expected) in cases {
+            let template = Template::parse(text, Some(kind("pump"))).unwrap();
+            assert_eq!(template.check_name(&name.parse().unwrap()), expected, "{text} {name}");
+        }
+    }
+
+    #[test]
+    fn a_unit_is_named_by_the_captures_that_its_kind_says() {
+        let named =
+            |name: &str, of: &str| KindRules { name: of.parse().unwrap(), ..KindRules::new(kind(name)) };
+        let rules =
+            [named("pump", "{site}.{unit}"), named("detector", "{unit}"), named("slot", "{rack}:{slot}")];
+        let rules: Rules = rules.into_iter().map(|rules| (rules.kind.clone(), rules)).collect();
+        let templates =
+            [("racks/{rack}/{slot}/{site}", Some(kind("slot"))), ("{kind}/{site}/{unit}/{room}", None)];
+        let templates = templates.map(|(text, of)| Template::parse(text, of).unwrap());
+        let topics = Topics::new(templates.to_vec(), Arc::new(rules).into());
+        for (topic, unit, place) in [
+            ("pump/north/1/a", Ok("pump:north.1"), vec!["room"]),
+            ("pump/south/1/a", Ok("pump:south.1"), vec!["room"]),
+            ("pump/a/b.c/a", Ok("pump:a.b.c"), vec!["room"]),
+            ("pump/a.b/c/a", Err(Rejection::BadUnit), vec![]),
+            ("pump//c/a", Err(Rejection::BadUnit), vec![]),
+            ("detector/north/1/a", Ok("detector:1"), vec!["site", "room"]),
+            ("racks/r1/7/north", Ok("slot:r1:7"), vec!["site"]),
+        ] {
+            let origin = topics.origin(topic, &mut PayloadIssues::default());
+            let origin = origin.map_err(|(why, _)| why);
+            let found = origin.as_ref().map(|origin| origin.unit.to_string());
+            assert_eq!(found.map_err(|why| *why), unit.map(str::to_owned), "{topic}");
+            let labels = origin.ok().and_then(|origin| origin.place).map_or(vec![], |place| {
+                assert_eq!(&*place.topic, topic);
+                place.labels.iter().map(|(label, _)| label.to_string()).collect()
+            });
+            assert_eq!(labels, place, "{topic}");
+        }
+    }
+
+    #[test]
     fn a_bad_template_says_what_a_good_one_is() {
         let cases = [
-            ("units/heartbeat", Some("pump"), TemplateError::Unit),
             ("{unit}/{unit}", Some("pump"), TemplateError::Unit),
             ("units/{unit}", None, TemplateError::Kind),
             ("{kind}/{unit}", Some("pump"), TemplateError::Kind),
@@ -401,7 +538,6 @@ mod tests {
             ("{unit}/a#", Some("pump"), TemplateError::Level("a#".into())),
             ("{unit}/#/a", Some("pump"), TemplateError::Rest),
             ("#/{unit}", Some("pump"), TemplateError::Rest),
-            ("+/#", Some("pump"), TemplateError::Unit),
             ("a\u{0}/{unit}", Some("pump"), TemplateError::Level("a\u{0}".into())),
             ("", Some("pump"), TemplateError::Topic),
             ("$share/x/{unit}", Some("pump"), TemplateError::Topic),

@@ -1,6 +1,7 @@
 //! A parsed heartbeat: the unit, the time, and what the unit declares.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Unit;
@@ -52,6 +53,13 @@ impl Declared {
     }
 }
 
+/// The topic of a heartbeat, and the captures that are no part of the unit's name: each label with its level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub topic: Box<str>,
+    pub labels: Arc<[(Box<str>, usize)]>,
+}
+
 /// A message that proves that a unit lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heartbeat {
@@ -60,6 +68,8 @@ pub struct Heartbeat {
     pub at: Timestamp,
     /// The earliest moment at which the heartbeat was sent, if that is known: its arrival may have been delayed.
     pub not_before: Option<Timestamp>,
+    /// Where it was heard, if the name of its unit leaves a part of that out.
+    pub place: Option<Place>,
     pub declared: Declared,
 }
 

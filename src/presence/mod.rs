@@ -16,6 +16,7 @@ mod incident;
 mod mass_offline;
 mod name;
 mod pace;
+mod place;
 mod policy;
 mod record;
 mod reminding;
@@ -24,6 +25,7 @@ mod round_trip;
 mod shown;
 mod timer;
 mod unit;
+mod unit_name;
 
 pub use ahead::{as_corrected, corrected, future_moment};
 pub use blindness::{Interval, Ledger};
@@ -44,11 +46,14 @@ pub use hearing::{
     BLIND_RETENTION, BlindInterval, Gap, HearingState, MemberState, NotAMember, SessionState, ShareMember,
     Subscription,
 };
-pub use heartbeat::{Declared, Heartbeat, Labels, MAX_LABEL, MAX_LABELS, is_label_name, is_label_value};
+pub use heartbeat::{
+    Declared, Heartbeat, Labels, MAX_LABEL, MAX_LABELS, Place, is_label_name, is_label_value,
+};
 pub use incident::{FirstUnit, Incident, Judgement, LEAST, Members, earlier_from, judge_incident};
 pub use mass_offline::{FleetCount, MassOfflineRule, Release, ReleaseReason, Trip, release};
 pub use name::MAX_ID;
 pub use pace::{MISSING_CANARIES, blind_gap, canary_period, probe_gap, probe_period};
+pub use place::Move;
 pub use policy::{
     DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, MAX_TIMEOUT, MIN_TIMEOUT, Override, Policy, Registry,
     TimeSource, is_archived, is_timeout,
@@ -64,3 +69,4 @@ pub use timer::{
     TimerId, TimerLifecycle, TimerRegistered, TimerState, TimerType,
 };
 pub use unit::{Kind, NameError, PROBE, Unit, UnitId};
+pub use unit_name::{ComposeError, UnitName, UnitNameError};

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::Kind;
+use super::{Kind, UnitName};
 use crate::clock::Timestamp;
 
 /// The shortest timeout: 1 s.
@@ -82,6 +82,8 @@ pub enum Registry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindRules {
     pub kind: Kind,
+    /// What names a unit: the captures of its topic that make its id.
+    pub name: UnitName,
     /// The allowed silence of a unit that declares none.
     pub policy: Policy,
     /// Whether a payload may declare a timeout.
@@ -113,6 +115,7 @@ impl KindRules {
     pub fn new(kind: Kind) -> KindRules {
         KindRules {
             kind,
+            name: UnitName::default(),
             policy: Policy { timeout: DEFAULT_TIMEOUT, grace: Duration::ZERO },
             accept_timeout: true,
             accept_sleep: true,

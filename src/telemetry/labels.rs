@@ -312,6 +312,7 @@ impl Loop {
 
 /// The result of a heartbeat with a new id, if its kind is full.
 pub(super) const TOO_MANY: &str = "too_many_units";
+pub(super) const TWO_PLACES: &str = "unit_at_two_places";
 
 labels! {
     /// The sorts of stored values that may be unreadable.

@@ -75,6 +75,7 @@ pub(super) const SERVERS_FAILING: &str = "receiver_servers_failing";
 pub(super) const ORPHANED: &str = "orphaned_notifications";
 pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
 pub(super) const KIND_FULL: &str = "kind_full";
+pub(super) const UNIT_AT_TWO_PLACES: &str = "unit_at_two_places";
 pub(super) const CLOCK_JUMPED: &str = "clock_jumped";
 pub(super) const RELOAD_REFUSED: &str = "reload_refused";
 pub(super) const CONFIGURATIONS_DIFFER: &str = "configurations_differ";

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::labels::{BrokerRefusal, CutReason, Loop, PayloadIssue, Rejection, TOO_MANY};
+use super::labels::{BrokerRefusal, CutReason, Loop, PayloadIssue, Rejection, TOO_MANY, TWO_PLACES};
 use super::timers::WITHOUT_CLASS;
 use crate::clock::Clock;
 
@@ -25,7 +25,7 @@ impl Sampler {
         let labels = labels.chain(CutReason::ALL.iter().map(|cut| cut.as_str()));
         let reasons = labels
             .chain(Loop::ALL.iter().map(|one| one.as_str()))
-            .chain(["held_back", TOO_MANY, "timer_answer", WITHOUT_CLASS])
+            .chain(["held_back", TOO_MANY, TWO_PLACES, "timer_answer", WITHOUT_CLASS])
             .map(|word| (word, Default::default()))
             .collect();
         let refusals = BrokerRefusal::ALL.iter().map(|what| (*what, Default::default())).collect();

@@ -66,6 +66,8 @@ pub(super) struct Series {
     pub inhibiting_units: IntGauge,
     pub breaker_tripped: IntGauge,
     pub flapping_units: IntGaugeVec,
+    /// No series for a kind without such units.
+    pub units_at_two_places: IntGaugeVec,
     pub timer_requests: IntCounterVec,
     pub timers: IntGaugeVec,
     pub timers_fired: IntCounterVec,
@@ -289,6 +291,11 @@ impl Series {
             breaker_tripped: make.gauge(
                 "breaker_tripped",
                 "1 while the mass-offline breaker holds notifications of single units.",
+            ),
+            units_at_two_places: make.gauges(
+                "units_at_two_places",
+                "Units that are heard on two topics in turn, of which only one can be theirs.",
+                &["kind"],
             ),
             flapping_units: make.gauges(
                 "flapping_units",

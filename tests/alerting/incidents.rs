@@ -17,8 +17,13 @@ impl World {
     pub async fn hear_at(&self, site: &str, ids: &[String]) {
         let at = self.clock.now();
         let declared = Declared { labels: labels(&[("site", site)]), ..Declared::default() };
-        let beat =
-            |id: &String| Heartbeat { unit: unit(id), at, not_before: None, declared: declared.clone() };
+        let beat = |id: &String| Heartbeat {
+            unit: unit(id),
+            at,
+            not_before: None,
+            place: None,
+            declared: declared.clone(),
+        };
         self.roll.hear(&ids.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();
         self.joined().await;
     }

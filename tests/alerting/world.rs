@@ -210,8 +210,13 @@ impl World {
 
     pub async fn hear(&self, ids: &[&str]) {
         let at = self.clock.now();
-        let beat =
-            |id: &&str| Heartbeat { unit: unit(id), at, not_before: None, declared: Declared::default() };
+        let beat = |id: &&str| Heartbeat {
+            unit: unit(id),
+            at,
+            not_before: None,
+            place: None,
+            declared: Declared::default(),
+        };
         self.roll.hear(&ids.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();
     }
 

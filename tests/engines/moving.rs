@@ -114,7 +114,13 @@ async fn roll(engine: Arc<dyn Engine>) -> Roll {
 }
 
 async fn hear(roll: &Roll, units: impl Iterator<Item = usize>, at: Timestamp) {
-    let beat = |number| Heartbeat { unit: unit(number), at, not_before: None, declared: Declared::default() };
+    let beat = |number| Heartbeat {
+        unit: unit(number),
+        at,
+        not_before: None,
+        place: None,
+        declared: Declared::default(),
+    };
     roll.hear(&units.map(beat).collect::<Vec<_>>(), at).await.unwrap();
 }
 

@@ -105,7 +105,7 @@ impl Fleet {
     }
 
     async fn hear(&self, unit: Unit, declared: Declared) {
-        let heartbeat = Heartbeat { unit, at: self.now, not_before: None, declared };
+        let heartbeat = Heartbeat { unit, at: self.now, not_before: None, place: None, declared };
         self.roll.hear(&[heartbeat], self.now).await.unwrap();
     }
 

@@ -91,6 +91,7 @@ impl Fleet {
             unit: unit(number),
             at: now,
             not_before: None,
+            place: None,
             declared: Declared::default(),
         };
         let beats: Vec<Heartbeat> = (0..count).map(beat).collect();

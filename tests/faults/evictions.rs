@@ -37,6 +37,7 @@ async fn evicted_keys_are_no_silence(topology: Topology) {
             unit: unit.clone(),
             at,
             not_before: None,
+            place: None,
             declared: Declared::default(),
         };
         roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();

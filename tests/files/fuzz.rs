@@ -439,6 +439,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         unit: unit.parse().unwrap(),
         at: NOW,
         not_before: None,
+        place: None,
         declared: Default::default(),
     };
     roll.hear(&[beat("pump:a"), beat("pump:Halle 3: ü%")], NOW).await.unwrap();

@@ -13,6 +13,7 @@ mod distance;
 mod edges;
 mod fleet_world;
 mod http;
+mod identity;
 mod members;
 mod operators;
 mod outage;

@@ -59,6 +59,7 @@ impl Parts {
             unit: unit.clone(),
             at: now,
             not_before: None,
+            place: None,
             declared: Declared::default(),
         };
         self.roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), now).await

@@ -50,6 +50,7 @@ impl DemoSetup {
             [[kind]]
             name = "detector"
             topics = ["sites/{{site}}/{{unit}}/heartbeat"]
+            unit = "{{unit}}"
             timeout = "{timeout}s"
             [[receiver]]
             name = "screen"

@@ -9,6 +9,7 @@ section! {
     Kind {
         name: String = "detector".into(),
         topics: Vec<String> = vec!["units/{unit}/heartbeat".into(), "units/{unit}/data".into()],
+        unit: Option<String> = None,
         timeout: Span = Span(presence::DEFAULT_TIMEOUT),
         grace: Span = Span::from_secs(0),
         accept_timeout: bool = true,

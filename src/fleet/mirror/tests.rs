@@ -39,7 +39,7 @@ fn stranger(unit: Unit) -> Snapshot {
 }
 
 fn heartbeat(unit: Unit, at: Timestamp) -> Heartbeat {
-    Heartbeat { unit, at, not_before: None, declared: Declared::default() }
+    Heartbeat { unit, at, not_before: None, place: None, declared: Declared::default() }
 }
 
 fn listed(mirror: &Mirror, hearing: &Hearing, now: Timestamp) -> Vec<(String, State, Option<Timestamp>)> {
@@ -389,7 +389,7 @@ proptest! {
                         labels: Labels::new(),
                         sleep: sleeps.map(Duration::from_secs),
                     };
-                    model.hear(&Heartbeat { unit: one, at: now - seconds(late), not_before: None, declared }, &hearing, now);
+                    model.hear(&Heartbeat { unit: one, at: now - seconds(late), not_before: None, place: None, declared }, &hearing, now);
                 }
                 Event::Check => model.check(&one, &hearing, now),
                 Event::Register { timeout, pause } => {

@@ -16,7 +16,7 @@ use super::{ATTEMPTS, Roll};
 use crate::clock::Timestamp;
 use crate::fleet::StrangerReason;
 use crate::fleet::census::Reservation;
-use crate::presence::{Change, Hearing, Heartbeat, HeartbeatResult, KindRules, Snapshot, Unit};
+use crate::presence::{Change, Hearing, Heartbeat, HeartbeatResult, KindRules, Move, Snapshot, Unit};
 use crate::store::{EngineError, MAX_STEP, Refresh, Result};
 
 /// Steps of admission that are under way at once; no unit is in two of them.
@@ -36,6 +36,7 @@ struct Batch<'a> {
 struct Decided<'b, 'a, 'r> {
     unit: &'b mut UnitHeartbeats<'a>,
     step: Step<'a>,
+    moved: Option<Move>,
     reservation: Option<Reservation<'r>>,
 }
 
@@ -115,7 +116,7 @@ impl Roll {
             }
             self.close_lost(&mut changes, now).await?;
             in_vain += 1;
-            for (Decided { unit, step, reservation }, applied) in
+            for (Decided { unit, step, moved, reservation }, applied) in
                 decided.into_iter().zip(self.apply(&changes).await?)
             {
                 if !applied {
@@ -124,6 +125,7 @@ impl Roll {
                 }
                 in_vain = 0;
                 self.admitted(&step, reservation);
+                self.moved(&step, moved);
                 if unit.done(&step) {
                     open.push(unit);
                 }
@@ -162,7 +164,19 @@ impl Roll {
         let is_known = seen.is_known() || seen.is_unreadable();
         let reservation = if is_known { None } else { Some(self.reserve(&seen.unit, now)?) };
         let change = step.change.clone();
-        Some((Decided { unit, step, reservation }, change))
+        let moved = moved(seen, &step);
+        Some((Decided { unit, step, moved, reservation }, change))
+    }
+
+    /// Warns if the unit is heard at two places in turn.
+    fn moved(&self, step: &Step<'_>, moved: Option<Move>) {
+        let (Some(moved), Some(facts)) = (moved, &step.change.facts) else { return };
+        let unit = &step.heartbeat.unit;
+        let Some(rules) = self.rules.of(unit.kind.as_str()) else { return };
+        let (timeout, at) = (facts.policy(&rules).allowed(), step.heartbeat.at);
+        if self.places.moved(unit, &moved, timeout, at) {
+            self.telemetry.unit_at_two_places(unit, &rules.name, &moved.topics, at + timeout);
+        }
     }
 
     /// Room for a new unit; `None` if its kind is full.
@@ -187,6 +201,12 @@ impl Roll {
             }
         }
     }
+}
+
+/// The move of a unit that a heartbeat shows.
+fn moved(seen: &Snapshot, step: &Step<'_>) -> Option<Move> {
+    let place = step.heartbeat.place.as_ref()?;
+    place.reached(&seen.facts.as_ref()?.labels, &step.change.facts.as_ref()?.labels)
 }
 
 /// Whether the heartbeat may take the fast path. There it may overwrite a newer heartbeat until that is written again:

@@ -219,8 +219,13 @@ impl Roll {
         self.met_unreadable(seen);
         let (at, rules) = (seen.alive?, self.rules.of(seen.unit.kind.as_str())?);
         let is_late = at + rules.policy.allowed() < now;
-        let heartbeat =
-            Heartbeat { unit: seen.unit.clone(), at, not_before: None, declared: Declared::default() };
+        let heartbeat = Heartbeat {
+            unit: seen.unit.clone(),
+            at,
+            not_before: None,
+            place: None,
+            declared: Declared::default(),
+        };
         presence::hear(seen, &heartbeat, &rules, hearing, now).1.filter(|_| !is_late)
     }
 

@@ -1,7 +1,7 @@
 //! The lines of an inventory: NDJSON, or CSV with a line of column names. Hostile until parsed.
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::rc::Rc;
 
@@ -13,7 +13,8 @@ use crate::clock::{Timestamp, parse_moment};
 use crate::csv_row::without_apostrophes;
 use crate::http::inventory::FIELDS;
 use crate::http::settings::{PARENT, SettingsRequest};
-use crate::presence::{Kind, Unit, UnitSettings};
+use crate::http::units::check_name;
+use crate::presence::{Kind, Unit, UnitName, UnitSettings};
 
 /// The longest line, in bytes.
 const MAX_LINE: usize = 64 * 1024;
@@ -34,8 +35,8 @@ pub(super) enum ImportFormat {
 /// The rules for lines.
 #[derive(Clone)]
 pub(super) struct Checks {
-    /// The kinds that are configured.
-    pub kinds: HashSet<Kind>,
+    /// The kinds that are configured, and what names their units.
+    pub kinds: HashMap<Kind, UnitName>,
     /// The kind of lines that name no kind; lines of other kinds are bad.
     pub kind: Option<Kind>,
     pub now: Timestamp,
@@ -265,10 +266,12 @@ impl Checks {
             (None, Some(kind)) => kind.clone(),
             (None, None) => return Err("it has no kind".to_owned()),
         };
-        if !self.kinds.contains(&kind) {
+        let Some(name) = self.kinds.get(&kind) else {
             return Err(format!("there is no kind {kind} in the configuration"));
-        }
+        };
         let id = id.ok_or("it has no unit")?.parse().map_err(|error| format!("unit: {error}"))?;
-        Ok(Unit::new(kind, id))
+        let unit = Unit::new(kind, id);
+        check_name(&unit, name)?;
+        Ok(unit)
     }
 }

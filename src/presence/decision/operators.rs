@@ -174,7 +174,8 @@ mod tests {
         assert_eq!(acknowledge(&undone, None, None), None, "there is nothing to take back");
 
         let at = NOON + HOUR;
-        let beat = Heartbeat { unit: unit(), at, not_before: None, declared: Declared::default() };
+        let beat =
+            Heartbeat { unit: unit(), at, not_before: None, place: None, declared: Declared::default() };
         let (heard, change) = hear(&acknowledged, &beat, &rules(), &hearing(at), at);
         let change = change.unwrap();
         assert_eq!((heard, change.facts.unwrap().acknowledged), (HeartbeatResult::Back, None));

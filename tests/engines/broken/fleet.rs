@@ -211,6 +211,7 @@ impl Fleet {
             unit: unit.clone(),
             at,
             not_before: None,
+            place: None,
             declared: Declared::default(),
         };
         self.roll.hear(&units.iter().map(heartbeat).collect::<Vec<_>>(), at).await

@@ -59,6 +59,7 @@ pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
         unit: format!("detector:{}{n:06}", prefix(crowd)).parse().unwrap(),
         at,
         not_before: None,
+        place: None,
         declared: Declared::default(),
     };
     let beats: Vec<Heartbeat> = (0..units).map(beat).collect();

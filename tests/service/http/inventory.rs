@@ -92,6 +92,7 @@ async fn a_large_export_is_complete_and_ends_with_an_error_if_the_engine_fails()
             unit: the(name),
             at: now,
             not_before: None,
+            place: None,
             declared: declared.clone(),
         };
         fleet.roll.hear(&names.iter().map(beat).collect::<Vec<Heartbeat>>(), now).await.unwrap();

@@ -166,6 +166,7 @@ impl Fleet {
             unit: the(unit),
             at: now,
             not_before: None,
+            place: None,
             declared: Declared::default(),
         };
         let beats: Vec<Heartbeat> = units.iter().map(beat).collect();
@@ -177,7 +178,7 @@ impl Fleet {
         let labels = Labels::from([("site".to_owned(), site.to_owned())]);
         let declared = Declared { labels, ..Declared::default() };
         let now = self.clock.now();
-        let beat = Heartbeat { unit: the(unit), at: now, not_before: None, declared };
+        let beat = Heartbeat { unit: the(unit), at: now, not_before: None, place: None, declared };
         self.roll.hear(&[beat], now).await.unwrap();
     }
 

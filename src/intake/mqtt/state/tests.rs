@@ -99,6 +99,7 @@ impl World {
                 unit: "pump:7".parse().unwrap(),
                 at: message.sent_before.unwrap_or(now),
                 not_before: message.sent_after,
+                place: None,
                 declared: Declared::default(),
             }),
         };

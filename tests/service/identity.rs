@@ -1,0 +1,97 @@
+//! Units of several sites with ids that repeat: named apart, or warned of.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::world::World;
+use crate::support::http::CLIENT;
+
+const KINDS: &str = r#"
+    [[kind]]
+    name = "detector"
+    topics = ["north/{site}/{unit}/heartbeat"]
+    [[kind]]
+    name = "pump"
+    unit = "{site}.{unit}"
+    topics = ["pumps/{site}/{unit}/heartbeat"]
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn devices_of_two_sites_with_one_id_are_two_units_or_are_warned_of() {
+    let world = World::new(KINDS, &[]).await;
+    let of = |begin: &'static str, ids: &[&str]| {
+        (begin, ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>())
+    };
+    let beat = async |(begin, units): (&str, Vec<String>)| world.beat_to(begin, &units).await;
+    let known = async |unit: &str| world.status(&format!("/api/v1/units/{unit}")).await == 200;
+
+    beat(of("pumps", &["a/1", "b/1", "a/2.3", "a.2/3"])).await;
+    for unit in ["pump/a.1", "pump/b.1", "pump/a.2.3"] {
+        world.eventually(unit, async || known(unit).await).await;
+    }
+    let page = world.json("/api/v1/units/pump/b.1").await;
+    assert_eq!(page["labels"], json!({"site": "b"}));
+    let refused =
+        |page: &str| page.lines().any(|line| line == "rollcall_heartbeats_total{result=\"bad_unit\"} 1");
+    world.eventually("a.2/3 is refused", async || refused(&world.text_of("/metrics").await)).await;
+
+    // An id that no topic makes would never be heard.
+    let path = world.url("/api/v1/units/pump/plain");
+    let body = json!({"author": "ana"}).to_string();
+    let request = CLIENT.put(path).header("content-type", "application/json").body(body);
+    let answer = request.send().await.unwrap();
+    assert_eq!(answer.status(), 400);
+    assert!(answer.text().await.unwrap().contains("topics name units {site}.{unit}"));
+
+    let problem = async || -> Option<String> {
+        let page = world.json("/readyz").await;
+        let problems = page["problems"].as_array().cloned().unwrap_or_default();
+        let found = problems.into_iter().find(|one: &Value| one["name"] == "unit_at_two_places");
+        found.map(|one| one["text"].as_str().unwrap().to_owned())
+    };
+    // A device moves once.
+    beat(of("north", &["a/1", "b/1", "b/1"])).await;
+    world
+        .eventually("it moved", async || {
+            world.json("/api/v1/units/detector/1").await["labels"] == json!({"site": "b"})
+        })
+        .await;
+    assert_eq!(problem().await, None);
+
+    beat(of("north", &["a/1"])).await;
+    world.eventually("it is heard in turn", async || problem().await.is_some()).await;
+    let text = problem().await.unwrap();
+    assert!(text.contains("detector:1 on north/b/1/heartbeat and north/a/1/heartbeat"), "{text}");
+    let metrics = world.text_of("/metrics").await;
+    assert!(metrics.contains("rollcall_units_at_two_places{kind=\"detector\"} 1"), "{metrics}");
+    let timeline = world.json("/api/v1/units/detector/1/timeline").await;
+    let sentence = timeline["sentence"].as_str().unwrap();
+    assert!(sentence.contains("It is heard on two topics in turn, north/b/1/heartbeat and "), "{sentence}");
+}
+
+#[test]
+fn check_names_the_kinds_whose_units_may_be_two_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rollcall.toml");
+    let check = |kinds: &str| -> Vec<String> {
+        let text = format!("engine = {{ type = \"embedded\" }}\nmqtt.url = \"mqtt://127.0.0.1:1\"\n{kinds}");
+        std::fs::write(&file, text).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rollcall"));
+        let output = command.args(["check", "--config"]).arg(&file).current_dir(&dir).output().unwrap();
+        let output = String::from_utf8(output.stdout).unwrap();
+        output.lines().filter(|line| line.contains("  names: ")).map(str::to_owned).collect()
+    };
+    let found = check(KINDS);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with("warn  names: kind detector names its units {unit}, and {site} of its topics")
+    );
+    assert!(
+        found[0].ends_with(
+            "write unit = \"{site}.{unit}\", or unit = \"{unit}\" if no two devices have the same"
+        )
+    );
+    let said = check(&KINDS.replace("name = \"detector\"", "name = \"detector\"\nunit = \"{unit}\""));
+    assert!(said[0].starts_with("ok    names: kind detector"), "{said:?}");
+}

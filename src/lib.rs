@@ -50,6 +50,11 @@
 //! the unit is still as it was read. [`alerting`] lets the entry join its group, seals the group when it has waited
 //! long enough, and delivers what was sealed, as often as it takes, under one id.
 //!
+//! # Announcements
+//! A last will says at once what a deadline says later, and lies when a session is taken over or a broker ends. So it
+//! opens no record: [`presence::announce`] moves the deadline of its unit, and the check above decides. Before that it
+//! waits in [`intake`] until a canary shows that the broker outlived it.
+//!
 //! # Blindness
 //! Every second, or faster where timeouts are short, a canary goes out over the broker and comes back through the same
 //! connection and the same batches as heartbeats. When it is recorded, everything before it was heard. Two successive

@@ -44,8 +44,8 @@ mod unreadable;
 use engine_servers::EngineServers;
 pub use engine_servers::ServerAnswers;
 pub use labels::{
-    BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, DeliveryOutcome, EngineWarning,
-    Loop, PayloadIssue, Rejection, Stored, TimerOutcome, ValueOutcome,
+    AnnouncementOutcome, BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason,
+    DeliveryOutcome, EngineWarning, Loop, PayloadIssue, Rejection, Stored, TimerOutcome, ValueOutcome,
 };
 pub use log_limit::LogLimit;
 pub use orphans_text::{Backlog, orphans_text};

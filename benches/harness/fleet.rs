@@ -87,7 +87,13 @@ impl Fleet {
     pub fn beats(&self, at: Timestamp) -> Vec<Heartbeat> {
         self.0
             .clone()
-            .map(|n| Heartbeat { unit: unit(n), at, not_before: None, place: None, declared: Default::default() })
+            .map(|n| Heartbeat {
+                unit: unit(n),
+                at,
+                not_before: None,
+                place: None,
+                declared: Default::default(),
+            })
             .collect()
     }
 }

@@ -124,7 +124,7 @@ pub(super) struct RecordsArguments {
     #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
     label: Option<(String, String)>,
     /// Only records of this cause.
-    #[arg(long, value_parser = ["silence", "never_seen"])]
+    #[arg(long, value_parser = ["silence", "never_seen", "last_will", "node_death", "disconnected"])]
     cause: Option<String>,
     #[command(flatten)]
     pages: ListLength,

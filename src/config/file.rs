@@ -72,7 +72,7 @@ mod listen;
 mod timers;
 
 pub use holds::{Breaker, Inhibit};
-pub use kind::{ClockSource, Kind, Metric, MetricType, Registry};
+pub use kind::{ClockSource, Kind, Metric, MetricType, OnPlanned, Presence, PresenceFormat, Registry, Trust};
 pub use timers::{Guarantee, Timer, Timers};
 
 section! {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::file::{self, ClockSource, File, Mqtt};
 use super::problem::Problems;
-use super::{Period, Span, secrets, tls};
+use super::{Period, Span, presence, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::fleet::{HearingConfig, Rules};
 use crate::intake::{self, Template, Tls, TlsError};
@@ -29,8 +29,9 @@ pub(super) fn fleet(
 ) -> (intake::Config, Rules, HearingConfig) {
     let rules = kinds(&file.kind, problems);
     let topics = topics(&file.kind, problems);
+    let presence = presence::presence(&file.kind, problems);
     let (period, hearing) = hearing(&file.hearing, &rules, problems);
-    let intake = mqtt(&file.mqtt, period, topics, base, problems);
+    let intake = intake::Config { presence, ..mqtt(&file.mqtt, period, topics, base, problems) };
     // Errors that intake would report at the start are reported here.
     if problems.errors.is_empty() {
         for text in intake.problems() {
@@ -168,6 +169,7 @@ fn mqtt(
     if mqtt.username.is_empty() && !mqtt.password_file.is_empty() {
         problems.error("mqtt.password_file", "is a password without a user name; set mqtt.username");
     }
+    let second = Span::from_secs(1);
     let plain = |text: &str| !text.contains(['/', '+', '#']) && !text.chars().any(char::is_control);
     if mqtt.client_id.is_empty() || mqtt.client_id.len() > 64 || !plain(&mqtt.client_id) {
         problems.error("mqtt.client_id", "is 1 to 64 bytes without /, + and #");
@@ -187,12 +189,7 @@ fn mqtt(
         share: mqtt.share.clone(),
         connections: mqtt.connections,
         qos: problems.number("mqtt.qos", mqtt.qos, 0, 1),
-        keep_alive: problems.span(
-            "mqtt.keep_alive",
-            mqtt.keep_alive,
-            Span::from_secs(1),
-            Span::from_secs(10),
-        ),
+        keep_alive: problems.span("mqtt.keep_alive", mqtt.keep_alive, second, Span::from_secs(10)),
         session_expiry: problems.span(
             "mqtt.session_expiry",
             mqtt.session_expiry,
@@ -207,6 +204,7 @@ fn mqtt(
         max_batch: MAX_BATCH,
         canary_period,
         topics,
+        presence: Vec::new(),
         fields: intake::Fields {
             ts: mqtt.fields.ts.clone(),
             timeout: mqtt.fields.timeout.clone(),

@@ -42,6 +42,7 @@ mod instance;
 mod log_filter;
 mod period;
 mod places;
+mod presence;
 mod problem;
 mod receivers;
 mod recoveries;

@@ -7,6 +7,7 @@
 //! | file | part |
 //! |---|---|
 //! | `admission.rs`, `rounds.rs` | heartbeats: those of present units on the fast path, others decided one by one |
+//! | `announcements.rs` | announcements that units are gone |
 //! | `checks.rs`, `absent_keys.rs`, `unheard.rs` | deadline checks |
 //! | `corrections.rs`, `unwatched.rs` | units of which the stored state is unreadable or no longer watched |
 //! | `operators.rs` | units that operators pause, and records that they acknowledge |
@@ -30,6 +31,7 @@ use crate::telemetry::Telemetry;
 
 mod absent_keys;
 mod admission;
+mod announcements;
 mod changes;
 mod checks;
 mod corrections;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::units::UnitDetails;
 use crate::clock::{Timestamp, shown_span as span};
-use crate::presence::State;
+use crate::presence::{Cause, State};
 
 /// A kind that was proved to be heard longer ago than this counts as not heard: a canary needs seconds at the most.
 const BEHIND: Duration = Duration::from_secs(10);
@@ -26,12 +26,27 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
             None => format!(" It is offline in {} if it stays silent.", span(deadline.since(now))),
         }
     });
+    if let (Some(cause), Some(at)) = (view.late_cause, view.announced_at) {
+        let rest = if until_offline.is_empty() {
+            " Rollcall has no proof of hearing up to now yet.".to_owned()
+        } else {
+            until_offline
+        };
+        return format!("{heard}. {} {} ago.{rest}", announced(cause), span(now.since(at)));
+    }
     match view.state {
         State::Online => format!("{heard}, within its timeout of {timeout}.{until_offline}"),
         State::Late => {
             format!("{heard}, longer ago than its timeout of {timeout}; its grace is not over.")
         }
         State::Offline => match &view.record {
+            Some(record) if record.cause.is_announced() => {
+                let offline = span(now.since(record.deadline));
+                format!(
+                    "{heard}. {}, and it was not heard since; it is offline for {offline}.",
+                    announced(record.cause)
+                )
+            }
             Some(record) => {
                 format!("{heard}. Its deadline passed {} ago.", span(now.since(record.deadline)))
             }
@@ -48,5 +63,15 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
         State::Unknown => {
             format!("{heard}. Its deadline has passed, but Rollcall has no proof of hearing up to it yet.")
         }
+    }
+}
+
+/// An announcement, in words.
+pub(super) fn announced(cause: Cause) -> &'static str {
+    match cause {
+        Cause::LastWill => "Its last will was published",
+        Cause::NodeDeath => "It was declared dead",
+        Cause::Disconnected => "It was reported as disconnected",
+        Cause::Silence | Cause::NeverSeen | Cause::Flapping => "It fell silent",
     }
 }

@@ -164,9 +164,10 @@ impl RecordFilter<'_> {
 
 /// The cause with this name. An episode of flapping is not a cause of records.
 fn cause_of(name: &str) -> Result<Cause, HttpError> {
-    let found = [Cause::Silence, Cause::NeverSeen].into_iter().find(|cause| cause.as_str() == name);
+    let found = Cause::OF_SILENCES.into_iter().find(|cause| cause.as_str() == name);
     found.ok_or_else(|| {
-        HttpError::bad_request(format!("cause: {name:?} is unknown; write silence or never_seen"))
+        let known = Cause::OF_SILENCES.map(Cause::as_str).join(", ");
+        HttpError::bad_request(format!("cause: {name:?} is unknown; write one of {known}"))
     })
 }
 

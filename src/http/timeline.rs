@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use super::availability::outage;
 use super::beginning::Beginning;
 use super::breaker::breaker;
-use super::explain::sentence;
+use super::explain::{announced, sentence};
 use super::http_error::{HttpError, page_limit, query};
 use super::told::Notified;
 use super::units::{UnitDetails, UnitViews, parse};
@@ -112,6 +112,8 @@ pub(super) struct TimelineEvent {
 pub(super) enum EventType {
     /// The last heartbeat before a silence, or the newest of all.
     Heard,
+    /// It was announced as gone, and is checked.
+    Announced,
     Blind,
     Offline,
     Back,
@@ -132,6 +134,7 @@ impl EventType {
     pub fn as_str(self) -> &'static str {
         match self {
             EventType::Heard => "heard",
+            EventType::Announced => "announced",
             EventType::Blind => "blind",
             EventType::Offline => "offline",
             EventType::Back => "back",
@@ -218,6 +221,10 @@ impl Timelines {
         events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| TimelineEvent {
             text: "the newest heartbeat".to_owned(),
             ..TimelineEvent::at(seen, EventType::Heard)
+        }));
+        events.extend(view.announced_at.zip(view.late_cause).map(|(at, cause)| TimelineEvent {
+            text: announced(cause).to_owned(),
+            ..TimelineEvent::at(at, EventType::Announced)
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, hearing.of(&unit.kind).heard, now);
@@ -319,13 +326,13 @@ fn of_record(record: &OfflineRecord) -> Vec<TimelineEvent> {
     };
     let late = record.detected_at.since(record.deadline).as_millis();
     let silence = span(record.deadline.since(record.silent_from.unwrap_or(record.last_seen)));
+    let why = match record.cause.is_announced() {
+        true => format!("{}, after {silence} of silence; found {late} ms later", announced(record.cause)),
+        false => format!("its deadline passed after {silence} of silence; found {late} ms later"),
+    };
     let mut events = vec![
         of(record.last_seen, EventType::Heard, "last heartbeat before the silence".to_owned()),
-        of(
-            record.deadline,
-            EventType::Offline,
-            format!("its deadline passed after {silence} of silence; found {late} ms later"),
-        ),
+        of(record.deadline, EventType::Offline, why),
     ];
     events.extend(record.back_at.map(|back| {
         let text = match record.closed_by {

@@ -15,7 +15,7 @@ use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Flapping, Roll};
 use crate::presence::{
-    self, Hearing, Interval, Kind, KindRules, Labels, Lifecycle, NameError, OfflineRecord, RecordId,
+    self, Cause, Hearing, Interval, Kind, KindRules, Labels, Lifecycle, NameError, OfflineRecord, RecordId,
     Snapshot, TimeoutRule, Unit, UnitId, UnitName,
 };
 use crate::store::{Catalogue, Cells, DataStore, MetricType, Queries, UnitStore};
@@ -65,6 +65,12 @@ pub(super) struct UnitDetails {
     pub paused_from: Option<Timestamp>,
     pub paused_until: Option<Timestamp>,
     pub sleeps_until: Option<Timestamp>,
+    /// When the unit was announced as gone, if it was not heard since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub announced_at: Option<Timestamp>,
+    /// The announcement, while the unit is late for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late_cause: Option<Cause>,
     /// The open record; `null` if it is not offline.
     pub record: Option<OfflineRecord>,
     /// Whether the unit has been offline for so long that lists and counts leave it out.
@@ -183,6 +189,8 @@ impl UnitDetails {
         let ahead = |absence: &Interval| absence.to > now;
         let pause = facts.pause.filter(ahead);
         let sleep = facts.sleep.filter(ahead).filter(|sleep| newest <= sleep.from);
+        let departure = facts.departure.filter(|departure| departure.at >= newest);
+        let is_waiting = matches!(state, presence::State::Late | presence::State::Unknown);
         let view = UnitDetails {
             kind: unit.kind,
             unit: unit.id,
@@ -199,6 +207,8 @@ impl UnitDetails {
             paused_from: pause.map(|pause| pause.from),
             paused_until: pause.map(|pause| pause.to),
             sleeps_until: sleep.map(|sleep| sleep.to),
+            announced_at: departure.map(|departure| departure.at),
+            late_cause: departure.filter(|_| is_waiting).map(|departure| departure.cause),
             record: None,
             archived,
             flapping: false,

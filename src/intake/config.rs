@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 
+use super::announcements::PresenceRules;
 use super::topic::{Template, Topics};
 use super::{Fields, Tls};
 use crate::address::BrokerAddress;
@@ -56,6 +57,8 @@ pub struct Config {
     /// Topic templates with the kind that they belong to; `None` where the template captures `{kind}`. The first
     /// template that fits a topic wins.
     pub topics: Vec<(String, Option<Kind>)>,
+    /// The announcements of kinds.
+    pub presence: Vec<(Kind, PresenceRules)>,
     /// Names of the JSON fields that are read.
     pub fields: Fields,
 }
@@ -140,6 +143,11 @@ impl Config {
             }
             templates.push(template);
         }
-        Ok(Topics::new(templates, rules.clone()))
+        let mut topics = Topics::new(templates, rules.clone());
+        for (kind, presence) in &self.presence {
+            let added = topics.with_presence(kind, presence);
+            topics = added.with_context(|| format!("the presence of kind {kind}"))?;
+        }
+        Ok(topics)
     }
 }

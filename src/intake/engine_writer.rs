@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::fleet::{Roll, Timers};
-use crate::presence::Heartbeat;
+use crate::presence::{Announcement, Heartbeat};
 use crate::store::EngineError;
 use crate::telemetry::{Loop, Telemetry};
 
@@ -62,6 +62,22 @@ impl EngineWriter {
             }
         }
         true
+    }
+
+    /// Whether the announcements are applied; `false`: Rollcall is stopping and the engine away.
+    pub async fn announce(&self, announcements: &[Announcement]) -> bool {
+        let announce = async || match self.roll.announce(announcements, || self.clock.now()).await {
+            Err(EngineError::Damaged(why)) => {
+                let units = announcements.len();
+                tracing::error!(
+                    units,
+                    "announcements left out, the stored state of a unit cannot be read: {why}"
+                );
+                Ok(())
+            }
+            answer => answer,
+        };
+        self.ask_until_answered("announcements", announce).await.is_some()
     }
 
     /// Calls `ask` until the engine answers; `None` if Rollcall is stopping and the engine away.

@@ -26,7 +26,7 @@ use super::mqtt::{Link, Proof, UNPROVED_TRIPS};
 use super::probe::{Probe, Probes};
 use crate::clock::Timestamp;
 use crate::fleet::Roll;
-use crate::presence::Probed;
+use crate::presence::{Announcement, Probed};
 use crate::store::{ShareMember, Subscription};
 
 /// Something that the engine has to know.
@@ -38,6 +38,8 @@ pub(super) enum HearingEvent {
     Probe { index: usize, sent_at: Timestamp },
     /// The broker has dropped a member.
     MemberLost { member: ShareMember, at: Timestamp },
+    /// A unit is announced as gone; nothing to report to the engine.
+    Announced { connection: u64, announcement: Box<Announcement>, arrived: Timestamp },
     /// That connection has unsubscribed from its share, and everything that it was given is recorded.
     Unsubscribed { connection: u64 },
 }
@@ -115,6 +117,7 @@ impl HearingReporter {
                     HearingEvent::MemberLost { member, at } => {
                         self.member_lost(writer, member, *at, link).await?
                     }
+                    HearingEvent::Announced { .. } => {}
                     HearingEvent::Unsubscribed { connection } => {
                         self.unsubscribed(writer, *connection).await?
                     }
@@ -272,7 +275,8 @@ impl HearingReporter {
 }
 
 impl HearingEvent {
-    fn canary(&self) -> Option<(u64, Timestamp)> {
+    /// A canary: the number of its connection, and when it was sent.
+    pub fn canary(&self) -> Option<(u64, Timestamp)> {
         match self {
             HearingEvent::Canary { connection, sent_at } => Some((*connection, *sent_at)),
             _ => None,

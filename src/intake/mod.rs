@@ -43,6 +43,7 @@ use crate::presence::Heartbeat;
 use crate::store::Catalogue;
 use crate::telemetry::{PayloadIssue, Telemetry};
 
+mod announcements;
 mod canary;
 mod config;
 mod drops;
@@ -72,6 +73,7 @@ mod tls;
 mod topic;
 mod value_buffer;
 
+pub use announcements::{Format, Planned, PresenceRules, StateWords};
 pub use config::Config;
 pub use fields::Fields;
 pub use mqtt::{TopicProblem, accepts_anonymous, probe};
@@ -125,7 +127,7 @@ pub async fn run(
     let topics = Arc::new(config.topics(roll.shared_rules())?);
     let probes = probe::Probes::new(&topics.filters_of_kinds(), &roll.rules());
     roll.pace().probes(probes.all().len());
-    let hearing = ProvedTopics { topics, probes: Arc::new(probes) };
+    let hearing = ProvedTopics { topics, probes: Arc::new(probes), recent: Arc::default() };
     let values = value_buffer::ValueBuffer::new(&metrics, telemetry.clone()).map(Arc::new);
     let writer = engine_writer::EngineWriter { roll, timers, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
@@ -167,6 +169,7 @@ pub fn reader_of_any(
     let reader = reader::Reader {
         probes: Arc::new(probe::Probes::new(&topics.filters_of_kinds(), &rules.rules())),
         topics: Arc::new(topics),
+        recent: Arc::default(),
         fields: config.fields.clone(),
         values: value_buffer::ValueBuffer::new(metrics, telemetry.clone()).map(Arc::new),
         client_id: "rollcall-main".to_owned(),
@@ -195,13 +198,13 @@ fn name(number: u8) -> String {
 struct ProvedTopics {
     topics: Arc<topic::Topics>,
     probes: Arc<probe::Probes>,
+    recent: Arc<announcements::Recent>,
 }
 
 /// The reader of the messages of a connection.
 fn reader(
     config: &Config,
-    topics: &Arc<topic::Topics>,
-    probes: &Arc<probe::Probes>,
+    ProvedTopics { topics, probes, recent }: &ProvedTopics,
     client_id: &str,
     key: canary::Key,
     values: Option<Arc<value_buffer::ValueBuffer>>,
@@ -211,6 +214,7 @@ fn reader(
     reader::Reader {
         topics: topics.clone(),
         probes: probes.clone(),
+        recent: recent.clone(),
         fields: config.fields.clone(),
         values,
         client_id: client_id.to_owned(),
@@ -229,11 +233,12 @@ fn reader(
 async fn listen(
     config: &Config,
     name: &str,
-    ProvedTopics { topics, probes }: &ProvedTopics,
+    hearing: &ProvedTopics,
     values: Option<Arc<value_buffer::ValueBuffer>>,
     writer: &engine_writer::EngineWriter,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
+    let ProvedTopics { topics, probes, .. } = hearing;
     writer.telemetry.connection_configured(name);
     let session = Arc::new(mqtt::Session::new(config, name, topics.filters())?);
     if name == MAIN && session.share.is_some() {
@@ -258,7 +263,7 @@ async fn listen(
         probing.clone().map(mqtt::ProbeSchedule::new),
         rand::random::<u32>().into(),
     );
-    let reader = reader(config, topics, probes, session.client_id(), key.clone(), values, &writer.telemetry);
+    let reader = reader(config, hearing, session.client_id(), key.clone(), values, &writer.telemetry);
     let session_expiry = Duration::from_secs(session.expiry.unwrap_or(0).into());
     let (id, share) = (session.client_id(), session.share.clone());
     let reporter = hearing_reporter::HearingReporter::new(id, share, session_expiry, prove, probes.clone());

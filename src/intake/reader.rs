@@ -7,15 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::announcements::{Meaning, Recent};
 use super::canary::{Canary, Key};
 use super::probe::Probes;
 use super::read_budget::ReadBudget;
 use super::timers::{self, ReceivedCommand, TimerReader};
-use super::topic::{self, Refusal, Topics};
+use super::topic::{self, Origin, Refusal, Topics};
 use super::value_buffer::ValueBuffer;
 use super::{Fields, PayloadIssues, canary, payload};
 use crate::clock::Timestamp;
-use crate::presence::Heartbeat;
+use crate::presence::{Announcement, Heartbeat};
 use crate::store::ShareMember;
 use crate::telemetry::{PayloadIssue, Rejection, Telemetry};
 
@@ -23,6 +24,8 @@ use crate::telemetry::{PayloadIssue, Rejection, Telemetry};
 #[derive(Debug, PartialEq)]
 pub(super) enum Content {
     Heartbeat(Heartbeat),
+    /// A unit is announced as gone.
+    Announcement(Box<Announcement>),
     /// A canary of this client.
     Canary(Canary),
     /// Probes of the filter with this index came back, which were sent at these moments: every message before them
@@ -57,6 +60,8 @@ pub(super) struct Incoming<'a> {
 pub(super) struct Reader {
     pub topics: Arc<Topics>,
     pub probes: Arc<Probes>,
+    /// What units announced a moment ago.
+    pub recent: Arc<Recent>,
     pub fields: Fields,
     /// Takes the values of metrics, if any kind has metrics.
     pub values: Option<Arc<ValueBuffer>>,
@@ -121,6 +126,9 @@ impl Reader {
         let metrics = buffer.and_then(|buffer| buffer.metrics_of(&origin.unit.kind));
         let (rules, fields) = (&origin.rules, &self.fields);
         let payload = self.readable(message.payload, arrived, &mut issues);
+        if let Some(announced) = self.announced(&origin, payload, message, (arrived, latest))? {
+            return Ok(announced);
+        }
         let parsed = payload::read(payload, fields, metrics, rules, latest, &mut issues);
         if let (Some(most), Some(sent)) = (self.max_age, parsed.sent)
             && arrived.since(sent) > most
@@ -137,8 +145,39 @@ impl Reader {
             self.telemetry.payload_issue(&origin.unit, issue, &detail);
         }
         let (unit, place) = (origin.unit, origin.place);
-        let (at, not_before) = (parsed.at, message.sent_after);
+        let (at, not_before) = (self.recent.after_announcement(parsed.at), message.sent_after);
         Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, declared }))
+    }
+
+    /// Reads an announcement; `None`: the message is a heartbeat.
+    fn announced(
+        &self,
+        origin: &Origin,
+        payload: &[u8],
+        message: &Incoming,
+        (arrived, latest): (Timestamp, Timestamp),
+    ) -> Result<Option<Content>, Refusal> {
+        let Some(presence) = &origin.presence else { return Ok(None) };
+        match presence.meaning(payload, origin.is_status, &origin.rules) {
+            Meaning::Heartbeat if origin.is_status => self.recent.born(&origin.unit, latest),
+            Meaning::Heartbeat => {}
+            Meaning::Announces(says) => {
+                // A message that waited somewhere may be as old as the last canary.
+                let delayed = message.sent_before.and(message.sent_after);
+                let at = delayed.map_or(arrived, |at| at.min(arrived));
+                let follows_birth = self.recent.announced(&origin.unit, at);
+                let unit = origin.unit.clone();
+                return Ok(Some(Content::Announcement(
+                    Announcement { unit, at, says, follows_birth }.into(),
+                )));
+            }
+            Meaning::Nothing => return Ok(Some(Content::Nothing)),
+            Meaning::Unknown => {
+                let text = "the payload is no word that announces the presence of a unit".to_owned();
+                return Err((Rejection::UnknownState, text));
+            }
+        }
+        Ok(None)
     }
 
     /// Reads a probe. A member of a share reports its own probes only, and tells other members of theirs.
@@ -208,6 +247,7 @@ mod tests {
         let topics = Topics::new(vec![template], Arc::new(rules.clone()).into());
         Reader {
             probes: Arc::new(Probes::new(&topics.filters_of_kinds(), &rules)),
+            recent: Arc::default(),
             topics: Arc::new(topics),
             fields: Fields::default(),
             values: None,

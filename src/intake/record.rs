@@ -17,6 +17,7 @@ use futures_util::stream::FuturesOrdered;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::announcements::HeldAnnouncements;
 use super::engine_writer::EngineWriter;
 use super::hearing_reporter::{HearingEvent, HearingReporter};
 use super::listener::Receipt;
@@ -24,7 +25,8 @@ use super::mqtt::{BrokerAck, Link};
 use super::reader::Content;
 use super::timers::{self, ReceivedCommand};
 use crate::clock::Timestamp;
-use crate::presence::Heartbeat;
+use crate::presence::{Announcement, Heartbeat};
+use crate::telemetry::AnnouncementOutcome;
 
 /// Batches that are written at a time. A third batch would give the engine no more to do, and make each smaller.
 const CONCURRENT: usize = 2;
@@ -73,6 +75,9 @@ impl Batch {
         for QueuedMessage { content, arrived, connection, ack } in messages.drain(..) {
             match content {
                 Content::Heartbeat(heartbeat) => batch.heartbeats.push(heartbeat),
+                Content::Announcement(announcement) => {
+                    batch.events.push(HearingEvent::Announced { connection, announcement, arrived })
+                }
                 Content::Canary(canary) => {
                     batch.events.push(HearingEvent::Canary { connection, sent_at: canary.sent_at() })
                 }
@@ -107,8 +112,10 @@ impl Recorder {
     pub async fn record(self, queue: mpsc::Receiver<QueuedMessage>, most: usize) {
         let Recorder { writer, reporter, link, is_applying } = self;
         let (recorded, events) = mpsc::channel(UNREPORTED);
+        let (proved, announced) = mpsc::channel(UNREPORTED);
         let apply = apply_all(&writer, &link, queue, (most, &is_applying), recorded);
-        tokio::join!(apply, report_all(&writer, &link, reporter, events));
+        let report = report_all(&writer, &link, reporter, events, proved);
+        tokio::join!(apply, report, announce_all(&writer, announced));
     }
 }
 
@@ -203,11 +210,29 @@ async fn report_all(
     link: &watch::Receiver<Link>,
     mut reporter: HearingReporter,
     mut unreported: mpsc::Receiver<Vec<HearingEvent>>,
+    proved: mpsc::Sender<Vec<Announcement>>,
 ) {
+    let mut held = HeldAnnouncements::default();
     let mut events = Vec::new();
     while unreported.recv_many(&mut events, UNREPORTED).await > 0 {
         let events: Vec<HearingEvent> = events.drain(..).flatten().collect();
         if !reporter.report(writer, &events, link).await {
+            return;
+        }
+        let of_now = held.proved(&events, &writer.telemetry);
+        if !of_now.is_empty()
+            && let Err(error) = proved.try_send(of_now)
+        {
+            let left_out = error.into_inner().len();
+            writer.telemetry.announcements(AnnouncementOutcome::Overflow, left_out as u64);
+        }
+    }
+}
+
+/// Applies announcements beside heartbeats, which do not wait for them.
+async fn announce_all(writer: &EngineWriter, mut proved: mpsc::Receiver<Vec<Announcement>>) {
+    while let Some(announcements) = proved.recv().await {
+        if !writer.announce(&announcements).await {
             return;
         }
     }

@@ -16,6 +16,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use super::PayloadIssues;
+use super::announcements::PresenceRules;
 use crate::fleet::{Rules, SharedRules};
 use crate::presence::{
     Filters, Kind, KindRules, Labels, NameError, PROBE, Place, Unit, UnitName, covers, is_label_name,
@@ -244,6 +245,10 @@ pub(super) struct Origin {
     pub labels: Labels,
     /// Where the unit was heard, if its name leaves labels of the topic out.
     pub place: Option<Place>,
+    /// How the message may announce the presence of the unit, if it may.
+    pub presence: Option<Arc<PresenceRules>>,
+    /// Whether the topic is for announcements only.
+    pub is_status: bool,
     pub rules: Arc<KindRules>,
 }
 
@@ -252,10 +257,27 @@ pub(super) type Refusal = (Rejection, String);
 
 /// Every template, in the order of the configuration.
 pub(super) struct Topics {
-    templates: Vec<Template>,
-    /// For each template, the labels of each kind that are no part of the name of its units.
-    beside: Vec<HashMap<Kind, LabelLevels, FixedState>>,
+    entries: Vec<TopicEntry>,
+    /// The kinds whose units announce their presence.
+    presence: HashMap<Kind, Arc<PresenceRules>, FixedState>,
     rules: SharedRules,
+}
+
+struct TopicEntry {
+    template: Template,
+    /// The labels of each kind that are no part of the name of its units.
+    beside: HashMap<Kind, LabelLevels, FixedState>,
+    role: Role,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// A topic of a kind.
+    Heartbeats,
+    /// A topic of a kind on which its units also announce their presence.
+    Both,
+    /// A topic for announcements only.
+    Status,
 }
 
 /// Labels, each with its level.
@@ -264,20 +286,36 @@ type LabelLevels = Arc<[(Box<str>, usize)]>;
 impl Topics {
     pub fn new(templates: Vec<Template>, rules: SharedRules) -> Topics {
         let kinds = rules.rules();
-        let beside = |template: &Template| {
-            let of_kind = |(kind, rules): (&Kind, &KindRules)| {
-                let labels: LabelLevels = template.labels_beside(&rules.name).into();
-                (template.is_of(kind) && !labels.is_empty()).then(|| (kind.clone(), labels))
-            };
-            kinds.iter().filter_map(of_kind).collect()
-        };
-        Topics { beside: templates.iter().map(beside).collect(), templates, rules }
+        let entry = |template| TopicEntry::new(template, Role::Heartbeats, &kinds);
+        let entries = templates.into_iter().map(entry).collect();
+        Topics { entries, presence: HashMap::default(), rules }
+    }
+
+    /// These topics, and those on which units of the kind announce their presence. The latter are matched first: they
+    /// are more specific than topics of data.
+    ///
+    /// # Errors
+    /// An invalid template.
+    pub fn with_presence(mut self, kind: &Kind, presence: &PresenceRules) -> Result<Topics, TemplateError> {
+        let kinds = self.rules.rules();
+        for text in &presence.topics {
+            let template = Template::parse(text, Some(kind.clone()))?;
+            if let Some(rules) = kinds.get(kind) {
+                template.check_name(&rules.name)?;
+            }
+            let filter = template.filter();
+            let own = |entry: &TopicEntry| entry.template.is_of(kind) && entry.template.filter() == filter;
+            let role = if self.entries.iter().any(own) { Role::Both } else { Role::Status };
+            self.entries.insert(0, TopicEntry::new(template, role, &kinds));
+        }
+        self.presence.insert(kind.clone(), Arc::new(presence.clone()));
+        Ok(self)
     }
 
     /// The filters to subscribe to.
     pub fn filters(&self) -> Vec<String> {
         let mut filters: Vec<String> = Vec::new();
-        for filter in self.templates.iter().map(Template::filter) {
+        for filter in self.entries.iter().map(|entry| entry.template.filter()) {
             if filters.iter().any(|wider| covers(wider, &filter)) {
                 continue;
             }
@@ -287,10 +325,12 @@ impl Topics {
         filters
     }
 
-    /// The filters by which each kind is heard.
+    /// The filters by which each kind is heard. Announcements are not needed for that: without them, deadlines find
+    /// every silence.
     pub fn filters_of_kinds(&self) -> Filters {
         let (mut filters, rules) = (Filters::new(), self.rules.rules());
-        for (kind, filter) in self.templates.iter().flat_map(|template| template.filters_of(&rules)) {
+        let heard = self.entries.iter().filter(|entry| entry.role == Role::Heartbeats);
+        for (kind, filter) in heard.flat_map(|entry| entry.template.filters_of(&rules)) {
             let of_kind = filters.entry(kind).or_default();
             if !of_kind.contains(&filter) {
                 of_kind.push(filter);
@@ -305,8 +345,8 @@ impl Topics {
         if topic.starts_with(OWN) {
             return Err((Rejection::BadTopic, "a topic of Rollcall's own".to_owned()));
         }
-        let found = self.templates.iter().zip(&self.beside).find(|(template, _)| template.fits(topic));
-        let (template, beside) =
+        let found = self.entries.iter().find(|entry| entry.template.fits(topic));
+        let TopicEntry { template, beside, role } =
             found.ok_or_else(|| (Rejection::BadTopic, "it fits no template".to_owned()))?;
         let mut id = "";
         let mut kind = template.kind.as_ref().map_or("", Kind::as_str);
@@ -335,7 +375,20 @@ impl Topics {
         };
         let labels_beside = if beside.is_empty() { None } else { beside.get(&rules.kind) };
         let place = labels_beside.map(|beside| Place { topic: topic.into(), labels: beside.clone() });
-        Ok(Origin { unit: Unit::new(rules.kind.clone(), id), labels, place, rules })
+        let presence = if self.presence.is_empty() { None } else { self.presence.get(&rules.kind) };
+        let presence = presence.filter(|known| *role != Role::Heartbeats || known.topics.is_empty()).cloned();
+        let (unit, is_status) = (Unit::new(rules.kind.clone(), id), *role == Role::Status);
+        Ok(Origin { unit, labels, place, presence, is_status, rules })
+    }
+}
+
+impl TopicEntry {
+    fn new(template: Template, role: Role, kinds: &Rules) -> TopicEntry {
+        let of_kind = |(kind, rules): (&Kind, &KindRules)| {
+            let labels: LabelLevels = template.labels_beside(&rules.name).into();
+            (template.is_of(kind) && !labels.is_empty()).then(|| (kind.clone(), labels))
+        };
+        TopicEntry { beside: kinds.iter().filter_map(of_kind).collect(), template, role }
     }
 }
 

@@ -18,12 +18,14 @@ use super::{
 };
 use crate::clock::Timestamp;
 
+mod announcements;
 mod operators;
 mod times;
 
+pub use announcements::announce;
 pub use operators::{MAX_PAUSE, UnitSettings, acknowledge, configure, is_pause, pause};
+use times::{Times, next_check, times, times_since};
 pub use times::{deadline, state};
-use times::{next_check, times, times_since};
 
 /// The effect of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,9 +116,14 @@ fn come_back(
 /// a heartbeat after the record was opened; the heartbeat must not close the record.
 ///
 /// Such a heartbeat is the last known one, or it came unseen: the check that opened the record found no expiry key, so
-/// no heartbeat had been recorded for the lifetime of a key.
+/// no heartbeat had been recorded for the lifetime of a key. After an announcement that opened the record, any heartbeat
+/// is one of a new session.
 fn known_until(facts: &Facts, silence: &Silence, rules: &KindRules) -> Timestamp {
-    let last = facts.silent_since() + same_heartbeat(silence);
+    let last = facts.last_of(silence);
+    if silence.cause.is_announced() {
+        return last;
+    }
+    let last = last + same_heartbeat(silence);
     last.max(silence.detected_at - facts.key_lifetime(rules))
 }
 
@@ -143,6 +150,7 @@ fn present(facts: Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -
     let policy = facts.policy(rules);
     facts.checked_at = Some(now);
     facts.acknowledged = None;
+    facts.departure = facts.departure.filter(|departure| departure.at >= facts.last_seen);
     let next_check = next_check(&facts, rules, hearing, now);
     Change {
         key: KeyChange::Set { last_seen: facts.last_seen, ttl: policy.allowed() },
@@ -213,7 +221,7 @@ fn check_watched(
     let presumed = presumed(seen, facts, rules, hearing, gone);
     let mut facts = as_seen(seen, facts.clone().aged(now), presumed, rules, hearing, now);
     let policy = facts.policy(rules);
-    let deadline = times_since(&facts, facts.silent_since(), &policy, hearing).deadline;
+    let Times { deadline, announced, .. } = times_since(&facts, facts.silent_since(), &policy, hearing);
     if deadline >= now {
         let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
@@ -221,7 +229,8 @@ fn check_watched(
     // The ledger may not show yet why no check ran in time. So hearing must also cover the silence after a
     // heartbeat that may have come unseen. Such a heartbeat is not later than the deadline, or a check since
     // then would have found its key.
-    let covers = |deadline: Timestamp| hearing.heard >= Some(deadline - policy.slack());
+    let slack = announced.map_or(policy.slack(), |departure| departure.slack().min(policy.slack()));
+    let covers = |deadline: Timestamp| hearing.heard >= Some(deadline - slack);
     let after = |unseen: Timestamp| times_since(&facts, unseen, &policy, hearing).deadline;
     let proof = presumed.map_or(deadline, |at| after(at.min(deadline)).max(deadline));
     if !covers(proof) {
@@ -234,9 +243,10 @@ fn check_watched(
         let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
-    let cause = match facts.lifecycle {
-        Lifecycle::NeverSeen => Cause::NeverSeen,
-        _ => Cause::Silence,
+    let cause = match (&facts.lifecycle, announced) {
+        (Lifecycle::NeverSeen, _) => Cause::NeverSeen,
+        (_, Some(departure)) => departure.cause,
+        (_, None) => Cause::Silence,
     };
     let silence = Silence { deadline, detected_at: now, cause, allowed: policy.allowed() };
     let record = facts.record(&seen.unit, &silence);
@@ -295,7 +305,7 @@ fn check_offline(
     hearing: &Hearing,
     now: Timestamp,
 ) -> Verdict {
-    if let Some(heard) = seen.alive.filter(|heard| *heard > facts.silent_since()) {
+    if let Some(heard) = seen.alive.filter(|heard| *heard > facts.last_of(silence)) {
         let record = facts.closed(&seen.unit, silence, heard, Closing::Return);
         let back = Facts { lifecycle: Lifecycle::Present, ..facts.clone().heard(heard) };
         return Verdict::Back(Change { record: Some(record), ..present(back, rules, hearing, now) });
@@ -323,14 +333,14 @@ fn reprieve(
     let record = facts.closed(&seen.unit, silence, now, Closing::Policy);
     let key = match silence.cause {
         Cause::NeverSeen => KeyChange::Keep,
-        Cause::Silence | Cause::Flapping => {
+        _ => {
             let ttl = deadline.since(now).max(Duration::from_millis(1));
             KeyChange::Set { last_seen: facts.last_seen, ttl }
         }
     };
     facts.lifecycle = match silence.cause {
         Cause::NeverSeen => Lifecycle::NeverSeen,
-        Cause::Silence | Cause::Flapping => Lifecycle::Present,
+        _ => Lifecycle::Present,
     };
     facts.acknowledged = None;
     facts.checked_at = matches!(key, KeyChange::Set { .. }).then_some(now);
@@ -415,6 +425,7 @@ pub fn unwatch(seen: &Snapshot, next_check: Timestamp, now: Timestamp) -> Option
         silent_from: None,
         checked_at: None,
         sleep: None,
+        departure: None,
         acknowledged: None,
         known: Some(Known::registered(now)),
         ..facts.clone()

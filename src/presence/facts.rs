@@ -8,7 +8,8 @@
 use std::time::Duration;
 
 use super::{
-    Acknowledgement, Cause, Closing, Interval, KindRules, Labels, OfflineRecord, Override, Policy, Unit,
+    Acknowledgement, Cause, Closing, Departure, Interval, KindRules, Labels, OfflineRecord, Override, Policy,
+    Unit,
 };
 use crate::clock::Timestamp;
 
@@ -72,6 +73,8 @@ pub struct Facts {
     pub sleep: Option<Interval>,
     /// A planned absence: a blind interval of this one unit.
     pub pause: Option<Interval>,
+    /// The announcement that the unit is gone; void after a newer heartbeat.
+    pub departure: Option<Departure>,
     /// The acknowledgement of the open record.
     pub acknowledged: Option<Acknowledgement>,
     /// A note of operators to each other; may be empty.
@@ -115,6 +118,7 @@ impl Facts {
             labels: Labels::new(),
             sleep: None,
             pause: None,
+            departure: None,
             acknowledged: None,
             note: String::new(),
             known: None,
@@ -145,6 +149,13 @@ impl Facts {
     /// When the silence began, as far as is known.
     pub fn silent_since(&self) -> Timestamp {
         self.silent_from.map_or(self.last_seen, |from| from.max(self.last_seen))
+    }
+
+    /// Up to when heartbeats belong to the silence of the open record at least: the last one, or the announcement
+    /// that opened it.
+    pub(super) fn last_of(&self, silence: &Silence) -> Timestamp {
+        let announced = self.departure.filter(|_| silence.cause.is_announced());
+        announced.map_or(self.silent_since(), |departure| departure.at.max(self.silent_since()))
     }
 
     /// The allowed silence.

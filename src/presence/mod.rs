@@ -4,6 +4,7 @@
 //! stored and answers with a [`Change`]; both engines, every loop and every test share these rules.
 
 mod ahead;
+mod announcement;
 mod blindness;
 mod decision;
 mod facts;
@@ -28,10 +29,11 @@ mod unit;
 mod unit_name;
 
 pub use ahead::{as_corrected, corrected, future_moment};
+pub use announcement::{Announced, Announcement, AnnouncementResult, Departure};
 pub use blindness::{Interval, Ledger};
 pub use decision::{
-    HeartbeatResult, MAX_PAUSE, Registration, UnitSettings, Verdict, acknowledge, check_deadline, configure,
-    deadline, hear, is_pause, pause, recheck_deadline, register, retire, state, unwatch,
+    HeartbeatResult, MAX_PAUSE, Registration, UnitSettings, Verdict, acknowledge, announce, check_deadline,
+    configure, deadline, hear, is_pause, pause, recheck_deadline, register, retire, state, unwatch,
 };
 pub use facts::{
     Change, Facts, IndexChange, KeyChange, Known, Lifecycle, Silence, Snapshot, State, TimeoutRule,

@@ -66,23 +66,41 @@ impl FromStr for RecordId {
 }
 
 /// Why a record was opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// The unit was heard and then fell silent.
     Silence,
     /// The unit was registered and never heard.
     NeverSeen,
+    /// The broker published the last will of the unit, or a device said that it is lost.
+    LastWill,
+    /// A Sparkplug node or device was declared dead by its node or its broker.
+    NodeDeath,
+    /// The broker or a bridge reported that the unit disconnected.
+    Disconnected,
     /// The unit goes offline and comes back again and again: no silence, but an episode of which receivers are notified
     /// instead, see `flapping.rs`. It is never stored as a record.
     Flapping,
 }
 
 impl Cause {
+    /// The causes of records of silences.
+    pub const OF_SILENCES: [Cause; 5] =
+        [Cause::Silence, Cause::NeverSeen, Cause::LastWill, Cause::NodeDeath, Cause::Disconnected];
+
+    /// Whether the end of the unit was announced.
+    pub fn is_announced(self) -> bool {
+        matches!(self, Cause::LastWill | Cause::NodeDeath | Cause::Disconnected)
+    }
+
     pub fn as_str(self) -> &'static str {
         match self {
             Cause::Silence => "silence",
             Cause::NeverSeen => "never_seen",
+            Cause::LastWill => "last_will",
+            Cause::NodeDeath => "node_death",
+            Cause::Disconnected => "disconnected",
             Cause::Flapping => "flapping",
         }
     }

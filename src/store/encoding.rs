@@ -25,7 +25,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{Acknowledgement, Cause, Facts, Interval, Known, Labels, Lifecycle, Override, Silence};
+use crate::presence::{
+    Acknowledgement, Cause, Departure, Facts, Interval, Known, Labels, Lifecycle, Override, Silence,
+};
 
 #[derive(Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -46,6 +48,10 @@ struct Rest {
     /// allowed silence (ms).
     #[serde(rename = "o", skip_serializing_if = "Option::is_none")]
     silence: Option<(i64, i64, char, u64)>,
+    /// The time from last seen to the announcement that the unit is gone (ms), the time in which it may be heard (ms),
+    /// and the cause.
+    #[serde(rename = "d", skip_serializing_if = "Option::is_none")]
+    departure: Option<(i64, u64, char)>,
     /// The time from last seen to the presumed begin of the silence (ms).
     #[serde(rename = "u", skip_serializing_if = "Option::is_none")]
     unseen_ms: Option<i64>,
@@ -79,6 +85,9 @@ pub fn encode(facts: &Facts) -> String {
         sleep: facts.sleep.map(|i| (i.from.as_millis(), i.to.as_millis())),
         pause: facts.pause.map(|i| (i.from.as_millis(), i.to.as_millis())),
         silence,
+        departure: facts
+            .departure
+            .map(|d| (d.at.as_millis() - seen, d.settle.as_millis() as u64, letter_of(d.cause))),
         unseen_ms: facts.silent_from.map(|from| from.as_millis() - seen),
         retired,
         acknowledged: facts
@@ -145,10 +154,7 @@ pub fn decode(text: &str) -> Option<Facts> {
     Some(Facts {
         lifecycle,
         last_seen: moment(seen),
-        silent_from: match rest.unseen_ms {
-            Some(distance) => Some(moment(seen.checked_add(distance)?)),
-            None => None,
-        },
+        silent_from: optional(rest.unseen_ms, |distance| Some(moment(seen.checked_add(distance)?)))?,
         checked_at: checked_at.map(|distance| moment(seen.saturating_add(distance))),
         declared_timeout: rest.declared_ms.map(Duration::from_millis),
         set: Override {
@@ -158,6 +164,7 @@ pub fn decode(text: &str) -> Option<Facts> {
         labels: rest.labels,
         sleep: rest.sleep.map(interval),
         pause: rest.pause.map(interval),
+        departure: optional(rest.departure, |stored| departure(seen, stored))?,
         acknowledged: rest.acknowledged.map(|(at, author, comment)| Acknowledgement {
             at: moment(at),
             author,
@@ -165,6 +172,20 @@ pub fn decode(text: &str) -> Option<Facts> {
         }),
         note: rest.note,
         known,
+    })
+}
+
+/// A value that may be missing; `None` if it is there and damaged.
+fn optional<T, U>(stored: Option<T>, read: impl FnOnce(T) -> Option<U>) -> Option<Option<U>> {
+    stored.map_or(Some(None), |stored| read(stored).map(Some))
+}
+
+/// A stored announcement; `None` if it is damaged.
+fn departure(seen: i64, (distance, settle_ms, cause): (i64, u64, char)) -> Option<Departure> {
+    Some(Departure {
+        at: Timestamp::from_millis(seen.checked_add(distance)?),
+        settle: Duration::from_millis(settle_ms),
+        cause: cause_of(cause).filter(|cause| cause.is_announced())?,
     })
 }
 
@@ -186,11 +207,14 @@ fn letter_of(cause: Cause) -> char {
         // No unit has facts of an episode of flapping.
         Cause::Silence | Cause::Flapping => 's',
         Cause::NeverSeen => 'n',
+        Cause::LastWill => 'w',
+        Cause::NodeDeath => 'd',
+        Cause::Disconnected => 'c',
     }
 }
 
 fn cause_of(letter: char) -> Option<Cause> {
-    [Cause::Silence, Cause::NeverSeen].into_iter().find(|cause| letter_of(*cause) == letter)
+    Cause::OF_SILENCES.into_iter().find(|cause| letter_of(*cause) == letter)
 }
 
 #[cfg(test)]
@@ -252,6 +276,7 @@ mod tests {
             "p1@zzzzzzzzzzzz",
             "é",
             "f1{\"o\":[1,1,\"x\",1]}",
+            "p1{\"d\":[1,1,\"s\"]}",
         ] {
             assert_eq!(decode(text), None, "{text:?}");
         }
@@ -269,8 +294,13 @@ mod tests {
         (moment(), moment()).prop_map(|(from, to)| Interval { from, to })
     }
 
+    fn departure() -> impl Strategy<Value = Departure> {
+        let cause = prop_oneof![Just(Cause::LastWill), Just(Cause::NodeDeath), Just(Cause::Disconnected)];
+        (moment(), span(), cause).prop_map(|(at, settle, cause)| Departure { at, settle, cause })
+    }
+
     fn lifecycle() -> impl Strategy<Value = Lifecycle> {
-        let cause = prop_oneof![Just(Cause::Silence), Just(Cause::NeverSeen)];
+        let cause = (0..Cause::OF_SILENCES.len()).prop_map(|at| Cause::OF_SILENCES[at]);
         let silence =
             (moment(), moment(), cause, span()).prop_map(|(deadline, detected_at, cause, allowed)| {
                 Lifecycle::Offline(Silence { deadline, detected_at, cause, allowed })
@@ -287,6 +317,7 @@ mod tests {
             labels in prop::collection::btree_map("[a-z]{1,8}", "\\PC{1,16}", 0..4),
             silent_from in prop::option::of(moment()),
             sleep in prop::option::of(interval()), pause in prop::option::of(interval()),
+            departure in prop::option::of(departure()),
             acknowledged in prop::option::of((moment(), "\\PC{1,16}", "\\PC{0,16}")), note in "\\PC{0,16}",
             known in prop::option::of((moment(), any::<bool>())),
         ) {
@@ -294,7 +325,7 @@ mod tests {
             let (declared_timeout, timeout, grace) = times;
             let set = Override { timeout, grace };
             let known = known.map(|(at, is_registered)| Known { is_registered, ..Known::admitted(at) });
-            let facts = Facts { lifecycle, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, acknowledged, note, known };
+            let facts = Facts { lifecycle, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, departure, acknowledged, note, known };
             prop_assert_eq!(decode(&encode(&facts)), Some(facts));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::labels::{PayloadIssue, Rejection, TOO_MANY, ValueOutcome, heard_as_str};
+use super::labels::{AnnouncementOutcome, PayloadIssue, Rejection, TOO_MANY, ValueOutcome, heard_as_str};
 use super::problems::{KIND_FULL, Severity};
 use super::{MAX_SHOWN, Telemetry, truncate};
 use crate::presence::{HeartbeatResult, Kind, Unit};
@@ -11,6 +11,11 @@ impl Telemetry {
     /// Heartbeats were applied or decided upon.
     pub fn heartbeats(&self, heard: HeartbeatResult, count: u64) {
         self.series.heartbeats.with_label_values(&[heard_as_str(heard)]).inc_by(count);
+    }
+
+    /// Announcements that units are gone had this effect.
+    pub fn announcements(&self, what: AnnouncementOutcome, count: u64) {
+        self.series.announcements.with_label_values(&[what.as_str()]).inc_by(count);
     }
 
     /// A heartbeat of a new id was not admitted: its kind has `most` units.

@@ -1,6 +1,6 @@
 //! The values of labels in metrics and logs. They come from these enums, never from devices.
 
-use crate::presence::HeartbeatResult;
+use crate::presence::{AnnouncementResult, HeartbeatResult};
 
 macro_rules! labels {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident => $word:literal,)* }) => {
@@ -28,6 +28,8 @@ labels! {
         UnknownKind => "unknown_kind",
         /// A retained message: it may be of any age.
         Retained => "retained",
+        /// On a topic of announcements, and none of their words.
+        UnknownState => "unknown_state",
         /// Older than `max_age`.
         TooOld => "too_old",
         /// A canary that Rollcall did not send.
@@ -36,6 +38,41 @@ labels! {
         ForgedProbe => "forged_probe",
         /// The sender waits for no acknowledgement, and messages came faster than heartbeats are recorded.
         Overflow => "overflow",
+    }
+}
+
+labels! {
+    /// The effect of an announcement that a unit is gone.
+    AnnouncementOutcome {
+        /// The unit is late, or offline at once.
+        Taken => "taken",
+        /// The unit is paused until it is heard.
+        Paused => "paused",
+        /// Older than a heartbeat, repeated, or of a session that was taken over.
+        Stale => "stale",
+        /// The unit is unknown, removed, never heard or offline.
+        NotPresent => "not_present",
+        /// The unit is in a planned absence.
+        Planned => "planned",
+        /// From a time that is blind.
+        Blind => "blind",
+        /// The connection ended before the broker proved that it lives.
+        Lost => "lost",
+        /// There were too many at once.
+        Overflow => "overflow",
+    }
+}
+
+impl AnnouncementOutcome {
+    pub fn of(result: AnnouncementResult) -> AnnouncementOutcome {
+        match result {
+            AnnouncementResult::Taken => AnnouncementOutcome::Taken,
+            AnnouncementResult::Paused => AnnouncementOutcome::Paused,
+            AnnouncementResult::Stale => AnnouncementOutcome::Stale,
+            AnnouncementResult::NotPresent => AnnouncementOutcome::NotPresent,
+            AnnouncementResult::Planned => AnnouncementOutcome::Planned,
+            AnnouncementResult::Blind => AnnouncementOutcome::Blind,
+        }
     }
 }
 
@@ -150,6 +187,8 @@ labels! {
         Sweep => "sweep",
         /// The walk over the mirror.
         Walk => "walk",
+        /// An announcement that is proof.
+        Announcement => "announcement",
     }
 }
 

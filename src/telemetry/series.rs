@@ -10,8 +10,8 @@ use prometheus::{
 };
 
 use super::labels::{
-    BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, EngineWarning, HEARD, PayloadIssue,
-    Rejection, ValueOutcome, heard_as_str,
+    AnnouncementOutcome, BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, EngineWarning,
+    HEARD, PayloadIssue, Rejection, ValueOutcome, heard_as_str,
 };
 use super::process::Process;
 use super::snapshot::SnapshotHistogram;
@@ -19,6 +19,7 @@ use super::snapshot::SnapshotHistogram;
 /// Every metric, except those of single units.
 pub(super) struct Series {
     pub heartbeats: IntCounterVec,
+    pub announcements: IntCounterVec,
     pub payload_issues: IntCounterVec,
     pub unit_values: IntCounterVec,
     pub heartbeat_lag: Histogram,
@@ -121,6 +122,11 @@ impl Series {
             heartbeats: make.counters(
                 "heartbeats_total",
                 "Messages from devices by result.",
+                &["result"],
+            ),
+            announcements: make.counters(
+                "announcements_total",
+                "Announcements that units are gone, by effect.",
                 &["result"],
             ),
             payload_issues: make.counters(
@@ -363,6 +369,9 @@ impl Series {
         for command in NAMED_COMMANDS {
             self.engine_command.with_label_values(&[command]);
         }
+        for outcome in AnnouncementOutcome::ALL {
+            self.announcements.with_label_values(&[outcome.as_str()]);
+        }
         for outcome in ValueOutcome::ALL {
             self.unit_values.with_label_values(&[outcome.as_str()]);
         }
@@ -380,6 +389,9 @@ impl Series {
         for (to, cause) in [
             ("offline", "silence"),
             ("offline", "never_seen"),
+            ("offline", "last_will"),
+            ("offline", "node_death"),
+            ("offline", "disconnected"),
             ("online", "return"),
             ("online", "policy"),
             ("online", "removed"),

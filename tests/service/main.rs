@@ -1,6 +1,7 @@
 //! The whole service over real servers. Times are short and real: every wait is for a fact.
 
 mod alertmanager;
+mod announcements;
 mod archive;
 mod breaker;
 mod broken;

@@ -100,7 +100,7 @@ impl World {
         format!(
             r#"
             {engine}
-            mqtt.url = "mqtt://127.0.0.1:{broker}"
+            {mqtt}
             http.listen = "127.0.0.1:{http}"
             hearing.canary_period = "200ms"
             {breaker}
@@ -120,7 +120,7 @@ impl World {
             engine = self.engine(),
             // Units fall silent together in most tests.
             breaker = if self.options.contains("breaker") { "" } else { "breaker.enabled = false" },
-            broker = self.broker.port(),
+            mqtt = self.mqtt(),
             http = self.http,
             options = self.options.replace("{dir}", &self.dir.path().display().to_string()),
             hook = self.hook.url(),
@@ -134,6 +134,13 @@ impl World {
         let user = if self.options.contains("# user roll") { "roll:secret@" } else { "" };
         let is_said = self.options.contains("engine.type");
         if is_said { String::new() } else { format!("engine.url = \"redis://{user}127.0.0.1:{port}/0\"") }
+    }
+
+    /// The broker, unless devices connect to the service.
+    fn mqtt(&self) -> String {
+        let is_within = self.options.contains("broker.listen");
+        let port = self.broker.port();
+        if is_within { String::new() } else { format!("mqtt.url = \"mqtt://127.0.0.1:{port}\"") }
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -323,6 +323,9 @@ fn silence(record: &OfflineRecord, zone: &Zone) -> String {
         }
         Cause::Silence => format!("last seen {last_seen}"),
         Cause::NeverSeen => format!("registered {last_seen}, never seen"),
+        Cause::LastWill => format!("last will published, last seen {last_seen}"),
+        Cause::NodeDeath => format!("declared dead, last seen {last_seen}"),
+        Cause::Disconnected => format!("disconnected, last seen {last_seen}"),
     };
     let presumed = match record.silent_from {
         Some(from) => format!(", presumed silent since {}", zone.show(from)),

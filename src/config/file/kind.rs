@@ -10,6 +10,7 @@ section! {
         name: String = "detector".into(),
         topics: Vec<String> = vec!["units/{unit}/heartbeat".into(), "units/{unit}/data".into()],
         unit: Option<String> = None,
+        presence: Presence = Default::default(),
         timeout: Span = Span(presence::DEFAULT_TIMEOUT),
         grace: Span = Span::from_secs(0),
         accept_timeout: bool = true,
@@ -24,6 +25,43 @@ section! {
         flapping: crate::config::flapping::Flapping = Default::default(),
         metric: Vec<Metric> = Vec::new(),
     }
+}
+
+section! {
+    /// What devices, brokers and bridges announce of units of a kind.
+    Presence {
+        format: PresenceFormat = PresenceFormat::None,
+        trust: Trust = Trust::Hint,
+        settle: Span = Span::from_secs(10),
+        on_planned: OnPlanned = OnPlanned::Ignore,
+        topics: Vec<String> = Vec::new(),
+        online: Vec<String> = vec!["online".into()],
+        offline: Vec<String> = vec!["offline".into()],
+        field: String = String::new(),
+    }
+}
+
+/// The format of announcements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
+pub enum PresenceFormat {
+    None,
+    LastWill,
+    Tasmota,
+    Homie,
+    Zigbee2mqtt,
+    Esphome,
+}
+
+choice! {
+    /// What an announcement that a unit is gone is worth.
+    Trust { Hint, Proof }
+}
+
+choice! {
+    /// What follows from a departure that is planned.
+    OnPlanned { Pause, Offline, Ignore }
 }
 
 section! {

@@ -259,6 +259,7 @@ impl StateEvaluator<'_> {
         }
         facts.pause = absence.pause;
         facts.sleep = absence.sleep;
+        facts.departure = absence.departure;
         facts.silent_from = absence.silent_from;
         presence::state(&self.snapshot, rules, self.hearing, self.now)
             .expect("only a unit that was removed has none")

@@ -106,11 +106,12 @@ impl Listener {
     pub(in crate::intake) fn start(
         self,
         config: &intake::Config,
-        ProvedTopics { topics, probes }: &ProvedTopics,
+        hearing: &ProvedTopics,
         values: Option<Arc<ValueBuffer>>,
         writer: &EngineWriter,
         tasks: &mut JoinSet<()>,
     ) {
+        let ProvedTopics { topics, probes, .. } = hearing;
         let telemetry = writer.telemetry.clone();
         telemetry.connection_configured(MAIN);
         let client_id = format!("{}-{MAIN}", config.client_id);
@@ -120,7 +121,7 @@ impl Listener {
         let shared = Arc::new(Shared {
             config: self.config,
             door: Door {
-                reader: intake::reader(config, topics, probes, &client_id, key, values, &telemetry),
+                reader: intake::reader(config, hearing, &client_id, key, values, &telemetry),
                 clock: writer.clock.clone(),
                 filters: topics.filters(),
                 queue,

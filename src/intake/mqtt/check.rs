@@ -49,7 +49,12 @@ pub async fn probe(config: &Config) -> anyhow::Result<Vec<TopicProblem>> {
         let mut kinds = plain.topics.iter().filter_map(|(_, kind)| kind.as_ref());
         topics.push((template.filter(), template.probe(kinds.next())));
     }
-    let filters = topics.iter().map(|(filter, _)| filter.clone()).collect();
+    let mut filters: Vec<String> = topics.iter().map(|(filter, _)| filter.clone()).collect();
+    for (kind, presence) in &plain.presence {
+        for text in &presence.topics {
+            filters.push(Template::parse(text, Some(kind.clone()))?.filter());
+        }
+    }
     let mut session = Session::new(&plain, "check", filters)?;
     session.client_id = format!("{}-check-{:08x}", config.client_id, rand::random::<u32>());
     session.expiry = None;

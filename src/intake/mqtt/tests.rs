@@ -38,6 +38,7 @@ pub(super) fn config(share: &str) -> Config {
         max_batch: 10,
         canary_period: Duration::from_secs(1),
         topics: vec![("units/{unit}".to_owned(), Some("pump".parse().unwrap()))],
+        presence: Vec::new(),
         fields: Fields::default(),
     }
 }
@@ -63,6 +64,7 @@ impl World {
         session.most_unacknowledged = MAX_UNACKNOWLEDGED;
         let session = Arc::new(session);
         let reader = Reader {
+            recent: Arc::default(),
             probes: Arc::new(Probes::new(&topics.filters_of_kinds(), &rules)),
             topics: Arc::new(topics),
             fields: Fields::default(),

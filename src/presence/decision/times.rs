@@ -1,12 +1,14 @@
 //! When a silent unit is late and when it is due, and its state between these moments.
 
 use crate::clock::Timestamp;
-use crate::presence::{Facts, Hearing, KindRules, Ledger, Lifecycle, Policy, Snapshot, State};
+use crate::presence::{Departure, Facts, Hearing, KindRules, Ledger, Lifecycle, Policy, Snapshot, State};
 
 /// When a silent unit is late, and when it is due.
 pub(super) struct Times {
     pub late: Timestamp,
     pub deadline: Timestamp,
+    /// The announcement that makes the deadline so early.
+    pub announced: Option<Departure>,
 }
 
 /// The times of a unit whose silence begins at `silent`.
@@ -32,7 +34,21 @@ pub(super) fn times(
     } else {
         ledger.deadline(silent, policy.timeout, owed).min(deadline)
     };
-    Times { late, deadline }
+    // An announcement of a time that proves to be blind may have been the end of the broker.
+    let is_valid = |departure: &Departure| {
+        let is_blind = || ledger.intervals().iter().any(|blind| blind.contains(departure.at));
+        departure.at >= silent && !is_blind()
+    };
+    let departure = facts.departure.filter(is_valid);
+    let announced = departure.map(|departure| {
+        (departure, ledger.deadline(departure.at, departure.settle, departure.settle.min(hearing.settle)))
+    });
+    match announced.filter(|(_, earlier)| *earlier < deadline) {
+        Some((departure, earlier)) => {
+            Times { late: late.min(departure.at), deadline: earlier, announced: Some(departure) }
+        }
+        None => Times { late, deadline, announced: None },
+    }
 }
 
 /// The next check of a unit that is not offline: no later than the expiry of a key that was set since this check,

@@ -4,7 +4,7 @@ use super::known::KnownSince;
 use super::settings::{NO_SETTINGS, Settings};
 use super::{Name, Row};
 use crate::clock::Timestamp;
-use crate::presence::{Cause, Facts, Interval, Labels, Lifecycle};
+use crate::presence::{Cause, Departure, Facts, Interval, Labels, Lifecycle};
 
 /// The state of a unit as a row holds it, without the details of an open record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +91,16 @@ impl Row for UnitRow {
     }
 }
 
-/// Intervals in which a unit need not be heard, or may have been heard unseen; few units have any.
+/// Intervals in which a unit need not be heard, or may have been heard unseen, and its announced end; few units have
+/// any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Absence {
     /// Planned by an operator.
     pub pause: Option<Interval>,
     /// Announced by the unit; void after a newer heartbeat.
     pub sleep: Option<Interval>,
+    /// Void after a newer heartbeat.
+    pub departure: Option<Departure>,
     /// Since when the unit is presumed to be silent.
     pub silent_from: Option<Timestamp>,
 }
@@ -125,11 +128,12 @@ impl RowUpdate<'_> {
             Lifecycle::NeverSeen => (RowState::NeverSeen, None),
             Lifecycle::Present => (RowState::Present, None),
             Lifecycle::Offline(silence) => match silence.cause {
-                Cause::Silence | Cause::Flapping => (RowState::Offline, Some(silence.deadline)),
                 Cause::NeverSeen => (RowState::OfflineUnheard, Some(silence.deadline)),
+                _ => (RowState::Offline, Some(silence.deadline)),
             },
         };
-        let absence = Absence { pause: facts.pause, sleep: facts.sleep, silent_from: facts.silent_from };
+        let Facts { pause, sleep, departure, silent_from, .. } = *facts;
+        let absence = Absence { pause, sleep, departure, silent_from };
         Some(RowUpdate {
             state,
             last_seen: alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)),

@@ -88,6 +88,7 @@ impl World {
                 ("units/{unit}/heartbeat".to_owned(), Some(kind("detector"))),
                 ("fleet/{kind}/{site}/{unit}".to_owned(), None),
             ],
+            presence: Vec::new(),
             fields: Fields::default(),
         };
         let redis = Redis::start();

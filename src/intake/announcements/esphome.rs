@@ -1,0 +1,28 @@
+//! ESPHome: `<topic_prefix>/status` is `online`, and `offline` as last will and as the message of a shutdown. The two
+//! are the same word, so a device that restarts on purpose is announced as gone, too.
+
+use super::Said;
+use super::last_will::text;
+use crate::presence::Cause;
+
+pub(super) fn read(payload: &[u8]) -> Option<Said> {
+    match text(payload)? {
+        "online" => Some(Said::Here),
+        "offline" => Some(Said::Gone(Cause::LastWill)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_of_a_node_is_a_word() {
+        for (payload, expected) in
+            [("online", Some(Said::Here)), ("offline", Some(Said::Gone(Cause::LastWill))), ("ON", None)]
+        {
+            assert_eq!(read(payload.as_bytes()), expected, "{payload}");
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! Announcements that wait for the proof that the broker lives.
+//!
+//! A broker that ends publishes the wills of all devices before it closes their connections and that of Rollcall. So an
+//! announcement waits until a canary comes back that was sent after it, over the same connection. If the connection ends
+//! before, the announcement says nothing of its unit: deadlines find the unit if it is gone.
+
+use crate::clock::Timestamp;
+use crate::intake::hearing_reporter::HearingEvent;
+use crate::presence::Announcement;
+use crate::telemetry::{AnnouncementOutcome, Telemetry};
+
+/// The most announcements that wait; deadlines find the units of others.
+const MAX_HELD: usize = 500_000;
+
+#[derive(Default)]
+pub(in crate::intake) struct HeldAnnouncements {
+    /// The connection by which they came, and when.
+    held: Vec<(u64, Timestamp, Announcement)>,
+}
+
+impl HeldAnnouncements {
+    /// Takes the announcements of these events, in order. Returns those that are proved now.
+    pub fn proved(&mut self, events: &[HearingEvent], telemetry: &Telemetry) -> Vec<Announcement> {
+        let mut proved = Vec::new();
+        let (mut lost, mut left_out) = (0, 0);
+        for event in events {
+            match event {
+                HearingEvent::Announced { .. } if self.held.len() >= MAX_HELD => left_out += 1,
+                HearingEvent::Announced { connection, announcement, arrived } => {
+                    self.held.push((*connection, *arrived, (**announcement).clone()));
+                }
+                _ => {
+                    let Some((of, sent_at)) = event.canary().filter(|_| !self.held.is_empty()) else {
+                        continue;
+                    };
+                    let before = self.held.len();
+                    self.held.retain(|(connection, ..)| *connection == of);
+                    lost += before - self.held.len();
+                    let is_proved = |one: &mut (u64, Timestamp, Announcement)| one.1 < sent_at;
+                    proved.extend(self.held.extract_if(.., is_proved).map(|(.., one)| one));
+                }
+            }
+        }
+        telemetry.announcements(AnnouncementOutcome::Lost, lost as u64);
+        telemetry.announcements(AnnouncementOutcome::Overflow, left_out);
+        proved
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::presence::{Announced, Cause};
+
+    #[test]
+    fn an_announcement_waits_for_a_canary_that_was_sent_after_it_over_the_same_connection() {
+        let at = |ms: i64| Timestamp::from_millis(1_732_147_200_000 + ms);
+        let announced = |connection, unit: &str, ms| HearingEvent::Announced {
+            connection,
+            announcement: Box::new(Announcement {
+                unit: unit.parse().unwrap(),
+                at: at(ms),
+                says: Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO },
+                follows_birth: false,
+            }),
+            arrived: at(ms),
+        };
+        let canary = |connection, ms| HearingEvent::Canary { connection, sent_at: at(ms) };
+        let telemetry = Telemetry::new(&Clock::by_hand(at(0)));
+        let mut held = HeldAnnouncements::default();
+        let mut proved = |events: &[HearingEvent]| -> Vec<String> {
+            held.proved(events, &telemetry).iter().map(|one| one.unit.to_string()).collect()
+        };
+        let none: [&str; 0] = [];
+        assert_eq!(proved(&[announced(1, "lamp:a", 5), canary(1, 5), announced(1, "lamp:b", 7)]), none);
+        assert_eq!(proved(&[canary(1, 6)]), ["lamp:a"]);
+        assert_eq!(proved(&[canary(1, 8), announced(1, "lamp:c", 9)]), ["lamp:b"]);
+        // The connection ended.
+        assert_eq!(proved(&[canary(2, 20), canary(2, 30)]), none);
+        assert_eq!(proved(&[announced(2, "lamp:d", 31), canary(2, 32)]), ["lamp:d"]);
+    }
+}

@@ -1,0 +1,38 @@
+//! Homie 4 and 5: `$state` of a device. `lost` is its last will. A device that publishes `disconnected` leaves on
+//! purpose, and one that is `sleeping` says so. With `init`, `ready` and `alert` it is there. The empty payload removes
+//! a device of version 5.
+
+use super::Said;
+use super::last_will::text;
+use crate::presence::Cause;
+
+pub(super) fn read(payload: &[u8]) -> Option<Said> {
+    match text(payload)? {
+        "init" | "ready" | "alert" => Some(Said::Here),
+        "disconnected" => Some(Said::Left),
+        "sleeping" => Some(Said::Sleeps),
+        "lost" => Some(Said::Gone(Cause::LastWill)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_says_each_state_of_its_life() {
+        for (payload, expected) in [
+            ("init", Some(Said::Here)),
+            ("ready", Some(Said::Here)),
+            ("alert", Some(Said::Here)),
+            ("disconnected", Some(Said::Left)),
+            ("sleeping", Some(Said::Sleeps)),
+            ("lost", Some(Said::Gone(Cause::LastWill))),
+            ("", None),
+            ("READY", None),
+        ] {
+            assert_eq!(read(payload.as_bytes()), expected, "{payload}");
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Reads what devices, brokers and bridges announce of presence: one file for each format.
+//!
+//! Formats are pure. Whether an announcement is believed is a rule of [`crate::presence`]: a format only says what a
+//! message means.
+
+use std::hash::BuildHasher;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
+
+use crate::clock::Timestamp;
+use crate::presence::{Announced, Cause, KindRules, Unit};
+
+mod esphome;
+mod held;
+mod homie;
+mod last_will;
+mod tasmota;
+mod zigbee2mqtt;
+
+pub(super) use held::HeldAnnouncements;
+pub use last_will::StateWords;
+
+/// What a message says of the presence of its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// The unit is there: a heartbeat.
+    Here,
+    /// The unit is gone, and did not mean to.
+    Gone(Cause),
+    /// The unit left on purpose.
+    Left,
+    /// The unit sleeps, and says so.
+    Sleeps,
+}
+
+/// The format of announcements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Words of the configuration.
+    LastWill(StateWords),
+    Tasmota,
+    Homie,
+    Zigbee2Mqtt,
+    EspHome,
+}
+
+impl Format {
+    /// The topics of a device that is set up as its documentation says; none: the topics of the kind.
+    pub fn topics(&self) -> &'static [&'static str] {
+        match self {
+            Format::LastWill(_) => &[],
+            Format::Tasmota => &["tele/{unit}/LWT"],
+            Format::Homie => &["homie/{unit}/$state", "homie/5/{unit}/$state"],
+            Format::Zigbee2Mqtt => &["zigbee2mqtt/{unit}/availability"],
+            Format::EspHome => &["esphome/{unit}/status"],
+        }
+    }
+
+    fn read(&self, payload: &[u8]) -> Option<Said> {
+        match self {
+            Format::LastWill(words) => words.read(payload),
+            Format::Tasmota => tasmota::read(payload),
+            Format::Homie => homie::read(payload),
+            Format::Zigbee2Mqtt => zigbee2mqtt::read(payload),
+            Format::EspHome => esphome::read(payload),
+        }
+    }
+}
+
+/// What follows from a departure that is planned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Planned {
+    /// The unit is paused until it is heard again, at most for `max_sleep` of its kind.
+    Pause,
+    /// As if the unit were gone.
+    Offline,
+    #[default]
+    Ignore,
+}
+
+/// The announcements of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PresenceRules {
+    pub format: Format,
+    /// Templates of the topics on which units announce their presence; none: the topics of the kind.
+    pub topics: Vec<String>,
+    /// How long a unit may take to be heard after it was announced as gone; zero: the announcement is proof.
+    pub settle: Duration,
+    pub planned: Planned,
+}
+
+/// The meaning of a message for Rollcall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    Heartbeat,
+    Announces(Announced),
+    /// A planned departure that is ignored.
+    Nothing,
+    /// The message is in none of the forms of the format.
+    Unknown,
+}
+
+impl PresenceRules {
+    /// The meaning of a message. `is_status`: its topic is for announcements only; any other message is a heartbeat.
+    pub(super) fn meaning(&self, payload: &[u8], is_status: bool, rules: &KindRules) -> Meaning {
+        let gone = |cause| Meaning::Announces(Announced::Gone { cause, settle: self.settle });
+        let away = Meaning::Announces(Announced::Away(rules.max_sleep));
+        match (self.format.read(payload), self.planned) {
+            (Some(Said::Here), _) => Meaning::Heartbeat,
+            (Some(Said::Gone(cause)), _) => gone(cause),
+            (Some(Said::Left), Planned::Offline) => gone(Cause::Disconnected),
+            (Some(Said::Left), Planned::Pause) => away,
+            (Some(Said::Sleeps), _) if rules.accept_sleep => away,
+            (Some(Said::Left | Said::Sleeps), _) => Meaning::Nothing,
+            (None, _) if is_status => Meaning::Unknown,
+            (None, _) => Meaning::Heartbeat,
+        }
+    }
+}
+
+/// How long after the birth of a session the will of the one before it may come.
+const TAKEOVER: Duration = Duration::from_millis(250);
+
+/// The most units whose sessions are remembered, about 40 MB; a full table is cleared.
+const MAX_SESSIONS: usize = 1_000_000;
+
+/// What units announced last.
+#[derive(Default)]
+pub(super) struct Recent {
+    /// The sessions of units that announced that they are there, by a hash of the unit.
+    sessions: Mutex<HashMap<u64, Session, FixedState>>,
+    /// When the last announcement came that a unit is gone, in milliseconds.
+    gone: AtomicI64,
+}
+
+struct Session {
+    born: Timestamp,
+    /// Whether the unit was there already, and its will did not come since: a broker may publish the will of a session
+    /// that was taken over after the birth of the new one.
+    took_over: bool,
+}
+
+impl Recent {
+    /// Notes that a unit announced that it is there.
+    pub fn born(&self, unit: &Unit, born: Timestamp) {
+        let mut sessions = self.sessions.lock().expect("nothing panics under this lock");
+        if sessions.len() >= MAX_SESSIONS {
+            sessions.clear();
+        }
+        let took_over = false;
+        let session = sessions.entry(hash(unit)).and_modify(|session| session.took_over = true);
+        session.or_insert(Session { born, took_over }).born = born;
+    }
+
+    /// Notes an announcement that a unit is gone. Answers whether it is the will of a session that was taken over.
+    pub fn announced(&self, unit: &Unit, at: Timestamp) -> bool {
+        self.gone.store(at.as_millis(), Ordering::Relaxed);
+        let mut sessions = self.sessions.lock().expect("nothing panics under this lock");
+        let Entry::Occupied(mut entry) = sessions.entry(hash(unit)) else { return false };
+        let session = entry.get_mut();
+        if session.took_over && at <= session.born + TAKEOVER {
+            // The next will is that of the new session.
+            session.took_over = false;
+            return true;
+        }
+        entry.remove();
+        false
+    }
+
+    /// The moment of a heartbeat that comes now. In the millisecond of an announcement, a heartbeat after it counts for
+    /// the next one, so that moments tell which of the two came first.
+    pub fn after_announcement(&self, at: Timestamp) -> Timestamp {
+        match at.as_millis() == self.gone.load(Ordering::Relaxed) {
+            true => at + Duration::from_millis(1),
+            false => at,
+        }
+    }
+}
+
+fn hash(unit: &Unit) -> u64 {
+    FixedState::default().hash_one(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_planned_departure_is_what_the_kind_says() {
+        let kind: crate::presence::Kind = "lamp".parse().unwrap();
+        let rules = KindRules::new(kind);
+        let away = Meaning::Announces(Announced::Away(rules.max_sleep));
+        let gone = Meaning::Announces(Announced::Gone { cause: Cause::Disconnected, settle: Duration::ZERO });
+        for (planned, expected) in
+            [(Planned::Pause, away), (Planned::Offline, gone), (Planned::Ignore, Meaning::Nothing)]
+        {
+            let (format, topics, settle) = (Format::Homie, Vec::new(), Duration::ZERO);
+            let presence = PresenceRules { format, topics, settle, planned };
+            assert_eq!(presence.meaning(b"disconnected", true, &rules), expected);
+            assert_eq!(presence.meaning(b"sleeping", true, &rules), away);
+            assert_eq!(presence.meaning(b"ready", true, &rules), Meaning::Heartbeat);
+            assert_eq!(presence.meaning(b"21.5", true, &rules), Meaning::Unknown);
+            assert_eq!(presence.meaning(b"21.5", false, &rules), Meaning::Heartbeat);
+        }
+    }
+
+    #[test]
+    fn the_will_of_a_session_that_was_taken_over_comes_right_after_the_birth_of_the_next() {
+        let (start, unit) = (Timestamp::from_millis(1_732_147_200_000), "lamp:1".parse::<Unit>().unwrap());
+        let at = |ms| start + Duration::from_millis(ms);
+        // Births and wills with their moments, and whether each will is one of a session that was taken over.
+        type Case = (&'static str, &'static [(char, u64)], &'static [bool]);
+        let cases: [Case; 7] = [
+            ("cut right after the first birth", &[('b', 0), ('w', 5)], &[false]),
+            (
+                "the will before the birth",
+                &[('b', 0), ('w', 5000), ('b', 5001), ('w', 5010)],
+                &[false, false],
+            ),
+            ("the will after the birth", &[('b', 0), ('b', 5000), ('w', 5010)], &[true]),
+            ("then the new session ends", &[('b', 0), ('b', 5000), ('w', 5010), ('w', 5020)], &[true, false]),
+            ("long after the birth", &[('b', 0), ('b', 5000), ('w', 5251)], &[false]),
+            ("a will without a birth", &[('w', 0)], &[false]),
+            ("three sessions", &[('b', 0), ('b', 10), ('w', 11), ('b', 20), ('w', 21)], &[true, true]),
+        ];
+        for (what, events, expected) in cases {
+            let recent = Recent::default();
+            let mut taken_over = Vec::new();
+            for (event, ms) in events {
+                match event {
+                    'b' => recent.born(&unit, at(*ms)),
+                    _ => taken_over.push(recent.announced(&unit, at(*ms))),
+                }
+            }
+            assert_eq!(taken_over, expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_in_the_millisecond_of_an_announcement_counts_for_the_next_one() {
+        let (at, ms) = (Timestamp::from_millis(1_732_147_200_000), Duration::from_millis(1));
+        let recent = Recent::default();
+        recent.announced(&"lamp:1".parse().unwrap(), at);
+        assert_eq!([at, at + ms].map(|at| recent.after_announcement(at)), [at + ms; 2]);
+    }
+}

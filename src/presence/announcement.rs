@@ -1,0 +1,73 @@
+//! What a device or a broker says of a unit's presence: a last will, a state that a device publishes.
+//!
+//! An announcement that a unit is there is a heartbeat. An announcement that it is gone is checked: a broker publishes
+//! the will of a session that was taken over after the device has come back, and its own end looks like the end of all
+//! devices. So an announcement moves the deadline of its unit to an earlier moment, and the deadline is checked as every
+//! other one: with the heartbeats since then, with pauses, and with the proof that Rollcall heard up to it.
+//!
+//! | trust | the deadline |
+//! |---|---|
+//! | hint | the announcement and a time (`settle`) in which the unit may be heard; until then it is late |
+//! | proof | the announcement |
+
+use std::time::Duration;
+
+use super::{Cause, Unit};
+use crate::clock::Timestamp;
+
+/// An announcement that a unit is gone or will be silent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    pub unit: Unit,
+    /// The earliest moment at which it was sent.
+    pub at: Timestamp,
+    pub says: Announced,
+    /// Whether the unit announced that it is there a moment before: then this is the will of its former session.
+    pub follows_birth: bool,
+}
+
+/// What is announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announced {
+    /// The unit is gone.
+    Gone {
+        cause: Cause,
+        /// How long it may take to be heard; zero: the announcement is proof.
+        settle: Duration,
+    },
+    /// The unit is silent on purpose until it is heard again, at most for this long.
+    Away(Duration),
+}
+
+/// The announced end of a unit; void after a newer heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Departure {
+    pub at: Timestamp,
+    pub settle: Duration,
+    pub cause: Cause,
+}
+
+impl Departure {
+    /// How far the proof of hearing may lag behind the deadline. A proof needs hearing up to itself: a broker that ends
+    /// publishes the wills of all devices, and nothing after them.
+    pub(super) fn slack(&self) -> Duration {
+        self.settle / 10
+    }
+}
+
+/// The effect of an announcement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnnouncementResult {
+    /// The deadline of the unit is earlier now.
+    Taken,
+    /// The silence of the unit is planned now.
+    Paused,
+    /// Older than the newest heartbeat or an earlier announcement, or after a birth: changes nothing.
+    Stale,
+    /// Of a unit that is not present: unknown, removed, never heard or offline already.
+    NotPresent,
+    /// Of a unit in a planned absence.
+    Planned,
+    /// From a time that is blind.
+    Blind,
+}

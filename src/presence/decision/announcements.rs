@@ -1,0 +1,259 @@
+//! The decision about an announcement that a unit is gone: its deadline is earlier from then on, or nothing changes.
+
+use super::{as_seen, next_check, presumed};
+use crate::clock::Timestamp;
+use crate::presence::{
+    Announced, Announcement, AnnouncementResult, Change, Departure, Hearing, IndexChange, Interval,
+    KeyChange, KindRules, Lifecycle, Snapshot,
+};
+
+/// Decides what an announcement changes.
+///
+/// It moves the next check of its unit and opens no record: the check decides. An announcement of a time that was blind
+/// says nothing: what ended then may have been the broker, or the way to it.
+pub fn announce(
+    seen: &Snapshot,
+    announcement: &Announcement,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+) -> (AnnouncementResult, Option<Change>) {
+    let hearing = hearing.of(&rules.kind);
+    let Some(facts) = seen.facts.as_ref().filter(|facts| facts.lifecycle == Lifecycle::Present) else {
+        return (AnnouncementResult::NotPresent, None);
+    };
+    let at = announcement.at.min(now);
+    let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
+    let is_known = facts.departure.is_some_and(|known| known.at >= newest);
+    if at < newest || is_known || announcement.follows_birth {
+        return (AnnouncementResult::Stale, None);
+    }
+    let asleep = facts.sleep.filter(|sleep| newest <= sleep.from);
+    if [facts.pause, asleep].into_iter().flatten().any(|absence| absence.contains(at)) {
+        return (AnnouncementResult::Planned, None);
+    }
+    if hearing.ledger.intervals().iter().any(|blind| blind.contains(at)) {
+        return (AnnouncementResult::Blind, None);
+    }
+    let presumed = presumed(seen, facts, rules, hearing, now);
+    let mut facts = as_seen(seen, facts.clone(), presumed, rules, hearing, now);
+    let result = match announcement.says {
+        Announced::Gone { cause, settle } => {
+            facts.departure = Some(Departure { at, settle, cause });
+            AnnouncementResult::Taken
+        }
+        Announced::Away(length) => {
+            facts.sleep = Some(Interval { from: at, to: at + length });
+            AnnouncementResult::Paused
+        }
+    };
+    let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
+    (result, Some(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::presence::{
+        Cause, Closing, Declared, Facts, Heartbeat, HeartbeatResult, Ledger, Policy, State, Verdict,
+        check_deadline, hear, state,
+    };
+
+    const S: Duration = Duration::from_secs(1);
+    const HINT: Announced = Announced::Gone { cause: Cause::LastWill, settle: Duration::from_secs(10) };
+    const PROOF: Announced = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
+    /// When the unit was last heard before the announcement.
+    const HEARD: Timestamp = Timestamp::from_millis(1_732_147_200_000);
+
+    fn rules() -> KindRules {
+        let rules = KindRules::new("lamp".parse().unwrap());
+        KindRules { policy: Policy { timeout: 3600 * S, grace: Duration::ZERO }, ..rules }
+    }
+
+    fn present() -> Snapshot {
+        let unit = "lamp:1".parse().unwrap();
+        let facts = Facts { checked_at: Some(HEARD), ..Facts::new(Lifecycle::Present, HEARD) };
+        Snapshot { unit, alive: Some(HEARD), facts: Some(facts), stored: None }
+    }
+
+    /// Heard up to that many seconds, without the blind intervals.
+    fn hearing(seconds: u32, blind: &[(u32, u32)]) -> Hearing {
+        let interval = |&(from, to): &(u32, u32)| Interval { from: HEARD + from * S, to: HEARD + to * S };
+        let ledger = Ledger::new(blind.iter().map(interval));
+        Hearing { heard: Some(HEARD + seconds * S), ledger, settle: 300 * S, ..Hearing::default() }
+    }
+
+    fn announcement(seconds: u32, says: Announced) -> Announcement {
+        Announcement { unit: present().unit, at: HEARD + seconds * S, says, follows_birth: false }
+    }
+
+    fn announced(seen: &Snapshot, says: Announced) -> Snapshot {
+        let (result, change) =
+            announce(seen, &announcement(5, says), &rules(), &hearing(5, &[]), HEARD + 5 * S);
+        assert_eq!(result, AnnouncementResult::Taken);
+        after(seen, change.unwrap())
+    }
+
+    fn after(seen: &Snapshot, change: Change) -> Snapshot {
+        let alive = match change.key {
+            KeyChange::Keep => seen.alive,
+            KeyChange::Set { last_seen, .. } => Some(last_seen),
+            KeyChange::Delete => None,
+        };
+        Snapshot { alive, facts: change.facts, ..seen.clone() }
+    }
+
+    fn beat(ms: u64) -> Heartbeat {
+        let (unit, at) = (present().unit, HEARD + Duration::from_millis(ms));
+        Heartbeat { unit, at, not_before: None, place: None, declared: Declared::default() }
+    }
+
+    #[test]
+    fn an_announcement_that_says_nothing_changes_nothing() {
+        let minute = |from: u32| Some(Interval { from: HEARD + from * S, to: HEARD + (from + 60) * S });
+        let with = |change: &dyn Fn(&mut Facts)| {
+            let mut seen = present();
+            change(seen.facts.as_mut().unwrap());
+            seen
+        };
+        let departed = Departure { at: HEARD + S, settle: S, cause: Cause::Disconnected };
+        /// The unit, the seconds after its last heartbeat, blind intervals in the same seconds, and the result.
+        type Case = (&'static str, Snapshot, u32, &'static [(u32, u32)], AnnouncementResult);
+        let cases: Vec<Case> = vec![
+            ("fresh", present(), 5, &[], AnnouncementResult::Taken),
+            ("with the last heartbeat", present(), 0, &[], AnnouncementResult::Taken),
+            ("unknown", Snapshot { facts: None, ..present() }, 5, &[], AnnouncementResult::NotPresent),
+            (
+                "never seen",
+                with(&|f| f.lifecycle = Lifecycle::NeverSeen),
+                5,
+                &[],
+                AnnouncementResult::NotPresent,
+            ),
+            (
+                "removed",
+                with(&|f| f.lifecycle = Lifecycle::Retired(HEARD)),
+                5,
+                &[],
+                AnnouncementResult::NotPresent,
+            ),
+            (
+                "older",
+                Snapshot { alive: Some(HEARD + 6 * S), ..present() },
+                5,
+                &[],
+                AnnouncementResult::Stale,
+            ),
+            ("repeated", with(&|f| f.departure = Some(departed)), 5, &[], AnnouncementResult::Stale),
+            ("paused", with(&|f| f.pause = minute(1)), 5, &[], AnnouncementResult::Planned),
+            ("asleep", with(&|f| f.sleep = minute(0)), 5, &[], AnnouncementResult::Planned),
+            ("the broker was down", present(), 5, &[(4, 8)], AnnouncementResult::Blind),
+            ("blind before", present(), 5, &[(2, 4)], AnnouncementResult::Taken),
+        ];
+        for (what, seen, seconds, blind, expected) in cases {
+            for says in [HINT, PROOF] {
+                let hearing = hearing(20, blind);
+                let (result, change) =
+                    announce(&seen, &announcement(seconds, says), &rules(), &hearing, HEARD + 20 * S);
+                assert_eq!(result, expected, "{what}");
+                assert_eq!(change.is_some(), expected == AnnouncementResult::Taken, "{what}");
+            }
+        }
+        let taken_over = Announcement { follows_birth: true, ..announcement(5, PROOF) };
+        let (result, _) = announce(&present(), &taken_over, &rules(), &hearing(5, &[]), HEARD + 5 * S);
+        assert_eq!(result, AnnouncementResult::Stale);
+    }
+
+    #[test]
+    fn a_hint_makes_a_unit_late_and_offline_if_it_is_not_heard_within_the_time() {
+        let seen = announced(&present(), HINT);
+        let state =
+            |seconds: u32, heard: u32| state(&seen, &rules(), &hearing(heard, &[]), HEARD + seconds * S);
+        assert_eq!(
+            [4, 6, 15].map(|s| state(s, s)),
+            [Some(State::Online), Some(State::Late), Some(State::Late)]
+        );
+        let check = |seconds: u32, heard: u32, blind: &[(u32, u32)]| {
+            check_deadline(&seen, &rules(), &hearing(heard, blind), HEARD + seconds * S)
+        };
+        assert!(matches!(check(15, 15, &[]), Verdict::Alive(_)), "a deadline at exactly now has not passed");
+        assert!(matches!(check(16, 13, &[]), Verdict::Undecided), "it may have been heard since");
+        assert!(matches!(check(16, 16, &[(7, 12)]), Verdict::Alive(_)), "blind time does not count");
+        assert!(matches!(check(16, 16, &[(3, 6)]), Verdict::Alive(_)), "the broker ended, as is known now");
+        let Verdict::Offline(change) = check(16, 16, &[]) else { panic!() };
+        let record = change.record.as_ref().unwrap();
+        assert_eq!(
+            (record.cause, record.deadline, record.last_seen),
+            (Cause::LastWill, HEARD + 15 * S, HEARD)
+        );
+    }
+
+    #[test]
+    fn a_proof_opens_the_record_as_soon_as_hearing_reaches_it() {
+        let seen = announced(&present(), PROOF);
+        let check = |heard| {
+            let now = HEARD + Duration::from_millis(5_001);
+            check_deadline(&seen, &rules(), &hearing(heard, &[]), now)
+        };
+        assert_eq!(check(4), Verdict::Undecided);
+        let Verdict::Offline(change) = check(5) else { panic!() };
+        assert_eq!(change.record.as_ref().unwrap().deadline, HEARD + 5 * S);
+    }
+
+    #[test]
+    fn a_heartbeat_after_an_announcement_makes_it_void_and_one_before_it_belongs_to_the_silence() {
+        for says in [HINT, PROOF] {
+            // Recorded on the fast path, which does not touch the facts.
+            let refreshed = Snapshot { alive: Some(HEARD + 6 * S), ..announced(&present(), says) };
+            let now = HEARD + 60 * S;
+            assert_eq!(state(&refreshed, &rules(), &hearing(60, &[]), now), Some(State::Online));
+            let Verdict::Alive(change) = check_deadline(&refreshed, &rules(), &hearing(60, &[]), now) else {
+                panic!()
+            };
+            assert_eq!(change.index, IndexChange::CheckAt(HEARD + 3606 * S));
+
+            let seen = announced(&present(), says);
+            let Verdict::Offline(change) = check_deadline(&seen, &rules(), &hearing(60, &[]), now) else {
+                panic!()
+            };
+            let offline = after(&seen, change);
+            for (ms, expected) in [(4_999, HeartbeatResult::Stale), (5_000, HeartbeatResult::Stale)] {
+                let (heard, change) = hear(&offline, &beat(ms), &rules(), &hearing(60, &[]), now);
+                assert_eq!((heard, change), (expected, None), "{ms}");
+            }
+            // The first heartbeat of the next session, right after the will of the former one.
+            let (heard, change) = hear(&offline, &beat(5_001), &rules(), &hearing(60, &[]), now);
+            let change = change.unwrap();
+            assert_eq!((heard, change.facts.as_ref().unwrap().departure), (HeartbeatResult::Back, None));
+            assert_eq!(change.record.unwrap().closed_by, Some(Closing::Return));
+        }
+    }
+
+    #[test]
+    fn an_announcement_never_makes_a_deadline_later() {
+        let short = KindRules { policy: Policy { timeout: 8 * S, grace: Duration::ZERO }, ..rules() };
+        let (_, change) =
+            announce(&present(), &announcement(5, HINT), &short, &hearing(5, &[]), HEARD + 5 * S);
+        let seen = after(&present(), change.unwrap());
+        let Verdict::Offline(change) = check_deadline(&seen, &short, &hearing(9, &[]), HEARD + 9 * S) else {
+            panic!()
+        };
+        let record = change.record.unwrap();
+        assert_eq!((record.cause, record.deadline), (Cause::Silence, HEARD + 8 * S));
+    }
+
+    #[test]
+    fn a_planned_departure_is_a_pause_until_the_next_heartbeat() {
+        let away = Announced::Away(86_400 * S);
+        let (result, change) =
+            announce(&present(), &announcement(5, away), &rules(), &hearing(5, &[]), HEARD + 5 * S);
+        let seen = after(&present(), change.unwrap());
+        assert_eq!(result, AnnouncementResult::Paused);
+        let later = HEARD + 7200 * S;
+        assert_eq!(state(&seen, &rules(), &hearing(7200, &[]), later), Some(State::Paused));
+        let back = Snapshot { alive: Some(HEARD + 7100 * S), ..seen };
+        assert_eq!(state(&back, &rules(), &hearing(7200, &[]), later), Some(State::Online));
+    }
+}

@@ -17,7 +17,7 @@ pub(super) fn presence(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(Ki
         let (Some(rules), Ok(name)) = (rules, kind.name.parse::<Kind>()) else { continue };
         let unit: UnitName = kind.unit.as_ref().and_then(|unit| unit.parse().ok()).unwrap_or_default();
         for (nr, text) in rules.topics.iter().enumerate() {
-            let checked = Template::parse(text, Some(name.clone())).and_then(|it| it.check_name(&unit));
+            let checked = Template::of_announcements(text, name.clone()).and_then(|it| it.check_name(&unit));
             problems.keep(&format!("{path}.topics[{nr}]"), checked);
         }
         all.push((name, rules));
@@ -39,6 +39,8 @@ fn rules(one: &file::Presence, path: &str, problems: &mut Problems) -> Option<Pr
         PresenceFormat::Homie => Format::Homie,
         PresenceFormat::Zigbee2mqtt => Format::Zigbee2Mqtt,
         PresenceFormat::Esphome => Format::EspHome,
+        PresenceFormat::Emqx => Format::Emqx,
+        PresenceFormat::Aws => Format::Aws,
     };
     let settle =
         problems.span(&format!("{path}.settle"), one.settle, Span::from_secs(1), Span::from_hours(1));

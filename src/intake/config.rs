@@ -143,7 +143,8 @@ impl Config {
             }
             templates.push(template);
         }
-        let mut topics = Topics::new(templates, rules.clone());
+        let own_clients = format!("{}-", self.client_id);
+        let mut topics = Topics::new(templates, rules.clone()).with_own_clients(own_clients);
         for (kind, presence) in &self.presence {
             let added = topics.with_presence(kind, presence);
             topics = added.with_context(|| format!("the presence of kind {kind}"))?;

@@ -158,14 +158,21 @@ impl Reader {
         (arrived, latest): (Timestamp, Timestamp),
     ) -> Result<Option<Content>, Refusal> {
         let Some(presence) = &origin.presence else { return Ok(None) };
-        match presence.meaning(payload, origin.is_status, &origin.rules) {
-            Meaning::Heartbeat if origin.is_status => self.recent.born(&origin.unit, latest),
+        if self.topics.is_of_rollcall(origin) {
+            return Ok(Some(Content::Nothing));
+        }
+        let (meaning, order) = presence.meaning(payload, origin.is_status, &origin.rules);
+        match meaning {
+            Meaning::Heartbeat if origin.is_status => {
+                let is_news = self.recent.born(&origin.unit, latest, order);
+                return Ok((!is_news).then_some(Content::Nothing));
+            }
             Meaning::Heartbeat => {}
             Meaning::Announces(says) => {
                 // A message that waited somewhere may be as old as the last canary.
                 let delayed = message.sent_before.and(message.sent_after);
                 let at = delayed.map_or(arrived, |at| at.min(arrived));
-                let follows_birth = self.recent.announced(&origin.unit, at);
+                let follows_birth = self.recent.announced(&origin.unit, at, order);
                 let unit = origin.unit.clone();
                 return Ok(Some(Content::Announcement(
                     Announcement { unit, at, says, follows_birth }.into(),

@@ -129,7 +129,17 @@ pub struct Template {
 impl Template {
     /// Parses a template that belongs to `kind`, or that captures it.
     pub fn parse(text: &str, kind: Option<Kind>) -> Result<Template, TemplateError> {
-        let own = text.starts_with('$') || text.split('/').next() == Some("rollcall");
+        if text.starts_with('$') { Err(TemplateError::Topic) } else { Template::of_any(text, kind) }
+    }
+
+    /// Parses a template of announcements, which may also be on topics of the broker: `$SYS/…`.
+    pub fn of_announcements(text: &str, kind: Kind) -> Result<Template, TemplateError> {
+        let is_share = text.starts_with("$share/");
+        if is_share { Err(TemplateError::Topic) } else { Template::of_any(text, Some(kind)) }
+    }
+
+    fn of_any(text: &str, kind: Option<Kind>) -> Result<Template, TemplateError> {
+        let own = text.split('/').next() == Some("rollcall");
         if text.is_empty() || text.len() > MAX_BYTES || own {
             return Err(TemplateError::Topic);
         }
@@ -260,6 +270,8 @@ pub(super) struct Topics {
     entries: Vec<TopicEntry>,
     /// The kinds whose units announce their presence.
     presence: HashMap<Kind, Arc<PresenceRules>, FixedState>,
+    /// How the client ids of Rollcall begin; empty: unknown.
+    own_clients: String,
     rules: SharedRules,
 }
 
@@ -288,7 +300,21 @@ impl Topics {
         let kinds = rules.rules();
         let entry = |template| TopicEntry::new(template, Role::Heartbeats, &kinds);
         let entries = templates.into_iter().map(entry).collect();
-        Topics { entries, presence: HashMap::default(), rules }
+        Topics { entries, presence: HashMap::default(), own_clients: String::new(), rules }
+    }
+
+    /// These topics, with the begin of the client ids of Rollcall.
+    pub fn with_own_clients(self, own_clients: String) -> Topics {
+        Topics { own_clients, ..self }
+    }
+
+    /// Whether the message is about a client of Rollcall: that is no unit.
+    pub fn is_of_rollcall(&self, origin: &Origin) -> bool {
+        let is_of_clients = origin.presence.as_ref().is_some_and(|presence| presence.format.is_of_clients());
+        is_of_clients
+            && origin.is_status
+            && !self.own_clients.is_empty()
+            && origin.unit.id.as_str().starts_with(&self.own_clients)
     }
 
     /// These topics, and those on which units of the kind announce their presence. The latter are matched first: they
@@ -299,14 +325,16 @@ impl Topics {
     pub fn with_presence(mut self, kind: &Kind, presence: &PresenceRules) -> Result<Topics, TemplateError> {
         let kinds = self.rules.rules();
         for text in &presence.topics {
-            let template = Template::parse(text, Some(kind.clone()))?;
+            let template = Template::of_announcements(text, kind.clone())?;
             if let Some(rules) = kinds.get(kind) {
                 template.check_name(&rules.name)?;
             }
             let filter = template.filter();
             let own = |entry: &TopicEntry| entry.template.is_of(kind) && entry.template.filter() == filter;
             let role = if self.entries.iter().any(own) { Role::Both } else { Role::Status };
-            self.entries.insert(0, TopicEntry::new(template, role, &kinds));
+            let first = self.entries.iter().position(|entry| entry.role == Role::Heartbeats);
+            let place = first.unwrap_or(self.entries.len());
+            self.entries.insert(place, TopicEntry::new(template, role, &kinds));
         }
         self.presence.insert(kind.clone(), Arc::new(presence.clone()));
         Ok(self)
@@ -395,6 +423,7 @@ impl TopicEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::intake::announcements::{Format, Planned, StateWords};
 
     fn kind(name: &str) -> Kind {
         name.parse().unwrap()
@@ -573,6 +602,41 @@ mod tests {
             });
             assert_eq!(labels, place, "{topic}");
         }
+    }
+
+    #[test]
+    fn topics_of_announcements_come_first_and_prove_no_hearing() {
+        let words = StateWords::default();
+        let presence = |format, topics: &[&str]| PresenceRules {
+            format,
+            topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+            settle: std::time::Duration::ZERO,
+            planned: Planned::Ignore,
+        };
+        let (pump, detector) = (kind("pump"), kind("detector"));
+        let of_both = [("units/{unit}/{x}", Some("pump")), ("d/{unit}", Some("detector"))];
+        let last_will = presence(Format::LastWill(words), &["units/{unit}/status", "units/{unit}/{x}"]);
+        let emqx = presence(Format::Emqx, Format::Emqx.topics());
+        let topics = topics(&of_both).with_own_clients("rollcall-".to_owned());
+        let topics =
+            topics.with_presence(&pump, &last_will).unwrap().with_presence(&detector, &emqx).unwrap();
+        let clients = "$SYS/brokers/+/clients/+/";
+        let events = ["connected", "disconnected"].map(|event| format!("{clients}{event}"));
+        let filters = ["units/+/+", &events[0], &events[1], "d/+"];
+        assert_eq!(topics.filters(), filters);
+        assert_eq!(topics.filters_of_kinds()[&detector], ["d/+"]);
+        for (topic, has_presence, is_status, is_of_rollcall) in [
+            ("units/1/status", true, true, false),
+            ("units/1/data", true, false, false),
+            ("d/1", false, false, false),
+            ("$SYS/brokers/n/clients/c1/connected", true, true, false),
+            ("$SYS/brokers/n/clients/rollcall-main/connected", true, true, true),
+        ] {
+            let origin = topics.origin(topic, &mut PayloadIssues::default()).unwrap();
+            let found = (origin.presence.is_some(), origin.is_status, topics.is_of_rollcall(&origin));
+            assert_eq!(found, (has_presence, is_status, is_of_rollcall), "{topic}");
+        }
+        assert!(Template::of_announcements("$share/g/{unit}", pump).is_err());
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub enum PresenceFormat {
     Homie,
     Zigbee2mqtt,
     Esphome,
+    Emqx,
+    Aws,
 }
 
 choice! {

@@ -4,17 +4,18 @@
 //! message means.
 
 use std::hash::BuildHasher;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
 
 use crate::clock::Timestamp;
 use crate::presence::{Announced, Cause, KindRules, Unit};
 
+mod aws;
+mod emqx;
 mod esphome;
 mod held;
 mod homie;
@@ -36,6 +37,22 @@ pub(super) enum Said {
     Left,
     /// The unit sleeps, and says so.
     Sleeps,
+    /// Nothing about the unit: a session ended because another one took it over.
+    Nothing,
+}
+
+/// A message of a broker that tells sessions apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Event {
+    said: Said,
+    /// Grows with each session of a client.
+    order: Option<i64>,
+}
+
+impl From<Said> for Event {
+    fn from(said: Said) -> Event {
+        Event { said, order: None }
+    }
 }
 
 /// The format of announcements.
@@ -47,6 +64,8 @@ pub enum Format {
     Homie,
     Zigbee2Mqtt,
     EspHome,
+    Emqx,
+    Aws,
 }
 
 impl Format {
@@ -58,16 +77,29 @@ impl Format {
             Format::Homie => &["homie/{unit}/$state", "homie/5/{unit}/$state"],
             Format::Zigbee2Mqtt => &["zigbee2mqtt/{unit}/availability"],
             Format::EspHome => &["esphome/{unit}/status"],
+            Format::Emqx => {
+                &["$SYS/brokers/+/clients/{unit}/connected", "$SYS/brokers/+/clients/{unit}/disconnected"]
+            }
+            Format::Aws => {
+                &["$aws/events/presence/connected/{unit}", "$aws/events/presence/disconnected/{unit}"]
+            }
         }
     }
 
-    fn read(&self, payload: &[u8]) -> Option<Said> {
+    /// Whether the events are of any client of a broker, named by its client id.
+    pub(super) fn is_of_clients(&self) -> bool {
+        matches!(self, Format::Emqx | Format::Aws)
+    }
+
+    fn read(&self, payload: &[u8]) -> Option<Event> {
         match self {
-            Format::LastWill(words) => words.read(payload),
-            Format::Tasmota => tasmota::read(payload),
-            Format::Homie => homie::read(payload),
-            Format::Zigbee2Mqtt => zigbee2mqtt::read(payload),
-            Format::EspHome => esphome::read(payload),
+            Format::LastWill(words) => words.read(payload).map(Event::from),
+            Format::Tasmota => tasmota::read(payload).map(Event::from),
+            Format::Homie => homie::read(payload).map(Event::from),
+            Format::Zigbee2Mqtt => zigbee2mqtt::read(payload).map(Event::from),
+            Format::EspHome => esphome::read(payload).map(Event::from),
+            Format::Emqx => emqx::read(payload),
+            Format::Aws => aws::read(payload),
         }
     }
 }
@@ -106,17 +138,29 @@ pub(super) enum Meaning {
 }
 
 impl PresenceRules {
-    /// The meaning of a message. `is_status`: its topic is for announcements only; any other message is a heartbeat.
-    pub(super) fn meaning(&self, payload: &[u8], is_status: bool, rules: &KindRules) -> Meaning {
+    /// The meaning of a message, and the number of its session, if it has one. `is_status`: its topic is for
+    /// announcements only; any other message is a heartbeat.
+    pub(super) fn meaning(
+        &self,
+        payload: &[u8],
+        is_status: bool,
+        rules: &KindRules,
+    ) -> (Meaning, Option<i64>) {
+        let event = self.format.read(payload);
+        let meaning = self.meaning_of(event.map(|event| event.said), is_status, rules);
+        (meaning, event.and_then(|event| event.order))
+    }
+
+    fn meaning_of(&self, said: Option<Said>, is_status: bool, rules: &KindRules) -> Meaning {
         let gone = |cause| Meaning::Announces(Announced::Gone { cause, settle: self.settle });
         let away = Meaning::Announces(Announced::Away(rules.max_sleep));
-        match (self.format.read(payload), self.planned) {
+        match (said, self.planned) {
             (Some(Said::Here), _) => Meaning::Heartbeat,
             (Some(Said::Gone(cause)), _) => gone(cause),
             (Some(Said::Left), Planned::Offline) => gone(Cause::Disconnected),
             (Some(Said::Left), Planned::Pause) => away,
             (Some(Said::Sleeps), _) if rules.accept_sleep => away,
-            (Some(Said::Left | Said::Sleeps), _) => Meaning::Nothing,
+            (Some(Said::Left | Said::Sleeps | Said::Nothing), _) => Meaning::Nothing,
             (None, _) if is_status => Meaning::Unknown,
             (None, _) => Meaning::Heartbeat,
         }
@@ -138,38 +182,62 @@ pub(super) struct Recent {
     gone: AtomicI64,
 }
 
+#[derive(Default)]
 struct Session {
     born: Timestamp,
+    is_open: bool,
     /// Whether the unit was there already, and its will did not come since: a broker may publish the will of a session
     /// that was taken over after the birth of the new one.
     took_over: bool,
+    /// The number of the session, if the broker has numbers.
+    order: Option<i64>,
 }
 
 impl Recent {
-    /// Notes that a unit announced that it is there.
-    pub fn born(&self, unit: &Unit, born: Timestamp) {
-        let mut sessions = self.sessions.lock().expect("nothing panics under this lock");
+    /// Notes that a unit announced that it is there. `false`: the announcement came late, and that session has ended.
+    pub fn born(&self, unit: &Unit, born: Timestamp, order: Option<i64>) -> bool {
+        let mut sessions = self.lock();
         if sessions.len() >= MAX_SESSIONS {
             sessions.clear();
         }
-        let took_over = false;
-        let session = sessions.entry(hash(unit)).and_modify(|session| session.took_over = true);
-        session.or_insert(Session { born, took_over }).born = born;
+        let session = sessions.entry(hash(unit)).or_default();
+        if order.is_some() && session.order >= order && !session.is_open {
+            return false;
+        }
+        let order = session.order.max(order);
+        *session = Session { born, took_over: session.is_open, is_open: true, order };
+        true
     }
 
-    /// Notes an announcement that a unit is gone. Answers whether it is the will of a session that was taken over.
-    pub fn announced(&self, unit: &Unit, at: Timestamp) -> bool {
+    /// Notes an announcement that a unit is gone. Answers whether it is the end of a session that was taken over.
+    pub fn announced(&self, unit: &Unit, at: Timestamp, order: Option<i64>) -> bool {
         self.gone.store(at.as_millis(), Ordering::Relaxed);
-        let mut sessions = self.sessions.lock().expect("nothing panics under this lock");
-        let Entry::Occupied(mut entry) = sessions.entry(hash(unit)) else { return false };
-        let session = entry.get_mut();
-        if session.took_over && at <= session.born + TAKEOVER {
+        let mut sessions = self.lock();
+        let session = match order {
+            Some(_) => sessions.entry(hash(unit)).or_default(),
+            None => match sessions.get_mut(&hash(unit)) {
+                Some(session) => session,
+                None => return false,
+            },
+        };
+        if order.is_some() && session.order > order {
+            return true;
+        }
+        let is_this = order.is_some() && session.order == order;
+        if session.took_over && !is_this && at <= session.born + TAKEOVER {
             // The next will is that of the new session.
             session.took_over = false;
             return true;
         }
-        entry.remove();
+        match order {
+            Some(_) => *session = Session { order, ..Session::default() },
+            None => drop(sessions.remove(&hash(unit))),
+        }
         false
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Session, FixedState>> {
+        self.sessions.lock().expect("nothing panics under this lock")
     }
 
     /// The moment of a heartbeat that comes now. In the millisecond of an announcement, a heartbeat after it counts for
@@ -201,11 +269,11 @@ mod tests {
         {
             let (format, topics, settle) = (Format::Homie, Vec::new(), Duration::ZERO);
             let presence = PresenceRules { format, topics, settle, planned };
-            assert_eq!(presence.meaning(b"disconnected", true, &rules), expected);
-            assert_eq!(presence.meaning(b"sleeping", true, &rules), away);
-            assert_eq!(presence.meaning(b"ready", true, &rules), Meaning::Heartbeat);
-            assert_eq!(presence.meaning(b"21.5", true, &rules), Meaning::Unknown);
-            assert_eq!(presence.meaning(b"21.5", false, &rules), Meaning::Heartbeat);
+            assert_eq!(presence.meaning(b"disconnected", true, &rules).0, expected);
+            assert_eq!(presence.meaning(b"sleeping", true, &rules).0, away);
+            assert_eq!(presence.meaning(b"ready", true, &rules).0, Meaning::Heartbeat);
+            assert_eq!(presence.meaning(b"21.5", true, &rules).0, Meaning::Unknown);
+            assert_eq!(presence.meaning(b"21.5", false, &rules).0, Meaning::Heartbeat);
         }
     }
 
@@ -233,8 +301,8 @@ mod tests {
             let mut taken_over = Vec::new();
             for (event, ms) in events {
                 match event {
-                    'b' => recent.born(&unit, at(*ms)),
-                    _ => taken_over.push(recent.announced(&unit, at(*ms))),
+                    'b' => assert!(recent.born(&unit, at(*ms), None)),
+                    _ => taken_over.push(recent.announced(&unit, at(*ms), None)),
                 }
             }
             assert_eq!(taken_over, expected, "{what}");
@@ -242,10 +310,36 @@ mod tests {
     }
 
     #[test]
+    fn sessions_with_numbers_are_told_apart_in_any_order() {
+        let (at, unit) = (Timestamp::from_millis(1_732_147_200_000), "lamp:1".parse::<Unit>().unwrap());
+        // A birth that is late is false, and so is an end that counts.
+        type Case = (&'static str, &'static [(char, i64)], &'static [bool]);
+        let cases: [Case; 5] = [
+            ("in order", &[('b', 1), ('e', 1), ('b', 2), ('e', 2)], &[true, false, true, false]),
+            ("the end comes first", &[('e', 1), ('b', 1), ('b', 2)], &[false, false, true]),
+            (
+                "the former end comes late",
+                &[('b', 1), ('b', 2), ('e', 1), ('e', 2)],
+                &[true, true, true, false],
+            ),
+            ("everything twice", &[('b', 1), ('b', 1), ('e', 1), ('e', 1)], &[true, true, false, false]),
+            ("right after the birth", &[('b', 1), ('b', 2), ('e', 2)], &[true, true, false]),
+        ];
+        for (what, events, expected) in cases {
+            let recent = Recent::default();
+            let note = |(event, number): &(char, i64)| match event {
+                'b' => recent.born(&unit, at, Some(*number)),
+                _ => recent.announced(&unit, at, Some(*number)),
+            };
+            assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
+        }
+    }
+
+    #[test]
     fn a_heartbeat_in_the_millisecond_of_an_announcement_counts_for_the_next_one() {
         let (at, ms) = (Timestamp::from_millis(1_732_147_200_000), Duration::from_millis(1));
         let recent = Recent::default();
-        recent.announced(&"lamp:1".parse().unwrap(), at);
+        recent.announced(&"lamp:1".parse().unwrap(), at, None);
         assert_eq!([at, at + ms].map(|at| recent.after_announcement(at)), [at + ms; 2]);
     }
 }

@@ -52,7 +52,7 @@ pub async fn probe(config: &Config) -> anyhow::Result<Vec<TopicProblem>> {
     let mut filters: Vec<String> = topics.iter().map(|(filter, _)| filter.clone()).collect();
     for (kind, presence) in &plain.presence {
         for text in &presence.topics {
-            filters.push(Template::parse(text, Some(kind.clone()))?.filter());
+            filters.push(Template::of_announcements(text, kind.clone())?.filter());
         }
     }
     let mut session = Session::new(&plain, "check", filters)?;

@@ -248,7 +248,7 @@ impl ConnectionState {
         actions: &mut Actions,
     ) {
         let (topic, payload) = (&publish.topic, &publish.payload);
-        if topic.starts_with(b"$SYS/") {
+        if topic.starts_with(b"$SYS/broker/") {
             return actions.push(Action::CountBrokerDrops);
         }
         if self.stage == ConnectionStage::Closed {

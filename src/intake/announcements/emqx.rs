@@ -1,0 +1,65 @@
+//! EMQX: `$SYS/brokers/<node>/clients/<client id>/connected` and `…/disconnected`, and the events of its rules
+//! (`$events/client_connected` and `$events/client_disconnected`) where a rule publishes them on a topic of their own.
+//!
+//! A session that another one took over says so by its reason. A rule also tells when the session began that ends.
+
+use serde::Deserialize;
+
+use super::{Event, Said};
+use crate::presence::Cause;
+
+#[derive(Deserialize)]
+struct ClientEvent {
+    connected_at: Option<i64>,
+    disconnected_at: Option<i64>,
+    #[serde(default)]
+    reason: String,
+}
+
+pub(super) fn read(payload: &[u8]) -> Option<Event> {
+    let ClientEvent { connected_at, disconnected_at, reason } = serde_json::from_slice(payload).ok()?;
+    let Some(ended) = disconnected_at else {
+        return Some(Event { said: Said::Here, order: Some(connected_at?) });
+    };
+    let said = match reason.as_str() {
+        "normal" => Said::Left,
+        "takenover" | "takeovered" | "discarded" => Said::Nothing,
+        _ => Said::Gone(Cause::Disconnected),
+    };
+    Some(Event { said, order: connected_at.or(Some(ended)) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_of_emqx_is_connected_or_disconnected_for_a_reason() {
+        let of_system = |reason: &str| {
+            format!(
+                r#"{{"username":"foo","ts":1625572213873,"sockport":1883,"reason":"{reason}","proto_ver":4,
+                "proto_name":"MQTT","ipaddress":"127.0.0.1","disconnected_at":1625572213873,"clientid":"c1"}}"#
+            )
+        };
+        let connected = r#"{"username":"foo","ts":1625572213873,"sockport":1883,"proto_ver":4,"proto_name":"MQTT",
+            "keepalive":60,"ipaddress":"127.0.0.1","expiry_interval":0,"connected_at":1625572213000,"connack":0,
+            "clientid":"c1","clean_start":true}"#;
+        let of_rule = r#"{"clientid":"c1","event":"client.disconnected","reason":"keepalive_timeout",
+            "connected_at":1625572213000,"disconnected_at":1625572213873}"#;
+        let gone = Said::Gone(Cause::Disconnected);
+        for (payload, expected) in [
+            (connected.to_owned(), Some((Said::Here, 1_625_572_213_000))),
+            (of_system("tcp_closed"), Some((gone, 1_625_572_213_873))),
+            (of_system("keepalive_timeout"), Some((gone, 1_625_572_213_873))),
+            (of_system("normal"), Some((Said::Left, 1_625_572_213_873))),
+            (of_system("takenover"), Some((Said::Nothing, 1_625_572_213_873))),
+            (of_system("discarded"), Some((Said::Nothing, 1_625_572_213_873))),
+            (of_rule.to_owned(), Some((gone, 1_625_572_213_000))),
+            ("{}".to_owned(), None),
+            ("offline".to_owned(), None),
+        ] {
+            let found = read(payload.as_bytes());
+            assert_eq!(found, expected.map(|(said, order)| Event { said, order: Some(order) }), "{payload}");
+        }
+    }
+}

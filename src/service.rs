@@ -192,7 +192,7 @@ fn start(
     );
     // Intake reports wrong templates, so they are ignored here.
     let filters = filters.unwrap_or_default();
-    let alerting = alerting::Config { filters: filters.clone(), ..config.alerting };
+    let alerting = alerting::AlertingConfig { filters: filters.clone(), ..config.alerting };
     let configured = watch::Sender::new(Arc::new(alerting));
     let roll = Arc::new(roll.with_filters(filters));
 
@@ -315,7 +315,7 @@ fn start(
 }
 
 /// The routes and receivers of a configuration.
-fn routes_of(config: &alerting::Config) -> http::AlertRoutes {
+fn routes_of(config: &alerting::AlertingConfig) -> http::AlertRoutes {
     let receivers = config.receivers.iter().map(|receiver| receiver.name.clone()).collect();
     let types = config.types();
     let limited = config.receivers.iter().filter(|receiver| receiver.rate_limit.is_some());

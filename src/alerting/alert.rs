@@ -6,7 +6,7 @@ use crate::clock::Timestamp;
 use crate::presence::Labels;
 use crate::routing::alert::{ALERT_NAME, UNIT_OFFLINE, fingerprint};
 
-use super::message::{Action, Member, Message, MessageConfig, members, number};
+use super::message::{AlertAction, Member, MessageConfig, ReceiverMessage, members, number};
 
 /// The name of the alert of a blindness of the fleet or of a kind.
 pub const BLIND: &str = "RollcallBlind";
@@ -45,7 +45,7 @@ impl From<Member> for Alert {
         let name = if member.unit.is_some() { UNIT_OFFLINE } else { BLIND };
         labels.entry(ALERT_NAME.to_owned()).or_insert_with(|| name.to_owned());
         let annotations = [("summary", member.title), ("description", member.text)];
-        let ended = member.action == Action::Resolve;
+        let ended = member.action == AlertAction::Resolve;
         Alert {
             labels,
             annotations: annotations.into_iter().map(|(name, text)| (name.to_owned(), text)).collect(),
@@ -58,7 +58,7 @@ impl From<Member> for Alert {
 }
 
 /// The alerts of a message; a test is an alert that is over at once.
-pub fn alerts(message: &Message<'_>, config: &MessageConfig) -> Vec<Alert> {
+pub fn alerts(message: &ReceiverMessage<'_>, config: &MessageConfig) -> Vec<Alert> {
     let delivery = message.delivery;
     if message.is_test {
         let labels = [(ALERT_NAME, TEST.to_owned()), ("receiver", delivery.receiver.clone())];
@@ -147,11 +147,11 @@ mod tests {
             digest.situation.merged = Some(2);
             digest.offline.push(open(since));
             assert_eq!(
-                Message::new(&digest).kind(),
+                ReceiverMessage::new(&digest).kind(),
                 "rollcall.notification",
                 "a digest has other units, too"
             );
-            let message = Message::new(&delivery);
+            let message = ReceiverMessage::new(&delivery);
             assert_eq!((message.kind(), message.title(&config).as_str()), ("rollcall.flapping", title));
             assert!(message.text(&config).contains(text), "{}", message.text(&config));
             let alerts = alerts(&message, &config);
@@ -163,9 +163,9 @@ mod tests {
                 let mut open = std::collections::BTreeSet::from([format!("flapping:{}", begun.id)]);
                 for member in changes(&delivery, &config.zone, &config.links) {
                     match member.action {
-                        Action::Trigger => open.insert(member.key),
-                        Action::Resolve => open.remove(&member.key),
-                        Action::Acknowledge => panic!("it was not acknowledged"),
+                        AlertAction::Trigger => open.insert(member.key),
+                        AlertAction::Resolve => open.remove(&member.key),
+                        AlertAction::Acknowledge => panic!("it was not acknowledged"),
                     };
                 }
                 assert_eq!(open.len(), firing, "{title}");
@@ -184,11 +184,11 @@ mod tests {
         let mut own = OfflineRecord::open("gate:8".parse().unwrap(), at, at, at);
         own.labels.insert("severity".to_owned(), "info".to_owned());
         let delivery = Delivery { offline: vec![plain, own], ..test_delivery("hook", at) };
-        let severities = |message: &Message<'_>| -> Vec<String> {
+        let severities = |message: &ReceiverMessage<'_>| -> Vec<String> {
             alerts(message, &config).iter().map(|alert| alert.labels["severity"].clone()).collect()
         };
-        assert_eq!(severities(&Message::new(&delivery)), ["critical", "info"]);
-        assert_eq!(severities(&Message::test(&delivery)), ["critical"]);
+        assert_eq!(severities(&ReceiverMessage::new(&delivery)), ["critical", "info"]);
+        assert_eq!(severities(&ReceiverMessage::test(&delivery)), ["critical"]);
         assert_eq!(mass_alert("hook", 7, 5, at, &config).labels["severity"], "critical");
     }
 
@@ -205,7 +205,7 @@ mod tests {
             online: vec![closed, other],
             ..test_delivery("hook", deadline)
         };
-        let alerts = alerts(&Message::new(&delivery), &MessageConfig::default());
+        let alerts = alerts(&ReceiverMessage::new(&delivery), &MessageConfig::default());
         let shown: Vec<(&str, bool)> =
             alerts.iter().map(|alert| (alert.labels["unit"].as_str(), alert.ends_at.is_some())).collect();
         assert_eq!(shown, [("7", false), ("8", true)]);

@@ -7,10 +7,10 @@ use anyhow::Context;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use super::breaker::Change;
-use super::channel::{Answer, Failure, attempt_part};
+use super::breaker::BreakerChange;
+use super::channel::{Failure, ReceiverAnswer, attempt_part};
 use super::deliver::Deliver;
-use super::in_flight::{FinishedAttempt, InFlight};
+use super::in_flight::{DeliveriesInFlight, FinishedAttempt};
 use super::outcome::outcome_of;
 use crate::clock::Timestamp;
 use crate::store::{AttemptMade, Delivery, End, Ended, StoredDeliveries};
@@ -18,7 +18,7 @@ use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
 
 impl Deliver {
     /// Begins attempts, as many as may be under way: see [`Deliver`].
-    pub(super) fn begin_attempts(&self, in_flight: &mut InFlight) {
+    pub(super) fn begin_attempts(&self, in_flight: &mut DeliveriesInFlight) {
         if in_flight.disabled.is_some() && self.receiver.fallback.is_some() {
             // The deliveries are leased again once the fallback has them.
             return self.give_all_back(in_flight);
@@ -34,7 +34,7 @@ impl Deliver {
     }
 
     /// Begins one attempt if a probe is due, and gives all other deliveries back.
-    fn probe(&self, in_flight: &mut InFlight) {
+    fn probe(&self, in_flight: &mut DeliveriesInFlight) {
         if in_flight.begun == 0
             && in_flight.breaker.admits(self.clock.now())
             && let Some(id) = in_flight.take_probe()
@@ -44,14 +44,14 @@ impl Deliver {
         self.give_all_back(in_flight);
     }
 
-    fn give_all_back(&self, in_flight: &mut InFlight) {
+    fn give_all_back(&self, in_flight: &mut DeliveriesInFlight) {
         while let Some(id) = in_flight.waiting.pop_front() {
             self.give_back(in_flight, &id);
         }
     }
 
     /// Leaves a delivery to the engine, without an attempt. A delivery that is too old is given up.
-    fn give_back(&self, in_flight: &mut InFlight, id: &str) {
+    fn give_back(&self, in_flight: &mut DeliveriesInFlight, id: &str) {
         let now = self.clock.now();
         let Some(leased) = in_flight.leased.get_mut(id).filter(|leased| leased.is_waiting()) else { return };
         if leased.until <= now {
@@ -65,7 +65,7 @@ impl Deliver {
 
     /// Leaves a leased delivery to the engine. A delivery that is too old is given up, unless it is new here and a
     /// probe is due or under way, which shows whether the receiver takes it.
-    pub(super) fn leave_or_give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>) {
+    pub(super) fn leave_or_give_up(&self, in_flight: &mut DeliveriesInFlight, delivery: Arc<Delivery>) {
         let now = self.clock.now();
         let age = now.since(delivery.tried_since());
         let is_probed = in_flight.begun > 0 || in_flight.breaker.admits(now);
@@ -79,7 +79,7 @@ impl Deliver {
     }
 
     /// Makes a leased delivery of a disabled receiver a dead letter.
-    pub(super) fn give_up_leased(&self, in_flight: &mut InFlight, id: &str) {
+    pub(super) fn give_up_leased(&self, in_flight: &mut DeliveriesInFlight, id: &str) {
         let why = format!("the receiver is disabled: {}", in_flight.disabled.as_deref().unwrap_or_default());
         let Some(leased) = in_flight.leased.get_mut(id).filter(|leased| leased.is_waiting()) else { return };
         leased.has_ended = true;
@@ -88,7 +88,7 @@ impl Deliver {
     }
 
     /// Makes a delivery a dead letter, without an attempt.
-    pub(super) fn give_up(&self, in_flight: &mut InFlight, delivery: Arc<Delivery>, why: String) {
+    pub(super) fn give_up(&self, in_flight: &mut DeliveriesInFlight, delivery: Arc<Delivery>, why: String) {
         self.telemetry.notification(&self.receiver.name, DeliveryOutcome::Dead, Duration::ZERO, &why);
         if in_flight.failures_logged.admit() {
             let (receiver, id) = (&self.receiver.name, &delivery.id);
@@ -97,7 +97,7 @@ impl Deliver {
         in_flight.unrecorded.push(Ended { delivery, end: End::DeadLetter(why), attempt: None });
     }
 
-    fn begin_attempt(&self, in_flight: &mut InFlight, id: String) {
+    fn begin_attempt(&self, in_flight: &mut DeliveriesInFlight, id: String) {
         let Some(leased) = in_flight.leased.get_mut(&id).filter(|leased| leased.is_waiting()) else { return };
         if leased.until <= self.clock.now() {
             in_flight.leased.remove(&id);
@@ -138,7 +138,7 @@ impl Deliver {
     /// Decides what follows an attempt, counts it and logs it.
     pub(super) fn finish_attempt(
         &self,
-        in_flight: &mut InFlight,
+        in_flight: &mut DeliveriesInFlight,
         finished: Result<FinishedAttempt, JoinError>,
     ) -> anyhow::Result<()> {
         let FinishedAttempt { id, result, at, took } = finished.context("an attempt to deliver panicked")?;
@@ -158,9 +158,9 @@ impl Deliver {
     /// The end of an attempt, counted and logged.
     pub(super) fn conclude(
         &self,
-        in_flight: &mut InFlight,
+        in_flight: &mut DeliveriesInFlight,
         delivery: Arc<Delivery>,
-        result: Result<Answer, Failure>,
+        result: Result<ReceiverAnswer, Failure>,
         at: Timestamp,
         took: Duration,
     ) -> Ended {
@@ -172,7 +172,7 @@ impl Deliver {
         };
         let has_part = matches!((&result, &outcome), (Err(Failure::Partial { .. }), End::RetryAt(_)));
         let (answer, why) = match result {
-            Ok(Answer { text, .. }) => (text, String::new()),
+            Ok(ReceiverAnswer { text, .. }) => (text, String::new()),
             Err(failure) => (failure.to_string(), failure.to_string()),
         };
         let counted = self.log(in_flight, &delivery, &outcome, has_part, &why);
@@ -185,7 +185,7 @@ impl Deliver {
     }
 
     /// Notes how an attempt ended. Disables the receiver, or opens or closes its breaker.
-    pub(super) fn judge(&self, in_flight: &mut InFlight, result: &Result<Answer, Failure>) {
+    pub(super) fn judge(&self, in_flight: &mut DeliveriesInFlight, result: &Result<ReceiverAnswer, Failure>) {
         let (receiver, retry, now) = (&self.receiver.name, &self.receiver.retry, self.clock.now());
         let failure = result.as_ref().err().filter(|failure| !matches!(failure, Failure::Partial { .. }));
         let why = failure.map(ToString::to_string);
@@ -205,17 +205,17 @@ impl Deliver {
         };
         match change {
             None => {}
-            Some(Change::Opened) => {
+            Some(BreakerChange::Opened) => {
                 tracing::warn!(
                     receiver,
                     "the receiver fails; one notification at a time is tried until it succeeds"
                 );
             }
-            Some(Change::Closed) => tracing::info!(receiver, "the receiver takes notifications again"),
+            Some(BreakerChange::Closed) => tracing::info!(receiver, "the receiver takes notifications again"),
         }
     }
 
-    fn disable(&self, in_flight: &mut InFlight, why: &str) {
+    fn disable(&self, in_flight: &mut DeliveriesInFlight, why: &str) {
         if in_flight.disabled.is_none() {
             tracing::error!(
                 receiver = self.receiver.name,
@@ -241,7 +241,7 @@ impl Deliver {
     /// Logs an outcome. The first failure is always logged, also where the limit is reached.
     fn log(
         &self,
-        in_flight: &mut InFlight,
+        in_flight: &mut DeliveriesInFlight,
         delivery: &Delivery,
         outcome: &End,
         has_part: bool,
@@ -291,9 +291,9 @@ impl Deliver {
 /// Queues what a receiver left over. If the engine fails, the attempt has failed: all of it is sent again.
 pub(super) async fn queue_rest(
     deliveries: &StoredDeliveries,
-    mut answer: Answer,
+    mut answer: ReceiverAnswer,
     now: Timestamp,
-) -> Result<Answer, Failure> {
+) -> Result<ReceiverAnswer, Failure> {
     let rest = std::mem::take(&mut answer.rest);
     if !rest.is_empty() {
         deliveries.replay_all(&rest, now).await.map_err(|error| {

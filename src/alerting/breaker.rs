@@ -41,7 +41,7 @@ struct Open {
 
 /// What an attempt changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum BreakerChange {
     Opened,
     Closed,
 }
@@ -61,9 +61,9 @@ impl Breaker {
         self.open.as_ref().is_none_or(|open| open.probe_at <= now)
     }
 
-    pub fn succeeded(&mut self) -> Option<Change> {
+    pub fn succeeded(&mut self) -> Option<BreakerChange> {
         self.failures = 0;
-        self.open.take().filter(|open| !open.is_asked).map(|_| Change::Closed)
+        self.open.take().filter(|open| !open.is_asked).map(|_| BreakerChange::Closed)
     }
 
     /// The receiver took a part of a delivery, and asks for a wait before the rest.
@@ -82,7 +82,7 @@ impl Breaker {
         now: Timestamp,
         retry: &Retry,
         jitter: f64,
-    ) -> Option<Change> {
+    ) -> Option<BreakerChange> {
         self.failures = self.failures.saturating_add(1);
         let asked = retry_after.map(|asked| retry.asked(asked)).filter(|asked| !asked.is_zero());
         if let Some(open) = self.open.as_mut().filter(|open| now < open.probe_at) {
@@ -100,7 +100,7 @@ impl Breaker {
         let probe_at = now + wait.max(asked.unwrap_or_default());
         let was_opened = self.open.as_ref().is_some_and(|open| !open.is_asked);
         self.open = Some(Open { probes, probe_at, why: why.to_owned(), is_asked: is_asked && !was_opened });
-        (!is_asked && !was_opened).then_some(Change::Opened)
+        (!is_asked && !was_opened).then_some(BreakerChange::Opened)
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
         Timestamp::ZERO + Duration::from_secs(seconds)
     }
 
-    fn fail(breaker: &mut Breaker, seconds: u64) -> Option<Change> {
+    fn fail(breaker: &mut Breaker, seconds: u64) -> Option<BreakerChange> {
         breaker.failed("down", None, at(seconds), &RETRY, 1.0)
     }
 
@@ -125,7 +125,7 @@ mod tests {
         for _ in 1..OPENS_AFTER {
             assert_eq!(fail(&mut breaker, 0), None);
         }
-        assert_eq!(fail(&mut breaker, 0), Some(Change::Opened));
+        assert_eq!(fail(&mut breaker, 0), Some(BreakerChange::Opened));
         breaker
     }
 
@@ -133,7 +133,7 @@ mod tests {
     fn a_breaker_opens_after_failures_in_a_row_and_closes_with_a_success() {
         let mut breaker = opened();
         assert_eq!(breaker.why(), Some("down"));
-        assert_eq!(breaker.succeeded(), Some(Change::Closed));
+        assert_eq!(breaker.succeeded(), Some(BreakerChange::Closed));
         assert!(breaker.admits(at(0)) && !breaker.is_open());
         for second in 0..100 {
             assert_eq!(fail(&mut breaker, second), None, "a success in between");
@@ -168,7 +168,7 @@ mod tests {
         assert!(!breaker.admits(at(34)) && breaker.admits(at(35)));
         breaker.failed("busy", Some(100 * HOUR), at(35), &RETRY, 1.0);
         assert!(!breaker.admits(at(3634)) && breaker.admits(at(3635)), "not longer than an hour");
-        assert_eq!(breaker.succeeded(), Some(Change::Closed));
+        assert_eq!(breaker.succeeded(), Some(BreakerChange::Closed));
     }
 
     #[test]
@@ -187,9 +187,9 @@ mod tests {
         assert!(breaker.admits(at(2)), "it asks for no wait");
         for second in 2..6 {
             let changed = breaker.failed("busy", Some(SECOND), at(second), &retry, 1.0);
-            assert_eq!(changed, (second == 5).then_some(Change::Opened), "{second}");
+            assert_eq!(changed, (second == 5).then_some(BreakerChange::Opened), "{second}");
         }
-        assert_eq!(breaker.succeeded(), Some(Change::Closed));
+        assert_eq!(breaker.succeeded(), Some(BreakerChange::Closed));
     }
 
     #[test]
@@ -202,6 +202,6 @@ mod tests {
         assert_eq!(breaker.succeeded(), None);
         let mut breaker = opened();
         breaker.accepted_part("busy", SECOND, at(5), &RETRY);
-        assert_eq!(breaker.succeeded(), Some(Change::Closed));
+        assert_eq!(breaker.succeeded(), Some(BreakerChange::Closed));
     }
 }

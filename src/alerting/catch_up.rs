@@ -19,18 +19,18 @@ const STALLED: Duration = Duration::from_millis(500);
 pub(super) struct CatchUp {
     /// Everything from before this moment has joined.
     up_to: Timestamp,
-    under_way: Option<Snapshot>,
+    under_way: Option<OutboxSnapshot>,
 }
 
 /// What was in the outboxes at a moment.
-struct Snapshot {
+struct OutboxSnapshot {
     at: Timestamp,
     since: Instant,
     /// Outboxes of which entries from before that moment are left.
-    left: Vec<Left>,
+    left: Vec<OutboxBacklog>,
 }
 
-struct Left {
+struct OutboxBacklog {
     /// The newest entry when the snapshot was taken.
     newest: Position,
     /// The oldest entry, and since when it is the oldest.
@@ -38,12 +38,12 @@ struct Left {
     since: Instant,
 }
 
-impl Snapshot {
-    async fn take(store: &dyn GroupStore, others: &[u16], at: Timestamp) -> Result<Snapshot> {
+impl OutboxSnapshot {
+    async fn take(store: &dyn GroupStore, others: &[u16], at: Timestamp) -> Result<OutboxSnapshot> {
         let since = Instant::now();
         let newest = store.newest_entries(others).await?;
-        let left = newest.into_iter().map(|newest| Left { oldest: newest.clone(), newest, since });
-        Ok(Snapshot { at, since, left: left.collect() })
+        let left = newest.into_iter().map(|newest| OutboxBacklog { oldest: newest.clone(), newest, since });
+        Ok(OutboxSnapshot { at, since, left: left.collect() })
     }
 
     /// Looks again.
@@ -87,7 +87,7 @@ impl CatchUp {
                 snapshot.update(store).await?;
                 snapshot
             }
-            none => none.insert(Snapshot::take(store, others, now).await?),
+            none => none.insert(OutboxSnapshot::take(store, others, now).await?),
         };
         let stalled: Vec<u16> = snapshot
             .left

@@ -97,16 +97,16 @@ impl Failure {
 
 /// The answer of a receiver to a notification that it took.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Answer {
+pub struct ReceiverAnswer {
     /// Its beginning, without secrets; empty if there is none.
     pub text: String,
     /// Deliveries to recipients that do not have it yet: they are queued before this one ends.
     pub rest: Vec<Delivery>,
 }
 
-impl From<String> for Answer {
-    fn from(text: String) -> Answer {
-        Answer { text, rest: Vec::new() }
+impl From<String> for ReceiverAnswer {
+    fn from(text: String) -> ReceiverAnswer {
+        ReceiverAnswer { text, rest: Vec::new() }
     }
 }
 
@@ -130,7 +130,7 @@ pub struct LastingBlindness {
 #[async_trait]
 pub trait Channel: Send + Sync {
     /// Makes one attempt to deliver.
-    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure>;
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<ReceiverAnswer, Failure>;
 
     /// Whether the receiver calls an operator for each unit. A pager needs a message for each unit, so a rate limit
     /// only delays messages, and it is told of acknowledgements.
@@ -155,7 +155,7 @@ pub trait Channel: Send + Sync {
         delivery: &Delivery,
         _most: usize,
         now: Timestamp,
-    ) -> Result<Option<Answer>, Failure> {
+    ) -> Result<Option<ReceiverAnswer>, Failure> {
         self.send(delivery, now).await.map(Some)
     }
 
@@ -216,7 +216,7 @@ pub(super) async fn attempt_part(
     most: usize,
     timeout: Duration,
     now: Timestamp,
-) -> Result<Option<Answer>, Failure> {
+) -> Result<Option<ReceiverAnswer>, Failure> {
     let parts = channel.parts(delivery);
     let result = within(timeout, channel.send_part(delivery, most, now)).await;
     result.map_err(|failure| match channel.parts(delivery) < parts {

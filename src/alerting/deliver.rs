@@ -36,7 +36,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::buffer::{Buffered, DeliveryBuffer};
 use super::channel::Channel;
-use super::in_flight::InFlight;
+use super::in_flight::DeliveriesInFlight;
 use super::incidents::Incidents;
 use super::{ENGINE_BACKOFF, Fallback, LEASE, MIN_WAIT, ReceiverConfig};
 use crate::clock::{Clock, Timestamp};
@@ -83,7 +83,7 @@ impl Deliver {
         if self.stop.run_until_cancelled(self.bring_up_to_date()).await.is_none() {
             return Ok(());
         }
-        let (mut in_flight, mut calls) = (InFlight::new(), EngineCalls::new(Instant::now()));
+        let (mut in_flight, mut calls) = (DeliveriesInFlight::new(), EngineCalls::new(Instant::now()));
         let mut ownership = self.ownership.clone();
         loop {
             let now = Instant::now();
@@ -166,7 +166,7 @@ impl Deliver {
     }
 
     /// Logs how many lines the limits suppressed.
-    fn log_suppressed(&self, in_flight: &mut InFlight, now: Instant) {
+    fn log_suppressed(&self, in_flight: &mut DeliveriesInFlight, now: Instant) {
         if let Some(more) = in_flight.deliveries_logged.end_span(now) {
             tracing::info!(receiver = self.receiver.name, more, "more notifications were delivered");
         }
@@ -179,7 +179,7 @@ impl Deliver {
     /// [`STOP_TIMEOUT`].
     async fn leave(
         &self,
-        mut in_flight: InFlight,
+        mut in_flight: DeliveriesInFlight,
         mut queue: UnboundedReceiver<Buffered>,
         mut calls: EngineCalls,
     ) -> anyhow::Result<()> {
@@ -220,7 +220,7 @@ impl Deliver {
     }
 
     /// Records the outcomes that there are; others find out by themselves if that fails.
-    async fn record_last(&self, in_flight: &mut InFlight) {
+    async fn record_last(&self, in_flight: &mut DeliveriesInFlight) {
         let outcomes = std::mem::take(&mut in_flight.unrecorded);
         if !outcomes.is_empty()
             && let (_, Err(error)) = self.record(outcomes).await

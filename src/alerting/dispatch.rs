@@ -72,7 +72,7 @@ pub(super) struct Dispatcher {
 }
 
 /// What the loop has done.
-struct Progress {
+struct LoopProgress {
     /// When the sources of inhibition were compared last.
     compared: Option<Instant>,
     /// When groups were sealed last.
@@ -82,9 +82,9 @@ struct Progress {
     catch_up: CatchUp,
 }
 
-impl Progress {
-    fn begin() -> Progress {
-        Progress {
+impl LoopProgress {
+    fn begin() -> LoopProgress {
+        LoopProgress {
             compared: None,
             sealed: Instant::now(),
             rescheduled: BTreeSet::new(),
@@ -96,7 +96,7 @@ impl Progress {
 impl Dispatcher {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let mut progress = Progress::begin();
+        let mut progress = LoopProgress::begin();
         let mut ownership = self.ownership.clone();
         let this = Arc::new(self);
         let mut failures = EngineFailures::new(Loop::Dispatch, "", &this.telemetry);
@@ -116,7 +116,7 @@ impl Dispatcher {
 
     /// A step, after the sources of inhibition were compared with the open records: before the first one, and every few
     /// minutes by the owner of the first partition.
-    async fn compared_and_step(self: &Arc<Self>, progress: &mut Progress) -> Result<Duration> {
+    async fn compared_and_step(self: &Arc<Self>, progress: &mut LoopProgress) -> Result<Duration> {
         let is_due = match progress.compared {
             None => true,
             Some(at) => at.elapsed() > COMPARED_EVERY && self.ownership.owns(FIRST),
@@ -129,7 +129,7 @@ impl Dispatcher {
     }
 
     /// One batch of the outbox, and the groups that are due. Answers how long to wait for the next step.
-    async fn step(self: &Arc<Self>, progress: &mut Progress) -> Result<Duration> {
+    async fn step(self: &Arc<Self>, progress: &mut LoopProgress) -> Result<Duration> {
         let now = self.clock.now();
         let joined = self.join_all().await?;
         if joined >= STEP && progress.sealed.elapsed() < BACKLOG {
@@ -262,7 +262,7 @@ impl Dispatcher {
     /// Seals the groups that are due, and groups of which receivers are notified again. Answers how long it is until
     /// the next group is due, at most a tick. `joined`: the own outboxes have joined up to this moment. A group that
     /// is due later waits for the next step: the return of its unit may be in an outbox.
-    async fn seal(&self, progress: &mut Progress, joined: Timestamp) -> Result<Duration> {
+    async fn seal(&self, progress: &mut LoopProgress, joined: Timestamp) -> Result<Duration> {
         let view = self.ownership.view();
         let wait = self.seal_due(&view, &mut progress.catch_up, joined).await?;
         // Without reminders in the configuration the engine is not asked.

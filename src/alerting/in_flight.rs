@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::breaker::Breaker;
 use super::buffer::{Buffered, Slots};
-use super::channel::{Answer, Failure};
+use super::channel::{Failure, ReceiverAnswer};
 use crate::clock::Timestamp;
 use crate::store::{Delivery, Ended};
 use crate::telemetry::LogLimit;
@@ -21,7 +21,7 @@ use crate::telemetry::LogLimit;
 /// No more deliveries are leased while the held ones have more records than this.
 const MAX_RECORDS: usize = 50_000;
 
-pub(super) struct InFlight {
+pub(super) struct DeliveriesInFlight {
     /// Leased and not begun, by id. Ids that are not in `leased` any more are skipped.
     pub waiting: VecDeque<String>,
     pub attempts: JoinSet<FinishedAttempt>,
@@ -67,15 +67,15 @@ impl Drop for RecordPermit {
 pub(super) struct FinishedAttempt {
     pub id: String,
     /// `None`: the lease was over, and no attempt was made.
-    pub result: Option<Result<Answer, Failure>>,
+    pub result: Option<Result<ReceiverAnswer, Failure>>,
     /// The begin of the attempt.
     pub at: Timestamp,
     pub took: Duration,
 }
 
-impl InFlight {
-    pub fn new() -> InFlight {
-        InFlight {
+impl DeliveriesInFlight {
+    pub fn new() -> DeliveriesInFlight {
+        DeliveriesInFlight {
             waiting: VecDeque::new(),
             attempts: JoinSet::new(),
             unrecorded: Vec::new(),
@@ -139,7 +139,7 @@ impl InFlight {
             }
         }
         if self.leased.len() < count {
-            let InFlight { waiting, leased, .. } = self;
+            let DeliveriesInFlight { waiting, leased, .. } = self;
             waiting.retain(|id| leased.contains_key(id));
         }
     }

@@ -97,15 +97,15 @@ impl Content for DigestMembers {
 }
 
 /// The state of one receiver in the engine.
-pub(super) struct Limits {
+pub(super) struct ReceiverLimit {
     pub limit: RateLimit,
     receiver: String,
     documents: Documents,
 }
 
-impl Limits {
-    pub fn new(limit: RateLimit, receiver: &str, cells: Arc<dyn Cells>) -> Limits {
-        Limits { limit, receiver: receiver.to_owned(), documents: Documents::new(cells) }
+impl ReceiverLimit {
+    pub fn new(limit: RateLimit, receiver: &str, cells: Arc<dyn Cells>) -> ReceiverLimit {
+        ReceiverLimit { limit, receiver: receiver.to_owned(), documents: Documents::new(cells) }
     }
 
     /// The state. A state that cannot be read counts as empty, and is written again.

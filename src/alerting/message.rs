@@ -33,7 +33,7 @@ pub use csv::table;
 pub use examples::{Example, adversarial, without_labels};
 pub use links::Links;
 pub use mass_notice::{MassNotice, ValueShare};
-pub use member::{Action, Member, TEST, blind_id, members, pages, test_members};
+pub use member::{AlertAction, Member, TEST, blind_id, members, pages, test_members};
 pub use size_limit::{SizeLimit, bounded, fitting, fitting_records};
 pub use summary::{MAX_LISTED, Section, lead, sections, text, title};
 pub use template::Templates;
@@ -54,28 +54,28 @@ pub struct MessageConfig {
 }
 
 /// A notification, or a test that looks like one.
-pub struct Message<'a> {
+pub struct ReceiverMessage<'a> {
     pub delivery: &'a Delivery,
     pub is_test: bool,
 }
 
-impl<'a> Message<'a> {
-    pub fn new(delivery: &'a Delivery) -> Message<'a> {
-        Message { delivery, is_test: false }
+impl<'a> ReceiverMessage<'a> {
+    pub fn new(delivery: &'a Delivery) -> ReceiverMessage<'a> {
+        ReceiverMessage { delivery, is_test: false }
     }
 
     /// A test; `delivery` comes from [`test_delivery`].
-    pub fn test(delivery: &'a Delivery) -> Message<'a> {
-        Message { delivery, is_test: true }
+    pub fn test(delivery: &'a Delivery) -> ReceiverMessage<'a> {
+        ReceiverMessage { delivery, is_test: true }
     }
 
     /// `rollcall.notification`, `rollcall.flapping`, `rollcall.blind`, `rollcall.breaker`, `rollcall.data_lost`,
     /// `rollcall.timer` or `rollcall.test`.
     pub fn kind(&self) -> &'static str {
         match self {
-            Message { is_test: true, .. } => "rollcall.test",
-            Message { delivery, .. } if !delivery.timers.is_empty() => "rollcall.timer",
-            Message { delivery, .. } if delivery.blind.is_empty() => {
+            ReceiverMessage { is_test: true, .. } => "rollcall.test",
+            ReceiverMessage { delivery, .. } if !delivery.timers.is_empty() => "rollcall.timer",
+            ReceiverMessage { delivery, .. } if delivery.blind.is_empty() => {
                 let mut records = delivery.offline.iter().chain(&delivery.online);
                 // A digest may have units that flap and others.
                 let is_flapping = match delivery.situation.merged {
@@ -84,8 +84,8 @@ impl<'a> Message<'a> {
                 };
                 if is_flapping { "rollcall.flapping" } else { "rollcall.notification" }
             }
-            Message { delivery, .. } if MassNotice::of(delivery).is_some() => "rollcall.breaker",
-            Message { delivery, .. } if lost(delivery).is_some() => "rollcall.data_lost",
+            ReceiverMessage { delivery, .. } if MassNotice::of(delivery).is_some() => "rollcall.breaker",
+            ReceiverMessage { delivery, .. } if lost(delivery).is_some() => "rollcall.data_lost",
             _ => "rollcall.blind",
         }
     }
@@ -136,8 +136,8 @@ impl<'a> Message<'a> {
         let (offline, online, truncated) = fitting_records(delivery, MAX_IN_TEMPLATES);
         let (kind, topics) = of_kind(delivery).unzip();
         let breaker = MassNotice::of(delivery);
-        let blind = |interval: &Interval| BlindInterval::new(interval, kind.map(String::as_str));
-        let data = Data {
+        let blind = |interval: &Interval| BlindIntervalData::new(interval, kind.map(String::as_str));
+        let data = MessageData {
             message_type: self.kind(),
             id: &delivery.id,
             notification: delivery.notification(),
@@ -174,7 +174,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// A notification for [`Message::test`].
+/// A notification for [`ReceiverMessage::test`].
 pub fn test_delivery(receiver: &str, now: Timestamp) -> Delivery {
     Delivery::new(
         format!("test-{}.{receiver}", now.as_millis()),
@@ -185,7 +185,7 @@ pub fn test_delivery(receiver: &str, now: Timestamp) -> Delivery {
 }
 
 #[derive(Serialize)]
-struct Data<'a> {
+struct MessageData<'a> {
     #[serde(rename = "type")]
     message_type: &'static str,
     id: &'a str,
@@ -203,7 +203,7 @@ struct Data<'a> {
     merged: Option<u64>,
     still_offline: Option<u64>,
     since: Option<Timestamp>,
-    blind: Vec<BlindInterval>,
+    blind: Vec<BlindIntervalData>,
     timers: Vec<TimerMessage<'a>>,
     breaker: Option<MassNotice>,
     lost: Option<&'a str>,
@@ -238,7 +238,7 @@ impl<'a> RecordData<'a> {
 
 /// A blind interval for a receiver.
 #[derive(Serialize)]
-pub struct BlindInterval {
+pub struct BlindIntervalData {
     /// Identifies the interval, while it lasts and when it is over.
     id: String,
     from: Timestamp,
@@ -247,10 +247,10 @@ pub struct BlindInterval {
     seconds: Option<f64>,
 }
 
-impl BlindInterval {
-    pub fn new(interval: &Interval, kind: Option<&str>) -> BlindInterval {
+impl BlindIntervalData {
+    pub fn new(interval: &Interval, kind: Option<&str>) -> BlindIntervalData {
         let seconds = interval.is_over().then(|| interval.length().as_secs_f64());
-        BlindInterval {
+        BlindIntervalData {
             id: blind_id(*interval, kind),
             from: interval.from,
             to: interval.is_over().then_some(interval.to),

@@ -88,7 +88,7 @@ pub use channel::{MailContent, body};
 pub use group::group_in;
 pub use limit::{MAX_MESSAGES, RateLimit};
 #[doc(hidden)]
-pub use message::Message;
+pub use message::ReceiverMessage;
 pub use message::{Example, Links, MessageConfig, Zone};
 pub use retry::Retry;
 pub use unsent::without_receivers;
@@ -123,7 +123,7 @@ const MIN_WAIT: Duration = Duration::from_millis(20);
 const ENGINE_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: TICK };
 
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct AlertingConfig {
     /// The root of the routes.
     pub route: Route,
     pub receivers: Vec<ReceiverConfig>,
@@ -140,7 +140,7 @@ pub struct Config {
     pub archive_after: BTreeMap<Kind, Duration>,
 }
 
-impl Config {
+impl AlertingConfig {
     /// The type of each receiver, by its name.
     pub fn types(&self) -> BTreeMap<String, &'static str> {
         self.receivers.iter().map(|one| (one.name.clone(), one.channel.type_name())).collect()
@@ -207,7 +207,7 @@ pub struct Stores {
 ///
 /// In one piece: it only builds the loops, one after the other.
 pub async fn run(
-    config: Config,
+    config: AlertingConfig,
     stores: Stores,
     ownership: Ownership,
     clock: Clock,
@@ -421,7 +421,7 @@ pub async fn run(
 }
 
 /// The errors of the configuration, one line each: the option, the fault, and the advice.
-pub fn check(config: &Config) -> Vec<String> {
+pub fn check(config: &AlertingConfig) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut names = HashSet::new();
     for receiver in &config.receivers {

@@ -10,14 +10,14 @@
 //! corrects that within the hour, and no alert of that hour may be lost.
 
 use super::Retry;
-use super::channel::{Answer, Failure};
+use super::channel::{Failure, ReceiverAnswer};
 use crate::clock::Timestamp;
 use crate::store::{Delivery, End};
 
 /// The outcome of an attempt with this result. `jitter` is drawn from `0.0..1.0`.
 pub(super) fn outcome_of(
     delivery: &Delivery,
-    result: std::result::Result<&Answer, &Failure>,
+    result: std::result::Result<&ReceiverAnswer, &Failure>,
     now: Timestamp,
     retry: &Retry,
     jitter: f64,

@@ -57,13 +57,13 @@ pub(super) fn id_of_all(delivery: &Delivery) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alerting::message::{Example, Message, MessageConfig, test_delivery};
+    use crate::alerting::message::{Example, MessageConfig, ReceiverMessage, test_delivery};
     use crate::clock::Timestamp;
 
     #[test]
     fn one_recipient_gets_the_same_message_as_all_and_no_reminder() {
         let recipient: Address = "ops@example.org".parse().unwrap();
-        let title = |delivery: &Delivery| Message::new(delivery).title(&MessageConfig::default());
+        let title = |delivery: &Delivery| ReceiverMessage::new(delivery).title(&MessageConfig::default());
         for example in Example::ALL {
             let all = example.delivery("mail");
             let [one] = &for_recipients(&all, &[&recipient])[..] else { panic!("it is put off") };

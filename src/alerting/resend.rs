@@ -18,7 +18,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::Config;
+use super::AlertingConfig;
 use super::channel::{Channel, Failure, LastingBlindness, OpenRecords, within};
 use super::holds::Holds;
 use crate::clock::{Clock, Timestamp};
@@ -63,7 +63,7 @@ pub struct Resend {
 }
 
 /// Receivers that are notified of silences whose routes do not name them: those of escalations, and fallbacks.
-pub(super) fn notified_after_others(config: &Config) -> HashSet<String> {
+pub(super) fn notified_after_others(config: &AlertingConfig) -> HashSet<String> {
     let fallbacks = config.receivers.iter().filter_map(|one| Some(one.fallback.as_ref()?.receiver.clone()));
     let routes = config.route.all().into_iter();
     let escalated = routes.flat_map(|route| &route.again.escalate).flat_map(|step| step.receivers.clone());

@@ -58,7 +58,7 @@ pub(super) struct Silenced {
 
 /// The part of the work that is done.
 #[derive(Default)]
-struct Done {
+struct SilenceProgress {
     partitions: Vec<u16>,
     /// Alert silences whose records have joined, with their ends.
     ended: HashSet<(SilenceId, Timestamp)>,
@@ -67,7 +67,7 @@ struct Done {
 impl Silenced {
     /// Runs until it is stopped.
     pub async fn run(self) -> anyhow::Result<()> {
-        let mut done = Done::default();
+        let mut done = SilenceProgress::default();
         let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
         loop {
             let step = async {
@@ -80,11 +80,11 @@ impl Silenced {
         }
     }
 
-    async fn step(&self, done: &mut Done) -> Result<()> {
+    async fn step(&self, done: &mut SilenceProgress) -> Result<()> {
         let silences = self.silences.current().await?;
         let (view, now) = (self.ownership.view(), self.clock.now());
         if done.partitions != view.partitions {
-            *done = Done { partitions: view.partitions.clone(), ended: HashSet::new() };
+            *done = SilenceProgress { partitions: view.partitions.clone(), ended: HashSet::new() };
         }
         let over = silences.iter().filter(|one| one.state(now) == SilenceState::Expired);
         let over: Vec<&AlertSilence> = over.filter(|one| !one.is_forgotten(now)).collect();

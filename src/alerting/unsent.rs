@@ -1,9 +1,9 @@
 //! Whether any notification can be sent.
 
-use super::Config;
+use super::AlertingConfig;
 
 /// Why no notification will be sent; `None`: routes name receivers.
-pub fn without_receivers(config: &Config) -> Option<&'static str> {
+pub fn without_receivers(config: &AlertingConfig) -> Option<&'static str> {
     match (config.route.named_receivers().is_empty(), config.receivers.is_empty()) {
         (false, _) => None,
         (true, true) => Some(

@@ -280,7 +280,7 @@ fn unheard(topic: &intake::TopicProblem) -> Finding {
     }
 }
 
-async fn receivers(config: &alerting::Config) -> Vec<Finding> {
+async fn receivers(config: &alerting::AlertingConfig) -> Vec<Finding> {
     let probes = config.receivers.iter().map(|receiver| async move {
         let name = format!("receiver {}", receiver.name);
         match with_timeout(alerting::probe(receiver)).await {

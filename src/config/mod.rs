@@ -97,7 +97,7 @@ pub struct Config {
     pub metrics: Arc<Catalogue>,
     pub hearing: HearingConfig,
     pub expiry: expiry::Config,
-    pub alerting: alerting::Config,
+    pub alerting: alerting::AlertingConfig,
     /// The classes of timers, and their limits.
     pub timers: TimerRules,
     pub http: crate::http::Config,

@@ -38,7 +38,7 @@ const TYPES: [(&str, Channel); 13] = [
 const OF_EVERY_RECEIVER: [&str; 9] =
     ["name", "type", "zone", "concurrency", "timeout", "retry", "fallback", "fallback_after", "rate_limit"];
 
-pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> alerting::Config {
+pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> alerting::AlertingConfig {
     let links = http::links(&file.http, problems);
     let receivers: Vec<ReceiverConfig> = file
         .receiver
@@ -58,7 +58,16 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
     let flapping = flapping(file, problems);
     let archive_after = archive_after(file);
     let breaker = breaker::rule(&file.breaker, problems);
-    alerting::Config { route, receivers, blind_after, filters, inhibition, breaker, flapping, archive_after }
+    alerting::AlertingConfig {
+        route,
+        receivers,
+        blind_after,
+        filters,
+        inhibition,
+        breaker,
+        flapping,
+        archive_after,
+    }
 }
 
 /// The kinds that have flap detection. Their other errors are reported with the kinds.

@@ -63,7 +63,7 @@ pub(super) struct Reloader {
     /// Registers timers by their classes.
     pub timers: Arc<Timers>,
     /// The part that is replaced, and its routes for pages.
-    pub alerting: watch::Sender<Arc<alerting::Config>>,
+    pub alerting: watch::Sender<Arc<alerting::AlertingConfig>>,
     pub routes: watch::Sender<Arc<AlertRoutes>>,
     /// The configuration as pages show it.
     pub configuration: watch::Sender<Arc<ShownConfiguration>>,
@@ -100,7 +100,7 @@ impl Reloader {
         self.certificates.renew().map_err(|error| format!("{error}; nothing is changed"))?;
         // These options belong to other sections, which a reload does not replace.
         let (filters, blind_after) = (before.filters.clone(), before.blind_after);
-        let alerting = alerting::Config { filters, blind_after, ..config.alerting };
+        let alerting = alerting::AlertingConfig { filters, blind_after, ..config.alerting };
         let is_gone = |name: &&String| alerting.receivers.iter().all(|receiver| receiver.name != **name);
         for name in before.receivers.iter().map(|receiver| &receiver.name).filter(is_gone) {
             self.telemetry.receiver_removed(name);
@@ -133,9 +133,9 @@ impl Reloader {
 /// stopped. A loop that is replaced may take seconds until it has ended. Receivers that hang must delay no other
 /// receiver, so the new loop begins meanwhile, as the loop of another instance would.
 pub(super) async fn anew_with_each<F: Future<Output = anyhow::Result<()>>>(
-    mut configs: watch::Receiver<Arc<alerting::Config>>,
+    mut configs: watch::Receiver<Arc<alerting::AlertingConfig>>,
     stop: CancellationToken,
-    run: impl Fn(alerting::Config, CancellationToken) -> F,
+    run: impl Fn(alerting::AlertingConfig, CancellationToken) -> F,
 ) -> anyhow::Result<()> {
     let mut ending = FuturesUnordered::new();
     loop {

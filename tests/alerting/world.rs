@@ -5,7 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollcall::alerting::{self, Config, Route};
+use rollcall::alerting::{self, AlertingConfig, Route};
 use rollcall::fleet::{Attempts, Deliveries, FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences, TimerRules, Timers};
 use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
@@ -36,7 +36,7 @@ pub struct World {
     pub telemetry: Arc<Telemetry>,
     pub roll: Arc<Roll>,
     pub outbox_grew: Arc<Notify>,
-    pub config: Config,
+    pub config: AlertingConfig,
     pub loops: Option<(CancellationToken, JoinHandle<anyhow::Result<()>>)>,
     pub redis: Redis,
     _dir: TempDir,
@@ -86,7 +86,7 @@ impl World {
         let (filters, inhibition, breaker) = (Filters::default(), Inhibition::default(), None);
         let blind_after = 100_000 * HOUR;
         let flapping = FlapRules::new();
-        let config = Config {
+        let config = AlertingConfig {
             route,
             receivers,
             blind_after,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rollcall::alerting::{self, MailContent, Message, MessageConfig};
+use rollcall::alerting::{self, MailContent, MessageConfig, ReceiverMessage};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::config::{self, EngineConfig};
 use rollcall::fleet::coverage::Coverage;
@@ -234,7 +234,12 @@ fn entries_of_a_queue_are_notified_in_order_or_left_out() {
         let Some(delivery) = delivery_of_any("site=north", bytes, "hook") else { return };
         let body: serde_json::Value = serde_json::from_str(&alerting::body(&delivery)).unwrap();
         assert!(body["type"].as_str().is_some_and(|name| name.starts_with("rollcall.")), "{body}");
-        let mail = MailContent::new(&Message::new(&delivery), "example.org", &MessageConfig::default(), true);
+        let mail = MailContent::new(
+            &ReceiverMessage::new(&delivery),
+            "example.org",
+            &MessageConfig::default(),
+            true,
+        );
         assert!(!mail.subject.chars().any(char::is_control), "{:?}", mail.subject);
         assert!(!mail.text.contains(&mail.boundary) && !mail.html.contains("<script"));
     });

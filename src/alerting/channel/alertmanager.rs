@@ -37,9 +37,9 @@ use url::Url;
 
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
 use super::webhook::bearer;
-use super::{Answer, Channel, Failure, LastingBlindness, OpenRecords};
+use super::{Channel, Failure, LastingBlindness, OpenRecords, ReceiverAnswer};
 use crate::alerting::alert::{Alert, BLIND, alerts, mass_alert};
-use crate::alerting::message::{Message, MessageConfig, test_delivery};
+use crate::alerting::message::{MessageConfig, ReceiverMessage, test_delivery};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, RecordId};
 use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, DATA_LOST_ALERT};
@@ -78,13 +78,13 @@ const SLOW_FOR: u32 = 3;
 
 pub struct Alertmanager {
     receiver: String,
-    servers: Vec<Server>,
+    servers: Vec<AlertmanagerServer>,
     authorization: Option<HeaderValue>,
     resend: Duration,
     max_alerts: usize,
     /// After how long a server is left to the next resend.
     timeout: Duration,
-    counted: Mutex<Counted>,
+    counted: Mutex<OpenRecordCount>,
     /// The alerts of the last resend.
     resent: Mutex<HashMap<ActiveAlert, Alert>>,
     /// The servers that did not take the last alerts, and why.
@@ -99,18 +99,18 @@ pub struct Alertmanager {
 
 /// Why alerts are posted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum PostReason {
     Notification,
     Resend,
 }
 
-struct Server {
+struct AlertmanagerServer {
     target: HttpTarget,
     /// Until when it gets only resends, because it was slow; in ms since 1970.
     slow_until: AtomicI64,
 }
 
-impl Server {
+impl AlertmanagerServer {
     fn is_slow(&self, now: Timestamp) -> bool {
         now.as_millis() < self.slow_until.load(Ordering::Relaxed)
     }
@@ -132,7 +132,7 @@ enum ActiveAlert {
 
 /// How many records are open, as far as this instance knows.
 #[derive(Default)]
-struct Counted {
+struct OpenRecordCount {
     open: usize,
     at: Timestamp,
 }
@@ -178,7 +178,7 @@ impl Alertmanager {
         }
         let server = |url: &String| {
             let target = HttpTarget::new(api(url)?, &config.http, Vec::from_iter(config.token.clone()))?;
-            Ok::<Server, String>(Server { target, slow_until: AtomicI64::new(0) })
+            Ok::<AlertmanagerServer, String>(AlertmanagerServer { target, slow_until: AtomicI64::new(0) })
         };
         Ok(Alertmanager {
             receiver: receiver.to_owned(),
@@ -197,14 +197,15 @@ impl Alertmanager {
     }
 
     /// Posts to all servers, and to each the ends of alerts that it has missed. An error if none took it.
-    async fn post(&self, alerts: Vec<PostedAlert>, why: Why, now: Timestamp) -> Result<(), Failure> {
+    async fn post(&self, alerts: Vec<PostedAlert>, why: PostReason, now: Timestamp) -> Result<(), Failure> {
         let missed = self.missed().beside(&alerts, now);
         if alerts.is_empty() && missed.iter().all(Vec::is_empty) {
             *self.refused() = None;
             return Ok(());
         }
         let is_taken = CancellationToken::new();
-        let leaves_slow = why == Why::Notification && !self.servers.iter().all(|server| server.is_slow(now));
+        let leaves_slow =
+            why == PostReason::Notification && !self.servers.iter().all(|server| server.is_slow(now));
         let posts = self.servers.iter().zip(&missed).map(async |(server, missed)| {
             let alerts: Vec<&PostedAlert> = alerts.iter().chain(missed).collect();
             match alerts.is_empty() {
@@ -240,9 +241,9 @@ impl Alertmanager {
     /// `is_taken`: another server has taken the alerts.
     async fn post_to(
         &self,
-        server: &Server,
+        server: &AlertmanagerServer,
         alerts: &[&PostedAlert],
-        why: Why,
+        why: PostReason,
         is_taken: &CancellationToken,
         now: Timestamp,
     ) -> Result<(), Failure> {
@@ -266,7 +267,7 @@ impl Alertmanager {
         server.slow_until.store(slow_until.as_millis(), Ordering::Relaxed);
         let answer = match prompt {
             Some(answer) => answer.ok(),
-            None if why == Why::Notification => None,
+            None if why == PostReason::Notification => None,
             None => tokio::select! {
                 answer = send => answer.ok(),
                 () = tokio::time::sleep(self.resend.saturating_sub(SLOW_AFTER)) => None,
@@ -298,23 +299,24 @@ impl Alertmanager {
     }
 
     /// The count of open records. It is forgotten where this instance does not resend.
-    fn counted(&self, now: Timestamp) -> MutexGuard<'_, Counted> {
+    fn counted(&self, now: Timestamp) -> MutexGuard<'_, OpenRecordCount> {
         let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         if now.since(counted.at) >= 2 * self.resend {
-            *counted = Counted { open: 0, at: now };
+            *counted = OpenRecordCount { open: 0, at: now };
         }
         counted
     }
 
     /// The alerts of a message: all that are over, and the oldest of those that last, as far as the cap allows.
-    fn of_message(&self, message: &Message<'_>, now: Timestamp) -> Vec<PostedAlert> {
+    fn of_message(&self, message: &ReceiverMessage<'_>, now: Timestamp) -> Vec<PostedAlert> {
         let open = self.counted(now).open;
         let mut delivery = message.delivery.clone();
         delivery.offline.sort_by_cached_key(|record| (record.detected_at, record.id.to_string()));
         let room = self.max_alerts.saturating_sub(open);
         let beyond = delivery.offline.len().saturating_sub(room);
         delivery.offline.truncate(room);
-        let alerts = alerts(&Message { delivery: &delivery, is_test: message.is_test }, &self.message);
+        let alerts =
+            alerts(&ReceiverMessage { delivery: &delivery, is_test: message.is_test }, &self.message);
         let mass = (beyond > 0).then(|| self.mass(open.max(self.max_alerts) + beyond, now));
         alerts.into_iter().chain(mass).map(|alert| self.posted(alert, now)).collect()
     }
@@ -337,14 +339,14 @@ impl Alertmanager {
         let mass = (open.count > self.max_alerts).then(|| (ActiveAlert::Mass, self.mass(open.count, now)));
         let ids: Vec<RecordId> = open.oldest.iter().map(|record| record.id.clone()).collect();
         let delivery = Delivery { offline: open.oldest, ..test_delivery(&self.receiver, now) };
-        let alerts = alerts(&Message::new(&delivery), &self.message);
+        let alerts = alerts(&ReceiverMessage::new(&delivery), &self.message);
         ids.into_iter().map(ActiveAlert::Record).zip(alerts).chain(mass).collect()
     }
 
     fn of_blindness(&self, blind: &LastingBlindness, now: Timestamp) -> Option<(ActiveAlert, Alert)> {
         let LastingBlindness { group, interval } = blind.clone();
         let delivery = Delivery { group, blind: vec![interval], ..test_delivery(&self.receiver, now) };
-        let alert = alerts(&Message::new(&delivery), &self.message).pop()?;
+        let alert = alerts(&ReceiverMessage::new(&delivery), &self.message).pop()?;
         Some((ActiveAlert::Blindness(alert.fingerprint()), alert))
     }
 }
@@ -355,20 +357,21 @@ impl Channel for Alertmanager {
         true
     }
 
-    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
-        self.post(self.of_message(&Message::new(delivery), now), Why::Notification, now).await?;
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<ReceiverAnswer, Failure> {
+        self.post(self.of_message(&ReceiverMessage::new(delivery), now), PostReason::Notification, now)
+            .await?;
         let lasts = |one: &&OfflineRecord| delivery.offline.iter().any(|open| open.id == one.id);
         let ids = delivery.online.iter().filter(|one| !lasts(one)).map(|record| (record.id.clone(), now));
         self.closed(now).extend(ids);
         // The next resend counts again.
         let mut counted = self.counted(now);
         counted.open = (counted.open + delivery.offline.len()).saturating_sub(delivery.online.len());
-        Ok(Answer::default())
+        Ok(ReceiverAnswer::default())
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
         let delivery = test_delivery(&self.receiver, now);
-        self.post(self.of_message(&Message::test(&delivery), now), Why::Resend, now).await
+        self.post(self.of_message(&ReceiverMessage::test(&delivery), now), PostReason::Resend, now).await
     }
 
     /// Connects to every server.
@@ -380,7 +383,7 @@ impl Channel for Alertmanager {
     }
 
     fn render(&self, delivery: &Delivery) -> Result<String, String> {
-        let posted = self.of_message(&Message::new(delivery), delivery.sealed_at);
+        let posted = self.of_message(&ReceiverMessage::new(delivery), delivery.sealed_at);
         Ok(serde_json::to_string(&posted).expect("names and times are always JSON"))
     }
 
@@ -394,7 +397,7 @@ impl Channel for Alertmanager {
 
     async fn resend_missed(&self, now: Timestamp) -> Result<(), Failure> {
         drop(self.closed(now));
-        self.post(Vec::new(), Why::Resend, now).await
+        self.post(Vec::new(), PostReason::Resend, now).await
     }
 
     fn most_resent(&self) -> usize {
@@ -413,7 +416,7 @@ impl Channel for Alertmanager {
         let mut lasting = match open {
             Some(mut open) => {
                 open.oldest.retain(|record| !closed.contains_key(&record.id));
-                *self.counted(now) = Counted { open: open.count, at: now };
+                *self.counted(now) = OpenRecordCount { open: open.count, at: now };
                 self.of_records(open, now)
             }
             // Without an answer of the engine, the last open records count as open.
@@ -430,7 +433,7 @@ impl Channel for Alertmanager {
             alerts.push(Alert { ends_at: Some(now.max(alert.starts_at)), ..alert });
         }
         let posted = alerts.into_iter().map(|alert| self.posted(alert, now)).collect();
-        self.post(posted, Why::Resend, now).await?;
+        self.post(posted, PostReason::Resend, now).await?;
         *self.resent() = lasting;
         Ok(())
     }

@@ -29,8 +29,8 @@ use lettre::transport::smtp::extension::ClientId;
 use tokio::time::Instant;
 
 use super::mail_content::{MailContent, TABLE_NAME};
-use super::{Answer, Channel, Failure, cause_of};
-use crate::alerting::message::{Message, MessageConfig, test_delivery};
+use super::{Channel, Failure, ReceiverAnswer, cause_of};
+use crate::alerting::message::{MessageConfig, ReceiverMessage, test_delivery};
 use crate::alerting::put_off;
 use crate::alerting::text::plain;
 use crate::clock::Timestamp;
@@ -43,7 +43,7 @@ mod refused_recipients;
 mod server;
 
 use refused_recipients::{RefusedRecipients, list};
-use server::Server;
+use server::MailServer;
 
 /// The answer to a mail that is larger than the server takes, or than a mailbox has room for (RFC 5321, 4.2.3).
 const TOO_LARGE: &str = "552";
@@ -72,7 +72,7 @@ pub struct EmailConfig {
 
 pub struct Email {
     receiver: String,
-    server: Server,
+    server: MailServer,
     from: Mailbox,
     to: Vec<Mailbox>,
     hello: ClientId,
@@ -90,13 +90,13 @@ pub struct Email {
 struct Addressed<'a> {
     taken: Vec<&'a Address>,
     /// The recipients that it refuses permanently.
-    refused: Vec<Refused<'a>>,
+    refused: Vec<RefusedRecipient<'a>>,
     /// The recipients that it refuses for the moment.
-    put_off: Vec<Refused<'a>>,
+    put_off: Vec<RefusedRecipient<'a>>,
 }
 
 /// A recipient, and why the server refuses it.
-type Refused<'a> = (&'a Address, Failure);
+type RefusedRecipient<'a> = (&'a Address, Failure);
 
 impl Email {
     /// A channel. Errors name the option and show no secret.
@@ -112,7 +112,7 @@ impl Email {
         }
         Ok(Email {
             receiver: receiver.to_owned(),
-            server: Server::new(config)?,
+            server: MailServer::new(config)?,
             from: mailbox("from", from)?,
             to,
             hello: hello(&config.hello),
@@ -124,11 +124,11 @@ impl Email {
         })
     }
 
-    fn content(&self, message: &Message<'_>) -> MailContent {
+    fn content(&self, message: &ReceiverMessage<'_>) -> MailContent {
         MailContent::new(message, self.domain(), &self.message, !self.is_small.load(Ordering::Relaxed))
     }
 
-    async fn post(&self, message: &Message<'_>) -> Result<Answer, Failure> {
+    async fn post(&self, message: &ReceiverMessage<'_>) -> Result<ReceiverAnswer, Failure> {
         let delivery = message.delivery;
         let content = self.content(message);
         let has_table = content.table.is_some();
@@ -149,7 +149,7 @@ impl Email {
         }
         if recipients.is_empty() {
             let rest = put_off::for_recipients(delivery, &behind);
-            return Ok(Answer { text: "the server defers every recipient".to_owned(), rest });
+            return Ok(ReceiverAnswer { text: "the server defers every recipient".to_owned(), rest });
         }
         let mut connection = self.connection().await?;
         let Addressed { taken, refused, put_off } = self.address(&mut connection, &recipients).await?;
@@ -161,7 +161,7 @@ impl Email {
         self.note_refused(&taken, &refused, &put_off);
         let later = put_off.iter().map(|(recipient, _)| *recipient).filter(|_| is_patient).chain(behind);
         let rest = put_off::for_recipients(delivery, &later.collect::<Vec<_>>());
-        Ok(Answer { text, rest })
+        Ok(ReceiverAnswer { text, rest })
     }
 
     /// For each recipient, whether earlier mails wait for it. Blindness waits for no mail, and for no engine.
@@ -183,9 +183,9 @@ impl Email {
     fn refused_by_all(
         &self,
         delivery: &Delivery,
-        refused: Vec<Refused<'_>>,
-        put_off: Vec<Refused<'_>>,
-    ) -> Result<Answer, Failure> {
+        refused: Vec<RefusedRecipient<'_>>,
+        put_off: Vec<RefusedRecipient<'_>>,
+    ) -> Result<ReceiverAnswer, Failure> {
         let is_for_one = put_off::recipient(delivery).is_some();
         match (refused.last(), put_off.last()) {
             (Some((_, why)), _) | (None, Some((_, why))) if is_for_one => {
@@ -195,7 +195,7 @@ impl Email {
                 Err(Failure::Partial { why: why.to_string(), wait, is_asked: false })
             }
             (Some((_, why)), _) | (None, Some((_, why))) => Err(why.clone()),
-            (None, None) => Ok(Answer::default()),
+            (None, None) => Ok(ReceiverAnswer::default()),
         }
     }
 
@@ -263,7 +263,12 @@ impl Email {
     }
 
     /// Logs the recipients that do not get a mail which others have, unless they are those of the mail before.
-    fn note_refused(&self, taken: &[&Address], refused: &[Refused<'_>], put_off: &[Refused<'_>]) {
+    fn note_refused(
+        &self,
+        taken: &[&Address],
+        refused: &[RefusedRecipient<'_>],
+        put_off: &[RefusedRecipient<'_>],
+    ) {
         let mut known = self.refused();
         if !known.note(taken, refused, put_off) {
             return;
@@ -323,12 +328,12 @@ impl Email {
 
 #[async_trait]
 impl Channel for Email {
-    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<Answer, Failure> {
-        self.post(&Message::new(delivery)).await
+    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<ReceiverAnswer, Failure> {
+        self.post(&ReceiverMessage::new(delivery)).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.post(&Message::test(&test_delivery(&self.receiver, now))).await.map(|_| ())
+        self.post(&ReceiverMessage::test(&test_delivery(&self.receiver, now))).await.map(|_| ())
     }
 
     /// Connects, greets, logs in and names sender and recipients, and sends no mail.
@@ -349,7 +354,7 @@ impl Channel for Email {
     }
 
     fn render(&self, delivery: &Delivery) -> Result<String, String> {
-        let content = self.content(&Message::new(delivery));
+        let content = self.content(&ReceiverMessage::new(delivery));
         Ok(format!("Subject: {}\n\n{}", content.subject, content.text))
     }
 

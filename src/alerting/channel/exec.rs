@@ -19,8 +19,8 @@ use tokio::time::timeout;
 
 use super::secrets::Secrets;
 use super::webhook::body_of;
-use super::{Answer, Channel, Failure};
-use crate::alerting::message::{Message, MessageConfig, SizeLimit, test_delivery};
+use super::{Channel, Failure, ReceiverAnswer};
+use crate::alerting::message::{MessageConfig, ReceiverMessage, SizeLimit, test_delivery};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
 use crate::store::Delivery;
@@ -68,7 +68,7 @@ impl Exec {
         &self.config.command[0]
     }
 
-    async fn start(&self, message: &Message<'_>) -> Result<(), Failure> {
+    async fn start(&self, message: &ReceiverMessage<'_>) -> Result<(), Failure> {
         let failed = |what: &str, error: std::io::Error| {
             Failure::temporary(format!("{} {what}: {error}", self.program()))
         };
@@ -128,12 +128,12 @@ fn secrets(config: &ExecConfig) -> Secrets {
 
 #[async_trait]
 impl Channel for Exec {
-    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<Answer, Failure> {
-        self.start(&Message::new(delivery)).await.map(|()| Answer::default())
+    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<ReceiverAnswer, Failure> {
+        self.start(&ReceiverMessage::new(delivery)).await.map(|()| ReceiverAnswer::default())
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.start(&Message::test(&test_delivery(&self.receiver, now))).await
+        self.start(&ReceiverMessage::test(&test_delivery(&self.receiver, now))).await
     }
 
     /// Whether there is a program that may be started.
@@ -149,7 +149,7 @@ impl Channel for Exec {
     }
 
     fn render(&self, delivery: &Delivery) -> Result<String, String> {
-        Ok(body_of(&Message::new(delivery), &self.message, SizeLimit::default().bytes()))
+        Ok(body_of(&ReceiverMessage::new(delivery), &self.message, SizeLimit::default().bytes()))
     }
 }
 

@@ -25,7 +25,7 @@ use url::{Host, Url};
 use super::http_client::{Address, HttpClient, http_client};
 use super::private_addresses::{DENIED, addresses, is_private};
 use super::secrets::Secrets;
-use super::{Answer, Failure, cause_of, tls};
+use super::{Failure, ReceiverAnswer, cause_of, tls};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
 use crate::trust::TlsFiles;
@@ -98,7 +98,7 @@ impl HttpTarget {
     }
 
     /// Makes a request and judges its answer.
-    pub async fn send(&self, request: Request, now: Timestamp) -> Result<Answer, Failure> {
+    pub async fn send(&self, request: Request, now: Timestamp) -> Result<ReceiverAnswer, Failure> {
         let Request { method, address, mut headers, body } = request;
         if !address.is_same_server(&self.address) {
             return Err(Failure::temporary(format!(
@@ -124,12 +124,12 @@ impl HttpTarget {
         }
     }
 
-    async fn judge(&self, response: Response<Incoming>, now: Timestamp) -> Result<Answer, Failure> {
+    async fn judge(&self, response: Response<Incoming>, now: Timestamp) -> Result<ReceiverAnswer, Failure> {
         let status = response.status();
         if status.is_success() {
             // The connection can be used again only after its answer was read.
             let body = read(response.into_body()).await;
-            return Ok(Answer::from(self.shown(status, &body, MAX_SHOWN_OF_SUCCESS)));
+            return Ok(ReceiverAnswer::from(self.shown(status, &body, MAX_SHOWN_OF_SUCCESS)));
         }
         let asked = retry_after(response.headers(), now);
         let body = read(response.into_body()).await;
@@ -337,7 +337,7 @@ mod tests {
                 String::from_utf8_lossy(&text[..length]).to_lowercase()
             };
             let (sent, text) = tokio::join!(target.send(request, Timestamp::ZERO), answer);
-            assert_eq!(sent, Ok(Answer::from("204 No Content".to_owned())));
+            assert_eq!(sent, Ok(ReceiverAnswer::from("204 No Content".to_owned())));
             assert!(text.starts_with("post /hook?a=b http/1.1\r\n"), "{text}");
             let host = format!("host: {}\r\n", target.address().uri.authority().unwrap());
             assert!(text.contains(&host) && text.contains("user-agent: rollcall/"), "{text}");

@@ -18,7 +18,7 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 use crate::alerting::message::{
-    MAX_LISTED, Message, MessageConfig, Section, lead, line_of_rest, number, sections, table,
+    MAX_LISTED, MessageConfig, ReceiverMessage, Section, lead, line_of_rest, number, sections, table,
 };
 use crate::alerting::put_off::id_of_all;
 use crate::alerting::text::{html, plain};
@@ -61,7 +61,12 @@ pub const TABLE_NAME: &str = "units.csv";
 
 impl MailContent {
     /// The mail for a message; the sender's address is at `domain`. `may_attach`: a storm has a table.
-    pub fn new(message: &Message<'_>, domain: &str, config: &MessageConfig, may_attach: bool) -> MailContent {
+    pub fn new(
+        message: &ReceiverMessage<'_>,
+        domain: &str,
+        config: &MessageConfig,
+        may_attach: bool,
+    ) -> MailContent {
         let delivery = message.delivery;
         let ids = MessageIds { receiver: &delivery.receiver, domain };
         let (message_id, references) = match message.is_test {
@@ -82,7 +87,7 @@ impl MailContent {
 /// The text and the HTML. `attached`: how many records the attached table has.
 fn render(
     subject: &str,
-    message: &Message<'_>,
+    message: &ReceiverMessage<'_>,
     config: &MessageConfig,
     attached: Option<usize>,
 ) -> (String, String) {

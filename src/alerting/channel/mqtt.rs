@@ -9,10 +9,10 @@ use async_trait::async_trait;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{Answer, Channel, Failure};
+use super::{Channel, Failure, ReceiverAnswer};
 use crate::alerting::message::{
-    Action, Example, Member, Message, MessageConfig, Templates, TimerMessage, adversarial, example_timer,
-    members, test_delivery, test_members, timers, without_labels,
+    AlertAction, Example, Member, MessageConfig, ReceiverMessage, Templates, TimerMessage, adversarial,
+    example_timer, members, test_delivery, test_members, timers, without_labels,
 };
 use crate::clock::Timestamp;
 use crate::store::Delivery;
@@ -49,7 +49,7 @@ pub struct Mqtt {
 
 /// A transition as it is published.
 #[derive(Serialize)]
-struct Transition<'a> {
+struct PublishedTransition<'a> {
     #[serde(rename = "type")]
     message_type: &'a str,
     /// The id of the notification.
@@ -102,13 +102,13 @@ impl Mqtt {
             examples.extend(without_labels(receiver));
         }
         for example in &examples {
-            channel.publications(&Message::new(example))?;
+            channel.publications(&ReceiverMessage::new(example))?;
         }
         Ok(channel)
     }
 
     /// The topics and payloads of a message.
-    fn publications(&self, message: &Message<'_>) -> Result<Vec<Publication>, String> {
+    fn publications(&self, message: &ReceiverMessage<'_>) -> Result<Vec<Publication>, String> {
         let delivery = message.delivery;
         let mut members = match message.is_test {
             true => test_members(delivery),
@@ -135,7 +135,7 @@ impl Mqtt {
             Ok(Publication { topic: self.topic(&data)?, payload })
         };
         // A unit that was back for a while ends as offline, also in what is retained.
-        members.sort_by_key(|member| member.action != Action::Resolve);
+        members.sort_by_key(|member| member.action != AlertAction::Resolve);
         members.iter().map(&mut publication).collect()
     }
 
@@ -150,8 +150,8 @@ impl Mqtt {
         }
     }
 
-    fn payload(&self, message: &Message<'_>, member: &Member) -> String {
-        let transition = Transition {
+    fn payload(&self, message: &ReceiverMessage<'_>, member: &Member) -> String {
+        let transition = PublishedTransition {
             message_type: if message.is_test { message.kind() } else { "rollcall.transition" },
             id: &message.delivery.id,
             timestamp: message.delivery.sealed_at,
@@ -161,7 +161,7 @@ impl Mqtt {
         serde_json::to_string(&transition).expect("names and times are always JSON")
     }
 
-    async fn publish(&self, message: &Message<'_>) -> Result<(), Failure> {
+    async fn publish(&self, message: &ReceiverMessage<'_>) -> Result<(), Failure> {
         let publications = self.publications(message).map_err(Failure::temporary)?;
         self.connections.publish(publications, !message.delivery.is_at_most_once()).await
     }
@@ -173,12 +173,12 @@ impl Channel for Mqtt {
         self.connections.retain
     }
 
-    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<Answer, Failure> {
-        self.publish(&Message::new(delivery)).await.map(|()| Answer::default())
+    async fn send(&self, delivery: &Delivery, _now: Timestamp) -> Result<ReceiverAnswer, Failure> {
+        self.publish(&ReceiverMessage::new(delivery)).await.map(|()| ReceiverAnswer::default())
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.publish(&Message::test(&test_delivery(&self.connections.receiver, now))).await
+        self.publish(&ReceiverMessage::test(&test_delivery(&self.connections.receiver, now))).await
     }
 
     /// Connects and logs in.
@@ -187,7 +187,7 @@ impl Channel for Mqtt {
     }
 
     fn render(&self, delivery: &Delivery) -> Result<String, String> {
-        let publications = self.publications(&Message::new(delivery))?;
+        let publications = self.publications(&ReceiverMessage::new(delivery))?;
         let each = publications.iter().map(|Publication { topic, payload }| format!("{topic}\n{payload}"));
         Ok(each.collect::<Vec<String>>().join("\n"))
     }

@@ -21,9 +21,9 @@ use url::Url;
 
 use super::http_client::Address;
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
-use super::{Answer, Channel, Failure};
+use super::{Channel, Failure, ReceiverAnswer};
 use crate::alerting::message::{
-    Example, Message, MessageConfig, Templates, adversarial, pages, test_delivery, test_members,
+    Example, MessageConfig, ReceiverMessage, Templates, adversarial, pages, test_delivery, test_members,
     without_labels,
 };
 use crate::cause::json;
@@ -99,13 +99,13 @@ impl ServiceChannel {
     fn try_examples(&self) -> Result<(), String> {
         let examples = Example::ALL.map(|example| example.delivery(&self.receiver));
         for delivery in examples.into_iter().chain(without_labels(&self.receiver)) {
-            self.try_message(&Message::new(&delivery))?;
+            self.try_message(&ReceiverMessage::new(&delivery))?;
         }
-        self.try_message(&Message::new(&adversarial(&self.receiver)))?;
-        self.try_message(&Message::test(&test_delivery(&self.receiver, Timestamp::ZERO)))
+        self.try_message(&ReceiverMessage::new(&adversarial(&self.receiver)))?;
+        self.try_message(&ReceiverMessage::test(&test_delivery(&self.receiver, Timestamp::ZERO)))
     }
 
-    fn try_message(&self, message: &Message<'_>) -> Result<(), String> {
+    fn try_message(&self, message: &ReceiverMessage<'_>) -> Result<(), String> {
         // The first and the last one have every action.
         let data = self.data(message);
         for data in [data.first(), data.last()].into_iter().flatten() {
@@ -124,7 +124,7 @@ impl ServiceChannel {
     }
 
     /// The data of each request of a message.
-    fn data(&self, message: &Message<'_>) -> Vec<Value> {
+    fn data(&self, message: &ReceiverMessage<'_>) -> Vec<Value> {
         let mut data = message.data(&self.message);
         if !self.service.is_for_each {
             return vec![data];
@@ -193,14 +193,14 @@ impl ServiceChannel {
     /// Sends up to `most` of the requests that did not succeed yet. `None`: the others are to follow.
     async fn post(
         &self,
-        message: &Message<'_>,
+        message: &ReceiverMessage<'_>,
         most: usize,
         now: Timestamp,
-    ) -> Result<Option<Answer>, Failure> {
+    ) -> Result<Option<ReceiverAnswer>, Failure> {
         let id = &message.delivery.id;
         let data = self.data(message);
         let count = data.len();
-        let mut answer = Answer::default();
+        let mut answer = ReceiverAnswer::default();
         let succeeded = self.begun().get(id).copied().unwrap_or_default();
         for (at, data) in data.into_iter().enumerate().skip(succeeded).take(most) {
             let request = self.request(data, &self.options).map_err(Failure::temporary)?;
@@ -227,8 +227,8 @@ impl ServiceChannel {
 
 #[async_trait]
 impl Channel for ServiceChannel {
-    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
-        let sent = self.post(&Message::new(delivery), usize::MAX, now).await?;
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<ReceiverAnswer, Failure> {
+        let sent = self.post(&ReceiverMessage::new(delivery), usize::MAX, now).await?;
         Ok(sent.unwrap_or_default())
     }
 
@@ -249,12 +249,14 @@ impl Channel for ServiceChannel {
         delivery: &Delivery,
         most: usize,
         now: Timestamp,
-    ) -> Result<Option<Answer>, Failure> {
-        self.post(&Message::new(delivery), most, now).await
+    ) -> Result<Option<ReceiverAnswer>, Failure> {
+        self.post(&ReceiverMessage::new(delivery), most, now).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
-        self.post(&Message::test(&test_delivery(&self.receiver, now)), usize::MAX, now).await.map(|_| ())
+        self.post(&ReceiverMessage::test(&test_delivery(&self.receiver, now)), usize::MAX, now)
+            .await
+            .map(|_| ())
     }
 
     async fn probe(&self) -> Result<(), Failure> {
@@ -266,7 +268,7 @@ impl Channel for ServiceChannel {
         for secret in self.service.options.iter().filter(|option| option.is_secret && option.name != "url") {
             options[secret.name] = json!("SECRET");
         }
-        let data = self.data(&Message::new(delivery)).into_iter();
+        let data = self.data(&ReceiverMessage::new(delivery)).into_iter();
         let bodies = data.map(|data| self.request(data, &options).map(|request| request.body));
         Ok(bodies.collect::<Result<Vec<String>, String>>()?.join("\n"))
     }

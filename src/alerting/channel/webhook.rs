@@ -13,9 +13,9 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderVa
 use serde_json::Value;
 
 use super::http_target::{HttpConfig, HttpTarget, Request, parse_url};
-use super::{Answer, Channel, Failure};
+use super::{Channel, Failure, ReceiverAnswer};
 use crate::alerting::message::{
-    Example, Message, MessageConfig, SizeLimit, Templates, adversarial, test_delivery, without_labels,
+    Example, MessageConfig, ReceiverMessage, SizeLimit, Templates, adversarial, test_delivery, without_labels,
 };
 use crate::alerting::text::plain;
 use crate::cause::json;
@@ -132,9 +132,9 @@ impl Webhook {
     fn try_examples(&self) -> Result<(), String> {
         let examples = Example::ALL.map(|example| example.delivery(&self.receiver));
         for example in examples.into_iter().chain(without_labels(&self.receiver)) {
-            self.request(&Message::new(&example))?;
+            self.request(&ReceiverMessage::new(&example))?;
         }
-        let (headers, body) = self.request(&Message::new(&adversarial(&self.receiver)))?;
+        let (headers, body) = self.request(&ReceiverMessage::new(&adversarial(&self.receiver)))?;
         let is_json = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().ends_with(b"json"));
         let is_checked = is_json && self.method != Method::GET;
         if is_checked && let Err(why) = json::read::<Value>(body.as_bytes()) {
@@ -148,7 +148,7 @@ impl Webhook {
     }
 
     /// The headers and the body of a message, without the headers of an attempt.
-    fn request(&self, message: &Message<'_>) -> Result<(HeaderMap, String), String> {
+    fn request(&self, message: &ReceiverMessage<'_>) -> Result<(HeaderMap, String), String> {
         let (config, most) = (&self.message, self.size_limit.bytes());
         let mut headers = HeaderMap::new();
         let is_template = matches!(self.format, Format::Template { .. });
@@ -175,7 +175,7 @@ impl Webhook {
         Ok((headers, body))
     }
 
-    async fn post(&self, message: &Message<'_>, now: Timestamp) -> Result<Answer, Failure> {
+    async fn post(&self, message: &ReceiverMessage<'_>, now: Timestamp) -> Result<ReceiverAnswer, Failure> {
         let (mut headers, body) = self.request(message).map_err(Failure::temporary)?;
         // A timer has one id for all of its receivers.
         let is_timer = !message.delivery.timers.is_empty();
@@ -223,13 +223,13 @@ impl Channel for Webhook {
         matches!(self.format, Format::Alertmanager)
     }
 
-    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<Answer, Failure> {
-        self.post(&Message::new(delivery), now).await
+    async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<ReceiverAnswer, Failure> {
+        self.post(&ReceiverMessage::new(delivery), now).await
     }
 
     async fn send_test(&self, now: Timestamp) -> Result<(), Failure> {
         let delivery = test_delivery(&self.receiver, now);
-        self.post(&Message::test(&delivery), now).await.map(|_| ())
+        self.post(&ReceiverMessage::test(&delivery), now).await.map(|_| ())
     }
 
     async fn probe(&self) -> Result<(), Failure> {
@@ -237,14 +237,14 @@ impl Channel for Webhook {
     }
 
     fn render(&self, delivery: &Delivery) -> Result<String, String> {
-        self.request(&Message::new(delivery)).map(|(_, body)| body)
+        self.request(&ReceiverMessage::new(delivery)).map(|(_, body)| body)
     }
 
     fn render_head(&self, delivery: &Delivery) -> Result<Option<String>, String> {
         if self.headers.is_empty() && self.method == Method::POST {
             return Ok(None);
         }
-        let (headers, _) = self.request(&Message::new(delivery))?;
+        let (headers, _) = self.request(&ReceiverMessage::new(delivery))?;
         let own = self.headers.iter().filter_map(|name| Some((name, headers.get(name)?)));
         let own = own.map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(value.as_bytes())));
         let lines = [format!("{} {}", self.method, self.target.origin())].into_iter().chain(own);

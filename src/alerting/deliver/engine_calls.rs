@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{Deliver, LEASED_PER_ATTEMPT, at_once, fall};
 use crate::alerting::buffer::{Buffered, Slots};
-use crate::alerting::in_flight::InFlight;
+use crate::alerting::in_flight::DeliveriesInFlight;
 use crate::alerting::{ENGINE_BACKOFF, LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
 use crate::fleet::Attempts;
@@ -106,7 +106,7 @@ impl Deliver {
     pub(super) fn call_engine(
         &self,
         calls: &mut EngineCalls,
-        in_flight: &mut InFlight,
+        in_flight: &mut DeliveriesInFlight,
         now: Instant,
     ) -> Instant {
         let backs_off = calls.is_backing_off(now);
@@ -149,7 +149,7 @@ impl Deliver {
     }
 
     /// The most deliveries to lease: none between two probes of a receiver that takes nothing.
-    fn most_leased(&self, in_flight: &InFlight) -> usize {
+    fn most_leased(&self, in_flight: &DeliveriesInFlight) -> usize {
         if !in_flight.breaker.is_open() || in_flight.disabled.is_some() {
             MAX_STEP
         } else if in_flight.begun == 0 && in_flight.breaker.admits(self.clock.now()) {
@@ -201,7 +201,7 @@ impl Deliver {
     pub(super) fn leased(
         &self,
         calls: &mut EngineCalls,
-        in_flight: &mut InFlight,
+        in_flight: &mut DeliveriesInFlight,
         answer: Result<LeasedBatch>,
     ) -> Option<EngineError> {
         let mut batch = match answer {
@@ -235,7 +235,7 @@ impl Deliver {
 
     /// Whether outcomes are to be recorded now: at once while no recording is under way, else when there are
     /// several, because one call for several costs less.
-    fn is_worth_recording(&self, in_flight: &InFlight, recordings: usize) -> bool {
+    fn is_worth_recording(&self, in_flight: &DeliveriesInFlight, recordings: usize) -> bool {
         let least = if recordings == 0 { 1 } else { self.concurrency().div_ceil(RECORDINGS) };
         recordings < RECORDINGS && in_flight.unrecorded.len() >= least
     }
@@ -254,7 +254,7 @@ impl Deliver {
     pub(super) fn recorded(
         &self,
         calls: &mut EngineCalls,
-        in_flight: &mut InFlight,
+        in_flight: &mut DeliveriesInFlight,
         (outcomes, recorded): Recorded,
     ) -> Option<EngineError> {
         let which = format!("ends of {}", self.receiver.name);
@@ -302,7 +302,7 @@ impl Deliver {
 
     pub(super) fn extended(
         &self,
-        in_flight: &mut InFlight,
+        in_flight: &mut DeliveriesInFlight,
         (deliveries, until, still_leased): ExtendedLeases,
     ) -> Option<EngineError> {
         let which = self.leases();

@@ -21,11 +21,11 @@ use tokio::time::{Instant, sleep};
 use super::engine_calls::{EXTEND, EngineCalls, LEASED_FOR_PROBE, end};
 use super::{Deliver, STOP_TIMEOUT, at_once, fall};
 use crate::alerting::attempt::{is_admitted, queue_rest};
-use crate::alerting::channel::{Answer, Failure, attempt_part, within};
+use crate::alerting::channel::{Failure, ReceiverAnswer, attempt_part, within};
 use crate::alerting::digest::{any_waits, gather, group_key, id_of, merged};
 use crate::alerting::failures::EngineFailures;
-use crate::alerting::in_flight::InFlight;
-use crate::alerting::limit::{LimitState, Limits, OpenDigest, RateLimit};
+use crate::alerting::in_flight::DeliveriesInFlight;
+use crate::alerting::limit::{LimitState, OpenDigest, RateLimit, ReceiverLimit};
 use crate::alerting::{LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
 use crate::store::{Cells, Delivery, End, Ended, MAX_STEP, Result, partition_of_group};
@@ -41,10 +41,10 @@ pub(in crate::alerting) struct Limited {
     pub cells: Arc<dyn Cells>,
 }
 
-struct State {
-    in_flight: InFlight,
+struct LimitedState {
+    in_flight: DeliveriesInFlight,
     calls: EngineCalls,
-    limits: Limits,
+    limits: ReceiverLimit,
     /// The notifications of the open digest, with its id.
     members: Option<(String, Vec<Delivery>)>,
     /// A digest that was delivered, until the engine knows it.
@@ -57,7 +57,7 @@ struct State {
 
 /// The outcome of a message.
 struct Sent {
-    result: std::result::Result<Answer, Failure>,
+    result: std::result::Result<ReceiverAnswer, Failure>,
     at: Timestamp,
     took: Duration,
 }
@@ -80,10 +80,10 @@ impl Limited {
         let Deliver { receiver, telemetry, stop, buffer, .. } = &self.deliver;
         let Some(past) = stop.run_until_cancelled(self.deliver.bring_up_to_date()).await else { return };
         let mut ownership = self.deliver.ownership.clone();
-        let mut state = State {
-            in_flight: InFlight::new(),
+        let mut state = LimitedState {
+            in_flight: DeliveriesInFlight::new(),
             calls: EngineCalls::new(Instant::now()),
-            limits: Limits::new(self.limit, &receiver.name, self.cells.clone()),
+            limits: ReceiverLimit::new(self.limit, &receiver.name, self.cells.clone()),
             members: None,
             ending: None,
             is_outdated: past > 0,
@@ -107,7 +107,7 @@ impl Limited {
     }
 
     /// Makes one message, if one is due. Answers when to look again.
-    async fn step(&self, state: &mut State) -> Result<Duration> {
+    async fn step(&self, state: &mut LimitedState) -> Result<Duration> {
         let (engine, telemetry) = (&self.deliver.engine, &self.deliver.telemetry);
         let name = &self.deliver.receiver.name;
         self.record(state).await?;
@@ -157,7 +157,7 @@ impl Limited {
     }
 
     /// Records outcomes that the engine does not know yet. Safe to repeat.
-    async fn record(&self, state: &mut State) -> Result<()> {
+    async fn record(&self, state: &mut LimitedState) -> Result<()> {
         let Deliver { engine, attempts, clock, receiver, telemetry, .. } = &self.deliver;
         let now = clock.now();
         if let (Some(ended), Some((_, members))) = (&state.ending, &state.members) {
@@ -177,7 +177,7 @@ impl Limited {
     }
 
     /// Closes the open digest.
-    async fn close(&self, state: &mut State) -> Result<()> {
+    async fn close(&self, state: &mut LimitedState) -> Result<()> {
         let id = state.members.as_ref().map(|(id, _)| id.clone());
         let close = |known: &mut LimitState| {
             known.open.take_if(|open| id.as_ref().is_none_or(|id| open.id == *id)).map(drop)
@@ -188,7 +188,7 @@ impl Limited {
     }
 
     /// The receiver wants nothing more: waiting notifications become dead letters.
-    async fn give_all_up(&self, state: &mut State) -> Result<Duration> {
+    async fn give_all_up(&self, state: &mut LimitedState) -> Result<Duration> {
         self.close(state).await?;
         let leased = self.lease(state, MAX_STEP).await?;
         if let Some(fallback) = self.deliver.receiver.fallback.as_ref().filter(|_| !leased.is_empty()) {
@@ -207,7 +207,7 @@ impl Limited {
         Ok(rest)
     }
 
-    async fn lease(&self, state: &mut State, most: usize) -> Result<Vec<Delivery>> {
+    async fn lease(&self, state: &mut LimitedState, most: usize) -> Result<Vec<Delivery>> {
         let own = rotated(self.deliver.partitions(), state.turn);
         state.turn = state.turn.wrapping_add(1);
         let now = self.deliver.clock.now();
@@ -215,7 +215,7 @@ impl Limited {
     }
 
     /// Sends one notification. Of a receiver that takes nothing it is a probe.
-    async fn single(&self, state: &mut State) -> Result<Duration> {
+    async fn single(&self, state: &mut LimitedState) -> Result<Duration> {
         let is_probe = state.in_flight.breaker.is_open();
         let most = if is_probe { LEASED_FOR_PROBE } else { 1 };
         let mut leased = self.lease(state, most).await?;
@@ -256,7 +256,7 @@ impl Limited {
     }
 
     /// Sends the messages of a delivery, each when there is room. `None`: another instance has opened a digest.
-    async fn send(&self, limits: &mut Limits, delivery: &Delivery) -> Result<Option<Sent>> {
+    async fn send(&self, limits: &mut ReceiverLimit, delivery: &Delivery) -> Result<Option<Sent>> {
         let (channel, clock) = (&self.deliver.channel, &self.deliver.clock);
         let (began, mut took) = (clock.now(), Duration::ZERO);
         let (mut is_first, mut has_part) = (true, false);
@@ -293,7 +293,7 @@ impl Limited {
 
     /// Merges waiting notifications, if there are at least `least`. `false`: there is nothing to merge, or another
     /// instance has opened a digest.
-    async fn open_digest(&self, state: &mut State, (room, least): (usize, usize)) -> Result<bool> {
+    async fn open_digest(&self, state: &mut LimitedState, (room, least): (usize, usize)) -> Result<bool> {
         let (name, now) = (&self.deliver.receiver.name, self.deliver.clock.now());
         let gathered = gather(&self.deliver.engine, name, room, now).await?;
         let is_blindness = gathered.first().is_some_and(|first| !first.blind.is_empty());
@@ -333,7 +333,7 @@ impl Limited {
     }
 
     /// Attempts the open digest, if it is due.
-    async fn go_on(&self, state: &mut State, open: OpenDigest) -> Result<Duration> {
+    async fn go_on(&self, state: &mut LimitedState, open: OpenDigest) -> Result<Duration> {
         let (clock, receiver) = (&self.deliver.clock, &self.deliver.receiver);
         let now = clock.now();
         if open.next > now {
@@ -381,7 +381,13 @@ impl Limited {
     }
 
     /// An attempt at the digest failed. `has_part`: the receiver has a part, and the rest follows.
-    async fn failed(&self, state: &mut State, open: &OpenDigest, ended: Ended, has_part: bool) -> Result<()> {
+    async fn failed(
+        &self,
+        state: &mut LimitedState,
+        open: &OpenDigest,
+        ended: Ended,
+        has_part: bool,
+    ) -> Result<()> {
         let id = ended.delivery.id.clone();
         let next = match ended.end {
             End::RetryAt(at) if has_part || open.attempts + 1 < MAX_ATTEMPTS => Some(at),

@@ -17,13 +17,13 @@ const COLUMNS: [&str; 8] =
     ["transition", "kind", "unit", "offline_since", "last_seen", "back_at", "cause", "record"];
 
 /// A table and how many records it has.
-pub struct Table {
+pub struct CsvTable {
     pub text: String,
     pub rows: usize,
 }
 
 /// The table of a message: a row for each record, as far as there is room.
-pub fn table(delivery: &Delivery) -> Table {
+pub fn table(delivery: &Delivery) -> CsvTable {
     let mut known: BTreeMap<&str, usize> = BTreeMap::new();
     let both = [("offline", &delivery.offline), ("online", &delivery.online)];
     for name in both.iter().flat_map(|(_, records)| *records).flat_map(|record| record.labels.keys()) {
@@ -48,7 +48,7 @@ pub fn table(delivery: &Delivery) -> Table {
         }
         rows += 1;
     }
-    Table { text, rows }
+    CsvTable { text, rows }
 }
 
 fn cells(transition: &str, record: &OfflineRecord, labels: &[&str]) -> impl Iterator<Item = String> {
@@ -83,7 +83,7 @@ mod tests {
         let mut delivery = test_delivery("mail", at);
         delivery.offline = vec![record(1, "=north".to_owned())];
         delivery.online = vec![OfflineRecord { back_at: Some(at), ..record(2, "south".to_owned()) }];
-        let Table { text, rows } = table(&delivery);
+        let CsvTable { text, rows } = table(&delivery);
         let lines: Vec<&str> = text.split("\r\n").collect();
         assert_eq!((rows, lines.len(), lines[3]), (2, 4, ""));
         assert_eq!(
@@ -93,7 +93,7 @@ mod tests {
         assert!(lines[1].starts_with("offline,detector,1,") && lines[1].ends_with(",\"'=north\""), "{text}");
         assert!(lines[2].starts_with("online,detector,2,"), "{text}");
         delivery.offline = (0..10_000).map(|number| record(number, "x".repeat(400))).collect();
-        let Table { text, rows } = table(&delivery);
+        let CsvTable { text, rows } = table(&delivery);
         assert!(text.len() <= MAX_BYTES && text.ends_with("\r\n") && (1000..9000).contains(&rows), "{rows}");
     }
 }

@@ -3,7 +3,7 @@
 use crate::presence::{Closing, OfflineRecord};
 
 #[derive(Default)]
-pub(super) struct Ended<'a> {
+pub(super) struct EndedRecords<'a> {
     pub back: Vec<&'a OfflineRecord>,
     /// The episodes of units that flap no more.
     pub stable: Vec<&'a OfflineRecord>,
@@ -13,9 +13,9 @@ pub(super) struct Ended<'a> {
     pub removed: Vec<&'a OfflineRecord>,
 }
 
-impl<'a> Ended<'a> {
-    pub fn of(records: impl IntoIterator<Item = &'a OfflineRecord>) -> Ended<'a> {
-        let mut ended = Ended::default();
+impl<'a> EndedRecords<'a> {
+    pub fn of(records: impl IntoIterator<Item = &'a OfflineRecord>) -> EndedRecords<'a> {
+        let mut ended = EndedRecords::default();
         for record in records {
             let list = match record.closed_by {
                 Some(Closing::Removed) => &mut ended.removed,
@@ -30,7 +30,7 @@ impl<'a> Ended<'a> {
 
     /// The lists that are not empty, each with its word in a title.
     pub fn into_parts(self) -> impl Iterator<Item = (&'static str, Vec<&'a OfflineRecord>)> {
-        let Ended { back, stable, unwatched, removed } = self;
+        let EndedRecords { back, stable, unwatched, removed } = self;
         let parts =
             [("BACK", back), ("STABLE", stable), ("NO LONGER WATCHED", unwatched), ("REMOVED", removed)];
         parts.into_iter().filter(|(_, records)| !records.is_empty())

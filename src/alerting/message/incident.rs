@@ -1,7 +1,7 @@
 //! One incident for one cause, in words: most units that share a label fell silent together.
 
 use super::counts::number;
-use super::ended::Ended;
+use super::ended::EndedRecords;
 use super::zone::Zone;
 use crate::alerting::text::word;
 use crate::clock::{Timestamp, shown_span as span};
@@ -27,11 +27,11 @@ pub fn title(delivery: &Delivery) -> Option<String> {
     let incident = delivery.situation.incident.as_ref()?;
     if is_new(incident, delivery) {
         let others = others(covered(incident, &delivery.offline).1.len());
-        let ended = counted(Ended::of(&delivery.online));
+        let ended = counted(EndedRecords::of(&delivery.online));
         return Some(format!("OFFLINE: {}{others}{ended}", of_all(incident)));
     }
     let until = incident.until.filter(|_| delivery.offline.is_empty())?;
-    let mut ended = Ended::of(covered(incident, &delivery.online).1);
+    let mut ended = EndedRecords::of(covered(incident, &delivery.online).1);
     let others = others(std::mem::take(&mut ended.back).len());
     Some(format!("{}{}", of_end(incident, until, &others), counted(ended)))
 }
@@ -63,7 +63,7 @@ fn others(count: usize) -> String {
 }
 
 /// `, BACK 3, REMOVED 1`.
-fn counted(ended: Ended<'_>) -> String {
+fn counted(ended: EndedRecords<'_>) -> String {
     ended.into_parts().map(|(what, records)| format!(", {what} {}", number(records.len() as u64))).collect()
 }
 

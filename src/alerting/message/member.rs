@@ -28,7 +28,7 @@ pub const TEST: &str = "This is a test of Rollcall; no unit is concerned.";
 /// The change of an alert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Action {
+pub enum AlertAction {
     Trigger,
     /// An operator takes care of the alert. Only [`pages`] have this action.
     Acknowledge,
@@ -38,7 +38,7 @@ pub enum Action {
 /// One record or blind interval of a notification.
 #[derive(Debug, Serialize)]
 pub struct Member {
-    pub action: Action,
+    pub action: AlertAction,
     /// Identifies the silence: its return and every attempt have the same key.
     pub key: String,
     pub title: String,
@@ -114,14 +114,14 @@ fn acknowledgements(
 ) -> Vec<Member> {
     let incident = incident.filter(|_| delivery.situation.is_acknowledged);
     let incident = incident.map(|incident| Member {
-        action: Action::Acknowledge,
+        action: AlertAction::Acknowledge,
         text: "every unit of it that is offline is acknowledged".to_owned(),
         ..of_incident(incident, delivery, zone, links)
     });
     let records = offline.iter().filter_map(|record| {
         let acknowledged = record.acknowledged.as_ref().filter(|_| record.closed_by.is_none())?;
         Some(Member {
-            action: Action::Acknowledge,
+            action: AlertAction::Acknowledge,
             text: format!("acknowledged by {}: {}", acknowledged.author, acknowledged.comment),
             ..of_record(record, zone, links)
         })
@@ -132,7 +132,7 @@ fn acknowledgements(
 /// Timers as members: nothing ends a timer that fired.
 fn timers(delivery: &Delivery, zone: &Zone) -> impl Iterator<Item = Member> {
     delivery.timers.iter().map(move |one| Member {
-        action: Action::Trigger,
+        action: AlertAction::Trigger,
         key: key(one.id.firing(one.due)),
         title: short(&timer::title_of(one), MAX_TITLE),
         text: timer::text_of(one, zone),
@@ -154,14 +154,14 @@ pub fn test_members(delivery: &Delivery) -> Vec<Member> {
         title: format!("TEST: Rollcall reaches receiver {}", delivery.receiver),
         text: TEST.to_owned(),
         from: delivery.sealed_at,
-        to: (action == Action::Resolve).then_some(delivery.sealed_at),
+        to: (action == AlertAction::Resolve).then_some(delivery.sealed_at),
         source: "rollcall".to_owned(),
         kind: None,
         unit: None,
         labels: Labels::new(),
         url: None,
     };
-    vec![member(Action::Trigger), member(Action::Resolve)]
+    vec![member(AlertAction::Trigger), member(AlertAction::Resolve)]
 }
 
 /// The labels of a record's alert: the labels of its unit, the kind and the unit.
@@ -174,7 +174,7 @@ fn labels_of(record: &OfflineRecord) -> Labels {
 
 fn of_record(record: &OfflineRecord, zone: &Zone, links: &Links) -> Member {
     Member {
-        action: if record.closed_by.is_none() { Action::Trigger } else { Action::Resolve },
+        action: if record.closed_by.is_none() { AlertAction::Trigger } else { AlertAction::Resolve },
         key: key(if record.is_flapping() {
             format!("flapping:{}", record.id)
         } else {
@@ -200,7 +200,7 @@ fn of_incident(incident: &Incident, delivery: &Delivery, zone: &Zone, links: &Li
     let listed = text(&sections(&alone, zone, links));
     let group = &delivery.group;
     Member {
-        action: if until.is_some() { Action::Resolve } else { Action::Trigger },
+        action: if until.is_some() { AlertAction::Resolve } else { AlertAction::Trigger },
         key: key(format!("incident:{}:{label}={value}:{}", since.as_millis(), delivery.group_key())),
         title: short(&incident::summary(incident), MAX_TITLE),
         text: format!("{}\n{listed}", incident::line(incident, delivery, zone)),
@@ -227,7 +227,7 @@ fn of_blindness(delivery: &Delivery, interval: Interval, zone: &Zone, links: &Li
     // An operator ends a loss; Rollcall does not know when the data are back.
     let to = Some(interval.to).filter(|_| interval.is_over() && name != Some(DATA_LOST_ALERT));
     Member {
-        action: if to.is_some() { Action::Resolve } else { Action::Trigger },
+        action: if to.is_some() { AlertAction::Resolve } else { AlertAction::Trigger },
         key: key(id),
         title: title(&alone, zone),
         text: lines.join("\n"),

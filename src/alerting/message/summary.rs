@@ -5,7 +5,7 @@
 
 use super::counts::{counts, line_of_rest, lines, number};
 use super::data_loss;
-use super::ended::Ended;
+use super::ended::EndedRecords;
 use super::incident;
 use super::links::Links;
 use super::mass_notice::MassNotice;
@@ -88,7 +88,7 @@ fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
         return format!("HEARING AGAIN: {} could be heard for {}", nothing(delivery), span(blind));
     }
     let shared = shared(&delivery.group.labels);
-    let mut ended = Ended::of(online);
+    let mut ended = EndedRecords::of(online);
     let (flapping, offline): (Vec<_>, Vec<_>) = offline.iter().partition(|record| record.is_flapping());
     // A unit that is offline and flaps no more is already among the offline units.
     let is_named = |one: &OfflineRecord| offline.iter().any(|record| record.id.unit == one.id.unit);
@@ -195,7 +195,7 @@ pub fn lead(delivery: &Delivery, zone: &Zone) -> Vec<String> {
 
 /// `3 more, 2 back since 10:02 UTC; 9 997 still offline`; `None` if the message is the first of a storm.
 fn change(delivery: &Delivery, zone: &Zone) -> Option<String> {
-    let Ended { back, unwatched, removed, .. } = Ended::of(&delivery.online);
+    let EndedRecords { back, unwatched, removed, .. } = EndedRecords::of(&delivery.online);
     let still = match (others_offline(delivery), delivery.online.len()) {
         (Some(_), _) => format!("{} still offline", number(delivery.situation.lasting?)),
         (None, 2..) if delivery.situation.lasting == Some(0) => match back.len() == delivery.online.len() {
@@ -236,7 +236,7 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         what: text_of(record, zone),
         link: links.unit(record),
     };
-    let Ended { back, stable, unwatched, removed } = Ended::of(&delivery.online);
+    let EndedRecords { back, stable, unwatched, removed } = EndedRecords::of(&delivery.online);
     let meant_for = delivery.meant_for.iter().map(|MeantFor { receiver, since }| Item {
         name: format!("Meant for receiver {receiver}"),
         what: format!("which has been down since {}, and gets it when it is back", zone.show(*since)),

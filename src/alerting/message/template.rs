@@ -114,7 +114,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::alerting::message::{Example, Message, MessageConfig};
+    use crate::alerting::message::{Example, MessageConfig, ReceiverMessage};
 
     fn rendered(source: &str) -> Result<String, String> {
         let mut templates = Templates::new(&Zone::parse("Europe/Berlin").unwrap());
@@ -147,7 +147,7 @@ mod tests {
     fn every_name_is_documented() {
         let page =
             std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/templates.md")).unwrap();
-        let data = Message::new(&Example::Storm.delivery("hook")).data(&MessageConfig::default());
+        let data = ReceiverMessage::new(&Example::Storm.delivery("hook")).data(&MessageConfig::default());
         let names: Vec<&String> = data.as_object().unwrap().keys().collect();
         let rows: Vec<&str> =
             page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();

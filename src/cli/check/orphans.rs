@@ -8,7 +8,7 @@ use crate::store::{embedded, redis};
 use crate::telemetry::orphans_text;
 
 /// No finding if the engine does not answer: another finding says that.
-pub(super) async fn examine(engine: &EngineConfig, alerting: &alerting::Config) -> Option<Finding> {
+pub(super) async fn examine(engine: &EngineConfig, alerting: &alerting::AlertingConfig) -> Option<Finding> {
     let mut orphans = look_into(engine, redis::kept_in, embedded::backlogs_in).await.unwrap_or_default();
     orphans.retain(|(name, _)| alerting.receivers.iter().all(|receiver| receiver.name != *name));
     let are_there = !orphans.is_empty();

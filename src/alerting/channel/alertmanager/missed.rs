@@ -13,11 +13,11 @@ use crate::presence::Labels;
 const MAX_ENDS: usize = 10_000;
 
 /// What each server has missed, by the labels of the alerts.
-pub(super) struct Missed(Vec<BTreeMap<Labels, End>>);
+pub(super) struct Missed(Vec<BTreeMap<Labels, EndedAlert>>);
 
 /// An alert that ended, and until when its server may show it.
 #[derive(Clone)]
-struct End {
+struct EndedAlert {
     alert: PostedAlert,
     until: Timestamp,
 }
@@ -52,6 +52,6 @@ impl Missed {
         let missed = &mut self.0[server];
         let room = MAX_ENDS.saturating_sub(missed.len());
         let ends = alerts.iter().filter(|alert| alert.is_over).take(room);
-        missed.extend(ends.map(|alert| (alert.labels.clone(), End { alert: alert.clone(), until })));
+        missed.extend(ends.map(|alert| (alert.labels.clone(), EndedAlert { alert: alert.clone(), until })));
     }
 }

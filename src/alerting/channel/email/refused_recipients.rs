@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use lettre::Address;
 
-use super::Refused;
+use super::RefusedRecipient;
 use crate::telemetry::Unreached;
 
 #[derive(Default)]
@@ -18,7 +18,12 @@ pub(super) struct RefusedRecipients {
 
 impl RefusedRecipients {
     /// Notes the answers to a mail. Answers whether recipients are refused for other reasons than before.
-    pub fn note(&mut self, taken: &[&Address], refused: &[Refused<'_>], deferred: &[Refused<'_>]) -> bool {
+    pub fn note(
+        &mut self,
+        taken: &[&Address],
+        refused: &[RefusedRecipient<'_>],
+        deferred: &[RefusedRecipient<'_>],
+    ) -> bool {
         let before = self.why.clone();
         let answered =
             taken.iter().copied().chain(refused.iter().chain(deferred).map(|(recipient, _)| *recipient));

@@ -23,7 +23,7 @@ use crate::small_file::read_file;
 use crate::trust::TlsFiles;
 
 /// A server that takes mails.
-pub(super) struct Server {
+pub(super) struct MailServer {
     host: String,
     port: u16,
     security: Security,
@@ -37,8 +37,8 @@ enum Security {
     StartTls(TlsParameters),
 }
 
-impl Server {
-    pub fn new(config: &EmailConfig) -> Result<Server, String> {
+impl MailServer {
+    pub fn new(config: &EmailConfig) -> Result<MailServer, String> {
         let EmailConfig { smtp, password, tls: files, .. } = config;
         let hint = "write smtps://user@host, smtp+starttls://user@host:587 or smtp://host:25";
         let url = Url::parse(smtp).map_err(|error| format!("smtp is not an address ({error}); {hint}"))?;
@@ -69,7 +69,7 @@ impl Server {
         if credentials.is_some() && matches!(security, Security::None) && !is_loopback(&host) {
             return Err(format!("smtp would send the password in the clear; {hint}"));
         }
-        Ok(Server { host, port: url.port().unwrap_or(port), security, credentials, secrets })
+        Ok(MailServer { host, port: url.port().unwrap_or(port), security, credentials, secrets })
     }
 
     /// Connects, greets and logs in. A failure before a mail is handed over is temporary.

@@ -46,17 +46,17 @@ pub(super) struct Connections {
 }
 
 #[derive(Default)]
-struct Idle(Mutex<IdleConnections>);
+struct Idle(Mutex<IdleBrokerConnections>);
 
 #[derive(Default)]
-struct IdleConnections {
+struct IdleBrokerConnections {
     /// In the order of their last use, the latest last.
-    connections: Vec<Connection>,
+    connections: Vec<BrokerConnection>,
     /// Whether a task closes connections that are unused for long.
     is_watched: bool,
 }
 
-struct Connection {
+struct BrokerConnection {
     client: AsyncClient,
     events: EventLoop,
     used_at: Instant,
@@ -102,10 +102,10 @@ impl Connections {
     /// `Err`: the connection has ended.
     async fn publish_on(
         &self,
-        connection: &mut Connection,
+        connection: &mut BrokerConnection,
         publications: Vec<Publication>,
     ) -> Result<Result<(), Failure>, ConnectionError> {
-        let Connection { client, events, .. } = connection;
+        let BrokerConnection { client, events, .. } = connection;
         let answers = stream::iter(publications).map(|publication| self.publish_one(client, publication));
         let answered = answers.buffered(UNACKNOWLEDGED.into()).try_for_each(|()| ready(Ok(())));
         tokio::select! {
@@ -148,7 +148,7 @@ impl Connections {
     }
 
     /// A new connection, which is made when its events are polled. Its session ends with it.
-    fn connect(&self) -> Connection {
+    fn connect(&self) -> BrokerConnection {
         // Not `rollcall-`: a broker may keep such ids for the connections of `[mqtt]`, as the one in the process does.
         let client_id = format!("rollcall_alerts-{}-{:08x}", self.receiver, rand::random::<u32>());
         let mut options = self.options(&client_id);
@@ -165,7 +165,7 @@ impl Connections {
         }
         let (client, events) =
             AsyncClient::builder(options).capacity(usize::from(UNACKNOWLEDGED) + 8).build();
-        Connection { client, events, used_at: Instant::now() }
+        BrokerConnection { client, events, used_at: Instant::now() }
     }
 
     fn options(&self, client_id: &str) -> MqttOptions {
@@ -194,14 +194,14 @@ impl Connections {
 
 impl Idle {
     /// The connection that was used last.
-    fn take(&self) -> Option<Connection> {
+    fn take(&self) -> Option<BrokerConnection> {
         self.state().connections.pop()
     }
 
     /// Keeps a connection for the next attempt.
-    fn put(self: &Arc<Idle>, connection: Connection) {
+    fn put(self: &Arc<Idle>, connection: BrokerConnection) {
         let mut state = self.state();
-        state.connections.push(Connection { used_at: Instant::now(), ..connection });
+        state.connections.push(BrokerConnection { used_at: Instant::now(), ..connection });
         if !std::mem::replace(&mut state.is_watched, true) {
             tokio::spawn(self.clone().watch());
         }
@@ -211,7 +211,7 @@ impl Idle {
     async fn watch(self: Arc<Idle>) {
         loop {
             sleep(IDLE).await;
-            let unused: Vec<Connection> = {
+            let unused: Vec<BrokerConnection> = {
                 let mut state = self.state();
                 state.is_watched = !state.connections.is_empty();
                 if !state.is_watched {
@@ -219,16 +219,16 @@ impl Idle {
                 }
                 state.connections.extract_if(.., |connection| connection.used_at.elapsed() >= IDLE).collect()
             };
-            join_all(unused.into_iter().map(Connection::leave)).await;
+            join_all(unused.into_iter().map(BrokerConnection::leave)).await;
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, IdleConnections> {
+    fn state(&self) -> MutexGuard<'_, IdleBrokerConnections> {
         self.0.lock().expect("nothing panics under this lock")
     }
 }
 
-impl Connection {
+impl BrokerConnection {
     async fn leave(mut self) {
         let _ = self.client.try_disconnect_with_timeout(DISCONNECT);
         drop(self.client);

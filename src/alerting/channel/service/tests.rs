@@ -17,7 +17,7 @@ fn opened(name: &str, title: &str, text: &str) -> Result<ServiceChannel, String>
 
 /// The bodies of a delivery's requests.
 fn bodies(channel: &ServiceChannel, delivery: &Delivery) -> Vec<Value> {
-    let data = channel.data(&Message::new(delivery)).into_iter();
+    let data = channel.data(&ReceiverMessage::new(delivery)).into_iter();
     let body = |data| channel.request(data, &channel.options).unwrap().body;
     data.map(|data| serde_json::from_str(&body(data)).unwrap()).collect()
 }
@@ -116,7 +116,7 @@ fn no_template_of_an_operator_makes_a_message_that_is_too_long() {
         }
     }
     let teams = opened("teams", texts[2], texts[2]).unwrap();
-    let data = teams.data(&Message::new(&Example::Storm.delivery("hook"))).remove(0);
+    let data = teams.data(&ReceiverMessage::new(&Example::Storm.delivery("hook"))).remove(0);
     let length = teams.request(data, &teams.options).unwrap().body.len();
     assert!(length <= 28 << 10, "teams takes 28 KB a card, and this one has {length}");
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::alerting::alert::{Alert, alerts};
-use crate::alerting::message::{Message, MessageConfig, bounded, fitting};
+use crate::alerting::message::{MessageConfig, ReceiverMessage, bounded, fitting};
 use crate::presence::Labels;
 
 const FIRING: &str = "firing";
@@ -61,11 +61,11 @@ impl From<Alert> for PayloadAlert {
     }
 }
 
-pub fn payload(message: &Message<'_>, config: &MessageConfig, most: usize) -> String {
+pub fn payload(message: &ReceiverMessage<'_>, config: &MessageConfig, most: usize) -> String {
     bounded(most, |room| payload_within(message, config, room))
 }
 
-fn payload_within(message: &Message<'_>, config: &MessageConfig, mut room: Option<usize>) -> String {
+fn payload_within(message: &ReceiverMessage<'_>, config: &MessageConfig, mut room: Option<usize>) -> String {
     let delivery = message.delivery;
     let mut alerts: Vec<PayloadAlert> = alerts(message, config).into_iter().map(PayloadAlert::from).collect();
     let is_lasting = delivery.situation.lasting.is_some_and(|lasting| lasting > 0);
@@ -122,7 +122,7 @@ mod tests {
         let examples = Example::ALL.map(|example| example.delivery("hook"));
         let others = without_labels("hook").into_iter().chain([of_kind, adversarial("hook")]);
         for delivery in examples.into_iter().chain(others) {
-            let payload = payload(&Message::new(&delivery), &MessageConfig::default(), usize::MAX);
+            let payload = payload(&ReceiverMessage::new(&delivery), &MessageConfig::default(), usize::MAX);
             let payload: Value = serde_json::from_str(&payload).unwrap();
             let labels = |name: &str| -> BTreeMap<String, String> {
                 serde_json::from_value(payload[name].clone()).unwrap()
@@ -139,7 +139,7 @@ mod tests {
         let mut back = Example::Recovery.delivery("hook");
         for (lasting, expected) in [(None, RESOLVED), (Some(1), FIRING), (Some(0), RESOLVED)] {
             back.situation.lasting = lasting;
-            let payload = payload(&Message::new(&back), &MessageConfig::default(), usize::MAX);
+            let payload = payload(&ReceiverMessage::new(&back), &MessageConfig::default(), usize::MAX);
             let payload: Value = serde_json::from_str(&payload).unwrap();
             let alerts: Vec<_> =
                 payload["alerts"].as_array().unwrap().iter().map(|one| one["status"].as_str()).collect();
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn the_labels_of_a_group_of_units_are_there() {
         let storm = Example::Storm.delivery("hook");
-        let payload = payload(&Message::new(&storm), &MessageConfig::default(), usize::MAX);
+        let payload = payload(&ReceiverMessage::new(&storm), &MessageConfig::default(), usize::MAX);
         let payload: Value = serde_json::from_str(&payload).unwrap();
         assert_eq!(payload["groupLabels"], serde_json::json!({"kind": "detector", "site": "north"}));
     }

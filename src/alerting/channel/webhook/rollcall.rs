@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::alerting::group::{lost, of_kind};
 use crate::alerting::message::{
-    BlindInterval, LabelCount, MassNotice, Message, MessageConfig, SizeLimit, TEST, TimerMessage, bounded,
-    counts, fitting, timers,
+    BlindIntervalData, LabelCount, MassNotice, MessageConfig, ReceiverMessage, SizeLimit, TEST, TimerMessage,
+    bounded, counts, fitting, timers,
 };
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord};
@@ -16,11 +16,11 @@ const SOURCE: &str = "/rollcall";
 
 /// The body of a delivery, without links.
 pub fn body(delivery: &Delivery) -> String {
-    text(&Message::new(delivery), &MessageConfig::default(), SizeLimit::default().bytes())
+    text(&ReceiverMessage::new(delivery), &MessageConfig::default(), SizeLimit::default().bytes())
 }
 
 /// The body of a message, with records of at most `most` bytes.
-pub fn text(message: &Message<'_>, config: &MessageConfig, most: usize) -> String {
+pub fn text(message: &ReceiverMessage<'_>, config: &MessageConfig, most: usize) -> String {
     let timestamp = message.delivery.sealed_at;
     bounded(most, |room| {
         let body = Body { message_type: message.kind(), timestamp, data: data(message, config, room) };
@@ -29,10 +29,10 @@ pub fn text(message: &Message<'_>, config: &MessageConfig, most: usize) -> Strin
 }
 
 /// An event of CloudEvents 1.0 in its structured mode.
-pub fn cloud_event(message: &Message<'_>, config: &MessageConfig, most: usize) -> String {
+pub fn cloud_event(message: &ReceiverMessage<'_>, config: &MessageConfig, most: usize) -> String {
     let delivery = message.delivery;
     bounded(most, |room| {
-        let event = Event {
+        let event = CloudEvent {
             specversion: "1.0",
             id: if delivery.timers.is_empty() { &delivery.id } else { delivery.notification() },
             source: config.links.home_page().unwrap_or_else(|| SOURCE.to_owned()),
@@ -48,7 +48,7 @@ pub fn cloud_event(message: &Message<'_>, config: &MessageConfig, most: usize) -
 
 /// An event of CloudEvents. It is written as it is: a value of JSON would round the numbers of a timer's data.
 #[derive(Serialize)]
-struct Event<'a> {
+struct CloudEvent<'a> {
     specversion: &'static str,
     id: &'a str,
     source: String,
@@ -57,7 +57,7 @@ struct Event<'a> {
     subject: &'a str,
     time: Timestamp,
     datacontenttype: &'static str,
-    data: Data<'a>,
+    data: EventData<'a>,
 }
 
 #[derive(Serialize)]
@@ -65,12 +65,12 @@ struct Body<'a> {
     #[serde(rename = "type")]
     message_type: &'static str,
     timestamp: Timestamp,
-    data: Data<'a>,
+    data: EventData<'a>,
 }
 
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Data<'a> {
+enum EventData<'a> {
     Notification {
         receiver: &'a str,
         group: &'a Labels,
@@ -98,10 +98,10 @@ enum Data<'a> {
         kind: Option<&'a String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         topics: Option<&'a String>,
-        intervals: Vec<BlindInterval>,
+        intervals: Vec<BlindIntervalData>,
         /// What the engine lost, and the text, if that is why there are intervals.
         #[serde(flatten)]
-        loss: Option<Loss<'a>>,
+        loss: Option<LossData<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         meant_for: Option<&'a MeantFor>,
     },
@@ -130,26 +130,26 @@ enum Data<'a> {
 
 /// A loss of data.
 #[derive(Serialize)]
-struct Loss<'a> {
+struct LossData<'a> {
     lost: &'a str,
     text: String,
 }
 
 /// `room`: for the records, see [`bounded`].
-fn data<'a>(message: &Message<'a>, config: &MessageConfig, mut room: Option<usize>) -> Data<'a> {
+fn data<'a>(message: &ReceiverMessage<'a>, config: &MessageConfig, mut room: Option<usize>) -> EventData<'a> {
     let delivery = message.delivery;
     let (receiver, url) = (delivery.receiver.as_str(), message.url(config));
     if message.is_test {
-        return Data::Test { receiver, url, text: TEST };
+        return EventData::Test { receiver, url, text: TEST };
     }
     if !delivery.timers.is_empty() {
         let meant_for = delivery.meant_for.as_ref();
-        return Data::Timer { receiver, timers: timers(delivery), meant_for };
+        return EventData::Timer { receiver, timers: timers(delivery), meant_for };
     }
     if delivery.blind.is_empty() {
         let (offline, online) = (&delivery.offline[..], &delivery.online[..]);
         let fits = [fitting(offline, &mut room), fitting(online, &mut room)];
-        return Data::Notification {
+        return EventData::Notification {
             receiver,
             group: &delivery.group.labels,
             url,
@@ -166,13 +166,14 @@ fn data<'a>(message: &Message<'a>, config: &MessageConfig, mut room: Option<usiz
     }
     let meant_for = delivery.meant_for.as_ref();
     if let Some(breaker) = MassNotice::of(delivery) {
-        return Data::Breaker { receiver, url, breaker, text: message.text(config), meant_for };
+        return EventData::Breaker { receiver, url, breaker, text: message.text(config), meant_for };
     }
-    let loss = lost(delivery).map(|lost| Loss { lost, text: message.text(config) });
+    let loss = lost(delivery).map(|lost| LossData { lost, text: message.text(config) });
     let (kind, topics) = of_kind(delivery).unzip();
     let blind = delivery.blind.iter();
-    let intervals = blind.map(|interval| BlindInterval::new(interval, kind.map(String::as_str))).collect();
-    Data::Blind { receiver, url, kind, topics, intervals, loss, meant_for }
+    let intervals =
+        blind.map(|interval| BlindIntervalData::new(interval, kind.map(String::as_str))).collect();
+    EventData::Blind { receiver, url, kind, topics, intervals, loss, meant_for }
 }
 
 #[cfg(test)]
@@ -186,7 +187,7 @@ mod tests {
             r#"{"z":18446744073709551616,"a":0.1000000000000000055511151231257827,"p":1.10,"k":1,"k":2}"#;
         let mut delivery = example_timer("hook");
         delivery.timers[0].data = data.parse().unwrap();
-        let (message, config) = (Message::new(&delivery), MessageConfig::default());
+        let (message, config) = (ReceiverMessage::new(&delivery), MessageConfig::default());
         let most = SizeLimit::default().bytes();
         for body in [text(&message, &config, most), cloud_event(&message, &config, most)] {
             assert!(body.contains(data), "{body}");

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use rollcall::clock::{Clock, Timestamp, parse_moment};
 use rollcall::store::UnitStore;
-use rollcall::store::embedded::{Config, EmbeddedEngine};
+use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
 
 use crate::harness::figures::{Goal, Report};
@@ -166,7 +166,7 @@ impl Ground {
 }
 
 async fn embedded(dir: &TempDir) -> anyhow::Result<Arc<EmbeddedEngine>> {
-    let config = Config { path: dir.path().to_owned(), partitions: Some(16) };
+    let config = EmbeddedConfig { path: dir.path().to_owned(), partitions: Some(16) };
     Ok(Arc::new(EmbeddedEngine::open(&config, Arc::new(Telemetry::new(&Clock::system()))).await?))
 }
 

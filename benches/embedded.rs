@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Roll;
 use rollcall::store::Engine;
-use rollcall::store::embedded::{Config, EmbeddedEngine};
+use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
 
 use crate::engine::{hear, roll};
@@ -51,7 +51,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
 }
 
 async fn open(dir: &TempDir) -> anyhow::Result<Arc<EmbeddedEngine>> {
-    let config = Config { path: dir.path().to_owned(), partitions: Some(16) };
+    let config = EmbeddedConfig { path: dir.path().to_owned(), partitions: Some(16) };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     Ok(Arc::new(EmbeddedEngine::open(&config, telemetry).await?))
 }

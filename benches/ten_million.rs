@@ -11,7 +11,7 @@ use futures_util::future::try_join_all;
 
 use rollcall::clock::Clock;
 use rollcall::presence::Heartbeat;
-use rollcall::store::redis::{Config, RedisEngine};
+use rollcall::store::redis::{RedisConfig, RedisEngine};
 use rollcall::telemetry::Telemetry;
 
 use crate::engine::{hear, roll};
@@ -84,7 +84,7 @@ async fn full_pages(report: &mut Report, base: u32, clock: &Clock) -> anyhow::Re
     let world = World::new()?;
     let servers = Servers::one(&world).await?;
     let telemetry = Arc::new(Telemetry::new(clock));
-    let config = Config { url: servers.url.clone(), partitions: Some(1), ..Config::default() };
+    let config = RedisConfig { url: servers.url.clone(), partitions: Some(1), ..RedisConfig::default() };
     let engine = Arc::new(RedisEngine::connect(&config, telemetry).await?);
     let units = (u64::from(base) * 100 * PAGES / MAX_PAGES) as u32;
     let (empty, now) = (servers.memory()?, clock.now());

@@ -10,7 +10,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use redis::aio::MultiplexedConnection;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Guarantee, NewTimer, TimerClass, TimerId, TimerType};
-use rollcall::store::embedded::{Config, EmbeddedEngine};
+use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::store::{Engine, StoredTimers, TimerClasses};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
@@ -105,7 +105,7 @@ fn far(n: usize) -> Timestamp {
 async fn on_a_directory(report: &mut Report, count: usize) -> anyhow::Result<()> {
     say("registering, embedded engine");
     let dir = TempDir::new()?;
-    let config = Config { path: dir.path().to_owned(), partitions: Some(16) };
+    let config = EmbeddedConfig { path: dir.path().to_owned(), partitions: Some(16) };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let engine: Arc<dyn Engine> = Arc::new(EmbeddedEngine::open(&config, telemetry).await?);
     let all = timers("timer", count, far);

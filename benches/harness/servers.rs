@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use redis::pipe;
 
 use rollcall::clock::Clock;
-use rollcall::store::redis::{Config, HashTags, RedisEngine};
+use rollcall::store::redis::{HashTags, RedisConfig, RedisEngine};
 use rollcall::telemetry::Telemetry;
 
 use super::World;
@@ -147,7 +147,7 @@ impl Share {
 /// Rollcall's engine within this process, on the servers at this address.
 pub async fn engine_on(url: &str) -> anyhow::Result<Arc<RedisEngine>> {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let config = Config { url: url.to_owned(), ..Config::default() };
+    let config = RedisConfig { url: url.to_owned(), ..RedisConfig::default() };
     Ok(Arc::new(RedisEngine::connect(&config, telemetry).await?))
 }
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use rollcall::clock::Clock;
 use rollcall::simulate::servers::{Server, free_port};
-use rollcall::store::{redis::Config, redis::RedisEngine};
+use rollcall::store::{redis::RedisConfig, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 
 use super::until;
@@ -64,7 +64,7 @@ impl World {
     pub async fn engine(&self) -> anyhow::Result<Arc<RedisEngine>> {
         let url = format!("redis://127.0.0.1:{}/0", self.redis.port());
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-        Ok(Arc::new(RedisEngine::connect(&Config { url, ..Config::default() }, telemetry).await?))
+        Ok(Arc::new(RedisEngine::connect(&RedisConfig { url, ..RedisConfig::default() }, telemetry).await?))
     }
 
     /// Starts a process of Rollcall and waits until it is ready. `options` are added to its configuration.

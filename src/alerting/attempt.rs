@@ -13,7 +13,7 @@ use super::deliver::Deliver;
 use super::in_flight::{DeliveriesInFlight, FinishedAttempt};
 use super::outcome::outcome_of;
 use crate::clock::Timestamp;
-use crate::store::{AttemptMade, Delivery, End, Ended, StoredDeliveries};
+use crate::store::{AttemptEnd, AttemptMade, Delivery, EndedLease, StoredDeliveries};
 use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
 
 impl Deliver {
@@ -70,7 +70,7 @@ impl Deliver {
         let age = now.since(delivery.tried_since());
         let is_probed = in_flight.begun > 0 || in_flight.breaker.admits(now);
         if age < self.receiver.retry.give_up_after || delivery.attempt <= 1 && is_probed {
-            in_flight.unrecorded.push(Ended { delivery, end: End::RetryAt(now), attempt: None });
+            in_flight.unrecorded.push(EndedLease { delivery, end: AttemptEnd::RetryAt(now), attempt: None });
             return;
         }
         let why = in_flight.breaker.why().unwrap_or_default();
@@ -94,7 +94,7 @@ impl Deliver {
             let (receiver, id) = (&self.receiver.name, &delivery.id);
             tracing::error!(receiver, delivery = id, "not delivered, kept as a dead letter: {why}");
         }
-        in_flight.unrecorded.push(Ended { delivery, end: End::DeadLetter(why), attempt: None });
+        in_flight.unrecorded.push(EndedLease { delivery, end: AttemptEnd::DeadLetter(why), attempt: None });
     }
 
     fn begin_attempt(&self, in_flight: &mut DeliveriesInFlight, id: String) {
@@ -163,14 +163,14 @@ impl Deliver {
         result: Result<ReceiverAnswer, Failure>,
         at: Timestamp,
         took: Duration,
-    ) -> Ended {
+    ) -> EndedLease {
         let (now, retry) = (self.clock.now(), &self.receiver.retry);
         let outcome = match (&result, &self.receiver.fallback) {
             // The delivery becomes a dead letter when the fallback has it.
-            (Err(Failure::Gone { .. }), Some(_)) if !delivery.is_at_most_once() => End::RetryAt(now),
+            (Err(Failure::Gone { .. }), Some(_)) if !delivery.is_at_most_once() => AttemptEnd::RetryAt(now),
             _ => outcome_of(&delivery, result.as_ref(), now, retry, rand::random()),
         };
-        let has_part = matches!((&result, &outcome), (Err(Failure::Partial { .. }), End::RetryAt(_)));
+        let has_part = matches!((&result, &outcome), (Err(Failure::Partial { .. }), AttemptEnd::RetryAt(_)));
         let (answer, why) = match result {
             Ok(ReceiverAnswer { text, .. }) => (text, String::new()),
             Err(failure) => (failure.to_string(), failure.to_string()),
@@ -181,7 +181,7 @@ impl Deliver {
         if counted == DeliveryOutcome::Delivered {
             self.telemetry.unreached(&self.receiver.name, self.channel.unreached().as_ref());
         }
-        Ended { delivery, end: outcome, attempt: Some(AttemptMade { at, took, answer }) }
+        EndedLease { delivery, end: outcome, attempt: Some(AttemptMade { at, took, answer }) }
     }
 
     /// Notes how an attempt ended. Disables the receiver, or opens or closes its breaker.
@@ -243,29 +243,29 @@ impl Deliver {
         &self,
         in_flight: &mut DeliveriesInFlight,
         delivery: &Delivery,
-        outcome: &End,
+        outcome: &AttemptEnd,
         has_part: bool,
         why: &str,
     ) -> DeliveryOutcome {
         let (receiver, id, attempt) = (&self.receiver.name, &delivery.id, delivery.attempt);
-        let is_failure = *outcome != End::Delivered && !has_part;
+        let is_failure = *outcome != AttemptEnd::Delivered && !has_part;
         let was_failing = std::mem::replace(&mut in_flight.is_failing, is_failure);
         let is_logged = is_failure && (in_flight.failures_logged.admit() || !was_failing);
         match outcome {
-            End::Delivered => {
+            AttemptEnd::Delivered => {
                 if in_flight.deliveries_logged.admit() {
                     self.log_delivered(delivery);
                 }
                 DeliveryOutcome::Delivered
             }
-            End::RetryAt(at) if has_part => {
+            AttemptEnd::RetryAt(at) if has_part => {
                 if in_flight.deliveries_logged.admit() {
                     tracing::info!(receiver, delivery = id, attempt, next = %at, "partly delivered, the rest follows: \
                          {why}");
                 }
                 DeliveryOutcome::Retry
             }
-            End::RetryAt(at) => {
+            AttemptEnd::RetryAt(at) => {
                 // While the receiver fails, `/readyz` says so; one line for each attempt would say no more.
                 if !was_failing {
                     tracing::warn!(receiver, delivery = id, attempt, next = %at, "not delivered, will be tried again: \
@@ -273,7 +273,7 @@ impl Deliver {
                 }
                 DeliveryOutcome::Retry
             }
-            End::DeadLetter(_) => {
+            AttemptEnd::DeadLetter(_) => {
                 if is_logged {
                     tracing::error!(
                         receiver,

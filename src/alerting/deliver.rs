@@ -41,7 +41,7 @@ use super::incidents::Incidents;
 use super::{ENGINE_BACKOFF, Fallback, LEASE, MIN_WAIT, ReceiverConfig};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Attempts, Ownership, ReceiverHealths};
-use crate::store::{Destinations, End, Ended, MeantFor, Result, StoredDeliveries};
+use crate::store::{AttemptEnd, Destinations, EndedLease, MeantFor, Result, StoredDeliveries};
 use crate::telemetry::{Loop, Telemetry};
 
 mod engine_calls;
@@ -197,7 +197,8 @@ impl Deliver {
         }
         let now = self.clock.now();
         let unbegun = in_flight.take_waiting().into_iter();
-        let unbegun = unbegun.map(|delivery| Ended { delivery, end: End::RetryAt(now), attempt: None });
+        let unbegun =
+            unbegun.map(|delivery| EndedLease { delivery, end: AttemptEnd::RetryAt(now), attempt: None });
         in_flight.unrecorded.extend(unbegun);
         self.record_last(&mut in_flight).await;
         while !in_flight.attempts.is_empty() && Instant::now() < until {

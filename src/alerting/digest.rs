@@ -12,7 +12,7 @@ use ring::digest::{SHA256, digest};
 use super::put_off;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Labels, OfflineRecord, RecordId};
-use crate::store::{DIGEST, Delivery, Group, GroupContext, Result, StoredDeliveries, Waiting};
+use crate::store::{DIGEST, Delivery, Group, GroupContext, Result, StoredDeliveries, WaitingDelivery};
 
 /// The most records of a digest, and the most bytes in which its notifications are stored. Further notifications are in
 /// the next one.
@@ -170,7 +170,7 @@ struct GroupMembers {
 }
 
 impl GroupMembers {
-    fn add(&mut self, Waiting { delivery, next }: Waiting, now: Timestamp) {
+    fn add(&mut self, WaitingDelivery { delivery, next }: WaitingDelivery, now: Timestamp) {
         let key = delivery.group.key.clone();
         let before = match next {
             Some(next) if next <= now => Some(0),
@@ -220,13 +220,13 @@ mod tests {
         OfflineRecord { closed_by: Some(Closing::Return), back_at: Some(Timestamp::ZERO), ..record(unit) }
     }
 
-    fn waiting(id: &str, group: &str, records: &[OfflineRecord], next: Option<u64>) -> Waiting {
+    fn waiting(id: &str, group: &str, records: &[OfflineRecord], next: Option<u64>) -> WaitingDelivery {
         let (offline, online) = records.iter().cloned().partition(|record| record.closed_by.is_none());
         let labels = [("kind".to_owned(), "detector".to_owned()), ("unit".to_owned(), group.to_owned())];
         let group = Group { key: group.to_owned(), labels: labels.into() };
         let id = format!("{id}.hook");
         let delivery = Delivery { id, group, offline, online, ..test_delivery("hook", Timestamp::ZERO) };
-        Waiting { delivery, next: next.map(|next| Timestamp::from_millis(next as i64)) }
+        WaitingDelivery { delivery, next: next.map(|next| Timestamp::from_millis(next as i64)) }
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::fleet::{Flapping, Ownership, Silences};
 use crate::presence::Trip;
 use crate::routing::{AlertSilences, Destinations, Routes};
 use crate::store::{
-    Capacity, Entry, GroupStore, Join, OutboxEvent, Position, Queries, Result, partition_of,
+    Capacity, GroupStore, Join, OutboxEntry, OutboxEvent, Position, Queries, Result, partition_of,
     partition_of_group,
 };
 use crate::telemetry::{Loop, Telemetry};
@@ -166,7 +166,7 @@ impl Dispatcher {
         }
         let (acknowledged, removed) = (acknowledged(&entries), removed(&entries));
         let (positions, events): (Vec<Position>, Vec<OutboxEvent>) =
-            entries.into_iter().map(|Entry { position, event }| (position, event)).unzip();
+            entries.into_iter().map(|OutboxEntry { position, event }| (position, event)).unzip();
         let mut has_queued = self.stateful_alerts.remove(&removed).await?;
         // Sources first: a sensor may be in the same batch as its gateway.
         self.holds.inhibitions.enter(records_of(&events), self.clock.now()).await?;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Judgement, OfflineRecord, RecordId};
 use crate::store::{
-    Cells, Content, Document, Documents, GroupStore, Queries, Result, StoredDeliveries, Table,
+    Cells, Document, Documents, GroupStore, Queries, Result, StoredDeliveries, Table, TableValue,
 };
 
 /// How many records are read at once.
@@ -28,7 +28,7 @@ pub(super) struct LastingIncident {
     pub begun: Timestamp,
 }
 
-impl Content for LastingIncident {
+impl TableValue for LastingIncident {
     /// The key of the group.
     type Name = String;
     const TABLE: Table = Table::Incidents;

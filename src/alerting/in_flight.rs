@@ -15,7 +15,7 @@ use super::breaker::Breaker;
 use super::buffer::{Buffered, Slots};
 use super::channel::{Failure, ReceiverAnswer};
 use crate::clock::Timestamp;
-use crate::store::{Delivery, Ended};
+use crate::store::{Delivery, EndedLease};
 use crate::telemetry::LogLimit;
 
 /// No more deliveries are leased while the held ones have more records than this.
@@ -26,7 +26,7 @@ pub(super) struct DeliveriesInFlight {
     pub waiting: VecDeque<String>,
     pub attempts: JoinSet<FinishedAttempt>,
     /// Outcomes that are not yet written to the engine.
-    pub unrecorded: Vec<Ended>,
+    pub unrecorded: Vec<EndedLease>,
     /// Every delivery whose outcome the engine does not know, by id.
     pub leased: HashMap<String, LeasedDelivery>,
     /// How many of `leased` were begun.

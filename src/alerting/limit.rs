@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::store::{Cells, Content, Delivery, Document, Documents, EngineError, Result, Table};
+use crate::store::{Cells, Delivery, Document, Documents, EngineError, Result, Table, TableValue};
 
 /// The most messages of a limit. The moment of each is kept.
 pub const MAX_MESSAGES: usize = 1000;
@@ -81,7 +81,7 @@ impl LimitState {
     }
 }
 
-impl Content for LimitState {
+impl TableValue for LimitState {
     type Name = String;
     const TABLE: Table = Table::Limits;
 }
@@ -91,7 +91,7 @@ impl Content for LimitState {
 #[serde(transparent)]
 struct DigestMembers(Vec<Delivery>);
 
-impl Content for DigestMembers {
+impl TableValue for DigestMembers {
     type Name = String;
     const TABLE: Table = Table::Digests;
 }

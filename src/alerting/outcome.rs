@@ -12,7 +12,7 @@
 use super::Retry;
 use super::channel::{Failure, ReceiverAnswer};
 use crate::clock::Timestamp;
-use crate::store::{Delivery, End};
+use crate::store::{AttemptEnd, Delivery};
 
 /// The outcome of an attempt with this result. `jitter` is drawn from `0.0..1.0`.
 pub(super) fn outcome_of(
@@ -21,14 +21,14 @@ pub(super) fn outcome_of(
     now: Timestamp,
     retry: &Retry,
     jitter: f64,
-) -> End {
+) -> AttemptEnd {
     let (why, wait) = match result {
-        Ok(_) => return End::Delivered,
-        Err(Failure::Gone { why }) => return End::DeadLetter(why.clone()),
+        Ok(_) => return AttemptEnd::Delivered,
+        Err(Failure::Gone { why }) => return AttemptEnd::DeadLetter(why.clone()),
         Err(Failure::Temporary { why, .. } | Failure::Partial { why, .. } | Failure::TooLarge { why })
             if delivery.is_at_most_once() =>
         {
-            return End::DeadLetter(format!(
+            return AttemptEnd::DeadLetter(format!(
                 "a timer that is delivered at most once is not tried again: {why}"
             ));
         }
@@ -42,9 +42,9 @@ pub(super) fn outcome_of(
     let last = delivery.tried_since() + retry.give_up_after;
     if now >= last {
         let age = now.since(delivery.tried_since());
-        return End::DeadLetter(format!("given up after {age:?}: {why}"));
+        return AttemptEnd::DeadLetter(format!("given up after {age:?}: {why}"));
     }
-    End::RetryAt((now + wait).min(last))
+    AttemptEnd::RetryAt((now + wait).min(last))
 }
 
 #[cfg(test)]
@@ -62,11 +62,11 @@ mod tests {
         Timestamp::ZERO + Duration::from_secs(seconds)
     }
 
-    fn after(attempt: u32, retry_after: Option<Duration>, now: Timestamp) -> End {
+    fn after(attempt: u32, retry_after: Option<Duration>, now: Timestamp) -> AttemptEnd {
         after_failure(attempt, &Failure::Temporary { why: "down".to_owned(), retry_after }, now)
     }
 
-    fn after_failure(attempt: u32, failure: &Failure, now: Timestamp) -> End {
+    fn after_failure(attempt: u32, failure: &Failure, now: Timestamp) -> AttemptEnd {
         let group = Group { key: "all".to_owned(), labels: Default::default() };
         let delivery = Delivery { attempt, ..Delivery::new("n.hook", "hook", group, Timestamp::ZERO) };
         outcome_of(&delivery, Err(failure), now, &RETRY, 1.0)
@@ -74,10 +74,10 @@ mod tests {
 
     #[test]
     fn a_retry_waits_for_the_backoff_and_for_what_the_receiver_asked() {
-        assert_eq!(after(1, None, at(0)), End::RetryAt(at(1)));
-        assert_eq!(after(3, None, at(100)), End::RetryAt(at(104)));
-        assert_eq!(after(3, Some(SECOND), at(100)), End::RetryAt(at(104)));
-        assert_eq!(after(3, Some(90 * SECOND), at(100)), End::RetryAt(at(190)));
+        assert_eq!(after(1, None, at(0)), AttemptEnd::RetryAt(at(1)));
+        assert_eq!(after(3, None, at(100)), AttemptEnd::RetryAt(at(104)));
+        assert_eq!(after(3, Some(SECOND), at(100)), AttemptEnd::RetryAt(at(104)));
+        assert_eq!(after(3, Some(90 * SECOND), at(100)), AttemptEnd::RetryAt(at(190)));
     }
 
     #[test]
@@ -87,15 +87,15 @@ mod tests {
             wait: SECOND * seconds,
             is_asked: false,
         };
-        assert_eq!(after_failure(40, &part(0), at(100)), End::RetryAt(at(101)));
-        assert_eq!(after_failure(40, &part(90), at(100)), End::RetryAt(at(190)));
-        assert!(matches!(after_failure(40, &part(0), at(86_400)), End::DeadLetter(_)));
+        assert_eq!(after_failure(40, &part(0), at(100)), AttemptEnd::RetryAt(at(101)));
+        assert_eq!(after_failure(40, &part(90), at(100)), AttemptEnd::RetryAt(at(190)));
+        assert!(matches!(after_failure(40, &part(0), at(86_400)), AttemptEnd::DeadLetter(_)));
     }
 
     #[test]
     fn the_last_attempt_is_made_when_the_notification_is_too_old_and_then_it_is_given_up() {
-        assert_eq!(after(9, Some(400 * DAY), at(100)), End::RetryAt(at(3700)), "an hour");
-        assert_eq!(after(9, Some(400 * DAY), at(86_000)), End::RetryAt(at(86_400)));
-        assert!(matches!(after(10, None, at(86_400)), End::DeadLetter(why) if why.ends_with("down")));
+        assert_eq!(after(9, Some(400 * DAY), at(100)), AttemptEnd::RetryAt(at(3700)), "an hour");
+        assert_eq!(after(9, Some(400 * DAY), at(86_000)), AttemptEnd::RetryAt(at(86_400)));
+        assert!(matches!(after(10, None, at(86_400)), AttemptEnd::DeadLetter(why) if why.ends_with("down")));
     }
 }

@@ -21,7 +21,9 @@ use ring::digest::{SHA256, digest};
 use super::group_incidents::{GroupIncidents, LastingIncident};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Closing, OfflineRecord};
-use crate::store::{ACKNOWLEDGEMENT, Delivery, Document, Entry, Group, Membership, Result, StoredDeliveries};
+use crate::store::{
+    ACKNOWLEDGEMENT, Delivery, Document, Group, Membership, OutboxEntry, Result, StoredDeliveries,
+};
 
 /// The begin of the id of a notification that closes the alert of a removed unit.
 const REMOVAL: &str = "rmv_";
@@ -50,16 +52,16 @@ struct UnitAlert<'a> {
 }
 
 /// The acknowledged records among these entries.
-pub(super) fn acknowledged(entries: &[Entry]) -> Vec<OfflineRecord> {
+pub(super) fn acknowledged(entries: &[OutboxEntry]) -> Vec<OfflineRecord> {
     records(entries, |record| record.closed_by.is_none() && record.is_acknowledged())
 }
 
 /// The records among these entries whose units were removed.
-pub(super) fn removed(entries: &[Entry]) -> Vec<OfflineRecord> {
+pub(super) fn removed(entries: &[OutboxEntry]) -> Vec<OfflineRecord> {
     records(entries, |record| record.closed_by == Some(Closing::Removed))
 }
 
-fn records(entries: &[Entry], is_one: impl Fn(&OfflineRecord) -> bool) -> Vec<OfflineRecord> {
+fn records(entries: &[OutboxEntry], is_one: impl Fn(&OfflineRecord) -> bool) -> Vec<OfflineRecord> {
     entries.iter().filter_map(|entry| entry.event.record()).filter(|record| is_one(record)).cloned().collect()
 }
 

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 use crate::config::{self, EngineConfig};
 use crate::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
 use crate::store::{migration::Exporter, migration::Importer, migration::Moved, migration::migrate};
-use crate::store::{redis, redis::Address, redis::RedisEngine, redis::RedisImporter};
+use crate::store::{redis, redis::RedisAddress, redis::RedisEngine, redis::RedisImporter};
 use crate::telemetry::Telemetry;
 
 /// Steps of the progress bar.
@@ -82,7 +82,7 @@ fn parse(text: &str) -> Result<EngineLocation, String> {
     match text.split_once(':') {
         Some(("embedded", path)) if !path.is_empty() => Ok(EngineLocation::Embedded(path.into())),
         Some(("config", file)) if !file.is_empty() => Ok(EngineLocation::Config(file.into())),
-        Some(_) if text.contains("://") => match Address::parse(text) {
+        Some(_) if text.contains("://") => match RedisAddress::parse(text) {
             Ok(_) => Ok(EngineLocation::Redis(text.into())),
             Err(error) => Err(format!("the address {error}")),
         },
@@ -92,8 +92,8 @@ fn parse(text: &str) -> Result<EngineLocation, String> {
 
 /// The source or the target of a move, with its configuration.
 enum Endpoint {
-    Embedded(embedded::Config),
-    Redis(Box<redis::Config>),
+    Embedded(embedded::EmbeddedConfig),
+    Redis(Box<redis::RedisConfig>),
 }
 
 impl Endpoint {
@@ -104,7 +104,7 @@ impl Endpoint {
     ) -> anyhow::Result<Endpoint> {
         match location {
             EngineLocation::Embedded(path) => {
-                Ok(Endpoint::Embedded(embedded::Config { path, partitions: None }))
+                Ok(Endpoint::Embedded(embedded::EmbeddedConfig { path, partitions: None }))
             }
             EngineLocation::Redis(url) => {
                 let read = |file: PathBuf| {
@@ -112,9 +112,9 @@ impl Endpoint {
                     text.with_context(|| format!("the password in {} cannot be read", file.display()))
                 };
                 let password = password_file.map(read).transpose()?.map(|text| text.trim().to_owned());
-                let default = redis::Config::default();
+                let default = redis::RedisConfig::default();
                 let prefix = prefix.unwrap_or(default.prefix);
-                let config = redis::Config { url, password, prefix, ..redis::Config::default() };
+                let config = redis::RedisConfig { url, password, prefix, ..redis::RedisConfig::default() };
                 Ok(Endpoint::Redis(Box::new(config)))
             }
             EngineLocation::Config(file) => {
@@ -154,8 +154,12 @@ impl Endpoint {
         }
         let partitions = Some(partitions);
         Ok(match self {
-            Endpoint::Embedded(config) => Endpoint::Embedded(embedded::Config { partitions, ..config }),
-            Endpoint::Redis(config) => Endpoint::Redis(Box::new(redis::Config { partitions, ..*config })),
+            Endpoint::Embedded(config) => {
+                Endpoint::Embedded(embedded::EmbeddedConfig { partitions, ..config })
+            }
+            Endpoint::Redis(config) => {
+                Endpoint::Redis(Box::new(redis::RedisConfig { partitions, ..*config }))
+            }
         })
     }
 

@@ -9,7 +9,7 @@ use super::file::{Engine, EngineType, Expiry, Records};
 use super::problem::{Problems, suggest};
 use super::{Count, Span, secrets, tls};
 use crate::expiry;
-use crate::store::redis::{Address, AddressError, Mode, SCHEMES};
+use crate::store::redis::{Mode, RedisAddress, RedisAddressError, SCHEMES};
 use crate::store::{embedded, redis};
 use crate::trust::{self, Pem, TlsError};
 
@@ -20,9 +20,9 @@ const SENTINEL_PASSWORD: &str = "engine.sentinel_password_file";
 /// The engine that holds the state of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineConfig {
-    Redis(Box<redis::Config>),
+    Redis(Box<redis::RedisConfig>),
     /// The engine in a directory of this machine.
-    Embedded(embedded::Config),
+    Embedded(embedded::EmbeddedConfig),
 }
 
 /// The address or the path, without a password.
@@ -43,7 +43,12 @@ pub(super) fn engine(engine: &Engine, base: &Path, problems: &mut Problems) -> E
     }
 }
 
-fn on_redis(engine: &Engine, partitions: Option<u16>, base: &Path, problems: &mut Problems) -> redis::Config {
+fn on_redis(
+    engine: &Engine,
+    partitions: Option<u16>,
+    base: &Path,
+    problems: &mut Problems,
+) -> redis::RedisConfig {
     if engine.path != Engine::default().path {
         problems.error("engine.path", "belongs to the embedded engine; write type = \"embedded\"");
     }
@@ -51,7 +56,7 @@ fn on_redis(engine: &Engine, partitions: Option<u16>, base: &Path, problems: &mu
     prefix(&engine.prefix, problems);
     let (sentinel_username, sentinel_password) = sentinel_login(engine, address.as_ref(), base, problems);
     let longest = Span::from_secs(5);
-    redis::Config {
+    redis::RedisConfig {
         url: engine.url.clone(),
         password: secrets::read("engine.password_file", &engine.password_file, base, problems),
         tls: certificates(engine, address.as_ref(), base, problems),
@@ -86,7 +91,7 @@ fn embedded(
     partitions: Option<u16>,
     base: &Path,
     problems: &mut Problems,
-) -> embedded::Config {
+) -> embedded::EmbeddedConfig {
     let default = Engine::default();
     let of_redis = [
         ("engine.url", engine.url != default.url),
@@ -114,7 +119,7 @@ fn embedded(
             format!("other users of this machine may enter {shown}, where the fleet is; chmod 700 {shown}");
         problems.warn("engine.path", text);
     }
-    embedded::Config { path, partitions }
+    embedded::EmbeddedConfig { path, partitions }
 }
 
 /// A number within bounds; `None` if the number follows from other options.
@@ -131,11 +136,11 @@ fn is_open_to_others(path: &Path) -> bool {
 }
 
 /// The address, if it is valid.
-fn address(engine: &Engine, problems: &mut Problems) -> Option<Address> {
+fn address(engine: &Engine, problems: &mut Problems) -> Option<RedisAddress> {
     const OPTION: &str = "engine.url";
-    let address = match Address::parse(&engine.url) {
+    let address = match RedisAddress::parse(&engine.url) {
         Ok(address) => address,
-        Err(AddressError::Scheme(other)) => {
+        Err(RedisAddressError::Scheme(other)) => {
             let meant = suggest(&other, SCHEMES.into_iter()).unwrap_or("redis");
             problems.error(OPTION, format!("{other}:// is unknown; did you mean {meant}://?"));
             return None;
@@ -158,7 +163,7 @@ fn address(engine: &Engine, problems: &mut Problems) -> Option<Address> {
 /// User and password at the sentinels. With an address without sentinels they are errors.
 fn sentinel_login(
     engine: &Engine,
-    address: Option<&Address>,
+    address: Option<&RedisAddress>,
     base: &Path,
     problems: &mut Problems,
 ) -> (Option<String>, Option<String>) {
@@ -179,7 +184,12 @@ fn sentinel_login(
 }
 
 /// The certificates for TLS. With an address without TLS they are errors.
-fn certificates(engine: &Engine, address: Option<&Address>, base: &Path, problems: &mut Problems) -> Pem {
+fn certificates(
+    engine: &Engine,
+    address: Option<&RedisAddress>,
+    base: &Path,
+    problems: &mut Problems,
+) -> Pem {
     let unused = address.filter(|address| !address.has_tls).map(|address| {
         let scheme = engine.url.split("://").next().unwrap_or_default();
         match address.socket {

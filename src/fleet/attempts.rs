@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use crate::clock::Timestamp;
 use crate::presence::RecordId;
 use crate::store::{
-    ATTEMPT_BYTES, Attempt, AttemptsEntry, Cells, ChangeSet, Documents, Ended, Index, IndexEntry, IndexRange,
-    ListOrder, MAX_ATTEMPT_BYTES, MAX_STEP, Result, Table, on_record, partition_of_group,
+    ATTEMPT_BYTES, Attempt, AttemptsEntry, Cells, ChangeSet, Documents, EndedLease, EntryOrder, Index,
+    IndexEntry, IndexRange, MAX_ATTEMPT_BYTES, MAX_STEP, Result, Table, on_record, partition_of_group,
     word_of_notification, word_of_record,
 };
 
@@ -54,7 +54,7 @@ impl Attempts {
         from: Timestamp,
         until: Timestamp,
         limit: usize,
-        order: ListOrder,
+        order: EntryOrder,
     ) -> Result<Vec<Written>> {
         let (from, until) = (from.as_millis(), until.as_millis());
         let range = IndexRange { index: Index::AttemptsWritten, from, until, limit, order };
@@ -63,7 +63,7 @@ impl Attempts {
         for some in partitions.chunks(PARTITIONS) {
             entries.extend(self.documents.range(&range, some).await?);
             entries.sort_unstable();
-            if order == ListOrder::NewestFirst {
+            if order == EntryOrder::NewestFirst {
                 entries.reverse();
             }
             entries.truncate(limit);
@@ -124,13 +124,13 @@ impl Attempts {
     }
 
     /// These attempts were put on record: the oldest leave if there are too many.
-    pub async fn were_put_on_record(&self, ended: &[Ended]) -> Result<()> {
+    pub async fn were_put_on_record(&self, ended: &[EndedLease]) -> Result<()> {
         let partitions = self.note(ended);
         if partitions.is_empty() { Ok(()) } else { self.make_room(&partitions).await }
     }
 
     /// Counts what was written. Answers the partitions whose number of bytes has to be looked at.
-    fn note(&self, ended: &[Ended]) -> Vec<u16> {
+    fn note(&self, ended: &[EndedLease]) -> Vec<u16> {
         let mut written = self.written.lock().expect("nothing panics under this lock");
         for one in ended.iter().filter(|one| one.attempt.is_some()) {
             let partition = partition_of_group(&one.delivery.group.key, self.documents.fleet());
@@ -184,7 +184,7 @@ impl Attempts {
     }
 
     async fn oldest(&self, partitions: &[u16], until: i64) -> Result<Vec<IndexEntry>> {
-        let (index, order) = (Index::AttemptsWritten, ListOrder::OldestFirst);
+        let (index, order) = (Index::AttemptsWritten, EntryOrder::OldestFirst);
         let range = IndexRange { index, from: i64::MIN, until, limit: MAX_STEP, order };
         self.documents.range(&range, partitions).await
     }

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::mirror::LabelValues;
 use super::{CanaryPace, Mirror, Ownership, SharedRules};
 use crate::presence::{Kind, Unit};
-use crate::store::roster::{Count, Counts};
+use crate::store::roster::{KindCount, KindCounts};
 use crate::store::{Result, Roster, partition_of};
 use crate::telemetry::{Loop, Telemetry};
 
@@ -49,7 +49,7 @@ pub struct Census {
     kinds: BTreeMap<Kind, Limit>,
     rules: SharedRules,
     /// The counts of each other instance, by kind and by label.
-    elsewhere: Mutex<Vec<Counts>>,
+    elsewhere: Mutex<Vec<KindCounts>>,
     /// A digest of the configuration; 0: unknown.
     configuration: AtomicU64,
     /// In how many exchanges in a row another instance had another configuration.
@@ -162,9 +162,9 @@ impl Census {
 
     /// The counts by label as instances exchange them, under names that no kind has. The count of all values is 1 if
     /// some values are left out.
-    fn counts_by_label(&self) -> Counts {
-        let count = |units| Count { units, shortest_ms: None };
-        let mut counts = Counts::new();
+    fn counts_by_label(&self) -> KindCounts {
+        let count = |units| KindCount { units, shortest_ms: None };
+        let mut counts = KindCounts::new();
         for LabelValues { label, values, is_cut } in self.mirror.values(MAX_VALUES) {
             counts.insert(all_values(&label), count(u64::from(is_cut)));
             counts.extend(values.iter().map(|(value, units)| (one_value(&label, value), count(*units))));
@@ -204,12 +204,15 @@ impl Census {
         }
         let count = |kind: &Kind| {
             let shortest_ms = self.pace.met_of(kind).map(|shortest| shortest.as_millis() as u64);
-            (kind.to_string(), Count { units: self.mirror.unit_count(kind), shortest_ms })
+            (kind.to_string(), KindCount { units: self.mirror.unit_count(kind), shortest_ms })
         };
-        let mut own: Counts = self.kinds.keys().map(count).collect();
+        let mut own: KindCounts = self.kinds.keys().map(count).collect();
         own.extend(self.counts_by_label());
-        own.insert(CONFIGURATION.to_owned(), Count { units: self.configuration(), shortest_ms: None });
-        own.insert(CLIENT.to_owned(), Count { units: self.client.load(Ordering::SeqCst), shortest_ms: None });
+        own.insert(CONFIGURATION.to_owned(), KindCount { units: self.configuration(), shortest_ms: None });
+        own.insert(
+            CLIENT.to_owned(),
+            KindCount { units: self.client.load(Ordering::SeqCst), shortest_ms: None },
+        );
         roster.announce_counts(instance, &own, HOLDS).await?;
         let mut counts = roster.counts(&others).await?;
         let mut met = Vec::new();
@@ -223,13 +226,13 @@ impl Census {
         self.compare_configurations(&counts);
         self.compare_clients(&counts);
         // The counts of an instance that is missing are not known.
-        counts.resize(others.len().max(counts.len()), Counts::new());
+        counts.resize(others.len().max(counts.len()), KindCounts::new());
         self.set_elsewhere(counts);
         Ok(())
     }
 
     /// Compares the configuration with those of the other instances.
-    fn compare_configurations(&self, others: &[Counts]) {
+    fn compare_configurations(&self, others: &[KindCounts]) {
         let known = others.iter().filter_map(|counts| Some(counts.get(CONFIGURATION)?.units));
         if !known.filter(|hash| *hash > 0).any(|hash| hash != self.configuration()) {
             self.different.store(0, Ordering::SeqCst);
@@ -241,9 +244,9 @@ impl Census {
 
     /// Compares the client id with the ids of the other instances. An instance that was killed and started again finds
     /// its own id for a moment.
-    fn compare_clients(&self, others: &[Counts]) {
+    fn compare_clients(&self, others: &[KindCounts]) {
         let own = self.client.load(Ordering::SeqCst);
-        let is_own = |counts: &Counts| counts.get(CLIENT).is_some_and(|count| count.units == own);
+        let is_own = |counts: &KindCounts| counts.get(CLIENT).is_some_and(|count| count.units == own);
         if own == 0 || !others.iter().any(is_own) {
             self.shared.store(0, Ordering::SeqCst);
             self.telemetry.client_id_shared(false);
@@ -252,7 +255,7 @@ impl Census {
         }
     }
 
-    fn set_elsewhere(&self, mut counts: Vec<Counts>) {
+    fn set_elsewhere(&self, mut counts: Vec<KindCounts>) {
         counts.iter_mut().for_each(|counts| counts.retain(|name, _| name.contains('=')));
         *self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
@@ -332,7 +335,7 @@ mod tests {
             (&[(Some(0), Some(7)), (None, None)], None),
         ];
         for (others, expected) in cases {
-            let count = |units| Count { units, shortest_ms: None };
+            let count = |units| KindCount { units, shortest_ms: None };
             let counts = others.iter().map(|(all, north)| {
                 let named = [(all_values("site"), all), (one_value("site", "north"), north)];
                 named.into_iter().filter_map(|(name, units)| Some((name, count((*units)?)))).collect()

@@ -7,16 +7,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::newest::Newest;
-use crate::store::{ChangeSet, Content, Documents, EngineError, Result, Table};
+use crate::store::{ChangeSet, Documents, EngineError, Result, Table, TableValue};
 
 /// How often a change is decided again while other instances change the table.
 const ATTEMPTS: usize = 20;
 
 /// The documents of a table, by their names.
-pub type Contents<T> = BTreeMap<<T as Content>::Name, T>;
+pub type Contents<T> = BTreeMap<<T as TableValue>::Name, T>;
 
 /// A change of a table.
-pub struct Changed<T: Content> {
+pub struct Changed<T: TableValue> {
     /// New and changed documents.
     pub write: Contents<T>,
     pub forget: Vec<T::Name>,
@@ -25,7 +25,7 @@ pub struct Changed<T: Content> {
 }
 
 /// A table with the view that an instance has of it.
-pub struct Collection<T: Content, V> {
+pub struct Collection<T: TableValue, V> {
     documents: Documents,
     known: Newest<Arc<V>>,
     view: Box<dyn Fn(Contents<T>) -> V + Send + Sync>,
@@ -33,7 +33,7 @@ pub struct Collection<T: Content, V> {
     on_new: Box<dyn Fn(&V) + Send + Sync>,
 }
 
-impl<T: Content, V> Collection<T, V> {
+impl<T: TableValue, V> Collection<T, V> {
     pub fn new(documents: Documents, view: impl Fn(Contents<T>) -> V + Send + Sync + 'static) -> Self {
         Collection { documents, known: Newest::default(), view: Box::new(view), on_new: Box::new(|_| {}) }
     }

@@ -20,8 +20,8 @@ use super::{Attempts, MassBreaker, Roll, Silences};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
-    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, Discarded, EngineError, GroupStore, ListOrder,
-    Queries, Result, StoredDeliveries, StoredTimers, Waiting, is_digest,
+    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, Discarded, EngineError, EntryOrder, GroupStore,
+    Queries, Result, StoredDeliveries, StoredTimers, WaitingDelivery, is_digest,
 };
 
 mod ends;
@@ -256,7 +256,7 @@ impl Deliveries {
             let most = MAX_STEP - letters.len();
             if most > 0 {
                 let (from, until) = (filter.from(), filter.until());
-                let order = ListOrder::OldestFirst;
+                let order = EntryOrder::OldestFirst;
                 letters.extend(self.records.dead_letters_between(&receiver, from, until, most, order).await?);
             }
         }
@@ -297,7 +297,7 @@ impl Deliveries {
         Ok(made.into_iter().filter_map(of).collect())
     }
 
-    async fn waiting_one(&self, receiver: &str, notification: &str) -> Result<Option<Waiting>> {
+    async fn waiting_one(&self, receiver: &str, notification: &str) -> Result<Option<WaitingDelivery>> {
         let mut after = None;
         for _ in 0..PAGES {
             let page = self.records.waiting(receiver, after.as_deref()).await?;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{FlapNotification, FlapRule, Flaps, Kind, OfflineRecord, Unit};
-use crate::store::{Cells, ChangeSet, Content, Document, Documents, EngineError, Index, Result, Table};
+use crate::store::{Cells, ChangeSet, Document, Documents, EngineError, Index, Result, Table, TableValue};
 use crate::telemetry::Telemetry;
 
 /// How often a change is decided again while other instances change the same unit.
@@ -21,7 +21,7 @@ const ATTEMPTS: usize = 20;
 /// The kinds that have flap detection.
 pub type FlapRules = BTreeMap<Kind, FlapRule>;
 
-impl Content for Flaps {
+impl TableValue for Flaps {
     type Name = Unit;
     const TABLE: Table = Table::Flaps;
 }
@@ -31,7 +31,7 @@ impl Content for Flaps {
 #[serde(transparent)]
 struct Episode(OfflineRecord);
 
-impl Content for Episode {
+impl TableValue for Episode {
     type Name = Unit;
     const TABLE: Table = Table::Episodes;
 }

@@ -17,7 +17,7 @@ use super::collection::{Changed, Collection, Contents};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Unit};
 use crate::routing::{Inhibition, Inhibitors, replaces};
-use crate::store::{Cells, Content, Documents, EngineError, OpenPages, Queries, Result, Table};
+use crate::store::{Cells, Documents, EngineError, OpenPages, Queries, Result, Table, TableValue};
 use crate::telemetry::Telemetry;
 
 /// The most sources that are kept. Offline sources beyond this number inhibit nothing, which is logged.
@@ -31,7 +31,7 @@ const AT_ONCE: usize = 16;
 #[serde(transparent)]
 struct Source(OfflineRecord);
 
-impl Content for Source {
+impl TableValue for Source {
     type Name = Unit;
     const TABLE: Table = Table::Sources;
 }

@@ -23,8 +23,8 @@ use crate::presence::{
     FleetCount, MassOfflineRule, OfflineRecord, ReleaseReason, Snapshot, Trip, Unit, release,
 };
 use crate::store::{
-    AuditEntry, Audited, Cells, Content, Document, Documents, EngineError, Log, OpenPages, Queries, Result,
-    Table, UnitStore,
+    AuditEntry, Audited, Cells, Document, Documents, EngineError, Log, OpenPages, Queries, Result, Table,
+    TableValue, UnitStore,
 };
 use crate::telemetry::Telemetry;
 
@@ -45,7 +45,7 @@ const COUNTED_PER_WINDOW: u32 = 12;
 /// How often a release is tried again while other instances change the trip.
 const ATTEMPTS: usize = 5;
 
-impl Content for Trip {
+impl TableValue for Trip {
     type Name = String;
     const TABLE: Table = Table::Breaker;
 }

@@ -20,7 +20,7 @@ use hashbrown::HashMap;
 use super::SharedRules;
 use crate::clock::Timestamp;
 use crate::presence::{Change, KeyChange, Kind, Lifecycle, Snapshot, Unit};
-use crate::store::table::{Key, RowUpdate, UnitRow, UnitTable, UnitTables};
+use crate::store::table::{RowUpdate, UnitKey, UnitRow, UnitTable, UnitTables};
 use crate::store::{Queries, by_partition, partition_of};
 
 mod copy;
@@ -179,7 +179,7 @@ impl Mirror {
         for (partition, indexes) in by_partition(units, self.partition_count()) {
             let heartbeats: Vec<(&Unit, Timestamp)> =
                 indexes.into_iter().map(|index| heartbeats[index]).collect();
-            let keys: Vec<Option<Key>> = heartbeats.iter().map(|(unit, _)| self.key(unit)).collect();
+            let keys: Vec<Option<UnitKey>> = heartbeats.iter().map(|(unit, _)| self.key(unit)).collect();
             self.write(partition).seen(&keys, &heartbeats);
         }
     }
@@ -313,8 +313,8 @@ impl Mirror {
         self.partitions().filter(|partition| self.keeps(*partition))
     }
 
-    fn key<'a>(&self, unit: &'a Unit) -> Option<Key<'a>> {
-        Some(Key::new(self.tables.hasher(), *self.numbers.get(&unit.kind)?, unit.id.as_str()))
+    fn key<'a>(&self, unit: &'a Unit) -> Option<UnitKey<'a>> {
+        Some(UnitKey::new(self.tables.hasher(), *self.numbers.get(&unit.kind)?, unit.id.as_str()))
     }
 
     /// A value for each kind that is configured, by number; `None` for other kinds.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::store::{Cells, Content, Documents, Result, StoredDeliveries, Table};
+use crate::store::{Cells, Documents, Result, StoredDeliveries, Table, TableValue};
 
 /// The longest reason of a failure that is kept, in bytes.
 const MAX_REASON: usize = 400;
@@ -51,7 +51,7 @@ impl ReceiverHealth {
     }
 }
 
-impl Content for ReceiverHealth {
+impl TableValue for ReceiverHealth {
     type Name = String;
     const TABLE: Table = Table::Receivers;
 }

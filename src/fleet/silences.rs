@@ -12,7 +12,7 @@ use super::collection::{Changed, Collection, Contents};
 use crate::clock::Timestamp;
 use crate::routing::alert_silence::{self, MAX_SILENCES, SilenceError, SilenceRequest};
 use crate::routing::{AlertSilence, AlertSilences, MAX_KEPT, Matcher, SilenceId, held};
-use crate::store::{AuditEntry, Audited, Cells, ChangeSet, Content, Documents, EngineError, Log, Table};
+use crate::store::{AuditEntry, Audited, Cells, ChangeSet, Documents, EngineError, Log, Table, TableValue};
 
 /// The longest text of matchers in the audit, in bytes.
 const MAX_AUDITED: usize = 1024;
@@ -29,7 +29,7 @@ pub enum SilencesError {
     Engine(#[from] EngineError),
 }
 
-impl Content for AlertSilence {
+impl TableValue for AlertSilence {
     type Name = SilenceId;
     const TABLE: Table = Table::Silences;
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::store::{Cells, Content, Documents, EngineError, Table};
+use crate::store::{Cells, Documents, EngineError, Table, TableValue};
 
 /// The name of the only document.
 const FLEET: &str = "fleet";
@@ -20,7 +20,7 @@ const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 #[serde(transparent)]
 struct WatchedSince(Timestamp);
 
-impl Content for WatchedSince {
+impl TableValue for WatchedSince {
     type Name = String;
     const TABLE: Table = Table::Watched;
 }

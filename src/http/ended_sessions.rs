@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::fleet::{Changed, Collection, Contents};
-use crate::store::{Cells, Content, Documents, EngineError, Table};
+use crate::store::{Cells, Documents, EngineError, Table, TableValue};
 
 /// The most ended sessions that are kept; beyond it, the sessions that expire first are dropped.
 const MAX_ENDED: usize = 1000;
@@ -21,7 +21,7 @@ const MAX_ENDED: usize = 1000;
 #[serde(transparent)]
 struct EndedSession(i64);
 
-impl Content for EndedSession {
+impl TableValue for EndedSession {
     /// The digest of a session's cookie.
     type Name = String;
     const TABLE: Table = Table::Sessions;

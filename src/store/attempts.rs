@@ -19,7 +19,7 @@ use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use serde::{Deserialize, Serialize};
 
 use super::json::to_json;
-use super::{ChangeSet, Content, Delivery, GroupContext, Index, MeantFor, Result, Table};
+use super::{ChangeSet, Delivery, GroupContext, Index, MeantFor, Result, Table, TableValue};
 use crate::clock::Timestamp;
 use crate::presence::{Guarantee, Interval, Labels, OfflineRecord, RecordId};
 
@@ -46,14 +46,14 @@ const MAX_FLAPPING: usize = 1000;
 
 /// The end of a lease: of an attempt, or without one.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct EndedLease {
     pub delivery: Arc<Delivery>,
-    pub end: End,
+    pub end: AttemptEnd,
     /// `None`: no attempt was made, or it is not put on record.
     pub attempt: Option<AttemptMade>,
 }
 
-impl Ended {
+impl EndedLease {
     /// About how many bytes its attempt takes on record, with its words.
     pub fn size(&self) -> usize {
         let Delivery { offline, online, .. } = &*self.delivery;
@@ -63,7 +63,7 @@ impl Ended {
 
 /// The end of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum AttemptEnd {
     Delivered,
     RetryAt(Timestamp),
     /// With the reason.
@@ -170,12 +170,12 @@ impl Attempt {
         200 + self.answer.len() + 60 * (self.offline.len() + self.online.len()) + 300 * self.flapping.len()
     }
 
-    fn of(ended: &Ended) -> Option<Attempt> {
+    fn of(ended: &EndedLease) -> Option<Attempt> {
         let (delivery, made) = (&ended.delivery, ended.attempt.as_ref()?);
         let result = match ended.end {
-            End::Delivered => AttemptResult::Delivered,
-            End::RetryAt(_) => AttemptResult::Failed,
-            End::DeadLetter(_) => AttemptResult::Dead,
+            AttemptEnd::Delivered => AttemptResult::Delivered,
+            AttemptEnd::RetryAt(_) => AttemptResult::Failed,
+            AttemptEnd::DeadLetter(_) => AttemptResult::Dead,
         };
         let is_delivered = result == AttemptResult::Delivered;
         let ids = |records: &[OfflineRecord]| {
@@ -213,7 +213,7 @@ impl Attempt {
 #[serde(transparent)]
 pub struct AttemptsEntry(pub Vec<Attempt>);
 
-impl Content for AttemptsEntry {
+impl TableValue for AttemptsEntry {
     type Name = String;
     const TABLE: Table = Table::Attempts;
 }
@@ -278,7 +278,7 @@ pub fn on_record(
 /// The change-set that puts the attempts among these on record, which are of one partition; `None`: there are none.
 pub(super) fn attempts_made<'a>(
     partition: u16,
-    ended: impl Iterator<Item = &'a Ended>,
+    ended: impl Iterator<Item = &'a EndedLease>,
     now: Timestamp,
 ) -> Result<Option<ChangeSet>> {
     let (mut cells, mut size) = (Vec::<(String, AttemptsEntry)>::new(), CELL);

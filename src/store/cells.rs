@@ -355,7 +355,7 @@ pub struct IndexEntry {
 
 /// The order of a list, by when its entries were written or are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ListOrder {
+pub enum EntryOrder {
     NewestFirst,
     OldestFirst,
 }
@@ -367,7 +367,7 @@ pub struct IndexRange {
     pub from: i64,
     pub until: i64,
     pub limit: usize,
-    pub order: ListOrder,
+    pub order: EntryOrder,
 }
 
 /// What a part of a change-set expects or does.
@@ -392,7 +392,7 @@ pub enum What {
 
 /// A part of a change-set, on one cell or entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct ChangePart {
     pub what: What,
     /// Empty for `Append`.
     pub name: String,
@@ -406,7 +406,7 @@ pub struct Part {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangeSet {
     pub partition: u16,
-    pub parts: Vec<Part>,
+    pub parts: Vec<ChangePart>,
 }
 
 impl ChangeSet {
@@ -457,7 +457,7 @@ impl ChangeSet {
     }
 
     fn part(mut self, what: What, name: &str, value: &[u8], at: i64) -> ChangeSet {
-        self.parts.push(Part { what, name: name.to_owned(), value: value.to_owned(), at });
+        self.parts.push(ChangePart { what, name: name.to_owned(), value: value.to_owned(), at });
         self
     }
 
@@ -465,7 +465,7 @@ impl ChangeSet {
     /// are written together.
     pub(super) fn shape(&self) -> Shape {
         let mut shape = Shape::new();
-        for Part { what, .. } in &self.parts {
+        for ChangePart { what, .. } in &self.parts {
             match shape.last_mut().filter(|(last, _)| last == what) {
                 Some((_, times)) => *times += 1,
                 None => shape.push((*what, 1)),
@@ -476,7 +476,7 @@ impl ChangeSet {
 
     /// The cells and entries that it reads or writes, and whether it only adds to them.
     fn touched(&self) -> impl Iterator<Item = (Touched<'_>, bool)> {
-        self.parts.iter().filter_map(|Part { what, name, .. }| match what {
+        self.parts.iter().filter_map(|ChangePart { what, name, .. }| match what {
             What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
                 Some(((Place::Of(*table), name.as_str()), false))
             }
@@ -525,14 +525,14 @@ pub(super) fn batches(sets: &[ChangeSet]) -> Vec<Vec<usize>> {
 
 /// Where the next page of a scan begins. Only the engine that made it reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(pub(super) String);
+pub struct CellCursor(pub(super) String);
 
 /// A page of a table, unordered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CellPage {
     pub cells: Vec<(String, Vec<u8>)>,
     /// `None`: it was the last page.
-    pub next: Option<Cursor>,
+    pub next: Option<CellCursor>,
 }
 
 /// An entry of a log.
@@ -586,7 +586,7 @@ pub trait Cells: Layout {
         until: i64,
         limit: usize,
     ) -> Result<Vec<IndexEntry>> {
-        let range = IndexRange { index, from: i64::MIN, until, limit, order: ListOrder::OldestFirst };
+        let range = IndexRange { index, from: i64::MIN, until, limit, order: EntryOrder::OldestFirst };
         self.range(&range, partitions).await
     }
 
@@ -621,7 +621,7 @@ pub trait Cells: Layout {
     async fn names(&self, index: Index, begins: &[(u16, String)], limit: usize) -> Result<Vec<Vec<String>>>;
 
     /// A page of a table in a partition. Cells that change meanwhile may be on two pages, or on none.
-    async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage>;
+    async fn scan_cells(&self, table: Table, partition: u16, from: Option<CellCursor>) -> Result<CellPage>;
 
     /// All cells of a table in a partition, by their names.
     async fn all_cells(&self, table: Table, partition: u16) -> Result<BTreeMap<String, Vec<u8>>> {

@@ -101,7 +101,7 @@ pub struct Reading<'a> {
 
 /// The newest value of a metric of one unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value {
+pub struct MetricValue {
     /// The moment of the heartbeat that brought the value.
     pub at: Timestamp,
     pub text: String,
@@ -115,7 +115,7 @@ pub trait DataStore: Layout {
     async fn keep_values(&self, readings: &[Reading<'_>]) -> Result<Vec<bool>>;
 
     /// The values of one unit, in the order of the metrics named.
-    async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<Value>>>;
+    async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<MetricValue>>>;
 
     /// The values of one metric on some of the [`super::Layout::pages`] of a partition, with the names of their units
     /// (`<kind>:<unit>`), in any order. Every value of a partition is on exactly one page. Values of a unit that was

@@ -166,7 +166,7 @@ pub struct DeadLetter {
 
 /// A notification that waits for a receiver.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Waiting {
+pub struct WaitingDelivery {
     /// `attempt`: how many attempts were begun.
     pub delivery: Delivery,
     /// When it may be attempted; `None`: after the notification before it in its group.
@@ -176,7 +176,7 @@ pub struct Waiting {
 /// A page of waiting notifications.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WaitingPage {
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingDelivery>,
     /// Where the next page begins; `None` after the last.
     pub next: Option<String>,
 }

@@ -18,7 +18,7 @@ use crate::clock::Timestamp;
 const AT_ONCE: usize = 32;
 
 /// A value of a table.
-pub trait Content: Serialize + DeserializeOwned + Send + Sync + 'static {
+pub trait TableValue: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// The names of the cells.
     type Name: FromStr + Display + Clone + Ord + Send + Sync + 'static;
     const TABLE: Table;
@@ -35,7 +35,7 @@ pub trait Content: Serialize + DeserializeOwned + Send + Sync + 'static {
 
 /// A cell as it was read.
 #[derive(Clone, Debug)]
-pub struct Document<T: Content> {
+pub struct Document<T: TableValue> {
     pub name: T::Name,
     /// `None`: there is none, or none that can be read.
     pub value: Option<T>,
@@ -44,7 +44,7 @@ pub struct Document<T: Content> {
     stored: Option<Vec<u8>>,
 }
 
-impl<T: Content> Document<T> {
+impl<T: TableValue> Document<T> {
     /// A document as it is expected to be stored; `None`: there is none.
     pub fn expected(name: T::Name, value: Option<T>) -> Result<Document<T>> {
         let stored = value.as_ref().map(T::encode).transpose()?;
@@ -60,7 +60,7 @@ impl<T: Content> Document<T> {
     /// A cell that is expected not to be.
     pub fn absent(cell: Cell) -> Document<T>
     where
-        T: Content<Name = String>,
+        T: TableValue<Name = String>,
     {
         Document { name: cell.name, value: None, table: Some(cell.table), stored: None }
     }
@@ -93,7 +93,7 @@ impl Documents {
     }
 
     /// The documents of these names, in order. One that cannot be read is moved away, and counts as absent.
-    pub async fn read<T: Content>(&self, names: &[T::Name]) -> Result<Vec<Document<T>>> {
+    pub async fn read<T: TableValue>(&self, names: &[T::Name]) -> Result<Vec<Document<T>>> {
         let mut documents = Vec::with_capacity(names.len());
         for names in names.chunks(MAX_STEP) {
             let cells: Vec<Cell> = names.iter().map(|name| self.cell::<T>(&name.to_string())).collect();
@@ -106,7 +106,10 @@ impl Documents {
     }
 
     /// The documents of these cells, in order. One that cannot be read is moved away, and counts as absent.
-    pub async fn read_cells<T: Content<Name = String>>(&self, cells: Vec<Cell>) -> Result<Vec<Document<T>>> {
+    pub async fn read_cells<T: TableValue<Name = String>>(
+        &self,
+        cells: Vec<Cell>,
+    ) -> Result<Vec<Document<T>>> {
         let stored = self.cells.read_cells(&cells).await?;
         let mut documents = Vec::with_capacity(cells.len());
         for (cell, stored) in cells.into_iter().zip(stored) {
@@ -116,7 +119,7 @@ impl Documents {
     }
 
     /// The document of a cell with this value.
-    pub async fn document<T: Content<Name = String>>(
+    pub async fn document<T: TableValue<Name = String>>(
         &self,
         cell: Cell,
         stored: Option<Vec<u8>>,
@@ -126,18 +129,18 @@ impl Documents {
     }
 
     /// The document of this name.
-    pub async fn one<T: Content>(&self, name: &T::Name) -> Result<Document<T>> {
+    pub async fn one<T: TableValue>(&self, name: &T::Name) -> Result<Document<T>> {
         let mut read = self.read(std::slice::from_ref(name)).await?;
         Ok(read.pop().expect("a document for each name"))
     }
 
     /// All documents of these partitions.
-    pub async fn all<T: Content>(&self, partitions: &[u16]) -> Result<BTreeMap<T::Name, T>> {
+    pub async fn all<T: TableValue>(&self, partitions: &[u16]) -> Result<BTreeMap<T::Name, T>> {
         Ok(self.each(partitions).await?.into_iter().collect())
     }
 
     /// The documents of each of these partitions, where a name may be in several of them.
-    pub async fn each<T: Content>(&self, partitions: &[u16]) -> Result<Vec<(T::Name, T)>> {
+    pub async fn each<T: TableValue>(&self, partitions: &[u16]) -> Result<Vec<(T::Name, T)>> {
         let read = partitions.to_vec().into_iter().map(|partition| async move {
             let cells = self.cells.all_cells(T::TABLE, partition).await?;
             let mut documents = Vec::with_capacity(cells.len());
@@ -154,7 +157,7 @@ impl Documents {
     }
 
     /// All documents of a table of the fleet.
-    pub async fn of_fleet<T: Content>(&self) -> Result<BTreeMap<T::Name, T>> {
+    pub async fn of_fleet<T: TableValue>(&self) -> Result<BTreeMap<T::Name, T>> {
         self.all(&[self.fleet()]).await
     }
 
@@ -208,7 +211,7 @@ impl Documents {
     }
 
     /// A change-set that also writes this document; `None` removes it.
-    pub fn put<T: Content>(&self, set: ChangeSet, name: &T::Name, value: Option<&T>) -> Result<ChangeSet> {
+    pub fn put<T: TableValue>(&self, set: ChangeSet, name: &T::Name, value: Option<&T>) -> Result<ChangeSet> {
         let value = value.map(T::encode).transpose()?;
         Ok(set.put(T::TABLE, &name.to_string(), value.as_deref()))
     }
@@ -219,18 +222,18 @@ impl Documents {
     }
 
     /// The change-set of a document that writes this value if the document is still as it was read; `None` removes it.
-    pub fn change<T: Content>(&self, document: &Document<T>, value: Option<&T>) -> Result<ChangeSet> {
+    pub fn change<T: TableValue>(&self, document: &Document<T>, value: Option<&T>) -> Result<ChangeSet> {
         let set = ChangeSet::of(self.partition::<T>(&document.name.to_string()));
         self.put(self.expect(set, document), &document.name, value)
     }
 
     /// A change-set that also expects a document to be still as it was read.
-    pub fn expect<T: Content>(&self, set: ChangeSet, document: &Document<T>) -> ChangeSet {
+    pub fn expect<T: TableValue>(&self, set: ChangeSet, document: &Document<T>) -> ChangeSet {
         set.has(T::TABLE, &document.name.to_string(), document.stored.as_deref())
     }
 
     /// Up to about `limit` names of an index of these partitions that are due by now, and their documents.
-    pub async fn due<T: Content>(
+    pub async fn due<T: TableValue>(
         &self,
         index: Index,
         partitions: &[u16],
@@ -244,7 +247,7 @@ impl Documents {
     }
 
     /// Up to `limit` names of an index of these partitions, as [`Cells::entries_after`] answers them.
-    pub async fn listed<T: Content>(
+    pub async fn listed<T: TableValue>(
         &self,
         index: Index,
         partitions: &[u16],
@@ -257,7 +260,11 @@ impl Documents {
     }
 
     /// The names of entries. An entry that names nothing of its partition is moved away.
-    async fn named<T: Content>(&self, index: Index, entries: Vec<IndexEntry>) -> Result<Vec<(i64, T::Name)>> {
+    async fn named<T: TableValue>(
+        &self,
+        index: Index,
+        entries: Vec<IndexEntry>,
+    ) -> Result<Vec<(i64, T::Name)>> {
         let mut names = Vec::with_capacity(entries.len());
         for entry in entries {
             match entry.name.parse::<T::Name>() {
@@ -281,15 +288,15 @@ impl Documents {
         self.cells.write_cells(sets).await
     }
 
-    fn partition<T: Content>(&self, name: &str) -> u16 {
+    fn partition<T: TableValue>(&self, name: &str) -> u16 {
         T::TABLE.partition(name, self.cells.partitions())
     }
 
-    fn cell<T: Content>(&self, name: &str) -> Cell {
+    fn cell<T: TableValue>(&self, name: &str) -> Cell {
         Cell { table: T::TABLE, partition: self.partition::<T>(name), name: name.to_owned() }
     }
 
-    async fn decode<T: Content>(
+    async fn decode<T: TableValue>(
         &self,
         name: T::Name,
         cell: Cell,
@@ -312,10 +319,10 @@ impl Documents {
     }
 }
 
-type Decoded<T> = std::result::Result<(<T as Content>::Name, T), (Unreadable, String)>;
+type Decoded<T> = std::result::Result<(<T as TableValue>::Name, T), (Unreadable, String)>;
 
 /// The documents of cells, on a thread of its own: alert silences have expressions, which are compiled.
-async fn decoded<T: Content>(partition: u16, cells: BTreeMap<String, Vec<u8>>) -> Result<Vec<Decoded<T>>> {
+async fn decoded<T: TableValue>(partition: u16, cells: BTreeMap<String, Vec<u8>>) -> Result<Vec<Decoded<T>>> {
     let decode = move |(name, stored): (String, Vec<u8>)| {
         let value = T::decode(&stored);
         let why = match (name.parse::<T::Name>(), value) {

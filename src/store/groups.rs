@@ -45,7 +45,7 @@ pub struct DataLoss {
 
 /// An event in the outbox.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct OutboxEntry {
     /// Passed to [`GroupStore::remove_entries`] after the event has joined its group. Events that were written in one
     /// step may share a position.
     pub position: Position,
@@ -84,7 +84,7 @@ impl Capacity {
 
 /// The result of joining.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Joined {
+pub struct JoinResult {
     /// How many members were sealed.
     pub sealed: usize,
     /// Whether some of their deliveries wait in the engine for [`StoredDeliveries::lease`](super::StoredDeliveries::lease).
@@ -101,7 +101,7 @@ pub trait GroupStore: Layout {
     /// The oldest events of these outboxes: about `limit`, and all other events of the same positions. They stay
     /// until [`GroupStore::remove_entries`] removes them. Each partition has an outbox; the outbox of hearing has
     /// the number after the last partition.
-    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>>;
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>>;
 
     /// The newest entry of each of these outboxes that has one.
     async fn newest_entries(&self, outboxes: &[u16]) -> Result<Vec<Position>>;
@@ -126,7 +126,7 @@ pub trait GroupStore: Layout {
         destinations: &Destinations,
         capacity: &Capacity,
         now: Timestamp,
-    ) -> Result<Joined>;
+    ) -> Result<JoinResult>;
 
     /// Removes entries from the outboxes, after all events of their positions have joined groups in these partitions.
     /// An engine of several servers may remove them later, and until then repeats them only if a group may have lost

@@ -16,7 +16,7 @@ use futures_util::stream::{self, StreamExt};
 
 use super::deliveries::Lane;
 use super::{
-    Cells, Content, EngineError, Group, Index, IndexEntry, Log, OutboxEvent, ReceiverName, Result, Table,
+    Cells, EngineError, Group, Index, IndexEntry, Log, OutboxEvent, ReceiverName, Result, Table, TableValue,
 };
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Unit};

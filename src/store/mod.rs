@@ -86,24 +86,24 @@ mod unnotified;
 pub use crate::presence::{Gap, Pace, ShareMember, Subscription, TimerCancelled, TimerRegistered};
 pub use crate::routing::{Destination, Destinations, Escalation, FollowUps};
 pub use attempts::{
-    ATTEMPT_BYTES, Attempt, AttemptMade, AttemptResult, AttemptsEntry, End, Ended, MAX_ATTEMPT_BYTES,
-    on_record, word_of_notification, word_of_record,
+    ATTEMPT_BYTES, Attempt, AttemptEnd, AttemptMade, AttemptResult, AttemptsEntry, EndedLease,
+    MAX_ATTEMPT_BYTES, on_record, word_of_notification, word_of_record,
 };
 pub use audit::{AuditEntry, Audited, MAX_AUDITED};
 pub use cells::{
-    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, ListOrder, Log, Logged, Part,
-    Table, Unreadable, What,
+    Cell, CellCursor, CellPage, Cells, ChangePart, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log,
+    Logged, Table, Unreadable, What,
 };
-pub use data::{Catalogue, DataStore, Metric, MetricType, Reading, Value};
+pub use data::{Catalogue, DataStore, Metric, MetricType, MetricValue, Reading};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
 pub use deliveries::{DeliveryEngine, Discarded, StoredDeliveries};
 pub use delivery::{
-    ACKNOWLEDGEMENT, DIGEST, DeadLetter, Delivery, Group, GroupContext, MeantFor, Waiting, WaitingPage,
-    is_digest,
+    ACKNOWLEDGEMENT, DIGEST, DeadLetter, Delivery, Group, GroupContext, MeantFor, WaitingDelivery,
+    WaitingPage, is_digest,
 };
-pub use documents::{Content, Document, Documents};
+pub use documents::{Document, Documents, TableValue};
 pub use error::{EngineError, Result};
-pub use groups::{Capacity, DataLoss, Entry, GroupStore, Join, Joined, OutboxEvent, Position};
+pub use groups::{Capacity, DataLoss, GroupStore, Join, JoinResult, OutboxEntry, OutboxEvent, Position};
 pub use hearing::{Advance, HearingStore};
 pub use membership::Membership;
 pub use notification::{delivery_of_any, notification_id, notification_of};

@@ -295,10 +295,10 @@ impl Notification {
 }
 
 /// A stored notification in one of its forms that are JSON: an object in full, or the list of a [`SingleSilence`].
-struct Stored(Notification);
+struct StoredForm(Notification);
 
-impl<'de> Deserialize<'de> for Stored {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Stored, D::Error> {
+impl<'de> Deserialize<'de> for StoredForm {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<StoredForm, D::Error> {
         deserializer.deserialize_any(EitherForm)
     }
 }
@@ -306,18 +306,19 @@ impl<'de> Deserialize<'de> for Stored {
 struct EitherForm;
 
 impl<'de> Visitor<'de> for EitherForm {
-    type Value = Stored;
+    type Value = StoredForm;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("a notification")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, full: A) -> std::result::Result<Stored, A::Error> {
-        Notification::deserialize(MapAccessDeserializer::new(full)).map(Stored)
+    fn visit_map<A: MapAccess<'de>>(self, full: A) -> std::result::Result<StoredForm, A::Error> {
+        Notification::deserialize(MapAccessDeserializer::new(full)).map(StoredForm)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, lone: A) -> std::result::Result<Stored, A::Error> {
-        SingleSilence::deserialize(SeqAccessDeserializer::new(lone)).map(|lone| Stored(lone.notification()))
+    fn visit_seq<A: SeqAccess<'de>>(self, lone: A) -> std::result::Result<StoredForm, A::Error> {
+        SingleSilence::deserialize(SeqAccessDeserializer::new(lone))
+            .map(|lone| StoredForm(lone.notification()))
     }
 }
 
@@ -353,7 +354,7 @@ impl Notification {
     /// A whole notification in any of its forms. The key of its group is empty if it is that of one silence in its
     /// short form.
     pub fn parse(text: &str) -> Result<Notification> {
-        from_json("a notification", text).map(|Stored(notification)| notification)
+        from_json("a notification", text).map(|StoredForm(notification)| notification)
     }
 
     /// Reads a stored notification of the group with that key, as far as it is readable: the readable members are

@@ -10,11 +10,11 @@ use super::{Layout, Result};
 use crate::clock::Timestamp;
 
 /// The counts of an instance's own units, by the name of the kind.
-pub type Counts = BTreeMap<String, Count>;
+pub type KindCounts = BTreeMap<String, KindCount>;
 
 /// The count of an instance's own units of a kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Count {
+pub struct KindCount {
     pub units: u64,
     /// The shortest timeout (ms) that any of the units declared or was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -59,10 +59,10 @@ pub trait Roster: Layout {
     async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>>;
 
     /// Announces the counts of an instance's own units; they are valid for `ttl`.
-    async fn announce_counts(&self, instance: &str, counts: &Counts, ttl: Duration) -> Result<()>;
+    async fn announce_counts(&self, instance: &str, counts: &KindCounts, ttl: Duration) -> Result<()>;
 
     /// The valid counts of instances; unreadable counts are left out.
-    async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>>;
+    async fn counts(&self, instances: &[String]) -> Result<Vec<KindCounts>>;
 
     /// The sum of the steps of the clock that were accepted, as of the last renewal: see `clock/steps.rs`.
     fn stepped(&self) -> Duration;

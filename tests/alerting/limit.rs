@@ -7,7 +7,7 @@ use rollcall::fleet::Attempts;
 use rollcall::fleet::Ownership;
 use rollcall::fleet::ownership::View;
 use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
-use rollcall::store::{Attempt, AttemptResult, ListOrder, StoredDeliveries};
+use rollcall::store::{Attempt, AttemptResult, EntryOrder, StoredDeliveries};
 
 use super::*;
 use crate::services::configured;
@@ -28,7 +28,7 @@ impl World {
     async fn attempts(&self) -> Vec<Attempt> {
         let attempts = Attempts::new(self.engine.clone());
         let (from, until) = (Timestamp::ZERO, self.clock.now());
-        let written = attempts.between(from, until, 10_000, ListOrder::NewestFirst).await.unwrap();
+        let written = attempts.between(from, until, 10_000, EntryOrder::NewestFirst).await.unwrap();
         written.into_iter().flat_map(|one| one.attempts).collect()
     }
 }

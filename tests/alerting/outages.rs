@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
-use rollcall::store::{Entry, OutboxEvent};
+use rollcall::store::{OutboxEntry, OutboxEvent};
 
 use super::world::{WAIT, World, hook, listed, named, unit, until};
 use super::*;
@@ -20,9 +20,9 @@ async fn one_hook() -> (WebhookSink, World) {
 }
 
 /// Puts entries into the outbox again, as if the engine had died before they were settled.
-fn unsettle(world: &World, entries: &[Entry]) {
+fn unsettle(world: &World, entries: &[OutboxEntry]) {
     let mut client = world.redis.client();
-    for Entry { position, event } in entries {
+    for OutboxEntry { position, event } in entries {
         let OutboxEvent::Record(record) = event else { panic!("{event:?}") };
         let key = format!("rollcall:{{p{}}}:outbox", position.outbox);
         let json = serde_json::to_string(record).unwrap();

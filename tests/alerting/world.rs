@@ -64,7 +64,7 @@ impl World {
         let engine: Arc<dyn Engine> = match on {
             On::Redis => redis.engine(&telemetry).await,
             On::Directory => {
-                let config = embedded::Config { path: dir.path().join("fleet"), partitions: None };
+                let config = embedded::EmbeddedConfig { path: dir.path().join("fleet"), partitions: None };
                 Arc::new(EmbeddedEngine::open_with_labels(&config, &labels, telemetry.clone()).await.unwrap())
             }
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Attempts;
 use rollcall::presence::OfflineRecord;
-use rollcall::store::{AttemptMade, Delivery, End, Ended, Group, Layout, StoredDeliveries};
+use rollcall::store::{AttemptEnd, AttemptMade, Delivery, EndedLease, Group, Layout, StoredDeliveries};
 use rollcall::telemetry::Telemetry;
 
 use crate::support::redis::Redis;
@@ -18,12 +18,12 @@ fn record(name: &str) -> OfflineRecord {
 }
 
 /// The end of an attempt at the notification of one silence, which is alone in its group.
-fn ended(name: &str, end: End) -> Ended {
+fn ended(name: &str, end: AttemptEnd) -> EndedLease {
     let group = Group { key: format!("unit={name}"), labels: Default::default() };
     let offline = vec![record(name)];
     let delivery = Delivery { offline, ..Delivery::new(format!("ntf_{name}.hook"), "hook", group, BEGIN) };
     let attempt = Some(AttemptMade { at: BEGIN, took: Duration::ZERO, answer: "503".to_owned() });
-    Ended { delivery: Arc::new(delivery), end, attempt }
+    EndedLease { delivery: Arc::new(delivery), end, attempt }
 }
 
 /// How often the server was asked, by commands and scripts, and how many bytes it has answered.
@@ -44,12 +44,13 @@ async fn the_attempts_of_one_record_cost_the_same_however_many_others_there_are(
     let engine = redis.engine(&Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)))).await;
     let (attempts, wanted) = (Attempts::new(engine.clone()), record("wanted").id);
     StoredDeliveries::new(engine.clone())
-        .end_attempts(&[ended("wanted", End::Delivered)], BEGIN)
+        .end_attempts(&[ended("wanted", AttemptEnd::Delivered)], BEGIN)
         .await
         .unwrap();
     let mut costs = Vec::new();
     for count in [0, 3000] {
-        let others: Vec<Ended> = (0..count).map(|n| ended(&format!("{n}"), End::Delivered)).collect();
+        let others: Vec<EndedLease> =
+            (0..count).map(|n| ended(&format!("{n}"), AttemptEnd::Delivered)).collect();
         StoredDeliveries::new(engine.clone()).end_attempts(&others, BEGIN).await.unwrap();
         let before = asked(&redis);
         let found = attempts.of_record(&wanted).await.unwrap();
@@ -66,8 +67,8 @@ async fn the_attempts_of_one_record_cost_the_same_however_many_others_there_are(
 async fn retries_of_a_partition_are_recorded_together() {
     let redis = Redis::start();
     let engine = redis.engine(&Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)))).await;
-    let later = |n: u64| End::RetryAt(BEGIN + Duration::from_secs(n));
-    let retries: Vec<Ended> = (0..400).map(|n| ended(&format!("{n}"), later(n))).collect();
+    let later = |n: u64| AttemptEnd::RetryAt(BEGIN + Duration::from_secs(n));
+    let retries: Vec<EndedLease> = (0..400).map(|n| ended(&format!("{n}"), later(n))).collect();
     StoredDeliveries::new(engine.clone()).end_attempts(&retries[..1], BEGIN).await.unwrap();
     let scripts = || {
         let stats: String = ::redis::cmd("INFO").arg("commandstats").query(&mut redis.client()).unwrap();

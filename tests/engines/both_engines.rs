@@ -13,13 +13,13 @@ pub const PARTITIONS: u16 = 2;
 /// The engine on Redis, with keys of this case, and the embedded engine.
 pub async fn engines(redis: &Redis, case: usize, dir: &tempfile::TempDir) -> [Arc<dyn Engine>; 2] {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let config = on_redis::Config {
+    let config = on_redis::RedisConfig {
         url: redis.url(),
         prefix: format!("case-{case}"),
         partitions: Some(PARTITIONS),
         ..Default::default()
     };
-    let directory = embedded::Config { path: dir.path().to_owned(), partitions: Some(PARTITIONS) };
+    let directory = embedded::EmbeddedConfig { path: dir.path().to_owned(), partitions: Some(PARTITIONS) };
     [
         Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap()),
         Arc::new(EmbeddedEngine::open(&directory, telemetry).await.unwrap()),

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use rollcall::store::{Cell, ChangeSet, Engine, Index, IndexRange, ListOrder, Log, Table};
+use rollcall::store::{Cell, ChangeSet, Engine, EntryOrder, Index, IndexRange, Log, Table};
 
 use crate::both_engines::{PARTITIONS, engines};
 use crate::support::redis::Redis;
@@ -99,7 +99,7 @@ async fn shows(engine: &Arc<dyn Engine>, (table, index): (Table, Index), until: 
         text += &format!("{partitions:?}: due {due:?}, then {after:?}, {sizes:?}\n");
     }
     let all: Vec<u16> = (0..=PARTITIONS).collect();
-    for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+    for order in [EntryOrder::NewestFirst, EntryOrder::OldestFirst] {
         for (from, limit) in [(until - 9, 4), (i64::MIN, usize::MAX)] {
             let range = IndexRange { index, from, until, limit, order };
             // Engines put entries at one number in any order of partitions.

@@ -10,10 +10,10 @@ use rollcall::fleet::Silences;
 use rollcall::fleet::receivers::{ReceiverHealth, ReceiverHealths};
 use rollcall::routing::alert_silence::SilenceRequest;
 use rollcall::routing::parse_label_matchers;
-use rollcall::store::embedded::{Config, EmbeddedEngine};
+use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::store::{
-    Cell, CellPage, Cells, ChangeSet, Cursor, Documents, Index, IndexEntry, IndexRange, Layout, Log, Logged,
-    ReceiverName, Result, Table, Unreadable, What,
+    Cell, CellCursor, CellPage, Cells, ChangeSet, Documents, Index, IndexEntry, IndexRange, Layout, Log,
+    Logged, ReceiverName, Result, Table, Unreadable, What,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -101,7 +101,7 @@ impl Cells for Contended {
         self.engine.sizes(index, partitions).await
     }
 
-    async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage> {
+    async fn scan_cells(&self, table: Table, partition: u16, from: Option<CellCursor>) -> Result<CellPage> {
         self.engine.scan_cells(table, partition, from).await
     }
 
@@ -115,7 +115,7 @@ impl Cells for Contended {
 }
 
 async fn contended(races: usize, dir: &tempfile::TempDir) -> Arc<Contended> {
-    let config = Config { path: dir.path().to_owned(), partitions: Some(2) };
+    let config = EmbeddedConfig { path: dir.path().to_owned(), partitions: Some(2) };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let engine = Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap());
     Arc::new(Contended { engine, races: races.into() })

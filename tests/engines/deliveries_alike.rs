@@ -14,8 +14,8 @@ use rollcall::clock::Timestamp;
 use rollcall::fleet::attempts::{Attempts, Written};
 use rollcall::presence::{NewTimer, OfflineRecord, TimerId};
 use rollcall::store::{
-    AttemptMade, Capacity, DeadLetter, Delivery, Destinations, Discarded, End, Ended, Engine, Join,
-    ListOrder, MeantFor, Pace, StoredDeliveries, StoredTimers, TimerCapacity, Waiting,
+    AttemptEnd, AttemptMade, Capacity, DeadLetter, Delivery, Destinations, Discarded, EndedLease, Engine,
+    EntryOrder, Join, MeantFor, Pace, StoredDeliveries, StoredTimers, TimerCapacity, WaitingDelivery,
 };
 
 use crate::both_engines::{PARTITIONS, engines};
@@ -250,16 +250,16 @@ impl Given<'_> {
     async fn end(&self, engine: &Arc<dyn Engine>, ends: &[(Pick, Outcome)]) -> String {
         let ended = ends.iter().enumerate().map(|(place, (pick, outcome))| {
             let end = match outcome {
-                Outcome::Delivered | Outcome::Unattempted(true) => End::Delivered,
+                Outcome::Delivered | Outcome::Unattempted(true) => AttemptEnd::Delivered,
                 Outcome::RetryAfter(seconds) => {
-                    End::RetryAt(Timestamp::from_millis(self.now.as_millis() + seconds * 1000))
+                    AttemptEnd::RetryAt(Timestamp::from_millis(self.now.as_millis() + seconds * 1000))
                 }
-                Outcome::Dead | Outcome::Unattempted(false) => End::DeadLetter("refused".to_owned()),
+                Outcome::Dead | Outcome::Unattempted(false) => AttemptEnd::DeadLetter("refused".to_owned()),
             };
             let answer = format!("step {} place {place}", self.number);
             let made = AttemptMade { at: self.now, took: Duration::from_millis(7), answer };
             let attempt = (!matches!(outcome, Outcome::Unattempted(_))).then_some(made);
-            Ended { delivery: Arc::new(pick.of(&self.known.deliveries)), end, attempt }
+            EndedLease { delivery: Arc::new(pick.of(&self.known.deliveries)), end, attempt }
         });
         StoredDeliveries::new(engine.clone())
             .end_attempts(&ended.collect::<Vec<_>>(), self.now)
@@ -335,7 +335,7 @@ impl Shown<'_> {
         let mut letters =
             StoredDeliveries::new(self.engine.clone()).dead_letters(receiver, 1000).await.unwrap();
         assert!(letters.is_sorted_by(|one, next| one.at >= next.at), "newest first: {letters:?}");
-        for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+        for order in [EntryOrder::NewestFirst, EntryOrder::OldestFirst] {
             let (from, until) = (at(5), self.newest);
             let first = StoredDeliveries::new(self.engine.clone())
                 .dead_letters_between(receiver, from, until, 2, order)
@@ -364,8 +364,8 @@ impl Shown<'_> {
 
     /// All pages of waiting notifications. The lanes of groups are unordered, the notifications of a lane are in
     /// order.
-    async fn waiting(&self, receiver: &str) -> Vec<Waiting> {
-        let (mut all, mut after): (Vec<Waiting>, Option<String>) = (Vec::new(), None);
+    async fn waiting(&self, receiver: &str) -> Vec<WaitingDelivery> {
+        let (mut all, mut after): (Vec<WaitingDelivery>, Option<String>) = (Vec::new(), None);
         loop {
             let page =
                 StoredDeliveries::new(self.engine.clone()).waiting(receiver, after.as_deref()).await.unwrap();
@@ -388,10 +388,10 @@ impl Shown<'_> {
         let (from, until) = (self.newest - KEEP, self.newest);
         let mut lines = Vec::new();
         for until in [until, until - KEEP / 2] {
-            let found = attempts.between(from, until, 10_000, ListOrder::NewestFirst).await.unwrap();
+            let found = attempts.between(from, until, 10_000, EntryOrder::NewestFirst).await.unwrap();
             assert!(found.is_sorted_by(|one, next| one.at >= next.at), "newest first: {found:?}");
             let mut ends = Vec::new();
-            for order in [ListOrder::NewestFirst, ListOrder::OldestFirst] {
+            for order in [EntryOrder::NewestFirst, EntryOrder::OldestFirst] {
                 let one = attempts.between(from, until, 1, order).await.unwrap();
                 ends.extend(one.iter().map(|entry| entry.at));
             }

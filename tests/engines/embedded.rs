@@ -20,7 +20,7 @@ use rollcall::store::{
     Capacity, DataLoss, Delivery, Destinations, EngineError, Gap, Group, GroupStore, HearingStore, Join,
     OutboxEvent, Pace, Queries, Refresh, StoredDeliveries, Subscription, UnitStore,
 };
-use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::survey};
+use rollcall::store::{embedded::EmbeddedConfig, embedded::EmbeddedEngine, embedded::survey};
 use rollcall::telemetry::{EngineWarning, Telemetry};
 use tempfile::TempDir;
 
@@ -30,8 +30,8 @@ const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
 const HOUR: Duration = Duration::from_secs(3600);
 const DATABASE: &str = "rollcall.db";
 
-fn config(path: &Path) -> Config {
-    Config { path: path.to_owned(), partitions: Some(16) }
+fn config(path: &Path) -> EmbeddedConfig {
+    EmbeddedConfig { path: path.to_owned(), partitions: Some(16) }
 }
 
 async fn open(path: &Path) -> Result<Arc<EmbeddedEngine>, EngineError> {
@@ -273,7 +273,7 @@ async fn the_directory_of_a_fleet_may_be_a_link() {
 async fn a_fleet_of_another_number_of_partitions_is_refused_and_the_error_says_which() {
     let dir = fleet(1).await;
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
-    let other = Config { partitions: Some(32), ..config(dir.path()) };
+    let other = EmbeddedConfig { partitions: Some(32), ..config(dir.path()) };
     let Err(EngineError::Refused(why)) = EmbeddedEngine::open(&other, telemetry).await else { panic!() };
     assert!(why.contains("16 partitions"), "{why}");
     assert!(survey(&other).await.is_err());

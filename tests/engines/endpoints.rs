@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::store::redis::{Config, servers};
+use rollcall::store::redis::{RedisConfig, servers};
 use rollcall::store::{Advance, Gap, HearingStore, Subscription};
 use rollcall::telemetry::Telemetry;
 use rollcall::trust::Pem;
@@ -23,7 +23,7 @@ fn plan(settings: &str) -> ClusterPlan {
 }
 
 /// A fleet is served, also while a key has moved to a node that has no slot yet (ASK).
-pub async fn is_served(mut cluster: Cluster, config: Config) {
+pub async fn is_served(mut cluster: Cluster, config: RedisConfig) {
     let engine = connected(&config, telemetry()).await;
     let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
     let hear = async |second: u64| {
@@ -44,7 +44,7 @@ pub async fn is_served(mut cluster: Cluster, config: Config) {
 
 async fn is_served_with(settings: &str) {
     let cluster = Cluster::start(plan(settings)).await;
-    let config = Config { url: cluster.url(), ..Config::default() };
+    let config = RedisConfig { url: cluster.url(), ..RedisConfig::default() };
     is_served(cluster, config).await;
 }
 
@@ -82,7 +82,7 @@ async fn nodes_with_certificates_for_names_are_used_under_these_also_where_one_r
     let [cert, key, ca] = authority.files_of_a_client();
     let tls = Pem { ca: Some(ca), client: Some((cert, key)) };
     let url = cluster.url().replace("127.0.0.1", "localhost");
-    is_served(cluster, Config { url, tls, ..Config::default() }).await;
+    is_served(cluster, RedisConfig { url, tls, ..RedisConfig::default() }).await;
 }
 
 /// The situation after a mistake in `engine.url`. The other cluster has a higher epoch.
@@ -91,7 +91,7 @@ async fn a_given_node_of_another_cluster_is_named_and_gets_no_part_of_the_fleet(
     let cluster = Cluster::start(ClusterPlan { primaries: 2, ..ClusterPlan::new(0) }).await;
     let other = Cluster::start(ClusterPlan::new(0)).await;
     let address = other.nodes[2].address();
-    let config = Config { url: format!("{},{address}", cluster.url()), ..Config::default() };
+    let config = RedisConfig { url: format!("{},{address}", cluster.url()), ..RedisConfig::default() };
     let engine = connected(&config, telemetry()).await;
     let gap = Gap { blind: Duration::from_secs(10), tell_after: Duration::from_secs(10) };
     engine.advance(&Subscription::Plain, Clock::system().now(), gap).await.unwrap();

@@ -105,7 +105,7 @@ async fn a_unit_that_waits_for_proof_delays_no_other_on_redis() {
 #[tokio::test]
 async fn a_unit_that_waits_for_proof_delays_no_other_on_the_embedded_engine() {
     let dir = TempDir::new().unwrap();
-    let config = embedded::Config { path: dir.path().to_owned(), partitions: Some(4) };
+    let config = embedded::EmbeddedConfig { path: dir.path().to_owned(), partitions: Some(4) };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let engine = Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap());
     a_unit_that_waits_for_proof_delays_no_other(engine).await;

@@ -8,7 +8,7 @@ use rollcall::fleet::Silences;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::routing::{alert_silence::SilenceRequest, parse_label_matchers};
 use rollcall::store::{Capacity, Destinations, Group, GroupStore, Join, Layout, OutboxEvent, Pace};
-use rollcall::store::{redis::Config, redis::RedisEngine};
+use rollcall::store::{redis::RedisConfig, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 
 use crate::instances::proxy::{Proxy, Wire};
@@ -42,7 +42,7 @@ async fn a_return_that_joins_while_its_silence_is_being_held_is_not_held_back() 
     let wire = Proxy::start("127.0.0.1:0", &format!("127.0.0.1:{}", redis.port())).await;
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
     let url = format!("redis://127.0.0.1:{}/0", wire.port());
-    let config = Config { url, ..Config::default() };
+    let config = RedisConfig { url, ..RedisConfig::default() };
     let one = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
     let other = redis.engine(&telemetry).await;
     let partitions: Vec<u16> = (0..other.partitions()).collect();

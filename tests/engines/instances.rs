@@ -15,7 +15,7 @@ use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
 use rollcall::presence::{State, Unit};
 use rollcall::store::Layout;
 use rollcall::store::{Gap, HearingStore, Roster, Subscription, partition_of};
-use rollcall::store::{redis::Config, redis::RedisEngine};
+use rollcall::store::{redis::RedisConfig, redis::RedisEngine};
 use rollcall::telemetry::{Loop, Telemetry};
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -57,7 +57,7 @@ impl Instance {
     /// An instance that reaches Redis at `url`.
     async fn over(name: &'static str, url: String, clock: &Clock) -> Instance {
         let telemetry = Arc::new(Telemetry::new(clock));
-        let config = Config { url, ..Config::default() };
+        let config = RedisConfig { url, ..RedisConfig::default() };
         let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
         let view = watch::Sender::new(Arc::new(View::new(name, named(&["a", "b"]), engine.partitions())));
         let mut parts = Parts::new(engine, telemetry, clock, &[("detector", TIMEOUT)]);

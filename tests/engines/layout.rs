@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use rollcall::clock::Clock;
 use rollcall::presence::Unit;
-use rollcall::store::redis::{Config, HashTags, RedisEngine, RedisRepair, facts_key, partitions, survey};
+use rollcall::store::redis::{
+    HashTags, RedisConfig, RedisEngine, RedisRepair, facts_key, partitions, survey,
+};
 use rollcall::store::repair::Repair;
 use rollcall::store::{Engine, EngineError, Layout, embedded, embedded::EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
@@ -18,11 +20,11 @@ fn telemetry() -> Arc<Telemetry> {
     Arc::new(Telemetry::new(&Clock::system()))
 }
 
-async fn connect(config: &Config) -> Result<RedisEngine, EngineError> {
+async fn connect(config: &RedisConfig) -> Result<RedisEngine, EngineError> {
     RedisEngine::connect(config, telemetry()).await
 }
 
-async fn refusal(config: &Config) -> String {
+async fn refusal(config: &RedisConfig) -> String {
     connect(config).await.err().expect("it is refused").to_string()
 }
 
@@ -33,9 +35,9 @@ fn meta(redis: &Redis, field: &str) -> Option<String> {
 #[tokio::test]
 async fn an_existing_fleet_keeps_its_number_of_partitions_without_a_word_in_the_configuration() {
     let redis = Redis::start();
-    let silent = Config { url: redis.url(), ..Config::default() };
+    let silent = RedisConfig { url: redis.url(), ..RedisConfig::default() };
     assert_eq!(partitions(&silent, telemetry()).await.unwrap(), None);
-    let saying = |partitions| Config { partitions: Some(partitions), ..silent.clone() };
+    let saying = |partitions| RedisConfig { partitions: Some(partitions), ..silent.clone() };
     assert_eq!(connect(&saying(64)).await.unwrap().partitions(), 64);
     assert_eq!(connect(&silent).await.unwrap().partitions(), 64);
     assert_eq!(connect(&saying(64)).await.unwrap().partitions(), 64);
@@ -49,7 +51,7 @@ async fn an_existing_fleet_keeps_its_number_of_partitions_without_a_word_in_the_
     assert!(why.contains("was created with 64 partitions"), "{why}");
     survey(&silent, now, telemetry()).await.unwrap();
     assert_eq!(partitions(&silent, telemetry()).await.unwrap(), Some(64));
-    let new = Config { prefix: "new".into(), ..silent };
+    let new = RedisConfig { prefix: "new".into(), ..silent };
     assert_eq!(connect(&new).await.unwrap().partitions(), 16);
     assert_eq!(meta(&redis, "tags"), None, "one server has plain tags");
 }
@@ -59,7 +61,7 @@ async fn the_form_of_the_tags_is_read_before_any_other_key() {
     let redis = Redis::start();
     let fields = [("fleet", "0123456789abcdef"), ("layout", "6"), ("partitions", "48"), ("tags", "spread")];
     redis::cmd("HSET").arg("rollcall:meta").arg(&fields).exec(&mut redis.client()).unwrap();
-    let config = Config { url: redis.url(), ..Config::default() };
+    let config = RedisConfig { url: redis.url(), ..RedisConfig::default() };
     let engine: Arc<dyn Engine> = Arc::new(connect(&config).await.unwrap());
     assert_eq!(engine.partitions(), 48);
     let units: Vec<Unit> = (0..500).map(|n| format!("detector:unit-{n}").parse().unwrap()).collect();
@@ -88,7 +90,7 @@ async fn the_form_of_the_tags_is_read_before_any_other_key() {
 #[tokio::test]
 async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_is_changed() {
     let redis = Redis::start();
-    let config = Config { url: redis.url(), ..Config::default() };
+    let config = RedisConfig { url: redis.url(), ..RedisConfig::default() };
     connect(&config).await.unwrap();
     assert_eq!(meta(&redis, "layout").as_deref(), Some("6"));
     for (command, says) in [("HDEL", "is stored in an older layout"), ("HSET", "is stored in layout 3,")] {
@@ -117,7 +119,7 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
     assert!(why.contains("is stored in layout 3,"), "{why}");
 
     let dir = tempfile::tempdir().unwrap();
-    let config = embedded::Config { path: dir.path().join("fleet"), partitions: None };
+    let config = embedded::EmbeddedConfig { path: dir.path().join("fleet"), partitions: None };
     drop(EmbeddedEngine::open(&config, telemetry()).await.unwrap());
     let database = rusqlite::Connection::open(dir.path().join("fleet/rollcall.db")).unwrap();
     database.pragma_update(None, "user_version", 3).unwrap();
@@ -126,7 +128,7 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
     assert!(why.contains("is stored in layout 3,") && why.contains("another engine.path"), "{why}");
 }
 
-async fn survey_refusal(config: &Config) -> String {
+async fn survey_refusal(config: &RedisConfig) -> String {
     survey(config, Clock::system().now(), telemetry()).await.err().unwrap().to_string()
 }
 
@@ -134,7 +136,7 @@ async fn survey_refusal(config: &Config) -> String {
 async fn a_directory_keeps_its_number_of_partitions_too() {
     let dir = tempfile::tempdir().unwrap();
     let open = async |partitions| {
-        let config = embedded::Config { path: dir.path().join("fleet"), partitions };
+        let config = embedded::EmbeddedConfig { path: dir.path().join("fleet"), partitions };
         EmbeddedEngine::open(&config, telemetry()).await.map(|engine| engine.partitions())
     };
     assert_eq!(open(Some(64)).await.unwrap(), 64);

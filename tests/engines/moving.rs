@@ -18,10 +18,10 @@ use rollcall::presence::{
 use rollcall::routing::{alert_silence::SilenceRequest, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::{
-    AttemptMade, Capacity, ChangeSet, Delivery, Destination, Destinations, End, Ended, Engine, EngineError,
-    Escalation, FollowUps, Gap, Group, GroupStore, HearingStore, Index, Join, MeantFor, OutboxEvent, Pace,
-    Reading, ReceiverName, Roster, StoredDeliveries, Subscription, Table, TimerCapacity, UnitStore,
-    partition_of, partition_of_group,
+    AttemptEnd, AttemptMade, Capacity, ChangeSet, Delivery, Destination, Destinations, EndedLease, Engine,
+    EngineError, Escalation, FollowUps, Gap, Group, GroupStore, HearingStore, Index, Join, MeantFor,
+    OutboxEvent, Pace, Reading, ReceiverName, Roster, StoredDeliveries, Subscription, Table, TimerCapacity,
+    UnitStore, partition_of, partition_of_group,
 };
 use rollcall::store::{Layout, StoredTimers};
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
@@ -76,12 +76,12 @@ impl Places {
         format!("redis://127.0.0.1:{}/0", self.redis.port())
     }
 
-    fn on_redis(&self) -> on_redis::Config {
-        on_redis::Config { url: self.url(), ..on_redis::Config::default() }
+    fn on_redis(&self) -> on_redis::RedisConfig {
+        on_redis::RedisConfig { url: self.url(), ..on_redis::RedisConfig::default() }
     }
 
-    fn embedded(&self, name: &str) -> embedded::Config {
-        embedded::Config { path: self.dir.path().join(name), partitions: Some(16) }
+    fn embedded(&self, name: &str) -> embedded::EmbeddedConfig {
+        embedded::EmbeddedConfig { path: self.dir.path().join(name), partitions: Some(16) }
     }
 
     async fn open(&self, name: &str) -> Arc<EmbeddedEngine> {
@@ -222,7 +222,8 @@ async fn fill(engine: Arc<dyn Engine>) {
         .await
         .unwrap();
     let attempt = Some(AttemptMade { at: later, took: MINUTE, answer: "503 \"later\"".to_owned() });
-    let ended = Ended { delivery: Arc::new(leased[0].clone()), end: End::RetryAt(hours(62)), attempt };
+    let ended =
+        EndedLease { delivery: Arc::new(leased[0].clone()), end: AttemptEnd::RetryAt(hours(62)), attempt };
     StoredDeliveries::new(engine.clone()).end_attempts(&[ended], later).await.unwrap();
     engine
         .join(
@@ -376,7 +377,7 @@ async fn a_fleet_of_a_cluster_is_the_same_after_a_migration_to_other_tags() {
     assert_eq!(here.partitions(), 48);
     fill(here.clone()).await;
     let before = contents(&*here).await;
-    let there = on_redis::Config { prefix: "there".into(), partitions: Some(48), ..places.on_redis() };
+    let there = on_redis::RedisConfig { prefix: "there".into(), partitions: Some(48), ..places.on_redis() };
     carry(&*here, &RedisImporter::prepare(&there, telemetry()).await.unwrap()).await;
     let there = RedisEngine::connect(&there, telemetry()).await.unwrap();
     similar(&contents(&there).await, &before);
@@ -399,7 +400,7 @@ async fn a_fleet_is_the_same_after_a_migration_to_a_cluster_to_sentinels_and_to_
     for url in [cluster.url(), sentinel.url(), places.url()] {
         let output = rollcall_move(&from, &url);
         assert_eq!(output.status.code(), Some(0), "{url}: {}", String::from_utf8(output.stderr).unwrap());
-        let config = on_redis::Config { url: url.clone(), ..Default::default() };
+        let config = on_redis::RedisConfig { url: url.clone(), ..Default::default() };
         let there = RedisEngine::connect(&config, telemetry()).await.unwrap();
         assert_eq!(there.partitions(), 16, "the number of the source");
         similar(&contents(&there).await, &before);
@@ -427,7 +428,7 @@ async fn a_fleet_is_the_same_after_a_migration_to_a_cluster_to_sentinels_and_to_
 async fn a_migration_to_a_cluster_that_was_interrupted_begins_anew_on_every_server() {
     let places = Places::new();
     let cluster = Cluster::start(ClusterPlan::new(0)).await;
-    let config = on_redis::Config { url: cluster.url(), partitions: Some(16), ..Default::default() };
+    let config = on_redis::RedisConfig { url: cluster.url(), partitions: Some(16), ..Default::default() };
     let here = places.open("here").await;
     fill(here.clone()).await;
     let before = contents(&*here).await;
@@ -631,7 +632,7 @@ async fn a_migration_that_was_interrupted_leaves_no_fleet_and_begins_anew() {
     fill(here.clone()).await;
     let before = contents(&*here).await;
     // Another fleet on that server, with the same beginning of its prefix.
-    let config = on_redis::Config { prefix: "rollcall:two".into(), ..places.on_redis() };
+    let config = on_redis::RedisConfig { prefix: "rollcall:two".into(), ..places.on_redis() };
     let other = RedisEngine::connect(&config, telemetry()).await.unwrap();
     hear(&roll(Arc::new(other)).await, 0..3, BEGIN).await;
 
@@ -841,7 +842,7 @@ async fn the_command_reports_what_was_migrated_and_why_something_was_not() {
 #[tokio::test]
 async fn a_configuration_file_names_an_engine_with_all_that_belongs_to_it() {
     let places = Places::new();
-    let here = on_redis::Config { prefix: "mine".into(), partitions: Some(8), ..places.on_redis() };
+    let here = on_redis::RedisConfig { prefix: "mine".into(), partitions: Some(8), ..places.on_redis() };
     fill(Arc::new(RedisEngine::connect(&here, telemetry()).await.unwrap())).await;
     let file = |name: &str, text: &str| {
         let path = places.dir.path().join(name);

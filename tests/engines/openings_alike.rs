@@ -97,7 +97,7 @@ type Outcome = (Vec<Snapshot>, BTreeMap<String, bool>);
 impl Way {
     async fn new(redis: &Redis, prefix: String, is_checked: bool) -> Way {
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-        let config = rollcall::store::redis::Config {
+        let config = rollcall::store::redis::RedisConfig {
             url: redis.url(),
             prefix: prefix.clone(),
             partitions: Some(PARTITIONS),

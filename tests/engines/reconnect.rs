@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Interval;
-use rollcall::store::redis::{Config, RedisEngine};
+use rollcall::store::redis::{RedisConfig, RedisEngine};
 use rollcall::store::{EngineError, GroupStore, HearingStore, Layout, OutboxEvent, Queries, UnitStore};
 use rollcall::telemetry::Telemetry;
 use tokio::io::AsyncReadExt;
@@ -33,7 +33,7 @@ async fn a_user_that_was_gone_for_a_while_is_logged_in_again() {
     let redis = Redis::start();
     set_user(&redis);
     let url = format!("redis://fleet@127.0.0.1:{}/0", redis.port());
-    let config = Config { url, password: Some("pw".to_owned()), ..Config::default() };
+    let config = RedisConfig { url, password: Some("pw".to_owned()), ..RedisConfig::default() };
     let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
     redis::cmd("ACL").arg("DELUSER").arg("fleet").exec(&mut redis.client()).unwrap();
     let is_refused = async || matches!(engine.hearing().await, Err(EngineError::Refused(_)));
@@ -69,10 +69,10 @@ async fn expiry_is_notified_again_after_an_outage_of_the_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_whose_properties_are_lost_is_the_same_after_a_start() {
     let redis = Redis::start();
-    let config = Config { url: redis.url(), partitions: Some(7), ..Config::default() };
+    let config = RedisConfig { url: redis.url(), partitions: Some(7), ..RedisConfig::default() };
     let first = RedisEngine::connect(&config, telemetry()).await.unwrap();
     redis::cmd("DEL").arg("rollcall:meta").exec(&mut redis.client()).unwrap();
-    let config = Config { partitions: None, ..config };
+    let config = RedisConfig { partitions: None, ..config };
     let second = RedisEngine::connect(&config, telemetry()).await.unwrap();
     assert_eq!((second.partitions(), second.fleet_id()), (7, first.fleet_id()));
     assert_eq!(second.key(), first.key());
@@ -83,7 +83,7 @@ async fn a_fleet_whose_properties_are_lost_is_the_same_after_a_start() {
 async fn an_empty_server_of_hearing_is_a_loss_also_for_an_instance_that_starts_then() {
     let plan = ClusterPlan { node_timeout: Duration::from_secs(30), ..ClusterPlan::new(0) };
     let cluster = Cluster::start(plan).await;
-    let config = Config { url: cluster.url(), ..Config::default() };
+    let config = RedisConfig { url: cluster.url(), ..RedisConfig::default() };
     let begin = Timestamp::from_millis(1_800_000_000_000);
     let at = |seconds: u64| begin + Duration::from_secs(seconds);
     let hears = async |seconds: &[u64]| {
@@ -112,7 +112,7 @@ async fn an_empty_server_of_hearing_is_a_loss_also_for_an_instance_that_starts_t
 async fn a_fleet_is_not_created_beside_the_rest_of_a_lost_one() {
     let plan = ClusterPlan { node_timeout: Duration::from_secs(30), ..ClusterPlan::new(0) };
     let cluster = Cluster::start(plan).await;
-    let config = Config { url: cluster.url(), ..Config::default() };
+    let config = RedisConfig { url: cluster.url(), ..RedisConfig::default() };
     let engine = Arc::new(connected(&config, telemetry()).await);
     roll(engine.clone()).canary_returned(Timestamp::from_millis(1_800_000_000_000)).await.unwrap();
     drop(engine);
@@ -121,7 +121,7 @@ async fn a_fleet_is_not_created_beside_the_rest_of_a_lost_one() {
     }
     let refused = RedisEngine::connect(&config, telemetry()).await.err().map(|error| error.to_string());
     assert!(refused.as_ref().is_some_and(|why| why.contains("restore a backup")), "{refused:?}");
-    let config = Config { prefix: "other".to_owned(), ..config };
+    let config = RedisConfig { prefix: "other".to_owned(), ..config };
     assert!(RedisEngine::connect(&config, telemetry()).await.is_ok());
 }
 
@@ -151,7 +151,7 @@ async fn a_connection_that_takes_requests_and_answers_none_is_replaced() {
             });
         }
     });
-    let config = Config { url, ..Config::default() };
+    let config = RedisConfig { url, ..RedisConfig::default() };
     let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
     assert!(engine.hearing().await.is_ok());
     swallow.send_replace(100);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Interval, NewTimer, TimerId};
-use rollcall::store::redis::{Config, servers, survey};
+use rollcall::store::redis::{RedisConfig, servers, survey};
 use rollcall::store::{
     Advance, Capacity, Destinations, EngineError, Examine, Gap, Group, GroupStore, HearingStore, Join,
     Layout, Pace, Queries, ServerCondition, StoredDeliveries, StoredTimers, Subscription, Warning,
@@ -23,8 +23,8 @@ use crate::support::connect::connected;
 use crate::support::node::{Place, until};
 use crate::support::sentinel::{SERVICE, Sentinel, SentinelPlan};
 
-fn config(url: String) -> Config {
-    Config { url, ..Config::default() }
+fn config(url: String) -> RedisConfig {
+    RedisConfig { url, ..RedisConfig::default() }
 }
 
 fn now() -> Timestamp {
@@ -35,7 +35,7 @@ fn telemetry() -> Arc<Telemetry> {
     Arc::new(Telemetry::new(&Clock::system()))
 }
 
-async fn seen(config: &Config) -> Vec<ServerCondition> {
+async fn seen(config: &RedisConfig) -> Vec<ServerCondition> {
     servers(config, now(), telemetry()).await.unwrap()
 }
 
@@ -357,8 +357,9 @@ async fn a_check_finds_a_refused_login_and_each_primary_that_refuses_writes() {
     let cluster = Cluster::start(ClusterPlan::new(0)).await;
     let config = config(cluster.url());
     connected(&config, telemetry()).await;
-    let found =
-        async |config: &Config| survey(config, now(), telemetry()).await.err().map(|why| why.to_string());
+    let found = async |config: &RedisConfig| {
+        survey(config, now(), telemetry()).await.err().map(|why| why.to_string())
+    };
     assert_eq!(found(&config).await, None);
     for node in &cluster.nodes {
         let limit =
@@ -369,7 +370,7 @@ async fn a_check_finds_a_refused_login_and_each_primary_that_refuses_writes() {
         limit(0).await;
     }
     let url = cluster.url().replace("redis-cluster://", "redis-cluster://nobody@");
-    let nobody = Config { url, password: Some("wrong".to_owned()), ..config };
+    let nobody = RedisConfig { url, password: Some("wrong".to_owned()), ..config };
     let why = found(&nobody).await.expect("there is no such user");
     assert!(why.contains("refused the login") && !why.contains("slots"), "{why}");
 }

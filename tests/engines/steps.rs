@@ -23,7 +23,7 @@ async fn a_fleet_that_redis_lost_is_a_problem_at_once_for_a_day_and_after_a_rest
     let dir = tempfile::tempdir().unwrap();
     let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
     let url = format!("redis://127.0.0.1:{}/0", server.port());
-    let config = on_redis::Config { url: url.clone(), ..Default::default() };
+    let config = on_redis::RedisConfig { url: url.clone(), ..Default::default() };
     let is_shown = async |engine: &RedisEngine, now: Timestamp| {
         let warnings = engine.examine(now).await.unwrap();
         warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData)
@@ -107,7 +107,7 @@ async fn a_timer_of_a_span_on_redis_waits_longer_by_what_the_clock_has_skipped()
     let dir = tempfile::tempdir().unwrap();
     let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
     let url = format!("redis://127.0.0.1:{}/0", server.port());
-    let config = on_redis::Config { url: url.clone(), ..Default::default() };
+    let config = on_redis::RedisConfig { url: url.clone(), ..Default::default() };
     let engine = Arc::new(RedisEngine::connect(&config, telemetry()).await.unwrap());
     let due = register(engine.clone()).await;
     let mut other = ::redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -121,7 +121,7 @@ async fn a_timer_of_a_span_on_redis_waits_longer_by_what_the_clock_has_skipped()
 #[tokio::test(flavor = "multi_thread")]
 async fn a_timer_of_a_span_in_a_directory_waits_longer_by_what_the_clock_has_skipped() {
     let dir = tempfile::tempdir().unwrap();
-    let config = embedded::Config { path: dir.path().to_owned(), partitions: None };
+    let config = embedded::EmbeddedConfig { path: dir.path().to_owned(), partitions: None };
     let due = register(Arc::new(EmbeddedEngine::open(&config, telemetry()).await.unwrap())).await;
     let database = rusqlite::Connection::open(dir.path().join("rollcall.db")).unwrap();
     database.execute("INSERT OR REPLACE INTO meta VALUES('stepped', 3600000)", []).unwrap();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Guarantee, NewTimer, TimerClass};
-use rollcall::store::redis::{Config, RedisEngine};
+use rollcall::store::redis::{RedisConfig, RedisEngine};
 use rollcall::store::{StoredTimers, TimerCancelled, TimerCapacity, TimerClasses};
 use rollcall::telemetry::Telemetry;
 
@@ -17,7 +17,7 @@ const TIMERS: usize = 3000;
 #[tokio::test]
 async fn a_page_stays_packed_when_some_of_its_timers_fire_or_are_cancelled() {
     let redis = Redis::start();
-    let config = Config { url: redis.url(), partitions: Some(1), ..Config::default() };
+    let config = RedisConfig { url: redis.url(), partitions: Some(1), ..RedisConfig::default() };
     let engine = RedisEngine::connect(&config, Arc::new(Telemetry::new(&Clock::system()))).await.unwrap();
     let engine = StoredTimers::new(Arc::new(engine));
     let class = TimerClass {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Guarantee, NewTimer, Receipt, TimerClass, TimerId, TimerLifecycle};
-use rollcall::store::{AttemptMade, Delivery, End, Ended, Layout, StoredDeliveries};
+use rollcall::store::{AttemptEnd, AttemptMade, Delivery, EndedLease, Layout, StoredDeliveries};
 use rollcall::store::{StoredTimers, TimerCancelled, TimerCapacity, TimerClasses, TimerRegistered};
-use rollcall::store::{redis::Config, redis::RedisEngine};
+use rollcall::store::{redis::RedisConfig, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 
 use crate::instances::proxy::{Proxy, Wire};
@@ -32,7 +32,8 @@ impl World {
         let redis = Redis::start();
         let wire = Proxy::start("127.0.0.1:0", &format!("127.0.0.1:{}", redis.port())).await;
         let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(BEGIN)));
-        let config = Config { url: format!("redis://127.0.0.1:{}/0", wire.port()), ..Config::default() };
+        let config =
+            RedisConfig { url: format!("redis://127.0.0.1:{}/0", wire.port()), ..RedisConfig::default() };
         let one = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
         let other = redis.engine(&telemetry).await;
         let class = TimerClass {
@@ -111,7 +112,7 @@ async fn an_outcome_that_is_recorded_while_attempts_are_given_up_stays() {
     });
     world.has_read(before).await;
     let attempt = Some(AttemptMade { at: BEGIN, took: Duration::ZERO, answer: String::new() });
-    let ended = Ended { delivery: Arc::new(leased[1].clone()), end: End::Delivered, attempt };
+    let ended = EndedLease { delivery: Arc::new(leased[1].clone()), end: AttemptEnd::Delivered, attempt };
     StoredDeliveries::new(world.other.clone()).end_attempts(&[ended], later).await.unwrap();
     world.wire.set(Wire::Whole);
     let types = give_up.await.unwrap().unwrap();

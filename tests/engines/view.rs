@@ -18,7 +18,7 @@ use rollcall::presence::{
     self, Change, Declared, Facts, Heartbeat, IndexChange, KeyChange, Kind, KindRules, Labels, Lifecycle,
     Override, Policy, Registration, Snapshot, State, Unit,
 };
-use rollcall::store::embedded::{Config, EmbeddedEngine};
+use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::store::{Layout, Queries, UnitStore};
 use rollcall::telemetry::Telemetry;
 
@@ -41,7 +41,8 @@ struct Fleet {
 impl Fleet {
     async fn open(path: &Path, now: Timestamp) -> Fleet {
         let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(now)));
-        let (config, labels) = (Config { path: path.to_owned(), partitions: Some(3) }, ["site".to_owned()]);
+        let (config, labels) =
+            (EmbeddedConfig { path: path.to_owned(), partitions: Some(3) }, ["site".to_owned()]);
         let engine = EmbeddedEngine::open_with_labels(&config, &labels, telemetry.clone()).await.unwrap();
         let engine = Arc::new(engine);
         let policy = Policy { timeout: 100 * SECOND, grace: 20 * SECOND };

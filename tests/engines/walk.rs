@@ -18,7 +18,7 @@ use rollcall::routing::{AlertSilence, parse_label_matchers};
 use rollcall::simulate::servers::Server;
 use rollcall::store::Layout;
 use rollcall::store::redis::RedisEngine;
-use rollcall::store::roster::{Count, Counts};
+use rollcall::store::roster::{KindCount, KindCounts};
 use rollcall::store::{Queries, Roster, UnitStore, encoding, partition_of};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
@@ -473,7 +473,7 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
     fleet.pass(101 * SECOND).await;
     fleet.roll.check_deadlines(&[unit(0)], fleet.clock.now()).await.unwrap();
     let fleet = fleet.without_detectors();
-    let counts = Counts::from([("detector".to_owned(), Count::default())]);
+    let counts = KindCounts::from([("detector".to_owned(), KindCount::default())]);
     fleet.engine.announce_counts("two", &counts, 3600 * SECOND).await.unwrap();
     // The instance owns all partitions anyway, as if the other one was not noticed yet.
     let instances = ["one", "two"].map(str::to_owned).to_vec();

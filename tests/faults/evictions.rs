@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Declared, Heartbeat, Unit};
-use rollcall::store::redis::{Config, RedisEngine};
+use rollcall::store::redis::{RedisConfig, RedisEngine};
 use rollcall::store::{EngineError, Queries, UnitStore};
 use rollcall::telemetry::Telemetry;
 
@@ -71,7 +71,7 @@ async fn evicted_keys_are_no_silence(topology: Topology) {
     let connect = async |permitted: &str| {
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
         let allow_eviction = permitted.to_owned();
-        let config = Config { url: redis.url(), allow_eviction, ..Config::default() };
+        let config = RedisConfig { url: redis.url(), allow_eviction, ..RedisConfig::default() };
         RedisEngine::connect(&config, telemetry).await.map(drop)
     };
     for permitted in ["", "volatile-lru"] {

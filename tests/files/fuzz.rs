@@ -26,7 +26,7 @@ use rollcall::presence::{
 use rollcall::routing::{AlertSilence, Routes, SilenceId};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::encoding;
-use rollcall::store::redis::{Address, Mode};
+use rollcall::store::redis::{Mode, RedisAddress};
 use rollcall::store::{Engine, StoredDeliveries, delivery_of_any};
 use rollcall::telemetry::Telemetry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -289,12 +289,12 @@ fn an_address_of_redis_names_servers_without_its_secrets_or_is_refused_with_a_re
     ];
     fuzz(&examples, |bytes| {
         let text = String::from_utf8_lossy(bytes);
-        match Address::parse(&text) {
+        match RedisAddress::parse(&text) {
             Err(why) => assert!(!why.to_string().is_empty()),
             Ok(address) => {
                 assert_ne!(address.servers.is_empty(), address.socket.is_none(), "{text}");
                 if address.mode != Mode::Single {
-                    let shown = Address::parse(&address.to_string()).unwrap();
+                    let shown = RedisAddress::parse(&address.to_string()).unwrap();
                     assert_eq!((shown.user, shown.password), (None, None), "{text}");
                     let without_login = (&shown.mode, &shown.servers, shown.database, shown.has_tls);
                     assert_eq!(

@@ -783,7 +783,7 @@ async fn check_shows_the_backlog_of_a_removed_receiver_in_redis() {
     let url = format!("redis://127.0.0.1:{}/0", server.port());
     let config = format!("engine = {{ type = \"redis\", url = \"{url}\" }}\n{HOOK}");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
-    let config = rollcall::store::redis::Config { url, ..Default::default() };
+    let config = rollcall::store::redis::RedisConfig { url, ..Default::default() };
     let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
     check_shows_what_is_left(dir.path(), Arc::new(engine)).await;
 }
@@ -793,7 +793,8 @@ async fn check_shows_the_backlog_of_a_removed_receiver_in_a_directory_that_is_in
     let dir = tempfile::tempdir().unwrap();
     let config = format!("engine = {{ type = \"embedded\", path = \"fleet\" }}\n{HOOK}");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
-    let config = rollcall::store::embedded::Config { path: dir.path().join("fleet"), partitions: Some(16) };
+    let config =
+        rollcall::store::embedded::EmbeddedConfig { path: dir.path().join("fleet"), partitions: Some(16) };
     let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
     check_shows_what_is_left(dir.path(), Arc::new(engine)).await;
 }
@@ -827,7 +828,7 @@ async fn values_quarantined_in_redis_are_shown_restored_and_deleted() {
     let url = format!("redis://127.0.0.1:{}/0", server.port());
     let config = format!("engine = {{ type = \"redis\", url = \"{url}\" }}\n");
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
-    let config = rollcall::store::redis::Config { url: url.clone(), ..Default::default() };
+    let config = rollcall::store::redis::RedisConfig { url: url.clone(), ..Default::default() };
     let engine = RedisEngine::connect(&config, telemetry()).await.unwrap();
     let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
     // An older version could not read the first; another program wrote the second.
@@ -869,7 +870,7 @@ async fn rows_quarantined_in_a_directory_are_shown_restored_and_deleted() {
     let config = "engine = { type = \"embedded\", path = \"fleet\" }\n";
     std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
     let path = dir.path().join("fleet");
-    let config = rollcall::store::embedded::Config { path: path.clone(), partitions: Some(16) };
+    let config = rollcall::store::embedded::EmbeddedConfig { path: path.clone(), partitions: Some(16) };
     // The service still runs.
     let engine = EmbeddedEngine::open(&config, telemetry()).await.unwrap();
     let database = rusqlite::Connection::open(path.join("rollcall.db")).unwrap();

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::store::EngineError;
-use rollcall::store::redis::{Config, RedisEngine};
+use rollcall::store::redis::{RedisConfig, RedisEngine};
 use rollcall::telemetry::Telemetry;
 
 /// How often an engine is opened at most.
 const ATTEMPTS: u32 = 30;
 
 /// The engine of a fleet. On a busy machine its servers may be late with their first answers.
-pub async fn connected(config: &Config, telemetry: Arc<Telemetry>) -> RedisEngine {
+pub async fn connected(config: &RedisConfig, telemetry: Arc<Telemetry>) -> RedisEngine {
     let mut attempts = 1;
     loop {
         match RedisEngine::connect(config, telemetry.clone()).await {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rollcall::clock::Clock;
 use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_port};
-use rollcall::store::{redis::Config, redis::RedisEngine};
+use rollcall::store::{redis::RedisConfig, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 
 /// The options under which every answered write is on disk.
@@ -37,7 +37,7 @@ impl Redis {
 
     /// An engine on this server.
     pub async fn engine(&self, telemetry: &Arc<Telemetry>) -> Arc<RedisEngine> {
-        let config = Config { url: self.url(), ..Config::default() };
+        let config = RedisConfig { url: self.url(), ..RedisConfig::default() };
         Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap())
     }
 
@@ -102,7 +102,7 @@ pub fn signal(server: &Server, name: &str) {
 pub async fn engine(dir: &Path) -> (Server, Arc<RedisEngine>) {
     let server = Server::redis(dir, free_port().unwrap(), &[]).unwrap();
     let url = format!("redis://127.0.0.1:{}/0", server.port());
-    let config = Config { url, partitions: Some(2), ..Config::default() };
+    let config = RedisConfig { url, partitions: Some(2), ..RedisConfig::default() };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let engine = RedisEngine::connect(&config, telemetry).await.unwrap();
     (server, Arc::new(engine))

@@ -16,7 +16,9 @@ use crate::alerting::in_flight::DeliveriesInFlight;
 use crate::alerting::{ENGINE_BACKOFF, LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
 use crate::fleet::Attempts;
-use crate::store::{Backlog, Delivery, End, Ended, EngineError, MAX_STEP, Result, StoredDeliveries};
+use crate::store::{
+    AttemptEnd, Backlog, Delivery, EndedLease, EngineError, MAX_STEP, Result, StoredDeliveries,
+};
 use crate::telemetry::Loop;
 
 /// How often leases are extended: twice before they end, at least.
@@ -70,7 +72,7 @@ pub(super) struct FallbackCall {
 /// Which deliveries were to be extended, until when, and which of them are still leased.
 pub(super) type ExtendedLeases = (Vec<Arc<Delivery>>, Timestamp, Result<Vec<bool>>);
 /// Outcomes to record, and whether they were recorded.
-pub(super) type Recorded = (Vec<Ended>, Result<()>);
+pub(super) type Recorded = (Vec<EndedLease>, Result<()>);
 
 impl EngineCalls {
     pub fn new(now: Instant) -> EngineCalls {
@@ -241,7 +243,7 @@ impl Deliver {
     }
 
     /// Writes outcomes to the engine. Gives them back, for the case that the engine fails.
-    pub(super) fn record(&self, outcomes: Vec<Ended>) -> BoxFuture<'static, Recorded> {
+    pub(super) fn record(&self, outcomes: Vec<EndedLease>) -> BoxFuture<'static, Recorded> {
         let (engine, attempts, now) = (self.engine.clone(), self.attempts.clone(), self.clock.now());
         async move {
             let recorded = end(&engine, &attempts, &outcomes, now).await;
@@ -264,7 +266,7 @@ impl Deliver {
                 outcomes.iter().for_each(|one| in_flight.remove(&one.delivery.id));
                 // A lane may have another delivery, which no hint reports. In a storm other deliveries wait here
                 // meanwhile.
-                let has_ended = outcomes.iter().any(|one| !matches!(one.end, End::RetryAt(_)));
+                let has_ended = outcomes.iter().any(|one| !matches!(one.end, AttemptEnd::RetryAt(_)));
                 if has_ended && in_flight.waiting.is_empty() && calls.failures == 0 {
                     calls.lease_at = calls.lease_at.min(Instant::now());
                 }
@@ -324,7 +326,7 @@ impl Deliver {
 pub(super) async fn end(
     engine: &StoredDeliveries,
     attempts: &Attempts,
-    outcomes: &[Ended],
+    outcomes: &[EndedLease],
     now: Timestamp,
 ) -> Result<()> {
     engine.end_attempts(outcomes, now).await?;

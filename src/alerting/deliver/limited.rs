@@ -28,7 +28,7 @@ use crate::alerting::in_flight::DeliveriesInFlight;
 use crate::alerting::limit::{LimitState, OpenDigest, RateLimit, ReceiverLimit};
 use crate::alerting::{LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::Timestamp;
-use crate::store::{Cells, Delivery, End, Ended, MAX_STEP, Result, partition_of_group};
+use crate::store::{AttemptEnd, Cells, Delivery, EndedLease, MAX_STEP, Result, partition_of_group};
 use crate::telemetry::Loop;
 
 /// After how many attempts a digest is taken apart.
@@ -48,7 +48,7 @@ struct LimitedState {
     /// The notifications of the open digest, with its id.
     members: Option<(String, Vec<Delivery>)>,
     /// A digest that was delivered, until the engine knows it.
-    ending: Option<Ended>,
+    ending: Option<EndedLease>,
     /// The open digest may have silences that ended while the receiver was not configured.
     is_outdated: bool,
     /// How often deliveries were leased.
@@ -372,7 +372,7 @@ impl Limited {
         self.deliver.judge(&mut state.in_flight, &result);
         let (took, has_part) = (begun.elapsed(), matches!(result, Err(Failure::Partial { .. })));
         let ended = self.deliver.conclude(&mut state.in_flight, digest, result, now, took);
-        if ended.end == End::Delivered {
+        if ended.end == AttemptEnd::Delivered {
             state.ending = Some(ended);
         } else {
             self.failed(state, &open, ended, has_part).await?;
@@ -385,17 +385,20 @@ impl Limited {
         &self,
         state: &mut LimitedState,
         open: &OpenDigest,
-        ended: Ended,
+        ended: EndedLease,
         has_part: bool,
     ) -> Result<()> {
         let id = ended.delivery.id.clone();
         let next = match ended.end {
-            End::RetryAt(at) if has_part || open.attempts + 1 < MAX_ATTEMPTS => Some(at),
+            AttemptEnd::RetryAt(at) if has_part || open.attempts + 1 < MAX_ATTEMPTS => Some(at),
             _ => None,
         };
         // The digest has no place in a queue: this puts the attempt on record. Its notifications are given up one by
         // one.
-        state.in_flight.unrecorded.push(Ended { end: End::RetryAt(self.deliver.clock.now()), ..ended });
+        state
+            .in_flight
+            .unrecorded
+            .push(EndedLease { end: AttemptEnd::RetryAt(self.deliver.clock.now()), ..ended });
         let Some(next) = next else {
             let receiver = &self.deliver.receiver.name;
             tracing::warn!(
@@ -415,14 +418,14 @@ impl Limited {
 }
 
 /// The ends of a digest's notifications, in steps.
-fn in_steps(members: &[Delivery], digest: &Ended) -> Vec<Vec<Ended>> {
+fn in_steps(members: &[Delivery], digest: &EndedLease) -> Vec<Vec<EndedLease>> {
     let end = |member: &&Delivery| {
         let attempt = digest.attempt.clone().map(|made| match members {
             [_] => made,
             _ => made.in_digest(digest.delivery.notification()),
         });
         let delivery = Arc::new(Delivery { attempt: member.attempt + 1, ..(*member).clone() });
-        Ended { delivery, end: End::Delivered, attempt }
+        EndedLease { delivery, end: AttemptEnd::Delivered, attempt }
     };
     in_rounds(members).iter().map(|step| step.iter().map(end).collect()).collect()
 }

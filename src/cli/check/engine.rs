@@ -75,7 +75,7 @@ async fn survey(config: &EngineConfig) -> Result<Condition, EngineError> {
 /// Reads from the configured engine, also while an instance runs.
 pub(super) async fn look_into<T: Send + 'static>(
     config: &EngineConfig,
-    redis: impl AsyncFnOnce(&redis::Config, Arc<Telemetry>) -> Result<T, EngineError>,
+    redis: impl AsyncFnOnce(&redis::RedisConfig, Arc<Telemetry>) -> Result<T, EngineError>,
     embedded: fn(&Path) -> Result<T, EngineError>,
 ) -> Result<T, String> {
     let look = async {

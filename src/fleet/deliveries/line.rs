@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::presence::Labels;
 use crate::routing::{DATA_LOST, MASS_OFFLINE};
-use crate::store::{Attempt, AttemptResult, DeadLetter, Delivery, Waiting, timer_of_group};
+use crate::store::{Attempt, AttemptResult, DeadLetter, Delivery, WaitingDelivery, timer_of_group};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -99,7 +99,10 @@ fn line(delivery: &Delivery, state: DeliveryState, at: Timestamp) -> DeliveryLin
     }
 }
 
-pub(super) fn waiting_line(Waiting { delivery, next }: &Waiting, is_orphan: bool) -> DeliveryLine {
+pub(super) fn waiting_line(
+    WaitingDelivery { delivery, next }: &WaitingDelivery,
+    is_orphan: bool,
+) -> DeliveryLine {
     let state = match (is_orphan, delivery.attempt) {
         (true, _) => DeliveryState::Orphaned,
         (false, 0) => DeliveryState::Pending,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::line::{delivered_line, letter_line, waiting_line};
 use super::{Answer, Deliveries, DeliveriesError, DeliveryFilter, DeliveryLine, DeliveryPage, DeliveryState};
 use crate::clock::Timestamp;
-use crate::store::{Attempt, Delivery, ListOrder};
+use crate::store::{Attempt, Delivery, EntryOrder};
 
 /// How many reads one page takes at the most; a page that matched little is short.
 const READS: usize = 50;
@@ -44,7 +44,7 @@ struct Filling<'a> {
     limit: usize,
     configured: &'a [String],
     /// The order of delivered notifications.
-    order: ListOrder,
+    order: EntryOrder,
     /// In the order of the list.
     receivers: BTreeSet<String>,
     page: DeliveryPage,
@@ -61,13 +61,13 @@ impl Deliveries {
         cursor: Option<&str>,
         configured: &[String],
     ) -> Answer<DeliveryPage> {
-        self.list_in(ListOrder::NewestFirst, filter, limit, cursor, configured).await
+        self.list_in(EntryOrder::NewestFirst, filter, limit, cursor, configured).await
     }
 
     /// A page of deliveries, with the delivered notifications in `order`.
     pub(super) async fn list_in(
         &self,
-        order: ListOrder,
+        order: EntryOrder,
         filter: &DeliveryFilter,
         limit: usize,
         cursor: Option<&str>,
@@ -108,8 +108,8 @@ impl Filling<'_> {
             Some(receiver) => Cursor::Waiting { receiver: receiver.clone(), after: None, skip: 0 },
             None => {
                 let at = match self.order {
-                    ListOrder::NewestFirst => self.filter.until(),
-                    ListOrder::OldestFirst => self.filter.from(),
+                    EntryOrder::NewestFirst => self.filter.until(),
+                    EntryOrder::OldestFirst => self.filter.from(),
                 };
                 Cursor::Delivered { at, skip: 0 }
             }
@@ -158,7 +158,7 @@ impl Filling<'_> {
         let shown = skip + self.room();
         let (records, from) = (&self.deliveries.records, self.filter.from());
         let letters =
-            records.dead_letters_between(&receiver, from, until, shown + 1, ListOrder::NewestFirst).await?;
+            records.dead_letters_between(&receiver, from, until, shown + 1, EntryOrder::NewestFirst).await?;
         letters.iter().take(shown).skip(skip).for_each(|letter| self.add(letter_line(letter)));
         // The next page begins with the others of the last moment.
         Ok(match letters.get(shown - 1).filter(|_| letters.len() > shown).map(|letter| letter.at) {
@@ -176,8 +176,8 @@ impl Filling<'_> {
         }
         let most = (self.room() + skip + 1).max(LEAST);
         let (from, until) = match self.order {
-            ListOrder::NewestFirst => (self.filter.from(), begin),
-            ListOrder::OldestFirst => (begin, self.filter.until()),
+            EntryOrder::NewestFirst => (self.filter.from(), begin),
+            EntryOrder::OldestFirst => (begin, self.filter.until()),
         };
         let entries = self.deliveries.attempts.between(from, until, most, self.order).await?;
         let mut known: HashSet<String> = HashSet::new();

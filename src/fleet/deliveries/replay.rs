@@ -5,7 +5,7 @@ use super::{
     delivered_to, is_delivered, parse,
 };
 use crate::clock::Timestamp;
-use crate::store::{Attempt, Audited, Delivery, ListOrder, Result};
+use crate::store::{Attempt, Audited, Delivery, EntryOrder, Result};
 
 /// A notification that is delivered again.
 pub(super) struct Again {
@@ -89,7 +89,7 @@ impl Deliveries {
             let letters = self.letters_in(&filter, |receiver| configured.contains(receiver)).await?;
             again.extend(letters.into_iter().map(|letter| Again::letter(letter.delivery)));
         } else {
-            let page = self.list_in(ListOrder::OldestFirst, &filter, MAX_STEP, cursor, &[]).await?;
+            let page = self.list_in(EntryOrder::OldestFirst, &filter, MAX_STEP, cursor, &[]).await?;
             for line in page.deliveries {
                 let (notification, of) = parse(&line.id)?;
                 let attempts = self.attempts_of(notification, of).await?;

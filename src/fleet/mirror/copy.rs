@@ -12,7 +12,7 @@ use hashbrown::HashMap;
 
 use crate::clock::Timestamp;
 use crate::presence::Unit;
-use crate::store::table::{Key, RowState, RowUpdate, UnitTable};
+use crate::store::table::{RowState, RowUpdate, UnitKey, UnitTable};
 
 /// The state of a partition beside its rows.
 #[derive(Default)]
@@ -54,7 +54,7 @@ impl PartitionCopy<'_> {
     }
 
     /// Notes recorded heartbeats of units with these keys; a heartbeat without a key is not kept.
-    pub fn seen(&mut self, keys: &[Option<Key>], heartbeats: &[(&Unit, Timestamp)]) {
+    pub fn seen(&mut self, keys: &[Option<UnitKey>], heartbeats: &[(&Unit, Timestamp)]) {
         if self.state.is_foreign {
             return;
         }
@@ -76,7 +76,7 @@ impl PartitionCopy<'_> {
 
     /// Updates the row after a change; `None` removes the unit. `was_there`: the change was decided from facts of the
     /// unit. `false`: the update seems older than the row, and nothing is changed.
-    pub fn changed(&mut self, key: Key, update: Option<RowUpdate>, was_there: bool) -> bool {
+    pub fn changed(&mut self, key: UnitKey, update: Option<RowUpdate>, was_there: bool) -> bool {
         if self.state.is_foreign {
             return true;
         }
@@ -100,7 +100,7 @@ impl PartitionCopy<'_> {
     }
 
     /// Updates the row from what the engine held after `mark`; `None`: there was no such unit.
-    pub fn compare(&mut self, key: Key, update: Option<RowUpdate>, mark: u32) {
+    pub fn compare(&mut self, key: UnitKey, update: Option<RowUpdate>, mark: u32) {
         if self.state.is_foreign || mark <= self.state.reset_mark {
             return;
         }
@@ -161,14 +161,14 @@ impl PartitionCopy<'_> {
     }
 
     /// Updates the row in that slot, or adds one.
-    fn put(&mut self, key: Key, slot: Option<u32>, update: RowUpdate) {
+    fn put(&mut self, key: UnitKey, slot: Option<u32>, update: RowUpdate) {
         let last_seen = slot.map_or(update.last_seen, |slot| update.newest(&self.units[slot]));
         let Some(slot) = slot.or_else(|| self.units.add(key)) else { return };
         self.units.set(slot, &RowUpdate { last_seen, ..update });
         self.units[slot].mark = self.state.marks;
     }
 
-    fn remove(&mut self, key: Key) {
+    fn remove(&mut self, key: UnitKey) {
         let marks = self.state.marks;
         self.state.removed.insert(key.hash, marks);
         if let Some(slot) = self.units.find(key) {

@@ -11,7 +11,7 @@ use super::Mirror;
 use super::filter::{RowFilter, UnitFilter};
 use crate::clock::Timestamp;
 use crate::presence::{self, Facts, Hearing, KindRules, Lifecycle, Snapshot, State, Unit};
-use crate::store::table::{Absence, Key, NO_SETTINGS, RowState, UnitRow, UnitTable};
+use crate::store::table::{Absence, NO_SETTINGS, RowState, UnitKey, UnitRow, UnitTable};
 
 /// The rows of a chunk, which are read within some tens of microseconds.
 const CHUNK_ROWS: usize = 1024;
@@ -132,7 +132,7 @@ impl Mirror {
         let find = |name: &str| {
             let (kind, id) = name.split_once(':')?;
             let (_, number) = self.numbers.iter().find(|(known, _)| known.as_str() == kind)?;
-            let slot = table.find(Key::new(self.tables.hasher(), *number, id))?;
+            let slot = table.find(UnitKey::new(self.tables.hasher(), *number, id))?;
             table[slot].state.is_shown().then_some(slot)
         };
         let match_name = |name| match find(name) {

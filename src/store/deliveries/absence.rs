@@ -16,7 +16,7 @@ use super::StoredDeliveries;
 use super::lane::Lane;
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Snapshot, Unit};
-use crate::store::documents::{Content, Document};
+use crate::store::documents::{Document, TableValue};
 use crate::store::notification::Notification;
 use crate::store::unnotified::{
     LeftOut, Unnotified, UnnotifiedSilence, blindness_in, left_out, silence, silence_in,
@@ -37,7 +37,7 @@ struct ListedReceiver {
     is_absent: bool,
 }
 
-impl Content for ListedReceiver {
+impl TableValue for ListedReceiver {
     type Name = String;
     const TABLE: Table = Table::ReceiverList;
 }

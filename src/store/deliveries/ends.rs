@@ -12,8 +12,8 @@ use crate::store::documents::Document;
 use crate::store::json::to_json;
 use crate::store::timers::receipt_change;
 use crate::store::{
-    Cell, ChangeSet, DeadLetter, Delivery, End, Ended, Index, MAX_STEP, ReceiverName, Result, Table,
-    firing_of,
+    AttemptEnd, Cell, ChangeSet, DeadLetter, Delivery, EndedLease, Index, MAX_STEP, ReceiverName, Result,
+    Table, firing_of,
 };
 
 use super::ROUNDS;
@@ -32,12 +32,12 @@ struct Ending<'a> {
 
 impl<'a> Ending<'a> {
     /// `None`: it is attempted again.
-    fn of(ended: &'a Ended, now: Timestamp) -> Option<Ending<'a>> {
+    fn of(ended: &'a EndedLease, now: Timestamp) -> Option<Ending<'a>> {
         let delivery = ended.delivery.as_ref();
         let letter = match &ended.end {
-            End::RetryAt(_) => return None,
-            End::Delivered => None,
-            End::DeadLetter(reason) => {
+            AttemptEnd::RetryAt(_) => return None,
+            AttemptEnd::Delivered => None,
+            AttemptEnd::DeadLetter(reason) => {
                 Some(DeadLetter { delivery: delivery.clone(), at: now, reason: reason.clone() })
             }
         };
@@ -56,7 +56,7 @@ impl<'a> Ending<'a> {
 }
 
 /// What is stored about an ending.
-struct Known {
+struct EndingCells {
     lane: Document<Lane>,
     owed: Document<Owed>,
     timer: Option<Vec<u8>>,
@@ -68,11 +68,12 @@ impl StoredDeliveries {
     /// A delivery that succeeded is never leased again; the next delivery of its group is due at `now`. One that
     /// failed is not attempted before the moment of its end; nothing changes if another instance has leased it since.
     /// One that is given up becomes a dead letter: its receiver is not notified of the returns of its silences.
-    pub async fn end_attempts(&self, ended: &[Ended], now: Timestamp) -> Result<()> {
+    pub async fn end_attempts(&self, ended: &[EndedLease], now: Timestamp) -> Result<()> {
         for step in ended.chunks(MAX_STEP) {
             self.put_on_record(step, now).await?;
             self.end(step.iter().filter_map(|one| Ending::of(one, now)).collect(), now).await?;
-            let later: Vec<&Ended> = step.iter().filter(|one| matches!(one.end, End::RetryAt(_))).collect();
+            let later: Vec<&EndedLease> =
+                step.iter().filter(|one| matches!(one.end, AttemptEnd::RetryAt(_))).collect();
             self.set_next_attempts(&later, false).await?;
         }
         Ok(())
@@ -80,19 +81,19 @@ impl StoredDeliveries {
 
     /// Records that deliveries succeeded, without their attempts.
     pub async fn delivered(&self, deliveries: &[Delivery], now: Timestamp) -> Result<()> {
-        let ended: Vec<Ended> =
-            deliveries.iter().map(|delivery| unattempted(delivery, End::Delivered)).collect();
+        let ended: Vec<EndedLease> =
+            deliveries.iter().map(|delivery| unattempted(delivery, AttemptEnd::Delivered)).collect();
         self.end_attempts(&ended, now).await
     }
 
     /// Records that a delivery failed and that the next attempt is not before `at`, without the attempt.
     pub async fn retry_later(&self, delivery: &Delivery, at: Timestamp) -> Result<()> {
-        self.end_attempts(&[unattempted(delivery, End::RetryAt(at))], at).await
+        self.end_attempts(&[unattempted(delivery, AttemptEnd::RetryAt(at))], at).await
     }
 
     /// Gives a delivery up and keeps it as a dead letter, without an attempt.
     pub async fn dead_letter(&self, delivery: &Delivery, reason: &str, now: Timestamp) -> Result<()> {
-        self.end_attempts(&[unattempted(delivery, End::DeadLetter(reason.to_owned()))], now).await
+        self.end_attempts(&[unattempted(delivery, AttemptEnd::DeadLetter(reason.to_owned()))], now).await
     }
 
     /// Gives deliveries up that an operator discards. Answers how many: those that are the first of their lanes.
@@ -120,7 +121,7 @@ impl StoredDeliveries {
         Ok(answers)
     }
 
-    async fn put_on_record(&self, ended: &[Ended], now: Timestamp) -> Result<()> {
+    async fn put_on_record(&self, ended: &[EndedLease], now: Timestamp) -> Result<()> {
         let mut partitions: Vec<u16> = ended.iter().map(|one| self.partition(&one.delivery)).collect();
         partitions.sort_unstable();
         partitions.dedup();
@@ -159,7 +160,7 @@ impl StoredDeliveries {
         }
     }
 
-    async fn known(&self, endings: &[&Ending<'_>]) -> Result<Vec<Known>> {
+    async fn known(&self, endings: &[&Ending<'_>]) -> Result<Vec<EndingCells>> {
         let mut cells = Vec::with_capacity(2 * endings.len());
         for Ending { delivery, timer, .. } in endings {
             let lane = self.lane(delivery);
@@ -176,7 +177,7 @@ impl StoredDeliveries {
             let timer = ending.timer.as_ref().and_then(|_| next().0);
             let (lane, lane_cell) = next();
             let owed = self.documents.document(owed_cell, owed).await?;
-            known.push(Known { lane: self.documents.document(lane_cell, lane).await?, owed, timer });
+            known.push(EndingCells { lane: self.documents.document(lane_cell, lane).await?, owed, timer });
         }
         Ok(known)
     }
@@ -186,7 +187,7 @@ impl StoredDeliveries {
     fn change(
         &self,
         ending: &Ending<'_>,
-        known: &Known,
+        known: &EndingCells,
         now: Timestamp,
     ) -> Result<Option<(ChangeSet, bool)>> {
         let Ending { delivery, letter, timer, receipt, was_marked } = ending;
@@ -239,11 +240,15 @@ impl StoredDeliveries {
     /// Sets the next attempt of deliveries that are not over; no later delivery of their groups is leased before it.
     /// Answers, in order, which deliveries were still under way with the attempt that they name. `is_leased`: they are
     /// under way until then.
-    pub(super) async fn set_next_attempts(&self, ended: &[&Ended], is_leased: bool) -> Result<Vec<bool>> {
+    pub(super) async fn set_next_attempts(
+        &self,
+        ended: &[&EndedLease],
+        is_leased: bool,
+    ) -> Result<Vec<bool>> {
         let mut were_under_way = vec![false; ended.len()];
         let later = ended.iter().enumerate().filter_map(|(place, one)| match one.end {
-            End::RetryAt(at) => Some((place, &*one.delivery, at)),
-            End::Delivered | End::DeadLetter(_) => None,
+            AttemptEnd::RetryAt(at) => Some((place, &*one.delivery, at)),
+            AttemptEnd::Delivered | AttemptEnd::DeadLetter(_) => None,
         });
         let mut open: Vec<(usize, &Delivery, Timestamp)> = later.collect();
         for _ in 0..ROUNDS {
@@ -276,6 +281,6 @@ impl StoredDeliveries {
     }
 }
 
-fn unattempted(delivery: &Delivery, end: End) -> Ended {
-    Ended { delivery: Arc::new(delivery.clone()), end, attempt: None }
+fn unattempted(delivery: &Delivery, end: AttemptEnd) -> EndedLease {
+    EndedLease { delivery: Arc::new(delivery.clone()), end, attempt: None }
 }

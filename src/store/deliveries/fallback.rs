@@ -11,7 +11,7 @@ use super::StoredDeliveries;
 use super::lane::{Lane, append};
 use crate::clock::Timestamp;
 use crate::store::again::ToFallback;
-use crate::store::documents::{Content, Document};
+use crate::store::documents::{Document, TableValue};
 use crate::store::json::to_json;
 use crate::store::notification::{GroupMember, Notification};
 use crate::store::{Cell, ChangeSet, Delivery, Destinations, MeantFor, ReceiverName, Result, Table};
@@ -24,7 +24,7 @@ const COPIES: usize = 50;
 #[serde(transparent)]
 struct DownSince(Timestamp);
 
-impl Content for DownSince {
+impl TableValue for DownSince {
     type Name = String;
     const TABLE: Table = Table::Down;
 }
@@ -33,7 +33,7 @@ impl Content for DownSince {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct CopiedUpTo(String);
 
-impl Content for CopiedUpTo {
+impl TableValue for CopiedUpTo {
     type Name = String;
     const TABLE: Table = Table::FallbackDone(ReceiverName::ANY);
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::store::documents::{Content, Document};
+use crate::store::documents::{Document, TableValue};
 use crate::store::{ChangeSet, EngineError, Index, ReceiverName, Result, Table};
 
 /// Stored as words: how many attempts at the first notification were begun, with a `+` behind while one is under way,
@@ -15,7 +15,7 @@ pub(in crate::store) struct Lane {
     pub notifications: Vec<String>,
 }
 
-impl Content for Lane {
+impl TableValue for Lane {
     type Name = String;
     const TABLE: Table = Table::Lanes(ReceiverName::ANY);
 
@@ -59,7 +59,7 @@ impl Lane {
 #[serde(transparent)]
 pub(in crate::store) struct Owed(pub u64);
 
-impl Content for Owed {
+impl TableValue for Owed {
     type Name = String;
     const TABLE: Table = Table::Owed;
 }

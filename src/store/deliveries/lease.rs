@@ -9,8 +9,8 @@ use crate::clock::Timestamp;
 use crate::store::documents::Document;
 use crate::store::notification::{Notification, Readable};
 use crate::store::{
-    Cell, ChangeSet, Delivery, End, Ended, EngineError, Index, IndexEntry, MAX_STEP, ReceiverName, Result,
-    Table, Unreadable,
+    AttemptEnd, Cell, ChangeSet, Delivery, EndedLease, EngineError, Index, IndexEntry, MAX_STEP,
+    ReceiverName, Result, Table, Unreadable,
 };
 
 /// How many notifications are read at once that may be large: ten of ten thousand members are thirty megabytes.
@@ -21,7 +21,7 @@ const SMALL: usize = 4 << 10;
 const MAX_BYTES: usize = 8 << 20;
 
 /// A group whose first notification may be leased.
-struct Due {
+struct DueGroup {
     entry: IndexEntry,
     lane: Document<Lane>,
 }
@@ -72,12 +72,13 @@ impl StoredDeliveries {
             name: name.clone(),
         };
         let lanes = self.documents.read_cells(entries.iter().map(cell).collect()).await?;
-        let due: Vec<Due> = entries.into_iter().zip(lanes).map(|(entry, lane)| Due { entry, lane }).collect();
+        let due: Vec<DueGroup> =
+            entries.into_iter().zip(lanes).map(|(entry, lane)| DueGroup { entry, lane }).collect();
         let (mut sets, mut deliveries, mut bytes) = (Vec::new(), Vec::new(), 0);
         let (mut rest, mut count) = (due.as_slice(), BODIES);
         while !rest.is_empty() && bytes <= MAX_BYTES {
             let (step, others) = rest.split_at(count.min(rest.len()));
-            let firsts: Vec<(&str, &str)> = step.iter().map(Due::first).collect();
+            let firsts: Vec<(&str, &str)> = step.iter().map(DueGroup::first).collect();
             for (due, body) in step.iter().zip(self.bodies(&firsts).await?) {
                 bytes += body.as_ref().map_or(0, Vec::len);
                 let delivery = self.first_delivery(receiver, due, body).await?;
@@ -99,7 +100,7 @@ impl StoredDeliveries {
     async fn first_delivery(
         &self,
         receiver: &str,
-        due: &Due,
+        due: &DueGroup,
         body: Option<Vec<u8>>,
     ) -> Result<Option<Delivery>> {
         let (Some(body), Some(lane)) = (body, &due.lane.value) else { return Ok(None) };
@@ -122,12 +123,12 @@ impl StoredDeliveries {
     /// Extends leases of deliveries that have not ended, until `until`. Answers, in order, which leases the caller
     /// still holds: not those that another instance has taken since.
     pub async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
-        let extended = |delivery: &'_ Arc<Delivery>| Ended {
+        let extended = |delivery: &'_ Arc<Delivery>| EndedLease {
             delivery: delivery.clone(),
-            end: End::RetryAt(until),
+            end: AttemptEnd::RetryAt(until),
             attempt: None,
         };
-        let extended: Vec<Ended> = deliveries.iter().map(extended).collect();
+        let extended: Vec<EndedLease> = deliveries.iter().map(extended).collect();
         self.set_next_attempts(&extended.iter().collect::<Vec<_>>(), true).await
     }
 
@@ -140,7 +141,7 @@ impl StoredDeliveries {
     }
 }
 
-impl Due {
+impl DueGroup {
     /// The group, and the id of its first notification.
     fn first(&self) -> (&str, &str) {
         (&self.entry.name, self.lane.value.as_ref().map_or("", Lane::first))

@@ -5,9 +5,9 @@ use super::lane::Lane;
 use super::waiting_delivery;
 use crate::clock::Timestamp;
 use crate::store::cells::{IndexEntry, IndexRange};
-use crate::store::documents::{Content, Document};
+use crate::store::documents::{Document, TableValue};
 use crate::store::notification::discarded;
-use crate::store::{Cell, ChangeSet, DeadLetter, Index, ListOrder, MAX_STEP, ReceiverName, Result, Table};
+use crate::store::{Cell, ChangeSet, DeadLetter, EntryOrder, Index, MAX_STEP, ReceiverName, Result, Table};
 
 /// How many lanes one step discards.
 const LANES: usize = 50;
@@ -21,7 +21,7 @@ pub struct Discarded {
     pub removed: usize,
 }
 
-impl Content for DeadLetter {
+impl TableValue for DeadLetter {
     type Name = String;
     const TABLE: Table = Table::DeadLetters(ReceiverName::ANY);
 }
@@ -30,7 +30,7 @@ impl StoredDeliveries {
     /// Dead letters of a receiver, newest first.
     pub async fn dead_letters(&self, receiver: &str, limit: usize) -> Result<Vec<DeadLetter>> {
         let (from, until) = (Timestamp::ZERO, Timestamp::from_millis(i64::MAX));
-        self.dead_letters_between(receiver, from, until, limit, ListOrder::NewestFirst).await
+        self.dead_letters_between(receiver, from, until, limit, EntryOrder::NewestFirst).await
     }
 
     /// Dead letters of a receiver that were given up from one moment up to the other.
@@ -40,7 +40,7 @@ impl StoredDeliveries {
         from: Timestamp,
         until: Timestamp,
         limit: usize,
-        order: ListOrder,
+        order: EntryOrder,
     ) -> Result<Vec<DeadLetter>> {
         let Some(of) = self.known_receiver(receiver).await? else { return Ok(Vec::new()) };
         let (from, until) = (from.as_millis(), until.as_millis());

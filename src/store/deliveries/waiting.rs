@@ -3,10 +3,11 @@
 use super::lane::Lane;
 use super::{StoredDeliveries, waiting_delivery};
 use crate::clock::Timestamp;
-use crate::store::cells::Cursor;
-use crate::store::documents::Content;
+use crate::store::cells::CellCursor;
+use crate::store::documents::TableValue;
 use crate::store::{
-    Backlog, Cell, Delivery, Index, ReceiverName, Result, Table, Waiting, WaitingPage, partition_of_group,
+    Backlog, Cell, Delivery, Index, ReceiverName, Result, Table, WaitingDelivery, WaitingPage,
+    partition_of_group,
 };
 
 /// How many notifications a page has, about.
@@ -47,7 +48,7 @@ impl StoredDeliveries {
                 }
             }
             if page.waiting.len() >= OF_PAGE {
-                let next = from.map(|Cursor(cursor)| format!("{partition} {cursor}"));
+                let next = from.map(|CellCursor(cursor)| format!("{partition} {cursor}"));
                 let is_last = partition + 1 >= self.partitions();
                 page.next = next.or_else(|| (!is_last).then(|| format!("{} ", partition + 1)));
                 break;
@@ -62,7 +63,7 @@ impl StoredDeliveries {
         partition: u16,
         receiver: &str,
         lanes: Vec<(String, Vec<u8>)>,
-    ) -> Result<Vec<Waiting>> {
+    ) -> Result<Vec<WaitingDelivery>> {
         let queue = Index::Queue(ReceiverName::of(receiver));
         let lanes: Vec<(String, Lane)> =
             lanes.into_iter().filter_map(|(group, lane)| Some((group, Lane::decode(&lane).ok()?))).collect();
@@ -87,7 +88,7 @@ impl StoredDeliveries {
                 let delivery = waiting_delivery(receiver, group, id, bodies.next().flatten());
                 let next = (at == 0).then(|| Timestamp::from_millis(due.unwrap_or(0)));
                 let attempt = if at == 0 { lane.attempts } else { 0 };
-                waiting.push(Waiting { delivery: Delivery { attempt, ..delivery }, next });
+                waiting.push(WaitingDelivery { delivery: Delivery { attempt, ..delivery }, next });
             }
         }
         Ok(waiting)
@@ -106,9 +107,9 @@ impl StoredDeliveries {
 }
 
 /// The place where a page begins: the partition, and where the scan of its lanes goes on.
-fn position(after: Option<&str>) -> (u16, Option<Cursor>) {
+fn position(after: Option<&str>) -> (u16, Option<CellCursor>) {
     let parsed = after.and_then(|after| after.split_once(' '));
     let parsed = parsed.and_then(|(partition, cursor)| Some((partition.parse().ok()?, cursor)));
-    let cursor = |cursor: &str| (!cursor.is_empty()).then(|| Cursor(cursor.to_owned()));
+    let cursor = |cursor: &str| (!cursor.is_empty()).then(|| CellCursor(cursor.to_owned()));
     parsed.map_or((0, None), |(partition, text)| (partition, cursor(text)))
 }

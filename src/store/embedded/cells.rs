@@ -14,7 +14,7 @@ use super::stored::text;
 use crate::store::cells::What;
 use crate::store::json::to_json;
 use crate::store::{
-    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, ListOrder, Log, Logged,
+    Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged,
     ReceiverName, Result, Table, Unreadable,
 };
 use crate::telemetry::Telemetry;
@@ -49,11 +49,11 @@ impl Cells for EmbeddedEngine {
         let read = move |database: &Connection| {
             let IndexRange { index, from, until, limit, order } = range;
             let mut select = database.prepare_cached(match order {
-                ListOrder::OldestFirst => {
+                EntryOrder::OldestFirst => {
                     "SELECT at, name, partition FROM entries WHERE idx = ? AND at >= ? AND at <= ? \
                      AND partition IN (SELECT value FROM json_each(?)) ORDER BY at, name LIMIT ?"
                 }
-                ListOrder::NewestFirst => {
+                EntryOrder::NewestFirst => {
                     "SELECT at, name, partition FROM entries WHERE idx = ? AND at >= ? AND at <= ? \
                      AND partition IN (SELECT value FROM json_each(?)) ORDER BY at DESC, name DESC LIMIT ?"
                 }
@@ -144,18 +144,18 @@ impl Cells for EmbeddedEngine {
         Ok(partitions.iter().map(|partition| sizes.get(partition).copied().unwrap_or(0)).collect())
     }
 
-    async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage> {
+    async fn scan_cells(&self, table: Table, partition: u16, from: Option<CellCursor>) -> Result<CellPage> {
         let read = move |database: &Connection| {
             let mut select = database.prepare_cached(
                 "SELECT name, body FROM cells WHERE tbl = ?1 AND partition = ?2 AND (?3 IS NULL OR name > ?3) \
                  ORDER BY name LIMIT ?4",
             )?;
-            let from = from.map(|Cursor(name)| name);
+            let from = from.map(|CellCursor(name)| name);
             let rows = select.query_map(params![table.place(), partition, from, STEP as i64], |row| {
                 Ok((text(row, 0)?.into_owned(), bytes(row, 1)?))
             })?;
             let cells: Vec<(String, Vec<u8>)> = rows.collect::<rusqlite::Result<_>>()?;
-            let next = cells.last().filter(|_| cells.len() == STEP).map(|(name, _)| Cursor(name.clone()));
+            let next = cells.last().filter(|_| cells.len() == STEP).map(|(name, _)| CellCursor(name.clone()));
             Ok(CellPage { cells, next })
         };
         self.readers.read(read).await

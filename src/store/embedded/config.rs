@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct EmbeddedConfig {
     /// The directory that holds the fleet; created if it is missing.
     pub path: PathBuf,
     /// The number of partitions. `None`: the number that an existing fleet has; a new fleet gets a default.
@@ -14,7 +14,7 @@ pub struct Config {
 /// The number of partitions of a new fleet, unless the configuration says another.
 pub(super) const PARTITIONS: u16 = 16;
 
-impl fmt::Display for Config {
+impl fmt::Display for EmbeddedConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.path.display())
     }

@@ -12,10 +12,10 @@ use super::queries::PAGE;
 use super::stored::text;
 use crate::clock::Timestamp;
 use crate::presence::{Lifecycle, Unit};
-use crate::store::{DataStore, Reading, Result, Value, encoding};
+use crate::store::{DataStore, MetricValue, Reading, Result, encoding};
 
 /// A value on its way to disk.
-struct Row {
+struct ValueRow {
     name: String,
     metric: String,
     at: i64,
@@ -27,7 +27,7 @@ impl DataStore for EmbeddedEngine {
     async fn keep_values(&self, readings: &[Reading<'_>]) -> Result<Vec<bool>> {
         let rows = readings.iter().map(|reading| {
             let Reading { unit, metric, at, value } = *reading;
-            let row = Row {
+            let row = ValueRow {
                 name: unit.to_string(),
                 metric: metric.to_owned(),
                 at: at.as_millis(),
@@ -35,9 +35,9 @@ impl DataStore for EmbeddedEngine {
             };
             (self.id_of(unit), row)
         });
-        let rows: Vec<(Option<i64>, Row)> = rows.collect();
+        let rows: Vec<(Option<i64>, ValueRow)> = rows.collect();
         let write = move |database: &Connection| {
-            let keep = |(id, row): &(Option<i64>, Row)| match id {
+            let keep = |(id, row): &(Option<i64>, ValueRow)| match id {
                 Some(id) => keep(database, *id, row),
                 None => Ok(false),
             };
@@ -46,7 +46,7 @@ impl DataStore for EmbeddedEngine {
         self.writer.write("keep_values", write).await
     }
 
-    async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<Value>>> {
+    async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<MetricValue>>> {
         let Some(id) = self.id_of(unit) else { return Ok(vec![None; metrics.len()]) };
         let metrics: Vec<String> = metrics.iter().map(|metric| (*metric).to_owned()).collect();
         let read = move |database: &Connection| {
@@ -54,7 +54,7 @@ impl DataStore for EmbeddedEngine {
                 database.prepare_cached("SELECT at, value FROM data WHERE id = ? AND metric = ?")?;
             let value = |metric: &String| {
                 let value = |row: &rusqlite::Row| {
-                    Ok(Value { at: Timestamp::from_millis(row.get(0)?), text: row.get(1)? })
+                    Ok(MetricValue { at: Timestamp::from_millis(row.get(0)?), text: row.get(1)? })
                 };
                 // An unreadable value is not shown; the next one replaces it.
                 Ok(select.query_row(params![id, metric], value).optional().unwrap_or_default())
@@ -108,7 +108,7 @@ impl EmbeddedEngine {
 }
 
 /// Answers whether the unit is known.
-fn keep(database: &Connection, id: i64, row: &Row) -> DatabaseResult<bool> {
+fn keep(database: &Connection, id: i64, row: &ValueRow) -> DatabaseResult<bool> {
     let is_known = is_known(database, id, &row.name)?;
     if is_known {
         let insert = "INSERT INTO data(id, metric, at, value) VALUES(?, ?, ?, ?) ON CONFLICT DO UPDATE \

@@ -100,7 +100,7 @@ pub(super) fn open(directory: &mut Directory, partitions: Option<u16>) -> Result
         }
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
         let mut connection = connect(&path, flags)?;
-        if identify(&connection, &path)? == Contents::Nothing {
+        if identify(&connection, &path)? == DatabaseContents::Nothing {
             directory.check_new()?;
         }
         connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -109,7 +109,7 @@ pub(super) fn open(directory: &mut Directory, partitions: Option<u16>) -> Result
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
         connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
         connection.set_prepared_statement_cache_capacity(64);
-        if identify(&connection, &path)? == Contents::Nothing {
+        if identify(&connection, &path)? == DatabaseContents::Nothing {
             create(&mut connection, partitions.unwrap_or(PARTITIONS))?;
         }
         let found: u16 = meta(&connection, "partitions")?;
@@ -170,7 +170,7 @@ pub(super) fn release_cache(connection: &Connection) {
 pub fn partitions(path: &Path) -> Result<Option<u16>> {
     let read = || -> DatabaseResult<Option<u16>> {
         let connection = open_to_read(path)?;
-        let found = identify(&connection, path)? == Contents::Fleet;
+        let found = identify(&connection, path)? == DatabaseContents::Fleet;
         Ok(if found { Some(meta(&connection, "partitions")?) } else { None })
     };
     if !path.join(DATABASE).exists() {
@@ -183,7 +183,7 @@ pub fn partitions(path: &Path) -> Result<Option<u16>> {
 pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
     let work = || -> DatabaseResult<()> {
         let connection = open_to_read(path)?;
-        if identify(&connection, path)? == Contents::Nothing {
+        if identify(&connection, path)? == DatabaseContents::Nothing {
             return Err(EngineError::Damaged(damaged(path, "its database is empty")).into());
         }
         check_partitions(meta(&connection, "partitions")?, partitions, path)?;
@@ -224,21 +224,21 @@ pub(super) fn check_whole(connection: &Connection, path: &Path) -> DatabaseResul
 }
 
 #[derive(PartialEq)]
-enum Contents {
+enum DatabaseContents {
     Nothing,
     Fleet,
 }
 
 /// Refuses a file that is not a fleet of this layout.
-fn identify(connection: &Connection, path: &Path) -> DatabaseResult<Contents> {
+fn identify(connection: &Connection, path: &Path) -> DatabaseResult<DatabaseContents> {
     let number = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i32>(0));
     let tables: i64 = connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
     let directory = path.display();
     match (number("application_id")?, number("user_version")?) {
-        (0, 0) if tables == 0 => Ok(Contents::Nothing),
+        (0, 0) if tables == 0 => Ok(DatabaseContents::Nothing),
         (APPLICATION, layout) => {
             check_layout(layout.try_into().ok(), &directory.to_string(), "engine.path")?;
-            Ok(Contents::Fleet)
+            Ok(DatabaseContents::Fleet)
         }
         _ => Err(EngineError::Refused(format!(
             "{DATABASE} in {directory} is another program's; choose another engine.path"

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::Access;
 use tokio::sync::Notify;
 
-use super::config::Config;
+use super::config::EmbeddedConfig;
 use super::database;
 use super::directory::{DATABASE, Directory};
 use super::error::explain_file;
@@ -85,13 +85,13 @@ impl DatabaseFile {
 ///
 /// # Errors
 /// `Refused` if the service could not use it; `Damaged` if its fleet cannot be read.
-pub async fn survey(config: &Config) -> Result<Condition> {
+pub async fn survey(config: &EmbeddedConfig) -> Result<Condition> {
     let config = config.clone();
     let ended = |_| EngineError::Unavailable("the check of the fleet was broken off".into());
     tokio::task::spawn_blocking(move || check(&config)).await.map_err(ended)?
 }
 
-fn check(config: &Config) -> Result<Condition> {
+fn check(config: &EmbeddedConfig) -> Result<Condition> {
     let path = &config.path;
     let engine = format!("SQLite {}", rusqlite::version());
     match std::fs::metadata(path) {

@@ -8,11 +8,13 @@ use super::{EmbeddedEngine, groups, members, outbox, reminders, rescheduling};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::notification::GroupMember;
-use crate::store::{Capacity, Destinations, Entry, GroupStore, Join, Joined, Membership, Position, Result};
+use crate::store::{
+    Capacity, Destinations, GroupStore, Join, JoinResult, Membership, OutboxEntry, Position, Result,
+};
 
 #[async_trait]
 impl GroupStore for EmbeddedEngine {
-    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>> {
         outbox::oldest(self, outboxes, limit).await
     }
 
@@ -30,7 +32,7 @@ impl GroupStore for EmbeddedEngine {
         destinations: &Destinations,
         _: &Capacity,
         now: Timestamp,
-    ) -> Result<Joined> {
+    ) -> Result<JoinResult> {
         groups::join(self, joins, destinations, now).await
     }
 

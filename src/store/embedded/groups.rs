@@ -25,7 +25,7 @@ use crate::store::json::to_json;
 use crate::store::member_names::of_member;
 use crate::store::notification::{GroupMember, MAX_SEALED, event_json, only_of_group};
 use crate::store::receiver_list::is_told;
-use crate::store::{Destinations, Group, Join, Joined, MAX_STEP, Result, partition_of_group};
+use crate::store::{Destinations, Group, Join, JoinResult, MAX_STEP, Result, partition_of_group};
 
 /// A transition on its way into its groups, ready to be written.
 struct Joining {
@@ -63,14 +63,14 @@ pub(super) async fn join(
     joins: &[Join],
     destinations: &Destinations,
     now: Timestamp,
-) -> Result<Joined> {
+) -> Result<JoinResult> {
     let partitions = engine.memory.partitions();
     let ready = joins.iter().map(|join| Joining::new(join, partitions, destinations, now));
     let ready: Vec<Joining> = ready.collect::<Result<_>>()?;
     let destinations = destinations.clone();
     let write = move |database: &Connection| {
         let found = ready.iter().map(|one| targets(database, one));
-        let found: Vec<Vec<Target>> = found.collect::<rusqlite::Result<_>>()?;
+        let found: Vec<Vec<JoinTarget>> = found.collect::<rusqlite::Result<_>>()?;
         let keys = joined_keys(&ready, &found);
         let all: Vec<&str> = keys.iter().flatten().copied().collect();
         let is_alone: HashSet<&str> = all
@@ -91,17 +91,17 @@ pub(super) async fn join(
                 }
             }
         }
-        Ok(Joined { sealed, has_queued: sealed > 0, ..Joined::default() })
+        Ok(JoinResult { sealed, has_queued: sealed > 0, ..JoinResult::default() })
     };
     engine.writer.write("join", write).await
 }
 
 /// The keys of the groups that these transitions join: those of the member or, of several transitions of one member,
 /// those of the first.
-fn joined_keys<'a>(joining: &'a [Joining], found: &'a [Vec<Target>]) -> Vec<Vec<&'a str>> {
+fn joined_keys<'a>(joining: &'a [Joining], found: &'a [Vec<JoinTarget>]) -> Vec<Vec<&'a str>> {
     let mut of_member: HashMap<&str, Vec<&str>> = HashMap::with_capacity(joining.len());
-    let keys = |(one, found): (&'a Joining, &'a Vec<Target<'a>>)| {
-        let keys: Vec<&str> = found.iter().map(Target::key).collect();
+    let keys = |(one, found): (&'a Joining, &'a Vec<JoinTarget<'a>>)| {
+        let keys: Vec<&str> = found.iter().map(JoinTarget::key).collect();
         match one.member.form {
             MemberTransition::Blind => keys,
             _ => of_member.entry(&one.member.id).or_insert(keys).clone(),
@@ -111,13 +111,13 @@ fn joined_keys<'a>(joining: &'a [Joining], found: &'a [Vec<Target>]) -> Vec<Vec<
 }
 
 /// One group that a transition joins, with its member there.
-struct Target<'a> {
+struct JoinTarget<'a> {
     /// The group of the caller with that key, or the first one.
     named: &'a NamedGroup,
     found: FoundMember,
 }
 
-impl Target<'_> {
+impl JoinTarget<'_> {
     fn key(&self) -> &str {
         let key = self.found.group.as_ref().and_then(|(_, key)| key.as_deref());
         key.unwrap_or(&self.named.key)
@@ -126,7 +126,7 @@ impl Target<'_> {
 
 /// The groups that a transition joins: those that have members of its record or, if there are none, those that the
 /// caller names. The fleet and kinds may be blind from the same moment on, each in its group.
-fn targets<'a>(database: &Connection, joining: &'a Joining) -> rusqlite::Result<Vec<Target<'a>>> {
+fn targets<'a>(database: &Connection, joining: &'a Joining) -> rusqlite::Result<Vec<JoinTarget<'a>>> {
     let Joining { groups, member, .. } = joining;
     let mut known = Vec::new();
     if member.form == MemberTransition::Blind {
@@ -137,7 +137,7 @@ fn targets<'a>(database: &Connection, joining: &'a Joining) -> rusqlite::Result<
                 Some(group) => FoundMember::of(database, member, group)?,
                 None => FoundMember::new(member),
             };
-            known.push(Target { named, found });
+            known.push(JoinTarget { named, found });
         }
         return Ok(known);
     }
@@ -150,10 +150,10 @@ fn targets<'a>(database: &Connection, joining: &'a Joining) -> rusqlite::Result<
     while let Some(row) = rows.next()? {
         let key = row.get_ref(1)?.as_str().ok();
         let named = groups.iter().find(|named| Some(named.key.as_str()) == key).unwrap_or(&groups[0]);
-        known.push(Target { named, found: FoundMember::of(database, member, row.get(0)?)? });
+        known.push(JoinTarget { named, found: FoundMember::of(database, member, row.get(0)?)? });
     }
     if known.is_empty() {
-        known.extend(groups.iter().map(|named| Target { named, found: FoundMember::new(member) }));
+        known.extend(groups.iter().map(|named| JoinTarget { named, found: FoundMember::new(member) }));
     }
     Ok(known)
 }
@@ -163,13 +163,13 @@ fn targets<'a>(database: &Connection, joining: &'a Joining) -> rusqlite::Result<
 fn join_one(
     database: &Connection,
     joining: &Joining,
-    target: &Target<'_>,
+    target: &JoinTarget<'_>,
     is_alone: bool,
     (pace, held_until): (Pace, Option<Timestamp>),
     now: Timestamp,
 ) -> DatabaseResult<Option<(i64, GroupTimes)>> {
     let member = &joining.member;
-    let Target { named, found: FoundMember { name, group: first, known } } = target;
+    let JoinTarget { named, found: FoundMember { name, group: first, known } } = target;
     let first = first.as_ref().map(|(group, _)| *group);
     // A member whose stage cannot be read stays as it is.
     let Some(stage) = known.as_ref().map(|known| known.stage).map_or(Some(None), |stage| stage.map(Some))

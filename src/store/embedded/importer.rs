@@ -11,7 +11,7 @@ use super::directory::Directory;
 use super::error::DatabaseResult;
 use super::in_memory_hearing::InMemoryHearing;
 use super::last_seen::unit_id;
-use super::{Config, database};
+use super::{EmbeddedConfig, database};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, stored_since};
 use crate::store::json::to_json;
@@ -46,7 +46,7 @@ impl EmbeddedImporter {
     ///
     /// # Errors
     /// `Refused` if there are units, records or timers already, or another process has locked it.
-    pub async fn prepare(config: &Config) -> Result<EmbeddedImporter> {
+    pub async fn prepare(config: &EmbeddedConfig) -> Result<EmbeddedImporter> {
         let (config, path) = (config.clone(), config.path.clone());
         let prepare = move || {
             let mut directory = Directory::lock(&config.path)?;
@@ -74,7 +74,7 @@ fn broken_off(_: tokio::task::JoinError) -> EngineError {
     EngineError::Unavailable("the move was broken off; it can be repeated".to_owned())
 }
 
-fn begin(database: &Connection, config: &Config) -> DatabaseResult<()> {
+fn begin(database: &Connection, config: &EmbeddedConfig) -> DatabaseResult<()> {
     let of_table = |table: &str| (table.to_owned(), format!("SELECT EXISTS (SELECT 1 FROM {table})"));
     let of_cells = |table: Table| {
         let select = format!("SELECT EXISTS (SELECT 1 FROM cells WHERE tbl = '{}')", table.as_str());

@@ -16,7 +16,7 @@ use super::error::{DatabaseError, DatabaseResult, damaged};
 use super::in_memory_hearing::{InMemoryHearing, StoredHearing};
 use super::last_seen::{LastSeenTables, PAGE, partition_and_slot, read_entries, read_times};
 use super::memory::InMemoryFleet;
-use super::quarantine::{self, Quarantined, RepairContext};
+use super::quarantine::{self, QuarantineReport, RepairContext};
 use super::row::MaybeTimestamp;
 use crate::clock::Timestamp;
 use crate::presence::{BLIND_RETENTION, Hearing, Interval};
@@ -25,12 +25,12 @@ use crate::store::{EngineError, Result, encoding};
 use crate::telemetry::Stored;
 
 /// Pages, by partition.
-type Pages = BTreeSet<(u16, u32)>;
+type PageNumbers = BTreeSet<(u16, u32)>;
 
 pub(super) struct LoadedFleet {
     pub memory: Arc<InMemoryFleet>,
     pub last_seen: Arc<LastSeenTables>,
-    pub unreadable: Vec<Quarantined>,
+    pub unreadable: Vec<QuarantineReport>,
 }
 
 /// Reads the fleet; rows that cannot be read are quarantined first.
@@ -62,7 +62,7 @@ pub(super) fn load_fleet(
 }
 
 /// Quarantines every unreadable row, in one transaction.
-fn quarantine_all(database: &Connection, partitions: u16) -> DatabaseResult<Vec<Quarantined>> {
+fn quarantine_all(database: &Connection, partitions: u16) -> DatabaseResult<Vec<QuarantineReport>> {
     let heard = match heard(database) {
         Ok(Some(heard)) => heard.state.heard,
         _ => newest(database)?,
@@ -80,7 +80,7 @@ fn load(
     database: &Connection,
     memory: &InMemoryFleet,
     last_seen: &LastSeenTables,
-) -> DatabaseResult<Vec<Quarantined>> {
+) -> DatabaseResult<Vec<QuarantineReport>> {
     let mut loader = Loader { memory, after: vec![Vec::new(); memory.partitions().into()], number: 0 };
     loader.units(database)?;
     let rows_of_pages = loader.pages(database)?;
@@ -96,7 +96,7 @@ fn load(
     {
         let heard = memory.hearing().state.heard;
         memory.presume(heard);
-        unreadable.push(Quarantined {
+        unreadable.push(QuarantineReport {
             what: Stored::ExpiryKey,
             location: "tables heartbeats and pages".to_owned(),
             why: format!("{missing}; every unit counts as heard up to when Rollcall had heard"),
@@ -106,7 +106,7 @@ fn load(
 }
 
 /// Loads the state of hearing; if it is unreadable, it is presumed, and the answer says why.
-fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult<Option<Quarantined>> {
+fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult<Option<QuarantineReport>> {
     let mut unreadable = None;
     let newest = memory.newest();
     let mut heard = match heard(database).map_err(|why| why.to_string()) {
@@ -117,7 +117,7 @@ fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult
             let why = lost.err().unwrap_or_else(|| "it is missing".to_owned());
             let why = format!("{why}; since the newest heartbeat that is known Rollcall counts as blind");
             let location = "table meta name \"ears\"".to_owned();
-            unreadable = Some(Quarantined { what: Stored::Hearing, location, why });
+            unreadable = Some(QuarantineReport { what: Stored::Hearing, location, why });
             InMemoryHearing::restore(&Hearing { heard: newest, ..Hearing::default() })
         }
     };
@@ -231,7 +231,7 @@ impl Loader<'_> {
     }
 
     /// Answers the number of rows, the number of unmerged, and their pages.
-    fn unmerged(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, Pages)> {
+    fn unmerged(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, PageNumbers)> {
         let mut select = database.prepare("SELECT number, entries FROM heartbeats ORDER BY id")?;
         let mut rows = select.query([])?;
         let (mut found, mut count, mut pages) = (0, 0, BTreeSet::new());

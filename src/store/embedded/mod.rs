@@ -67,7 +67,7 @@ mod waiting;
 mod write_job;
 mod writer;
 
-pub use config::Config;
+pub use config::EmbeddedConfig;
 pub use database::partitions;
 use directory::Directory;
 use examine::DatabaseFile;
@@ -76,7 +76,7 @@ use full_scan::FullScan;
 pub use importer::EmbeddedImporter;
 use load::LoadedFleet;
 use memory::InMemoryFleet;
-use quarantine::{Quarantined, RepairContext, ScanCursor};
+use quarantine::{QuarantineReport, RepairContext, ScanCursor};
 pub use queries::{backlogs_in, open_by_kind};
 use readers::Readers;
 pub use repair::EmbeddedRepair;
@@ -114,7 +114,7 @@ impl EmbeddedEngine {
     /// # Errors
     /// `Refused` if another process has locked it or it cannot be written; `Damaged` if its fleet
     /// cannot be read; `Unavailable` while its disk is full.
-    pub async fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
+    pub async fn open(config: &EmbeddedConfig, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
         EmbeddedEngine::open_with_labels(config, &[], telemetry).await
     }
 
@@ -123,7 +123,7 @@ impl EmbeddedEngine {
     /// # Errors
     /// As [`EmbeddedEngine::open`].
     pub async fn open_with_labels(
-        config: &Config,
+        config: &EmbeddedConfig,
         labels: &[String],
         telemetry: Arc<Telemetry>,
     ) -> Result<EmbeddedEngine> {
@@ -133,7 +133,7 @@ impl EmbeddedEngine {
     }
 }
 
-fn open(config: &Config, labels: &[String], telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
+fn open(config: &EmbeddedConfig, labels: &[String], telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
     let mut directory = Directory::lock(&config.path)?;
     let (database, partitions) = database::open(&mut directory, config.partitions)?;
     database::check_whole(&database, &config.path).map_err(|error| error.explain(&config.path))?;
@@ -169,7 +169,7 @@ fn open(config: &Config, labels: &[String], telemetry: Arc<Telemetry>) -> Result
 }
 
 /// Logs each row once; it is counted and shown until it is gone.
-fn log_unreadable(telemetry: &Telemetry, rows: &[Quarantined]) {
+fn log_unreadable(telemetry: &Telemetry, rows: &[QuarantineReport]) {
     rows.iter().for_each(|one| telemetry.unreadable(one.what, &one.location, &one.why));
 }
 

@@ -7,12 +7,16 @@ use rusqlite::{Connection, params};
 
 use super::EmbeddedEngine;
 use super::stored::text;
-use crate::store::{Entry, Position, Result};
+use crate::store::{OutboxEntry, Position, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
 /// The oldest entries of these outboxes.
-pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+pub(super) async fn oldest(
+    engine: &EmbeddedEngine,
+    outboxes: &[u16],
+    limit: usize,
+) -> Result<Vec<OutboxEntry>> {
     let select = "SELECT id, partition, event FROM outbox WHERE partition IN \
                   (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?";
     let outboxes = to_json(&outboxes)?;
@@ -26,7 +30,9 @@ pub(super) async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usi
     let (mut entries, mut is_unreadable) = (Vec::new(), false);
     for (id, outbox, event) in engine.readers.read(read).await? {
         match from_json("an event in the outbox", &event) {
-            Ok(event) => entries.push(Entry { position: Position { outbox, id: id.to_string() }, event }),
+            Ok(event) => {
+                entries.push(OutboxEntry { position: Position { outbox, id: id.to_string() }, event })
+            }
             Err(why) => {
                 let location = format!("table outbox id \"{id}\"");
                 let why = format!("{why}; no receiver is notified of it");

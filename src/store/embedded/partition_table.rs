@@ -11,7 +11,7 @@ use super::deadline_index::DeadlineIndex;
 use super::row::{Columns, MaybeTimestamp, RowFlags};
 use crate::clock::Timestamp;
 use crate::presence::{Facts, Labels, Unit};
-use crate::store::table::{Key, RowUpdate, UnitRow, UnitTable};
+use crate::store::table::{RowUpdate, UnitKey, UnitRow, UnitTable};
 use crate::store::{EngineError, Refresh, Result};
 
 /// A locked row and its values once its change is committed.
@@ -93,7 +93,8 @@ impl<'a> PartitionTable<'a> {
 
     /// Writes heartbeats into the expiry keys that there are; the newest wins. Answers, in order, which were written.
     pub fn refresh(&mut self, heartbeats: &[&Refresh<'_>]) -> Vec<bool> {
-        let keys: Vec<Option<Key>> = heartbeats.iter().map(|heartbeat| self.key(heartbeat.unit)).collect();
+        let keys: Vec<Option<UnitKey>> =
+            heartbeats.iter().map(|heartbeat| self.key(heartbeat.unit)).collect();
         let found = heartbeats.iter().zip(self.units.find_all(&keys));
         found.map(|(heartbeat, slot)| slot.is_some_and(|slot| self.refresh_row(slot, heartbeat))).collect()
     }
@@ -375,16 +376,16 @@ impl<'a> PartitionTable<'a> {
     }
 
     /// The key of a unit; `None`: no unit of its kind was ever here.
-    fn key<'b>(&self, unit: &'b Unit) -> Option<Key<'b>> {
+    fn key<'b>(&self, unit: &'b Unit) -> Option<UnitKey<'b>> {
         self.key_of_name(unit.kind.as_str(), unit.id.as_str())
     }
 
-    fn key_of_name<'b>(&self, kind: &str, id: &'b str) -> Option<Key<'b>> {
-        Some(Key::new(self.units.hasher(), self.units.kinds().number(kind)?, id))
+    fn key_of_name<'b>(&self, kind: &str, id: &'b str) -> Option<UnitKey<'b>> {
+        Some(UnitKey::new(self.units.hasher(), self.units.kinds().number(kind)?, id))
     }
 
     /// The key of a unit that may be new; `None` if the kind is invalid, or there are too many.
-    fn new_key<'b>(&mut self, kind: &str, id: &'b str) -> Option<Key<'b>> {
+    fn new_key<'b>(&mut self, kind: &str, id: &'b str) -> Option<UnitKey<'b>> {
         if self.units.kinds().number(kind).is_none() {
             self.units.kinds().enter(&kind.parse().ok()?)?;
         }

@@ -19,7 +19,7 @@ use serde_json::json;
 use super::error::DatabaseResult;
 use super::last_seen;
 use super::memory::InMemoryFleet;
-use super::table_rules::{Fallback, TABLE_RULES, TableRule};
+use super::table_rules::{ColumnReplacement, TABLE_RULES, TableRule};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord};
 use crate::store::json::to_json;
@@ -51,7 +51,7 @@ pub(super) struct RepairContext<'a> {
 
 /// An unreadable row, as it is logged.
 #[derive(Clone, Debug)]
-pub(super) struct Quarantined {
+pub(super) struct QuarantineReport {
     pub what: Stored,
     pub location: String,
     pub why: String,
@@ -106,7 +106,7 @@ struct UnreadableRow<'a> {
 pub(super) fn quarantine_all(
     database: &Connection,
     context: &RepairContext<'_>,
-) -> DatabaseResult<Vec<Quarantined>> {
+) -> DatabaseResult<Vec<QuarantineReport>> {
     let mut quarantined = Vec::new();
     for number in 0..TABLE_RULES.len() {
         for row in unreadable_rows(database, number, context.partitions, None)? {
@@ -193,7 +193,11 @@ impl UnreadableRow<'_> {
     }
 
     /// Copies the row to the quarantine, and repairs or removes it.
-    fn quarantine(&self, database: &Connection, context: &RepairContext<'_>) -> DatabaseResult<Quarantined> {
+    fn quarantine(
+        &self,
+        database: &Connection,
+        context: &RepairContext<'_>,
+    ) -> DatabaseResult<QuarantineReport> {
         let unreadable: Vec<usize> =
             (0..self.values.len()).filter(|index| !self.values[*index].fits).collect();
         let mut replacements: Vec<(&str, Value)> = Vec::new();
@@ -217,7 +221,7 @@ impl UnreadableRow<'_> {
         }
         let why =
             format!("{names} cannot be read; {what_now}, and the table unreadable keeps it: rollcall repair");
-        Ok(Quarantined { what: self.rule.what, location, why })
+        Ok(QuarantineReport { what: self.rule.what, location, why })
     }
 
     /// All columns (JSON).
@@ -249,12 +253,14 @@ impl UnreadableRow<'_> {
         let column = &self.rule.columns[index];
         let heard = || context.heard.map_or(Value::Null, |at| Value::Integer(at.as_millis()));
         let value = match column.fallback {
-            Fallback::RemoveRow => return None,
-            Fallback::Zero => Value::Integer(0),
-            Fallback::Null => Value::Null,
-            Fallback::Heard => heard(),
-            Fallback::AsText => Value::Text(String::from_utf8_lossy(&self.values[index].bytes).into_owned()),
-            Fallback::Derived => self.derived(column.name, database, context)?,
+            ColumnReplacement::RemoveRow => return None,
+            ColumnReplacement::Zero => Value::Integer(0),
+            ColumnReplacement::Null => Value::Null,
+            ColumnReplacement::Heard => heard(),
+            ColumnReplacement::AsText => {
+                Value::Text(String::from_utf8_lossy(&self.values[index].bytes).into_owned())
+            }
+            ColumnReplacement::Derived => self.derived(column.name, database, context)?,
         };
         let mut values = vec![(column.name, value)];
         // It is unknown which heartbeats are newer than the key: none counts, and the key is set to `heard`.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Steps, Timestamp};
 use crate::presence::{EngineTime, Renewed, RosterState};
-use crate::store::roster::Counts;
+use crate::store::roster::KindCounts;
 use crate::store::{RenewalReply, Result, Roster};
 
 /// The leases, addresses and counts of instances.
@@ -32,7 +32,7 @@ struct Instances {
     /// The addresses for metrics, and until when they hold.
     addresses: BTreeMap<String, (String, Instant)>,
     /// The counted units, and until when the counts hold.
-    counts: BTreeMap<String, (Counts, Instant)>,
+    counts: BTreeMap<String, (KindCounts, Instant)>,
 }
 
 impl Instances {
@@ -123,14 +123,14 @@ impl Roster for EmbeddedEngine {
         Ok(instances.iter().map(address).collect())
     }
 
-    async fn announce_counts(&self, instance: &str, counts: &Counts, holds: Duration) -> Result<()> {
+    async fn announce_counts(&self, instance: &str, counts: &KindCounts, holds: Duration) -> Result<()> {
         let entry = (counts.clone(), Instant::now() + holds);
         let mut state = self.leases.lock();
         state.counts.insert(instance.to_owned(), entry);
         Ok(())
     }
 
-    async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>> {
+    async fn counts(&self, instances: &[String]) -> Result<Vec<KindCounts>> {
         let mut state = self.leases.lock();
         state.counts.retain(|_, (_, until)| *until > Instant::now());
         Ok(instances

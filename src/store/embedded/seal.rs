@@ -6,7 +6,7 @@ use rusqlite::{Connection, params};
 use super::cells;
 use super::error::DatabaseResult;
 use super::reminders::{forget_if_empty, look_after};
-use super::waiting::{Waiting, gathered_at, left, ready, ready_silences};
+use super::waiting::{WaitingMember, gathered_at, left, ready, ready_silences};
 use crate::clock::Timestamp;
 use crate::presence::{GroupTimes, Pace, Sealed, Stage, stored_since};
 use crate::store::json::from_json;
@@ -43,7 +43,7 @@ pub(super) fn seal_group(
     // The same events have the same notification id on every engine.
     members.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     let others = destinations.others(&destination);
-    let sealing = Sealing { database, group, receivers, others: &others, pace, now };
+    let sealing = SealingGroup { database, group, receivers, others: &others, pace, now };
     let mut sealed = SealedMembers::default();
     let count = members.len();
     for member in members {
@@ -81,7 +81,7 @@ fn hold_silences(
     }
     loop {
         let mut has_held = false;
-        for Waiting { name, body, .. } in ready_silences(database, group, now - pace.wait)? {
+        for WaitingMember { name, body, .. } in ready_silences(database, group, now - pace.wait)? {
             let record = body.and_then(|body| from_json("a record", &body).ok());
             let until = record.and_then(|record| destinations.silence_held_until(&record, now));
             if let Some(until) = until {
@@ -111,7 +111,7 @@ pub(super) fn times(database: &Connection, group: i64) -> rusqlite::Result<Group
 }
 
 /// A group that is being sealed.
-struct Sealing<'a> {
+struct SealingGroup<'a> {
     database: &'a Connection,
     group: i64,
     receivers: &'a [String],
@@ -121,10 +121,10 @@ struct Sealing<'a> {
     now: Timestamp,
 }
 
-impl Sealing<'_> {
+impl SealingGroup<'_> {
     /// Adds a member to the notification, and notes the receivers that are notified of it.
-    fn seal_member(&self, member: Waiting, sealed: &mut SealedMembers) -> rusqlite::Result<()> {
-        let Waiting { name: member, letter, body } = member;
+    fn seal_member(&self, member: WaitingMember, sealed: &mut SealedMembers) -> rusqlite::Result<()> {
+        let WaitingMember { name: member, letter, body } = member;
         let stage = if letter.starts_with(Stage::IsBack.letter()) { Stage::IsBack } else { Stage::Waits };
         let is_blind = member.starts_with("blind ");
         let next = stage.once_notified(is_blind);
@@ -166,7 +166,7 @@ impl Sealing<'_> {
         told: &[&String],
         before: Option<Timestamp>,
     ) -> DatabaseResult<()> {
-        let Sealing { database, group, receivers, pace, now, .. } = self;
+        let SealingGroup { database, group, receivers, pace, now, .. } = self;
         let (partition, key, body): (u16, String, String) = database
             .prepare_cached("SELECT partition, key, body FROM groups WHERE id = ?")?
             .query_row([group], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;

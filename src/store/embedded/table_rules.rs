@@ -20,7 +20,7 @@ pub(super) struct TableRule {
 pub(super) struct ColumnRule {
     pub name: &'static str,
     pub holds: ColumnType,
-    pub fallback: Fallback,
+    pub fallback: ColumnReplacement,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) enum ColumnType {
 
 /// The replacement of an unreadable column. The row is quarantined in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fallback {
+pub(super) enum ColumnReplacement {
     RemoveRow,
     /// Zero: due at once, or never yet.
     Zero,
@@ -66,12 +66,12 @@ pub(super) enum Fallback {
     Derived,
 }
 
-const fn column(name: &'static str, holds: ColumnType, fallback: Fallback) -> ColumnRule {
+const fn column(name: &'static str, holds: ColumnType, fallback: ColumnReplacement) -> ColumnRule {
     ColumnRule { name, holds, fallback }
 }
 
+use ColumnReplacement::*;
 use ColumnType::*;
-use Fallback::*;
 
 /// All tables except `meta`, which is read once, at the start, and `unreadable`.
 pub(super) const TABLE_RULES: &[TableRule] = &[

@@ -10,7 +10,7 @@ use crate::presence::{GroupTimes, Left, Pace, ReadySince, since_of, stored_since
 use crate::store::notification::MAX_MEMBERS;
 
 /// A member that waits.
-pub(super) struct Waiting {
+pub(super) struct WaitingMember {
     pub name: String,
     pub letter: String,
     /// The record or interval (JSON).
@@ -18,15 +18,19 @@ pub(super) struct Waiting {
 }
 
 /// The members that may be notified, up to as many as a notification may have: those that are final first.
-pub(super) fn ready(database: &Connection, group: i64, since: ReadySince) -> rusqlite::Result<Vec<Waiting>> {
+pub(super) fn ready(
+    database: &Connection,
+    group: i64,
+    since: ReadySince,
+) -> rusqlite::Result<Vec<WaitingMember>> {
     let mut select = database.prepare_cached(
         "SELECT member, letter, body FROM members WHERE grp = ? AND joined >= ? AND joined <= ? \
          ORDER BY joined, member LIMIT ?",
     )?;
-    let mut ready: Vec<Waiting> = Vec::new();
+    let mut ready: Vec<WaitingMember> = Vec::new();
     for (from, to) in [(i64::MIN, stored_since(true, since.other)), (0, stored_since(false, since.silence))] {
         let rows = select.query_map(params![group, from, to, (MAX_MEMBERS - ready.len()) as i64], |row| {
-            Ok(Waiting { name: row.get(0)?, letter: row.get(1)?, body: row.get(2)? })
+            Ok(WaitingMember { name: row.get(0)?, letter: row.get(1)?, body: row.get(2)? })
         })?;
         for row in rows {
             ready.push(row?);
@@ -40,13 +44,13 @@ pub(super) fn ready_silences(
     database: &Connection,
     group: i64,
     until: Timestamp,
-) -> rusqlite::Result<Vec<Waiting>> {
+) -> rusqlite::Result<Vec<WaitingMember>> {
     let mut select = database.prepare_cached(
         "SELECT member, letter, body FROM members WHERE grp = ? AND joined >= 0 AND joined <= ? \
          ORDER BY joined, member LIMIT ?",
     )?;
     let rows = select.query_map(params![group, until.as_millis(), MAX_MEMBERS as i64], |row| {
-        Ok(Waiting { name: row.get(0)?, letter: row.get(1)?, body: row.get(2)? })
+        Ok(WaitingMember { name: row.get(0)?, letter: row.get(1)?, body: row.get(2)? })
     })?;
     rows.collect()
 }

@@ -34,10 +34,10 @@ const MAX_DELAY: Duration = Duration::from_millis(100);
 
 /// The limits of one instance.
 pub struct Admission {
-    checks: Limit,
-    reads: Limit,
-    changes: Limit,
-    alerting: Limit,
+    checks: AdmissionLimit,
+    reads: AdmissionLimit,
+    changes: AdmissionLimit,
+    alerting: AdmissionLimit,
     scale: Mutex<Scale>,
     pending: Arc<Pending>,
     is_storm: watch::Sender<bool>,
@@ -61,7 +61,7 @@ struct Scale {
 }
 
 /// Admits a limited number of requests, in the order in which they came.
-struct Limit {
+struct AdmissionLimit {
     permits: Arc<Semaphore>,
     /// The limit of a single instance near its server.
     base: usize,
@@ -79,10 +79,10 @@ struct PendingChange(Arc<Pending>);
 impl Admission {
     pub fn new() -> Admission {
         Admission {
-            checks: Limit::new(CHECK_LIMIT),
-            reads: Limit::new(READ_LIMIT),
-            changes: Limit::new(CHANGE_LIMIT),
-            alerting: Limit::new(ALERTING_LIMIT),
+            checks: AdmissionLimit::new(CHECK_LIMIT),
+            reads: AdmissionLimit::new(READ_LIMIT),
+            changes: AdmissionLimit::new(CHANGE_LIMIT),
+            alerting: AdmissionLimit::new(ALERTING_LIMIT),
             scale: Mutex::new(Scale { fewer: 0, times: 1 }),
             pending: Arc::default(),
             is_storm: watch::Sender::new(false),
@@ -180,9 +180,9 @@ impl Admission {
     }
 }
 
-impl Limit {
-    fn new(base: usize) -> Limit {
-        Limit { permits: Arc::new(Semaphore::new(base)), base, current: Mutex::new(base) }
+impl AdmissionLimit {
+    fn new(base: usize) -> AdmissionLimit {
+        AdmissionLimit { permits: Arc::new(Semaphore::new(base)), base, current: Mutex::new(base) }
     }
 
     async fn pass(&self) -> OwnedSemaphorePermit {

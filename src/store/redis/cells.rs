@@ -11,13 +11,13 @@ use async_trait::async_trait;
 use redis::{ScriptInvocation, pipe};
 
 use super::due_members::{due_members, few_first};
-use super::fields::Fields;
+use super::fields::FieldScan;
 use super::key_scan::KeyScan;
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::store::cells::{Shape, What, batches};
 use crate::store::{
-    Cell, CellPage, Cells, ChangeSet, Cursor, Index, IndexEntry, IndexRange, ListOrder, Log, Logged,
+    Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged,
     ReceiverName, Result, Table, Unreadable,
 };
 use crate::telemetry::Telemetry;
@@ -81,8 +81,8 @@ impl Cells for RedisEngine {
         for partition in partitions {
             let key = self.keys.index(*partition, index);
             match order {
-                ListOrder::OldestFirst => read.zrangebyscore_limit_withscores(key, from, until, 0, most),
-                ListOrder::NewestFirst => read.zrevrangebyscore_limit_withscores(key, until, from, 0, most),
+                EntryOrder::OldestFirst => read.zrangebyscore_limit_withscores(key, from, until, 0, most),
+                EntryOrder::NewestFirst => read.zrevrangebyscore_limit_withscores(key, until, from, 0, most),
             };
         }
         let found: Vec<Vec<(Vec<u8>, f64)>> = self.topology.send("range", &read).await?;
@@ -91,7 +91,7 @@ impl Cells for RedisEngine {
             entries.extend(self.index_entries(*partition, index, members).await?);
         }
         entries.sort_unstable();
-        if order == ListOrder::NewestFirst {
+        if order == EntryOrder::NewestFirst {
             entries.reverse();
         }
         entries.truncate(limit);
@@ -192,17 +192,17 @@ impl Cells for RedisEngine {
         self.topology.send("index_sizes", &read).await
     }
 
-    async fn scan_cells(&self, table: Table, partition: u16, from: Option<Cursor>) -> Result<CellPage> {
-        let from = from.map(|Cursor(cursor)| cursor.parse().unwrap_or_default());
+    async fn scan_cells(&self, table: Table, partition: u16, from: Option<CellCursor>) -> Result<CellPage> {
+        let from = from.map(|CellCursor(cursor)| cursor.parse().unwrap_or_default());
         if table.is_paged() {
             return self.scan_pages(table, partition, from.unwrap_or_default() as u32).await;
         }
         let mut fields =
-            Fields::of(&self.topology, "scan_cells", self.keys.cells(partition, table), STEP).from(from);
+            FieldScan::of(&self.topology, "scan_cells", self.keys.cells(partition, table), STEP).from(from);
         let mut page = CellPage::default();
         // Such a name is not Rollcall's; the examination of the keys does not look at names.
         page.cells.extend(fields.next().await?.unwrap_or_default().into_iter().filter_map(named));
-        page.next = fields.cursor().map(|cursor| Cursor(cursor.to_string()));
+        page.next = fields.cursor().map(|cursor| CellCursor(cursor.to_string()));
         Ok(page)
     }
 
@@ -210,8 +210,8 @@ impl Cells for RedisEngine {
         let mut read = pipe();
         read.cmd("XREVRANGE").arg(self.keys.log(partition, log)).arg("+").arg("-");
         read.arg("COUNT").arg(limit.min(log.most()));
-        let (entries,): (Vec<outbox::Stored>,) = self.topology.send("newest", &read).await?;
-        let logged = |(id, fields): outbox::Stored| {
+        let (entries,): (Vec<outbox::StreamEntry>,) = self.topology.send("newest", &read).await?;
+        let logged = |(id, fields): outbox::StreamEntry| {
             let value = fields.chunks_exact(2).find(|pair| pair[0] == b"entry").map(|pair| pair[1].clone());
             Logged { partition, id, value: value.unwrap_or_default() }
         };
@@ -371,7 +371,7 @@ impl RedisEngine {
         }
         let pages: Vec<Vec<(Vec<u8>, Vec<u8>)>> = self.topology.send("scan_cells", &read).await?;
         let cells = pages.into_iter().flatten().filter_map(named).collect();
-        Ok(CellPage { cells, next: (to < self.keys.pages()).then(|| Cursor(to.to_string())) })
+        Ok(CellPage { cells, next: (to < self.keys.pages()).then(|| CellCursor(to.to_string())) })
     }
 }
 

@@ -15,18 +15,18 @@ use redis::{FromRedisValue, Pipeline, ScriptInvocation, Value};
 
 use super::RedisEngine;
 use super::steps::NumberedKeys;
-use super::topology::View;
+use super::topology::ServerView;
 use crate::store::{EngineError, Result};
 
 /// How often a change is decided again.
 const MAX_ATTEMPTS: usize = 20;
 
 /// The fields of a hash.
-pub(super) type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type HashFields = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// Hashes as they were read or written last, by key.
 #[derive(Default)]
-pub(super) struct LastRead(Mutex<HashMap<String, Fields>>);
+pub(super) struct LastRead(Mutex<HashMap<String, HashFields>>);
 
 /// The expectation of a field.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -39,15 +39,15 @@ pub(super) enum Expect {
 
 /// The hashes that were read, the values that they must still have, and the writes.
 pub(super) struct ConditionalWrite<'a> {
-    read: &'a [(String, Option<Fields>)],
+    read: &'a [(String, Option<HashFields>)],
     keys: NumberedKeys,
     conditions: Vec<Vec<u8>>,
     writes: Vec<Vec<u8>>,
-    after: HashMap<String, Fields>,
+    after: HashMap<String, HashFields>,
 }
 
 impl<'a> ConditionalWrite<'a> {
-    fn new(read: &'a [(String, Option<Fields>)]) -> ConditionalWrite<'a> {
+    fn new(read: &'a [(String, Option<HashFields>)]) -> ConditionalWrite<'a> {
         let known = read.iter().filter_map(|(key, fields)| Some((key.clone(), fields.clone()?)));
         let mut keys = NumberedKeys::default();
         for (key, _) in read {
@@ -63,7 +63,7 @@ impl<'a> ConditionalWrite<'a> {
     }
 
     /// Expects the next of the hashes to have these fields and no others.
-    pub fn expect_all(&mut self, fields: &Fields, expect: impl Fn(&[u8]) -> Expect) {
+    pub fn expect_all(&mut self, fields: &HashFields, expect: impl Fn(&[u8]) -> Expect) {
         self.condition(
             "all",
             fields.iter().map(|(field, text)| (expect(field), field.as_slice(), Some(text))),
@@ -71,7 +71,7 @@ impl<'a> ConditionalWrite<'a> {
     }
 
     /// Expects these fields of the next of the hashes to be as they were read, or still absent.
-    pub fn expect_some<'b>(&mut self, fields: &Fields, some: impl Iterator<Item = (&'b [u8], Expect)>) {
+    pub fn expect_some<'b>(&mut self, fields: &HashFields, some: impl Iterator<Item = (&'b [u8], Expect)>) {
         let some: Vec<_> = some.map(|(field, expect)| (expect, field, fields.get(field))).collect();
         self.condition("some", some.into_iter());
     }
@@ -138,7 +138,7 @@ impl<'a> ConditionalWrite<'a> {
 }
 
 /// The contents of the hashes, in order.
-pub(super) type Read<'a> = [&'a Fields];
+pub(super) type Read<'a> = [&'a HashFields];
 
 impl RedisEngine {
     /// Reads hashes, lets `decide` add writes, and applies the writes in one step if the hashes are unchanged; if
@@ -161,7 +161,7 @@ impl RedisEngine {
     /// [`Topology::run_under`]: super::topology::Topology::run_under
     pub(super) async fn write_under<T, U: FromRedisValue>(
         &self,
-        view: Option<&Arc<View>>,
+        view: Option<&Arc<ServerView>>,
         name: &'static str,
         keys: &[String],
         behind: &Pipeline,
@@ -170,7 +170,7 @@ impl RedisEngine {
         let mut read = self.last_read.of(keys);
         for attempt in 0..MAX_ATTEMPTS {
             let mut write = ConditionalWrite::new(&read);
-            let known: Option<Vec<&Fields>> = read.iter().map(|(_, fields)| fields.as_ref()).collect();
+            let known: Option<Vec<&HashFields>> = read.iter().map(|(_, fields)| fields.as_ref()).collect();
             let is_contended = attempt > 0 || self.topology.is_far();
             let decided = known.map(|known| decide(&known, is_contended, &mut write));
             if decided.is_none() {
@@ -184,7 +184,7 @@ impl RedisEngine {
             if let (Value::Okay, Some(decided)) = (&answer, decided) {
                 return Ok((decided, others));
             }
-            let current: Vec<Fields> = redis::from_redis_value(answer)
+            let current: Vec<HashFields> = redis::from_redis_value(answer)
                 .map_err(|error| EngineError::Damaged(format!("{name}: {error}")))?;
             self.last_read.put(keys.iter().cloned().zip(current.clone()).collect());
             read = keys.iter().cloned().zip(current.into_iter().map(Some)).collect();
@@ -195,7 +195,7 @@ impl RedisEngine {
 }
 
 impl LastRead {
-    fn of(&self, keys: &[String]) -> Vec<(String, Option<Fields>)> {
+    fn of(&self, keys: &[String]) -> Vec<(String, Option<HashFields>)> {
         let known = self.0.lock().expect("nothing panics under this lock");
         keys.iter().map(|key| (key.clone(), known.get(key).cloned())).collect()
     }
@@ -205,7 +205,7 @@ impl LastRead {
         keys.iter().for_each(|key| drop(known.remove(key)));
     }
 
-    fn put(&self, hashes: HashMap<String, Fields>) {
+    fn put(&self, hashes: HashMap<String, HashFields>) {
         self.0.lock().expect("nothing panics under this lock").extend(hashes);
     }
 }

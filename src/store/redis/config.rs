@@ -6,12 +6,12 @@ use std::time::Duration;
 use redis::AsyncConnectionConfig;
 
 use super::tags::HashTags;
-use super::topology::address::{Address, Mode, without_login};
+use super::topology::address::{Mode, RedisAddress, without_login};
 use crate::trust::Pem;
 
 #[derive(Clone, PartialEq, Eq)]
-pub struct Config {
-    /// The servers: see [`Address`].
+pub struct RedisConfig {
+    /// The servers: see [`RedisAddress`].
     pub url: String,
     /// The password, if the address has none.
     pub password: Option<String>,
@@ -33,9 +33,9 @@ pub struct Config {
     pub allow_eviction: String,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for RedisConfig {
+    fn default() -> RedisConfig {
+        RedisConfig {
             url: "redis://127.0.0.1:6379/0".into(),
             password: None,
             tls: Pem::default(),
@@ -50,10 +50,10 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl RedisConfig {
     /// The number of partitions and the hash tags of a new fleet.
     pub(super) fn new_fleet(&self) -> (u16, HashTags) {
-        let mode = Address::parse(&self.url).map(|address| address.mode);
+        let mode = RedisAddress::parse(&self.url).map(|address| address.mode);
         let (partitions, tags) = match mode {
             Ok(Mode::Cluster) => (CLUSTER_PARTITIONS, HashTags::Spread),
             _ => (PARTITIONS, HashTags::Plain),
@@ -69,13 +69,13 @@ const PARTITIONS: u16 = 16;
 const CLUSTER_PARTITIONS: u16 = 48;
 
 /// The address without user and password.
-impl fmt::Display for Config {
+impl fmt::Display for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&without_login(&self.url))
     }
 }
 
-impl fmt::Debug for Config {
+impl fmt::Debug for RedisConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
             .field("address", &self.to_string())

@@ -7,10 +7,10 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
-use super::steps::{MAX_ATTEMPTS, Steps};
+use super::steps::{KeySteps, MAX_ATTEMPTS};
 use crate::clock::Timestamp;
 use crate::presence::Unit;
-use crate::store::{DataStore, EngineError, Reading, Result, Value, encoding};
+use crate::store::{DataStore, EngineError, MetricValue, Reading, Result, encoding};
 use crate::telemetry::Stored;
 
 /// How many values one step writes: half a millisecond of the server's time.
@@ -36,7 +36,7 @@ impl DataStore for RedisEngine {
         Ok(known)
     }
 
-    async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<Value>>> {
+    async fn values(&self, unit: &Unit, metrics: &[&str]) -> Result<Vec<Option<MetricValue>>> {
         let (partition, page) = self.keys.page_id(unit);
         let mut pipe = pipe();
         for metric in metrics {
@@ -105,7 +105,7 @@ impl RedisEngine {
             if facts.as_deref().is_some_and(|facts| !encoding::is_retired(facts)) {
                 return Ok(());
             }
-            let mut steps = Steps::default();
+            let mut steps = KeySteps::default();
             steps.begin().expect_field(&page_of_facts, name.as_bytes(), facts.as_deref());
             for metric in metrics {
                 steps.write("HDEL", &self.keys.data_page(partition, metric, page), &[name.as_bytes()]);
@@ -138,7 +138,7 @@ impl RedisEngine {
     }
 }
 
-fn parse(text: &str) -> Option<Value> {
+fn parse(text: &str) -> Option<MetricValue> {
     let (at, text) = text.split_once(' ')?;
-    Some(Value { at: Timestamp::from_millis(at.parse().ok()?), text: text.to_owned() })
+    Some(MetricValue { at: Timestamp::from_millis(at.parse().ok()?), text: text.to_owned() })
 }

@@ -38,7 +38,7 @@ use super::dedicated::Dedicated;
 use super::keys::{Keys, PageId};
 use super::ledger::Versions;
 use super::reading::{is_marked, milliseconds, units_read};
-use super::topology::Server;
+use super::topology::RedisServer;
 use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, EngineError, MAX_STEP, Result, encoding};
@@ -57,7 +57,7 @@ struct Watch<'a> {
     has_archive: bool,
     /// `None` if nothing is watched.
     connection: Option<Dedicated>,
-    server: Arc<Server>,
+    server: Arc<RedisServer>,
     permit: Permit,
 }
 

@@ -26,9 +26,9 @@ use futures_util::future::join_all;
 use redis::{InfoDict, Value, pipe};
 
 use super::RedisEngine;
-use super::conditional::{ConditionalWrite, Expect, Fields};
+use super::conditional::{ConditionalWrite, Expect, HashFields};
 use super::reading::milliseconds;
-use super::topology::{Server, Topology};
+use super::topology::{RedisServer, Topology};
 use crate::clock::Timestamp;
 use crate::store::{EngineError, Result};
 
@@ -43,10 +43,10 @@ const NONE: &str = "noeviction";
 
 /// The evictions that this instance knows of.
 #[derive(Debug, Default)]
-pub(super) struct Evictions(Mutex<Known>);
+pub(super) struct Evictions(Mutex<KnownEvictions>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownEvictions {
     /// How many keys each server has evicted, by its address.
     counts: BTreeMap<String, u64>,
     /// Up to when keys may have been evicted.
@@ -55,7 +55,7 @@ struct Known {
     stored: Option<Timestamp>,
 }
 
-impl Known {
+impl KnownEvictions {
     /// Notes the count of a server.
     fn read(&mut self, server: &str, count: u64, now: Timestamp) {
         let before = self.counts.get(server).copied();
@@ -68,7 +68,7 @@ impl Known {
     }
 
     /// Forgets servers that are not primaries any more. If they had evicted keys, they may have evicted more until now.
-    fn keep(&mut self, servers: &[Arc<Server>], now: Timestamp) {
+    fn keep(&mut self, servers: &[Arc<RedisServer>], now: Timestamp) {
         let is_there = |address: &str| servers.iter().any(|server| server.address() == address);
         if self.counts.iter().any(|(address, count)| *count > 0 && !is_there(address)) {
             self.until = self.until.max(Some(now));
@@ -87,7 +87,7 @@ impl Evictions {
         known.until
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, KnownEvictions> {
         self.0.lock().expect("nothing panics under this lock")
     }
 }
@@ -101,7 +101,7 @@ fn count_in(answer: &Value) -> u64 {
 
 impl RedisEngine {
     /// Notes the answer to `INFO stats` of a server.
-    pub(super) fn note_evictions(&self, server: &Server, answer: &Value, now: Timestamp) {
+    pub(super) fn note_evictions(&self, server: &RedisServer, answer: &Value, now: Timestamp) {
         let before = self.evictions.lock().until;
         self.evictions.lock().read(server.address(), count_in(answer), now);
         if self.evictions.lock().until != before {
@@ -138,7 +138,7 @@ impl RedisEngine {
         };
         let Some(until) = until.filter(|until| Some(*until) > stored) else { return Ok(()) };
         let text = until.as_millis().to_string();
-        let decide = |read: &[&Fields], _: bool, write: &mut ConditionalWrite<'_>| {
+        let decide = |read: &[&HashFields], _: bool, write: &mut ConditionalWrite<'_>| {
             let (key, heard) = (self.keys.heard(), read[0]);
             write.expect_some(heard, [(b"fleet".as_slice(), Expect::Same)].into_iter());
             match heard.get(FIELD.as_bytes()).and_then(|at| milliseconds(at)) {
@@ -202,7 +202,7 @@ mod tests {
             (&[0, 0, 5, 5], Some(2)),
         ];
         for (counts, until) in cases {
-            let mut known = Known::default();
+            let mut known = KnownEvictions::default();
             for (now, count) in (0..).zip(counts) {
                 known.read("a:1", *count, at(now));
             }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::clock_difference::{ClockOffset, servers_off};
 use super::keys::Keys;
-use super::topology::{Server, Topology};
+use super::topology::{RedisServer, Topology};
 use super::{RedisEngine, eviction, meta, quarantine, replicas, rights};
 use crate::clock::Timestamp;
 use crate::store::{EngineError, Result, Warning};
@@ -39,7 +39,7 @@ pub(super) const MEANWHILE: &str = "Detection works by the deadline index meanwh
 
 /// The condition of a server, as it was read.
 pub(super) struct ServerState {
-    pub server: Arc<Server>,
+    pub server: Arc<RedisServer>,
     pub info: InfoDict,
     /// `save`, `notify-keyspace-events` and `min-replicas-to-write`, if the user may read them.
     settings: Result<HashMap<String, String>>,
@@ -102,7 +102,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
 async fn read_all(
     topology: &Topology,
     at: (Timestamp, Instant),
-) -> Result<(Vec<(Arc<Server>, Result<ServerState>)>, Vec<(String, String)>)> {
+) -> Result<(Vec<(Arc<RedisServer>, Result<ServerState>)>, Vec<(String, String)>)> {
     if topology.is_fixed() {
         return Ok((read_servers(topology, at).await?, Vec::new()));
     }
@@ -120,7 +120,7 @@ async fn read_all(
 }
 
 /// Whether some of several servers do not answer.
-fn is_partial(states: &[(Arc<Server>, Result<ServerState>)]) -> bool {
+fn is_partial(states: &[(Arc<RedisServer>, Result<ServerState>)]) -> bool {
     let away = states.iter().filter(|(_, state)| state.is_err()).count();
     (1..states.len()).contains(&away)
 }
@@ -251,7 +251,7 @@ pub(super) fn replica_warnings(topology: &Topology, state: &ServerState) -> Vec<
 /// The warning about the clock of a single server, or about the clocks of several servers and of their replicas.
 async fn clock_warning(
     topology: &Topology,
-    states: &[(Arc<Server>, Result<ServerState>)],
+    states: &[(Arc<RedisServer>, Result<ServerState>)],
     (now, began): (Timestamp, Instant),
 ) -> Option<Warning> {
     let read =
@@ -283,7 +283,7 @@ async fn clock_warning(
 
 /// The warnings of all servers, one for each name. Its text says which servers have it, unless there is only one
 /// server.
-fn merged(of_servers: Vec<(Arc<Server>, Vec<Warning>)>) -> Vec<Warning> {
+fn merged(of_servers: Vec<(Arc<RedisServer>, Vec<Warning>)>) -> Vec<Warning> {
     let is_only = of_servers.len() == 1;
     let mut all: Vec<Warning> = Vec::new();
     for (server, warnings) in of_servers {
@@ -329,7 +329,7 @@ async fn read_fleet(topology: &Topology, keys: &Keys) -> Result<Option<String>> 
 pub(super) async fn read_servers(
     topology: &Topology,
     (now, began): (Timestamp, Instant),
-) -> Result<Vec<(Arc<Server>, Result<ServerState>)>> {
+) -> Result<Vec<(Arc<RedisServer>, Result<ServerState>)>> {
     let servers = topology.servers().await?;
     let states = servers
         .into_iter()
@@ -339,7 +339,7 @@ pub(super) async fn read_servers(
 
 pub(super) async fn read_server(
     topology: &Topology,
-    server: Arc<Server>,
+    server: Arc<RedisServer>,
     (now, began): (Timestamp, Instant),
 ) -> Result<ServerState> {
     let mut read = pipe();

@@ -103,7 +103,7 @@ impl RedisEngine {
     async fn export_outbox(&self, number: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
         let mut pipe = pipe();
         pipe.xrange_all(self.keys.outbox(number));
-        let (entries,): (Vec<outbox::Stored>,) = self.topology.send("export_outbox", &pipe).await?;
+        let (entries,): (Vec<outbox::StreamEntry>,) = self.topology.send("export_outbox", &pipe).await?;
         for (_, fields) in &entries {
             items.extend(outbox::events_in(fields)?.into_iter().map(MigrationItem::OutboxEvent));
         }

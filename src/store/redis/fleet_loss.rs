@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use redis::pipe;
 
-use super::conditional::{ConditionalWrite, Expect, Fields};
+use super::conditional::{ConditionalWrite, Expect, HashFields};
 use super::hearing::EMPTIED_AT;
-use super::meta::Fleet;
+use super::meta::StoredFleet;
 use super::reading::milliseconds;
 use super::topology::Topology;
 use super::{RedisEngine, meta, watermarks};
@@ -39,7 +39,10 @@ impl KnownFleet {
     /// The state at the start of an instance. Writes the id beside `heard` if it is missing there: the fleet is new, or
     /// the server of `heard` lost its data while no instance ran. Then the oldest watermark of the other servers says
     /// up to when Rollcall has heard, and partitions without a watermark are lost.
-    pub async fn begin(topology: &Topology, Fleet { id, key, keys }: &Fleet) -> Result<KnownFleet> {
+    pub async fn begin(
+        topology: &Topology,
+        StoredFleet { id, key, keys }: &StoredFleet,
+    ) -> Result<KnownFleet> {
         let mut exists = pipe();
         exists.hexists(keys.heard(), "fleet");
         let (exists,): (bool,) = topology.send("meta", &exists).await?;
@@ -98,7 +101,7 @@ impl RedisEngine {
     /// Compares the fleet with the known one. Answers the blind interval, if this call reports a loss.
     pub(super) async fn notice_loss(&self, now: Timestamp, tell_after: Duration) -> Result<Option<Interval>> {
         let known = self.known_fleet().clone();
-        let decide = |read: &[&Fields], _: bool, write: &mut ConditionalWrite<'_>| {
+        let decide = |read: &[&HashFields], _: bool, write: &mut ConditionalWrite<'_>| {
             self.loss_by(read[0], &known, (now, tell_after), write)
         };
         let keys = [self.keys.heard()];
@@ -123,7 +126,7 @@ impl RedisEngine {
     /// new fleet, also if instances knew different fleets before: some may have missed a fleet in between.
     fn loss_by(
         &self,
-        heard: &Fields,
+        heard: &HashFields,
         known: &KnownFleet,
         (now, tell_after): (Timestamp, Duration),
         write: &mut ConditionalWrite<'_>,

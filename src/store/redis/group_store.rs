@@ -10,12 +10,13 @@ use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::notification::GroupMember;
 use crate::store::{
-    Capacity, Destinations, EngineError, Entry, GroupStore, Join, Joined, Membership, Position, Result,
+    Capacity, Destinations, EngineError, GroupStore, Join, JoinResult, Membership, OutboxEntry, Position,
+    Result,
 };
 
 #[async_trait]
 impl GroupStore for RedisEngine {
-    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>> {
         let entries = outbox::oldest(self, outboxes, limit).await?;
         // The outbox after the last partition is that of hearing.
         let outboxes = entries.iter().map(|entry| entry.position.outbox);
@@ -38,7 +39,7 @@ impl GroupStore for RedisEngine {
         destinations: &Destinations,
         capacity: &Capacity,
         now: Timestamp,
-    ) -> Result<Joined> {
+    ) -> Result<JoinResult> {
         let joined = groups::join(self, joins, destinations, capacity, now).await?;
         self.wait_for_replicas_of(&joined.deliveries).await;
         Ok(joined)

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use redis::{ScriptInvocation, pipe};
 
-use super::joining::Joining;
+use super::joining::JoiningEvent;
 use super::reading::milliseconds;
-use super::steps::Steps;
+use super::steps::KeySteps;
 use super::{RedisEngine, group_of, hand_out, held_silences, waiting_returns};
 use crate::clock::Timestamp;
 use crate::presence::{MemberTransition, Stage};
 use crate::store::json::to_json;
 use crate::store::{
-    Capacity, Destination, Destinations, Group, Index, Join, Joined, MAX_STEP, OutboxEvent, Pace,
+    Capacity, Destination, Destinations, Group, Index, Join, JoinResult, MAX_STEP, OutboxEvent, Pace,
     ReceiverName, Result, Table,
 };
 use crate::store::{
@@ -33,7 +33,7 @@ pub(super) async fn join(
     destinations: &Destinations,
     capacity: &Capacity,
     now: Timestamp,
-) -> Result<Joined> {
+) -> Result<JoinResult> {
     let stored = group_of::stored(engine, joins).await?;
     let pairs = joins.iter().zip(&stored);
     let pairs = pairs.flat_map(|(join, groups)| groups.iter().map(move |group| (group, &join.event)));
@@ -41,17 +41,17 @@ pub(super) async fn join(
     let held_until = |event: &OutboxEvent| destinations.silence_held_until(event.record()?, now);
     let keys: Vec<&str> = pairs.iter().map(|(group, _)| group.key.as_str()).collect();
     let groups = keys.iter().map(|key| engine.keys.partition_of_group(key)).collect();
-    let mut joining: Vec<Joining> = pairs
+    let mut joining: Vec<JoiningEvent> = pairs
         .iter()
         .zip(only_of_group(&keys))
         .map(|((group, event), is_alone)| {
             let (member, held_until) = (GroupMember::new(event), held_until(event));
-            Joining { group, event, member, is_alone, held_until, return_at: None }
+            JoiningEvent { group, event, member, is_alone, held_until, return_at: None }
         })
         .collect();
     waiting_returns::note(engine, &mut joining, destinations, now).await?;
     let (mut joined, rest) = hand_out::hand_out(engine, joining, destinations, capacity, now).await?;
-    let mut targets: BTreeMap<Target, Vec<Joining>> = BTreeMap::new();
+    let mut targets: BTreeMap<Target, Vec<JoiningEvent>> = BTreeMap::new();
     for joining in rest {
         let key = &joining.group.key;
         let target =
@@ -80,7 +80,7 @@ type Target = (u16, Arc<Destination>, Option<Timestamp>);
 pub(super) async fn join_step(
     engine: &RedisEngine,
     partition: u16,
-    joining: &[Joining<'_>],
+    joining: &[JoiningEvent<'_>],
     (Destination { receivers, pace, .. }, held_until): (&Destination, Option<Timestamp>),
     others: Vec<&String>,
     now: Timestamp,
@@ -95,7 +95,7 @@ pub(super) async fn join_step(
     script.arg(pace.gathers().as_millis() as u64).arg(held_until.map_or(0, Timestamp::as_millis));
     script.arg(looks_after(*pace));
     script.arg(receivers.len() + others.len()).arg(receivers.len()).arg(joining.len());
-    for Joining { group, .. } in joining {
+    for JoiningEvent { group, .. } in joining {
         let key = &group.key;
         script.key(engine.keys.of(partition, "waiting", key)).arg(key);
     }
@@ -104,7 +104,7 @@ pub(super) async fn join_step(
         script.arg(joining.name());
     }
     for one in joining {
-        let Joining { group, event, member, is_alone, .. } = one;
+        let JoiningEvent { group, event, member, is_alone, .. } = one;
         script.arg(to_json(group)?).arg(if *is_alone { "alone" } else { "" });
         script.arg(&member.id).arg(pace.form(member.form).as_str()).arg(member.detected_at.as_millis());
         script.arg(one.since(*pace, now).as_millis()).arg(event_json(event)?);
@@ -256,7 +256,7 @@ async fn tidy(engine: &RedisEngine, partitions: &[u16], now: Timestamp) -> Resul
         read.cmd("HMGET").arg(&members).arg(&entries).cmd("HMGET").arg(&sealed).arg(&groups);
         type Texts = Vec<Option<Vec<u8>>>;
         let (stages, times): (Texts, Texts) = engine.topology.send("tidy", &read).await?;
-        let mut steps = Steps::default();
+        let mut steps = KeySteps::default();
         for (entry, stage) in entries.iter().zip(&stages) {
             steps.begin().expect_field(&members, entry.as_bytes(), stage.as_deref());
             if is_over(stage) {

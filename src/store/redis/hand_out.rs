@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::RedisEngine;
-use super::joining::Joining;
+use super::joining::JoiningEvent;
 use crate::clock::Timestamp;
 use crate::presence::MemberTransition;
 use crate::store::json::to_json;
 use crate::store::notification::{SingleSilence, notification_id};
 use crate::store::{
-    Capacity, Delivery, Destination, Destinations, Index, Joined, OutboxEvent, ReceiverName, Result, Table,
+    Capacity, Delivery, Destination, Destinations, Index, JoinResult, OutboxEvent, ReceiverName, Result,
+    Table,
 };
 
 /// How many silences one script hands out: about a quarter of a millisecond, because Redis serves no other command
@@ -20,7 +21,7 @@ const STEP: usize = 32;
 
 /// A silence and the id of its notification.
 struct ImmediateSilence<'a> {
-    joining: Joining<'a>,
+    joining: JoiningEvent<'a>,
     id: String,
 }
 
@@ -28,11 +29,11 @@ struct ImmediateSilence<'a> {
 /// groups, in order.
 pub(super) async fn hand_out<'a>(
     engine: &RedisEngine,
-    joining: Vec<Joining<'a>>,
+    joining: Vec<JoiningEvent<'a>>,
     destinations: &Destinations,
     capacity: &Capacity,
     now: Timestamp,
-) -> Result<(Joined, Vec<Joining<'a>>)> {
+) -> Result<(JoinResult, Vec<JoiningEvent<'a>>)> {
     let mut free: HashMap<&str, usize> =
         destinations.receivers().iter().map(String::as_str).zip(capacity.most.iter().copied()).collect();
     let (lone, mut rest) = lone(engine, joining, destinations, &free, now);
@@ -52,7 +53,7 @@ pub(super) async fn hand_out<'a>(
             steps.push((engine.keys.slot(partition), step));
         }
     }
-    let mut joined = Joined::default();
+    let mut joined = JoinResult::default();
     for (handed_out, refused) in engine.topology.run_limited(steps).await? {
         joined.sealed += handed_out.sealed;
         joined.has_queued |= handed_out.has_queued;
@@ -69,11 +70,11 @@ type LoneSilences<'a> = BTreeMap<(u16, Arc<Destination>), Vec<ImmediateSilence<'
 /// The silences that may be sealed at once, and the other transitions. `free`: the deliveries that the caller takes.
 fn lone<'a>(
     engine: &RedisEngine,
-    joining: Vec<Joining<'a>>,
+    joining: Vec<JoiningEvent<'a>>,
     destinations: &Destinations,
     free: &HashMap<&str, usize>,
     now: Timestamp,
-) -> (LoneSilences<'a>, Vec<Joining<'a>>) {
+) -> (LoneSilences<'a>, Vec<JoiningEvent<'a>>) {
     let (mut lone, mut rest) = (LoneSilences::new(), Vec::new());
     for joining in joining {
         let group = &joining.group.key;
@@ -99,7 +100,7 @@ async fn hand_out_step<'a>(
     destination: Arc<Destination>,
     capacity: Capacity,
     now: Timestamp,
-) -> Result<(Joined, Vec<Joining<'a>>)> {
+) -> Result<(JoinResult, Vec<JoiningEvent<'a>>)> {
     let Destination { receivers, pace, .. } = &*destination;
     let mut script = engine.scripts.hand_out.prepare_invoke();
     for name in ["groups", "members", "sealed"] {
@@ -145,8 +146,8 @@ fn handed_out<'a>(
     receivers: &[String],
     capacity: &Capacity,
     now: Timestamp,
-) -> (Joined, Vec<Joining<'a>>) {
-    let (mut joined, mut refused) = (Joined::default(), Vec::new());
+) -> (JoinResult, Vec<JoiningEvent<'a>>) {
+    let (mut joined, mut refused) = (JoinResult::default(), Vec::new());
     for (ImmediateSilence { joining, id }, answer) in step.into_iter().zip(answers) {
         if answer == 0 {
             refused.push(joining);

@@ -20,11 +20,11 @@ use async_trait::async_trait;
 use redis::{FromRedisValue, Pipeline, pipe};
 
 use super::RedisEngine;
-use super::conditional::{ConditionalWrite, Expect, Fields};
+use super::conditional::{ConditionalWrite, Expect, HashFields};
 use super::hearing_fields::{HearingFields, filter_field, membership, parse_filter};
-use super::ledger::{StoredHearing, TAKEN};
+use super::ledger::{HearingReply, TAKEN};
 use super::reading::milliseconds;
-use super::topology::View;
+use super::topology::ServerView;
 use super::watermarks::{HAS_WATERMARKS, Watermarks, primaries};
 use crate::clock::Timestamp;
 use crate::presence::{
@@ -63,15 +63,16 @@ impl HearingStore for RedisEngine {
         let last = self.server_clock().last_renewal();
         let mut reads = pipe();
         self.add_hearing_reads(&mut reads);
-        let (advance, stored): (Advance, StoredHearing) =
+        let (advance, stored): (Advance, HearingReply) =
             self.advance_and(subscription, sent_at, gap, &reads).await?;
         Ok((advance, self.hearing_of(stored, last).await?))
     }
 
     async fn prove(&self, probed: &[Probed]) -> Result<()> {
         let keys = [self.keys.filters(), self.keys.heard()];
-        let decide =
-            |read: &[&Fields], _: bool, write: &mut ConditionalWrite<'_>| self.prove_by(read, probed, write);
+        let decide = |read: &[&HashFields], _: bool, write: &mut ConditionalWrite<'_>| {
+            self.prove_by(read, probed, write)
+        };
         self.write_if_unchanged("prove", &keys, &pipe(), decide).await.map(|((), ())| ())
     }
 
@@ -134,7 +135,7 @@ impl RedisEngine {
     /// Advances hearing by the servers of a view. The loss of the fleet is detected first.
     async fn advance_under<U: FromRedisValue>(
         &self,
-        view: &Arc<View>,
+        view: &Arc<ServerView>,
         canary: (&Subscription, Timestamp, Gap),
         behind: &Pipeline,
     ) -> Result<(Advance, U)> {
@@ -157,7 +158,7 @@ impl RedisEngine {
 
     async fn try_to_advance<U: FromRedisValue>(
         &self,
-        view: &Arc<View>,
+        view: &Arc<ServerView>,
         canary: (&Subscription, Timestamp, Gap),
         behind: &Pipeline,
     ) -> Result<(Advanced, U)> {
@@ -172,7 +173,7 @@ impl RedisEngine {
         if matches!(canary.0, Subscription::Kept { .. }) {
             keys.push(self.keys.plain());
         }
-        let decide = |read: &[&Fields], is_contended: bool, write: &mut ConditionalWrite<'_>| {
+        let decide = |read: &[&HashFields], is_contended: bool, write: &mut ConditionalWrite<'_>| {
             let [heard, members, floors, sessions @ ..] = read else { unreachable!("as many as keys") };
             let fields = HearingFields { heard, members, floors, sessions: sessions.first().copied() };
             // Another instance may have noticed a loss.
@@ -251,7 +252,7 @@ impl RedisEngine {
     /// The loss of partitions that were emptied, unless it was written already.
     fn emptied_by(
         &self,
-        heard: &Fields,
+        heard: &HashFields,
         watermarks: &Watermarks,
         from: Option<Timestamp>,
         to: Timestamp,
@@ -320,8 +321,8 @@ impl RedisEngine {
         change: impl Fn(&mut HearingState) -> T,
     ) -> Result<T> {
         let keys = [self.keys.members(), self.keys.floors()];
-        let nothing = Fields::new();
-        let decide = |read: &[&Fields], _: bool, write: &mut ConditionalWrite<'_>| {
+        let nothing = HashFields::new();
+        let decide = |read: &[&HashFields], _: bool, write: &mut ConditionalWrite<'_>| {
             let [members, floors] = read else { unreachable!("as many as keys") };
             let mut state = membership(members, floors);
             let changed = change(&mut state);
@@ -334,7 +335,7 @@ impl RedisEngine {
 
     /// Decides the effect of probes from the stored state, and adds the writes. A later proof of a filter by another
     /// instance does not void a probe that ended no blind interval.
-    fn prove_by(&self, read: &[&Fields], probed: &[Probed], write: &mut ConditionalWrite<'_>) {
+    fn prove_by(&self, read: &[&HashFields], probed: &[Probed], write: &mut ConditionalWrite<'_>) {
         let [filters, heard] = read else { unreachable!("as many as keys") };
         let stored: BTreeMap<_, _> = filters.iter().filter_map(|(name, at)| parse_filter(name, at)).collect();
         let mut proved = stored.clone();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::conditional::{ConditionalWrite, Expect, Fields};
+use super::conditional::{ConditionalWrite, Expect, HashFields};
 use super::keys::Keys;
 use super::reading::milliseconds;
 use crate::clock::Timestamp;
@@ -12,11 +12,11 @@ use crate::presence::{HearingState, Kind, MemberState, SessionState};
 /// The hashes of the state as they were read. Unreadable values are left out; an unreadable member is `None`.
 #[derive(Clone, Copy)]
 pub(super) struct HearingFields<'a> {
-    pub heard: &'a Fields,
-    pub members: &'a Fields,
-    pub floors: &'a Fields,
+    pub heard: &'a HashFields,
+    pub members: &'a HashFields,
+    pub floors: &'a HashFields,
     /// Read only for a subscription with a session.
-    pub sessions: Option<&'a Fields>,
+    pub sessions: Option<&'a HashFields>,
 }
 
 impl HearingFields<'_> {
@@ -39,11 +39,11 @@ impl HearingFields<'_> {
         after: Option<&HearingState>,
         others: Expect,
     ) {
-        let changes = |before: &Fields, of: fn(&HearingState, &Fields) -> Fields| {
+        let changes = |before: &HashFields, of: fn(&HearingState, &HashFields) -> HashFields| {
             after.map(|after| changed(before, &of(after, before))).unwrap_or_default()
         };
         let all = [
-            (keys.members(), Some(self.members), members as fn(&HearingState, &Fields) -> Fields),
+            (keys.members(), Some(self.members), members as fn(&HearingState, &HashFields) -> HashFields),
             (keys.floors(), Some(self.floors), floors),
             (keys.plain(), self.sessions, sessions),
         ];
@@ -69,7 +69,7 @@ impl HearingFields<'_> {
 }
 
 /// The state with members and floors only.
-pub(super) fn membership(of_members: &Fields, of_floors: &Fields) -> HearingState {
+pub(super) fn membership(of_members: &HashFields, of_floors: &HashFields) -> HearingState {
     let member = |(name, text): (&Vec<u8>, &Vec<u8>)| {
         let (share, client_id) = str::from_utf8(name).ok()?.rsplit_once('/')?;
         Some(((share.to_owned(), client_id.to_owned()), parse_member(text)))
@@ -92,7 +92,7 @@ pub(super) fn filter_field(kind: &Kind, filter: &str) -> Vec<u8> {
 }
 
 /// The fields that differ, with their text afterwards.
-fn changed(before: &Fields, after: &Fields) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
+fn changed(before: &HashFields, after: &HashFields) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
     let removed =
         before.keys().filter(|field| !after.contains_key(*field)).map(|field| (field.clone(), None));
     let set = after.iter().filter(|(field, text)| before.get(*field) != Some(*text));
@@ -100,7 +100,7 @@ fn changed(before: &Fields, after: &Fields) -> BTreeMap<Vec<u8>, Option<Vec<u8>>
 }
 
 /// An unreadable member stays unchanged.
-fn members(state: &HearingState, before: &Fields) -> Fields {
+fn members(state: &HearingState, before: &HashFields) -> HashFields {
     let of_member = |((share, client_id), state): (&(String, String), &Option<MemberState>)| {
         let name = format!("{share}/{client_id}").into_bytes();
         let text = match state {
@@ -114,14 +114,14 @@ fn members(state: &HearingState, before: &Fields) -> Fields {
     state.members.iter().filter_map(of_member).collect()
 }
 
-fn floors(state: &HearingState, _: &Fields) -> Fields {
+fn floors(state: &HearingState, _: &HashFields) -> HashFields {
     let of_share = |(share, at): (&String, &Timestamp)| {
         (share.clone().into_bytes(), at.as_millis().to_string().into_bytes())
     };
     state.floors.iter().map(of_share).collect()
 }
 
-fn sessions(state: &HearingState, _: &Fields) -> Fields {
+fn sessions(state: &HearingState, _: &HashFields) -> HashFields {
     let of_session = |(client_id, state): (&String, &SessionState)| {
         let SessionState { connection, heard, since } = state;
         let text = format!("{} {} {connection}", heard.as_millis(), since.as_millis());

@@ -10,7 +10,7 @@
 use redis::pipe;
 
 use super::RedisEngine;
-use super::steps::Steps;
+use super::steps::KeySteps;
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 use crate::store::notification::MAX_MEMBERS;
@@ -115,7 +115,7 @@ async fn prolong(
     held: &[HeldSilence<'_, '_>],
     pace: Pace,
 ) -> Result<()> {
-    let (members, mut steps) = (engine.keys.in_partition(partition, "members"), Steps::default());
+    let (members, mut steps) = (engine.keys.in_partition(partition, "members"), KeySteps::default());
     for HeldSilence { silence: WaitingSilence { group, member, since }, value, until } in held {
         let waiting = engine.keys.of(partition, "waiting", group);
         let field = [group.as_bytes(), b"\n", member].concat();

@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc};
 use super::RedisEngine;
 use super::config::patience;
 use super::keys::Keys;
-use super::topology::{Server, classify, may_pass};
+use super::topology::{RedisServer, classify, may_pass};
 use crate::store::{EngineError, Hint, Result};
 
 /// The time between two attempts to listen to one of several servers.
@@ -49,7 +49,11 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
 
 /// Listens to one server. A server that may be replaced is tried again and again, while the other servers go on; a
 /// failure that ends with a failover is no warning.
-async fn keep_listening(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<Hint>) -> Result<()> {
+async fn keep_listening(
+    engine: &RedisEngine,
+    server: &RedisServer,
+    hints: &mpsc::Sender<Hint>,
+) -> Result<()> {
     let mut was_refused = false;
     loop {
         match listen_to(engine, server, hints).await {
@@ -71,7 +75,7 @@ async fn keep_listening(engine: &RedisEngine, server: &Server, hints: &mpsc::Sen
 }
 
 /// Sends the hints of one server until the receiver is dropped, or the connection is cut.
-async fn listen_to(engine: &RedisEngine, server: &Server, hints: &mpsc::Sender<Hint>) -> Result<()> {
+async fn listen_to(engine: &RedisEngine, server: &RedisServer, hints: &mpsc::Sender<Hint>) -> Result<()> {
     let client = server.client().clone();
     let database = client.get_connection_info().redis_settings().db();
     let cut = Arc::new(Notify::new());

@@ -16,7 +16,7 @@ use super::group_of::groups_json;
 use super::key_scan::KeyScan;
 use super::ledger::TAKEN;
 use super::target_check::TargetCheck;
-use super::{Config, HashTags, Keys, Topology, eviction, meta};
+use super::{HashTags, Keys, RedisConfig, Topology, eviction, meta};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, stored_since};
 use crate::store::json::to_json;
@@ -45,7 +45,10 @@ impl RedisImporter {
     ///
     /// # Errors
     /// `Refused` if there is a fleet already, `Unavailable` while the server cannot be reached.
-    pub async fn prepare(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<RedisImporter> {
+    pub async fn prepare(
+        config: &RedisConfig,
+        telemetry: std::sync::Arc<Telemetry>,
+    ) -> Result<RedisImporter> {
         let topology = Topology::new(config, telemetry)?;
         eviction::refuse(&topology, &config.allow_eviction).await?;
         let (keys, arrival) = (meta::new_keys(config), TargetCheck::begin(&topology, config).await?);

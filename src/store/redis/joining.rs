@@ -5,7 +5,7 @@ use crate::presence::Pace;
 use crate::store::notification::GroupMember;
 use crate::store::{Group, OutboxEvent};
 
-pub(super) struct Joining<'a> {
+pub(super) struct JoiningEvent<'a> {
     pub group: &'a Group,
     pub event: &'a OutboxEvent,
     pub member: GroupMember,
@@ -17,7 +17,7 @@ pub(super) struct Joining<'a> {
     pub return_at: Option<Timestamp>,
 }
 
-impl Joining<'_> {
+impl JoiningEvent<'_> {
     /// From when on its wait counts.
     pub fn since(&self, pace: Pace, now: Timestamp) -> Timestamp {
         let since = pace.waits_since(pace.form(self.member.form), self.member.deadline, now);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::pipe;
 
-use super::topology::{Server, Topology};
+use super::topology::{RedisServer, Topology};
 use crate::store::Result;
 
 /// A scan of the keys of all servers. Keys that come or go meanwhile may be found twice or not at all.
@@ -13,7 +13,7 @@ pub(super) struct KeyScan {
     pattern: String,
     step: usize,
     /// The servers that are not scanned to their ends; `None` before the first step.
-    servers: Option<Vec<Arc<Server>>>,
+    servers: Option<Vec<Arc<RedisServer>>>,
     cursor: u64,
 }
 

@@ -26,7 +26,7 @@ pub(super) type Versions =
 
 /// Stored hearing: up to when Rollcall has heard, versions and fleet; up to when filters were heard; the server's
 /// clock (s, µs).
-pub(super) type StoredHearing = (Versions, Vec<(Vec<u8>, Vec<u8>)>, (i64, i64));
+pub(super) type HearingReply = (Versions, Vec<(Vec<u8>, Vec<u8>)>, (i64, i64));
 
 /// The ledger as it was last read, with its versions.
 pub(super) type CachedLedger = ((i64, i64), Hearing);
@@ -39,7 +39,7 @@ impl RedisEngine {
 
     /// The hearing from the answers to [`RedisEngine::add_hearing_reads`], which were requested after the renewal
     /// `last`.
-    pub(super) async fn hearing_of(&self, stored: StoredHearing, last: LastRenewal) -> Result<Hearing> {
+    pub(super) async fn hearing_of(&self, stored: HearingReply, last: LastRenewal) -> Result<Hearing> {
         let ((heard, version, of_kinds, fleet, evicted), filters, (seconds, micros)) = stored;
         let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
         let jumped = self.server_clock().read(last, Instant::now(), server);

@@ -4,7 +4,7 @@
 use redis::pipe;
 
 use super::member_text::MemberText;
-use super::steps::{MAX_ATTEMPTS, Steps};
+use super::steps::{KeySteps, MAX_ATTEMPTS};
 use super::{RedisEngine, group_of};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Stage};
@@ -103,7 +103,7 @@ async fn try_to_add(
     let mut read = pipe();
     read.cmd("HMGET").arg(members).arg(names.iter().map(|(name, _)| name).collect::<Vec<_>>());
     let (known,): (Vec<Option<Vec<u8>>>,) = engine.topology.send("fall_back", &read).await?;
-    let mut steps = Steps::default();
+    let mut steps = KeySteps::default();
     for ((name, detected), known) in names.iter().zip(&known) {
         if let Some(text) = known.as_ref().and_then(|known| with_receiver(known, *detected, to)) {
             steps.begin().expect_field(members, name.as_bytes(), known.as_deref());

@@ -8,11 +8,11 @@
 
 use redis::pipe;
 
-use super::Config;
+use super::RedisConfig;
 use super::key_scan::KeyScan;
 use super::keys::Keys;
 use super::scripts::Scripts;
-use super::steps::Steps;
+use super::steps::KeySteps;
 use super::tags::HashTags;
 use super::topology::Topology;
 use crate::store::migration::{LAYOUT, check_layout, incomplete};
@@ -25,19 +25,23 @@ const SCANNED_AT_ONCE: usize = 1000;
 const MAX_SCANS: usize = 1000;
 
 /// A fleet that exists.
-pub struct Fleet {
+pub struct StoredFleet {
     pub id: String,
     /// The key that signs canaries: the id, unless the fleet replaces a lost fleet.
     pub key: String,
     pub keys: Keys,
 }
 
-pub async fn read_or_create(topology: &Topology, scripts: &Scripts, config: &Config) -> Result<Fleet> {
+pub async fn read_or_create(
+    topology: &Topology,
+    scripts: &Scripts,
+    config: &RedisConfig,
+) -> Result<StoredFleet> {
     let new = new_keys(config);
     check_whole(topology, &new).await?;
     let copy = if exists(topology, &new).await? { None } else { read_copy(topology, &new).await? };
     let fleet = match copy {
-        Some(Fleet { id, key, keys }) => {
+        Some(StoredFleet { id, key, keys }) => {
             tracing::error!(
                 fleet = id,
                 key = new.meta(),
@@ -126,7 +130,7 @@ pub(super) fn copy(keys: &Keys, key: &str) -> [(&'static str, String); 4] {
 }
 
 /// The fleet according to the copy in `heard`, for the case that `rollcall:meta` is gone; `None` without a copy.
-async fn read_copy(topology: &Topology, new: &Keys) -> Result<Option<Fleet>> {
+async fn read_copy(topology: &Topology, new: &Keys) -> Result<Option<StoredFleet>> {
     let mut read = pipe();
     read.hmget(new.heard(), &["fleet", "partitions", "tags", "key", "layout"]);
     type Answer = (Option<String>, Option<u16>, Option<String>, Option<String>, Option<u32>);
@@ -134,7 +138,7 @@ async fn read_copy(topology: &Topology, new: &Keys) -> Result<Option<Fleet>> {
     let (Some(id), Some(partitions)) = (id, partitions) else { return Ok(None) };
     check(topology, layout)?;
     let keys = Keys::new(new.prefix(), partitions, read_tags(topology, tags.as_deref())?);
-    Ok(Some(Fleet { key: key.unwrap_or_else(|| id.clone()), id, keys }))
+    Ok(Some(StoredFleet { key: key.unwrap_or_else(|| id.clone()), id, keys }))
 }
 
 async fn create(
@@ -142,9 +146,9 @@ async fn create(
     scripts: &Scripts,
     new: &Keys,
     (id, key): (&str, &str),
-) -> Result<Fleet> {
+) -> Result<StoredFleet> {
     let meta = new.meta();
-    let mut steps = Steps::default();
+    let mut steps = KeySteps::default();
     steps.begin().expect_field(&meta, b"fleet", None).write("HSET", &meta, &[b"fleet", id.as_bytes()]);
     // Written in the step that creates the fleet: a fleet without the field has plain tags for ever.
     let tags = if new.tags() == HashTags::Plain { String::new() } else { new.tags().to_string() };
@@ -162,11 +166,11 @@ async fn create(
     let (id, partitions, key, tags, layout) = answer;
     check(topology, layout)?;
     let keys = Keys::new(new.prefix(), partitions, read_tags(topology, tags.as_deref())?);
-    Ok(Fleet { key: key.unwrap_or_else(|| id.clone()), id, keys })
+    Ok(StoredFleet { key: key.unwrap_or_else(|| id.clone()), id, keys })
 }
 
 /// The keys of the stored fleet; the keys of a new fleet if none is stored. Changes nothing.
-pub async fn read_keys(topology: &Topology, config: &Config) -> Result<Keys> {
+pub async fn read_keys(topology: &Topology, config: &RedisConfig) -> Result<Keys> {
     let new = new_keys(config);
     let mut read = pipe();
     read.hmget(new.meta(), &["fleet", "moving", "partitions", "tags", "layout"]);
@@ -184,7 +188,7 @@ pub async fn read_keys(topology: &Topology, config: &Config) -> Result<Keys> {
 }
 
 /// The keys that a fleet of this configuration gets when it is created.
-pub fn new_keys(config: &Config) -> Keys {
+pub fn new_keys(config: &RedisConfig) -> Keys {
     let (partitions, tags) = config.new_fleet();
     Keys::new(&config.prefix, partitions, tags)
 }
@@ -193,7 +197,7 @@ pub fn new_keys(config: &Config) -> Keys {
 ///
 /// # Errors
 /// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
-pub async fn partitions(config: &Config, telemetry: std::sync::Arc<Telemetry>) -> Result<Option<u16>> {
+pub async fn partitions(config: &RedisConfig, telemetry: std::sync::Arc<Telemetry>) -> Result<Option<u16>> {
     let topology = Topology::new(config, telemetry)?;
     let mut read = pipe();
     read.hmget(new_keys(config).meta(), &["fleet", "partitions"]);
@@ -216,7 +220,7 @@ fn check(topology: &Topology, layout: Option<u32>) -> Result<()> {
     check_layout(layout, topology.address(), "engine.prefix")
 }
 
-fn check_partitions(topology: &Topology, config: &Config, found: u16) -> Result<()> {
+fn check_partitions(topology: &Topology, config: &RedisConfig, found: u16) -> Result<()> {
     match config.partitions {
         Some(partitions) if partitions != found => Err(EngineError::Refused(format!(
             "the fleet at {} was created with {found} partitions, engine.partitions says {partitions}; write {found} \

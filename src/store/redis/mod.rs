@@ -79,7 +79,7 @@ mod waiting_returns;
 mod watermarks;
 
 use clock_jump::ServerClock;
-pub use config::Config;
+pub use config::RedisConfig;
 use fleet_loss::KnownFleet;
 pub use importer::RedisImporter;
 use key_scan::KeyScan;
@@ -92,7 +92,7 @@ pub use scripts::RENEW;
 use scripts::Scripts;
 pub use tags::HashTags;
 use topology::Topology;
-pub use topology::{Address, AddressError, HostPort, Mode, SCHEMES};
+pub use topology::{HostPort, Mode, RedisAddress, RedisAddressError, SCHEMES};
 
 /// The key of the hash with the facts of a unit, for other programs; the field is the name of the unit, and
 /// `encoding` reads its value.
@@ -140,7 +140,7 @@ impl RedisEngine {
     /// # Errors
     /// `Unavailable` while the server cannot be reached; `Refused` if it refuses the login, or if the fleet was
     /// created with another number of partitions.
-    pub async fn connect(config: &Config, telemetry: Arc<Telemetry>) -> Result<RedisEngine> {
+    pub async fn connect(config: &RedisConfig, telemetry: Arc<Telemetry>) -> Result<RedisEngine> {
         let topology = Topology::new(config, telemetry.clone())?;
         let scripts = Scripts::new();
         let begun = async {
@@ -193,7 +193,7 @@ impl RedisEngine {
 ///
 /// # Errors
 /// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
-pub async fn kept_in(config: &Config, telemetry: Arc<Telemetry>) -> Result<Vec<(String, Backlog)>> {
+pub async fn kept_in(config: &RedisConfig, telemetry: Arc<Telemetry>) -> Result<Vec<(String, Backlog)>> {
     let topology = Topology::new(config, telemetry)?;
     let keys = meta::read_keys(&topology, config).await?;
     let mut read = pipe();
@@ -226,7 +226,7 @@ const MAX_OPEN_STEPS: isize = 50;
 ///
 /// # Errors
 /// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
-pub async fn open_by_kind(config: &Config, telemetry: Arc<Telemetry>) -> Result<BTreeMap<Kind, u64>> {
+pub async fn open_by_kind(config: &RedisConfig, telemetry: Arc<Telemetry>) -> Result<BTreeMap<Kind, u64>> {
     let topology = Topology::new(config, telemetry)?;
     let keys = meta::read_keys(&topology, config).await?;
     let mut open = BTreeMap::new();
@@ -253,7 +253,7 @@ pub async fn open_by_kind(config: &Config, telemetry: Arc<Telemetry>) -> Result<
 ///
 /// # Errors
 /// `Unavailable` if the server cannot be reached; `Refused` if the service could not run on it.
-pub async fn survey(config: &Config, now: Timestamp, telemetry: Arc<Telemetry>) -> Result<Condition> {
+pub async fn survey(config: &RedisConfig, now: Timestamp, telemetry: Arc<Telemetry>) -> Result<Condition> {
     let topology = Topology::new(config, telemetry)?;
     survey::survey(&topology, config, now).await
 }
@@ -263,7 +263,7 @@ pub async fn survey(config: &Config, now: Timestamp, telemetry: Arc<Telemetry>) 
 /// # Errors
 /// `Unavailable` if no server says which others there are.
 pub async fn servers(
-    config: &Config,
+    config: &RedisConfig,
     now: Timestamp,
     telemetry: Arc<Telemetry>,
 ) -> Result<Vec<ServerCondition>> {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use redis::pipe;
 
-use super::fields::Fields;
+use super::fields::FieldScan;
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Unit};
@@ -57,7 +57,7 @@ pub(super) async fn open_records(engine: &RedisEngine, units: &[Unit]) -> Result
 /// The silences of a partition that joined a group within the last days, or are in the outbox.
 async fn silences_in(engine: &RedisEngine, partition: u16) -> Result<Vec<OfflineRecord>> {
     let key = engine.keys.in_partition(partition, "group_of");
-    let mut members = Fields::of(&engine.topology, "open_records", key, STEP).in_background();
+    let mut members = FieldScan::of(&engine.topology, "open_records", key, STEP).in_background();
     let mut silences = Vec::new();
     while let Some(fields) = members.next().await? {
         for (member, _) in fields {

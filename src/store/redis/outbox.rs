@@ -15,20 +15,20 @@ use super::RedisEngine;
 use super::ledger::parse_interval;
 use crate::presence::OfflineRecord;
 use crate::store::json::from_json;
-use crate::store::{EngineError, Entry, OutboxEvent, Position, Result, encoding};
+use crate::store::{EngineError, OutboxEntry, OutboxEvent, Position, Result, encoding};
 
 /// How many events an entry is taken to hold when entries are requested. In a storm an entry holds a hundred events,
 /// else one; but entries with a hundred may follow those with one.
 const EVENTS_PER_ENTRY: RangeInclusive<usize> = 10..=100;
 
 /// An entry of a stream: its id, then fields and values in turn.
-pub(super) type Stored = (String, Vec<Vec<u8>>);
+pub(super) type StreamEntry = (String, Vec<Vec<u8>>);
 
 /// The oldest events of these outboxes, whole entries.
 ///
 /// The first request takes entries to be large, and later ones use the sizes seen so far. So in a storm a request for
 /// a thousand events gets about a thousand, and other commands wait half a millisecond.
-pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize) -> Result<Vec<Entry>> {
+pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>> {
     let mut events = Vec::new();
     let (mut entries, mut per_entry) = (0, *EVENTS_PER_ENTRY.end());
     let mut left: Vec<(u16, String)> = outboxes.iter().map(|outbox| (*outbox, "-".to_owned())).collect();
@@ -38,7 +38,7 @@ pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize)
         for (outbox, from) in &left {
             pipe.xrange_count(engine.keys.outbox(*outbox), from, "+", each);
         }
-        let replies: Vec<Vec<Stored>> = engine.topology.send("outbox", &pipe).await?;
+        let replies: Vec<Vec<StreamEntry>> = engine.topology.send("outbox", &pipe).await?;
         let requested = std::mem::take(&mut left);
         for ((outbox, _), reply) in requested.into_iter().zip(replies) {
             entries += reply.len();
@@ -48,8 +48,9 @@ pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize)
             for (id, fields) in reply {
                 let position = Position { outbox, id };
                 match events_in(&fields) {
-                    Ok(read) => events
-                        .extend(read.into_iter().map(|event| Entry { position: position.clone(), event })),
+                    Ok(read) => events.extend(
+                        read.into_iter().map(|event| OutboxEntry { position: position.clone(), event }),
+                    ),
                     Err(why) => quarantine_entry(engine, &position, &fields, &why).await?,
                 }
             }
@@ -65,7 +66,7 @@ pub(super) async fn newest(engine: &RedisEngine, outboxes: &[u16]) -> Result<Vec
     for outbox in outboxes {
         read.xrevrange_count(engine.keys.outbox(*outbox), "+", "-", 1);
     }
-    let replies: Vec<Vec<Stored>> = engine.topology.send("newest_entries", &read).await?;
+    let replies: Vec<Vec<StreamEntry>> = engine.topology.send("newest_entries", &read).await?;
     Ok(first_of_each(outboxes.iter().copied(), replies))
 }
 
@@ -75,11 +76,11 @@ pub(super) async fn oldest_up_to(engine: &RedisEngine, entries: &[Position]) -> 
     for Position { outbox, id } in entries {
         read.xrange_count(engine.keys.outbox(*outbox), "-", id, 1);
     }
-    let replies: Vec<Vec<Stored>> = engine.topology.send("oldest_entries", &read).await?;
+    let replies: Vec<Vec<StreamEntry>> = engine.topology.send("oldest_entries", &read).await?;
     Ok(first_of_each(entries.iter().map(|entry| entry.outbox), replies))
 }
 
-fn first_of_each(outboxes: impl Iterator<Item = u16>, replies: Vec<Vec<Stored>>) -> Vec<Position> {
+fn first_of_each(outboxes: impl Iterator<Item = u16>, replies: Vec<Vec<StreamEntry>>) -> Vec<Position> {
     let of_each = outboxes.zip(replies);
     of_each.filter_map(|(outbox, reply)| Some(Position { outbox, id: reply.into_iter().next()?.0 })).collect()
 }

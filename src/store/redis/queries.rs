@@ -7,7 +7,7 @@ use redis::{FromRedisValue, pipe};
 
 use super::RedisEngine;
 use super::reading::{milliseconds, snapshot};
-use super::steps::Steps;
+use super::steps::KeySteps;
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
 use crate::store::json::from_json;
@@ -207,7 +207,7 @@ impl Queries for RedisEngine {
 }
 
 /// An index of records of a partition, as far as it was read.
-struct Index {
+struct RecordIndex {
     partition: u16,
     name: &'static str,
     entries: Vec<Indexed>,
@@ -217,9 +217,9 @@ struct Index {
     is_open: bool,
 }
 
-impl Index {
-    fn new(partition: u16, name: &'static str, end: Timestamp) -> Index {
-        Index { partition, name, entries: Vec::new(), lowest: end, is_open: true }
+impl RecordIndex {
+    fn new(partition: u16, name: &'static str, end: Timestamp) -> RecordIndex {
+        RecordIndex { partition, name, entries: Vec::new(), lowest: end, is_open: true }
     }
 
     /// Adds the entries that were read from the lowest moment on, at most `step`.
@@ -284,7 +284,7 @@ impl RedisEngine {
         let (ids,): (Vec<(Vec<u8>, f64)>,) = self.topology.send("forget_records", &read).await?;
         let mut forgotten = 0;
         for ids in ids.chunks(REMOVED_STEP) {
-            let mut steps = Steps::default();
+            let mut steps = KeySteps::default();
             for (id, closed_at) in ids {
                 steps.begin().expect_score(&closed, id, *closed_at);
                 steps.write("ZREM", &past, &[id]).write("HDEL", &archive, &[id]);
@@ -323,7 +323,8 @@ impl RedisEngine {
     /// from the last moment, not by a number of entries, because entries come and go meanwhile.
     async fn newest(&self, indexes: &[&'static str], end: Timestamp, limit: usize) -> Result<Vec<Indexed>> {
         let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
-        let mut all: Vec<Index> = of_all.map(|(partition, name)| Index::new(partition, name, end)).collect();
+        let mut all: Vec<RecordIndex> =
+            of_all.map(|(partition, name)| RecordIndex::new(partition, name, end)).collect();
         let mut step = 2 * limit / all.len().max(1) + 16;
         loop {
             let mut pipe = pipe();

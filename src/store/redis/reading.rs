@@ -37,11 +37,11 @@ impl RedisEngine {
 pub(super) struct UnitsRead {
     pub snapshots: Vec<Snapshot>,
     /// Values to quarantine before the units are read again.
-    pub unreadable: Vec<UnreadableValue>,
+    pub unreadable: Vec<UnreadableUnit>,
 }
 
 /// A value that allows no decision about its unit.
-pub(super) enum UnreadableValue {
+pub(super) enum UnreadableUnit {
     /// An expiry key that holds no number.
     Key(Unit, Vec<u8>),
     /// Facts that are no text.
@@ -61,11 +61,11 @@ pub(super) fn units_read(
     for ((&(_, index), alive), facts) in located.iter().zip(values).zip(facts) {
         let unit = || units[index].clone();
         if let Some(text) = facts.as_ref().filter(|text| std::str::from_utf8(text).is_err()) {
-            unreadable.push(UnreadableValue::Facts(unit(), text.clone()));
+            unreadable.push(UnreadableUnit::Facts(unit(), text.clone()));
         }
         let (read, is_unreadable) = snapshot(unit(), alive.as_deref(), facts);
         if is_unreadable {
-            unreadable.push(UnreadableValue::Key(unit(), alive.unwrap_or_default()));
+            unreadable.push(UnreadableUnit::Key(unit(), alive.unwrap_or_default()));
         }
         snapshots[index] = Some(read);
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use redis::pipe;
 
 use super::reading::snapshot;
-use super::steps::Steps;
+use super::steps::KeySteps;
 use super::{RedisEngine, group_of};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Stage};
@@ -77,7 +77,7 @@ async fn look(
         let newest = members.last().map(|member| member.notified_at);
         let ends = following.is_empty().then_some(Ends { next, count: begin, newest });
         if ends.is_some() || !found.notifications.is_empty() {
-            let page = Page { group, members: &members, found: &found, ends };
+            let page = MemberPage { group, members: &members, found: &found, ends };
             if !write(engine, partition, page, (due, now)).await? {
                 // The silences changed, or another instance was faster. The next call tries again.
                 return Ok(notified);
@@ -111,7 +111,7 @@ async fn idle(
 }
 
 /// Members of a group that are looked at together.
-struct Page<'a> {
+struct MemberPage<'a> {
     group: &'a str,
     members: &'a [OngoingMember],
     found: &'a Reminding,
@@ -197,13 +197,13 @@ async fn complete(engine: &RedisEngine, members: &mut [OngoingMember]) -> Result
 async fn write(
     engine: &RedisEngine,
     partition: u16,
-    page: Page<'_>,
+    page: MemberPage<'_>,
     (due, now): (Timestamp, Timestamp),
 ) -> Result<bool> {
-    let Page { group, members, found, ends } = &page;
+    let MemberPage { group, members, found, ends } = &page;
     let [reminders, stored] = ["reminders", "members"].map(|name| engine.keys.in_partition(partition, name));
     let lasting = engine.keys.of(partition, "lasting", group);
-    let mut steps = Steps::default();
+    let mut steps = KeySteps::default();
     steps.begin().expect_score(&reminders, group.as_bytes(), due.as_millis() as f64);
     for OngoingMember { name, notified_at, .. } in *members {
         steps.expect_score(&lasting, name.as_bytes(), notified_at.as_millis() as f64);
@@ -231,7 +231,7 @@ async fn queue(
     partition: u16,
     group: &str,
     notifications: &[RepeatNotification],
-    steps: &mut Steps,
+    steps: &mut KeySteps,
     now: Timestamp,
 ) -> Result<()> {
     let receivers: BTreeSet<&String> = notifications.iter().flat_map(|one| &one.receivers).collect();

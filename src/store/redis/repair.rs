@@ -5,10 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use redis::pipe;
 
-use super::fields::Fields;
+use super::fields::FieldScan;
 use super::keys::{KeyRule, Keys};
 use super::topology::Topology;
-use super::{Config, meta, outbox};
+use super::{RedisConfig, meta, outbox};
 use crate::presence::Unit;
 use crate::store::{Result, encoding};
 use crate::store::{repair::Quarantined, repair::QuarantinedId, repair::Repair, repair::shown};
@@ -28,14 +28,14 @@ impl RedisRepair {
     ///
     /// # Errors
     /// `Unavailable` while the server cannot be reached; `Refused` if it refuses the login.
-    pub async fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<RedisRepair> {
+    pub async fn open(config: &RedisConfig, telemetry: Arc<Telemetry>) -> Result<RedisRepair> {
         let topology = Topology::new(config, telemetry)?;
         let keys = meta::read_keys(&topology, config).await?;
         Ok(RedisRepair { topology, keys })
     }
 
     async fn fields(&self, hash: &str, quarantined: &mut Vec<Quarantined>) -> Result<()> {
-        let mut all = Fields::of(&self.topology, "repair", hash.to_owned(), STEP);
+        let mut all = FieldScan::of(&self.topology, "repair", hash.to_owned(), STEP);
         while let Some(fields) = all.next().await? {
             for (field, held) in fields {
                 let (key, part) = parts(&field);
@@ -54,7 +54,7 @@ impl RedisRepair {
         loop {
             let mut read = pipe();
             read.xrange_count(&stream, &from, "+", STEP);
-            let (entries,): (Vec<outbox::Stored>,) = self.topology.send("repair", &read).await?;
+            let (entries,): (Vec<outbox::StreamEntry>,) = self.topology.send("repair", &read).await?;
             let Some((last, _)) = entries.last() else { return Ok(()) };
             from = format!("({last}");
             quarantined.extend(entries.into_iter().map(|(id, fields)| {
@@ -128,7 +128,7 @@ impl Repair for RedisRepair {
             QuarantinedId::Entry { stream, id, outbox } => {
                 let mut read = pipe();
                 read.xrange(stream, id, id);
-                let (entries,): (Vec<outbox::Stored>,) = self.topology.send("repair", &read).await?;
+                let (entries,): (Vec<outbox::StreamEntry>,) = self.topology.send("repair", &read).await?;
                 let readable = entries.first().filter(|(_, fields)| outbox::events_in(fields).is_ok());
                 if let Some((_, fields)) = readable {
                     let mut put = pipe();

@@ -50,8 +50,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use redis::pipe;
 
-use super::topology::{Server, Topology, may_pass};
-use super::{Config, RedisEngine};
+use super::topology::{RedisServer, Topology, may_pass};
+use super::{RedisConfig, RedisEngine};
 use crate::store::{Delivery, Warning};
 use crate::telemetry::EngineWarning;
 
@@ -69,12 +69,12 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    pub fn new(config: &Config) -> Wait {
+    pub fn new(config: &RedisConfig) -> Wait {
         Wait { replicas: config.wait_replicas, timeout: config.wait_timeout }
     }
 
     /// How many replicas of a server have to have its writes.
-    pub fn wanted(&self, topology: &Topology, server: &Server) -> usize {
+    pub fn wanted(&self, topology: &Topology, server: &RedisServer) -> usize {
         match self.replicas {
             Some(wanted) => usize::from(wanted),
             None => usize::from(!topology.is_fixed() && topology.has_replicas(server)),
@@ -102,7 +102,7 @@ impl RedisEngine {
         }
         let mut worst = Waited::TheyHaveIt;
         // One partition of each server is enough.
-        let mut servers: BTreeMap<String, (Arc<Server>, u16)> = BTreeMap::new();
+        let mut servers: BTreeMap<String, (Arc<RedisServer>, u16)> = BTreeMap::new();
         for partition in partitions {
             match self.topology.server(self.keys.slot(partition)).await {
                 Ok(server) => {
@@ -121,7 +121,7 @@ impl RedisEngine {
         self.wait_for_replicas(partitions).await;
     }
 
-    async fn wait_for(&self, server: &Server, partition: u16) -> Waited {
+    async fn wait_for(&self, server: &RedisServer, partition: u16) -> Waited {
         let wanted = self.wait.wanted(&self.topology, server);
         if wanted == 0 {
             let lacks_them = self.topology.lacks_replicas(server);
@@ -192,7 +192,7 @@ mod tests {
         let follows = ["--replicaof", "127.0.0.1", &port.to_string()];
         let _replica = Server::redis(&dir.path().join("replica"), other, &follows).unwrap();
         let url = format!("redis://127.0.0.1:{port}");
-        let config = Config { url, wait_replicas: Some(1), ..Config::default() };
+        let config = RedisConfig { url, wait_replicas: Some(1), ..RedisConfig::default() };
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
         let engine = RedisEngine::connect(&config, telemetry).await.unwrap();
         let wait = || engine.wait_for_replicas(BTreeSet::from([0]));

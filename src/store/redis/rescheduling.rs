@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use redis::pipe;
 
 use super::RedisEngine;
-use super::fields::Fields;
+use super::fields::FieldScan;
 use super::member_text::MemberText;
 use crate::clock::Timestamp;
 use crate::presence::Stage;
@@ -76,7 +76,7 @@ async fn add_missing(
     now: Timestamp,
 ) -> Result<()> {
     let members = engine.keys.in_partition(partition, "members");
-    let mut members = Fields::of(&engine.topology, "reschedule", members, STEP);
+    let mut members = FieldScan::of(&engine.topology, "reschedule", members, STEP);
     while let Some(fields) = members.next().await? {
         let (mut write, mut groups) = (pipe(), BTreeSet::new());
         for (field, text) in &fields {

@@ -8,7 +8,7 @@
 use redis::{Cmd, Value, pipe};
 
 use super::keys::Keys;
-use super::topology::{Server, Topology};
+use super::topology::{RedisServer, Topology};
 use crate::store::Result;
 
 /// Every command that Rollcall sends or a script calls, as it is tried; `K` is a key that does not exist. A test
@@ -89,7 +89,7 @@ pub(super) async fn missing(topology: &Topology, keys: &Keys) -> Result<Option<S
 
 /// The missing rights at one server, and how to grant them. Keys of other servers are tried there too: a server checks
 /// rights first.
-async fn missing_at(topology: &Topology, keys: &Keys, server: &Server) -> Result<Option<String>> {
+async fn missing_at(topology: &Topology, keys: &Keys, server: &RedisServer) -> Result<Option<String>> {
     let scratch = keys.in_partition(0, "probe");
     let command = |text: &&str| {
         let mut command = Cmd::new();

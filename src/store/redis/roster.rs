@@ -9,7 +9,7 @@ use redis::pipe;
 use super::RedisEngine;
 use crate::clock::Timestamp;
 use crate::presence::MAX_LEASE;
-use crate::store::roster::Counts;
+use crate::store::roster::KindCounts;
 use crate::store::{EngineError, RenewalReply, Result, Roster};
 
 /// A renewal that the server has answered.
@@ -79,14 +79,14 @@ impl Roster for RedisEngine {
         self.topology.send("addresses", &pipe).await
     }
 
-    async fn announce_counts(&self, instance: &str, counts: &Counts, ttl: Duration) -> Result<()> {
+    async fn announce_counts(&self, instance: &str, counts: &KindCounts, ttl: Duration) -> Result<()> {
         let text = serde_json::to_string(counts).expect("names and numbers are always JSON");
         let mut pipe = pipe();
         pipe.pset_ex(self.keys.counts(instance), text, ttl.as_millis() as u64).ignore();
         self.topology.send("announce_counts", &pipe).await
     }
 
-    async fn counts(&self, instances: &[String]) -> Result<Vec<Counts>> {
+    async fn counts(&self, instances: &[String]) -> Result<Vec<KindCounts>> {
         let mut pipe = pipe();
         for instance in instances {
             pipe.get(self.keys.counts(instance));

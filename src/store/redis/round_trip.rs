@@ -32,7 +32,7 @@ pub fn times(round_trip: Duration) -> usize {
 
 /// The shortest recent time of an answer.
 #[derive(Default)]
-pub struct RoundTrip(Mutex<MinimumSince>);
+pub struct ShortestRoundTrip(Mutex<MinimumSince>);
 
 #[derive(Default)]
 struct MinimumSince {
@@ -41,7 +41,7 @@ struct MinimumSince {
     before: Option<Duration>,
 }
 
-impl RoundTrip {
+impl ShortestRoundTrip {
     /// Records the time of an answer. Answers the shortest.
     pub fn took(&self, span: Duration, now: Instant) -> Duration {
         let mut least = self.0.lock().expect("nothing panics under this lock");
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn more_steps_are_under_way_if_every_answer_takes_long_and_only_then() {
-        let (trip, began) = (RoundTrip::default(), Instant::now());
+        let (trip, began) = (ShortestRoundTrip::default(), Instant::now());
         let took =
             |at: u64, ms: u64| times(trip.took(Duration::from_millis(ms), began + Duration::from_secs(at)));
         // (at, answered within, times)

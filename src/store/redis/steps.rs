@@ -40,28 +40,28 @@ impl NumberedKeys {
 
 /// Steps on keys of one slot.
 #[derive(Default)]
-pub(super) struct Steps {
+pub(super) struct KeySteps {
     keys: NumberedKeys,
     words: Vec<Vec<u8>>,
-    current: Step,
+    current: KeyStep,
 }
 
 #[derive(Default)]
-struct Step {
-    conditions: Part,
-    writes: Part,
+struct KeyStep {
+    conditions: StepPart,
+    writes: StepPart,
 }
 
 #[derive(Default)]
-struct Part {
+struct StepPart {
     count: usize,
     words: Vec<Vec<u8>>,
 }
 
-impl Steps {
+impl KeySteps {
     /// Ends the step before, and begins the next one.
-    pub fn begin(&mut self) -> &mut Steps {
-        let Step { conditions, writes } = std::mem::take(&mut self.current);
+    pub fn begin(&mut self) -> &mut KeySteps {
+        let KeyStep { conditions, writes } = std::mem::take(&mut self.current);
         if writes.count > 0 {
             for part in [conditions, writes] {
                 self.words.push(part.count.to_string().into_bytes());
@@ -72,30 +72,30 @@ impl Steps {
     }
 
     /// Expects a field of a hash to have this text; `None`: to be absent.
-    pub fn expect_field(&mut self, key: &str, field: &[u8], text: Option<&[u8]>) -> &mut Steps {
+    pub fn expect_field(&mut self, key: &str, field: &[u8], text: Option<&[u8]>) -> &mut KeySteps {
         let what = if text.is_some() { "field" } else { "absent" };
         self.expect(what, key, field, text.unwrap_or_default())
     }
 
     /// Expects a member of a sorted set to have this score.
-    pub fn expect_score(&mut self, key: &str, member: &[u8], score: f64) -> &mut Steps {
+    pub fn expect_score(&mut self, key: &str, member: &[u8], score: f64) -> &mut KeySteps {
         self.expect("score", key, member, score.to_string().as_bytes())
     }
 
     /// Expects a sorted set to have `count` members, and `highest` as its highest score; `None`: no members.
-    pub fn expect_count(&mut self, key: &str, count: usize, highest: Option<i64>) -> &mut Steps {
+    pub fn expect_count(&mut self, key: &str, count: usize, highest: Option<i64>) -> &mut KeySteps {
         let highest = highest.map(|score| score.to_string()).unwrap_or_default();
         self.expect("count", key, count.to_string().as_bytes(), highest.as_bytes())
     }
 
-    fn expect(&mut self, what: &str, key: &str, name: &[u8], text: &[u8]) -> &mut Steps {
+    fn expect(&mut self, what: &str, key: &str, name: &[u8], text: &[u8]) -> &mut KeySteps {
         let key = self.keys.number(key).to_string();
         self.current.conditions.push([what.as_bytes(), key.as_bytes(), name, text]);
         self
     }
 
     /// Adds a write by one of the commands that the script knows.
-    pub fn write(&mut self, command: &str, key: &str, arguments: &[&[u8]]) -> &mut Steps {
+    pub fn write(&mut self, command: &str, key: &str, arguments: &[&[u8]]) -> &mut KeySteps {
         let [key, count] = [self.keys.number(key), arguments.len()].map(|number| number.to_string());
         let words = [command.as_bytes(), key.as_bytes(), count.as_bytes()]
             .into_iter()
@@ -118,7 +118,7 @@ impl Steps {
 
 impl RedisEngine {
     /// Answers for each step whether it is written.
-    pub(super) async fn write_steps(&self, name: &'static str, mut steps: Steps) -> Result<Vec<bool>> {
+    pub(super) async fn write_steps(&self, name: &'static str, mut steps: KeySteps) -> Result<Vec<bool>> {
         let script = steps.call(&self.scripts.write_steps);
         if steps.words.is_empty() { Ok(Vec::new()) } else { self.topology.run(name, &script).await }
     }
@@ -128,7 +128,7 @@ impl RedisEngine {
         &self,
         name: &'static str,
         partition: u16,
-        mut steps: Steps,
+        mut steps: KeySteps,
     ) -> Result<Vec<bool>> {
         let script = steps.call(&self.scripts.write_steps);
         if steps.words.is_empty() {
@@ -142,14 +142,14 @@ impl RedisEngine {
         &self,
         name: &'static str,
         partition: u16,
-        step: Steps,
+        step: KeySteps,
     ) -> Result<bool> {
         let written = self.write_alerting_steps(name, partition, step).await?;
         Ok(written.into_iter().all(|is_written| is_written))
     }
 }
 
-impl Part {
+impl StepPart {
     fn push<'a>(&mut self, words: impl IntoIterator<Item = &'a [u8]>) {
         self.count += 1;
         self.words.extend(words.into_iter().map(<[u8]>::to_vec));

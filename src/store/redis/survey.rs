@@ -13,14 +13,14 @@ use super::examine::{
 };
 use super::keys::Keys;
 use super::replicas::replicas;
-use super::topology::{HostPort, Server, Topology, classify};
-use super::{Config, meta, rights};
+use super::topology::{HostPort, RedisServer, Topology, classify};
+use super::{RedisConfig, meta, rights};
 use crate::clock::Timestamp;
 use crate::store::{Condition, EngineError, Result, ServerCondition, Warning};
 use crate::telemetry::EngineWarning;
 
 /// Examines a server that the service does not use yet, and tries every right that the service needs.
-pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp) -> Result<Condition> {
+pub(super) async fn survey(topology: &Topology, config: &RedisConfig, now: Timestamp) -> Result<Condition> {
     survey_fleet(topology, config, now).await.map_err(|error| match error {
         // Missing slots explain what cannot be read.
         EngineError::Unavailable(_) | EngineError::Passing(_) => {
@@ -30,7 +30,7 @@ pub(super) async fn survey(topology: &Topology, config: &Config, now: Timestamp)
     })
 }
 
-async fn survey_fleet(topology: &Topology, config: &Config, now: Timestamp) -> Result<Condition> {
+async fn survey_fleet(topology: &Topology, config: &RedisConfig, now: Timestamp) -> Result<Condition> {
     let began = Instant::now();
     let (keys, stored) = match meta::read_keys(topology, config).await {
         Ok(keys) => (keys, Ok(())),
@@ -68,7 +68,7 @@ async fn survey_fleet(topology: &Topology, config: &Config, now: Timestamp) -> R
 /// Examines each of several servers: the primaries, their replicas, and the sentinels. Empty for a single server.
 pub(super) async fn servers(
     topology: &Topology,
-    config: &Config,
+    config: &RedisConfig,
     now: Timestamp,
 ) -> Result<Vec<ServerCondition>> {
     if topology.is_fixed() {
@@ -119,7 +119,7 @@ pub(super) async fn servers(
 /// The clock of the fleet, and the address of its server.
 fn clock_of_hearing(
     topology: &Topology,
-    primaries: &[(Arc<Server>, Result<ServerState>)],
+    primaries: &[(Arc<RedisServer>, Result<ServerState>)],
 ) -> Option<(String, ClockOffset)> {
     let of_hearing = topology.server_of_hearing()?;
     let (server, state) = primaries.iter().find(|(server, _)| server.address() == of_hearing.address())?;
@@ -138,7 +138,7 @@ fn condition(address: String, state: Result<ServerState>, warnings: Vec<Warning>
     ServerCondition { address, state: state.map_err(|why| why.to_string()), warnings }
 }
 
-async fn primary_warnings(topology: &Topology, config: &Config, state: &ServerState) -> Vec<Warning> {
+async fn primary_warnings(topology: &Topology, config: &RedisConfig, state: &ServerState) -> Vec<Warning> {
     let mut warnings = state.warnings(&config.allow_eviction);
     warnings.extend(replica_warnings(topology, state));
     let has_notifications = warnings.iter().all(|warning| warning.name != EngineWarning::NotificationsOff);
@@ -149,7 +149,7 @@ async fn primary_warnings(topology: &Topology, config: &Config, state: &ServerSt
 }
 
 /// The warnings about a replica. The service switches notifications on when the replica is promoted.
-fn of_replica(config: &Config, state: &ServerState) -> Vec<Warning> {
+fn of_replica(config: &RedisConfig, state: &ServerState) -> Vec<Warning> {
     let mut warnings = state.warnings(&config.allow_eviction);
     warnings.retain(|warning| warning.name != EngineWarning::NotificationsOff);
     let link = state.info.get::<String>("master_link_status");
@@ -225,7 +225,7 @@ fn probe(key: &str) -> Pipeline {
 }
 
 /// Why the user cannot subscribe to notifications; `None` if it can.
-async fn missing_channel_right(server: &Server) -> Option<String> {
+async fn missing_channel_right(server: &RedisServer) -> Option<String> {
     let client = server.client();
     let database = client.get_connection_info().redis_settings().db();
     let subscribed = async {

@@ -16,8 +16,8 @@ use redis::{InfoDict, Pipeline, pipe};
 use tokio::time::Instant;
 
 use super::replication::Wait;
-use super::topology::{Server, Topology, slot_of};
-use super::{Config, Keys};
+use super::topology::{RedisServer, Topology, slot_of};
+use super::{Keys, RedisConfig};
 use crate::store::{EngineError, Result};
 
 /// How long replicas may take until they have the fleet: a first copy of them may be under way.
@@ -37,7 +37,7 @@ pub(super) struct TargetCheck {
 
 impl TargetCheck {
     /// Notes the processes of the primaries. Called before the first write.
-    pub async fn begin(topology: &Topology, config: &Config) -> Result<TargetCheck> {
+    pub async fn begin(topology: &Topology, config: &RedisConfig) -> Result<TargetCheck> {
         Ok(TargetCheck { processes: processes(topology).await?, wait: Wait::new(config) })
     }
 
@@ -64,7 +64,7 @@ impl TargetCheck {
         }
     }
 
-    async fn wait_for(&self, topology: &Topology, server: &Server, mut write: Pipeline) -> Result<()> {
+    async fn wait_for(&self, topology: &Topology, server: &RedisServer, mut write: Pipeline) -> Result<()> {
         let wanted = self.wait.wanted(topology, server);
         if wanted == 0 {
             return Ok(());
@@ -97,7 +97,7 @@ async fn processes(topology: &Topology) -> Result<BTreeMap<String, String>> {
 }
 
 /// The servers that have keys of the fleet, each with a write that changes nothing: see `replication.rs`.
-async fn writes(topology: &Topology, keys: &Keys) -> Result<Vec<(Arc<Server>, Pipeline)>> {
+async fn writes(topology: &Topology, keys: &Keys) -> Result<Vec<(Arc<RedisServer>, Pipeline)>> {
     let partitions = (0..keys.partitions()).map(|partition| {
         let mut write = pipe();
         write.set(keys.in_partition(partition, "replicated"), 1).ignore();

@@ -28,7 +28,7 @@ use redis::{Cmd, Pipeline, Value, pipe};
 use tokio::sync::mpsc;
 
 use super::keys::PageId;
-use super::reading::{UnreadableValue, is_marked, milliseconds, units_read};
+use super::reading::{UnreadableUnit, is_marked, milliseconds, units_read};
 use super::{RedisEngine, deadline_check, hints, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
@@ -283,11 +283,11 @@ impl RedisEngine {
         ))
     }
 
-    pub(super) async fn quarantine(&self, values: &[UnreadableValue]) -> Result<()> {
+    pub(super) async fn quarantine(&self, values: &[UnreadableUnit]) -> Result<()> {
         for value in values {
             match value {
-                UnreadableValue::Key(unit, value) => self.quarantine_expiry_key(unit, value).await?,
-                UnreadableValue::Facts(unit, value) => self.quarantine_facts(unit, value).await?,
+                UnreadableUnit::Key(unit, value) => self.quarantine_expiry_key(unit, value).await?,
+                UnreadableUnit::Facts(unit, value) => self.quarantine_facts(unit, value).await?,
             }
         }
         Ok(())

@@ -7,7 +7,7 @@
 use redis::pipe;
 
 use super::RedisEngine;
-use super::joining::Joining;
+use super::joining::JoiningEvent;
 use crate::clock::Timestamp;
 use crate::presence::{MemberTransition, Stage, Unit, since_of};
 use crate::store::member_names::{names_of, of_member};
@@ -16,12 +16,12 @@ use crate::store::{Destinations, Result};
 /// Notes for such silences, among transitions that join in this order, when the return is notified.
 pub(super) async fn note(
     engine: &RedisEngine,
-    joining: &mut [Joining<'_>],
+    joining: &mut [JoiningEvent<'_>],
     destinations: &Destinations,
     now: Timestamp,
 ) -> Result<()> {
-    let pace = |one: &Joining<'_>| destinations.of(&one.group.key).pace;
-    let is_behind = |one: &Joining<'_>| {
+    let pace = |one: &JoiningEvent<'_>| destinations.of(&one.group.key).pace;
+    let is_behind = |one: &JoiningEvent<'_>| {
         one.member.form == MemberTransition::Offline && pace(one).returns_wait().is_some()
     };
     let indexes: Vec<usize> = (0..joining.len()).filter(|index| is_behind(&joining[*index])).collect();
@@ -52,7 +52,11 @@ pub(super) async fn note(
 
 /// For each of these silences whether a return of its unit joins before it in the same call, and will wait: receivers
 /// were notified of its silence.
-async fn joining_too(engine: &RedisEngine, joining: &[Joining<'_>], indexes: &[usize]) -> Result<Vec<bool>> {
+async fn joining_too(
+    engine: &RedisEngine,
+    joining: &[JoiningEvent<'_>],
+    indexes: &[usize],
+) -> Result<Vec<bool>> {
     let mut joins_too = vec![false; indexes.len()];
     let (mut read, mut asked) = (pipe(), Vec::new());
     for (at, index) in indexes.iter().enumerate() {

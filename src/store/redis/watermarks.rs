@@ -33,7 +33,7 @@ use tokio::time::Instant;
 use super::RedisEngine;
 use super::keys::Keys;
 use super::reading::milliseconds;
-use super::topology::{Topology, View};
+use super::topology::{ServerView, Topology};
 use crate::clock::Timestamp;
 use crate::store::Result;
 
@@ -76,7 +76,7 @@ impl Watermarks {
 /// again.
 pub(super) type Primaries = BTreeSet<(String, Option<Instant>)>;
 
-pub(super) fn primaries(view: &View) -> Primaries {
+pub(super) fn primaries(view: &ServerView) -> Primaries {
     view.map.servers().iter().map(|server| (server.address().to_owned(), server.since())).collect()
 }
 
@@ -131,7 +131,7 @@ impl RedisEngine {
     /// Raises the watermarks to `heard`. `read`: the watermarks before the canary, of the primaries of the view.
     pub(super) async fn raise_watermarks(
         &self,
-        view: &Arc<View>,
+        view: &Arc<ServerView>,
         heard: Timestamp,
         read: &Watermarks,
     ) -> Result<()> {

@@ -57,15 +57,15 @@ pub struct Name {
 
 /// A unit to look up: the hash of its name, the number of its kind, its id.
 #[derive(Clone, Copy)]
-pub struct Key<'a> {
+pub struct UnitKey<'a> {
     pub hash: u64,
     pub kind: u16,
     pub id: &'a str,
 }
 
-impl<'a> Key<'a> {
-    pub fn new(hasher: &RandomState, kind: u16, id: &'a str) -> Key<'a> {
-        Key { hash: hash(hasher, kind, id.as_bytes()), kind, id }
+impl<'a> UnitKey<'a> {
+    pub fn new(hasher: &RandomState, kind: u16, id: &'a str) -> UnitKey<'a> {
+        UnitKey { hash: hash(hasher, kind, id.as_bytes()), kind, id }
     }
 }
 
@@ -132,14 +132,14 @@ impl<R> Table<R> {
 }
 
 impl<R: Row> Table<R> {
-    pub fn find(&self, key: Key<'_>) -> Option<u32> {
+    pub fn find(&self, key: UnitKey<'_>) -> Option<u32> {
         self.slots.find(key.hash, |slot| self.is_at(*slot, key)).copied()
     }
 
     /// The same for several units, in order; a unit without a key is not in the table. A search waits for memory, so a
     /// slot that may be the right one is read for each before any is compared: the processor waits for many at a time.
-    pub fn find_all(&self, keys: &[Option<Key<'_>>]) -> Vec<Option<u32>> {
-        let maybe = |key: &Option<Key<'_>>| self.slots.find(key.as_ref()?.hash, |_| true).copied();
+    pub fn find_all(&self, keys: &[Option<UnitKey<'_>>]) -> Vec<Option<u32>> {
+        let maybe = |key: &Option<UnitKey<'_>>| self.slots.find(key.as_ref()?.hash, |_| true).copied();
         let mut slots: Vec<Option<u32>> = keys.iter().map(maybe).collect();
         for (key, found) in keys.iter().zip(&mut slots) {
             let (Some(key), Some(slot)) = (key, *found) else { continue };
@@ -151,7 +151,7 @@ impl<R: Row> Table<R> {
         slots
     }
 
-    fn is_at(&self, slot: u32, key: Key<'_>) -> bool {
+    fn is_at(&self, slot: u32, key: UnitKey<'_>) -> bool {
         let Name { start, kind, length } = self.rows[slot as usize].name();
         kind == key.kind && self.names.bytes_of(start, length) == key.id.as_bytes()
     }
@@ -163,7 +163,7 @@ impl<R: Row> Table<R> {
     }
 
     /// Adds a unit that is not in the table and answers its slot; `None` if the id is too long or the table is full.
-    pub fn add(&mut self, key: Key<'_>, row: impl FnOnce(Name) -> R) -> Option<u32> {
+    pub fn add(&mut self, key: UnitKey<'_>, row: impl FnOnce(Name) -> R) -> Option<u32> {
         let row = row(self.add_name(key)?);
         let slot = match self.free.pop() {
             Some(slot) => {
@@ -180,7 +180,7 @@ impl<R: Row> Table<R> {
     }
 
     /// Adds a unit in a slot after all others; the slots in between are free.
-    pub fn add_at(&mut self, slot: u32, key: Key<'_>, row: impl FnOnce(Name) -> R) -> Option<()> {
+    pub fn add_at(&mut self, slot: u32, key: UnitKey<'_>, row: impl FnOnce(Name) -> R) -> Option<()> {
         while self.rows.len() < slot as usize {
             self.free.push(self.rows.len() as u32);
             self.rows.push(R::vacant());
@@ -225,7 +225,7 @@ impl<R: Row> Table<R> {
         self.slots.reserve(units, |slot| hash_of(hasher, names, &rows[*slot as usize]));
     }
 
-    fn add_name(&mut self, key: Key<'_>) -> Option<Name> {
+    fn add_name(&mut self, key: UnitKey<'_>) -> Option<Name> {
         let length = u8::try_from(key.id.len()).ok()?;
         Some(Name { start: self.names.add(key.id)?, kind: key.kind, length })
     }
@@ -300,10 +300,10 @@ mod tests {
         for value in 0..20_000 {
             let (kind, id) = (random.random_range(0..3), "ä".repeat(random.random_range(1..90)));
             let id = format!("{id}{}", random.random_range(0..40));
-            let key = Key::new(&hasher, kind, &id);
+            let key = UnitKey::new(&hasher, kind, &id);
             let known = map.get(&(kind, id.clone())).copied();
             assert_eq!(table.find(key), known.map(|(slot, _)| slot));
-            let keys = [Some(key), None, Some(Key::new(&hasher, kind, "none")), Some(key)];
+            let keys = [Some(key), None, Some(UnitKey::new(&hasher, kind, "none")), Some(key)];
             assert_eq!(table.find_all(&keys), [table.find(key), None, None, table.find(key)]);
             match known {
                 Some((slot, value)) => {
@@ -329,12 +329,14 @@ mod tests {
         let hasher = table.hasher().clone();
         let row = |name| Plain { name: Some(name), value: 7 };
         table.reserve(5);
-        table.add_at(3, Key::new(&hasher, 0, "three"), row).unwrap();
-        table.add_at(4, Key::new(&hasher, 0, "four"), row).unwrap();
-        assert_eq!(table.find(Key::new(&hasher, 0, "three")), Some(3));
-        let free: Vec<u32> =
-            ["a", "b", "c", "d"].iter().map(|id| table.add(Key::new(&hasher, 1, id), row).unwrap()).collect();
+        table.add_at(3, UnitKey::new(&hasher, 0, "three"), row).unwrap();
+        table.add_at(4, UnitKey::new(&hasher, 0, "four"), row).unwrap();
+        assert_eq!(table.find(UnitKey::new(&hasher, 0, "three")), Some(3));
+        let free: Vec<u32> = ["a", "b", "c", "d"]
+            .iter()
+            .map(|id| table.add(UnitKey::new(&hasher, 1, id), row).unwrap())
+            .collect();
         assert_eq!(free, [2, 1, 0, 5]);
-        assert!(table.add(Key::new(&hasher, 0, &"x".repeat(256)), row).is_none(), "no id is that long");
+        assert!(table.add(UnitKey::new(&hasher, 0, &"x".repeat(256)), row).is_none(), "no id is that long");
     }
 }

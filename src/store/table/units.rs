@@ -23,7 +23,7 @@ use super::known::KnownSince;
 use super::label_index::LabelIndex;
 use super::row::{Absence, RowState, RowUpdate, UnitRow};
 use super::settings::{Settings, SettingsIndex};
-use super::{Key, Table};
+use super::{Table, UnitKey};
 use crate::clock::Timestamp;
 
 /// The units of every partition.
@@ -126,12 +126,12 @@ impl UnitTable {
         self.counts.total()
     }
 
-    pub fn find(&self, key: Key<'_>) -> Option<u32> {
+    pub fn find(&self, key: UnitKey<'_>) -> Option<u32> {
         self.rows.find(key)
     }
 
     /// See [`Table::find_all`].
-    pub fn find_all(&self, keys: &[Option<Key<'_>>]) -> Vec<Option<u32>> {
+    pub fn find_all(&self, keys: &[Option<UnitKey<'_>>]) -> Vec<Option<u32>> {
         self.rows.find_all(keys)
     }
 
@@ -183,12 +183,12 @@ impl UnitTable {
     }
 
     /// Adds a unit that is not in the table, hidden, and answers its slot: see [`Table::add`].
-    pub fn add(&mut self, key: Key<'_>) -> Option<u32> {
+    pub fn add(&mut self, key: UnitKey<'_>) -> Option<u32> {
         self.rows.add(key, UnitRow::hidden)
     }
 
     /// Adds a hidden unit in a slot after all others: see [`Table::add_at`].
-    pub fn add_at(&mut self, slot: u32, key: Key<'_>) -> Option<()> {
+    pub fn add_at(&mut self, slot: u32, key: UnitKey<'_>) -> Option<()> {
         self.rows.add_at(slot, key, UnitRow::hidden)
     }
 

@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{Receipt, Timer, TimerData, TimerId, TimerLifecycle, TimerType};
-use crate::store::documents::Content;
+use crate::store::documents::TableValue;
 use crate::store::json::{from_json, to_json};
 use crate::store::{EngineError, Result, Table};
 
@@ -69,7 +69,7 @@ impl WaitingTimer {
     }
 }
 
-impl Content for WaitingTimer {
+impl TableValue for WaitingTimer {
     type Name = TimerId;
     const TABLE: Table = Table::Timers;
 
@@ -124,7 +124,7 @@ impl PastTimer {
     }
 }
 
-impl Content for PastTimer {
+impl TableValue for PastTimer {
     type Name = TimerId;
     const TABLE: Table = Table::PastTimers;
 }
@@ -134,7 +134,7 @@ impl Content for PastTimer {
 #[serde(transparent)]
 pub(super) struct TimerCount(pub i64);
 
-impl Content for TimerCount {
+impl TableValue for TimerCount {
     type Name = TimerType;
     const TABLE: Table = Table::TimerCounts;
 }

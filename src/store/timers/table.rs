@@ -13,7 +13,7 @@ use crate::presence::{
 };
 use crate::store::cells::{ChangeSet, Index, Table};
 use crate::store::deliveries::{Lane, Owed, append};
-use crate::store::documents::{Content, Document, Documents};
+use crate::store::documents::{Document, Documents, TableValue};
 use crate::store::json::to_json;
 use crate::store::notification::Notification;
 use crate::store::{Cell, Delivery, EngineError, ReceiverName, Result, group_of_timer};
@@ -33,21 +33,21 @@ pub struct StoredTimers {
 }
 
 /// A timer as it was read: it waits, or is a past one, or is unknown.
-struct Known {
+struct ReadTimer {
     waiting: Document<WaitingTimer>,
     past: Document<PastTimer>,
 }
 
-impl Known {
-    fn unknown(id: &TimerId) -> Result<Known> {
+impl ReadTimer {
+    fn unknown(id: &TimerId) -> Result<ReadTimer> {
         let (waiting, past) = (Document::expected(id.clone(), None)?, Document::expected(id.clone(), None)?);
-        Ok(Known { waiting, past })
+        Ok(ReadTimer { waiting, past })
     }
 
     /// A timer that waits as the caller read it.
-    fn waiting(timer: &Timer) -> Result<Known> {
+    fn waiting(timer: &Timer) -> Result<ReadTimer> {
         let waiting = Document::expected(timer.id.clone(), Some(WaitingTimer::of(timer)))?;
-        Ok(Known { waiting, ..Known::unknown(&timer.id)? })
+        Ok(ReadTimer { waiting, ..ReadTimer::unknown(&timer.id)? })
     }
 
     fn timer(&self) -> Option<Timer> {
@@ -106,7 +106,7 @@ impl Firing {
 }
 
 /// A decision on one timer: the answer, and what changes; `None`: nothing.
-type Decision<A> = (A, Option<ChangeSet>);
+type TimerDecision<A> = (A, Option<ChangeSet>);
 
 impl StoredTimers {
     pub fn new(engine: Arc<dyn TimerEngine>) -> StoredTimers {
@@ -123,13 +123,13 @@ impl StoredTimers {
     pub async fn register(&self, timers: &[NewTimer], only_new: bool) -> Result<Vec<TimerRegistered>> {
         let ids: Vec<TimerId> = timers.iter().map(|timer| timer.id.clone()).collect();
         let stepped = self.engine.stepped();
-        let decide = |at: usize, known: &Known| {
+        let decide = |at: usize, known: &ReadTimer| {
             let (answer, waits) =
                 Timer::registered(known.timer().as_ref(), timers[at].clone(), only_new, stepped);
             Ok((answer, waits.map(|timer| self.waits(known, &timer, timer.due)).transpose()?))
         };
         // Most of them are new.
-        let unknown = ids.iter().map(Known::unknown).collect::<Result<_>>()?;
+        let unknown = ids.iter().map(ReadTimer::unknown).collect::<Result<_>>()?;
         let answers = self.change(&ids, Some(unknown), decide).await?;
         self.replicated(&ids).await;
         Ok(answers)
@@ -142,7 +142,7 @@ impl StoredTimers {
         classes: &TimerClasses,
         now: Timestamp,
     ) -> Result<Vec<TimerCancelled>> {
-        let decide = |_: usize, known: &Known| self.cancelled(known, None, classes, now);
+        let decide = |_: usize, known: &ReadTimer| self.cancelled(known, None, classes, now);
         let answers = self.change(ids, None, decide).await?;
         self.replicated(ids).await;
         Ok(answers)
@@ -156,7 +156,7 @@ impl StoredTimers {
         now: Timestamp,
     ) -> Result<Vec<TimerCancelled>> {
         let ids: Vec<TimerId> = timers.iter().map(|timer| timer.id.clone()).collect();
-        let decide = |at: usize, known: &Known| self.cancelled(known, Some(&timers[at]), classes, now);
+        let decide = |at: usize, known: &ReadTimer| self.cancelled(known, Some(&timers[at]), classes, now);
         let answers = self.change(&ids, None, decide).await?;
         self.replicated(&ids).await;
         Ok(answers)
@@ -164,11 +164,11 @@ impl StoredTimers {
 
     fn cancelled(
         &self,
-        known: &Known,
+        known: &ReadTimer,
         expected: Option<&Timer>,
         classes: &TimerClasses,
         now: Timestamp,
-    ) -> Result<Decision<TimerCancelled>> {
+    ) -> Result<TimerDecision<TimerCancelled>> {
         let (answer, after) = Timer::cancelled(known.timer().as_ref(), expected, now);
         let ends = |timer: Timer| {
             let keep = classes.get(&timer.timer_type).map_or(DEFAULT_TIMER_KEEP, |class| class.keep);
@@ -179,7 +179,7 @@ impl StoredTimers {
 
     /// Reads timers, in order; `None`: unknown, or forgotten by now.
     pub async fn timers(&self, ids: &[TimerId]) -> Result<Vec<Option<Timer>>> {
-        Ok(self.known(ids).await?.iter().map(Known::timer).collect())
+        Ok(self.known(ids).await?.iter().map(ReadTimer::timer).collect())
     }
 
     /// A page of timers by moment and id: about `limit` of them are looked at. Those that change meanwhile may be
@@ -235,7 +235,7 @@ impl StoredTimers {
         let (mut fire, mut later) = (Vec::new(), Vec::new());
         for waiting in due {
             let id = waiting.name.clone();
-            let known = Known { waiting, ..Known::unknown(&id)? };
+            let known = ReadTimer { waiting, ..ReadTimer::unknown(&id)? };
             // An entry without a timer that waits is what a fault left.
             let Some(timer) = known.timer() else {
                 let set = self.documents.expect(self.of(&id), &known.waiting);
@@ -273,7 +273,7 @@ impl StoredTimers {
             let fired = timer.clone().fired(class, now);
             let receivers = class.receivers.iter().map(|name| (name.clone(), takes(name))).collect();
             firings.push(Firing {
-                changes: self.ends(&Known::waiting(timer)?, &fired, now + class.keep)?,
+                changes: self.ends(&ReadTimer::waiting(timer)?, &fired, now + class.keep)?,
                 group: group_of_timer(&timer.id),
                 id: timer.firing(),
                 notification: to_json(&notification(timer, class, now))?,
@@ -357,7 +357,7 @@ impl StoredTimers {
     /// Looks again at timers at `until`, because no instance can fire them now: a class is not configured here. Their
     /// moment stays as it is.
     pub async fn put_off(&self, timers: &[Timer], until: Timestamp) -> Result<()> {
-        let put_off = timers.iter().map(|timer| self.waits(&Known::waiting(timer)?, timer, until));
+        let put_off = timers.iter().map(|timer| self.waits(&ReadTimer::waiting(timer)?, timer, until));
         self.documents.write(&put_off.collect::<Result<Vec<ChangeSet>>>()?).await?;
         Ok(())
     }
@@ -375,7 +375,7 @@ impl StoredTimers {
             .listed::<PastTimer>(Index::OnlyAttempts, partitions, (0, ""), until, FORGOTTEN)
             .await?;
         let ids: Vec<TimerId> = begun.into_iter().map(|(_, id)| id).collect();
-        let decide = |at: usize, known: &Known| {
+        let decide = |at: usize, known: &ReadTimer| {
             let past = known.past.value.as_ref().map(|past| past.timer(ids[at].clone()));
             let given_up = past.as_ref().map(|timer| vec![timer.timer_type.clone(); timer.begun()]);
             let after = past.and_then(|timer| PastTimer::of(&timer.given_up()));
@@ -458,8 +458,8 @@ impl StoredTimers {
     async fn change<A>(
         &self,
         ids: &[TimerId],
-        mut known: Option<Vec<Known>>,
-        decide: impl Fn(usize, &Known) -> Result<Decision<A>>,
+        mut known: Option<Vec<ReadTimer>>,
+        decide: impl Fn(usize, &ReadTimer) -> Result<TimerDecision<A>>,
     ) -> Result<Vec<A>> {
         let mut answers: Vec<Option<A>> = ids.iter().map(|_| None).collect();
         let mut open: Vec<usize> = (0..ids.len()).collect();
@@ -501,12 +501,12 @@ impl StoredTimers {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    async fn known(&self, ids: &[TimerId]) -> Result<Vec<Known>> {
+    async fn known(&self, ids: &[TimerId]) -> Result<Vec<ReadTimer>> {
         let (waiting, past) = tokio::try_join!(
             self.documents.read::<WaitingTimer>(ids),
             self.documents.read::<PastTimer>(ids)
         )?;
-        Ok(waiting.into_iter().zip(past).map(|(waiting, past)| Known { waiting, past }).collect())
+        Ok(waiting.into_iter().zip(past).map(|(waiting, past)| ReadTimer { waiting, past }).collect())
     }
 
     fn of(&self, id: &TimerId) -> ChangeSet {
@@ -514,7 +514,7 @@ impl StoredTimers {
     }
 
     /// A timer waits from now on, or longer, and is looked at then.
-    fn waits(&self, known: &Known, timer: &Timer, at: Timestamp) -> Result<ChangeSet> {
+    fn waits(&self, known: &ReadTimer, timer: &Timer, at: Timestamp) -> Result<ChangeSet> {
         let (id, of) = (timer.id.as_str(), timer.timer_type.as_str());
         let set = self.documents.change(&known.waiting, Some(&WaitingTimer::of(timer)))?;
         let set = set.enter(Index::Timers, id, Some(at.as_millis()));
@@ -533,7 +533,7 @@ impl StoredTimers {
     }
 
     /// A timer that waits has fired or is cancelled from now on.
-    fn ends(&self, known: &Known, timer: &Timer, kept: Timestamp) -> Result<ChangeSet> {
+    fn ends(&self, known: &ReadTimer, timer: &Timer, kept: Timestamp) -> Result<ChangeSet> {
         let id = timer.id.as_str();
         let set = self.documents.change(&known.waiting, None)?.enter(Index::Timers, id, None);
         let set = self.documents.put(set, &timer.id, PastTimer::of(timer).as_ref())?;

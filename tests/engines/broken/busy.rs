@@ -11,7 +11,7 @@ use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::Engine;
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::columns};
-use rollcall::store::{redis::Config, redis::RedisEngine, redis::sorts};
+use rollcall::store::{redis::RedisConfig, redis::RedisEngine, redis::sorts};
 
 use super::fleet::{Fleet, POISONED, hours, telemetry, unit};
 use super::{on_disk, on_redis};
@@ -133,7 +133,7 @@ async fn on_redis_with(poison: on_redis::Poison) {
     for name in names.chain(OF_DELIVERIES.map(str::to_owned)) {
         redis::cmd("FLUSHALL").exec(&mut client).unwrap();
         let (telemetry, clock) = telemetry();
-        let config = Config { url: url.clone(), partitions: Some(2), ..Config::default() };
+        let config = RedisConfig { url: url.clone(), partitions: Some(2), ..RedisConfig::default() };
         let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
         let poison = || {
             let owners = on_redis::poison_one(&mut client, &name, poison).map(|(_, owners)| owners);
@@ -168,7 +168,7 @@ async fn on_disk_with(poison: on_disk::Poison) {
         for column in names.into_iter().take(if only_rows { 1 } else { usize::MAX }) {
             let dir = tempfile::tempdir().unwrap();
             let (telemetry, clock) = telemetry();
-            let config = embedded::Config { path: dir.path().to_owned(), partitions: Some(2) };
+            let config = embedded::EmbeddedConfig { path: dir.path().to_owned(), partitions: Some(2) };
             let engine = Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap());
             let path: &Path = dir.path();
             let poison = || on_disk::poison_one(path, table, column, poison).0;

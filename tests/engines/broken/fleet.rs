@@ -14,9 +14,9 @@ use rollcall::presence::{
     TimerId, Unit,
 };
 use rollcall::store::{
-    AttemptMade, Capacity, Delivery, Destinations, End, Ended, Engine, FindTimers, Gap, Group, Join,
-    OutboxEvent, Pace, Reading, ShareMember, StoredDeliveries, StoredTimers, Subscription, TimerCapacity,
-    TimerClasses,
+    AttemptEnd, AttemptMade, Capacity, Delivery, Destinations, EndedLease, Engine, FindTimers, Gap, Group,
+    Join, OutboxEvent, Pace, Reading, ShareMember, StoredDeliveries, StoredTimers, Subscription,
+    TimerCapacity, TimerClasses,
 };
 use rollcall::telemetry::{Problem, Telemetry};
 use tokio::sync::Notify;
@@ -128,7 +128,7 @@ impl Fleet {
             .await
             .unwrap();
         let attempt = Some(AttemptMade { at: hours(49), took: HOUR, answer: "204".to_owned() });
-        let ended = Ended { delivery: Arc::new(leased[1].clone()), end: End::Delivered, attempt };
+        let ended = EndedLease { delivery: Arc::new(leased[1].clone()), end: AttemptEnd::Delivered, attempt };
         StoredDeliveries::new(self.engine.clone()).end_attempts(&[ended], hours(49)).await.unwrap();
         self.hear(&units()[..2], hours(50)).await;
         self.join(Duration::ZERO, hours(50)).await;

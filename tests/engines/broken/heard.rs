@@ -36,7 +36,7 @@ impl Ground {
     async fn open(&self, telemetry: &Arc<Telemetry>) -> Arc<dyn Engine> {
         match self {
             Ground::Redis(server, _) => {
-                let config = on_redis::Config {
+                let config = on_redis::RedisConfig {
                     url: Ground::url(server),
                     partitions: Some(PARTITIONS),
                     ..Default::default()
@@ -44,7 +44,8 @@ impl Ground {
                 Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap())
             }
             Ground::Directory(dir) => {
-                let config = embedded::Config { path: dir.path().to_owned(), partitions: Some(PARTITIONS) };
+                let config =
+                    embedded::EmbeddedConfig { path: dir.path().to_owned(), partitions: Some(PARTITIONS) };
                 Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap())
             }
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::store::{Engine, HearingStore};
-use rollcall::store::{embedded::Config, embedded::EmbeddedEngine, embedded::columns};
+use rollcall::store::{embedded::EmbeddedConfig, embedded::EmbeddedEngine, embedded::columns};
 use rusqlite::Connection;
 
 use super::fleet::{Fleet, POISONED, TIMERS, UNITS, hours, telemetry, units};
@@ -42,7 +42,7 @@ fn open_database(path: &Path) -> Connection {
 }
 
 async fn open(path: &Path, telemetry: &Arc<rollcall::telemetry::Telemetry>) -> Arc<EmbeddedEngine> {
-    let config = Config { path: path.to_owned(), partitions: Some(2) };
+    let config = EmbeddedConfig { path: path.to_owned(), partitions: Some(2) };
     Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap())
 }
 

@@ -7,7 +7,7 @@ use redis::{Connection, cmd};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::Examine;
 use rollcall::store::Layout;
-use rollcall::store::{redis::Config, redis::RedisEngine, redis::sorts};
+use rollcall::store::{redis::RedisConfig, redis::RedisEngine, redis::sorts};
 
 use super::fleet::{Fleet, POISONED, TIMERS, UNITS, hours, telemetry, units};
 use std::sync::Arc;
@@ -147,7 +147,7 @@ async fn neighbours_are_notified(
     let url = format!("redis://127.0.0.1:{}/0", server.port());
     let mut client = redis::Client::open(url.clone()).unwrap().get_connection().unwrap();
     cmd("FLUSHALL").exec(&mut client).unwrap();
-    let config = Config { url, partitions: Some(2), ..Config::default() };
+    let config = RedisConfig { url, partitions: Some(2), ..RedisConfig::default() };
     let (telemetry, clock) = telemetry();
     let engine = Arc::new(RedisEngine::connect(&config, telemetry.clone()).await.unwrap());
     let mut fleet = Fleet::on(engine.clone(), telemetry, clock);

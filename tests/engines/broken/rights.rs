@@ -7,7 +7,7 @@ use redis::cmd;
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::Examine;
 use rollcall::store::{
-    redis::COMMANDS, redis::Config, redis::OF_A_CONNECTION, redis::OPTIONAL, redis::RedisEngine,
+    redis::COMMANDS, redis::OF_A_CONNECTION, redis::OPTIONAL, redis::RedisConfig, redis::RedisEngine,
     redis::survey,
 };
 use rollcall::telemetry::{EngineWarning, Severity};
@@ -30,16 +30,16 @@ impl Guarded {
         redis::Client::open(url).unwrap().get_connection().unwrap()
     }
 
-    fn permit(&self, rules: &[&str]) -> Config {
+    fn permit(&self, rules: &[&str]) -> RedisConfig {
         let all = ["reset", "on", ">secret", "~*", "&*", "+@all"];
         let mut set = cmd("ACL");
         set.arg("SETUSER").arg("roll").arg(&all[..]).arg(rules).exec(&mut self.client()).unwrap();
         let url = format!("redis://roll:secret@127.0.0.1:{}/0", self.server.port());
-        Config { url, partitions: Some(2), ..Config::default() }
+        RedisConfig { url, partitions: Some(2), ..RedisConfig::default() }
     }
 }
 
-async fn refusal(config: &Config) -> String {
+async fn refusal(config: &RedisConfig) -> String {
     let (telemetry, _) = telemetry();
     match survey(config, hours(0), telemetry).await {
         Err(error) => error.to_string(),

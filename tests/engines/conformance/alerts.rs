@@ -902,7 +902,7 @@ impl<G: Ground> World<G> {
     /// Outbox entries join a group for each unit, or for a prefix of names, and are sealed.
     async fn seal_outbox(&self, receivers: &[String], now: Timestamp) {
         let entries = self.outbox().await;
-        let join = |entry: &rollcall::store::Entry| {
+        let join = |entry: &rollcall::store::OutboxEntry| {
             let unit = entry.event.record().map(|record| record.unit.as_str());
             let key = unit.map_or("blind", |unit| unit.split('-').next().unwrap());
             Join { groups: vec![group(key)], event: entry.event.clone() }

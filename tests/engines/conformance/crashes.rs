@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, Lifecycle, OfflineRecord, Unit};
 use rollcall::store::{
-    Capacity, Destinations, Entry, Gap, Group, Join, OutboxEvent, Pace, ShareMember, StoredDeliveries,
+    Capacity, Destinations, Gap, Group, Join, OutboxEntry, OutboxEvent, Pace, ShareMember, StoredDeliveries,
     Subscription,
 };
 
@@ -38,9 +38,9 @@ impl<G: Ground> World<G> {
         self.engine.hearing().await.unwrap().heard.unwrap()
     }
 
-    async fn join_all(&self, entries: &[Entry], now: Timestamp) {
+    async fn join_all(&self, entries: &[OutboxEntry], now: Timestamp) {
         let group = Group { key: "g".into(), labels: Default::default() };
-        let join = |entry: &Entry| Join { groups: vec![group.clone()], event: entry.event.clone() };
+        let join = |entry: &OutboxEntry| Join { groups: vec![group.clone()], event: entry.event.clone() };
         let joins: Vec<Join> = entries.iter().map(join).collect();
         self.engine
             .join(&joins, &Destinations::all(AT_ONCE, &["hook".to_owned()]), &Capacity::NONE, now)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::Unit;
-use rollcall::store::{Reading, Value};
+use rollcall::store::{MetricValue, Reading};
 
 use super::ground::Ground;
 use super::world::World;
@@ -19,7 +19,7 @@ impl<G: Ground> World<G> {
         known[0]
     }
 
-    async fn values_of(&self, unit: &Unit) -> [Option<Value>; 2] {
+    async fn values_of(&self, unit: &Unit) -> [Option<MetricValue>; 2] {
         self.engine.values(unit, &[VOLTS, FIRMWARE]).await.unwrap().try_into().unwrap()
     }
 
@@ -39,8 +39,8 @@ impl<G: Ground> World<G> {
     }
 }
 
-fn value(at: Timestamp, text: &str) -> Option<Value> {
-    Some(Value { at, text: text.to_owned() })
+fn value(at: Timestamp, text: &str) -> Option<MetricValue> {
+    Some(MetricValue { at, text: text.to_owned() })
 }
 
 pub async fn of_each_metric_and_unit_the_newest_value_is_kept<G: Ground>(world: World<G>) {

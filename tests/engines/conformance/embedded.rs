@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Change, IndexChange, KeyChange, Unit};
 use rollcall::store::{Engine, HearingStore, UnitStore};
-use rollcall::store::{embedded::Config, embedded::EmbeddedEngine};
+use rollcall::store::{embedded::EmbeddedConfig, embedded::EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
 use rusqlite::Connection;
 use tempfile::TempDir;
@@ -84,7 +84,7 @@ impl Ground for Directory {
 }
 
 async fn open(path: &Path) -> Arc<EmbeddedEngine> {
-    let config = Config { path: path.to_owned(), partitions: Some(16) };
+    let config = EmbeddedConfig { path: path.to_owned(), partitions: Some(16) };
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
     Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap())
 }

@@ -7,9 +7,9 @@ use rollcall::clock::Timestamp;
 use rollcall::fleet::Attempts;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
-    ATTEMPT_BYTES, Attempt, AttemptMade, AttemptResult, Capacity, Cell, Delivery, Destinations, End, Ended,
-    Engine, Group, Index, Join, ListOrder, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace, StoredDeliveries,
-    Table, partition_of_group,
+    ATTEMPT_BYTES, Attempt, AttemptEnd, AttemptMade, AttemptResult, Capacity, Cell, Delivery, Destinations,
+    EndedLease, Engine, EntryOrder, Group, Index, Join, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
+    StoredDeliveries, Table, partition_of_group,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -41,9 +41,9 @@ impl<G: Ground> World<G> {
             .unwrap()
     }
 
-    async fn end(&self, delivery: &Delivery, end: End, answer: &str, now: Timestamp) {
+    async fn end(&self, delivery: &Delivery, end: AttemptEnd, answer: &str, now: Timestamp) {
         let attempt = Some(AttemptMade { at: now, took: MINUTE / 60, answer: answer.to_owned() });
-        let ended = Ended { delivery: Arc::new(delivery.clone()), end, attempt };
+        let ended = EndedLease { delivery: Arc::new(delivery.clone()), end, attempt };
         StoredDeliveries::new(self.engine.clone()).end_attempts(&[ended], now).await.unwrap();
     }
 
@@ -53,7 +53,7 @@ impl<G: Ground> World<G> {
 
     /// The attempts on record, newest first.
     async fn attempts(&self, from: Timestamp) -> Vec<Attempt> {
-        let order = ListOrder::NewestFirst;
+        let order = EntryOrder::NewestFirst;
         let entries = self.record_of_attempts().between(from, self.hours(100), 1000, order).await.unwrap();
         assert!(entries.is_sorted_by_key(|entry| std::cmp::Reverse(entry.at)));
         entries.into_iter().flat_map(|entry| entry.attempts).collect()
@@ -64,13 +64,13 @@ pub async fn every_attempt_is_on_record_for_a_while<G: Ground>(world: World<G>) 
     let record = offline(&world.unit("a"), world.at(0));
     let (now, later) = (world.hours(1), world.hours(1) + MINUTE);
     let first = world.sealed_in("a", std::slice::from_ref(&record), now).await.remove(0);
-    world.end(&first, End::RetryAt(later), &"503 \"later\"".repeat(100), now).await;
+    world.end(&first, AttemptEnd::RetryAt(later), &"503 \"later\"".repeat(100), now).await;
     let again = world.leased(later).await.remove(0);
-    world.end(&again, End::Delivered, "204 No Content", later).await;
+    world.end(&again, AttemptEnd::Delivered, "204 No Content", later).await;
     // An engine that lost an answer repeats the write.
-    world.end(&again, End::Delivered, "204 No Content", later).await;
+    world.end(&again, AttemptEnd::Delivered, "204 No Content", later).await;
     let other = world.sealed_in("b", &[offline(&world.unit("b"), world.at(0))], later).await.remove(0);
-    world.end(&other, End::DeadLetter("410 Gone".to_owned()), "410 Gone", later).await;
+    world.end(&other, AttemptEnd::DeadLetter("410 Gone".to_owned()), "410 Gone", later).await;
 
     let mut attempts = world.record_of_attempts().of_notification(first.notification()).await.unwrap();
     attempts.sort_by_key(|one| std::cmp::Reverse(one.at));
@@ -90,7 +90,7 @@ pub async fn every_attempt_is_on_record_for_a_while<G: Ground>(world: World<G>) 
     // Each leaves with its words.
     let last =
         world.sealed_in("b", &[offline(&world.unit("c"), world.at(0))], world.hours(2)).await.remove(0);
-    world.end(&last, End::Delivered, "", world.hours(2) + MINUTE / 2).await;
+    world.end(&last, AttemptEnd::Delivered, "", world.hours(2) + MINUTE / 2).await;
     let kept = |attempts: Vec<Attempt>| attempts.iter().any(|one| one.result == AttemptResult::Failed);
     let record_of_attempts = world.record_of_attempts();
     assert!(kept(world.attempts(Timestamp::ZERO).await));
@@ -120,14 +120,14 @@ pub async fn the_newest_letters_and_attempts_of_all_partitions_come_first<G: Gro
         let key = format!("group-{n}");
         let record = offline(&world.unit(&format!("unit-{n}")), world.at(0));
         let delivery = world.sealed_in(&key, &[record], world.at(n)).await.remove(0);
-        world.end(&delivery, End::DeadLetter("410 Gone".to_owned()), "410 Gone", world.at(n)).await;
+        world.end(&delivery, AttemptEnd::DeadLetter("410 Gone".to_owned()), "410 Gone", world.at(n)).await;
     }
     for (newest, limit) in [(GROUPS - 1, 1), (GROUPS - 1, 7), (GROUPS - 10, 20), (GROUPS - 1, GROUPS)] {
         let (from, until) = (world.at(0), world.at(newest));
         let last: Vec<Timestamp> = (0..limit).map(|back| world.at(newest - back)).collect();
         let first: Vec<Timestamp> = (0..limit.min(newest + 1)).map(|on| world.at(on)).collect();
         let limit = limit as usize;
-        for (order, expected) in [(ListOrder::NewestFirst, last), (ListOrder::OldestFirst, first)] {
+        for (order, expected) in [(EntryOrder::NewestFirst, last), (EntryOrder::OldestFirst, first)] {
             let letters = StoredDeliveries::new(world.engine.clone())
                 .dead_letters_between("hook", from, until, limit, order)
                 .await
@@ -152,7 +152,7 @@ pub async fn the_record_of_attempts_of_a_partition_is_bounded<G: Ground>(world: 
     };
     for n in 0.. {
         let attempt = Some(AttemptMade { at: world.at(n), took: HOUR, answer: String::new() });
-        let ended = Ended { delivery: delivery.clone(), end: End::Delivered, attempt };
+        let ended = EndedLease { delivery: delivery.clone(), end: AttemptEnd::Delivered, attempt };
         let (ended, before) = (vec![ended; 8], if n == 0 { 0 } else { bytes().await });
         StoredDeliveries::new(world.engine.clone()).end_attempts(&ended, world.at(n)).await.unwrap();
         written += bytes().await - before;
@@ -163,7 +163,7 @@ pub async fn the_record_of_attempts_of_a_partition_is_bounded<G: Ground>(world: 
     }
     let kept = bytes().await;
     assert!(kept <= MAX_ATTEMPT_BYTES && kept > MAX_ATTEMPT_BYTES / 2, "{kept} of {written}");
-    let oldest = attempts.between(world.at(0), world.hours(9), 1, ListOrder::OldestFirst).await.unwrap();
+    let oldest = attempts.between(world.at(0), world.hours(9), 1, EntryOrder::OldestFirst).await.unwrap();
     assert!(oldest[0].at > world.at(0), "the oldest are gone");
     world.forgets_all_attempts().await;
 }
@@ -175,7 +175,7 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     StoredDeliveries::new(world.engine.clone()).dead_letter(&first, "410 Gone", world.at(2)).await.unwrap();
     let letters = async |from, until| {
         StoredDeliveries::new(world.engine.clone())
-            .dead_letters_between("hook", from, until, 10, ListOrder::NewestFirst)
+            .dead_letters_between("hook", from, until, 10, EntryOrder::NewestFirst)
             .await
             .unwrap()
     };
@@ -305,7 +305,7 @@ pub async fn what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease<G: 
         let delivery = Arc::new(page.waiting[twice].delivery.clone());
         let attempt = Some(AttemptMade { at: world.at(5), took: MINUTE, answer: "in digest".to_owned() });
         StoredDeliveries::new(other.clone())
-            .end_attempts(&[Ended { delivery, end: End::Delivered, attempt }], world.at(5))
+            .end_attempts(&[EndedLease { delivery, end: AttemptEnd::Delivered, attempt }], world.at(5))
             .await
             .unwrap();
     }

@@ -9,7 +9,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
 use rollcall::store::{Destinations, Engine, StoredDeliveries, partition_of};
-use rollcall::store::{redis::Config, redis::RedisEngine};
+use rollcall::store::{redis::RedisConfig, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 
@@ -42,8 +42,8 @@ impl Running {
         Running { server, dir, args }
     }
 
-    pub fn config(&self) -> Config {
-        Config { url: format!("redis://127.0.0.1:{}", self.server.port()), ..Config::default() }
+    pub fn config(&self) -> RedisConfig {
+        RedisConfig { url: format!("redis://127.0.0.1:{}", self.server.port()), ..RedisConfig::default() }
     }
 
     pub async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> T {
@@ -63,7 +63,7 @@ impl Running {
 
     async fn engine(&self, prefix: &str) -> Arc<dyn Engine> {
         let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
-        let config = Config { prefix: prefix.to_owned(), ..self.config() };
+        let config = RedisConfig { prefix: prefix.to_owned(), ..self.config() };
         Arc::new(connected(&config, telemetry).await)
     }
 
@@ -474,7 +474,7 @@ mod only_redis {
     #[tokio::test]
     async fn a_fleet_of_another_number_of_partitions_is_refused_and_the_error_says_which() {
         let world = World::<Single>::new().await;
-        let config = Config { partitions: Some(32), ..world.ground.0.config() };
+        let config = RedisConfig { partitions: Some(32), ..world.ground.0.config() };
         let telemetry = Arc::new(Telemetry::new(&Clock::system()));
         match RedisEngine::connect(&config, telemetry).await.map(|_| ()) {
             Err(EngineError::Refused(why)) => assert!(why.contains("16 partitions"), "{why}"),

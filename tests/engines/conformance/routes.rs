@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
-    Capacity, Destination, Destinations, Group, Join, Joined, OutboxEvent, Pace, StoredDeliveries,
+    Capacity, Destination, Destinations, Group, Join, JoinResult, OutboxEvent, Pace, StoredDeliveries,
     partition_of_group,
 };
 
@@ -48,7 +48,7 @@ async fn join<G: Ground>(
     records: &[(&[&str], &OfflineRecord)],
     to: &Destinations,
     now: Timestamp,
-) -> Joined {
+) -> JoinResult {
     let join = |(keys, record): &(&[&str], &OfflineRecord)| Join {
         groups: keys.iter().map(|key| group(key)).collect(),
         event: OutboxEvent::Record((*record).clone()),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Unit;
-use rollcall::store::redis::{Config, HashTags};
+use rollcall::store::redis::{HashTags, RedisConfig};
 use rollcall::store::{Engine, partition_of};
 use rollcall::telemetry::Telemetry;
 
@@ -29,7 +29,7 @@ pub fn a_prefix() -> String {
 
 async fn engine(url: String, prefix: &str) -> Arc<dyn Engine> {
     let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
-    let config = Config { url, prefix: prefix.to_owned(), ..Config::default() };
+    let config = RedisConfig { url, prefix: prefix.to_owned(), ..RedisConfig::default() };
     Arc::new(connected(&config, telemetry).await)
 }
 

@@ -9,8 +9,9 @@ use rollcall::presence::{
     Guarantee, NewTimer, Receipt, Timer, TimerClass, TimerId, TimerLifecycle, TimerState,
 };
 use rollcall::store::{
-    AttemptMade, Delivery, Destinations, End, Ended, FindTimers, Fired, MeantFor, Pace, StoredDeliveries,
-    StoredTimers, TimerCancelled, TimerCapacity, TimerClasses, TimerRegistered, group_of_timer,
+    AttemptEnd, AttemptMade, Delivery, Destinations, EndedLease, FindTimers, Fired, MeantFor, Pace,
+    StoredDeliveries, StoredTimers, TimerCancelled, TimerCapacity, TimerClasses, TimerRegistered,
+    group_of_timer,
 };
 
 use super::ground::Ground;
@@ -95,9 +96,9 @@ impl<G: Ground> World<G> {
         }
     }
 
-    async fn ends(&self, delivery: &Delivery, end: End, now: Timestamp) {
+    async fn ends(&self, delivery: &Delivery, end: AttemptEnd, now: Timestamp) {
         let attempt = AttemptMade { at: now, took: Duration::ZERO, answer: String::new() };
-        let ended = Ended { delivery: Arc::new(delivery.clone()), end, attempt: Some(attempt) };
+        let ended = EndedLease { delivery: Arc::new(delivery.clone()), end, attempt: Some(attempt) };
         StoredDeliveries::new(self.engine.clone()).end_attempts(&[ended], now).await.unwrap();
     }
 }
@@ -316,8 +317,8 @@ pub async fn promise_19_an_at_most_once_timer_is_never_attempted_twice<G: Ground
         "marked already"
     );
     assert_eq!(world.state("timer-00000").await, Some(TimerState::Fired));
-    world.ends(begun[0], End::Delivered, due).await;
-    world.ends(begun[1], End::DeadLetter("refused".into()), due).await;
+    world.ends(begun[0], AttemptEnd::Delivered, due).await;
+    world.ends(begun[1], AttemptEnd::DeadLetter("refused".into()), due).await;
     // The instance dies before it records the outcome of the third.
     world.crash().await;
     let later = due + HOUR;
@@ -351,7 +352,7 @@ pub async fn promise_19_an_at_most_once_timer_is_never_attempted_twice<G: Ground
         "none of them can be replayed"
     );
     // A late outcome is better than none.
-    world.ends(begun[2], End::Delivered, later).await;
+    world.ends(begun[2], AttemptEnd::Delivered, later).await;
     assert_eq!(world.state("timer-00002").await, Some(TimerState::Delivered));
 }
 
@@ -363,7 +364,8 @@ pub async fn the_state_of_a_timer_is_true_after_it_is_given_up_replayed_and_purg
     world.fires(due, 0).await;
     for name in ["hook", "mail"] {
         for delivery in world.leases(name, due).await {
-            let end = if name == "mail" { End::DeadLetter("refused".into()) } else { End::Delivered };
+            let end =
+                if name == "mail" { AttemptEnd::DeadLetter("refused".into()) } else { AttemptEnd::Delivered };
             world.ends(&delivery, end, due).await;
         }
     }
@@ -375,7 +377,7 @@ pub async fn the_state_of_a_timer_is_true_after_it_is_given_up_replayed_and_purg
     let again = world.leases("mail", due).await;
     assert_eq!(again.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), [of("a").delivery.id.as_str()]);
     assert_eq!(again[0].timers, of("a").delivery.timers);
-    world.ends(&again[0], End::Delivered, due).await;
+    world.ends(&again[0], AttemptEnd::Delivered, due).await;
     assert_eq!(world.state("a").await, Some(TimerState::Delivered));
     assert_eq!(StoredDeliveries::new(world.engine.clone()).purge(&[of("b")]).await.unwrap(), 1);
     assert_eq!(world.state("b").await, Some(TimerState::Dead));
@@ -395,7 +397,7 @@ pub async fn a_timer_that_is_registered_again_before_it_is_delivered_is_delivere
             assert_eq!(leased.len(), 1, "in order");
             assert_eq!(leased[0].timers[0].due, due);
             assert_eq!(leased[0].notification(), format!("a:{}", due.as_millis()));
-            world.ends(&leased[0], End::Delivered, two).await;
+            world.ends(&leased[0], AttemptEnd::Delivered, two).await;
         }
         // The outcome of the earlier timer changes nothing about the new one.
         assert_eq!(world.state("a").await, Some(expected));
@@ -459,7 +461,7 @@ pub async fn timers_that_ended_are_forgotten_when_their_class_says_so<G: Ground>
     let forgets = |now| timers.forget_timers(&all, now);
     assert_eq!(forgets(due + HOUR - MINUTE).await.unwrap(), 0);
     let leased = world.leases("hook", due).await;
-    world.ends(&leased[0], End::Delivered, due).await;
+    world.ends(&leased[0], AttemptEnd::Delivered, due).await;
     assert_eq!(forgets(due + HOUR).await.unwrap(), 2, "one is not delivered yet, and is kept");
     StoredDeliveries::new(world.engine.clone()).delivered(&leased, due + HOUR).await.unwrap();
     assert_eq!(forgets(due + 3 * HOUR).await.unwrap(), 1);

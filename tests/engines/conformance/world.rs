@@ -9,7 +9,7 @@ use rollcall::fleet::{Mirror, Roll};
 use rollcall::presence::{
     Declared, Heartbeat, Interval, Kind, KindRules, OfflineRecord, Registration, Snapshot, Unit,
 };
-use rollcall::store::{Advance, DeadlineCheck, Engine, Entry, Gap, OutboxEvent, Subscription};
+use rollcall::store::{Advance, DeadlineCheck, Engine, Gap, OutboxEntry, OutboxEvent, Subscription};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 
@@ -135,7 +135,7 @@ impl<G: Ground> World<G> {
         self.engine.records(true, None, 1000).await.unwrap()
     }
 
-    pub async fn outbox(&self) -> Vec<Entry> {
+    pub async fn outbox(&self) -> Vec<OutboxEntry> {
         self.engine.outbox(&self.outboxes(), 100_000).await.unwrap()
     }
 

@@ -20,7 +20,7 @@ async fn goes_on(importer: &RedisImporter, items: Vec<MigrationItem>) {
     until("the move goes on", async || importer.import(items.clone()).await.is_ok()).await;
 }
 
-async fn begins_anew(here: &EmbeddedEngine, importer: RedisImporter, config: &on_redis::Config) {
+async fn begins_anew(here: &EmbeddedEngine, importer: RedisImporter, config: &on_redis::RedisConfig) {
     let why = importer.complete(here.hearing().await.unwrap()).await.unwrap_err();
     assert!(matches!(why, EngineError::Refused(_)) && why.to_string().contains("move again"), "{why}");
     drop(importer);
@@ -36,7 +36,7 @@ async fn begins_anew(here: &EmbeddedEngine, importer: RedisImporter, config: &on
 async fn a_move_to_a_cluster_of_which_a_primary_is_replaced_meanwhile_fails_and_begins_anew() {
     let places = Places::new();
     let mut cluster = Cluster::start(ClusterPlan::new(1)).await;
-    let config = on_redis::Config { url: cluster.url(), partitions: Some(16), ..Default::default() };
+    let config = on_redis::RedisConfig { url: cluster.url(), partitions: Some(16), ..Default::default() };
     let here = places.open("here").await;
     fill(here.clone()).await;
     let importer = RedisImporter::prepare(&config, telemetry()).await.unwrap();
@@ -59,7 +59,7 @@ async fn a_move_to_a_cluster_of_which_a_primary_is_replaced_meanwhile_fails_and_
 async fn a_move_to_a_primary_with_sentinel_that_is_replaced_meanwhile_fails_and_begins_anew() {
     let places = Places::new();
     let sentinel = Sentinel::start(SentinelPlan::new(1)).await;
-    let config = on_redis::Config { url: sentinel.url(), partitions: Some(16), ..Default::default() };
+    let config = on_redis::RedisConfig { url: sentinel.url(), partitions: Some(16), ..Default::default() };
     let here = places.open("here").await;
     fill(here.clone()).await;
     let importer = RedisImporter::prepare(&config, telemetry()).await.unwrap();
@@ -76,7 +76,7 @@ async fn a_move_to_a_server_that_starts_again_meanwhile_fails_and_begins_anew() 
     let mut places = Places::new();
     let here = places.open("here").await;
     fill(here.clone()).await;
-    let config = on_redis::Config { partitions: Some(16), ..places.on_redis() };
+    let config = on_redis::RedisConfig { partitions: Some(16), ..places.on_redis() };
     let importer = RedisImporter::prepare(&config, telemetry()).await.unwrap();
     importer.import(units(&here, 300..400).await).await.unwrap();
     let port = places.redis.port();
@@ -93,7 +93,7 @@ async fn a_move_is_complete_when_replicas_have_the_fleet() {
     // A replica that hangs stays one of the cluster.
     let plan = ClusterPlan { node_timeout: Duration::from_secs(120), ..ClusterPlan::new(1) };
     let mut cluster = Cluster::start(plan).await;
-    let config = on_redis::Config { url: cluster.url(), partitions: Some(16), ..Default::default() };
+    let config = on_redis::RedisConfig { url: cluster.url(), partitions: Some(16), ..Default::default() };
     let here = places.open("here").await;
     let importer = RedisImporter::prepare(&config, telemetry()).await.unwrap();
     let replica = cluster.replicas_of(0).await[0];

@@ -24,14 +24,15 @@ fn prefix(crowd: usize) -> String {
 /// The engine of a world. The embedded engine is available while no instance runs.
 async fn engine(world: &World, telemetry: Arc<Telemetry>) -> Arc<dyn Engine> {
     if world.plan.embedded {
-        let config = embedded::Config { path: world.directory.path().to_owned(), partitions: Some(16) };
+        let config =
+            embedded::EmbeddedConfig { path: world.directory.path().to_owned(), partitions: Some(16) };
         return Arc::new(EmbeddedEngine::open(&config, telemetry).await.unwrap());
     }
     on_redis(world.redis.url(), telemetry).await
 }
 
 async fn on_redis(url: String, telemetry: Arc<Telemetry>) -> Arc<RedisEngine> {
-    Arc::new(connected(&redis::Config { url, ..Default::default() }, telemetry).await)
+    Arc::new(connected(&redis::RedisConfig { url, ..Default::default() }, telemetry).await)
 }
 
 /// A roll like that of an instance, and its engine, on the Redis at this address.

@@ -75,7 +75,7 @@ impl HostPort {
 
 /// `engine.url`, parsed. Shown without user and password.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct RedisAddress {
     pub mode: Mode,
     /// The server, the sentinels, or some nodes of the cluster; empty only with a socket.
     pub servers: Vec<HostPort>,
@@ -90,7 +90,7 @@ pub struct Address {
 
 /// Why an address is not valid, and what to write. The text begins with a verb: its subject is the option.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AddressError {
+pub enum RedisAddressError {
     #[error("is not an address; write redis://host:6379/0")]
     Form,
     #[error("has the scheme {0}://, which is unknown; known are {known}://", known = SCHEMES.join("://, "))]
@@ -99,9 +99,9 @@ pub enum AddressError {
     Part(String),
 }
 
-impl Address {
-    pub fn parse(url: &str) -> Result<Address, AddressError> {
-        let (scheme, rest) = url.split_once("://").ok_or(AddressError::Form)?;
+impl RedisAddress {
+    pub fn parse(url: &str) -> Result<RedisAddress, RedisAddressError> {
+        let (scheme, rest) = url.split_once("://").ok_or(RedisAddressError::Form)?;
         let (mode, has_tls) = match scheme {
             "redis" | "rediss" if rest.contains(['?', '#']) && !rest.ends_with("#insecure") => {
                 return part(format!(
@@ -114,8 +114,8 @@ impl Address {
             "rediss-sentinel" => (Mode::Sentinel { service: String::new() }, true),
             "redis-cluster" => (Mode::Cluster, false),
             "rediss-cluster" => (Mode::Cluster, true),
-            other if is_scheme(other) => return Err(AddressError::Scheme(other.to_owned())),
-            _ => return Err(AddressError::Form),
+            other if is_scheme(other) => return Err(RedisAddressError::Scheme(other.to_owned())),
+            _ => return Err(RedisAddressError::Form),
         };
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
@@ -136,7 +136,7 @@ impl Address {
             _ => return part("names a database; a cluster has only database 0: remove what follows the /"),
         };
         let port = if mode == Mode::Cluster { PORT } else { SENTINEL_PORT };
-        Ok(Address {
+        Ok(RedisAddress {
             mode,
             servers: servers(scheme, list, port)?,
             socket: None,
@@ -149,13 +149,13 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.shown)
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for RedisAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({self})")
     }
@@ -172,8 +172,8 @@ pub fn without_login(url: &str) -> String {
     format!("{scheme}://{host}")
 }
 
-fn part<T>(text: impl Into<String>) -> Result<T, AddressError> {
-    Err(AddressError::Part(text.into()))
+fn part<T>(text: impl Into<String>) -> Result<T, RedisAddressError> {
+    Err(RedisAddressError::Part(text.into()))
 }
 
 /// Whether a text before `://` is a misspelt scheme rather than something that must not be shown.
@@ -183,7 +183,7 @@ fn is_scheme(text: &str) -> bool {
 }
 
 /// The address of one server, which the library parses.
-fn single(url: &str, rest: &str) -> Result<Address, AddressError> {
+fn single(url: &str, rest: &str) -> Result<RedisAddress, RedisAddressError> {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
     if authority.rsplit('@').next().unwrap_or(authority).contains(',') {
         return part(
@@ -192,10 +192,10 @@ fn single(url: &str, rest: &str) -> Result<Address, AddressError> {
         );
     }
     let not_valid = |error: redis::RedisError| match error.to_string() {
-        text if text.contains("Invalid database number") => AddressError::Part(
+        text if text.contains("Invalid database number") => RedisAddressError::Part(
             "has a database that is not a number; write one such as /0, or leave it out".to_owned(),
         ),
-        text => AddressError::Part(format!("is not an address of a Redis server: {text}")),
+        text => RedisAddressError::Part(format!("is not an address of a Redis server: {text}")),
     };
     let info = url.into_connection_info().map_err(not_valid)?;
     let (server, socket, has_tls) = match info.addr() {
@@ -207,13 +207,13 @@ fn single(url: &str, rest: &str) -> Result<Address, AddressError> {
         ConnectionAddr::Tcp(host, port) => (Some((host, *port)), None, false),
         ConnectionAddr::TcpTls { host, port, .. } => (Some((host, *port)), None, true),
         ConnectionAddr::Unix(path) => (None, Some(path.clone()), false),
-        _ => return Err(AddressError::Form),
+        _ => return Err(RedisAddressError::Form),
     };
     let settings = info.redis_settings();
     if settings.db() < 0 {
         return part("names a database below 0; write a number from 0 upwards");
     }
-    Ok(Address {
+    Ok(RedisAddress {
         mode: Mode::Single,
         servers: server.map(|(host, port)| HostPort { host: host.clone(), port }).into_iter().collect(),
         socket,
@@ -226,7 +226,7 @@ fn single(url: &str, rest: &str) -> Result<Address, AddressError> {
 }
 
 /// The service and the database in the path of sentinels.
-fn service(scheme: &str, path: &str) -> Result<(Mode, i64), AddressError> {
+fn service(scheme: &str, path: &str) -> Result<(Mode, i64), RedisAddressError> {
     let (service, database) = path.split_once('/').unwrap_or((path, ""));
     if service.is_empty() {
         return part(format!(
@@ -248,13 +248,14 @@ fn service(scheme: &str, path: &str) -> Result<(Mode, i64), AddressError> {
     Ok((Mode::Sentinel { service: service.to_owned() }, database.into()))
 }
 
-fn servers(scheme: &str, list: &str, default_port: u16) -> Result<Vec<HostPort>, AddressError> {
+fn servers(scheme: &str, list: &str, default_port: u16) -> Result<Vec<HostPort>, RedisAddressError> {
     if list.is_empty() {
         return part(format!("names no server; write {scheme}://host:{default_port},host:{default_port}"));
     }
     let mut servers = Vec::new();
     for (index, text) in list.split(',').enumerate() {
-        let wrong = |what: &str| AddressError::Part(format!("has an error in server {}: {what}", index + 1));
+        let wrong =
+            |what: &str| RedisAddressError::Part(format!("has an error in server {}: {what}", index + 1));
         let server = server(text, default_port).map_err(wrong)?;
         if !servers.contains(&server) {
             servers.push(server);
@@ -300,7 +301,7 @@ fn whole_number<T: std::str::FromStr>(text: &str) -> Option<T> {
 }
 
 /// A user or a password; `None` if it is empty.
-fn decoded(text: &str) -> Result<Option<String>, AddressError> {
+fn decoded(text: &str) -> Result<Option<String>, RedisAddressError> {
     match percent_decode_str(text).decode_utf8() {
         Ok(text) => Ok((!text.is_empty()).then(|| text.into_owned())),
         Err(_) => part("has a user or a password that is no UTF-8 after %xx is decoded"),
@@ -311,7 +312,7 @@ fn decoded(text: &str) -> Result<Option<String>, AddressError> {
 mod tests {
     use super::*;
 
-    fn list(address: &Address) -> String {
+    fn list(address: &RedisAddress) -> String {
         address.servers.iter().map(HostPort::to_string).collect::<Vec<_>>().join(" ")
     }
 
@@ -339,7 +340,7 @@ mod tests {
             ("redis-cluster://10.0.0.1:7000/", Mode::Cluster, "10.0.0.1:7000", 0, false),
             ("rediss-cluster://a.example.org/0", Mode::Cluster, "a.example.org:6379", 0, true),
         ] {
-            let address = Address::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+            let address = RedisAddress::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
             let read = (&address.mode, list(&address), address.database, address.has_tls);
             assert_eq!(read, (&mode, servers.to_owned(), database, has_tls), "{url}");
             assert_eq!(address.socket.is_some(), servers.is_empty(), "{url}");
@@ -367,7 +368,7 @@ mod tests {
             ),
             ("redis-sentinel://me:a@b:c@a/s/1", Some("me"), Some("a@b:c"), "redis-sentinel://a/s/1"),
         ] {
-            let address = Address::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+            let address = RedisAddress::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
             assert_eq!((address.user.as_deref(), address.password.as_deref()), (user, password), "{url}");
             assert_eq!(address.to_string(), shown);
             assert_eq!(format!("{address:?}"), format!("Address({shown})"));
@@ -411,7 +412,7 @@ mod tests {
             ("redis-cluster://me:hun/ter2@a", "in a user or a password write %2F"),
             ("redis-cluster://me:%ff@a", "has a user or a password that is no UTF-8"),
         ] {
-            let text = Address::parse(url).expect_err(url).to_string();
+            let text = RedisAddress::parse(url).expect_err(url).to_string();
             assert!(text.contains(expected), "{url}: {text}\n--- expected\n{expected}");
             assert!(!text.contains("hunter2") && !text.contains("ter2"), "{text}");
         }

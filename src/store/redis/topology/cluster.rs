@@ -30,19 +30,19 @@ mod nodes;
 mod together;
 
 use endpoints::Endpoints;
-use nodes::{Node, Report};
+use nodes::{Report, ReportedNode};
 
 /// The most nodes that are asked at once.
 const MAX_ASKED: usize = 16;
 
 pub struct Cluster {
     login: Login,
-    known: Mutex<Known>,
+    known: Mutex<KnownNodes>,
 }
 
 /// What is known of the nodes beside the primaries.
 #[derive(Default)]
-struct Known {
+struct KnownNodes {
     /// The ids of the connected nodes; empty until a node has slots.
     members: BTreeSet<String>,
     endpoints: Endpoints,
@@ -67,7 +67,7 @@ impl Cluster {
         Cluster { login, known: Mutex::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownNodes> {
         self.known.lock().expect("nothing panics under this lock")
     }
 
@@ -157,7 +157,7 @@ impl Cluster {
     }
 
     /// The state of a node without a part of the fleet, for an operator.
-    async fn observe(&self, at: &HostPort, nodes: &[&Node]) -> std::result::Result<String, String> {
+    async fn observe(&self, at: &HostPort, nodes: &[&ReportedNode]) -> std::result::Result<String, String> {
         let todo =
             "start it, or remove it from the cluster (redis-cli --cluster del-node) and from engine.url";
         self.ask(at).await.map_err(|why| why.advised(todo))?;
@@ -199,7 +199,7 @@ impl Discovery for Cluster {
         // A replica that refuses the login is of no use when it is promoted.
         let refused = |at: &HostPort| failed.iter().any(|(other, why)| other == at && why.is_refused);
         used.extend(primaries.into_iter().flat_map(|primary| primary.replicas).filter(|at| !refused(at)));
-        let mut others: BTreeMap<&HostPort, Vec<&Node>> = BTreeMap::new();
+        let mut others: BTreeMap<&HostPort, Vec<&ReportedNode>> = BTreeMap::new();
         for node in nodes(&reports) {
             others.entry(&node.at).or_default().push(node);
         }
@@ -228,7 +228,7 @@ impl Discovery for Cluster {
     }
 }
 
-impl Known {
+impl KnownNodes {
     /// Logs an address at which a node of another cluster answers for the second time in a row.
     fn report_strangers(&mut self, strangers: &BTreeSet<HostPort>) {
         let before = std::mem::take(&mut self.strangers);
@@ -250,13 +250,13 @@ fn stranger(at: &HostPort) -> String {
     format!("the node at {at} is of another cluster than the others, and is not used; {LEAVES}")
 }
 
-fn nodes(reports: &[Report]) -> impl Iterator<Item = &Node> {
+fn nodes(reports: &[Report]) -> impl Iterator<Item = &ReportedNode> {
     reports.iter().flat_map(|report| &report.nodes)
 }
 
 /// The primaries by these reports.
 fn primaries(reports: &[Report]) -> Vec<Primary> {
-    let mut of_slot: Vec<Option<(u64, &Node)>> = vec![None; usize::from(SLOTS)];
+    let mut of_slot: Vec<Option<(u64, &ReportedNode)>> = vec![None; usize::from(SLOTS)];
     for node in nodes(reports).filter(|node| node.is_primary) {
         for slot in &node.slots {
             let best = &mut of_slot[usize::from(*slot)];
@@ -265,7 +265,7 @@ fn primaries(reports: &[Report]) -> Vec<Primary> {
             }
         }
     }
-    let mut shares: BTreeMap<&str, (&Node, Vec<u16>)> = BTreeMap::new();
+    let mut shares: BTreeMap<&str, (&ReportedNode, Vec<u16>)> = BTreeMap::new();
     for (slot, best) in of_slot.into_iter().enumerate() {
         if let Some((_, node)) = best {
             shares.entry(&node.id).or_insert_with(|| (node, Vec::new())).1.push(slot as u16);
@@ -274,8 +274,8 @@ fn primaries(reports: &[Report]) -> Vec<Primary> {
     let mut primaries: Vec<Primary> = shares
         .into_iter()
         .map(|(id, (node, slots))| {
-            let of_this = |other: &&Node| !other.is_primary && other.primary == id;
-            let (connected, lost): (Vec<&Node>, Vec<&Node>) =
+            let of_this = |other: &&ReportedNode| !other.is_primary && other.primary == id;
+            let (connected, lost): (Vec<&ReportedNode>, Vec<&ReportedNode>) =
                 nodes(reports).filter(of_this).partition(|other| other.is_connected);
             let replicas: BTreeSet<&HostPort> = connected.into_iter().map(|other| &other.at).collect();
             let lacks_replicas = lost.iter().any(|other| !replicas.contains(&other.at));

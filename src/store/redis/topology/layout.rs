@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::discovery::{Observer, Primary};
-use super::{HostPort, Server, Topology};
+use super::{HostPort, RedisServer, Topology};
 use crate::store::Result;
 
 impl Topology {
@@ -33,26 +33,26 @@ impl Topology {
     }
 
     /// Whether a primary has replicas that are connected.
-    pub fn has_replicas(&self, server: &Server) -> bool {
+    pub fn has_replicas(&self, server: &RedisServer) -> bool {
         !self.replicas(server).is_empty()
     }
 
     /// Whether a replica that is not connected may replace a primary.
-    pub fn lacks_replicas(&self, server: &Server) -> bool {
+    pub fn lacks_replicas(&self, server: &RedisServer) -> bool {
         self.primary(server, |primary| primary.lacks_replicas).unwrap_or(false)
     }
 
     /// The primary that keeps `{hearing}`; its clock is the clock of the fleet. `None` while no primary keeps it.
-    pub fn server_of_hearing(&self) -> Option<Arc<Server>> {
+    pub fn server_of_hearing(&self) -> Option<Arc<RedisServer>> {
         self.servers.now().map.server(self.slot).cloned()
     }
 
     /// The replicas of a primary that are connected, as the other servers know them.
-    pub fn replicas(&self, server: &Server) -> Vec<HostPort> {
+    pub fn replicas(&self, server: &RedisServer) -> Vec<HostPort> {
         self.primary(server, |primary| primary.replicas.clone()).unwrap_or_default()
     }
 
-    fn primary<T>(&self, server: &Server, of: impl Fn(&Primary) -> T) -> Option<T> {
+    fn primary<T>(&self, server: &RedisServer, of: impl Fn(&Primary) -> T) -> Option<T> {
         let view = self.servers.now();
         view.primaries.iter().find(|primary| primary.at.to_string() == server.address()).map(of)
     }
@@ -73,7 +73,7 @@ impl Topology {
     }
 
     /// A server for single questions, such as a replica.
-    pub fn open(&self, at: &HostPort) -> Result<Arc<Server>> {
+    pub fn open(&self, at: &HostPort) -> Result<Arc<RedisServer>> {
         self.servers.connect(at).map(Arc::new)
     }
 

@@ -9,13 +9,13 @@ use redis::{
     RedisConnectionInfo, RedisResult, TlsCertificates,
 };
 
-use super::address::Address;
-use crate::store::redis::config::{Config, RESPONSE};
+use super::address::RedisAddress;
+use crate::store::redis::config::{RESPONSE, RedisConfig};
 use crate::store::{EngineError, Result};
 
 #[derive(Clone)]
 pub struct Login {
-    address: Address,
+    address: RedisAddress,
     /// The login and TLS of every server; the host is replaced.
     servers: ConnectionInfo,
     sentinels: ConnectionInfo,
@@ -24,9 +24,9 @@ pub struct Login {
 impl Login {
     /// # Errors
     /// `Refused` if the address is not valid or a certificate cannot be used.
-    pub fn new(config: &Config) -> Result<Login> {
+    pub fn new(config: &RedisConfig) -> Result<Login> {
         let refused = |why: &dyn std::fmt::Display| EngineError::Refused(format!("engine.url {why}"));
-        let address = Address::parse(&config.url).map_err(|error| refused(&error))?;
+        let address = RedisAddress::parse(&config.url).map_err(|error| refused(&error))?;
         let password = config.password.as_deref().or(address.password.as_deref());
         let servers = login(address.user.as_deref(), password).set_db(address.database);
         let sentinels = login(config.sentinel_username.as_deref(), config.sentinel_password.as_deref());
@@ -38,7 +38,7 @@ impl Login {
         Ok(Login { servers: with_tls(servers)?, sentinels: with_tls(sentinels)?, address })
     }
 
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &RedisAddress {
         &self.address
     }
 
@@ -75,7 +75,11 @@ fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
 }
 
 /// A connection that has no host yet. The library reads the certificates here, once, and each client shares them.
-fn template(address: &Address, config: &Config, login: RedisConnectionInfo) -> RedisResult<ConnectionInfo> {
+fn template(
+    address: &RedisAddress,
+    config: &RedisConfig,
+    login: RedisConnectionInfo,
+) -> RedisResult<ConnectionInfo> {
     let plain = ConnectionAddr::Tcp(String::new(), 0);
     let info = plain.into_connection_info()?.set_redis_settings(login).set_tcp_settings(tcp());
     if !address.has_tls {

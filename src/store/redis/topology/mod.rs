@@ -25,7 +25,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::Config;
+use super::RedisConfig;
 use super::admission::Permit;
 use super::dedicated::Dedicated;
 use crate::store::{EngineError, Result};
@@ -45,17 +45,17 @@ mod servers;
 mod single;
 mod slots;
 
-pub use address::{Address, AddressError, HostPort, Mode, SCHEMES};
+pub use address::{HostPort, Mode, RedisAddress, RedisAddressError, SCHEMES};
 use cluster::Cluster;
 use discovery::Discovery;
 pub use errors::{classify, may_pass};
 use errors::{first_error, replaced};
 pub use login::Login;
-use routed::Routed;
+use routed::RoutedConnection;
 use sentinel::Sentinel;
-pub use server::Server;
+pub use server::RedisServer;
+pub use servers::ServerView;
 use servers::Servers;
-pub use servers::View;
 use single::Single;
 pub use slots::slot_of;
 use slots::slot_of_command;
@@ -85,7 +85,7 @@ impl Drop for Topology {
 
 impl Topology {
     /// Prepares the connections to the servers of `config`; the first call connects.
-    pub fn new(config: &Config, telemetry: Arc<Telemetry>) -> Result<Topology> {
+    pub fn new(config: &RedisConfig, telemetry: Arc<Telemetry>) -> Result<Topology> {
         let login = Login::new(config)?;
         let address = login.address().to_string();
         let discovery: Box<dyn Discovery> = match &login.address().mode {
@@ -150,7 +150,7 @@ impl Topology {
     }
 
     /// The servers as they were learned last.
-    pub async fn view(&self) -> Result<Arc<View>> {
+    pub async fn view(&self) -> Result<Arc<ServerView>> {
         self.servers.view().await.map_err(|error| match error {
             EngineError::Unavailable(why) if !self.servers.is_fixed() => EngineError::Passing(why),
             other => other,
@@ -158,22 +158,22 @@ impl Topology {
     }
 
     /// Whether the servers have changed since `view` was learned.
-    pub fn has_changed_since(&self, view: &View) -> bool {
+    pub fn has_changed_since(&self, view: &ServerView) -> bool {
         self.servers.now().number != view.number
     }
 
     /// The primaries now.
-    pub async fn servers(&self) -> Result<Vec<Arc<Server>>> {
+    pub async fn servers(&self) -> Result<Vec<Arc<RedisServer>>> {
         Ok(self.view().await?.map.servers().to_vec())
     }
 
     /// The primaries, as a channel.
-    pub fn changes(&self) -> watch::Receiver<Arc<View>> {
+    pub fn changes(&self) -> watch::Receiver<Arc<ServerView>> {
         self.servers.changes()
     }
 
     /// The primary of a slot.
-    pub async fn server(&self, slot: u16) -> Result<Arc<Server>> {
+    pub async fn server(&self, slot: u16) -> Result<Arc<RedisServer>> {
         let view = self.view().await?;
         let server = view.map.server(slot).cloned();
         server.ok_or_else(|| {
@@ -182,8 +182,8 @@ impl Topology {
         })
     }
 
-    fn routed(&self) -> Routed<'_> {
-        Routed::new(&self.servers, self.slot)
+    fn routed(&self) -> RoutedConnection<'_> {
+        RoutedConnection::new(&self.servers, self.slot)
     }
 
     /// Sends commands as one batch. `name` names the batch in metrics and errors. An empty batch, as of an instance
@@ -203,7 +203,7 @@ impl Topology {
     pub async fn send_to<T: FromRedisValue>(
         &self,
         name: &'static str,
-        server: &Server,
+        server: &RedisServer,
         pipe: &Pipeline,
     ) -> Result<T> {
         let began = Instant::now();
@@ -246,10 +246,10 @@ impl Topology {
         self.judge(&connection, name, began, answers.and_then(first_error).and_then(read))
     }
 
-    /// See [`Server::try_out`].
+    /// See [`RedisServer::try_out`].
     pub async fn try_out(
         &self,
-        server: &Server,
+        server: &RedisServer,
         first: &Pipeline,
         others: &Pipeline,
     ) -> Result<(Vec<Value>, Vec<Value>)> {
@@ -261,7 +261,7 @@ impl Topology {
     pub async fn ask_dedicated<T: FromRedisValue>(
         &self,
         name: &'static str,
-        server: &Server,
+        server: &RedisServer,
         pipe: &Pipeline,
     ) -> Result<(Dedicated, T)> {
         let began = Instant::now();
@@ -281,7 +281,7 @@ impl Topology {
     pub async fn send_dedicated<T: FromRedisValue>(
         &self,
         name: &'static str,
-        server: &Server,
+        server: &RedisServer,
         connection: Dedicated,
         pipe: &Pipeline,
     ) -> Result<(Dedicated, T)> {
@@ -290,8 +290,8 @@ impl Topology {
         self.judge_of(server.address(), name, began, answer)
     }
 
-    /// See [`Server::replicated`].
-    pub async fn replicated(&self, server: &Server, write_and_wait: &Pipeline) -> Result<usize> {
+    /// See [`RedisServer::replicated`].
+    pub async fn replicated(&self, server: &RedisServer, write_and_wait: &Pipeline) -> Result<usize> {
         let began = Instant::now();
         let answer = server.replicated(write_and_wait).await;
         self.judge_of(server.address(), "replicated", began, answer)
@@ -327,7 +327,7 @@ impl Topology {
     }
 
     /// Waits until units of a server may be checked.
-    pub async fn admit_check(&self, slot: u16) -> Result<(Arc<Server>, Permit)> {
+    pub async fn admit_check(&self, slot: u16) -> Result<(Arc<RedisServer>, Permit)> {
         let server = self.server(slot).await?;
         let permit = server.admission().check().await;
         Ok((server, permit))
@@ -350,7 +350,7 @@ impl Topology {
 
     fn judge<T>(
         &self,
-        connection: &Routed<'_>,
+        connection: &RoutedConnection<'_>,
         name: &'static str,
         began: Instant,
         answer: RedisResult<T>,

@@ -21,8 +21,8 @@ use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Valu
 use tokio::time::Instant;
 
 use super::errors::{NO_SERVERS, is_not_executed, was_not_executed};
-use super::server::Server;
-use super::servers::{Servers, View};
+use super::server::RedisServer;
+use super::servers::{ServerView, Servers};
 use super::slots::{is_about_scripts, slot_of_command};
 use crate::store::EngineError;
 
@@ -32,32 +32,32 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 const WAITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
 
 /// A connection for one call.
-pub struct Routed<'a> {
+pub struct RoutedConnection<'a> {
     servers: &'a Servers,
     /// The view whose servers may execute the commands; `None`: the current view.
-    only: Option<Arc<View>>,
+    only: Option<Arc<ServerView>>,
     /// The slot of commands without a key, such as the loading of a script: the slot of the last command with a key.
     slot: u16,
     /// The server to which another server referred last (`ASK`).
-    referred: Option<Arc<Server>>,
+    referred: Option<Arc<RedisServer>>,
     /// The address of the server at which a command failed last, for the error.
     failed: Mutex<Option<String>>,
 }
 
 /// Waits a little longer before each attempt.
-struct Attempts {
+struct RetryWait {
     began: Instant,
     wait: Duration,
 }
 
-impl Attempts {
-    fn begin() -> Attempts {
-        Attempts { began: Instant::now(), wait: WAITS.0 }
+impl RetryWait {
+    fn begin() -> RetryWait {
+        RetryWait { began: Instant::now(), wait: WAITS.0 }
     }
 
     /// Learns the servers again and waits before another attempt. False if the servers never change, the attempts take
     /// longer than [`MAX_WAIT`], or the servers have changed and another view is not permitted.
-    async fn next(&mut self, connection: &Routed<'_>, seen: &View) -> bool {
+    async fn next(&mut self, connection: &RoutedConnection<'_>, seen: &ServerView) -> bool {
         let servers = connection.servers;
         if servers.is_fixed() || self.began.elapsed() > MAX_WAIT {
             return false;
@@ -73,15 +73,15 @@ impl Attempts {
     }
 }
 
-impl<'a> Routed<'a> {
+impl<'a> RoutedConnection<'a> {
     /// `slot` is the slot of commands without a key.
-    pub fn new(servers: &'a Servers, slot: u16) -> Routed<'a> {
-        Routed { servers, only: None, slot, referred: None, failed: Mutex::default() }
+    pub fn new(servers: &'a Servers, slot: u16) -> RoutedConnection<'a> {
+        RoutedConnection { servers, only: None, slot, referred: None, failed: Mutex::default() }
     }
 
     /// Lets only the servers of a view execute the commands.
-    pub fn under(self, view: &Arc<View>) -> Routed<'a> {
-        Routed { only: Some(view.clone()), ..self }
+    pub fn under(self, view: &Arc<ServerView>) -> RoutedConnection<'a> {
+        RoutedConnection { only: Some(view.clone()), ..self }
     }
 
     /// Whether the servers have changed since the view whose servers may execute the commands.
@@ -94,12 +94,12 @@ impl<'a> Routed<'a> {
         self.failed.lock().expect("nothing panics under this lock").clone()
     }
 
-    fn failed(&self, server: &Server) {
+    fn failed(&self, server: &RedisServer) {
         let mut failed = self.failed.lock().expect("nothing panics under this lock");
         *failed = Some(server.address().to_owned());
     }
 
-    async fn view(&self) -> RedisResult<Arc<View>> {
+    async fn view(&self) -> RedisResult<Arc<ServerView>> {
         if let Some(only) = &self.only {
             if self.servers.promoted().await && self.is_outdated() {
                 return Err(nowhere(self.slot));
@@ -115,7 +115,7 @@ impl<'a> Routed<'a> {
     /// Sends commands that one server executes as a whole, such as a transaction.
     async fn send_whole(&mut self, pipe: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
         self.slot = pipe.cmd_iter().find_map(slot_of_command).unwrap_or(self.slot);
-        let mut attempts = Attempts::begin();
+        let mut attempts = RetryWait::begin();
         loop {
             let view = self.view().await?;
             let answer = match view.map.server(self.slot) {
@@ -162,7 +162,7 @@ impl<'a> Routed<'a> {
             self.slot = slot_of_command(command).unwrap_or(self.slot);
             slots.push(self.slot);
         }
-        let mut attempts = Attempts::begin();
+        let mut attempts = RetryWait::begin();
         loop {
             let view = self.view().await?;
             let mut asked = Vec::new();
@@ -196,7 +196,7 @@ impl<'a> Routed<'a> {
     /// Sends some commands of a batch to their servers. Answers the indices and the answers of each part.
     async fn send_parts(
         &self,
-        view: &View,
+        view: &ServerView,
         pipe: &Pipeline,
         commands: &[&Cmd],
         slots: &[u16],
@@ -224,7 +224,7 @@ impl<'a> Routed<'a> {
     /// Sends a command to the server to which `answer` refers (`ASK`). Returns any other answer as it is.
     async fn ask_other(
         &mut self,
-        from: Option<&Arc<Server>>,
+        from: Option<&Arc<RedisServer>>,
         command: &Cmd,
         answer: &Value,
     ) -> RedisResult<Value> {
@@ -243,7 +243,7 @@ impl<'a> Routed<'a> {
     }
 
     /// Remembers the server if one of several commands failed; the caller judges the failure.
-    fn heed_each(&self, server: &Server, answers: RedisResult<Vec<Value>>) -> RedisResult<Vec<Value>> {
+    fn heed_each(&self, server: &RedisServer, answers: RedisResult<Vec<Value>>) -> RedisResult<Vec<Value>> {
         let has_failed =
             |answers: &Vec<Value>| answers.iter().any(|one| matches!(one, Value::ServerError(_)));
         if answers.as_ref().map_or(true, has_failed) {
@@ -253,7 +253,7 @@ impl<'a> Routed<'a> {
     }
 
     /// Remembers the server of a failure; the caller judges it.
-    fn heed<T>(&self, server: &Server, answer: RedisResult<T>) -> RedisResult<T> {
+    fn heed<T>(&self, server: &RedisServer, answer: RedisResult<T>) -> RedisResult<T> {
         answer.inspect_err(|_| self.failed(server))
     }
 }
@@ -264,7 +264,7 @@ fn nowhere(slot: u16) -> RedisError {
     RedisError::from((ErrorKind::Server(redis::ServerErrorKind::ClusterDown), "no primary", why))
 }
 
-impl ConnectionLike for Routed<'_> {
+impl ConnectionLike for RoutedConnection<'_> {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         async move {
             if let Some(server) = self.servers.only() {

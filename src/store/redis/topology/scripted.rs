@@ -7,8 +7,8 @@ use redis::{FromRedisValue, Pipeline, ScriptInvocation, Value};
 use tokio::time::Instant;
 
 use super::errors::first_error;
-use super::routed::Routed;
-use super::{Topology, View};
+use super::routed::RoutedConnection;
+use super::{ServerView, Topology};
 use crate::store::Result;
 
 impl Topology {
@@ -27,7 +27,7 @@ impl Topology {
     /// `Passing` if other servers have to run it.
     pub async fn run_under<T: FromRedisValue>(
         &self,
-        view: &Arc<View>,
+        view: &Arc<ServerView>,
         name: &'static str,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
@@ -36,7 +36,7 @@ impl Topology {
 
     async fn run_by<T: FromRedisValue>(
         &self,
-        mut connection: Routed<'_>,
+        mut connection: RoutedConnection<'_>,
         name: &'static str,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
@@ -49,7 +49,7 @@ impl Topology {
     /// are of one slot. With a view, by its servers only: see [`Topology::run_under`].
     pub async fn run_and_send<T: FromRedisValue, U: FromRedisValue>(
         &self,
-        view: Option<&Arc<View>>,
+        view: Option<&Arc<ServerView>>,
         name: &'static str,
         script: &ScriptInvocation<'_>,
         behind: &Pipeline,

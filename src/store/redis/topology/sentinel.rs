@@ -51,7 +51,7 @@ pub struct Sentinel {
 
 /// The primary that a sentinel names.
 #[derive(Debug)]
-struct Named {
+struct NamedPrimary {
     primary: HostPort,
     epoch: u64,
 }
@@ -82,12 +82,12 @@ impl Sentinel {
         Ok(SentinelAnswers { fields, primary, client })
     }
 
-    async fn ask(&self, sentinel: &HostPort) -> std::result::Result<Named, NoAnswer> {
+    async fn ask(&self, sentinel: &HostPort) -> std::result::Result<NamedPrimary, NoAnswer> {
         let SentinelAnswers { fields, primary, .. } =
             self.state(sentinel).await.map_err(|error| self.no_answer(sentinel, &error))?;
         let primary = primary.ok_or_else(|| format!("the sentinel at {sentinel} names no address"))?;
         let epoch = fields.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-        Ok(Named { primary, epoch })
+        Ok(NamedPrimary { primary, epoch })
     }
 
     /// Why a sentinel does not say what the primary is.
@@ -258,10 +258,10 @@ fn event(channel: &str, text: &str, service: &str) -> Option<TopologyEvent> {
 }
 
 /// The primaries by the answers with the highest epoch. There are two if an answer came in the middle of a failover.
-fn newest(named: &[Named]) -> Vec<&HostPort> {
+fn newest(named: &[NamedPrimary]) -> Vec<&HostPort> {
     let highest = named.iter().map(|named| named.epoch).max();
     let mut newest: Vec<&HostPort> = Vec::new();
-    for Named { primary, .. } in named.iter().filter(|named| Some(named.epoch) == highest) {
+    for NamedPrimary { primary, .. } in named.iter().filter(|named| Some(named.epoch) == highest) {
         if !newest.contains(&primary) {
             newest.push(primary);
         }

@@ -23,7 +23,7 @@ use super::errors::{is_cut, is_refused_login};
 use crate::store::redis::admission::Admission;
 use crate::store::redis::config::{CONNECT, RESPONSE, patience};
 use crate::store::redis::dedicated::{Dedicated, IdleConnections};
-use crate::store::redis::round_trip::{RoundTrip, times};
+use crate::store::redis::round_trip::{ShortestRoundTrip, times};
 use crate::telemetry::ServerAnswers;
 
 /// The time that a server has for its last answers when it is not a primary any more.
@@ -32,16 +32,16 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 /// The shortest time between two new connections after refused logins and timeouts.
 const LOGIN_AGAIN: Duration = Duration::from_secs(1);
 
-pub struct Server {
+pub struct RedisServer {
     address: String,
     client: Client,
-    /// Replaced if the connection does not recover by itself, see [`Server::connect_anew`].
+    /// Replaced if the connection does not recover by itself, see [`RedisServer::connect_anew`].
     connection: ArcSwap<ConnectionManager>,
     /// When the connection was replaced last.
     replaced: Mutex<Instant>,
     idle: IdleConnections,
     admission: Admission,
-    round_trip: RoundTrip,
+    round_trip: ShortestRoundTrip,
     barrier: Barrier,
     /// Since when the server is a primary; `None` if it was a primary when the servers were learned first.
     since: Option<Instant>,
@@ -58,18 +58,18 @@ struct Barrier {
     done: tokio::sync::Mutex<(u64, usize)>,
 }
 
-impl Server {
+impl RedisServer {
     /// Prepares the connections; the first call connects. `address` is for messages: without user and password.
-    pub fn new(address: String, client: Client) -> RedisResult<Server> {
+    pub fn new(address: String, client: Client) -> RedisResult<RedisServer> {
         let connection = ConnectionManager::new_lazy_with_config(client.clone(), manager())?;
-        Ok(Server {
+        Ok(RedisServer {
             address,
             client,
             connection: ArcSwap::from_pointee(connection),
             replaced: Mutex::new(Instant::now()),
             idle: IdleConnections::default(),
             admission: Admission::new(),
-            round_trip: RoundTrip::default(),
+            round_trip: ShortestRoundTrip::default(),
             barrier: Barrier::default(),
             since: None,
             left: CancellationToken::new(),
@@ -78,8 +78,8 @@ impl Server {
     }
 
     /// Notes that the server becomes a primary now.
-    pub fn taking_over(self) -> Server {
-        Server { since: Some(Instant::now()), ..self }
+    pub fn taking_over(self) -> RedisServer {
+        RedisServer { since: Some(Instant::now()), ..self }
     }
 
     /// Since when the server is a primary; `None` if it was a primary when the servers were learned first.

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::address::HostPort;
 use super::discovery::{Discovery, Observer, Primary, TopologyEvent, addresses};
 use super::errors::classify;
-use super::server::Server;
+use super::server::RedisServer;
 use super::slots::SlotMap;
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
@@ -33,7 +33,7 @@ const MAX_WAIT: Duration = Duration::from_millis(200);
 
 /// The servers as they were learned last.
 #[derive(Default)]
-pub struct View {
+pub struct ServerView {
     /// A new number for every change; 0 before the servers are known.
     pub number: u64,
     pub map: SlotMap,
@@ -42,7 +42,7 @@ pub struct View {
 
 pub struct Servers {
     discovery: Box<dyn Discovery>,
-    view: watch::Sender<Arc<View>>,
+    view: watch::Sender<Arc<ServerView>>,
     /// When the servers were learned last, and the error if that failed. Held while they are learned.
     learned: tokio::sync::Mutex<Option<(Instant, Option<EngineError>)>>,
     /// Why the last attempt to learn the servers failed; `None`: it succeeded.
@@ -52,7 +52,7 @@ pub struct Servers {
     promotion: watch::Sender<bool>,
     /// The server without slots to which another server referred last: it gets the first commands of a slot that moves
     /// there.
-    referred: Mutex<Option<Arc<Server>>>,
+    referred: Mutex<Option<Arc<RedisServer>>>,
     limits: Mutex<Limits>,
     telemetry: Arc<Telemetry>,
 }
@@ -91,12 +91,12 @@ impl Servers {
     }
 
     /// The server, if there is one and never another.
-    pub fn only(&self) -> Option<Arc<Server>> {
+    pub fn only(&self) -> Option<Arc<RedisServer>> {
         if self.is_fixed() { self.now().map.only().cloned() } else { None }
     }
 
     /// The servers now; none before the first call of [`Servers::view`].
-    pub fn now(&self) -> Arc<View> {
+    pub fn now(&self) -> Arc<ServerView> {
         self.view.borrow().clone()
     }
 
@@ -112,7 +112,7 @@ impl Servers {
     }
 
     /// The servers, learned if they are not known yet. Waits for the end of a promotion that is under way.
-    pub async fn view(&self) -> Result<Arc<View>> {
+    pub async fn view(&self) -> Result<Arc<ServerView>> {
         self.promoted().await;
         let view = self.now();
         if view.number > 0 {
@@ -122,7 +122,7 @@ impl Servers {
         Ok(self.now())
     }
 
-    pub fn changes(&self) -> watch::Receiver<Arc<View>> {
+    pub fn changes(&self) -> watch::Receiver<Arc<ServerView>> {
         self.view.subscribe()
     }
 
@@ -154,7 +154,8 @@ impl Servers {
         self.telemetry.engine_servers(servers.map(|one| (one.address().to_owned(), one.answers())).collect());
         self.view.send_replace(Arc::new(after));
         let now = self.now();
-        let stays = |server: &Arc<Server>| now.map.servers().iter().any(|other| Arc::ptr_eq(server, other));
+        let stays =
+            |server: &Arc<RedisServer>| now.map.servers().iter().any(|other| Arc::ptr_eq(server, other));
         before.map.servers().iter().filter(|server| !stays(server)).for_each(|server| server.leave());
         Ok(())
     }
@@ -174,8 +175,8 @@ impl Servers {
     }
 
     /// A view of these primaries. Servers that were known keep their connections.
-    fn with(&self, before: &View, primaries: Vec<Primary>) -> Result<View> {
-        let known: HashMap<&str, &Arc<Server>> =
+    fn with(&self, before: &ServerView, primaries: Vec<Primary>) -> Result<ServerView> {
+        let known: HashMap<&str, &Arc<RedisServer>> =
             before.map.servers().iter().map(|server| (server.address(), server)).collect();
         let mut shares = Vec::with_capacity(primaries.len());
         for primary in &primaries {
@@ -194,7 +195,7 @@ impl Servers {
             ),
         };
         self.limits.lock().expect("nothing panics under this lock").apply(&map);
-        Ok(View { number: before.number + 1, map, primaries })
+        Ok(ServerView { number: before.number + 1, map, primaries })
     }
 
     /// The servers that hold no part of the fleet: see [`Discovery::observers`].
@@ -202,10 +203,10 @@ impl Servers {
         self.discovery.observers(&self.now().primaries).await
     }
 
-    pub fn connect(&self, at: &HostPort) -> Result<Server> {
+    pub fn connect(&self, at: &HostPort) -> Result<RedisServer> {
         let address = at.to_string();
         let client = self.discovery.client(at).map_err(|error| classify(&address, &error))?;
-        Server::new(address.clone(), client).map_err(|error| classify(&address, &error))
+        RedisServer::new(address.clone(), client).map_err(|error| classify(&address, &error))
     }
 
     /// Notes that the server at this address refused a command.
@@ -219,7 +220,7 @@ impl Servers {
 
     /// The server to which `from` refers, which need not have slots yet. `to` is the `host:port` in the answer of
     /// `from`. An empty host or `?` stands for the host of `from`.
-    pub async fn referred(&self, from: &Server, to: &str) -> Result<Arc<Server>> {
+    pub async fn referred(&self, from: &RedisServer, to: &str) -> Result<Arc<RedisServer>> {
         let wrong = || EngineError::Unavailable(format!("redis refers to {to:?}, which is no address"));
         let mut to = HostPort::parse(to).ok_or_else(wrong)?;
         if matches!(to.host.as_str(), "" | "?") {
@@ -369,19 +370,19 @@ impl Limits {
 }
 
 /// The addresses of the primaries, in order.
-fn names(view: &View) -> Vec<String> {
+fn names(view: &ServerView) -> Vec<String> {
     let mut names: Vec<String> = view.primaries.iter().map(|primary| primary.at.to_string()).collect();
     names.sort();
     names
 }
 
 /// Whether the primaries are the same, whatever their replicas.
-fn same_primaries(one: &View, other: &View) -> bool {
+fn same_primaries(one: &ServerView, other: &ServerView) -> bool {
     names(one) == names(other)
 }
 
 /// Logs the servers that come and go.
-fn report(before: &View, after: &View) {
+fn report(before: &ServerView, after: &ServerView) {
     let (before, after) = (names(before), names(after));
     if before.is_empty() || before == after {
         return;

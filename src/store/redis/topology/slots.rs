@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use redis::{Arg, Cmd};
 
-use super::server::Server;
+use super::server::RedisServer;
 use crate::store::crc16;
 
 /// The number of slots.
@@ -19,19 +19,19 @@ const KEYLESS: &[&[u8]] = &[
 /// The servers, and the slots that each of them has.
 #[derive(Default)]
 pub struct SlotMap {
-    servers: Vec<Arc<Server>>,
+    servers: Vec<Arc<RedisServer>>,
     /// The index of the server of each slot; empty if one server has all slots.
     of: Vec<Option<u16>>,
 }
 
 impl SlotMap {
     /// A server that has all slots.
-    pub fn single(server: Arc<Server>) -> SlotMap {
+    pub fn single(server: Arc<RedisServer>) -> SlotMap {
         SlotMap { servers: vec![server], of: Vec::new() }
     }
 
     /// The servers with their slots; no slot has two servers.
-    pub fn new(shares: Vec<(Arc<Server>, Vec<u16>)>) -> SlotMap {
+    pub fn new(shares: Vec<(Arc<RedisServer>, Vec<u16>)>) -> SlotMap {
         let mut of = vec![None; usize::from(SLOTS)];
         let mut servers = Vec::with_capacity(shares.len());
         for (server, slots) in shares {
@@ -43,12 +43,12 @@ impl SlotMap {
         SlotMap { servers, of }
     }
 
-    pub fn servers(&self) -> &[Arc<Server>] {
+    pub fn servers(&self) -> &[Arc<RedisServer>] {
         &self.servers
     }
 
     /// The server, if there is only one.
-    pub fn only(&self) -> Option<&Arc<Server>> {
+    pub fn only(&self) -> Option<&Arc<RedisServer>> {
         if self.of.is_empty() { self.servers.first() } else { None }
     }
 
@@ -82,7 +82,7 @@ impl SlotMap {
         self.of.iter().filter(|server| server.is_none()).count()
     }
 
-    pub fn server(&self, slot: u16) -> Option<&Arc<Server>> {
+    pub fn server(&self, slot: u16) -> Option<&Arc<RedisServer>> {
         self.servers.get(self.index(slot)?)
     }
 }

@@ -11,7 +11,7 @@ use crate::store::redis::topology::slots::SLOTS;
 
 /// A node, as the asked node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct ReportedNode {
     pub id: String,
     /// The address under which the node is used.
     pub at: HostPort,
@@ -32,7 +32,7 @@ pub struct Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub asked: HostPort,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<ReportedNode>,
 }
 
 impl Report {
@@ -135,7 +135,7 @@ impl<'a> Line<'a> {
         Some(Line { id, ip, name, port: port.parse().ok()?, flags, primary, epoch, link, slots })
     }
 
-    fn node(self, asked: &str, preferred: Preferred) -> Node {
+    fn node(self, asked: &str, preferred: Preferred) -> ReportedNode {
         let ip = if self.ip.is_empty() { asked } else { self.ip };
         let hosts = match preferred {
             Preferred::Ip => [Some(ip), self.name, None],
@@ -149,7 +149,7 @@ impl<'a> Line<'a> {
                 endpoints.push(endpoint);
             }
         }
-        Node {
+        ReportedNode {
             id: self.id.to_owned(),
             at: endpoints[0].clone(),
             endpoints,
@@ -171,7 +171,7 @@ mod tests {
         HostPort { host: host.into(), port }
     }
 
-    fn read(lines: &str, slots: &Value) -> Vec<Node> {
+    fn read(lines: &str, slots: &Value) -> Vec<ReportedNode> {
         Report::new(&at("asked", 1), lines, slots).nodes
     }
 
@@ -205,7 +205,7 @@ mod tests {
         let of = |endpoint: Value| {
             let node = Value::Array(vec![endpoint, Value::Int(7000), text("aa"), Value::Array(Vec::new())]);
             let slots = Value::Array(vec![Value::Array(vec![Value::Int(0), Value::Int(16383), node])]);
-            let hosts = |node: Node| node.endpoints.into_iter().map(|at| at.host).collect::<Vec<_>>();
+            let hosts = |node: ReportedNode| node.endpoints.into_iter().map(|at| at.host).collect::<Vec<_>>();
             read(lines, &slots).into_iter().map(hosts).collect::<Vec<_>>()
         };
         assert_eq!(

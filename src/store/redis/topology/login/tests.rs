@@ -76,12 +76,12 @@ async fn a_server_with_tls_is_reached_with_the_right_certificates_and_else_the_o
     options.extend(["--requirepass".to_owned(), "a/b".to_owned()]);
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let _server = Server::redis(&dir.path().join("server"), port, &options).unwrap();
-    let config = |url: &str, ca, client| Config {
+    let config = |url: &str, ca, client| RedisConfig {
         url: url.to_owned(),
         tls: pem(dir.path(), ca, client),
-        ..Config::default()
+        ..RedisConfig::default()
     };
-    let tries = async |config: &Config, host: &str| {
+    let tries = async |config: &RedisConfig, host: &str| {
         let login = Login::new(config).unwrap();
         ping(login.client(host, port)).await
     };
@@ -93,7 +93,7 @@ async fn a_server_with_tls_is_reached_with_the_right_certificates_and_else_the_o
         assert_eq!(tries(&config, "127.0.0.1").await, Ok(()), "{url}");
     }
     let with_file =
-        Config { url: "rediss-cluster://a".into(), password: Some("a/b".into()), ..trusting.clone() };
+        RedisConfig { url: "rediss-cluster://a".into(), password: Some("a/b".into()), ..trusting.clone() };
     assert_eq!(tries(&with_file, "127.0.0.1").await, Ok(()));
 
     let untrusted = "its certificate is not from a trusted authority; name the authority in engine.ca_file";
@@ -110,7 +110,7 @@ async fn a_server_with_tls_is_reached_with_the_right_certificates_and_else_the_o
     }
     let plain = config(&format!("redis://127.0.0.1:{port}"), None, None);
     assert!(tries(&plain, "127.0.0.1").await.is_err());
-    let wrong = Config { url: "rediss-cluster://:wrong@a".into(), ..trusting };
+    let wrong = RedisConfig { url: "rediss-cluster://:wrong@a".into(), ..trusting };
     let text = tries(&wrong, "127.0.0.1").await.unwrap_err();
     assert!(text.contains("refused the login; check engine.url and engine.password_file"), "{text}");
 }
@@ -127,12 +127,12 @@ async fn a_sentinel_gets_a_login_of_its_own_and_the_same_certificates() {
     options.extend(secured(dir.path(), port));
     let ready = "Running mode=sentinel";
     let _sentinel = Server::start("redis-server", &options, &dir.path().join("log"), port, ready).unwrap();
-    let config = |password: &str| Config {
+    let config = |password: &str| RedisConfig {
         url: "rediss-sentinel://server:secret@a/mymaster/3".into(),
         tls: pem(dir.path(), Some("ca"), Some("ca-client")),
         sentinel_username: Some("rollcall".into()),
         sentinel_password: Some(password.into()),
-        ..Config::default()
+        ..RedisConfig::default()
     };
     let login = Login::new(&config("geheim")).unwrap();
     assert_eq!(ping(login.sentinel("127.0.0.1", port)).await, Ok(()));
@@ -142,7 +142,7 @@ async fn a_sentinel_gets_a_login_of_its_own_and_the_same_certificates() {
 }
 
 /// Whether an engine on these servers records something; else why it does not.
-async fn works(config: &Config) -> std::result::Result<(), EngineError> {
+async fn works(config: &RedisConfig) -> std::result::Result<(), EngineError> {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let engine = RedisEngine::connect(config, telemetry).await?;
     let unit = "detector:a".parse().unwrap();
@@ -160,12 +160,12 @@ async fn a_cluster_and_the_primary_of_a_sentinel_are_used_within_tls() {
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         Server::redis(&dir.path().join(name), port, &options).unwrap()
     };
-    let config = |url: String| Config {
+    let config = |url: String| RedisConfig {
         url,
         tls: pem(dir.path(), Some("ca"), Some("ca-client")),
         sentinel_username: Some("rollcall".into()),
         sentinel_password: Some("geheim".into()),
-        ..Config::default()
+        ..RedisConfig::default()
     };
     let port = free_cluster_port().unwrap();
     let _node = start("node", port, &["--cluster-enabled", "yes", "--tls-cluster", "yes"]);
@@ -182,7 +182,7 @@ async fn a_cluster_and_the_primary_of_a_sentinel_are_used_within_tls() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), until_whole).await.expect("the cluster is whole");
-    let untrusting = Config { tls: Pem::default(), ..on_cluster };
+    let untrusting = RedisConfig { tls: Pem::default(), ..on_cluster };
     let text = works(&untrusting).await.unwrap_err().to_string();
     assert!(
         text.contains(&format!("the node at 127.0.0.1:{port} cannot be reached: its certificate")),
@@ -206,7 +206,7 @@ async fn a_cluster_and_the_primary_of_a_sentinel_are_used_within_tls() {
     works(&config(url("other"))).await.unwrap();
     let text = works(&config(url("wrong"))).await.unwrap_err().to_string();
     assert!(text.contains("refused the login; check engine.url and engine.password_file"), "{text}");
-    let stranger = Config { sentinel_password: Some("wrong".into()), ..config(url("other")) };
+    let stranger = RedisConfig { sentinel_password: Some("wrong".into()), ..config(url("other")) };
     match works(&stranger).await.unwrap_err() {
         EngineError::Refused(text) => {
             assert!(
@@ -222,7 +222,7 @@ async fn a_cluster_and_the_primary_of_a_sentinel_are_used_within_tls() {
 
 #[test]
 fn an_address_that_is_not_valid_is_refused() {
-    let config = Config { url: "redis-cluster://".into(), ..Config::default() };
+    let config = RedisConfig { url: "redis-cluster://".into(), ..RedisConfig::default() };
     let text = Login::new(&config).err().unwrap().to_string();
     assert!(text.starts_with("engine.url names no server"), "{text}");
 }

@@ -6,12 +6,12 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::simulate::servers::{Server, free_port};
-use crate::store::redis::Config;
+use crate::store::redis::RedisConfig;
 
 const SERVICE: &str = "main";
 
 /// A primary, a replica, and a replica that is never promoted. Sentinels watch them.
-struct World {
+struct SentinelWorld {
     primary: Server,
     replica: Server,
     last: Server,
@@ -65,8 +65,8 @@ fn of_sentinel(what: &str) -> Cmd {
     cmd("SENTINEL").arg(what).arg(SERVICE).to_owned()
 }
 
-impl World {
-    async fn new(sentinels: usize) -> World {
+impl SentinelWorld {
+    async fn new(sentinels: usize) -> SentinelWorld {
         let dir = tempfile::tempdir().unwrap();
         let primary = server(dir.path(), None, &[]);
         let replica = server(dir.path(), Some(primary.port()), &[]);
@@ -79,7 +79,7 @@ impl World {
             .await;
         }
         let sentinels: Vec<Server> = (0..sentinels).map(|_| sentinel(dir.path(), primary.port())).collect();
-        let world = World { primary, replica, last, sentinels, _dir: dir };
+        let world = SentinelWorld { primary, replica, last, sentinels, _dir: dir };
         for sentinel in &world.sentinels {
             until("the sentinel knows the replicas", async || {
                 let known: Vec<HashMap<String, String>> =
@@ -95,12 +95,12 @@ impl World {
     fn discovery(&self) -> Sentinel {
         let at: Vec<String> = self.sentinels.iter().map(|one| format!("127.0.0.1:{}", one.port())).collect();
         let url = format!("redis-sentinel://{}/{SERVICE}", at.join(","));
-        Sentinel::new(Login::new(&Config { url, ..Config::default() }).unwrap(), SERVICE)
+        Sentinel::new(Login::new(&RedisConfig { url, ..RedisConfig::default() }).unwrap(), SERVICE)
     }
 }
 
-fn named(port: u16, epoch: u64) -> Named {
-    Named { primary: HostPort { host: "a".to_owned(), port }, epoch }
+fn named(port: u16, epoch: u64) -> NamedPrimary {
+    NamedPrimary { primary: HostPort { host: "a".to_owned(), port }, epoch }
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn the_answers_with_the_highest_epoch_count_and_all_of_their_addresses() {
         (vec![(2, 4), (1, 4), (2, 4), (3, 3)], vec![2, 1]),
     ];
     for (answers, expected) in cases {
-        let answers: Vec<Named> = answers.iter().map(|(port, epoch)| named(*port, *epoch)).collect();
+        let answers: Vec<NamedPrimary> = answers.iter().map(|(port, epoch)| named(*port, *epoch)).collect();
         let ports: Vec<u16> = newest(&answers).into_iter().map(|at| at.port).collect();
         assert_eq!(ports, expected, "{answers:?}");
     }
@@ -121,7 +121,7 @@ fn the_answers_with_the_highest_epoch_count_and_all_of_their_addresses() {
 /// The sentinel waits for the last replica, which is frozen, before it tells anything to the former primary.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_new_primary_is_learned_while_other_replicas_do_not_follow_it_yet() {
-    let mut world = World::new(1).await;
+    let mut world = SentinelWorld::new(1).await;
     let sentinel = world.discovery();
     let learned = async || sentinel.learn(&[]).await.unwrap()[0].at.port;
     assert_eq!(learned().await, world.primary.port());
@@ -143,7 +143,7 @@ async fn the_new_primary_is_learned_while_other_replicas_do_not_follow_it_yet() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_is_heard_of_while_the_first_sentinel_hangs() {
-    let world = World::new(2).await;
+    let world = SentinelWorld::new(2).await;
     let discovery = world.discovery();
     let [first, second] = &world.sentinels[..] else { panic!("there are two") };
     signal(first, "-STOP");
@@ -162,7 +162,7 @@ async fn a_failover_is_heard_of_while_the_first_sentinel_hangs() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sentinel_that_names_another_primary_than_the_others_is_a_problem() {
-    let world = World::new(2).await;
+    let world = SentinelWorld::new(2).await;
     let discovery = world.discovery();
     let known = discovery.learn(&[]).await.unwrap();
     let used = &known[0].at;
@@ -184,13 +184,13 @@ async fn a_sentinel_that_names_another_primary_than_the_others_is_a_problem() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connected_replica_that_refuses_the_login_is_a_problem() {
-    let world = World::new(1).await;
+    let world = SentinelWorld::new(1).await;
     let login = ["SETUSER", "fleet", "on", ">pw", "~*", "&*", "+@all"];
     for server in [&world.primary, &world.last] {
         to::<()>(server, cmd("ACL").arg(&login)).await.unwrap();
     }
     let url = format!("redis-sentinel://fleet@127.0.0.1:{}/{SERVICE}", world.sentinels[0].port());
-    let config = Config { url, password: Some("pw".to_owned()), ..Config::default() };
+    let config = RedisConfig { url, password: Some("pw".to_owned()), ..RedisConfig::default() };
     let discovery = Sentinel::new(Login::new(&config).unwrap(), SERVICE);
     let known = discovery.learn(&[]).await.unwrap();
     assert_eq!(known[0].replicas.len(), 2, "both are connected");

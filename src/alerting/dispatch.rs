@@ -26,7 +26,7 @@ use super::stateful_alerts::{StatefulAlerts, acknowledged, removed};
 use super::{LEASE, MIN_WAIT, tick};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::ownership::View;
-use crate::fleet::{Flapping, Ownership, Silences};
+use crate::fleet::{FlapDetector, Ownership, Silences};
 use crate::presence::Trip;
 use crate::routing::{AlertSilences, Destinations, Routes};
 use crate::store::{
@@ -58,7 +58,7 @@ pub(super) struct Dispatcher {
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub holds: Holds,
-    pub flapping: Arc<Flapping>,
+    pub flapping: Arc<FlapDetector>,
     /// The outboxes and partitions that are this instance's own.
     pub ownership: Ownership,
     pub clock: Clock,

@@ -25,7 +25,7 @@ use super::holds::Holds;
 use super::stateful_alerts::StatefulAlerts;
 use super::{MIN_WAIT, TICK};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Flapping, Ownership, Silences, StoredFlaps};
+use crate::fleet::{FlapDetector, Ownership, Silences, StoredFlaps};
 use crate::presence::{Closing, FlapCheck, FlapNotification, Flaps, OfflineRecord, Snapshot};
 use crate::routing::{Destinations, Routes};
 use crate::store::{Capacity, GroupStore, Join, OutboxEvent, Result, UnitStore};
@@ -41,7 +41,7 @@ const COUNTED_EVERY: Duration = Duration::from_secs(300);
 const UNREADABLE: Duration = Duration::from_secs(60);
 
 /// The events of which receivers are notified, in place of `events`.
-pub(super) async fn noted(flapping: &Flapping, events: Vec<OutboxEvent>) -> Result<Vec<OutboxEvent>> {
+pub(super) async fn noted(flapping: &FlapDetector, events: Vec<OutboxEvent>) -> Result<Vec<OutboxEvent>> {
     if !flapping.is_configured() {
         return Ok(events);
     }
@@ -73,7 +73,7 @@ pub(super) fn records_of(events: &[OutboxEvent]) -> impl Iterator<Item = &Offlin
 
 /// The loop that ends episodes.
 pub(super) struct Stability {
-    pub flapping: Arc<Flapping>,
+    pub flapping: Arc<FlapDetector>,
     pub routes: Routes,
     pub destinations: Destinations,
     pub alerts: Arc<dyn GroupStore>,

@@ -37,8 +37,8 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::clock::Clock;
 use crate::fleet::{
-    Attempts, Census, FlapRules, Flapping, Inhibitions, MassBreaker, Ownership, ReceiverHealths, Silences,
-    Timers, lease,
+    Attempts, Census, FlapDetector, FlapRules, Inhibitions, MassBreaker, Ownership, ReceiverHealths,
+    Silences, Timers, lease,
 };
 use crate::presence::{Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
@@ -234,7 +234,7 @@ pub async fn run(
         )),
         silences: stores.silences.clone(),
     };
-    let flapping = Arc::new(Flapping::new(stores.cells.clone(), config.flapping, telemetry.clone()));
+    let flapping = Arc::new(FlapDetector::new(stores.cells.clone(), config.flapping, telemetry.clone()));
     let longest_attempt = config.receivers.iter().map(|receiver| receiver.timeout).max().unwrap_or_default();
     let (mut notified_of_blindness, mut stateful) = (Vec::new(), StatefulReceivers::default());
     let (lasting_blindness, lasting_trip) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));

@@ -22,7 +22,7 @@ use super::AlertingConfig;
 use super::channel::{Channel, Failure, LastingBlindness, OpenRecords, within};
 use super::holds::Holds;
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Flapping, Ownership, Silences};
+use crate::fleet::{FlapDetector, Ownership, Silences};
 use crate::presence::{OfflineRecord, RecordId};
 use crate::routing::{AlertSilences, Inhibitors, MatchedRoute, Routes};
 use crate::store::{GroupStore, OpenPages, Queries, Result};
@@ -53,7 +53,7 @@ pub struct Resend {
     pub blindness: Option<watch::Receiver<Vec<LastingBlindness>>>,
     /// The trip of the mass-offline breaker that holds, if the receiver is notified of it.
     pub trip: Option<watch::Receiver<Option<LastingBlindness>>>,
-    pub flapping: Arc<Flapping>,
+    pub flapping: Arc<FlapDetector>,
     pub ownership: Ownership,
     /// All partitions of the fleet.
     pub partitions: Vec<u16>,

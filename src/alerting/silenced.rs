@@ -25,7 +25,7 @@ use super::failures::EngineFailures;
 use super::group::groups_of;
 use super::holds::Holds;
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Flapping, Ownership, Silences};
+use crate::fleet::{FlapDetector, Ownership, Silences};
 use crate::presence::OfflineRecord;
 use crate::routing::alert_silence::SilenceState;
 use crate::routing::{AlertSilence, AlertSilences, Destinations, Routes, SilenceId};
@@ -49,7 +49,7 @@ pub(super) struct Silenced {
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub holds: Holds,
-    pub flapping: Arc<Flapping>,
+    pub flapping: Arc<FlapDetector>,
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,

@@ -29,7 +29,7 @@ const PARTITIONS: usize = 64;
 
 /// Attempts that one step wrote.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Written {
+pub struct WrittenAttempts {
     pub at: Timestamp,
     /// Empty if they cannot be read.
     pub attempts: Vec<Attempt>,
@@ -55,7 +55,7 @@ impl Attempts {
         until: Timestamp,
         limit: usize,
         order: EntryOrder,
-    ) -> Result<Vec<Written>> {
+    ) -> Result<Vec<WrittenAttempts>> {
         let (from, until) = (from.as_millis(), until.as_millis());
         let range = IndexRange { index: Index::AttemptsWritten, from, until, limit, order };
         let partitions: Vec<u16> = (0..self.documents.fleet()).collect();
@@ -71,8 +71,10 @@ impl Attempts {
         let names: Vec<String> = entries.iter().map(|entry| entry.name.clone()).collect();
         let cells = self.documents.read::<AttemptsEntry>(&names).await?;
         let of_cells = cells.into_iter().map(|cell| cell.value.unwrap_or_default().0);
-        let written =
-            |(entry, attempts): (&IndexEntry, _)| Written { at: Timestamp::from_millis(entry.at), attempts };
+        let written = |(entry, attempts): (&IndexEntry, _)| WrittenAttempts {
+            at: Timestamp::from_millis(entry.at),
+            attempts,
+        };
         Ok(entries.iter().zip(of_cells).map(written).collect())
     }
 

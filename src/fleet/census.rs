@@ -74,7 +74,7 @@ struct Limit {
 }
 
 /// Room for a unit that is about to be admitted.
-pub struct Reservation<'a> {
+pub struct UnitReservation<'a> {
     limit: Option<&'a Limit>,
     is_foreign: bool,
 }
@@ -125,14 +125,14 @@ impl Census {
     }
 
     /// Reserves room for a new unit; `None`, which is logged, if its kind is full.
-    pub fn reserve(&self, unit: &Unit) -> Option<Reservation<'_>> {
+    pub fn reserve(&self, unit: &Unit) -> Option<UnitReservation<'_>> {
         let is_foreign = !self.mirror.keeps(partition_of(unit, self.mirror.partition_count()));
         let Some(limit) = self.kinds.get(&unit.kind) else {
-            return Some(Reservation { limit: None, is_foreign });
+            return Some(UnitReservation { limit: None, is_foreign });
         };
         // Reservations first: a unit that is admitted meanwhile is counted twice rather than not at all.
         let others = limit.reserved.fetch_add(1, Ordering::SeqCst);
-        let reservation = Reservation { limit: Some(limit), is_foreign };
+        let reservation = UnitReservation { limit: Some(limit), is_foreign };
         let most = self.rules.of(unit.kind.as_str()).map_or(0, |rules| rules.max_units);
         if others + self.mirror.unit_count(&unit.kind) + limit.elsewhere() < most {
             return Some(reservation);
@@ -294,7 +294,7 @@ impl Limit {
     }
 }
 
-impl Reservation<'_> {
+impl UnitReservation<'_> {
     /// The unit was admitted: the mirror of its owner counts it from now on.
     pub fn admitted(self) {
         if let (Some(limit), true) = (self.limit, self.is_foreign) {
@@ -303,7 +303,7 @@ impl Reservation<'_> {
     }
 }
 
-impl Drop for Reservation<'_> {
+impl Drop for UnitReservation<'_> {
     fn drop(&mut self) {
         if let Some(limit) = self.limit {
             limit.reserved.fetch_sub(1, Ordering::SeqCst);

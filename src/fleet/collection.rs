@@ -6,19 +6,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::newest::Newest;
+use super::newest::NewestCopy;
 use crate::store::{ChangeSet, Documents, EngineError, Result, Table, TableValue};
 
 /// How often a change is decided again while other instances change the table.
 const ATTEMPTS: usize = 20;
 
 /// The documents of a table, by their names.
-pub type Contents<T> = BTreeMap<<T as TableValue>::Name, T>;
+pub type DocumentsByName<T> = BTreeMap<<T as TableValue>::Name, T>;
 
 /// A change of a table.
 pub struct Changed<T: TableValue> {
     /// New and changed documents.
-    pub write: Contents<T>,
+    pub write: DocumentsByName<T>,
     pub forget: Vec<T::Name>,
     /// Other cells that are written in the same step.
     pub with: Option<ChangeSet>,
@@ -27,15 +27,15 @@ pub struct Changed<T: TableValue> {
 /// A table with the view that an instance has of it.
 pub struct Collection<T: TableValue, V> {
     documents: Documents,
-    known: Newest<Arc<V>>,
-    view: Box<dyn Fn(Contents<T>) -> V + Send + Sync>,
+    known: NewestCopy<Arc<V>>,
+    view: Box<dyn Fn(DocumentsByName<T>) -> V + Send + Sync>,
     /// Called with each new view, in their order.
     on_new: Box<dyn Fn(&V) + Send + Sync>,
 }
 
 impl<T: TableValue, V> Collection<T, V> {
-    pub fn new(documents: Documents, view: impl Fn(Contents<T>) -> V + Send + Sync + 'static) -> Self {
-        Collection { documents, known: Newest::default(), view: Box::new(view), on_new: Box::new(|_| {}) }
+    pub fn new(documents: Documents, view: impl Fn(DocumentsByName<T>) -> V + Send + Sync + 'static) -> Self {
+        Collection { documents, known: NewestCopy::default(), view: Box::new(view), on_new: Box::new(|_| {}) }
     }
 
     /// Calls this with each new view.

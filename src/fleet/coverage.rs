@@ -38,22 +38,22 @@ const STEP: u32 = 64;
 const COMPARED: usize = 16;
 
 /// A silence, and a digest of its matchers: a pending silence keeps its id when its matchers are changed.
-type Key = (SilenceId, u64);
+type SilenceKey = (SilenceId, u64);
 
 /// The numbers as they are known to this instance.
 pub struct Coverage {
     silences: Arc<Silences>,
-    known: Mutex<Known>,
+    known: Mutex<KnownCounts>,
     /// One count at a time of all units.
     turn: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
-struct Known {
+struct KnownCounts {
     /// Counts of the walk, for each partition that it has read whole.
-    walked: HashMap<u16, HashMap<Key, u64>>,
+    walked: HashMap<u16, HashMap<SilenceKey, u64>>,
     /// Counts of the whole fleet, from when the silence was made.
-    made: HashMap<Key, u64>,
+    made: HashMap<SilenceKey, u64>,
 }
 
 /// Counts the units of a partition while the walk reads it.
@@ -127,7 +127,7 @@ impl Coverage {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
+    fn known(&self) -> MutexGuard<'_, KnownCounts> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -159,7 +159,7 @@ fn lasts(silence: &AlertSilence, now: Timestamp) -> bool {
     silence.state(now) != SilenceState::Expired
 }
 
-fn key(silence: &AlertSilence) -> Key {
+fn key(silence: &AlertSilence) -> SilenceKey {
     let text = |one: &Matcher| (one.name().to_owned(), one.operator() as u8, one.value().to_owned());
     (silence.id, FixedState::default().hash_one(silence.matchers.iter().map(text).collect::<Vec<_>>()))
 }

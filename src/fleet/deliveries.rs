@@ -126,7 +126,7 @@ pub enum DeliveriesError {
     Engine(#[from] EngineError),
 }
 
-type Answer<T> = std::result::Result<T, DeliveriesError>;
+type DeliveriesResult<T> = std::result::Result<T, DeliveriesError>;
 
 /// Lists, replays and removes the deliveries of a fleet.
 #[derive(Clone)]
@@ -148,7 +148,7 @@ pub struct Deliveries {
 
 impl Deliveries {
     /// One notification: `id` with a receiver, or for all receivers.
-    pub async fn show(&self, id: &str, configured: &[String]) -> Answer<DeliveryDetails> {
+    pub async fn show(&self, id: &str, configured: &[String]) -> DeliveriesResult<DeliveryDetails> {
         let (notification, of) = parse(id)?;
         let mut attempts = self.attempts_of(notification, of).await?;
         attempts.sort_by_key(|attempt| (attempt.at, attempt.number));
@@ -200,7 +200,7 @@ impl Deliveries {
         filter: &DeliveryFilter,
         by: &str,
         now: Timestamp,
-    ) -> Answer<DeliveriesChanged> {
+    ) -> DeliveriesResult<DeliveriesChanged> {
         if filter.state.is_some_and(|state| state != DeliveryState::Dead) {
             return Err(DeliveriesError::Refused("only dead letters are purged".to_owned()));
         }
@@ -212,7 +212,12 @@ impl Deliveries {
     }
 
     /// Discards notifications that wait for a receiver, and its dead letters: a bounded number.
-    pub async fn discard(&self, receiver: &str, by: &str, now: Timestamp) -> Answer<DeliveriesChanged> {
+    pub async fn discard(
+        &self,
+        receiver: &str,
+        by: &str,
+        now: Timestamp,
+    ) -> DeliveriesResult<DeliveriesChanged> {
         if !is_receiver(receiver) {
             return Err(DeliveriesError::Refused(format!("{receiver:?} is not a name of a receiver")));
         }
@@ -313,7 +318,7 @@ impl Deliveries {
 }
 
 /// The notification and the receiver of an id.
-fn parse(id: &str) -> Answer<(&str, Option<&str>)> {
+fn parse(id: &str) -> DeliveriesResult<(&str, Option<&str>)> {
     // The notification of a timer is named by the timer, which may have dots, and its moment behind a colon.
     let is_plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'"' | b'\\' | b'/');
     let is_named_well = |text: &str| {

@@ -29,9 +29,9 @@ impl TableValue for Flaps {
 /// The record of an episode that lasts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-struct Episode(OfflineRecord);
+struct EpisodeRecord(OfflineRecord);
 
-impl TableValue for Episode {
+impl TableValue for EpisodeRecord {
     type Name = Unit;
     const TABLE: Table = Table::Episodes;
 }
@@ -40,7 +40,7 @@ impl TableValue for Episode {
 pub type StoredFlaps = Document<Flaps>;
 
 /// The last transitions of units.
-pub struct Flapping {
+pub struct FlapDetector {
     documents: Documents,
     rules: FlapRules,
     telemetry: Arc<Telemetry>,
@@ -48,9 +48,9 @@ pub struct Flapping {
     counts: Mutex<HashMap<Kind, i64>>,
 }
 
-impl Flapping {
-    pub fn new(cells: Arc<dyn Cells>, rules: FlapRules, telemetry: Arc<Telemetry>) -> Flapping {
-        Flapping { documents: Documents::new(cells), rules, telemetry, counts: Mutex::default() }
+impl FlapDetector {
+    pub fn new(cells: Arc<dyn Cells>, rules: FlapRules, telemetry: Arc<Telemetry>) -> FlapDetector {
+        FlapDetector { documents: Documents::new(cells), rules, telemetry, counts: Mutex::default() }
     }
 
     /// Whether a kind has flap detection; if not, the store is asked only for what an earlier configuration left.
@@ -104,7 +104,7 @@ impl Flapping {
         units: impl Iterator<Item = &'a Unit>,
     ) -> Result<HashMap<Unit, OfflineRecord>> {
         let units: Vec<Unit> = units.filter(|unit| self.rules.contains_key(&unit.kind)).cloned().collect();
-        let episodes = self.documents.read::<Episode>(&units).await?.into_iter();
+        let episodes = self.documents.read::<EpisodeRecord>(&units).await?.into_iter();
         Ok(episodes.filter_map(|one| Some((one.name, one.value?.0))).collect())
     }
 
@@ -113,7 +113,7 @@ impl Flapping {
         if !self.is_configured() {
             return Ok(HashMap::new());
         }
-        let episodes = self.documents.all::<Episode>(partitions).await?.into_iter();
+        let episodes = self.documents.all::<EpisodeRecord>(partitions).await?.into_iter();
         Ok(episodes.map(|(unit, episode)| (unit, episode.0)).collect())
     }
 
@@ -159,7 +159,7 @@ impl Flapping {
 
     fn change_set(&self, stored: &StoredFlaps, after: Option<&(Flaps, Timestamp)>) -> Result<ChangeSet> {
         let name = stored.name.to_string();
-        let episode = after.and_then(|(flaps, _)| Some(Episode(flaps.lasting()?.clone())));
+        let episode = after.and_then(|(flaps, _)| Some(EpisodeRecord(flaps.lasting()?.clone())));
         let set = self.documents.change(stored, after.map(|(flaps, _)| flaps))?;
         let set = self.documents.put(set, &stored.name, episode.as_ref())?;
         Ok(set.enter(Index::FlapChecks, &name, after.map(|(_, at)| at.as_millis())))

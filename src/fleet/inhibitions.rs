@@ -13,7 +13,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
-use super::collection::{Changed, Collection, Contents};
+use super::collection::{Changed, Collection, DocumentsByName};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Unit};
 use crate::routing::{Inhibition, Inhibitors, replaces};
@@ -29,18 +29,18 @@ const AT_ONCE: usize = 16;
 /// The last record of a source.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-struct Source(OfflineRecord);
+struct SourceRecord(OfflineRecord);
 
-impl TableValue for Source {
+impl TableValue for SourceRecord {
     type Name = Unit;
     const TABLE: Table = Table::Sources;
 }
 
 /// Sources by their units, each with its last record.
-type Sources = HashMap<Unit, OfflineRecord>;
+type RecordsBySource = HashMap<Unit, OfflineRecord>;
 
 struct KnownSources {
-    sources: Sources,
+    sources: RecordsBySource,
     inhibitors: Arc<Inhibitors>,
 }
 
@@ -48,14 +48,15 @@ struct KnownSources {
 pub struct Inhibitions {
     inhibition: Inhibition,
     telemetry: Arc<Telemetry>,
-    known: Collection<Source, KnownSources>,
+    known: Collection<SourceRecord, KnownSources>,
 }
 
 impl Inhibitions {
     pub fn new(cells: Arc<dyn Cells>, inhibition: Inhibition, telemetry: Arc<Telemetry>) -> Inhibitions {
         let (rules, counted) = (inhibition.clone(), telemetry.clone());
-        let known = Collection::new(Documents::new(cells), move |sources: Contents<Source>| {
-            let sources: Sources = sources.into_iter().map(|(unit, Source(record))| (unit, record)).collect();
+        let known = Collection::new(Documents::new(cells), move |sources: DocumentsByName<SourceRecord>| {
+            let sources: RecordsBySource =
+                sources.into_iter().map(|(unit, SourceRecord(record))| (unit, record)).collect();
             let inhibitors = Arc::new(Inhibitors::new(rules.clone(), sources.values()));
             KnownSources { sources, inhibitors }
         });
@@ -95,7 +96,7 @@ impl Inhibitions {
                 let before = known.get(&record.id.unit);
                 before.is_none_or(|known| replaces(record, known))
             };
-            let mut write: Sources = HashMap::new();
+            let mut write: RecordsBySource = HashMap::new();
             for record in records.iter().copied().filter(is_new) {
                 let newest = write.entry(record.id.unit.clone()).or_insert_with(|| record.clone());
                 if replaces(record, newest) {
@@ -116,7 +117,7 @@ impl Inhibitions {
         }
         let known = self.known.current().await?;
         let before = &known.sources;
-        let mut open: Sources = HashMap::new();
+        let mut open: RecordsBySource = HashMap::new();
         let mut pages = OpenPages::new(queries);
         while let Some(page) = pages.next().await? {
             let sources = page.into_iter().filter(|record| self.inhibition.has_source(record));
@@ -136,7 +137,7 @@ impl Inhibitions {
                 });
             }
         }
-        let ended: Sources = stream::iter(gone).buffered(AT_ONCE).try_collect().await?;
+        let ended: RecordsBySource = stream::iter(gone).buffered(AT_ONCE).try_collect().await?;
         self.change(now, |known| {
             let is_as_before = |unit: &Unit| known.get(unit) == before.get(unit);
             let open = open.iter().filter(|(unit, record)| {
@@ -152,7 +153,11 @@ impl Inhibitions {
     }
 
     /// Writes the answer of `decide`, and removes sources that inhibit no more.
-    async fn change(&self, now: Timestamp, decide: impl Fn(&Sources) -> Sources) -> Result<()> {
+    async fn change(
+        &self,
+        now: Timestamp,
+        decide: impl Fn(&RecordsBySource) -> RecordsBySource,
+    ) -> Result<()> {
         let decided = |KnownSources { sources, .. }: &KnownSources| {
             let mut write = decide(sources);
             let is_past = |record: &OfflineRecord| {
@@ -175,7 +180,7 @@ impl Inhibitions {
                 );
                 added.iter().for_each(|unit| drop(write.remove(unit)));
             }
-            let write = write.into_iter().map(|(unit, record)| (unit, Source(record))).collect();
+            let write = write.into_iter().map(|(unit, record)| (unit, SourceRecord(record))).collect();
             Ok::<_, EngineError>(Some(Changed { write, forget, with: None }))
         };
         self.known.change(decided).await

@@ -40,7 +40,7 @@ pub use key_batch::{KeyBatch, KeyMismatch};
 pub use known_time::KnownTime;
 pub use label_counter::{CountsByLabel, MAX_LABELS};
 pub use list::{ListKey, ListOrder, ListQuery, ListedUnit};
-pub use summary::{Summary, WINDOWS};
+pub use summary::{UnitSummary, WINDOWS};
 pub use view::{Chunk, Cursor, NameMatch, UnitView, Values};
 
 #[derive(Clone, Debug)]

@@ -11,9 +11,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 type Versioned<T> = (Option<String>, T);
 
 /// The copy.
-pub(super) struct Newest<T>(Mutex<Kept<T>>);
+pub(super) struct NewestCopy<T>(Mutex<KnownCopy<T>>);
 
-struct Kept<T> {
+struct KnownCopy<T> {
     /// How often the copy was replaced.
     replaced: u64,
     /// `None` before the first read.
@@ -26,13 +26,13 @@ pub(super) struct Begun<T> {
     pub known: Option<Versioned<T>>,
 }
 
-impl<T> Default for Newest<T> {
-    fn default() -> Newest<T> {
-        Newest(Mutex::new(Kept { replaced: 0, known: None }))
+impl<T> Default for NewestCopy<T> {
+    fn default() -> NewestCopy<T> {
+        NewestCopy(Mutex::new(KnownCopy { replaced: 0, known: None }))
     }
 }
 
-impl<T: Clone> Newest<T> {
+impl<T: Clone> NewestCopy<T> {
     /// The copy as it is; a refresh begins with it.
     pub fn begin(&self) -> Begun<T> {
         let kept = self.lock();
@@ -46,12 +46,12 @@ impl<T: Clone> Newest<T> {
         if copy.replaced != begun.replaced {
             return false;
         }
-        *copy = Kept { replaced: copy.replaced + 1, known: Some(read.clone()) };
+        *copy = KnownCopy { replaced: copy.replaced + 1, known: Some(read.clone()) };
         kept();
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept<T>> {
+    fn lock(&self) -> MutexGuard<'_, KnownCopy<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_read_that_began_before_another_one_ended_does_not_set_the_copy_back() {
-        let (copy, state) = (Newest::default(), |version: &str, n: u32| (Some(version.to_owned()), n));
+        let (copy, state) = (NewestCopy::default(), |version: &str, n: u32| (Some(version.to_owned()), n));
         let (slow, fast) = (copy.begin(), copy.begin());
         assert!(slow.known.is_none());
         assert!(copy.keep(&fast, &state("b", 2), || {}));

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use super::collection::{Changed, Collection, Contents};
+use super::collection::{Changed, Collection, DocumentsByName};
 use crate::clock::Timestamp;
 use crate::routing::alert_silence::{self, MAX_SILENCES, SilenceError, SilenceRequest};
 use crate::routing::{AlertSilence, AlertSilences, MAX_KEPT, Matcher, SilenceId, held};
@@ -43,7 +43,7 @@ pub struct Silences {
 impl Silences {
     pub fn new(cells: Arc<dyn Cells>) -> Silences {
         let documents = Documents::new(cells);
-        let known = Collection::new(documents.clone(), |silences: Contents<AlertSilence>| {
+        let known = Collection::new(documents.clone(), |silences: DocumentsByName<AlertSilence>| {
             silences.into_values().collect::<Vec<_>>().into()
         });
         Silences { documents, known }

@@ -52,7 +52,7 @@ pub struct TimerRules {
 pub struct Timers {
     store: StoredTimers,
     rules: ArcSwap<TimerRules>,
-    counts: Mutex<Counts>,
+    counts: Mutex<WaitingCounts>,
     /// Tells the loop that fires timers of new ones.
     registered: Arc<Notify>,
     telemetry: Arc<Telemetry>,
@@ -60,7 +60,7 @@ pub struct Timers {
 
 /// How many timers of each type wait.
 #[derive(Default)]
-struct Counts {
+struct WaitingCounts {
     waiting: BTreeMap<TimerType, u64>,
     /// When they were read.
     read_at: Option<Instant>,
@@ -68,14 +68,14 @@ struct Counts {
 
 /// Why a timer is not registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct TimerRefusal {
     pub reason: TimerOutcome,
     /// The reason in words.
     pub why: String,
 }
 
 /// The answer to registering a timer.
-pub type Answer = std::result::Result<TimerRegistered, Refused>;
+pub type TimerAnswer = std::result::Result<TimerRegistered, TimerRefusal>;
 
 impl Timers {
     pub fn new(
@@ -110,9 +110,9 @@ impl Timers {
 
     /// Registers timers, or changes waiting ones. Answers in order; of an id that is there twice the last counts.
     /// Safe to repeat.
-    pub async fn register(&self, wanted: &[TimerRequest]) -> Result<Vec<Answer>> {
+    pub async fn register(&self, wanted: &[TimerRequest]) -> Result<Vec<TimerAnswer>> {
         let rules = self.rules();
-        let mut answers: Vec<Option<Answer>> =
+        let mut answers: Vec<Option<TimerAnswer>> =
             wanted.iter().map(|one| unknown_class(&rules, &one.timer).map(Err)).collect();
         self.read_counts(COUNTED).await?;
         let mut beyond = self.reserve(wanted, &rules, &answers);
@@ -127,7 +127,7 @@ impl Timers {
         self.write(wanted, &mut answers).await?;
         let is_new = |at: &usize| answers[*at] == Some(Ok(TimerRegistered::Created));
         self.release(reserved.into_iter().filter(|at| !is_new(at)).map(|at| &wanted[at].timer.timer_type));
-        let answers: Vec<Answer> = answers.into_iter().flatten().collect();
+        let answers: Vec<TimerAnswer> = answers.into_iter().flatten().collect();
         debug_assert_eq!(answers.len(), wanted.len());
         for answer in &answers {
             self.telemetry.timers_requested(outcome(answer), 1);
@@ -142,8 +142,8 @@ impl Timers {
         &self,
         wanted: &[TimerRequest],
         rules: &TimerRules,
-        answers: &[Option<Answer>],
-    ) -> BTreeMap<usize, Refused> {
+        answers: &[Option<TimerAnswer>],
+    ) -> BTreeMap<usize, TimerRefusal> {
         let mut counts = self.counts();
         let mut all: u64 = counts.waiting.values().sum();
         let mut beyond = BTreeMap::new();
@@ -155,11 +155,11 @@ impl Timers {
                 let why = format!(
                     "{most} timers of the class {of} wait, which is its max; cancel some, or raise it"
                 );
-                beyond.insert(at, Refused { reason: TimerOutcome::ClassFull, why });
+                beyond.insert(at, TimerRefusal { reason: TimerOutcome::ClassFull, why });
             } else if all >= rules.most {
                 let why =
                     format!("{} timers wait, which is timers.max; cancel some, or raise it", rules.most);
-                beyond.insert(at, Refused { reason: TimerOutcome::Full, why });
+                beyond.insert(at, TimerRefusal { reason: TimerOutcome::Full, why });
             } else {
                 *of_class += 1;
                 all += 1;
@@ -172,8 +172,8 @@ impl Timers {
     async fn refuse_beyond(
         &self,
         wanted: &[TimerRequest],
-        beyond: BTreeMap<usize, Refused>,
-        answers: &mut [Option<Answer>],
+        beyond: BTreeMap<usize, TimerRefusal>,
+        answers: &mut [Option<TimerAnswer>],
     ) -> Result<()> {
         if beyond.is_empty() {
             return Ok(());
@@ -190,7 +190,7 @@ impl Timers {
     }
 
     /// Writes the timers that have no answer yet, in order: a call for each run of timers with the same `only_new`.
-    async fn write(&self, wanted: &[TimerRequest], answers: &mut [Option<Answer>]) -> Result<()> {
+    async fn write(&self, wanted: &[TimerRequest], answers: &mut [Option<TimerAnswer>]) -> Result<()> {
         let open: Vec<usize> = (0..wanted.len()).filter(|at| answers[*at].is_none()).collect();
         for run in open.chunk_by(|one, next| wanted[*one].only_new == wanted[*next].only_new) {
             let timers: Vec<NewTimer> = run.iter().map(|at| wanted[*at].timer.clone()).collect();
@@ -200,7 +200,7 @@ impl Timers {
                 answers[*at] = Some(match registered {
                     Ok(TimerRegistered::Exists) => {
                         let why = format!("there is a timer {}, and if_absent is true", wanted[*at].timer.id);
-                        Err(Refused { reason: TimerOutcome::Exists, why })
+                        Err(TimerRefusal { reason: TimerOutcome::Exists, why })
                     }
                     other => other,
                 });
@@ -215,7 +215,7 @@ impl Timers {
         if is_old {
             let partitions: Vec<u16> = (0..self.store.partitions()).collect();
             let waiting = self.store.count_timers(&partitions).await?;
-            *self.counts() = Counts { waiting, read_at: Some(Instant::now()) };
+            *self.counts() = WaitingCounts { waiting, read_at: Some(Instant::now()) };
         }
         Ok(())
     }
@@ -228,7 +228,7 @@ impl Timers {
         }
     }
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn counts(&self) -> MutexGuard<'_, WaitingCounts> {
         self.counts.lock().expect("nothing panics under this lock")
     }
 
@@ -242,7 +242,7 @@ impl Timers {
         &self,
         ids: &[TimerId],
         now: Timestamp,
-    ) -> Result<Vec<std::result::Result<bool, Refused>>> {
+    ) -> Result<Vec<std::result::Result<bool, TimerRefusal>>> {
         let mut answers = Vec::with_capacity(ids.len());
         let rules = self.rules();
         for step in ids.chunks(STEP) {
@@ -302,7 +302,7 @@ type Ask<'a, 'b, T, A> = dyn Fn(&'a [T]) -> BoxFuture<'a, Result<Vec<A>>> + Send
 async fn each<'a, T: Sync, A>(
     all: &'a [T],
     ask: &Ask<'a, '_, T, A>,
-) -> Result<Vec<std::result::Result<A, Refused>>> {
+) -> Result<Vec<std::result::Result<A, TimerRefusal>>> {
     match ask(all).await {
         Ok(answers) => return Ok(answers.into_iter().map(Ok).collect()),
         Err(EngineError::Damaged(_)) => {}
@@ -314,7 +314,7 @@ async fn each<'a, T: Sync, A>(
             Ok(answer) => answers.extend(answer.into_iter().map(Ok)),
             Err(EngineError::Damaged(why)) => {
                 let why = format!("the stored timer cannot be read: {why}");
-                answers.push(Err(Refused { reason: TimerOutcome::Unreadable, why }));
+                answers.push(Err(TimerRefusal { reason: TimerOutcome::Unreadable, why }));
             }
             Err(error) => return Err(error),
         }
@@ -322,7 +322,7 @@ async fn each<'a, T: Sync, A>(
     Ok(answers)
 }
 
-fn outcome(answer: &Answer) -> TimerOutcome {
+fn outcome(answer: &TimerAnswer) -> TimerOutcome {
     match answer {
         Ok(TimerRegistered::Created) => TimerOutcome::Created,
         Ok(TimerRegistered::Changed) => TimerOutcome::Changed,
@@ -333,9 +333,9 @@ fn outcome(answer: &Answer) -> TimerOutcome {
     }
 }
 
-fn unknown_class(rules: &TimerRules, timer: &NewTimer) -> Option<Refused> {
+fn unknown_class(rules: &TimerRules, timer: &NewTimer) -> Option<TimerRefusal> {
     let of = &timer.timer_type;
     let is_known = rules.classes.contains_key(of);
     let why = || format!("there is no class of timers {of}; configure a [[timer]] of that type");
-    (!is_known).then(|| Refused { reason: TimerOutcome::UnknownClass, why: why() })
+    (!is_known).then(|| TimerRefusal { reason: TimerOutcome::UnknownClass, why: why() })
 }

@@ -8,7 +8,7 @@ use super::http_error::HttpError;
 use super::scans::Scans;
 use super::shared_answers::{MaxAge, SharedAnswers};
 use crate::clock::Clock;
-use crate::fleet::mirror::Summary;
+use crate::fleet::mirror::UnitSummary;
 use crate::fleet::{Mirror, Roll};
 
 /// Counts the units of this instance. Cheap to share.
@@ -17,7 +17,7 @@ pub(super) struct UnitCounts {
     mirror: Arc<Mirror>,
     roll: Arc<Roll>,
     scans: Scans,
-    last: SharedAnswers<Summary>,
+    last: SharedAnswers<UnitSummary>,
     clock: Clock,
 }
 
@@ -37,7 +37,7 @@ impl UnitCounts {
         if self.mirror.is_large() { MaxAge::LARGE_FLEET } else { MaxAge::EXACT }
     }
 
-    pub async fn units(&self, age: MaxAge) -> Result<Arc<Summary>, HttpError> {
+    pub async fn units(&self, age: MaxAge) -> Result<Arc<UnitSummary>, HttpError> {
         let (mirror, roll, scans, clock) =
             (self.mirror.clone(), self.roll.clone(), self.scans.clone(), self.clock.clone());
         let make = async move { scans.run(move || mirror.summary(&roll.hearing(), clock.now())).await };

@@ -10,7 +10,7 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::fleet::{Changed, Collection, Contents};
+use crate::fleet::{Changed, Collection, DocumentsByName};
 use crate::store::{Cells, Documents, EngineError, Table, TableValue};
 
 /// The most ended sessions that are kept; beyond it, the sessions that expire first are dropped.
@@ -27,7 +27,7 @@ impl TableValue for EndedSession {
     const TABLE: Table = Table::Sessions;
 }
 
-pub(super) struct EndedSessions(Collection<EndedSession, Contents<EndedSession>>);
+pub(super) struct EndedSessions(Collection<EndedSession, DocumentsByName<EndedSession>>);
 
 impl EndedSessions {
     pub fn new(cells: Arc<dyn Cells>) -> EndedSessions {
@@ -58,7 +58,7 @@ impl EndedSessions {
 }
 
 /// The names to drop: sessions that have expired by now, and the sessions beyond [`MAX_ENDED`].
-fn over(known: &Contents<EndedSession>, now: Timestamp) -> Vec<String> {
+fn over(known: &DocumentsByName<EndedSession>, now: Timestamp) -> Vec<String> {
     let seconds = now.as_millis() / 1000;
     let mut kept: Vec<(&String, i64)> =
         known.iter().map(|(name, EndedSession(ends))| (name, *ends)).collect();

@@ -14,7 +14,7 @@ use super::exposition::ExpositionFormat;
 use super::http_error::HttpError;
 use crate::clock::Clock;
 use crate::fleet::Mirror;
-use crate::fleet::mirror::{Summary, WINDOWS};
+use crate::fleet::mirror::{UnitSummary, WINDOWS};
 use crate::presence;
 use crate::telemetry::Telemetry;
 
@@ -46,7 +46,7 @@ async fn metrics(State(state): State<MetricsState>) -> Result<impl IntoResponse,
 }
 
 impl MetricsState {
-    fn text(&self, summary: &Summary) -> Result<String, HttpError> {
+    fn text(&self, summary: &UnitSummary) -> Result<String, HttpError> {
         let kinds = summary.kinds.iter().zip(&summary.silent_since).zip(&summary.archived);
         for (((kind, states), silent_since), archived) in kinds {
             self.telemetry.silent_since(kind.as_str(), *silent_since);

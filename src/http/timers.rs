@@ -22,7 +22,7 @@ use super::http_error::HttpError;
 use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
 use super::{PageSources, Role};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::timers::{Refused, TimerRequest};
+use crate::fleet::timers::{TimerRefusal, TimerRequest};
 use crate::fleet::{Silences, Timers};
 use crate::presence::{TimerId, TimerType};
 use crate::store::{AuditEntry, Audited, TimerRegistered};
@@ -226,8 +226,8 @@ impl TimersState {
     }
 }
 
-impl From<Refused> for HttpError {
-    fn from(refused: Refused) -> HttpError {
+impl From<TimerRefusal> for HttpError {
+    fn from(refused: TimerRefusal) -> HttpError {
         match refused.reason {
             TimerOutcome::Exists => HttpError::conflict(refused.why),
             TimerOutcome::ClassFull | TimerOutcome::Full => {

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::http_error::HttpError;
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Flapping, Roll};
+use crate::fleet::{FlapDetector, Roll};
 use crate::presence::{
     self, Cause, Hearing, Interval, Kind, KindRules, Labels, Lifecycle, NameError, OfflineRecord, RecordId,
     Snapshot, TimeoutRule, Unit, UnitId, UnitName,
@@ -121,7 +121,7 @@ impl UnitViews {
             view.record = self.records.record(&open).await?;
         }
         let rules = self.routes.borrow().flapping.clone();
-        let flapping = Flapping::new(self.cells.clone(), rules, self.telemetry.clone());
+        let flapping = FlapDetector::new(self.cells.clone(), rules, self.telemetry.clone());
         view.flapping = flapping.lasting([unit].into_iter()).await?.contains_key(unit);
         view.values = self.values(unit).await?;
         Ok(view)

@@ -11,7 +11,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestCaseError, TestRunner};
 use rollcall::clock::Timestamp;
-use rollcall::fleet::attempts::{Attempts, Written};
+use rollcall::fleet::attempts::{Attempts, WrittenAttempts};
 use rollcall::presence::{NewTimer, OfflineRecord, TimerId};
 use rollcall::store::{
     AttemptEnd, AttemptMade, Capacity, DeadLetter, Delivery, Destinations, Discarded, EndedLease, Engine,
@@ -395,7 +395,7 @@ impl Shown<'_> {
                 let one = attempts.between(from, until, 1, order).await.unwrap();
                 ends.extend(one.iter().map(|entry| entry.at));
             }
-            let of = |entry: &Written| {
+            let of = |entry: &WrittenAttempts| {
                 let at = entry.at;
                 entry.attempts.clone().into_iter().map(move |one| (at, one))
             };

@@ -6,7 +6,9 @@ use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use serde::{Deserialize, Serialize};
 
 use super::line::{delivered_line, letter_line, waiting_line};
-use super::{Answer, Deliveries, DeliveriesError, DeliveryFilter, DeliveryLine, DeliveryPage, DeliveryState};
+use super::{
+    Deliveries, DeliveriesError, DeliveriesResult, DeliveryFilter, DeliveryLine, DeliveryPage, DeliveryState,
+};
 use crate::clock::Timestamp;
 use crate::store::{Attempt, Delivery, EntryOrder};
 
@@ -18,7 +20,7 @@ const LEAST: usize = 64;
 
 /// Where a page begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-enum Cursor {
+enum ListPosition {
     /// A page of the engine, of which the first are skipped.
     Waiting { receiver: String, after: Option<String>, skip: usize },
     /// The newest letter up to this moment, of which the first are skipped.
@@ -27,12 +29,12 @@ enum Cursor {
     Delivered { at: Timestamp, skip: usize },
 }
 
-impl Cursor {
+impl ListPosition {
     fn write(&self) -> String {
         HEXLOWER.encode(serde_json::to_string(self).unwrap_or_default().as_bytes())
     }
 
-    fn read(text: &str) -> Option<Cursor> {
+    fn read(text: &str) -> Option<ListPosition> {
         serde_json::from_slice(&HEXLOWER_PERMISSIVE.decode(text.as_bytes()).ok()?).ok()
     }
 }
@@ -60,7 +62,7 @@ impl Deliveries {
         limit: usize,
         cursor: Option<&str>,
         configured: &[String],
-    ) -> Answer<DeliveryPage> {
+    ) -> DeliveriesResult<DeliveryPage> {
         self.list_in(EntryOrder::NewestFirst, filter, limit, cursor, configured).await
     }
 
@@ -72,14 +74,14 @@ impl Deliveries {
         limit: usize,
         cursor: Option<&str>,
         configured: &[String],
-    ) -> Answer<DeliveryPage> {
+    ) -> DeliveriesResult<DeliveryPage> {
         let receivers = self.receivers(filter).await?;
         let page = DeliveryPage::default();
         let failed = HashMap::new();
         let mut filling =
             Filling { deliveries: self, filter, limit, configured, order, receivers, page, failed };
         let mut cursor = match cursor {
-            Some(text) => Some(Cursor::read(text).ok_or(DeliveriesError::Cursor)?),
+            Some(text) => Some(ListPosition::read(text).ok_or(DeliveriesError::Cursor)?),
             None => Some(filling.begin(None)),
         };
         for _ in 0..READS {
@@ -103,38 +105,45 @@ impl Filling<'_> {
     }
 
     /// The begin of the receiver after this one, or of the record of attempts.
-    fn begin(&self, after: Option<&String>) -> Cursor {
+    fn begin(&self, after: Option<&String>) -> ListPosition {
         match self.receivers.iter().find(|name| after.is_none_or(|after| *name > after)) {
-            Some(receiver) => Cursor::Waiting { receiver: receiver.clone(), after: None, skip: 0 },
+            Some(receiver) => ListPosition::Waiting { receiver: receiver.clone(), after: None, skip: 0 },
             None => {
                 let at = match self.order {
                     EntryOrder::NewestFirst => self.filter.until(),
                     EntryOrder::OldestFirst => self.filter.from(),
                 };
-                Cursor::Delivered { at, skip: 0 }
+                ListPosition::Delivered { at, skip: 0 }
             }
         }
     }
 
     /// Reads one step of the list. Answers where to go on.
-    async fn read(&mut self, at: Cursor) -> Answer<Option<Cursor>> {
+    async fn read(&mut self, at: ListPosition) -> DeliveriesResult<Option<ListPosition>> {
         match at {
-            Cursor::Waiting { receiver, after, skip } => self.waiting(receiver, after, skip).await.map(Some),
-            Cursor::Dead { receiver, until, skip } => self.dead(receiver, until, skip).await.map(Some),
-            Cursor::Delivered { at, skip } => self.delivered(at, skip).await,
+            ListPosition::Waiting { receiver, after, skip } => {
+                self.waiting(receiver, after, skip).await.map(Some)
+            }
+            ListPosition::Dead { receiver, until, skip } => self.dead(receiver, until, skip).await.map(Some),
+            ListPosition::Delivered { at, skip } => self.delivered(at, skip).await,
         }
     }
 
-    async fn waiting(&mut self, receiver: String, after: Option<String>, skip: usize) -> Answer<Cursor> {
+    async fn waiting(
+        &mut self,
+        receiver: String,
+        after: Option<String>,
+        skip: usize,
+    ) -> DeliveriesResult<ListPosition> {
         let until = self.filter.until();
         if !self.filter.wants(DeliveryState::waits) {
-            return Ok(Cursor::Dead { receiver, until, skip: 0 });
+            return Ok(ListPosition::Dead { receiver, until, skip: 0 });
         }
         let all = self.deliveries.records.waiting(&receiver, after.as_deref()).await?;
         let is_orphan = !self.configured.contains(&receiver);
         for (behind, one) in all.waiting.iter().enumerate().skip(skip) {
             if self.room() == 0 {
-                return Ok(Cursor::Waiting { receiver, after, skip: behind });
+                return Ok(ListPosition::Waiting { receiver, after, skip: behind });
             }
             let line = waiting_line(one, is_orphan);
             if line.state == DeliveryState::Failed {
@@ -145,12 +154,17 @@ impl Filling<'_> {
             self.add(line);
         }
         Ok(match all.next {
-            Some(next) => Cursor::Waiting { receiver, after: Some(next), skip: 0 },
-            None => Cursor::Dead { receiver, until, skip: 0 },
+            Some(next) => ListPosition::Waiting { receiver, after: Some(next), skip: 0 },
+            None => ListPosition::Dead { receiver, until, skip: 0 },
         })
     }
 
-    async fn dead(&mut self, receiver: String, until: Timestamp, skip: usize) -> Answer<Cursor> {
+    async fn dead(
+        &mut self,
+        receiver: String,
+        until: Timestamp,
+        skip: usize,
+    ) -> DeliveriesResult<ListPosition> {
         let following = self.begin(Some(&receiver));
         if !self.filter.wants(|state| state == DeliveryState::Dead) {
             return Ok(following);
@@ -164,13 +178,13 @@ impl Filling<'_> {
         Ok(match letters.get(shown - 1).filter(|_| letters.len() > shown).map(|letter| letter.at) {
             Some(until) => {
                 let skip = letters.iter().take(shown).filter(|letter| letter.at == until).count();
-                Cursor::Dead { receiver, until, skip }
+                ListPosition::Dead { receiver, until, skip }
             }
             None => following,
         })
     }
 
-    async fn delivered(&mut self, begin: Timestamp, skip: usize) -> Answer<Option<Cursor>> {
+    async fn delivered(&mut self, begin: Timestamp, skip: usize) -> DeliveriesResult<Option<ListPosition>> {
         if !self.filter.wants(|state| state == DeliveryState::Delivered) {
             return Ok(None);
         }
@@ -192,7 +206,7 @@ impl Filling<'_> {
                     (at, behind) = (entry.at, 0);
                 }
                 if self.room() == 0 {
-                    return Ok(Some(Cursor::Delivered { at, skip: behind }));
+                    return Ok(Some(ListPosition::Delivered { at, skip: behind }));
                 }
                 behind += 1;
                 let is_new = entry.at != begin || behind > skip;
@@ -204,11 +218,11 @@ impl Filling<'_> {
                 }
             }
         }
-        Ok((entries.len() == most).then_some(Cursor::Delivered { at, skip: behind }))
+        Ok((entries.len() == most).then_some(ListPosition::Delivered { at, skip: behind }))
     }
 
     /// Says why the last attempt of each delivery that failed and waits has failed.
-    async fn add_failures(&mut self) -> Answer<()> {
+    async fn add_failures(&mut self) -> DeliveriesResult<()> {
         let is_failed = |line: &&mut DeliveryLine| line.state == DeliveryState::Failed;
         let failed = self.page.deliveries.iter().filter_map(|line| self.failed.remove(&line.id));
         let mut attempts = self.deliveries.attempts.of_notifications(&failed.collect::<Vec<_>>()).await?;

@@ -1,8 +1,8 @@
 //! Delivering again: dead letters, and notifications that were delivered.
 
 use super::{
-    Answer, Deliveries, DeliveriesChanged, DeliveriesError, DeliveryFilter, DeliveryState, MAX_STEP,
-    delivered_to, is_delivered, parse,
+    Deliveries, DeliveriesChanged, DeliveriesError, DeliveriesResult, DeliveryFilter, DeliveryState,
+    MAX_STEP, delivered_to, is_delivered, parse,
 };
 use crate::clock::Timestamp;
 use crate::store::{Attempt, Audited, Delivery, EntryOrder, Result};
@@ -28,7 +28,13 @@ impl Deliveries {
     /// Delivers a notification again, to one receiver or to each that it was given up for or delivered to. Answers how
     /// many deliveries were queued. `configured`: the receivers of the configuration; `by`: the operator, for the
     /// audit.
-    pub async fn replay(&self, id: &str, configured: &[String], by: &str, now: Timestamp) -> Answer<usize> {
+    pub async fn replay(
+        &self,
+        id: &str,
+        configured: &[String],
+        by: &str,
+        now: Timestamp,
+    ) -> DeliveriesResult<usize> {
         let (notification, of) = parse(id)?;
         let attempts = self.attempts_of(notification, of).await?;
         let mut names = self.receivers(&DeliveryFilter::default()).await?;
@@ -72,7 +78,7 @@ impl Deliveries {
         configured: &[String],
         by: &str,
         now: Timestamp,
-    ) -> Answer<(DeliveriesChanged, Option<String>)> {
+    ) -> DeliveriesResult<(DeliveriesChanged, Option<String>)> {
         if let Some(absent) = filter.receiver.as_ref().filter(|name| !configured.contains(name)) {
             return Err(not_configured(absent));
         }

@@ -29,7 +29,7 @@ pub const WINDOWS: [Duration; 8] = [
     Duration::from_secs(7 * 86_400),
 ];
 
-/// The most values of a label in [`Summary::worst`].
+/// The most values of a label in [`UnitSummary::worst`].
 const WORST: usize = 50;
 
 /// The counts of the units that have a value.
@@ -37,7 +37,7 @@ pub type ValueCounts = (Arc<str>, StateCounts);
 
 /// Counts of the units.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
+pub struct UnitSummary {
     /// When they were counted.
     pub at: Timestamp,
     /// For each configured kind, in order, the number of units in each of [`State::ALL`].
@@ -60,7 +60,7 @@ pub struct Summary {
 
 impl Mirror {
     /// Counts all units, on a few threads. Takes some milliseconds for a million.
-    pub fn summary(&self, hearing: &Hearing, now: Timestamp) -> Summary {
+    pub fn summary(&self, hearing: &Hearing, now: Timestamp) -> UnitSummary {
         let threads = if self.is_large() { counters() } else { 1 };
         let count = |number| self.count(FleetShard { number, of: threads }, hearing, now);
         let sum = std::thread::scope(|scope| {
@@ -87,7 +87,7 @@ impl Mirror {
         }
         let kinds = self.kinds().cloned().zip(sum.states).collect();
         let (archived, silent_since) = (sum.archived, sum.silent_since);
-        Summary { at: now, kinds, archived, silent_since, labels, worst, seen_within, heard, silence }
+        UnitSummary { at: now, kinds, archived, silent_since, labels, worst, seen_within, heard, silence }
     }
 
     fn count(&self, shard: FleetShard, hearing: &Hearing, now: Timestamp) -> PartialSummary {
@@ -102,7 +102,7 @@ impl Mirror {
             for (counter, index) in count.counters.iter_mut().zip(table.labels()) {
                 counter.begin(rows.partition, index);
             }
-            let mut run = Run::default();
+            let mut run = RowRun::default();
             // Within the iterator a row costs a fraction of what it costs in a loop around it.
             rows.units().for_each(|(slot, kind, row)| {
                 if archive.as_ref().is_some_and(|archive| archive.has(table, slot, row)) {
@@ -113,7 +113,7 @@ impl Mirror {
                 let state = evaluator.state(table, slot, row);
                 if !run.has(kind, row, state) {
                     count.add(&run);
-                    run = Run::begin(kind, row, state, &starts);
+                    run = RowRun::begin(kind, row, state, &starts);
                 }
                 run.rows += 1;
                 if is_heard {
@@ -155,7 +155,7 @@ struct PartialSummary {
 
 /// Successive rows that count alike, as most neighbours do: to add a whole run costs a tenth of adding each row.
 #[derive(Default)]
-struct Run {
+struct RowRun {
     rows: u64,
     kind: usize,
     state: Option<State>,
@@ -163,14 +163,14 @@ struct Run {
     heard_in: Option<(usize, Range<Timestamp>)>,
 }
 
-impl Run {
+impl RowRun {
     /// An empty run, for rows like this row. `starts`: the starts of the windows, the earliest first.
-    fn begin(kind: usize, row: &UnitRow, state: State, starts: &[Timestamp; WINDOWS.len()]) -> Run {
+    fn begin(kind: usize, row: &UnitRow, state: State, starts: &[Timestamp; WINDOWS.len()]) -> RowRun {
         let windows = starts.partition_point(|start| *start <= row.last_seen);
         let from = windows.checked_sub(1).map_or(Timestamp::ZERO, |last| starts[last]);
         let until = starts.get(windows).copied().unwrap_or(Timestamp::NEVER);
         let heard_in = row.state.is_heard().then_some((windows, from..until));
-        Run { rows: 0, kind, state: Some(state), heard_in }
+        RowRun { rows: 0, kind, state: Some(state), heard_in }
     }
 
     /// Whether the row counts like the rows of the run.
@@ -195,7 +195,7 @@ impl PartialSummary {
         }
     }
 
-    fn add(&mut self, run: &Run) {
+    fn add(&mut self, run: &RowRun) {
         let Some(state) = run.state else { return };
         self.states[run.kind][state as usize] += run.rows;
         if let Some((windows, _)) = run.heard_in {

@@ -11,11 +11,11 @@
 
 use futures_util::future::join_all;
 
-use super::rounds::{Step, UnitHeartbeats, by_unit};
+use super::rounds::{HeartbeatStep, UnitHeartbeats, by_unit};
 use super::{ATTEMPTS, Roll};
 use crate::clock::Timestamp;
 use crate::fleet::StrangerReason;
-use crate::fleet::census::Reservation;
+use crate::fleet::census::UnitReservation;
 use crate::presence::{Change, Hearing, Heartbeat, HeartbeatResult, KindRules, Move, Snapshot, Unit};
 use crate::store::{EngineError, MAX_STEP, Refresh, Result};
 
@@ -24,7 +24,7 @@ const STEPS_AT_ONCE: usize = 4;
 
 /// The outcome of a batch on the fast path.
 #[derive(Default)]
-struct Batch<'a> {
+struct BatchOutcome<'a> {
     refreshed: u64,
     /// Heartbeats that declare something new or are late.
     skipped: Vec<&'a Heartbeat>,
@@ -35,9 +35,9 @@ struct Batch<'a> {
 /// Heartbeats of one unit for which a change was decided.
 struct Decided<'b, 'a, 'r> {
     unit: &'b mut UnitHeartbeats<'a>,
-    step: Step<'a>,
+    step: HeartbeatStep<'a>,
     moved: Option<Move>,
-    reservation: Option<Reservation<'r>>,
+    reservation: Option<UnitReservation<'r>>,
 }
 
 impl Roll {
@@ -48,7 +48,7 @@ impl Roll {
         let mut refreshed = 0;
         let (mut rest, mut refused) = (Vec::new(), Vec::new());
         // Each batch goes on to its end, also if another fails: recorded heartbeats go into the mirror.
-        for batch in join_all(batches).await.into_iter().collect::<Result<Vec<Batch>>>()? {
+        for batch in join_all(batches).await.into_iter().collect::<Result<Vec<BatchOutcome>>>()? {
             refreshed += batch.refreshed;
             rest.extend(batch.skipped);
             refused.extend(batch.refused);
@@ -65,8 +65,8 @@ impl Roll {
     }
 
     /// Takes one batch along the fast path.
-    async fn refresh<'a>(&self, heartbeats: &'a [Heartbeat], now: Timestamp) -> Result<Batch<'a>> {
-        let mut batch = Batch::default();
+    async fn refresh<'a>(&self, heartbeats: &'a [Heartbeat], now: Timestamp) -> Result<BatchOutcome<'a>> {
+        let mut batch = BatchOutcome::default();
         let mut plain = Vec::with_capacity(heartbeats.len());
         let mut refreshes = Vec::with_capacity(heartbeats.len());
         let rules = self.rules();
@@ -169,7 +169,7 @@ impl Roll {
     }
 
     /// Warns if the unit is heard at two places in turn.
-    fn moved(&self, step: &Step<'_>, moved: Option<Move>) {
+    fn moved(&self, step: &HeartbeatStep<'_>, moved: Option<Move>) {
         let (Some(moved), Some(facts)) = (moved, &step.change.facts) else { return };
         let unit = &step.heartbeat.unit;
         let Some(rules) = self.rules.of(unit.kind.as_str()) else { return };
@@ -180,7 +180,7 @@ impl Roll {
     }
 
     /// Room for a new unit; `None` if its kind is full.
-    fn reserve(&self, unit: &Unit, now: Timestamp) -> Option<Reservation<'_>> {
+    fn reserve(&self, unit: &Unit, now: Timestamp) -> Option<UnitReservation<'_>> {
         let reservation = self.census.reserve(unit);
         if reservation.is_none() {
             self.strangers.heard(unit, StrangerReason::TooManyUnits, 1, now);
@@ -188,7 +188,7 @@ impl Roll {
         reservation
     }
 
-    fn admitted(&self, step: &Step<'_>, reservation: Option<Reservation<'_>>) {
+    fn admitted(&self, step: &HeartbeatStep<'_>, reservation: Option<UnitReservation<'_>>) {
         if let Some(reservation) = reservation {
             reservation.admitted();
             self.strangers.admitted([&step.heartbeat.unit]);
@@ -204,7 +204,7 @@ impl Roll {
 }
 
 /// The move of a unit that a heartbeat shows.
-fn moved(seen: &Snapshot, step: &Step<'_>) -> Option<Move> {
+fn moved(seen: &Snapshot, step: &HeartbeatStep<'_>) -> Option<Move> {
     let place = step.heartbeat.place.as_ref()?;
     place.reached(&seen.facts.as_ref()?.labels, &step.change.facts.as_ref()?.labels)
 }

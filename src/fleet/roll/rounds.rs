@@ -18,7 +18,7 @@ pub(super) struct UnitHeartbeats<'a> {
 }
 
 /// One change for the first heartbeats of a unit.
-pub(super) struct Step<'a> {
+pub(super) struct HeartbeatStep<'a> {
     /// The heartbeat that stands for all heartbeats of the step.
     pub heartbeat: &'a Heartbeat,
     pub heard: HeartbeatResult,
@@ -27,7 +27,7 @@ pub(super) struct Step<'a> {
     count: usize,
 }
 
-impl Step<'_> {
+impl HeartbeatStep<'_> {
     /// The effects of the heartbeats, for metrics.
     pub fn counts(&self) -> [(HeartbeatResult, u64); 2] {
         counts(self.heard, self.count)
@@ -68,7 +68,7 @@ impl<'a> UnitHeartbeats<'a> {
         hearing: &Hearing,
         now: Timestamp,
         count: impl Fn(HeartbeatResult, u64),
-    ) -> Option<Step<'a>> {
+    ) -> Option<HeartbeatStep<'a>> {
         let is_offline =
             seen.facts.as_ref().is_some_and(|facts| matches!(facts.lifecycle, Lifecycle::Offline(_)));
         while let Some(first) = self.heartbeats.first() {
@@ -76,7 +76,7 @@ impl<'a> UnitHeartbeats<'a> {
             let run = if is_offline { 1 } else { same.count() };
             let heartbeat = self.heartbeats[..run].iter().max_by_key(|heartbeat| heartbeat.at)?;
             match presence::hear(seen, heartbeat, rules, hearing, now) {
-                (heard, Some(change)) => return Some(Step { heartbeat, heard, change, count: run }),
+                (heard, Some(change)) => return Some(HeartbeatStep { heartbeat, heard, change, count: run }),
                 (heard, None) => counts(heard, run).into_iter().for_each(|(heard, n)| count(heard, n)),
             }
             self.heartbeats.drain(..run);
@@ -85,7 +85,7 @@ impl<'a> UnitHeartbeats<'a> {
     }
 
     /// Removes the heartbeats of the step. Answers whether there are more.
-    pub fn done(&mut self, step: &Step<'a>) -> bool {
+    pub fn done(&mut self, step: &HeartbeatStep<'a>) -> bool {
         self.heartbeats.drain(..step.count);
         !self.heartbeats.is_empty()
     }

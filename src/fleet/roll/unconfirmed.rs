@@ -37,10 +37,10 @@ const RECORDS_AT_ONCE: usize = 16;
 
 /// Units with changes of which the outcome is not known yet.
 #[derive(Default)]
-pub(super) struct Unconfirmed(Mutex<HashMap<Unit, Pending>>);
+pub(super) struct Unconfirmed(Mutex<HashMap<Unit, UnconfirmedRecords>>);
 
 #[derive(Default)]
-struct Pending {
+struct UnconfirmedRecords {
     /// Records that may have been opened or closed.
     records: Vec<OfflineRecord>,
     /// Whether a change may still be applied.
@@ -131,7 +131,7 @@ impl Unconfirmed {
         pending.records.extend(record.cloned());
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Unit, Pending>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Unit, UnconfirmedRecords>> {
         self.0.lock().expect("nothing panics under this lock")
     }
 }

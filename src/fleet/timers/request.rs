@@ -34,7 +34,7 @@ pub struct BadTimer {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Fields<'a> {
+struct RequestFields<'a> {
     id: Option<String>,
     #[serde(rename = "type")]
     timer_type: Option<String>,
@@ -56,7 +56,7 @@ impl TimerRequest {
         if json.trim_ascii_start().first() != Some(&b'{') {
             return Err(wrong(id, "a timer is a JSON object".to_owned()));
         }
-        let fields: Fields<'_> = json::read(json).map_err(|why| wrong(id, why))?;
+        let fields: RequestFields<'_> = json::read(json).map_err(|why| wrong(id, why))?;
         let own = match &fields.id {
             Some(own) => Some(own.parse::<TimerId>().map_err(|error| wrong(id, error.to_string()))?),
             None => None,
@@ -86,7 +86,7 @@ fn made() -> TimerId {
     id.parse().expect("letters and digits are an id")
 }
 
-impl Fields<'_> {
+impl RequestFields<'_> {
     fn check(&self, now: Timestamp) -> Result<(TimerType, Timestamp, TimerData), String> {
         let timer_type = self.timer_type.as_deref().ok_or("type is missing: the class of the timer")?;
         let timer_type = timer_type.parse().map_err(|error| format!("type: {error}"))?;

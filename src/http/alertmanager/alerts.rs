@@ -14,7 +14,7 @@ use super::alert::{ShownAlert, Suppressed};
 use super::filter::AlertFilter;
 use super::{AlertmanagerState, NOBODY, Receiver, list};
 use crate::clock::Timestamp;
-use crate::fleet::{Flapping, Inhibitions};
+use crate::fleet::{FlapDetector, Inhibitions};
 use crate::http::AlertRoutes;
 use crate::http::http_error::HttpError;
 use crate::presence::{Labels, OfflineRecord, Trip, Unit};
@@ -199,7 +199,7 @@ impl AlertmanagerState {
         };
         let (records, has_more) = self.open_records().await?;
         let rules = self.routes().flapping.clone();
-        let flapping = Flapping::new(self.cells.clone(), rules, self.telemetry.clone());
+        let flapping = FlapDetector::new(self.cells.clone(), rules, self.telemetry.clone());
         let episodes = flapping.lasting(records.iter().map(|record| &record.id.unit)).await?;
         Ok(NewestRecords { records, has_more, silences, inhibitors, trip, episodes, now: self.clock.now() })
     }

@@ -19,7 +19,7 @@ use tokio::time::timeout;
 
 use super::entries::{BatchEntry, EntryFormat, EntrySplitter, MAX_ENTRY, TooLong};
 use super::{RegisteredTimer, TimersState};
-use crate::fleet::timers::{BadTimer, Refused, TimerRequest};
+use crate::fleet::timers::{BadTimer, TimerRefusal, TimerRequest};
 use crate::http::changes::Caller;
 use crate::http::http_error::HttpError;
 use crate::presence::TimerId;
@@ -172,7 +172,7 @@ impl TimersState {
             match entry {
                 Ok(wanted) => match registered.next() {
                     Some(Ok(registered)) => batch.answer(wanted, registered),
-                    Some(Err(Refused { why, .. })) => batch.refuse(Some(&wanted.timer.id), &why),
+                    Some(Err(TimerRefusal { why, .. })) => batch.refuse(Some(&wanted.timer.id), &why),
                     None => batch.refuse(Some(&wanted.timer.id), "no answer"),
                 },
                 Err(bad) => {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{ReceivedCommand, TimerCommand};
 use crate::fleet::Timers;
-use crate::fleet::timers::{Answer, Refused, TimerRequest};
+use crate::fleet::timers::{TimerAnswer, TimerRefusal, TimerRequest};
 use crate::intake::engine_writer::EngineWriter;
 use crate::presence::{TimerId, TimerState};
 use crate::store::{EngineError, TimerRegistered};
@@ -58,7 +58,7 @@ async fn register(writer: &EngineWriter, timers: &Timers, wanted: &[TimerRequest
 }
 
 /// The answer to a registration.
-fn answered(wanted: &TimerRequest, answer: &Answer) -> Value {
+fn answered(wanted: &TimerRequest, answer: &TimerAnswer) -> Value {
     let timer = &wanted.timer;
     match answer {
         Ok(registered) => {
@@ -77,7 +77,7 @@ async fn cancel(writer: &EngineWriter, timers: &Timers, ids: &[TimerId]) -> Opti
     let cancelled = writer.ask_until_answered(TIMERS, || timers.cancel(ids, writer.clock.now())).await?;
     let ended = ids.iter().zip(&cancelled).filter(|(_, one)| **one == Ok(false)).map(|(id, _)| id.clone());
     let mut states = states(writer, timers, ended.collect()).await?.into_iter();
-    let answer = |(id, cancelled): (&TimerId, Result<bool, Refused>)| match cancelled {
+    let answer = |(id, cancelled): (&TimerId, Result<bool, TimerRefusal>)| match cancelled {
         Ok(true) => json!({ "id": id, "cancelled": true, "state": TimerState::Cancelled }),
         Ok(false) => json!({ "id": id, "cancelled": false, "state": states.next().flatten() }),
         Err(refused) => json!({ "id": id, "error": refused.why }),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::Clock;
-use rollcall::fleet::Flapping;
+use rollcall::fleet::FlapDetector;
 use rollcall::presence::{Closing, FlapNotification, FlapRule, OfflineRecord, Pace, Unit};
 use rollcall::store::{
     Capacity, Destination, Destinations, Engine, FollowUps, Group, Join, OutboxEvent, StoredDeliveries,
@@ -17,10 +17,10 @@ use super::world::{HOUR, World};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn flapping(engine: &Arc<dyn Engine>) -> Flapping {
+fn flapping(engine: &Arc<dyn Engine>) -> FlapDetector {
     let rule = FlapRule { transitions: 4, window: HOUR, stable: 10 * MINUTE };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    Flapping::new(engine.clone(), [("detector".parse().unwrap(), rule)].into(), telemetry)
+    FlapDetector::new(engine.clone(), [("detector".parse().unwrap(), rule)].into(), telemetry)
 }
 
 /// A silence that was detected after `minutes` minutes, and its return a minute later.

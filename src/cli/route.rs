@@ -15,7 +15,7 @@ use crate::config::Span;
 use crate::presence::{
     Cause, KindRules, Labels, OfflineRecord, Recoveries, Unit, is_label_name, is_label_value,
 };
-use crate::routing::{Inhibition, Matcher, MuteReason, Route, RouteTimes, Routes, Step};
+use crate::routing::{Inhibition, Matcher, MuteReason, Route, RouteTimes, Routes, TriedRoute};
 
 #[derive(Debug, Args)]
 pub(super) struct RouteArguments {
@@ -194,7 +194,7 @@ fn explained(routes: &Routes, record: &OfflineRecord, at: Option<Timestamp>) -> 
     let labels = if labels.is_empty() { "no labels".to_owned() } else { labels.join(", ") };
     let mut text = format!("{}/{}, {labels}\n", record.kind, record.unit);
     let (taken, steps) = routes.explain(record);
-    for Step { path, route, refused_by } in steps {
+    for TriedRoute { path, route, refused_by } in steps {
         let _ = match refused_by {
             Some(matcher) => {
                 let (name, value) = (matcher.name(), matcher.label(record));

@@ -12,7 +12,7 @@ use super::{AlertRoutes, PageSources};
 use crate::clock::Timestamp;
 use crate::fleet::{Inhibitions, Receivers, Roll, Silences};
 use crate::presence::{OfflineRecord, State, Transition, Trip};
-use crate::routing::told::{GroupStage, Holds, ReceiverState, RouteState, SilenceState, Told, Why};
+use crate::routing::told::{GroupStage, NewestSilence, ReceiverState, RouteState, SilenceHolds, Told, Why};
 use crate::routing::{MatchedRoute, is_of_root};
 use crate::store::{Attempt, AttemptResult, Cells, Documents, GroupStore, Membership, StoredDeliveries};
 use crate::telemetry::Telemetry;
@@ -77,7 +77,7 @@ impl Notified {
         attempts: &[(Attempt, Transition)],
         trip: Option<&Trip>,
         now: Timestamp,
-    ) -> Result<SilenceState, HttpError> {
+    ) -> Result<NewestSilence, HttpError> {
         let config = self.routes.borrow().clone();
         let memberships = match record.back_at {
             None => self.groups.memberships(&[record]).await?.pop().unwrap_or_default(),
@@ -94,7 +94,7 @@ impl Notified {
             }
         };
         let receivers = self.receivers(&config, &routes, &keys, (record, attempts)).await?;
-        Ok(SilenceState {
+        Ok(NewestSilence {
             now,
             holds: self.holds(&config, view, record, trip, now).await?,
             routes,
@@ -111,14 +111,14 @@ impl Notified {
         record: &OfflineRecord,
         trip: Option<&Trip>,
         now: Timestamp,
-    ) -> Result<Holds, HttpError> {
+    ) -> Result<SilenceHolds, HttpError> {
         let silences = self.silences.current().await?;
         let covering = silences.covering(record, now);
         let longest = covering.max_by_key(|silence| silence.ends_at);
         let inhibitions =
             Inhibitions::new(self.cells.clone(), config.inhibition.clone(), self.telemetry.clone());
         let inhibited = inhibitions.current().await?.held(record, now);
-        Ok(Holds {
+        Ok(SilenceHolds {
             silenced: longest.map(|one| (one.id.to_string(), one.author.clone(), one.ends_at)),
             inhibited: inhibited.map(|held| {
                 let name = |source: &crate::presence::Unit| format!("{}/{}", source.kind, source.id);

@@ -114,7 +114,7 @@ impl SilenceState {
 
 /// While an alert silence is active, receivers are not notified of units that all its matchers match.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Stored", into = "Stored")]
+#[serde(try_from = "StoredSilence", into = "StoredSilence")]
 pub struct AlertSilence {
     pub id: SilenceId,
     /// At least one.
@@ -332,7 +332,7 @@ fn known(stored: &[AlertSilence], id: SilenceId) -> Option<&AlertSilence> {
 
 /// An alert silence as text. Name, operator and value are apart, because a value may hold anything.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct StoredSilence {
     id: SilenceId,
     matchers: Vec<StoredMatcher>,
     starts_at: Timestamp,
@@ -349,8 +349,8 @@ struct StoredMatcher {
     value: String,
 }
 
-impl From<AlertSilence> for Stored {
-    fn from(silence: AlertSilence) -> Stored {
+impl From<AlertSilence> for StoredSilence {
+    fn from(silence: AlertSilence) -> StoredSilence {
         let AlertSilence { id, matchers, starts_at, ends_at, updated_at, author, comment } = silence;
         let stored = |matcher: &Matcher| StoredMatcher {
             name: matcher.name().to_owned(),
@@ -358,14 +358,14 @@ impl From<AlertSilence> for Stored {
             value: matcher.value().to_owned(),
         };
         let matchers = matchers.iter().map(stored).collect();
-        Stored { id, matchers, starts_at, ends_at, updated_at, author, comment }
+        StoredSilence { id, matchers, starts_at, ends_at, updated_at, author, comment }
     }
 }
 
-impl TryFrom<Stored> for AlertSilence {
+impl TryFrom<StoredSilence> for AlertSilence {
     type Error = String;
-    fn try_from(stored: Stored) -> Result<AlertSilence, String> {
-        let Stored { id, matchers, starts_at, ends_at, updated_at, author, comment } = stored;
+    fn try_from(stored: StoredSilence) -> Result<AlertSilence, String> {
+        let StoredSilence { id, matchers, starts_at, ends_at, updated_at, author, comment } = stored;
         let matcher = |StoredMatcher { name, op, value }: StoredMatcher| {
             let operator = Operator::ALL.into_iter().find(|operator| operator.as_str() == op);
             Matcher::in_force(name, operator.ok_or_else(|| format!("{op:?} is not an operator"))?, value)

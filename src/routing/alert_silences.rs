@@ -17,16 +17,16 @@ use crate::presence::OfflineRecord;
 const OF_EVERY_RECORD: [&str; 5] = ["kind", "unit", "cause", "state", ALERT_NAME];
 
 /// Places in a list of alert silences.
-type Places = Vec<usize>;
+type SilencePlaces = Vec<usize>;
 
 /// Alert silences, also expired ones.
 #[derive(Clone, Debug, Default)]
 pub struct AlertSilences {
     all: Vec<AlertSilence>,
     /// Alert silences by the name and the value of an `=` matcher.
-    by_label: HashMap<String, HashMap<String, Places>>,
+    by_label: HashMap<String, HashMap<String, SilencePlaces>>,
     /// The alert silences without an `=` matcher.
-    rest: Places,
+    rest: SilencePlaces,
 }
 
 impl Deref for AlertSilences {
@@ -42,7 +42,8 @@ impl From<Vec<AlertSilence>> for AlertSilences {
         for (name, value) in all.iter().flat_map(equalities) {
             *counts.entry((name, value)).or_default() += 1;
         }
-        let (mut by_label, mut rest) = (HashMap::<String, HashMap<String, Places>>::new(), Places::new());
+        let (mut by_label, mut rest) =
+            (HashMap::<String, HashMap<String, SilencePlaces>>::new(), SilencePlaces::new());
         for (place, silence) in all.iter().enumerate() {
             match equalities(silence).min_by_key(|label| counts[label]) {
                 None => rest.push(place),

@@ -33,7 +33,7 @@ pub const MAX_KEPT: usize = MAX_HELD / 4 * 3;
 
 /// The origin of an expression.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum ExpressionOrigin {
     /// A request, which is refused over the budget.
     Request,
     /// The configuration or the store.
@@ -69,7 +69,7 @@ pub fn held() -> usize {
 impl Compiled {
     /// # Errors
     /// The text is too long, no expression, too large when it is compiled, or over the budget.
-    pub fn of(text: &str, origin: Origin) -> Result<Arc<Compiled>, String> {
+    pub fn of(text: &str, origin: ExpressionOrigin) -> Result<Arc<Compiled>, String> {
         if text.len() > MAX_EXPRESSION {
             return Err(format!(
                 "the expression has more than {MAX_EXPRESSION} bytes; write several shorter ones"
@@ -86,7 +86,7 @@ impl Compiled {
         let made = Arc::new(Compiled { regex, cache, text: text.to_owned(), bytes });
         let mut all = expressions();
         let known = all.by_text.get(text).and_then(Weak::upgrade);
-        let is_over = known.is_none() && origin == Origin::Request && all.bytes + bytes > MAX_HELD;
+        let is_over = known.is_none() && origin == ExpressionOrigin::Request && all.bytes + bytes > MAX_HELD;
         all.bytes += bytes;
         if known.is_none() && !is_over {
             all.by_text.insert(text.to_owned(), Arc::downgrade(&made));
@@ -151,8 +151,8 @@ mod tests {
     #[test]
     fn equal_texts_share_one_expression_and_give_its_bytes_back() {
         let text = "shared-by-this-test-[0-9]+";
-        let one = Compiled::of(text, Origin::Request).unwrap();
-        let other = Compiled::of(text, Origin::InForce).unwrap();
+        let one = Compiled::of(text, ExpressionOrigin::Request).unwrap();
+        let other = Compiled::of(text, ExpressionOrigin::InForce).unwrap();
         assert!(Arc::ptr_eq(&one, &other));
         assert!(one.is_match("shared-by-this-test-7") && !one.is_match("shared-by-this-test-7 "));
         drop(one);
@@ -166,17 +166,17 @@ mod tests {
         let letters = |number: usize| format!(r"{number}\pL{{3}}[a-z]*");
         let mut held = Vec::new();
         let why = loop {
-            match Compiled::of(&letters(held.len()), Origin::Request) {
+            match Compiled::of(&letters(held.len()), ExpressionOrigin::Request) {
                 Ok(one) => held.push(one),
                 Err(why) => break why,
             }
             assert!(super::held() <= MAX_HELD, "{}", held.len());
         };
         assert!(why.contains("expire silences"), "{why}");
-        assert!(Compiled::of(&letters(held.len()), Origin::InForce).is_ok());
-        assert!(Compiled::of(&letters(0), Origin::Request).is_ok(), "it is compiled already");
+        assert!(Compiled::of(&letters(held.len()), ExpressionOrigin::InForce).is_ok());
+        assert!(Compiled::of(&letters(0), ExpressionOrigin::Request).is_ok(), "it is compiled already");
         drop(held);
-        assert!(Compiled::of(&letters(0), Origin::Request).is_ok());
+        assert!(Compiled::of(&letters(0), ExpressionOrigin::Request).is_ok());
     }
 
     #[test]
@@ -188,11 +188,11 @@ mod tests {
             ("a)|(b".to_owned(), "unopened group"),
             ("(".repeat(2000), ""),
         ] {
-            let why = Compiled::of(&text, Origin::Request).unwrap_err();
+            let why = Compiled::of(&text, ExpressionOrigin::Request).unwrap_err();
             assert!(why.contains(expected), "{why}");
         }
-        assert!(Compiled::of(&"{".repeat(4096), Origin::Request).is_ok());
+        assert!(Compiled::of(&"{".repeat(4096), ExpressionOrigin::Request).is_ok());
         let names = (0..100).map(|unit| format!("550e8400-e29b-41d4-a716-{unit:06}")).collect::<Vec<_>>();
-        assert!(Compiled::of(&names.join("|"), Origin::Request).unwrap().is_match(&names[99]));
+        assert!(Compiled::of(&names.join("|"), ExpressionOrigin::Request).unwrap().is_match(&names[99]));
     }
 }

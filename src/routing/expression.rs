@@ -22,7 +22,7 @@ const NAMED: [&str; 14] = [
 
 /// The expression in the syntax of the `regex` crate.
 pub(super) fn from_re2(expression: &str) -> String {
-    let mut reader = Reader { rest: expression.chars().peekable(), text: String::new() };
+    let mut reader = ExpressionReader { rest: expression.chars().peekable(), text: String::new() };
     while let Some(sign) = reader.rest.next() {
         match sign {
             '\\' => reader.escape(),
@@ -34,13 +34,13 @@ pub(super) fn from_re2(expression: &str) -> String {
     reader.text
 }
 
-struct Reader<'a> {
+struct ExpressionReader<'a> {
     rest: Peekable<Chars<'a>>,
     /// What is read, in the other syntax.
     text: String,
 }
 
-impl Reader<'_> {
+impl ExpressionReader<'_> {
     fn literal(&mut self, sign: char) {
         self.text.push_str(&regex::escape(sign.encode_utf8(&mut [0; 4])));
     }

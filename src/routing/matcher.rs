@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use super::compiled::{Compiled, Origin};
+use super::compiled::{Compiled, ExpressionOrigin};
 use crate::presence::{OfflineRecord, Transition, is_label_name};
 
 /// How a matcher compares.
@@ -47,7 +47,7 @@ impl Matcher {
     /// # Errors
     /// The expression does not compile, or expressions take too much memory already.
     pub fn new(name: String, operator: Operator, value: String) -> Result<Matcher, String> {
-        Matcher::of(name, operator, value, Origin::Request)
+        Matcher::of(name, operator, value, ExpressionOrigin::Request)
     }
 
     /// A matcher of the configuration or of the store. It counts in the budget of expressions and is never refused by
@@ -56,10 +56,15 @@ impl Matcher {
     /// # Errors
     /// The expression does not compile.
     pub fn in_force(name: String, operator: Operator, value: String) -> Result<Matcher, String> {
-        Matcher::of(name, operator, value, Origin::InForce)
+        Matcher::of(name, operator, value, ExpressionOrigin::InForce)
     }
 
-    fn of(name: String, operator: Operator, value: String, origin: Origin) -> Result<Matcher, String> {
+    fn of(
+        name: String,
+        operator: Operator,
+        value: String,
+        origin: ExpressionOrigin,
+    ) -> Result<Matcher, String> {
         let is_expression = matches!(operator, Operator::Matches | Operator::MatchesNot);
         let expression = is_expression.then(|| Compiled::of(&value, origin)).transpose()?;
         Ok(Matcher { name, operator, value, expression })

@@ -54,4 +54,4 @@ pub use inhibition::{InhibitRule, Inhibited, Inhibition, Inhibitors, Source, rep
 pub use matcher::{Matcher, Operator};
 pub use syntax::{SyntaxError, parse_all_label_matchers, parse_label_matchers, parse_matchers};
 pub use times::{Minutes, MuteReason, Range, RouteTimes, TimeInterval, zone};
-pub use tree::{EVERY_LABEL, MatchedRoute, Route, Routes, Step};
+pub use tree::{EVERY_LABEL, MatchedRoute, Route, Routes, TriedRoute};

@@ -20,7 +20,7 @@ pub struct SyntaxError {
 
 /// One matcher as it is written, and where its name and its value begin (bytes).
 #[derive(Debug)]
-struct Written {
+struct WrittenMatcher {
     name: String,
     operator: Operator,
     value: String,
@@ -28,8 +28,8 @@ struct Written {
     value_at: usize,
 }
 
-impl Written {
-    fn same(&self, other: &Written) -> bool {
+impl WrittenMatcher {
+    fn same(&self, other: &WrittenMatcher) -> bool {
         (&self.name, self.operator, &self.value) == (&other.name, other.operator, &other.value)
     }
 }
@@ -53,7 +53,7 @@ pub fn parse_label_matchers(text: &str) -> Result<Vec<Matcher>, SyntaxError> {
 /// The text at fault, and why.
 pub fn parse_all_label_matchers<'a>(texts: &'a [String]) -> Result<Vec<Matcher>, (&'a str, SyntaxError)> {
     let error = |text: String| SyntaxError { column: 1, text };
-    let (mut all, mut length): (Vec<(&str, Written)>, usize) = (Vec::new(), 0);
+    let (mut all, mut length): (Vec<(&str, WrittenMatcher)>, usize) = (Vec::new(), 0);
     for text in texts {
         length += text.len();
         // A quoted text is at most twice as long as what it says.
@@ -67,7 +67,7 @@ pub fn parse_all_label_matchers<'a>(texts: &'a [String]) -> Result<Vec<Matcher>,
             return Err((clipped(text), error(format!("there are more than {MAX_MATCHERS} matchers"))));
         }
     }
-    let of = |(text, one): (&'a str, Written)| {
+    let of = |(text, one): (&'a str, WrittenMatcher)| {
         of_any_label(one).map_err(|error| (clipped(text), at_column(text, error)))
     };
     all.into_iter().map(of).collect()
@@ -78,7 +78,10 @@ fn clipped(text: &str) -> &str {
     &text[..text.floor_char_boundary(200)]
 }
 
-fn parse(text: &str, matcher: fn(Written) -> Result<Matcher, Error>) -> Result<Vec<Matcher>, SyntaxError> {
+fn parse(
+    text: &str,
+    matcher: fn(WrittenMatcher) -> Result<Matcher, Error>,
+) -> Result<Vec<Matcher>, SyntaxError> {
     written(text)?.into_iter().map(|one| matcher(one).map_err(|error| at_column(text, error))).collect()
 }
 
@@ -87,7 +90,7 @@ fn at_column(text: &str, (at, what): Error) -> SyntaxError {
 }
 
 /// The matchers of a text as they are written; at least one.
-fn written(text: &str) -> Result<Vec<Written>, SyntaxError> {
+fn written(text: &str) -> Result<Vec<WrittenMatcher>, SyntaxError> {
     let error = |why| at_column(text, why);
     let written = match (utf8(text), classic(text)) {
         (Ok(one), Some(other)) => {
@@ -103,15 +106,17 @@ fn written(text: &str) -> Result<Vec<Written>, SyntaxError> {
     Ok(written)
 }
 
-fn of_any_label(Written { name, operator, value, name_at, value_at }: Written) -> Result<Matcher, Error> {
+fn of_any_label(
+    WrittenMatcher { name, operator, value, name_at, value_at }: WrittenMatcher,
+) -> Result<Matcher, Error> {
     if name.is_empty() {
         return Err((name_at, "a label has a name".to_owned()));
     }
     Matcher::new(name, operator, value).map_err(|error| (value_at, error))
 }
 
-fn of_route(written: Written) -> Result<Matcher, Error> {
-    let Written { name, operator, value, name_at, value_at } = written;
+fn of_route(written: WrittenMatcher) -> Result<Matcher, Error> {
+    let WrittenMatcher { name, operator, value, name_at, value_at } = written;
     if !is_matcher_name(&name) {
         let text = format!("{name:?} is neither kind, unit, state, cause nor the name of a label");
         return Err((name_at, text));
@@ -126,13 +131,13 @@ fn of_route(written: Written) -> Result<Matcher, Error> {
 }
 
 /// A reader of the UTF-8 syntax.
-struct Reader<'a> {
+struct MatcherReader<'a> {
     text: &'a str,
     at: usize,
 }
 
-fn utf8(text: &str) -> Result<Vec<Written>, Error> {
-    let mut reader = Reader { text, at: 0 };
+fn utf8(text: &str) -> Result<Vec<WrittenMatcher>, Error> {
+    let mut reader = MatcherReader { text, at: 0 };
     let mut all = Vec::new();
     let is_braced = reader.takes('{');
     loop {
@@ -142,7 +147,7 @@ fn utf8(text: &str) -> Result<Vec<Written>, Error> {
         let (name_at, name) = reader.word("the name of a label")?;
         let operator = reader.operator()?;
         let (value_at, value) = reader.word("a value; write \"\" for an empty one")?;
-        all.push(Written { name, operator, value, name_at, value_at });
+        all.push(WrittenMatcher { name, operator, value, name_at, value_at });
         if !reader.takes(',') {
             break;
         }
@@ -156,7 +161,7 @@ fn utf8(text: &str) -> Result<Vec<Written>, Error> {
     }
 }
 
-impl Reader<'_> {
+impl MatcherReader<'_> {
     /// The next character that is no white space.
     fn peek(&mut self) -> Option<char> {
         let rest = self.text[self.at..].trim_start();
@@ -261,7 +266,7 @@ fn escape(rest: &str, bytes: &mut Vec<u8>) -> Option<usize> {
 }
 
 /// Reads the classic syntax; `None`: the text is not in this syntax.
-fn classic(text: &str) -> Option<Vec<Written>> {
+fn classic(text: &str) -> Option<Vec<WrittenMatcher>> {
     let begin = usize::from(text.starts_with('{'));
     let inner = &text[begin..];
     let inner = inner.strip_suffix('}').unwrap_or(inner);
@@ -285,7 +290,7 @@ fn classic(text: &str) -> Option<Vec<Written>> {
     parts.into_iter().map(|part| classic_one(&inner[part.clone()], begin + part.start)).collect()
 }
 
-fn classic_one(text: &str, begin: usize) -> Option<Written> {
+fn classic_one(text: &str, begin: usize) -> Option<WrittenMatcher> {
     let rest = text.trim_start();
     let name_at = text.len() - rest.len();
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':');
@@ -299,7 +304,7 @@ fn classic_one(text: &str, begin: usize) -> Option<Written> {
     let rest = rest[operator.as_str().len()..].trim_start();
     let value_at = begin + text.len() - rest.len();
     let value = classic_value(rest.trim_end())?;
-    Some(Written { name, operator, value, name_at: begin + name_at, value_at })
+    Some(WrittenMatcher { name, operator, value, name_at: begin + name_at, value_at })
 }
 
 fn classic_value(raw: &str) -> Option<String> {

@@ -1,6 +1,6 @@
 //! Which receivers were notified of a silence, and why others were not: one sentence for an operator.
 //!
-//! The cause is decided only here, from what the store knows: [`SilenceState`]. The page of a unit, the
+//! The cause is decided only here, from what the store knows: [`NewestSilence`]. The page of a unit, the
 //! command and the API show the same sentence. Of several causes the one counts that an operator has to end first: a
 //! route without a receiver never notifies one, and a group that is held waits however long `group_wait` is.
 
@@ -16,9 +16,9 @@ const JOINS: Duration = Duration::from_secs(10);
 
 /// What the store knows of the newest silence of a unit.
 #[derive(Clone, Debug)]
-pub struct SilenceState {
+pub struct NewestSilence {
     pub now: Timestamp,
-    pub holds: Holds,
+    pub holds: SilenceHolds,
     /// The routes that the silence takes or, once it has joined its groups, the routes of the groups.
     pub routes: Vec<RouteState>,
     /// By their names.
@@ -31,7 +31,7 @@ pub struct SilenceState {
 
 /// Why single silences, or all groups, are held.
 #[derive(Clone, Debug, Default)]
-pub struct Holds {
+pub struct SilenceHolds {
     /// The id and the author of the alert silence that covers it longest, and its end.
     pub silenced: Option<(String, String, Timestamp)>,
     /// Units that inhibit it, and until when it is held at least.
@@ -206,7 +206,7 @@ impl Told {
     }
 
     /// The receivers that were notified of a silence, and why others were not.
-    pub fn of(state: &SilenceState) -> Told {
+    pub fn of(state: &NewestSilence) -> Told {
         let mut told = Told { acknowledged_by: state.acknowledged_by.clone(), ..Told::default() };
         for (name, receiver) in &state.receivers {
             told.told.extend(receiver.notified_at.map(|at| (name.clone(), at)));
@@ -232,7 +232,7 @@ impl Told {
     }
 }
 
-impl SilenceState {
+impl NewestSilence {
     /// Why no receiver was notified of a silence that is over.
     fn untold_before(&self, back_at: Timestamp) -> Why {
         if let Some(route) = self.routes.iter().find(|route| route.receivers.is_empty()) {

@@ -103,7 +103,7 @@ impl Route {
 /// The tree of routes with their ids.
 #[derive(Clone, Debug)]
 pub struct Routes {
-    root: Named,
+    root: NamedRoute,
 }
 
 /// A route that a silence takes.
@@ -118,7 +118,7 @@ pub struct MatchedRoute<'a> {
 
 /// A route that was tried.
 #[derive(Clone, Copy, Debug)]
-pub struct Step<'a> {
+pub struct TriedRoute<'a> {
     pub path: &'a str,
     pub route: &'a Route,
     /// The first matcher that does not match; `None`: all match.
@@ -127,18 +127,18 @@ pub struct Step<'a> {
 
 /// A route of the tree; `route.routes` is empty.
 #[derive(Clone, Debug)]
-struct Named {
+struct NamedRoute {
     /// Empty for the root.
     id: String,
     /// Its place in the configuration: `route.routes[0]`.
     path: String,
     route: Route,
-    below: Vec<Named>,
+    below: Vec<NamedRoute>,
 }
 
 impl Routes {
     pub fn new(root: Route) -> Routes {
-        let mut root = Named::new(root, "", "route".to_owned(), &mut HashMap::new());
+        let mut root = NamedRoute::new(root, "", "route".to_owned(), &mut HashMap::new());
         root.id = String::new();
         Routes { root }
     }
@@ -156,7 +156,7 @@ impl Routes {
     }
 
     /// The routes that a silence takes, and every route that was tried, in order.
-    pub fn explain(&self, record: &OfflineRecord) -> (Vec<MatchedRoute<'_>>, Vec<Step<'_>>) {
+    pub fn explain(&self, record: &OfflineRecord) -> (Vec<MatchedRoute<'_>>, Vec<TriedRoute<'_>>) {
         let (mut taken, mut steps) = (Vec::new(), Vec::new());
         self.root.find(record, &mut taken, &mut |step| steps.push(step));
         (taken, steps)
@@ -185,10 +185,10 @@ impl Routes {
     }
 }
 
-impl Named {
+impl NamedRoute {
     /// `above`: the matchers of the routes above it; `known`: how many routes have that id already. Routes with the
     /// same receivers and matchers, also above, are told apart by their order.
-    fn new(mut route: Route, above: &str, path: String, known: &mut HashMap<String, usize>) -> Named {
+    fn new(mut route: Route, above: &str, path: String, known: &mut HashMap<String, usize>) -> NamedRoute {
         let matchers = route.matchers.iter().map(Matcher::to_string).collect::<Vec<_>>().join(",");
         let conditions = format!("{above}{{{matchers}}}");
         let id = id::id(&route.receivers, &conditions);
@@ -197,25 +197,26 @@ impl Named {
         let id = if *same == 1 { id } else { id::id(&route.receivers, &format!("{conditions}{same}")) };
         let above = format!("{conditions}/");
         let below = std::mem::take(&mut route.routes).into_iter().enumerate();
-        let below = below.map(|(at, child)| Named::new(child, &above, format!("{path}.routes[{at}]"), known));
+        let below =
+            below.map(|(at, child)| NamedRoute::new(child, &above, format!("{path}.routes[{at}]"), known));
         let below = below.collect();
-        Named { id, path, route, below }
+        NamedRoute { id, path, route, below }
     }
 
     fn tree(&self) -> Route {
-        Route { routes: self.below.iter().map(Named::tree).collect(), ..self.route.clone() }
+        Route { routes: self.below.iter().map(NamedRoute::tree).collect(), ..self.route.clone() }
     }
 
     fn find<'a>(
         &'a self,
         record: &OfflineRecord,
         taken: &mut Vec<MatchedRoute<'a>>,
-        tried: &mut impl FnMut(Step<'a>),
+        tried: &mut impl FnMut(TriedRoute<'a>),
     ) {
         let before = taken.len();
         for child in &self.below {
             let refused_by = child.route.refused_by(record);
-            tried(Step { path: &child.path, route: &child.route, refused_by });
+            tried(TriedRoute { path: &child.path, route: &child.route, refused_by });
             if refused_by.is_some() {
                 continue;
             }

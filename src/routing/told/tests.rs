@@ -24,11 +24,11 @@ fn sealed(names: &[&str]) -> GroupStage {
 }
 
 /// A silence in this stage, at noon.
-fn state(stage: GroupStage) -> SilenceState {
+fn state(stage: GroupStage) -> NewestSilence {
     let hook = ReceiverState { is_configured: true, ..ReceiverState::default() };
-    SilenceState {
+    NewestSilence {
         now: at(0),
-        holds: Holds::default(),
+        holds: SilenceHolds::default(),
         routes: vec![route(stage)],
         receivers: [("hook".to_owned(), hook)].into(),
         acknowledged_by: None,
@@ -36,13 +36,13 @@ fn state(stage: GroupStage) -> SilenceState {
     }
 }
 
-fn with(stage: GroupStage, change: impl FnOnce(&mut SilenceState)) -> String {
+fn with(stage: GroupStage, change: impl FnOnce(&mut NewestSilence)) -> String {
     let mut state = state(stage);
     change(&mut state);
     Told::of(&state).to_string()
 }
 
-fn hook(state: &mut SilenceState) -> &mut ReceiverState {
+fn hook(state: &mut NewestSilence) -> &mut ReceiverState {
     state.receivers.get_mut("hook").unwrap()
 }
 
@@ -50,7 +50,7 @@ fn hook(state: &mut SilenceState) -> &mut ReceiverState {
 fn every_cause_has_its_sentence() {
     use GroupStage::{Outside, Waits};
     let no = |why: &str| format!("No receiver was notified: {why}.");
-    let later = |state: &mut SilenceState| state.now = at(20);
+    let later = |state: &mut NewestSilence| state.now = at(20);
     let cases = [
         (
             with(Waits, |one| one.routes[0].receivers.clear()),
@@ -168,7 +168,7 @@ fn every_cause_has_its_sentence() {
 
 #[test]
 fn it_says_which_receivers_were_notified_and_which_were_not() {
-    let told = |change: &dyn Fn(&mut SilenceState)| {
+    let told = |change: &dyn Fn(&mut NewestSilence)| {
         with(sealed(&["hook", "mail"]), |one| {
             hook(one).notified_at = Some(at(-5));
             one.receivers

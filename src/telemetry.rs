@@ -49,18 +49,18 @@ pub use labels::{
 };
 pub use log_limit::LogLimit;
 pub use orphans_text::{Backlog, orphans_text};
-pub use problems::{Consequence, NOT_HEARING, PROBLEMS_OF_IDS, Problem, Severity};
-use problems::{NOT_DELIVERED, Problems};
+pub use problems::{Consequence, HealthProblem, NOT_HEARING, PROBLEMS_OF_IDS, Severity};
+use problems::{NOT_DELIVERED, OpenProblems};
 pub use receivers::Unreached;
 pub use removed_kinds_text::removed_kinds_text;
 use sampler::Sampler;
 use series::Series;
-pub use short_failures::Failure;
+pub use short_failures::LoopFailure;
 use short_failures::ShortFailures;
 use two_places::TwoPlaces;
 use unknown_topics::SharedTopicList;
 pub use unknown_topics::{UnknownTopic, UnknownTopics};
-use unreadable::Unreadable;
+use unreadable::UnreadableValues;
 
 /// The longest text from a device that the log shows, in characters.
 pub const MAX_SHOWN: usize = 200;
@@ -69,12 +69,12 @@ pub struct Telemetry {
     registry: Registry,
     series: Series,
     samples: Sampler,
-    unreadable: Unreadable,
+    unreadable: UnreadableValues,
     two_places: TwoPlaces,
     blocking_values: ShortFailures,
     passing: ShortFailures,
     clock: Clock,
-    problems: Problems,
+    problems: OpenProblems,
     engine_servers: EngineServers,
     /// Limits the log lines about units that went offline.
     offline_log: Mutex<LogLimit>,
@@ -100,12 +100,12 @@ impl Telemetry {
             series: Series::new(&registry),
             registry,
             samples: Sampler::new(clock.clone()),
-            unreadable: Unreadable::new(clock.clone()),
+            unreadable: UnreadableValues::new(clock.clone()),
             two_places: TwoPlaces::new(clock.clone()),
             blocking_values: ShortFailures::new(clock.clone()),
             passing: ShortFailures::new(clock.clone()),
             clock: clock.clone(),
-            problems: Problems::at_start(),
+            problems: OpenProblems::at_start(),
             engine_servers: EngineServers::at_start(),
             offline_log: Mutex::new(LogLimit::new(Instant::now())),
             new_log: Mutex::new(LogLimit::new(Instant::now())),
@@ -127,7 +127,7 @@ impl Telemetry {
     }
 
     /// The current problems, the serious ones first.
-    pub fn problems(&self) -> Vec<Problem> {
+    pub fn problems(&self) -> Vec<HealthProblem> {
         self.count_unreadable();
         self.count_two_places();
         self.problems.list()
@@ -139,7 +139,7 @@ impl Telemetry {
     }
 
     /// The problems that keep Rollcall from its work, or a notification from its receiver.
-    pub fn failures(&self) -> Vec<Problem> {
+    pub fn failures(&self) -> Vec<HealthProblem> {
         let mut problems = self.problems();
         problems.retain(|one| one.severity == Severity::Serious || one.name == NOT_DELIVERED);
         problems

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::fleet::ownership::View;
 use crate::fleet::{Mirror, Ownership};
-use crate::telemetry::{Problem, Severity, Telemetry};
+use crate::telemetry::{HealthProblem, Severity, Telemetry};
 
 #[derive(Clone)]
 struct HealthState {
@@ -43,7 +43,7 @@ pub(super) fn early_pages(instance: String, telemetry: Arc<Telemetry>) -> Router
 #[derive(Serialize)]
 struct Readiness {
     ready: bool,
-    problems: Vec<Problem>,
+    problems: Vec<HealthProblem>,
     /// Facts that an operator may want to know and that are no problem of Rollcall.
     notes: Vec<String>,
     /// The name of this instance.
@@ -61,7 +61,7 @@ async fn readiness(State(state): State<HealthState>) -> (StatusCode, Json<Readin
                     lasts, see what the engine is busy with, and the log";
         // Partitions that are taken over later are read within seconds, and do not delay other partitions.
         let severity = if state.mirror.was_ever_filled() { Severity::Warning } else { Severity::Serious };
-        Problem::new("mirror_not_filled", text.to_owned(), severity).put_first(&mut problems);
+        HealthProblem::new("mirror_not_filled", text.to_owned(), severity).put_first(&mut problems);
     }
     let ready = problems.iter().all(|problem| problem.severity != Severity::Serious);
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

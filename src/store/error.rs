@@ -1,6 +1,6 @@
 //! Errors of an engine.
 
-use crate::telemetry::Failure;
+use crate::telemetry::LoopFailure;
 
 /// Why an engine did not execute a call.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum EngineError {
     Damaged(String),
 }
 
-impl Failure for EngineError {
+impl LoopFailure for EngineError {
     fn is_blocking_value(&self) -> bool {
         matches!(self, EngineError::WrongType(_))
     }

@@ -4,9 +4,9 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::labels::{EngineWarning, Loop, Stored};
-use super::problems::{CLOCK_JUMPED, Cause, ENGINE_DOWN, ENGINE_FAILS, Severity, UNREADABLE};
+use super::problems::{CLOCK_JUMPED, Dependency, ENGINE_DOWN, ENGINE_FAILS, Severity, UNREADABLE};
 use super::series::{NAMED_COMMANDS, OTHER};
-use super::{Failure, ServerAnswers, Telemetry};
+use super::{LoopFailure, ServerAnswers, Telemetry};
 
 impl Telemetry {
     /// A call of the engine ended.
@@ -32,7 +32,7 @@ impl Telemetry {
     /// A call of a loop failed. The loop counts as failing until [`Telemetry::engine_answered`] is called for the
     /// same loop: the success of another loop proves nothing for this one. `which` names one loop of several, such as
     /// the loop of a receiver.
-    pub fn engine_failed(&self, what: Loop, which: &str, error: &dyn Failure) {
+    pub fn engine_failed(&self, what: Loop, which: &str, error: &dyn LoopFailure) {
         let (text, key) = (format!("{}{}: {error}", what.undone(), of_which(which)), key_of(what, which));
         if error.is_passing() && self.is_passing(&key, error) {
             return;
@@ -49,7 +49,7 @@ impl Telemetry {
         let is_new = match error.is_away() {
             true => {
                 let (waits, undone) =
-                    ((Cause::Engine, what.as_str()), what.undone().to_owned() + &of_which(which));
+                    ((Dependency::Engine, what.as_str()), what.undone().to_owned() + &of_which(which));
                 let (why, now) = (error.to_string(), self.clock.now());
                 if self.problems.set_waiting(waits, (name, &key), (undone, &why), severity, now) {
                     tracing::error!(
@@ -57,7 +57,7 @@ impl Telemetry {
                         "the engine is down, and work that needs it waits: {error}"
                     );
                 }
-                if self.problems.is_down(&Cause::Engine) {
+                if self.problems.is_down(&Dependency::Engine) {
                     return;
                 }
                 false
@@ -73,7 +73,7 @@ impl Telemetry {
     }
 
     /// Whether a loop fails for a short time only, and has no other problem. The first of all loops logs it.
-    fn is_passing(&self, key: &str, error: &dyn Failure) -> bool {
+    fn is_passing(&self, key: &str, error: &dyn LoopFailure) -> bool {
         let (is_short, is_first) = self.passing.is_short(key);
         if is_first {
             tracing::info!("the primaries of redis may be changing: {error}");
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    impl Failure for WrongType {
+    impl LoopFailure for WrongType {
         fn is_blocking_value(&self) -> bool {
             true
         }
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    impl Failure for Failover {
+    impl LoopFailure for Failover {
         fn is_passing(&self) -> bool {
             true
         }

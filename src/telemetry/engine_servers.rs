@@ -12,17 +12,17 @@ const REFUSED: Duration = Duration::from_secs(10);
 /// Whether the last call of a server was answered, and when it refused a command last. The connections to the server
 /// set it with every call, so it is not a metric.
 #[derive(Clone, Debug)]
-pub struct ServerAnswers(Arc<Answers>);
+pub struct ServerAnswers(Arc<EngineServer>);
 
 #[derive(Debug)]
-struct Answers {
+struct EngineServer {
     answers: AtomicBool,
     refused: Mutex<Option<Instant>>,
 }
 
 impl Default for ServerAnswers {
     fn default() -> ServerAnswers {
-        ServerAnswers(Arc::new(Answers { answers: AtomicBool::new(true), refused: Mutex::default() }))
+        ServerAnswers(Arc::new(EngineServer { answers: AtomicBool::new(true), refused: Mutex::default() }))
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::labels::{BrokerRefusal, ConnectionLoss};
-use super::problems::{BROKER_DROPS, CLIENT_ID_TAKEN, Cause, MQTT_DISCONNECTED, SHARE_TAKEN, Severity};
+use super::problems::{BROKER_DROPS, CLIENT_ID_TAKEN, Dependency, MQTT_DISCONNECTED, SHARE_TAKEN, Severity};
 use super::{MAX_SHOWN, Telemetry, truncate};
 
 /// The work that waits for the broker.
@@ -43,7 +43,7 @@ impl Telemetry {
         self.series.connected.with_label_values(&[connection]).set(0);
         self.problems.clear(MQTT_DISCONNECTED, "");
         let down = format!("the MQTT broker at {broker} is not connected: {why}");
-        let cause = (Cause::Broker(broker.to_owned()), INTAKE);
+        let cause = (Dependency::Broker(broker.to_owned()), INTAKE);
         let text = (format!("connection {connection} is down"), down.as_str());
         let problem = (MQTT_DISCONNECTED, connection);
         if self.problems.set_waiting(cause, problem, text, Severity::Serious, self.clock.now()) {

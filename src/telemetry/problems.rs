@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use crate::clock::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Problem {
+pub struct HealthProblem {
     /// A short constant name.
     pub name: &'static str,
     /// The problem, and the advice.
@@ -29,19 +29,19 @@ pub struct Consequence {
 }
 
 impl Consequence {
-    fn of(problem: Problem) -> Consequence {
+    fn of(problem: HealthProblem) -> Consequence {
         Consequence { name: problem.name.to_owned(), text: problem.text }
     }
 }
 
-impl Problem {
+impl HealthProblem {
     /// A problem from which nothing follows.
-    pub fn new(name: &'static str, text: String, severity: Severity) -> Problem {
-        Problem { name, text, severity, consequences: Vec::new() }
+    pub fn new(name: &'static str, text: String, severity: Severity) -> HealthProblem {
+        HealthProblem { name, text, severity, consequences: Vec::new() }
     }
 
     /// Adds a problem to the first one, if that is the engine that is down, else as the first of all.
-    pub fn put_first(self, all: &mut Vec<Problem>) {
+    pub fn put_first(self, all: &mut Vec<HealthProblem>) {
         match all.first_mut().filter(|one| one.name == ENGINE_DOWN && !one.consequences.is_empty()) {
             Some(engine) => engine.consequences.push(Consequence::of(self)),
             None => all.insert(0, self),
@@ -101,18 +101,18 @@ pub(super) fn not_hearing(heard: Option<Timestamp>) -> String {
 
 /// A dependency of Rollcall. While it is down, what waits for it is no problem of its own, but is shown under this one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cause {
+pub(super) enum Dependency {
     Engine,
     /// A broker, by its address.
     Broker(String),
 }
 
-impl Cause {
+impl Dependency {
     /// The name of its problem.
     fn name(&self) -> &'static str {
         match self {
-            Cause::Engine => ENGINE_DOWN,
-            Cause::Broker(_) => MQTT_DISCONNECTED,
+            Dependency::Engine => ENGINE_DOWN,
+            Dependency::Broker(_) => MQTT_DISCONNECTED,
         }
     }
 }
@@ -125,9 +125,9 @@ struct Outage {
 }
 
 struct Entry {
-    problem: Problem,
+    problem: HealthProblem,
     /// The dependency that it waits for, and the name of the work that waits.
-    waits: Option<(Cause, &'static str)>,
+    waits: Option<(Dependency, &'static str)>,
 }
 
 /// Problems of hearing, which may have any cause: they are shown under a dependency that is down.
@@ -136,18 +136,18 @@ const UNHEARD: [&str; 2] = [NOT_HEARING, FILTER_UNHEARD];
 /// The problems by name and, where there are several of one name, by their subject, such as a receiver.
 /// Both come from constants and from the configuration, so there are few.
 #[derive(Default)]
-pub(super) struct Problems(Mutex<State>);
+pub(super) struct OpenProblems(Mutex<ProblemEntries>);
 
 #[derive(Default)]
-struct State {
+struct ProblemEntries {
     entries: BTreeMap<(&'static str, String), Entry>,
-    outages: BTreeMap<Cause, Outage>,
+    outages: BTreeMap<Dependency, Outage>,
 }
 
-impl Problems {
+impl OpenProblems {
     /// At the start nothing is proved to work.
-    pub(super) fn at_start() -> Problems {
-        let problems = Problems::default();
+    pub(super) fn at_start() -> OpenProblems {
+        let problems = OpenProblems::default();
         let yet = |what: &str| format!("{what} since the start");
         problems.set(ENGINE_DOWN, "", yet("the engine has not answered"), Severity::Serious);
         problems.set(MQTT_DISCONNECTED, "", yet("the MQTT broker was not reached"), Severity::Serious);
@@ -157,7 +157,7 @@ impl Problems {
 
     /// Sets a problem. Answers whether it is new.
     pub(super) fn set(&self, name: &'static str, which: &str, text: String, severity: Severity) -> bool {
-        let entry = Entry { problem: Problem::new(name, text, severity), waits: None };
+        let entry = Entry { problem: HealthProblem::new(name, text, severity), waits: None };
         self.lock().set((name, which.to_owned()), entry)
     }
 
@@ -165,7 +165,7 @@ impl Problems {
     /// dependency count as down. Answers whether it was not down before.
     pub(super) fn set_waiting(
         &self,
-        (cause, work): (Cause, &'static str),
+        (cause, work): (Dependency, &'static str),
         (name, which): (&'static str, &str),
         (text, why): (String, &str),
         severity: Severity,
@@ -180,7 +180,7 @@ impl Problems {
             });
             why.clone_into(&mut outage.why);
         }
-        let problem = Problem::new(name, format!("{text}: {why}"), severity);
+        let problem = HealthProblem::new(name, format!("{text}: {why}"), severity);
         let entry = Entry { problem, waits: Some((cause, work)) };
         state.set((name, which.to_owned()), entry);
         is_new
@@ -220,7 +220,7 @@ impl Problems {
         self.lock().entries.get(&(name, which.to_owned())).is_some_and(|one| one.problem.text == text)
     }
 
-    pub(super) fn is_down(&self, cause: &Cause) -> bool {
+    pub(super) fn is_down(&self, cause: &Dependency) -> bool {
         self.lock().outages.contains_key(cause)
     }
 
@@ -230,9 +230,9 @@ impl Problems {
     }
 
     /// The problems, serious ones first; work that waits for a dependency that is down is listed under it.
-    pub(super) fn list(&self) -> Vec<Problem> {
+    pub(super) fn list(&self) -> Vec<HealthProblem> {
         let state = self.lock();
-        let mut all: Vec<Problem> = state.outages.keys().map(|cause| state.outage(cause)).collect();
+        let mut all: Vec<HealthProblem> = state.outages.keys().map(|cause| state.outage(cause)).collect();
         let alone = state.entries.values().filter(|entry| !state.is_shown_under(entry));
         for problem in alone.map(|entry| entry.problem.clone()) {
             match all.first_mut().filter(|_| !state.outages.is_empty() && UNHEARD.contains(&problem.name)) {
@@ -246,12 +246,12 @@ impl Problems {
         all
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, ProblemEntries> {
         self.0.lock().expect("nothing panics under this lock")
     }
 }
 
-impl State {
+impl ProblemEntries {
     fn set(&mut self, key: (&'static str, String), entry: Entry) -> bool {
         let before = self.entries.insert(key, entry);
         let waited = before.as_ref().and_then(|before| before.waits.clone());
@@ -270,7 +270,10 @@ impl State {
         entry.waits.as_ref().is_some_and(|(cause, _)| self.outages.contains_key(cause))
     }
 
-    fn waiting<'a>(&'a self, cause: &'a Cause) -> impl Iterator<Item = (&'static str, &'a Problem)> {
+    fn waiting<'a>(
+        &'a self,
+        cause: &'a Dependency,
+    ) -> impl Iterator<Item = (&'static str, &'a HealthProblem)> {
         let waits = move |entry: &'a Entry| {
             let (of, work) = entry.waits.as_ref()?;
             (of == cause).then_some((*work, &entry.problem))
@@ -279,7 +282,7 @@ impl State {
     }
 
     /// A dependency is up again when nothing serious waits for it. The rest succeeds with its next attempt.
-    fn end_if_over(&mut self, cause: Option<Cause>) {
+    fn end_if_over(&mut self, cause: Option<Dependency>) {
         let Some(cause) = cause else { return };
         if self.waiting(&cause).any(|(_, problem)| problem.severity == Severity::Serious) {
             return;
@@ -290,16 +293,16 @@ impl State {
     }
 
     /// The problem of a dependency that is down.
-    fn outage(&self, cause: &Cause) -> Problem {
+    fn outage(&self, cause: &Dependency) -> HealthProblem {
         let Outage { since, why } = &self.outages[cause];
         let waiting: BTreeSet<&str> = self.waiting(cause).map(|(work, _)| work).collect();
         let verb = if waiting.len() == 1 { "waits" } else { "wait" };
         let waiting = waiting.into_iter().collect::<Vec<_>>().join(", ");
         let text = format!("{why}; down since {since}; {waiting} {verb} for it");
         let consequences = self.waiting(cause).map(|(_, problem)| Consequence::of(problem.clone()));
-        Problem {
+        HealthProblem {
             consequences: consequences.collect(),
-            ..Problem::new(cause.name(), text, Severity::Serious)
+            ..HealthProblem::new(cause.name(), text, Severity::Serious)
         }
     }
 }
@@ -311,17 +314,17 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_000);
 
     /// The names of what is shown, with those of what is shown under it.
-    fn shown(problems: &Problems) -> Vec<(&'static str, usize)> {
+    fn shown(problems: &OpenProblems) -> Vec<(&'static str, usize)> {
         problems.list().iter().map(|one| (one.name, one.consequences.len())).collect()
     }
 
     #[test]
     fn what_waits_for_a_dependency_that_is_down_is_shown_under_it_until_it_is_up() {
-        let problems = Problems::default();
+        let problems = OpenProblems::default();
         let waits = |work: &'static str, severity| {
             let name = if severity == Severity::Serious { ENGINE_DOWN } else { ENGINE_FAILS };
             let text = (format!("{work} is not done"), "redis is gone");
-            problems.set_waiting((Cause::Engine, work), (name, work), text, severity, NOW)
+            problems.set_waiting((Dependency::Engine, work), (name, work), text, severity, NOW)
         };
         assert!(!waits("walk", Severity::Warning));
         assert_eq!(shown(&problems), [(ENGINE_FAILS, 0)], "nothing says that the engine is down");
@@ -341,9 +344,15 @@ mod tests {
 
     #[test]
     fn a_failure_for_another_reason_waits_for_nothing() {
-        let problems = Problems::default();
+        let problems = OpenProblems::default();
         let text = ("sweep is not done".to_owned(), "redis is gone");
-        problems.set_waiting((Cause::Engine, "sweep"), (ENGINE_DOWN, "sweep"), text, Severity::Serious, NOW);
+        problems.set_waiting(
+            (Dependency::Engine, "sweep"),
+            (ENGINE_DOWN, "sweep"),
+            text,
+            Severity::Serious,
+            NOW,
+        );
         problems.set(ENGINE_DOWN, "sweep", "no right to XADD".to_owned(), Severity::Serious);
         assert_eq!(shown(&problems), [(ENGINE_DOWN, 0)]);
         assert!(problems.list()[0].text.contains("XADD") && !problems.has_outage());
@@ -351,9 +360,9 @@ mod tests {
 
     #[test]
     fn the_connections_to_a_broker_are_one_problem_and_those_to_another_are_another() {
-        let problems = Problems::default();
+        let problems = OpenProblems::default();
         for (broker, connection) in [("one", "a"), ("one", "b"), ("two", "c")] {
-            let cause = (Cause::Broker(broker.to_owned()), "intake");
+            let cause = (Dependency::Broker(broker.to_owned()), "intake");
             let text = (format!("connection {connection}"), "refused");
             problems.set_waiting(cause, (MQTT_DISCONNECTED, connection), text, Severity::Serious, NOW);
         }

@@ -12,7 +12,7 @@ use crate::clock::{Clock, Timestamp};
 const MAX_SHORT: Duration = Duration::from_secs(10);
 
 /// Why a loop failed.
-pub trait Failure: Display {
+pub trait LoopFailure: Display {
     /// A stored value cannot be read and is quarantined within a second or two.
     fn is_blocking_value(&self) -> bool {
         false
@@ -29,7 +29,7 @@ pub trait Failure: Display {
     }
 }
 
-impl Failure for &str {}
+impl LoopFailure for &str {}
 
 pub(super) struct ShortFailures {
     clock: Clock,

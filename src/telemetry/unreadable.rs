@@ -19,7 +19,7 @@ const MAX_LOCATIONS: usize = 1000;
 /// The most characters of a location or a reason that are kept: both may come from another program.
 const MAX_CHARACTERS: usize = 300;
 
-pub(super) struct Unreadable {
+pub(super) struct UnreadableValues {
     clock: Clock,
     met: Mutex<BTreeMap<(&'static str, String), UnreadableValue>>,
 }
@@ -37,9 +37,9 @@ pub(super) struct UnreadableCount {
     pub example: String,
 }
 
-impl Unreadable {
-    pub fn new(clock: Clock) -> Unreadable {
-        Unreadable { clock, met: Mutex::default() }
+impl UnreadableValues {
+    pub fn new(clock: Clock) -> UnreadableValues {
+        UnreadableValues { clock, met: Mutex::default() }
     }
 
     /// Notes a value that cannot be read. Answers whether it is new.

@@ -130,7 +130,7 @@ async fn the_backlog_of_a_renamed_receiver_is_shown_until_it_has_its_name_again(
     world.config.receivers = vec![named("renamed", webhook_to(other.url(), None))];
     world.start();
     until("it shows", async || world.metric("rollcall_orphaned_notifications", &[]) == 1.0).await;
-    let is_it = |problem: &rollcall::telemetry::Problem| {
+    let is_it = |problem: &rollcall::telemetry::HealthProblem| {
         problem.name == "orphaned_notifications"
             && problem.text.contains("hook (1 groups wait, 0 dead letters)")
     };
@@ -445,7 +445,7 @@ async fn a_refusal_is_retried_until_an_operator_has_fixed_its_reason() {
         assert_eq!(world.metric("rollcall_receiver_failing", &["hook"]), 1.0);
         let problems = world.telemetry.problems();
         let why = format!("no such hook {status}");
-        let is_it = |problem: &rollcall::telemetry::Problem| {
+        let is_it = |problem: &rollcall::telemetry::HealthProblem| {
             problem.name == "not_delivered" && problem.text.contains("hook") && problem.text.contains(&why)
         };
         assert!(problems.iter().any(is_it), "{problems:?}");

@@ -18,7 +18,7 @@ use rollcall::store::{
     Join, OutboxEvent, Pace, Reading, ShareMember, StoredDeliveries, StoredTimers, Subscription,
     TimerCapacity, TimerClasses,
 };
-use rollcall::telemetry::{Problem, Telemetry};
+use rollcall::telemetry::{HealthProblem, Telemetry};
 use tokio::sync::Notify;
 
 pub const BEGIN: Timestamp = Timestamp::from_millis(1_700_000_000_000);
@@ -358,7 +358,7 @@ impl Fleet {
         self.engine.records(false, None, 1000).await.unwrap()
     }
 
-    pub fn warnings(&self) -> Vec<Problem> {
+    pub fn warnings(&self) -> Vec<HealthProblem> {
         let mut problems = self.telemetry.problems();
         problems.retain(|problem| problem.name == "unreadable_values");
         problems

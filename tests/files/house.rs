@@ -143,7 +143,7 @@ fn the_readings_find_every_violation() {
             "// use crate::http;\nfn f() { let crate_ = \"crate::http::x\"; crate::clock::now() }",
         ),
         ("store/redis/mod", "use super::Engine; use crate::presence::Unit;"),
-        ("store/embedded", "use super::redis::Config;"),
+        ("store/embedded", "use super::redis::RedisConfig;"),
         ("store/migration", "use crate::fleet::Roll;"),
         ("fleet", "use crate::store::Engine;"),
         ("intake", "use super::alerting::{self};"),

@@ -69,7 +69,7 @@ impl<'a> UnitKey<'a> {
     }
 }
 
-pub struct Table<R> {
+pub struct RowTable<R> {
     rows: Blocks<R>,
     names: Names,
     slots: HashTable<u32>,
@@ -78,17 +78,17 @@ pub struct Table<R> {
     hasher: RandomState,
 }
 
-impl<R> Default for Table<R> {
-    fn default() -> Table<R> {
-        Table::new(RandomState::default())
+impl<R> Default for RowTable<R> {
+    fn default() -> RowTable<R> {
+        RowTable::new(RandomState::default())
     }
 }
 
-impl<R> Table<R> {
+impl<R> RowTable<R> {
     /// An empty table; its keys are made with the same hasher.
-    pub fn new(hasher: RandomState) -> Table<R> {
+    pub fn new(hasher: RandomState) -> RowTable<R> {
         let (rows, names) = (Blocks::default(), Names::default());
-        Table { rows, names, slots: HashTable::new(), free: Vec::new(), hasher }
+        RowTable { rows, names, slots: HashTable::new(), free: Vec::new(), hasher }
     }
 
     pub fn hasher(&self) -> &RandomState {
@@ -131,7 +131,7 @@ impl<R> Table<R> {
     }
 }
 
-impl<R: Row> Table<R> {
+impl<R: Row> RowTable<R> {
     pub fn find(&self, key: UnitKey<'_>) -> Option<u32> {
         self.slots.find(key.hash, |slot| self.is_at(*slot, key)).copied()
     }
@@ -191,7 +191,7 @@ impl<R: Row> Table<R> {
         Some(())
     }
 
-    /// Removes the unit in a slot and answers its row. [`Table::tidy`] frees the memory of its id.
+    /// Removes the unit in a slot and answers its row. [`RowTable::tidy`] frees the memory of its id.
     pub fn remove(&mut self, slot: u32) -> R {
         let hash = hash_of(&self.hasher, &self.names, &self.rows[slot as usize]);
         if let Ok(entry) = self.slots.find_entry(hash, |other| *other == slot) {
@@ -236,7 +236,7 @@ impl<R: Row> Table<R> {
     }
 }
 
-impl<R> Index<usize> for Table<R> {
+impl<R> Index<usize> for RowTable<R> {
     type Output = R;
 
     fn index(&self, slot: usize) -> &R {
@@ -244,7 +244,7 @@ impl<R> Index<usize> for Table<R> {
     }
 }
 
-impl<R> IndexMut<usize> for Table<R> {
+impl<R> IndexMut<usize> for RowTable<R> {
     fn index_mut(&mut self, slot: usize) -> &mut R {
         &mut self.rows[slot]
     }
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn a_table_finds_the_units_that_a_map_finds_and_they_keep_their_slots() {
         let mut random = StdRng::seed_from_u64(1);
-        let mut table: Table<Plain> = Table::default();
+        let mut table: RowTable<Plain> = RowTable::default();
         let hasher = table.hasher().clone();
         let mut map: HashMap<(u16, String), (u32, u32)> = HashMap::new();
         for value in 0..20_000 {
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn loaded_units_keep_their_slots_and_the_slots_between_are_free() {
-        let mut table: Table<Plain> = Table::default();
+        let mut table: RowTable<Plain> = RowTable::default();
         let hasher = table.hasher().clone();
         let row = |name| Plain { name: Some(name), value: 7 };
         table.reserve(5);

@@ -23,7 +23,7 @@ use super::known::KnownSince;
 use super::label_index::LabelIndex;
 use super::row::{Absence, RowState, RowUpdate, UnitRow};
 use super::settings::{Settings, SettingsIndex};
-use super::{Table, UnitKey};
+use super::{RowTable, UnitKey};
 use crate::clock::Timestamp;
 
 /// The units of every partition.
@@ -72,7 +72,7 @@ impl UnitTables {
 
 /// The units of one partition.
 pub struct UnitTable {
-    rows: Table<UnitRow>,
+    rows: RowTable<UnitRow>,
     settings: SettingsIndex,
     absences: HashMap<u32, Absence, FixedState>,
     /// The deadlines of open records, by slot.
@@ -87,7 +87,7 @@ pub struct UnitTable {
 impl UnitTable {
     fn new(kinds: Arc<Kinds>, labels: &[Arc<str>], hasher: RandomState) -> UnitTable {
         UnitTable {
-            rows: Table::new(hasher),
+            rows: RowTable::new(hasher),
             settings: SettingsIndex::default(),
             absences: HashMap::default(),
             offline_since: HashMap::default(),
@@ -130,7 +130,7 @@ impl UnitTable {
         self.rows.find(key)
     }
 
-    /// See [`Table::find_all`].
+    /// See [`RowTable::find_all`].
     pub fn find_all(&self, keys: &[Option<UnitKey<'_>>]) -> Vec<Option<u32>> {
         self.rows.find_all(keys)
     }
@@ -182,17 +182,17 @@ impl UnitTable {
         self.known_since.at(slot)
     }
 
-    /// Adds a unit that is not in the table, hidden, and answers its slot: see [`Table::add`].
+    /// Adds a unit that is not in the table, hidden, and answers its slot: see [`RowTable::add`].
     pub fn add(&mut self, key: UnitKey<'_>) -> Option<u32> {
         self.rows.add(key, UnitRow::hidden)
     }
 
-    /// Adds a hidden unit in a slot after all others: see [`Table::add_at`].
+    /// Adds a hidden unit in a slot after all others: see [`RowTable::add_at`].
     pub fn add_at(&mut self, slot: u32, key: UnitKey<'_>) -> Option<()> {
         self.rows.add_at(slot, key, UnitRow::hidden)
     }
 
-    /// Reserves memory: see [`Table::reserve`].
+    /// Reserves memory: see [`RowTable::reserve`].
     pub fn reserve(&mut self, units: usize) {
         self.rows.reserve(units);
     }

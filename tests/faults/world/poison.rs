@@ -35,7 +35,7 @@ pub const POISONED: [&str; 16] = [
 ];
 
 /// The key types that are left out, and why.
-pub const LEFT_OUT: [(&str, &str); 23] = [
+pub const LEFT_OUT: [(&str, &str); 24] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
@@ -44,6 +44,7 @@ pub const LEFT_OUT: [(&str, &str); 23] = [
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
     ("{pN}:heard", "written in a cluster only"),
     ("{pN}:replicated", "the same"),
+    ("{pN}:deadlines", "found by the walk within five minutes, for which no world waits"),
     ("{pN}:noted", "changes show within five minutes, for which no world waits"),
     ("{pN}:data:<>", "no unit of a world has values"),
     ("{pN}:offline", "open records are not listed, and the oracle goes by the list"),

@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::partition::partition_of_timer;
 use super::receiver_name::ReceiverName;
-use super::timers::partition_of_timer;
 use super::{Layout, MAX_AUDITED, Result, partition_of_group};
 use crate::telemetry::{Stored, Telemetry};
 

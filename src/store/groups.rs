@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::notification::GroupMember;
 use super::{Delivery, Group, Layout, Membership, Result};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, OfflineRecord, RecordId};
@@ -95,6 +94,16 @@ pub struct JoinResult {
     pub groups: BTreeSet<u16>,
 }
 
+/// A silence of which a receiver was notified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotifiedSilence {
+    /// The key of its group.
+    pub group: String,
+    /// The name of the member.
+    pub member: String,
+    pub detected_at: Timestamp,
+}
+
 /// The outbox and groups.
 #[async_trait]
 pub trait GroupStore: Layout {
@@ -167,12 +176,7 @@ pub trait GroupStore: Layout {
     async fn lasting(&self, group: &str, from: Timestamp, before: Option<Timestamp>)
     -> Result<Vec<RecordId>>;
 
-    /// Adds a receiver to those that were notified of silences, each with the key of its group in this partition, unless
+    /// Adds a receiver to those that were notified of silences of groups in this partition, unless
     /// their returns were sealed already.
-    async fn add_receiver(
-        &self,
-        partition: u16,
-        receiver: &str,
-        silences: &[(String, GroupMember)],
-    ) -> Result<()>;
+    async fn add_receiver(&self, partition: u16, receiver: &str, silences: &[NotifiedSilence]) -> Result<()>;
 }

@@ -103,7 +103,9 @@ pub use delivery::{
 };
 pub use documents::{Document, Documents, TableValue};
 pub use error::{EngineError, Result};
-pub use groups::{Capacity, DataLoss, GroupStore, Join, JoinResult, OutboxEntry, OutboxEvent, Position};
+pub use groups::{
+    Capacity, DataLoss, GroupStore, Join, JoinResult, NotifiedSilence, OutboxEntry, OutboxEvent, Position,
+};
 pub use hearing::{Advance, HearingStore};
 pub use membership::Membership;
 pub use notification::{delivery_of_any, notification_id, notification_of};

@@ -114,7 +114,7 @@ impl SingleSilence {
 }
 
 /// One transition as a member of a group.
-pub struct GroupMember {
+pub(super) struct GroupMember {
     pub id: String,
     pub form: MemberTransition,
     /// Zero for a blind interval.

@@ -13,6 +13,14 @@ pub fn partition_of_group(key: &str, partitions: u16) -> u16 {
     crc16(&[key.as_bytes()]) % partitions.max(1)
 }
 
+/// The begin of the key of a timer's group; its id follows. No label is named so.
+pub(super) const TIMER: &str = "timer:";
+
+/// The partition of a timer: that of its group.
+pub(super) fn partition_of_timer(id: &str, partitions: u16) -> u16 {
+    crc16(&[TIMER.as_bytes(), id.as_bytes()]) % partitions.max(1)
+}
+
 /// The indexes of units by partition, without partitions that have no unit here: for steps that lock each partition
 /// once.
 pub fn by_partition<'a>(

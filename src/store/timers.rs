@@ -10,9 +10,10 @@
 
 use std::collections::BTreeMap;
 
+use super::Delivery;
 use super::cells::Cells;
+use super::partition::TIMER;
 use super::roster::Roster;
-use super::{Delivery, crc16};
 use crate::clock::Timestamp;
 use crate::presence::{Timer, TimerClass, TimerId, TimerState, TimerType};
 
@@ -22,17 +23,9 @@ mod table;
 pub(super) use stored::receipt_change;
 pub use table::StoredTimers;
 
-/// The begin of the key of a timer's group; its id follows. No label is named so.
-const TIMER: &str = "timer:";
-
 /// The key of the group of a timer, which has no other members.
 pub fn group_of_timer(id: &TimerId) -> String {
     format!("{TIMER}{id}")
-}
-
-/// The partition of a timer: that of its group.
-pub(super) fn partition_of_timer(id: &str, partitions: u16) -> u16 {
-    crc16(&[TIMER.as_bytes(), id.as_bytes()]) % partitions.max(1)
 }
 
 /// The timer of a group; `None`: it is the group of something else.

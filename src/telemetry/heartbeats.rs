@@ -15,7 +15,9 @@ impl Telemetry {
 
     /// Announcements that units are gone had this effect.
     pub fn announcements(&self, what: AnnouncementOutcome, count: u64) {
-        self.series.announcements.with_label_values(&[what.as_str()]).inc_by(count);
+        if count > 0 {
+            self.series.announcements.with_label_values(&[what.as_str()]).inc_by(count);
+        }
     }
 
     /// A heartbeat of a new id was not admitted: its kind has `most` units.

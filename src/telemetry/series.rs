@@ -10,8 +10,8 @@ use prometheus::{
 };
 
 use super::labels::{
-    AnnouncementOutcome, BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, EngineWarning,
-    HEARD, PayloadIssue, Rejection, ValueOutcome, heard_as_str,
+    BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason, EngineWarning, HEARD, PayloadIssue,
+    Rejection, ValueOutcome, heard_as_str,
 };
 use super::process::Process;
 use super::snapshot::SnapshotHistogram;
@@ -19,6 +19,7 @@ use super::snapshot::SnapshotHistogram;
 /// Every metric, except those of single units.
 pub(super) struct Series {
     pub heartbeats: IntCounterVec,
+    /// No series before the first announcement: most fleets have none.
     pub announcements: IntCounterVec,
     pub payload_issues: IntCounterVec,
     pub unit_values: IntCounterVec,
@@ -369,9 +370,6 @@ impl Series {
         for command in NAMED_COMMANDS {
             self.engine_command.with_label_values(&[command]);
         }
-        for outcome in AnnouncementOutcome::ALL {
-            self.announcements.with_label_values(&[outcome.as_str()]);
-        }
         for outcome in ValueOutcome::ALL {
             self.unit_values.with_label_values(&[outcome.as_str()]);
         }
@@ -389,9 +387,6 @@ impl Series {
         for (to, cause) in [
             ("offline", "silence"),
             ("offline", "never_seen"),
-            ("offline", "last_will"),
-            ("offline", "node_death"),
-            ("offline", "disconnected"),
             ("online", "return"),
             ("online", "policy"),
             ("online", "removed"),

@@ -72,10 +72,10 @@ impl World {
     }
 }
 
-/// How often the server was asked for a field of a hash.
+/// How often the server was asked for fields of a hash.
 fn reads(redis: &Redis) -> usize {
     let stats: String = ::redis::cmd("INFO").arg("commandstats").query(&mut redis.client()).unwrap();
-    let calls = stats.split("cmdstat_hget:calls=").nth(1).and_then(|rest| rest.split(',').next());
+    let calls = stats.split("cmdstat_hmget:calls=").nth(1).and_then(|rest| rest.split(',').next());
     calls.map_or(0, |calls| calls.parse().unwrap())
 }
 
@@ -105,7 +105,7 @@ async fn an_outcome_that_is_recorded_while_attempts_are_given_up_stays() {
     );
 
     let (before, later) = (reads(&world.redis), BEGIN + KEEP);
-    world.wire.set(Wire::StallsAfter("HGET"));
+    world.wire.set(Wire::StallsAfter("HMGET"));
     let give_up = tokio::spawn({
         let (one, all) = (world.one.clone(), world.all.clone());
         async move { StoredTimers::new(one).give_up_only_attempts(&all, later).await }
@@ -127,7 +127,7 @@ async fn a_timer_that_ends_again_while_it_is_being_forgotten_is_kept() {
     world.registers().await;
     world.cancels(BEGIN).await;
     let (before, later) = (reads(&world.redis), BEGIN + KEEP);
-    world.wire.set(Wire::StallsAfter("HGET"));
+    world.wire.set(Wire::StallsAfter("HMGET"));
     let forget = tokio::spawn({
         let (one, all) = (world.one.clone(), world.all.clone());
         async move { StoredTimers::new(one).forget_timers(&all, later).await }

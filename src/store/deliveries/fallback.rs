@@ -14,7 +14,9 @@ use crate::store::again::ToFallback;
 use crate::store::documents::{Document, TableValue};
 use crate::store::json::to_json;
 use crate::store::notification::{GroupMember, Notification};
-use crate::store::{Cell, ChangeSet, Delivery, Destinations, MeantFor, ReceiverName, Result, Table};
+use crate::store::{
+    Cell, ChangeSet, Delivery, Destinations, MeantFor, NotifiedSilence, ReceiverName, Result, Table,
+};
 
 /// The most copies of one lane in one pass.
 const COPIES: usize = 50;
@@ -158,7 +160,7 @@ impl StoredDeliveries {
         fallback: &ToFallback<'_>,
         (group, lane): (&String, &Lane),
         mark: Document<CopiedUpTo>,
-        silences: &mut Vec<(String, GroupMember)>,
+        silences: &mut Vec<NotifiedSilence>,
     ) -> Result<Option<CopiedLane>> {
         let ids = &lane.notifications;
         let is_mark = |id: &String| mark.value.as_ref().is_some_and(|mark| mark.0 == *id);
@@ -175,7 +177,10 @@ impl StoredDeliveries {
                 continue;
             };
             let delivery = Delivery::of(Some(part), group, &format!("{id}.{receiver}"), receiver);
-            silences.extend(delivery.offline.iter().map(|one| (group.clone(), GroupMember::of_record(one))));
+            silences.extend(delivery.offline.iter().map(|record| {
+                let GroupMember { id, detected_at, .. } = GroupMember::of_record(record);
+                NotifiedSilence { group: group.clone(), member: id, detected_at }
+            }));
             copies.push(Notification::for_fallback(&delivery, fallback.to, fallback.meant_for.since));
         }
         Ok(Some(CopiedLane { mark, last, copies }))

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use super::{EmbeddedEngine, groups, members, outbox, reminders, rescheduling};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
-use crate::store::notification::GroupMember;
 use crate::store::{
-    Capacity, Destinations, GroupStore, Join, JoinResult, Membership, OutboxEntry, Position, Result,
+    Capacity, Destinations, GroupStore, Join, JoinResult, Membership, NotifiedSilence, OutboxEntry, Position,
+    Result,
 };
 
 #[async_trait]
@@ -86,7 +86,7 @@ impl GroupStore for EmbeddedEngine {
         &self,
         _partition: u16,
         receiver: &str,
-        silences: &[(String, GroupMember)],
+        silences: &[NotifiedSilence],
     ) -> Result<()> {
         members::add_receiver(self, receiver, silences).await
     }

@@ -8,8 +8,7 @@ use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::json::from_json;
 use crate::store::member_names::{names_of, of_member};
-use crate::store::notification::GroupMember;
-use crate::store::{Group, Membership, Result};
+use crate::store::{Group, Membership, NotifiedSilence, Result};
 
 /// See [`GroupStore::memberships`](crate::store::GroupStore::memberships).
 pub(super) async fn memberships(
@@ -64,13 +63,13 @@ pub(super) async fn lasting(
 pub(super) async fn add_receiver(
     engine: &EmbeddedEngine,
     receiver: &str,
-    silences: &[(String, GroupMember)],
+    silences: &[NotifiedSilence],
 ) -> Result<()> {
     if silences.is_empty() {
         return Ok(());
     }
-    let name = |(group, GroupMember { id, detected_at, .. }): &(String, GroupMember)| {
-        (group.clone(), id.clone(), detected_at.as_millis())
+    let name = |NotifiedSilence { group, member, detected_at }: &NotifiedSilence| {
+        (group.clone(), member.clone(), detected_at.as_millis())
     };
     let receiver = receiver.to_owned();
     let silences: Vec<(String, String, i64)> = silences.iter().map(name).collect();

@@ -53,6 +53,7 @@ mod outbox;
 mod partition_table;
 mod quarantine;
 mod queries;
+mod queue;
 mod readers;
 mod reminders;
 mod repair;

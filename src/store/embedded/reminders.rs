@@ -3,7 +3,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::error::DatabaseResult;
-use super::seal::enqueue;
+use super::queue::enqueue;
 use super::{EmbeddedEngine, cells};
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;

@@ -3,17 +3,17 @@
 
 use rusqlite::{Connection, params};
 
-use super::cells;
 use super::error::DatabaseResult;
+use super::queue::enqueue;
 use super::reminders::{forget_if_empty, look_after};
 use super::waiting::{WaitingMember, gathered_at, left, ready, ready_silences};
 use crate::clock::Timestamp;
 use crate::presence::{GroupTimes, Pace, Sealed, Stage, stored_since};
+use crate::store::Destinations;
 use crate::store::json::from_json;
 use crate::store::notification::{KEPT_AFTER_END, MAX_MEMBERS};
 use crate::store::receiver_list::is_told;
 use crate::store::sealed_members::SealedMembers;
-use crate::store::{Destinations, Index, ReceiverName, Table};
 
 /// The most members that one call of [`tidy`] forgets.
 const FORGOTTEN_AT_ONCE: i64 = 1000;
@@ -209,29 +209,5 @@ pub(super) fn clear_due_if_empty(database: &Connection, group: i64) -> DatabaseR
     let update = "UPDATE groups SET due = NULL WHERE id = ?1 AND NOT EXISTS \
                   (SELECT 1 FROM members WHERE grp = ?1 AND joined IS NOT NULL)";
     database.prepare_cached(update)?.execute([group])?;
-    Ok(())
-}
-
-/// Puts a notification at the end of the group's lane for each of these receivers.
-pub(super) fn enqueue<'a>(
-    database: &Connection,
-    (partition, key): (u16, &str),
-    (id, body): (&str, String),
-    receivers: impl Iterator<Item = &'a String> + Clone,
-    now: Timestamp,
-) -> DatabaseResult<()> {
-    cells::put(database, Table::Notifications, partition, id, body.as_bytes())?;
-    let owed = receivers.clone().count();
-    if owed > 1 {
-        cells::put(database, Table::Owed, partition, id, owed.to_string().as_bytes())?;
-    }
-    for receiver in receivers.map(|name| ReceiverName::of(name)) {
-        let before = cells::value(database, Table::Lanes(receiver), partition, key)?;
-        if cells::at(database, Index::Queue(receiver), partition, key)?.is_none() {
-            cells::enter(database, Index::Queue(receiver), partition, key, now.as_millis())?;
-        }
-        let lane = [&before.unwrap_or_else(|| b"0".to_vec())[..], b" ", id.as_bytes()].concat();
-        cells::put(database, Table::Lanes(receiver), partition, key, &lane)?;
-    }
     Ok(())
 }

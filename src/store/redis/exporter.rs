@@ -120,7 +120,7 @@ impl RedisEngine {
         Ok(())
     }
 
-    /// In one piece: each part of one answer becomes items, in the order that an importer needs.
+    /// Each part of one answer becomes items, in the order that an importer needs.
     async fn export_groups(&self, partition: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
         let key = |name: &str| self.keys.in_partition(partition, name);
         let mut pipe = pipe();

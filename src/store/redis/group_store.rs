@@ -8,10 +8,9 @@ use super::replication::Waited;
 use super::{RedisEngine, groups, members, outbox, reminders, rescheduling};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
-use crate::store::notification::GroupMember;
 use crate::store::{
-    Capacity, Destinations, EngineError, GroupStore, Join, JoinResult, Membership, OutboxEntry, Position,
-    Result,
+    Capacity, Destinations, EngineError, GroupStore, Join, JoinResult, Membership, NotifiedSilence,
+    OutboxEntry, Position, Result,
 };
 
 #[async_trait]
@@ -97,12 +96,7 @@ impl GroupStore for RedisEngine {
         members::lasting(self, group, from, before).await
     }
 
-    async fn add_receiver(
-        &self,
-        partition: u16,
-        receiver: &str,
-        silences: &[(String, GroupMember)],
-    ) -> Result<()> {
+    async fn add_receiver(&self, partition: u16, receiver: &str, silences: &[NotifiedSilence]) -> Result<()> {
         members::add_receiver(self, partition, receiver, silences).await
     }
 }

@@ -9,9 +9,8 @@ use super::{RedisEngine, group_of};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Stage};
 use crate::store::member_names::{names_of, of_member};
-use crate::store::notification::GroupMember;
 use crate::store::receiver_list::with;
-use crate::store::{EngineError, Group, Membership, Result};
+use crate::store::{EngineError, Group, Membership, NotifiedSilence, Result};
 
 /// See [`GroupStore::memberships`](crate::store::GroupStore::memberships).
 pub(super) async fn memberships(
@@ -69,11 +68,11 @@ pub(super) async fn add_receiver(
     engine: &RedisEngine,
     partition: u16,
     to: &str,
-    silences: &[(String, GroupMember)],
+    silences: &[NotifiedSilence],
 ) -> Result<()> {
     // A silence that was detected again is a member of its own.
-    let names = |(group, GroupMember { id, detected_at, .. }): &(String, GroupMember)| {
-        let (name, detected) = (format!("{group}\n{id}"), detected_at.as_millis());
+    let names = |NotifiedSilence { group, member, detected_at }: &NotifiedSilence| {
+        let (name, detected) = (format!("{group}\n{member}"), detected_at.as_millis());
         [(format!("{name} {detected}"), *detected_at), (name, *detected_at)]
     };
     let all: Vec<(String, Timestamp)> = silences.iter().flat_map(names).collect();

@@ -112,7 +112,7 @@ async fn what_goes_wrong_is_said_with_what_to_do() {
         (&["units", "--label", "site"], "write NAME=VALUE"),
         (&["units", "--limit", "0"], "0 is not in"),
         (&["units", "--kind", "gone"], "there is no kind"),
-        (&["records", "--cause", "flapping"], "[possible values: silence, never_seen]"),
+        (&["records", "--cause", "flapping"], "[possible values: silence, never_seen, last_will,"),
         (&["records", "--from", "2026-02-01T00:00:00Z", "--until", "2026-01-01T00:00:00Z"], "before --until"),
         (&["deliveries", "replay"], "select deliveries by id"),
         (&["deliveries", "list", "--limit", "0"], "from 1 to 1000"),

@@ -117,7 +117,10 @@ async fn a_query_and_a_form_that_cannot_be_read_are_explained_in_words() {
     fleet.fill();
     fleet.hear(&["detector:1"]).await;
     for (path, expected) in [
-        ("/api/v1/records?cause=flapping", "cause: \"flapping\" is unknown; write silence or never_seen"),
+        (
+            "/api/v1/records?cause=flapping",
+            "cause: \"flapping\" is unknown; write one of silence, never_seen, last_will",
+        ),
         ("/api/v1/records?limit=many", "limit is not a whole number in its bounds"),
         ("/api/v1/records?open=1", "open: write true or false"),
         (

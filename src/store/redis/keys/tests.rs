@@ -1,6 +1,7 @@
 //! The names of keys, with both forms of tags.
 
 use super::*;
+use crate::store::ReceiverName;
 
 const BOTH: [HashTags; 2] = [HashTags::Plain, HashTags::Spread];
 
@@ -31,13 +32,13 @@ fn all_keys_of_a_partition_have_its_tag_and_their_rule_is_found() {
             let tag = format!("{{{}}}", keys.tags().tag(partition, 3));
             let begin = format!("a:b:{tag}:");
             assert_eq!(keys.begin(partition), begin);
-            let lane = keys.of(partition, "lanes", "hook");
-            assert_eq!(lane, format!("{begin}lanes:hook"));
+            let lane = keys.cells(partition, Table::Lanes(ReceiverName::of("hook")));
+            assert_eq!(lane, format!("{begin}cells:lanes:hook"));
             assert_eq!(keys.facts_page(partition, 7), format!("{begin}facts:7"));
             assert_eq!(keys.data_page(partition, "level", 7), format!("{begin}data:level:7"));
             assert_eq!(keys.outbox(partition), format!("{begin}outbox"));
             assert_eq!(keys.unreadable_of(&lane), format!("{begin}unreadable"));
-            assert_eq!(keys.sort(&lane).map(|rule| rule.name), Some("lanes"));
+            assert_eq!(keys.sort(&lane).map(|rule| rule.name), Some("cells"));
         }
         assert_eq!(keys.outbox(3), "a:b:{hearing}:outbox");
         assert!(keys.one_of_each().iter().skip(1).all(|key| keys.sort(key).is_some()));

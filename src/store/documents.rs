@@ -141,7 +141,7 @@ impl Documents {
 
     /// The documents of each of these partitions, where a name may be in several of them.
     pub async fn each<T: TableValue>(&self, partitions: &[u16]) -> Result<Vec<(T::Name, T)>> {
-        let read = partitions.to_vec().into_iter().map(|partition| async move {
+        let read = partitions.iter().copied().map(|partition| async move {
             let cells = self.cells.all_cells(T::TABLE, partition).await?;
             let mut documents = Vec::with_capacity(cells.len());
             for read in decoded::<T>(partition, cells).await? {

@@ -106,8 +106,8 @@ pub(super) const NAMED_COMMANDS: [&str; 18] = [
     "remove_entries",
     "join",
     "seal",
-    "lease",
-    "finish",
+    "read_cells",
+    "write_cells",
     OTHER,
 ];
 /// The label of all other calls.

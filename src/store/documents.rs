@@ -223,13 +223,12 @@ impl Documents {
 
     /// The change-set of a document that writes this value if the document is still as it was read; `None` removes it.
     pub fn change<T: TableValue>(&self, document: &Document<T>, value: Option<&T>) -> Result<ChangeSet> {
-        let set = ChangeSet::of(self.partition::<T>(&document.name.to_string()));
-        self.put(self.expect(set, document), &document.name, value)
+        document.change_in(ChangeSet::of(self.partition::<T>(&document.name.to_string())), value)
     }
 
     /// A change-set that also expects a document to be still as it was read.
     pub fn expect<T: TableValue>(&self, set: ChangeSet, document: &Document<T>) -> ChangeSet {
-        set.has(T::TABLE, &document.name.to_string(), document.stored.as_deref())
+        document.expect_in(set)
     }
 
     /// Up to about `limit` names of an index of these partitions that are due by now, and their documents.

@@ -11,7 +11,7 @@ use crate::store::documents::Document;
 use crate::store::json::to_json;
 use crate::store::notification::Notification;
 use crate::store::timers::receipt_change;
-use crate::store::{Cell, ChangeSet, Delivery, EngineError, Index, ReceiverName, Result, Table, firing_of};
+use crate::store::{Cell, ChangeSet, Delivery, Index, ReceiverName, Result, Table, firing_of};
 
 /// The most notifications of one step.
 const STEP: usize = 100;
@@ -34,10 +34,16 @@ impl StoredDeliveries {
         for (at, Delivery { receiver, group, .. }) in deliveries.iter().enumerate() {
             lanes.entry((receiver, &group.key)).or_default().push(at);
         }
-        // Each step takes the next ones of each lane, so that those of a lane stay in order.
+        // Each step takes the next ones of some lanes, so that those of a lane stay in order.
         while !lanes.is_empty() {
-            let step: Vec<Vec<usize>> =
-                lanes.values_mut().map(|places| places.drain(..places.len().min(STEP)).collect()).collect();
+            let (mut step, mut room) = (Vec::new(), STEP);
+            for places in lanes.values_mut() {
+                let taken: Vec<usize> = places.drain(..places.len().min(room)).collect();
+                room -= taken.len();
+                if !taken.is_empty() {
+                    step.push(taken);
+                }
+            }
             lanes.retain(|_, places| !places.is_empty());
             self.queue_step(deliveries, step, &mut queued, now).await?;
         }
@@ -56,20 +62,11 @@ impl StoredDeliveries {
                 return Ok(());
             }
             let (mut sets, mut of_sets) = (Vec::new(), Vec::new());
-            for (places, lane) in open.iter().zip(self.lanes_of(deliveries, &open).await?) {
-                let waits = |id: &str| lane.value.as_ref().is_some_and(|lane| lane.has(id));
-                let mut seen = Vec::new();
-                let is_new = |at: &&usize| {
-                    let id = deliveries[**at].notification();
-                    let is_new = !waits(id) && !seen.contains(&id);
-                    seen.push(id);
-                    is_new
-                };
-                let places: Vec<usize> = places.iter().filter(is_new).copied().collect();
-                if !places.is_empty() {
-                    let of: Vec<&Delivery> = places.iter().map(|at| &deliveries[*at]).collect();
-                    sets.push(self.queue_again(&of, &lane, now).await?);
-                    of_sets.push(places);
+            for known in self.known_lanes(deliveries, &open).await? {
+                let new = known.new_ones(deliveries);
+                if !new.is_empty() {
+                    sets.push(self.queue_again(deliveries, &known, &new, now)?);
+                    of_sets.push(new.iter().map(|one| one.place).collect::<Vec<usize>>());
                 }
             }
             let written = self.documents.write(&sets).await?;
@@ -85,41 +82,64 @@ impl StoredDeliveries {
         if open.is_empty() { Ok(()) } else { Err(contended("the lanes of notifications")) }
     }
 
-    async fn lanes_of(&self, deliveries: &[Delivery], lanes: &[Vec<usize>]) -> Result<Vec<Document<Lane>>> {
-        let cells = lanes.iter().map(|places| self.lane(&deliveries[places[0]])).collect();
-        self.documents.read_cells(cells).await
+    /// What is stored about the deliveries of these lanes.
+    async fn known_lanes(&self, deliveries: &[Delivery], lanes: &[Vec<usize>]) -> Result<Vec<KnownLane>> {
+        let mut cells = Vec::new();
+        for places in lanes {
+            let lane = self.lane(&deliveries[places[0]]);
+            let of = |table, name: &str| Cell { table, partition: lane.partition, name: name.to_owned() };
+            let receiver = ReceiverName::of(&deliveries[places[0]].receiver);
+            cells.push(of(Table::FallbackDone(receiver), &lane.name));
+            for delivery in places.iter().map(|at| &deliveries[*at]) {
+                cells.push(of(Table::Notifications, delivery.notification()));
+                cells.push(of(Table::Owed, delivery.notification()));
+                cells.extend(firing_of(delivery).map(|(id, _)| of(Table::PastTimers, id.as_str())));
+            }
+            cells.push(lane);
+        }
+        let mut stored = self.engine.read_cells(&cells).await?.into_iter().zip(cells);
+        let mut next = || stored.next().expect("each cell has an answer");
+        let mut known = Vec::with_capacity(lanes.len());
+        for places in lanes {
+            let mark = next().0;
+            let mut of_lane = Vec::with_capacity(places.len());
+            for &place in places {
+                let body = next().0;
+                let (owed, cell) = next();
+                let timer = firing_of(&deliveries[place]).and_then(|_| next().0);
+                let owed = self.documents.document(cell, owed).await?;
+                of_lane.push(KnownDelivery { place, body, owed, timer });
+            }
+            let (lane, cell) = next();
+            known.push(KnownLane { lane: self.documents.document(cell, lane).await?, mark, of_lane });
+        }
+        Ok(known)
     }
 
     /// The change-set that queues deliveries of one lane.
-    async fn queue_again(
+    fn queue_again(
         &self,
-        deliveries: &[&Delivery],
-        lane: &Document<Lane>,
+        deliveries: &[Delivery],
+        known: &KnownLane,
+        new: &[&KnownDelivery],
         now: Timestamp,
     ) -> Result<ChangeSet> {
-        let Delivery { receiver, group, .. } = deliveries[0];
-        let (of, partition) = (ReceiverName::of(receiver), self.partition(deliveries[0]));
-        let cell = |table, name: &str| Cell { table, partition, name: name.to_owned() };
-        let ids: Vec<&str> = deliveries.iter().map(|one| one.notification()).collect();
-        let mut cells = vec![cell(Table::FallbackDone(of), &group.key)];
-        for delivery in deliveries {
-            cells.push(cell(Table::Notifications, delivery.notification()));
-            cells.push(cell(Table::Owed, delivery.notification()));
-            cells.extend(firing_of(delivery).map(|(id, _)| cell(Table::PastTimers, id.as_str())));
-        }
-        let mut stored = self.engine.read_cells(&cells).await?.into_iter();
-        let mut next = || stored.next().flatten();
-        let mut set = append(ChangeSet::of(partition), lane, receiver, &ids, (now, false))?;
+        let first = &deliveries[new[0].place];
+        let Delivery { receiver, group, .. } = first;
+        let of = ReceiverName::of(receiver);
+        let ids: Vec<&str> = new.iter().map(|one| deliveries[one.place].notification()).collect();
+        let set = ChangeSet::of(self.partition(first));
+        let mut set = append(set, &known.lane, receiver, &ids, (now, false))?;
         // It comes after the notifications of the lane, of which the mark says nothing any more.
-        if let Some(mark) = next().filter(|mark| ids.iter().any(|id| id.as_bytes() == &mark[..])) {
-            set = set.has(Table::FallbackDone(of), &group.key, Some(&mark));
+        if let Some(mark) = known.mark.as_ref().filter(|mark| ids.iter().any(|id| id.as_bytes() == &mark[..]))
+        {
+            set = set.has(Table::FallbackDone(of), &group.key, Some(mark));
             set = set.put(Table::FallbackDone(of), &group.key, None);
         }
         set = set.put(Table::Unnotified(of), MARKED, Some(MARKED.as_bytes()));
-        for delivery in deliveries {
+        for KnownDelivery { place, body, owed, timer } in new {
+            let delivery = &deliveries[*place];
             let id = delivery.notification();
-            let (body, owed) = (next(), next());
-            let owed: Document<Owed> = self.documents.document(cell(Table::Owed, id), owed).await?;
             set = set.has(Table::Notifications, id, body.as_deref());
             set = if body.is_some() {
                 let count = owed.value.map_or(1, |owed| owed.0);
@@ -130,13 +150,44 @@ impl StoredDeliveries {
             };
             set = set.put(Table::DeadLetters(of), id, None).enter(Index::Dead(of), id, None);
             // Its timer waits for the receiver again, if it is the notification of one.
-            if let Some(timer) = firing_of(delivery)
-                && let Some(change) = receipt_change(next().as_deref(), &timer, receiver, Receipt::Pending)
+            if let Some(of_timer) = firing_of(delivery)
+                && let Some(change) = receipt_change(timer.as_deref(), &of_timer, receiver, Receipt::Pending)
             {
-                set = set.has(Table::PastTimers, timer.0.as_str(), Some(&change.before));
-                set = set.put(Table::PastTimers, timer.0.as_str(), Some(&change.after));
+                set = set.has(Table::PastTimers, of_timer.0.as_str(), Some(&change.before));
+                set = set.put(Table::PastTimers, of_timer.0.as_str(), Some(&change.after));
             }
         }
-        Ok::<_, EngineError>(set)
+        Ok(set)
+    }
+}
+
+/// What is stored about some deliveries of a lane.
+struct KnownLane {
+    lane: Document<Lane>,
+    /// The last notification that the fallback got too.
+    mark: Option<Vec<u8>>,
+    of_lane: Vec<KnownDelivery>,
+}
+
+struct KnownDelivery {
+    /// Its place among all deliveries.
+    place: usize,
+    body: Option<Vec<u8>>,
+    owed: Document<Owed>,
+    /// Its timer.
+    timer: Option<Vec<u8>>,
+}
+
+impl KnownLane {
+    /// Those that do not wait already.
+    fn new_ones(&self, deliveries: &[Delivery]) -> Vec<&KnownDelivery> {
+        let mut seen = Vec::new();
+        let is_new = |one: &&KnownDelivery| {
+            let id = deliveries[one.place].notification();
+            let waits = self.lane.value.as_ref().is_some_and(|lane| lane.has(id)) || seen.contains(&id);
+            seen.push(id);
+            !waits
+        };
+        self.of_lane.iter().filter(is_new).collect()
     }
 }

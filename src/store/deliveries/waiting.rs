@@ -1,5 +1,7 @@
 //! Waiting notifications as operators see them. Everything is read in bounded steps, for a command or a page.
 
+use futures_util::future::try_join_all;
+
 use super::lane::Lane;
 use super::{StoredDeliveries, waiting_delivery};
 use crate::clock::Timestamp;
@@ -19,13 +21,10 @@ impl StoredDeliveries {
     /// The backlog of each receiver that was ever entered, configured or not, by its name; receivers without a
     /// backlog are left out.
     pub async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
-        let (partitions, mut kept) = (self.all_partitions(), Vec::new());
-        for name in self.all_receivers().await? {
-            let backlog = self.backlog(&partitions, &name).await?;
-            if backlog != Backlog::default() {
-                kept.push((name, backlog));
-            }
-        }
+        let (partitions, names) = (self.all_partitions(), self.all_receivers().await?);
+        let backlogs = try_join_all(names.iter().map(|name| self.backlog(&partitions, name))).await?;
+        let mut kept: Vec<(String, Backlog)> = names.into_iter().zip(backlogs).collect();
+        kept.retain(|(_, backlog)| *backlog != Backlog::default());
         Ok(kept)
     }
 

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use redis::{ScriptInvocation, pipe};
 
-use super::due_members::{due_members, few_first};
+use super::due_members::due_members;
 use super::fields::FieldScan;
 use super::key_scan::KeyScan;
 use super::{RedisEngine, outbox};
-use crate::clock::Timestamp;
 use crate::store::cells::{Shape, What, batches};
 use crate::store::{
     Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged,
@@ -174,9 +173,8 @@ impl Cells for RedisEngine {
         until: i64,
         limit: usize,
     ) -> Result<Vec<IndexEntry>> {
-        let (key, until) = (|partition| self.keys.index(partition, index), Timestamp::from_millis(until));
-        let share = |counts: &[usize]| few_first(counts, limit);
-        let found = due_members(self, ("due_entries", "due_entries"), key, partitions, until, share).await?;
+        let key = |partition| self.keys.index(partition, index);
+        let found = due_members(self, key, partitions, until, limit).await?;
         let mut entries = Vec::new();
         for (partition, members) in found {
             entries.extend(self.index_entries(partition, index, members).await?);

@@ -4,35 +4,34 @@
 use redis::pipe;
 
 use super::RedisEngine;
-use crate::clock::Timestamp;
 use crate::store::Result;
 
-/// The due members that are taken, by partition: as many of each as `share` answers for the numbers of those that are
-/// due. `counting` and `reading` name the two commands in metrics.
+/// Up to `limit` due members, by partition.
 pub(super) async fn due_members(
     engine: &RedisEngine,
-    (counting, reading): (&'static str, &'static str),
     key: impl Fn(u16) -> String,
     partitions: &[u16],
-    until: Timestamp,
-    share: impl FnOnce(&[usize]) -> Vec<usize>,
+    until: i64,
+    limit: usize,
 ) -> Result<Vec<(u16, Vec<(Vec<u8>, f64)>)>> {
     let mut counts = pipe();
     for partition in partitions {
-        counts.zcount(key(*partition), "-inf", until.as_millis());
+        counts.zcount(key(*partition), "-inf", until);
     }
-    let counts: Vec<usize> = engine.topology.send(counting, &counts).await?;
+    let counts: Vec<usize> = engine.topology.send("due_entries", &counts).await?;
     let (mut chosen, mut members) = (Vec::new(), pipe());
-    for (&partition, share) in partitions.iter().zip(share(&counts)).filter(|(_, share)| *share > 0) {
+    for (&partition, share) in
+        partitions.iter().zip(few_first(&counts, limit)).filter(|(_, share)| *share > 0)
+    {
         chosen.push(partition);
-        members.zrangebyscore_limit_withscores(key(partition), "-inf", until.as_millis(), 0, share as isize);
+        members.zrangebyscore_limit_withscores(key(partition), "-inf", until, 0, share as isize);
     }
-    let members: Vec<Vec<(Vec<u8>, f64)>> = engine.topology.send(reading, &members).await?;
+    let members: Vec<Vec<(Vec<u8>, f64)>> = engine.topology.send("due_entries", &members).await?;
     Ok(chosen.into_iter().zip(members).collect())
 }
 
 /// Takes partitions one after the other, up to `limit` members in all.
-pub(super) fn in_order(counts: &[usize], limit: usize) -> Vec<usize> {
+fn in_order(counts: &[usize], limit: usize) -> Vec<usize> {
     let mut left = limit;
     let mut take = |count: &usize| {
         let share = left.min(*count);
@@ -44,7 +43,7 @@ pub(super) fn in_order(counts: &[usize], limit: usize) -> Vec<usize> {
 
 /// Takes all of each partition that has few, so that a storm in others does not delay them, and then the others in
 /// order.
-pub(super) fn few_first(counts: &[usize], limit: usize) -> Vec<usize> {
+fn few_first(counts: &[usize], limit: usize) -> Vec<usize> {
     let fair = limit.div_ceil(counts.len().max(1));
     let few = |count: &usize| if *count <= fair { *count } else { 0 };
     let few: Vec<usize> = counts.iter().map(few).collect();

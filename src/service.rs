@@ -34,7 +34,7 @@ use crate::intake::listener::Listener;
 use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
-use crate::store::{Engine, EngineError, StoredDeliveries};
+use crate::store::{Engine, EngineError, StoredDeliveries, StoredGroups};
 use crate::telemetry::Telemetry;
 use crate::trust::ServerTls;
 use crate::{alerting, deadman, http, intake};
@@ -231,7 +231,8 @@ fn start(
     let timers = Timers::new(engine.clone(), config.timers, Arc::default(), telemetry.clone());
     let timers = Arc::new(timers);
     let stores = alerting::Stores {
-        alerts: engine.clone(),
+        outbox: engine.clone(),
+        groups: StoredGroups::new(engine.clone()),
         hearing: engine.clone(),
         queries: engine.clone(),
         cells: engine.clone(),
@@ -284,7 +285,7 @@ fn start(
         units: engine.clone(),
         records: engine.clone(),
         deliveries: StoredDeliveries::new(engine.clone()),
-        groups: engine.clone(),
+        groups: StoredGroups::new(engine.clone()),
         values: engine.clone(),
         cells: engine.clone(),
         silences,

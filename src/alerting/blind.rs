@@ -40,7 +40,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
 use crate::routing::{Destination, Destinations};
 use crate::store::{
-    Capacity, Delivery, Group, GroupStore, HearingStore, Join, OutboxEvent, Result, notification_of,
+    Capacity, Delivery, Group, HearingStore, Join, OutboxEvent, Result, StoredGroups, notification_of,
 };
 use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
 
@@ -56,7 +56,7 @@ pub(super) struct BlindNotifier {
     /// The receivers of the destination.
     pub receivers: Vec<(ReceiverConfig, Arc<dyn Channel>)>,
     pub hearing: Arc<dyn HearingStore>,
-    pub alerts: Arc<dyn GroupStore>,
+    pub groups: StoredGroups,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
@@ -287,7 +287,7 @@ impl BlindNotifier {
     ) -> Result<()> {
         let join = Join { groups: vec![group.clone()], event: OutboxEvent::Blind(interval) };
         let destinations = Destinations::all(self.destination.pace, receivers);
-        self.alerts.join(&[join], &destinations, &Capacity::NONE, now).await?;
+        self.groups.join(&[join], &destinations, &Capacity::NONE, now).await?;
         self.buffers.values().for_each(|buffer| buffer.notify());
         Ok(())
     }

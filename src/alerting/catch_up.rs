@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::Timestamp;
-use crate::store::{GroupStore, Position, Result};
+use crate::store::{OutboxStore, Position, Result};
 
 /// After this time without a change, no instance works on an outbox.
 const STALLED: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ struct OutboxBacklog {
 }
 
 impl OutboxSnapshot {
-    async fn take(store: &dyn GroupStore, others: &[u16], at: Timestamp) -> Result<OutboxSnapshot> {
+    async fn take(store: &dyn OutboxStore, others: &[u16], at: Timestamp) -> Result<OutboxSnapshot> {
         let since = Instant::now();
         let newest = store.newest_entries(others).await?;
         let left = newest.into_iter().map(|newest| OutboxBacklog { oldest: newest.clone(), newest, since });
@@ -47,7 +47,7 @@ impl OutboxSnapshot {
     }
 
     /// Looks again.
-    async fn update(&mut self, store: &dyn GroupStore) -> Result<()> {
+    async fn update(&mut self, store: &dyn OutboxStore) -> Result<()> {
         let newest: Vec<Position> = self.left.iter().map(|one| one.newest.clone()).collect();
         let oldest = if newest.is_empty() { Vec::new() } else { store.oldest_up_to(&newest).await? };
         let now = Instant::now();
@@ -73,7 +73,7 @@ impl CatchUp {
     /// here. `longest`: how long groups wait for others; `now`: the own outboxes have joined up to this moment.
     pub async fn look(
         &mut self,
-        store: &dyn GroupStore,
+        store: &dyn OutboxStore,
         others: &[u16],
         longest: Duration,
         now: Timestamp,

@@ -30,8 +30,8 @@ use crate::fleet::{FlapDetector, Ownership, Silences};
 use crate::presence::Trip;
 use crate::routing::{AlertSilences, Destinations, Routes};
 use crate::store::{
-    Capacity, GroupStore, Join, OutboxEntry, OutboxEvent, Position, Queries, Result, partition_of,
-    partition_of_group,
+    Capacity, Join, OutboxEntry, OutboxEvent, OutboxStore, Position, Queries, Result, StoredGroups,
+    partition_of, partition_of_group,
 };
 use crate::telemetry::{Loop, Telemetry};
 
@@ -53,7 +53,8 @@ const TASKS: usize = 4;
 pub(super) struct Dispatcher {
     pub routes: Routes,
     pub destinations: Destinations,
-    pub engine: Arc<dyn GroupStore>,
+    pub outbox: Arc<dyn OutboxStore>,
+    pub groups: StoredGroups,
     /// For open records.
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
@@ -159,7 +160,7 @@ impl Dispatcher {
 
     /// Lets a batch of outbox entries join their groups. Answers how many entries the batch had.
     async fn join(&self, outboxes: &[u16]) -> Result<usize> {
-        let entries = self.engine.outbox(outboxes, STEP).await?;
+        let entries = self.outbox.outbox(outboxes, STEP).await?;
         let count = entries.len();
         if count == 0 {
             return Ok(0);
@@ -175,7 +176,7 @@ impl Dispatcher {
             false => self.holds.breaker.held().await?,
         };
         // The flaps that are noted here have to be safe, too, before the entries are removed.
-        let partitions = self.engine.partitions();
+        let partitions = self.groups.partitions();
         let of_flapping = records_of(&events).filter(|record| self.flapping.rule(&record.kind).is_some());
         let noted_in: BTreeSet<u16> =
             of_flapping.map(|record| partition_of(&record.id.unit, partitions)).collect();
@@ -195,7 +196,7 @@ impl Dispatcher {
             self.notify();
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
-        self.engine.remove_entries(&positions, &groups).await?;
+        self.outbox.remove_entries(&positions, &groups).await?;
         Ok(count)
     }
 
@@ -238,7 +239,7 @@ impl Dispatcher {
         let now = self.clock.now();
         let room = Capacity { most, until: now + LEASE };
         let destinations = self.holds.with(trip, &self.destinations, now).await?;
-        let joined = self.engine.join(joins, &destinations, &room, now).await?;
+        let joined = self.groups.join(joins, &destinations, &room, now).await?;
         groups.extend(joined.groups);
         if joined.has_queued {
             self.notify();
@@ -276,10 +277,10 @@ impl Dispatcher {
     /// The moment up to which all entries of all outboxes have joined. Entries in the outboxes of other instances on
     /// which no instance works join here.
     async fn caught_up(&self, view: &View, catch_up: &mut CatchUp, joined: Timestamp) -> Result<Timestamp> {
-        let others: Vec<u16> = (0..=self.engine.partitions())
+        let others: Vec<u16> = (0..=self.groups.partitions())
             .filter(|outbox| view.outboxes.binary_search(outbox).is_err())
             .collect();
-        let stalled = catch_up.look(&*self.engine, &others, BACKLOG, joined).await?;
+        let stalled = catch_up.look(&*self.outbox, &others, BACKLOG, joined).await?;
         if !stalled.is_empty() {
             self.join(&stalled).await?;
         }
@@ -288,7 +289,7 @@ impl Dispatcher {
 
     async fn seal_due(&self, view: &View, catch_up: &mut CatchUp, joined: Timestamp) -> Result<Duration> {
         let (own, tick) = (&view.partitions[..], tick(&self.ownership));
-        let Some(first) = self.engine.first_seal(own).await? else { return Ok(tick) };
+        let Some(first) = self.groups.first_seal(own).await? else { return Ok(tick) };
         let now = self.clock.now();
         if first > now {
             return Ok(first.since(now).min(tick));
@@ -300,7 +301,7 @@ impl Dispatcher {
         // Units that an operator silenced a moment ago, perhaps on another instance, are not sealed.
         self.silences.current().await?;
         let destinations = self.holds.at(&self.destinations, now).await?;
-        let sealed = self.engine.seal(own, &destinations, now).await?;
+        let sealed = self.groups.seal(own, &destinations, now).await?;
         self.notify();
         // Another instance may have been faster; then there is no hurry.
         Ok(if sealed > 0 { Duration::ZERO } else { MIN_WAIT })
@@ -311,7 +312,7 @@ impl Dispatcher {
         done.retain(|partition| own.contains(partition));
         let missing: Vec<u16> = own.iter().copied().filter(|partition| !done.contains(partition)).collect();
         if !missing.is_empty() {
-            self.engine.reschedule(&missing, &self.destinations, self.clock.now()).await?;
+            self.groups.reschedule(&missing, &self.destinations, self.clock.now()).await?;
             done.extend(missing);
         }
         Ok(())
@@ -320,7 +321,7 @@ impl Dispatcher {
     /// Notifies receivers again of silences that last.
     async fn remind(&self, view: &View, catch_up: &mut CatchUp, joined: Timestamp) -> Result<Duration> {
         let (own, tick) = (&view.partitions[..], tick(&self.ownership));
-        let Some(first) = self.engine.first_reminder(own).await? else { return Ok(tick) };
+        let Some(first) = self.groups.first_reminder(own).await? else { return Ok(tick) };
         let now = self.clock.now();
         if first > now {
             return Ok(first.since(now).min(tick));
@@ -331,7 +332,7 @@ impl Dispatcher {
         }
         self.silences.current().await?;
         let destinations = self.holds.at(&self.destinations, now).await?;
-        if self.engine.remind(own, &destinations, now).await? > 0 {
+        if self.groups.remind(own, &destinations, now).await? > 0 {
             self.notify();
         }
         Ok(MIN_WAIT)

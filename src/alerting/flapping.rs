@@ -28,7 +28,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{FlapDetector, Ownership, Silences, StoredFlaps};
 use crate::presence::{Closing, FlapCheck, FlapNotification, Flaps, OfflineRecord, Snapshot};
 use crate::routing::{Destinations, Routes};
-use crate::store::{Capacity, GroupStore, Join, OutboxEvent, Result, UnitStore};
+use crate::store::{Capacity, Join, OutboxEvent, Result, StoredGroups, UnitStore};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The name of the loop in the reports of failures.
@@ -76,7 +76,7 @@ pub(super) struct Stability {
     pub flapping: Arc<FlapDetector>,
     pub routes: Routes,
     pub destinations: Destinations,
-    pub alerts: Arc<dyn GroupStore>,
+    pub groups: StoredGroups,
     pub stateful_alerts: Arc<StatefulAlerts>,
     pub units: Arc<dyn UnitStore>,
     pub silences: Arc<Silences>,
@@ -190,7 +190,7 @@ impl Stability {
         let ended = joins.iter().filter_map(|join| join.event.record());
         let removed = ended.filter(|record| record.closed_by == Some(Closing::Removed));
         self.stateful_alerts.remove(&removed.cloned().collect::<Vec<_>>()).await?;
-        self.alerts.join(&joins, destinations, &Capacity::NONE, now).await?;
+        self.groups.join(&joins, destinations, &Capacity::NONE, now).await?;
         self.flapping.change(&over).await.map(|_| ())
     }
 

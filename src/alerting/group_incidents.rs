@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Judgement, OfflineRecord, RecordId};
 use crate::store::{
-    Cells, Document, Documents, GroupStore, Queries, Result, StoredDeliveries, Table, TableValue,
+    Cells, Document, Documents, Queries, Result, StoredDeliveries, StoredGroups, Table, TableValue,
 };
 
 /// How many records are read at once.
@@ -42,7 +42,7 @@ impl LastingIncident {
 
 /// The incidents of groups that last, and their silences.
 pub(super) struct GroupIncidents {
-    pub groups: Arc<dyn GroupStore>,
+    pub groups: StoredGroups,
     pub deliveries: StoredDeliveries,
     pub queries: Arc<dyn Queries>,
     documents: Documents,
@@ -50,7 +50,7 @@ pub(super) struct GroupIncidents {
 
 impl GroupIncidents {
     pub fn new(
-        groups: Arc<dyn GroupStore>,
+        groups: StoredGroups,
         deliveries: StoredDeliveries,
         queries: Arc<dyn Queries>,
         cells: Arc<dyn Cells>,

@@ -21,7 +21,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Ownership};
 use crate::presence::{GATHERS, Interval, OfflineRecord, Trip};
 use crate::routing::{Destination, Destinations};
-use crate::store::{Capacity, GroupStore, HearingStore, Join, OutboxEvent, Result};
+use crate::store::{Capacity, HearingStore, Join, OutboxEvent, Result, StoredGroups};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The name of the loop in the reports of failures.
@@ -41,7 +41,7 @@ pub(super) struct MassOffline {
     pub breaker: Arc<MassBreaker>,
     /// The destination of blindness.
     pub destination: Destination,
-    pub alerts: Arc<dyn GroupStore>,
+    pub groups: StoredGroups,
     pub hearing: Arc<dyn HearingStore>,
     pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     pub ownership: Ownership,
@@ -90,7 +90,7 @@ impl MassOffline {
         let event = OutboxEvent::Blind(Interval { from: trip.at, to });
         let join = Join { groups: vec![self.notice(&notified, now).await?.group()], event };
         let destinations = Destinations::all(self.destination.pace, &self.destination.receivers);
-        self.alerts.join(&[join], &destinations, &Capacity::NONE, now).await?;
+        self.groups.join(&[join], &destinations, &Capacity::NONE, now).await?;
         self.buffers.values().for_each(|buffer| buffer.notify());
         self.breaker.notified(&trip, &notified).await
     }

@@ -42,7 +42,7 @@ use crate::fleet::{
 };
 use crate::presence::{Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition, Routes};
-use crate::store::{Cells, GroupStore, HearingStore, Queries, StoredDeliveries, UnitStore};
+use crate::store::{Cells, HearingStore, OutboxStore, Queries, StoredDeliveries, StoredGroups, UnitStore};
 use crate::telemetry::Telemetry;
 
 mod acknowledged;
@@ -187,7 +187,8 @@ fn rotated(mut partitions: Vec<u16>, turn: usize) -> Vec<u16> {
 /// The parts of the store that alerting reads and writes.
 #[derive(Clone)]
 pub struct Stores {
-    pub alerts: Arc<dyn GroupStore>,
+    pub outbox: Arc<dyn OutboxStore>,
+    pub groups: StoredGroups,
     pub deliveries: StoredDeliveries,
     pub hearing: Arc<dyn HearingStore>,
     /// For open records.
@@ -239,7 +240,7 @@ pub async fn run(
     let (mut notified_of_blindness, mut stateful) = (Vec::new(), StatefulReceivers::default());
     let (lasting_blindness, lasting_trip) = (watch::Sender::new(Vec::new()), watch::Sender::new(None));
     let healths = Arc::new(ReceiverHealths::new(stores.cells.clone()));
-    let (groups, queries) = (stores.alerts.clone(), stores.queries.clone());
+    let (groups, queries) = (stores.groups.clone(), stores.queries.clone());
     let group_incidents =
         Arc::new(GroupIncidents::new(groups, stores.deliveries.clone(), queries, stores.cells.clone()));
     for receiver in config.receivers {
@@ -277,7 +278,7 @@ pub async fn run(
                 timeout: receiver.timeout,
                 routes: routes.clone(),
                 is_notified_after_others: notified_after_others.contains(&name),
-                engine: stores.alerts.clone(),
+                groups: stores.groups.clone(),
                 queries: stores.queries.clone(),
                 silences: stores.silences.clone(),
                 holds: holds.clone(),
@@ -285,7 +286,7 @@ pub async fn run(
                 trip: is_notified_of_blindness.then(|| lasting_trip.subscribe()),
                 flapping: flapping.clone(),
                 ownership: ownership.clone(),
-                partitions: (0..stores.alerts.partitions()).collect(),
+                partitions: (0..stores.groups.partitions()).collect(),
                 clock: clock.clone(),
                 telemetry: telemetry.clone(),
                 stop: stop.clone(),
@@ -329,7 +330,7 @@ pub async fn run(
         destination: destinations.blind().clone(),
         receivers: notified_of_blindness,
         hearing: stores.hearing.clone(),
-        alerts: stores.alerts.clone(),
+        groups: stores.groups.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),
         buffers: buffers.clone(),
@@ -340,7 +341,7 @@ pub async fn run(
     let mass_offline = MassOffline {
         breaker: holds.breaker.clone(),
         destination: destinations.blind().clone(),
-        alerts: stores.alerts.clone(),
+        groups: stores.groups.clone(),
         hearing: stores.hearing,
         buffers: buffers.clone(),
         ownership: ownership.clone(),
@@ -353,7 +354,7 @@ pub async fn run(
     let silenced = Silenced {
         routes: routes.clone(),
         destinations: destinations.clone(),
-        alerts: stores.alerts.clone(),
+        groups: stores.groups.clone(),
         queries: stores.queries.clone(),
         silences: stores.silences.clone(),
         holds: holds.clone(),
@@ -374,7 +375,7 @@ pub async fn run(
         flapping: flapping.clone(),
         routes: routes.clone(),
         destinations: destinations.clone(),
-        alerts: stores.alerts.clone(),
+        groups: stores.groups.clone(),
         stateful_alerts: stateful_alerts.clone(),
         units: stores.units,
         silences: stores.silences.clone(),
@@ -399,7 +400,8 @@ pub async fn run(
     let dispatcher = Dispatcher {
         routes,
         destinations,
-        engine: stores.alerts,
+        outbox: stores.outbox,
+        groups: stores.groups,
         queries: stores.queries,
         silences: stores.silences,
         holds,

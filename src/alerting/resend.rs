@@ -25,7 +25,7 @@ use crate::clock::{Clock, Timestamp};
 use crate::fleet::{FlapDetector, Ownership, Silences};
 use crate::presence::{OfflineRecord, RecordId};
 use crate::routing::{AlertSilences, Inhibitors, MatchedRoute, Routes};
-use crate::store::{GroupStore, OpenPages, Queries, Result};
+use crate::store::{OpenPages, Queries, Result, StoredGroups};
 use crate::telemetry::Telemetry;
 
 /// The partition whose owner resends.
@@ -45,7 +45,7 @@ pub struct Resend {
     pub routes: Routes,
     /// Whether the receiver is notified of silences whose routes do not name it.
     pub is_notified_after_others: bool,
-    pub engine: Arc<dyn GroupStore>,
+    pub groups: StoredGroups,
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub holds: Holds,
@@ -224,7 +224,7 @@ impl Resend {
         if self.is_notified_after_others {
             let others = records.iter().zip(&is_known).filter(|(_, is_known)| !**is_known);
             let others: Vec<&OfflineRecord> = others.map(|(record, _)| record).collect();
-            let memberships = self.engine.memberships(&others).await?;
+            let memberships = self.groups.memberships(&others).await?;
             let rest = is_known.iter_mut().filter(|is_known| !**is_known);
             for (is_known, groups) in rest.zip(memberships) {
                 *is_known = groups.iter().any(|group| group.is_known_to(&self.receiver));

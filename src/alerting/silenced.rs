@@ -29,7 +29,7 @@ use crate::fleet::{FlapDetector, Ownership, Silences};
 use crate::presence::OfflineRecord;
 use crate::routing::alert_silence::SilenceState;
 use crate::routing::{AlertSilence, AlertSilences, Destinations, Routes, SilenceId};
-use crate::store::{Capacity, GroupStore, Join, OpenPages, OutboxEvent, Queries, Result, partition_of};
+use crate::store::{Capacity, Join, OpenPages, OutboxEvent, Queries, Result, StoredGroups, partition_of};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The name of the loop in the reports of failures.
@@ -45,7 +45,7 @@ pub(super) fn is_held(event: &OutboxEvent, silences: &AlertSilences, now: Timest
 pub(super) struct Silenced {
     pub routes: Routes,
     pub destinations: Destinations,
-    pub alerts: Arc<dyn GroupStore>,
+    pub groups: StoredGroups,
     pub queries: Arc<dyn Queries>,
     pub silences: Arc<Silences>,
     pub holds: Holds,
@@ -107,7 +107,7 @@ impl Silenced {
         now: Timestamp,
     ) -> Result<()> {
         let is_own = |record: &OfflineRecord| {
-            partitions.contains(&partition_of(&record.id.unit, self.alerts.partitions()))
+            partitions.contains(&partition_of(&record.id.unit, self.groups.partitions()))
         };
         let ended: HashSet<SilenceId> = ended.iter().map(|one| one.id).collect();
         let was_covered =
@@ -127,7 +127,7 @@ impl Silenced {
                 .map(|event| Join { groups: groups_of(&event, &self.routes), event })
                 .collect();
             if !joins.is_empty() {
-                self.alerts.join(&joins, &destinations, &Capacity::NONE, now).await?;
+                self.groups.join(&joins, &destinations, &Capacity::NONE, now).await?;
             }
         }
         Ok(())

@@ -11,8 +11,8 @@ use crate::clock::Timestamp;
 use crate::presence::RecordId;
 use crate::store::{
     ATTEMPT_BYTES, Attempt, AttemptsEntry, Cells, ChangeSet, Documents, EndedLease, EntryOrder, Index,
-    IndexEntry, IndexRange, MAX_ATTEMPT_BYTES, MAX_STEP, Result, Table, on_record, partition_of_group,
-    word_of_notification, word_of_record,
+    IndexEntry, IndexRange, MAX_ATTEMPT_BYTES, MAX_STEP, NameRange, Result, Table, on_record,
+    partition_of_group, word_of_notification, word_of_record,
 };
 
 /// After about so many bytes an instance looks whether the attempts of a partition are too many.
@@ -106,7 +106,8 @@ impl Attempts {
 
     /// The attempts in the cells that are found by these words, without repetitions.
     async fn of_words(&self, words: impl Iterator<Item = (u16, String)>) -> Result<Vec<Attempt>> {
-        let begins: Vec<(u16, String)> = words.map(|(partition, word)| (partition, word + " ")).collect();
+        let begins: Vec<NameRange> =
+            words.map(|(partition, word)| NameRange::of(partition, &(word + " "))).collect();
         let mut cells = BTreeSet::new();
         for some in begins.chunks(MAX_STEP) {
             let found = self.documents.names(Index::AttemptsOf, some, FOUND).await?;

@@ -20,8 +20,8 @@ use super::{Attempts, MassBreaker, Roll, Silences};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
 use crate::store::{
-    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, Discarded, EngineError, EntryOrder, GroupStore,
-    Queries, Result, StoredDeliveries, StoredTimers, WaitingDelivery, is_digest,
+    Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, Discarded, EngineError, EntryOrder, Queries,
+    Result, StoredDeliveries, StoredGroups, StoredTimers, WaitingDelivery, is_digest,
 };
 
 mod ends;
@@ -136,7 +136,7 @@ pub struct Deliveries {
     /// For the records of delivered notifications.
     pub queries: Arc<dyn Queries>,
     /// For the returns that are still to be notified.
-    pub groups: Arc<dyn GroupStore>,
+    pub groups: StoredGroups,
     /// For the ends of blindness.
     pub roll: Arc<Roll>,
     pub breaker: Arc<MassBreaker>,

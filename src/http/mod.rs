@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timers};
 use crate::routing::{Inhibition, Route, Routes};
-use crate::store::{Catalogue, Cells, DataStore, GroupStore, Queries, Roster, StoredDeliveries, UnitStore};
+use crate::store::{Catalogue, Cells, DataStore, Queries, Roster, StoredDeliveries, StoredGroups, UnitStore};
 use crate::telemetry::Telemetry;
 use crate::trust::ServerTls;
 
@@ -232,7 +232,7 @@ pub struct PageSources {
     pub units: Arc<dyn UnitStore>,
     pub records: Arc<dyn Queries>,
     pub deliveries: StoredDeliveries,
-    pub groups: Arc<dyn GroupStore>,
+    pub groups: StoredGroups,
     /// Reads the newest values of the metrics of units.
     pub values: Arc<dyn DataStore>,
     /// Reads the addresses of the instances.

@@ -14,7 +14,7 @@ use crate::fleet::{Inhibitions, Receivers, Roll, Silences};
 use crate::presence::{OfflineRecord, State, Transition, Trip};
 use crate::routing::told::{GroupStage, NewestSilence, ReceiverState, RouteState, SilenceHolds, Told, Why};
 use crate::routing::{MatchedRoute, is_of_root};
-use crate::store::{Attempt, AttemptResult, Cells, Documents, GroupStore, Membership, StoredDeliveries};
+use crate::store::{Attempt, AttemptResult, Cells, Documents, Membership, StoredDeliveries, StoredGroups};
 use crate::telemetry::Telemetry;
 
 /// The newest dead letters of a receiver in which a record is looked for.
@@ -22,7 +22,7 @@ const LETTERS: usize = 200;
 
 #[derive(Clone)]
 pub(super) struct Notified {
-    groups: Arc<dyn GroupStore>,
+    groups: StoredGroups,
     deliveries: StoredDeliveries,
     cells: Arc<dyn Cells>,
     silences: Arc<Silences>,

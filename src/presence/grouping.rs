@@ -18,13 +18,10 @@
 //! It takes seconds to detect a hundred thousand silences and to write their records. A silence whose deadline was
 //! before the notification of its group belongs to the same storm, and follows that notification as if it had joined in
 //! time.
-//!
-//! # Why a script repeats this
-//! When a hundred thousand units fall silent at once, each joins a group of its own. On Redis that is one step of
-//! `join.lua` for many of them; a reading step and a writing step would double the work of the server. A test gives the
-//! same generated cases to both engines and compares the notifications and their times.
 
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 
@@ -32,10 +29,7 @@ use crate::clock::Timestamp;
 pub const GATHERS: Duration = Duration::from_secs(1);
 
 /// A silence belongs to the storm of a notification if its deadline is at most this long before it.
-pub const STORM: Duration = Duration::from_secs(60);
-
-/// Stored moments of final members are this much earlier (ms), so they sort before zero and before all silences.
-pub const FINAL_BEFORE: i64 = 300_000_000_000_000;
+const STORM: Duration = Duration::from_secs(60);
 
 /// How fast groups are sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -159,57 +153,26 @@ impl MemberTransition {
     pub fn is_final(self) -> bool {
         self != MemberTransition::Offline
     }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            MemberTransition::Offline => "offline",
-            MemberTransition::Online => "online",
-            MemberTransition::Removed => "removed",
-            MemberTransition::Blind => "blind",
-        }
-    }
 }
 
-/// When the wait of a member begins, as it is stored (ms).
-pub fn stored_since(is_final: bool, since: Timestamp) -> i64 {
-    since.as_millis() - if is_final { FINAL_BEFORE } else { 0 }
-}
-
-/// The moment that [`stored_since`] stored.
-pub fn since_of(stored: i64) -> Timestamp {
-    Timestamp::from_millis(if stored < 0 { stored + FINAL_BEFORE } else { stored })
-}
-
-/// How far a member of a group has come. It is stored as a letter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How far a member of a group has come. It is stored as a letter, because a storm has one for each unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stage {
-    /// `o`: its silence, or blind interval, waits for the next notification.
+    /// Its silence, or blind interval, waits for the next notification.
+    #[serde(rename = "o")]
     Waits,
-    /// `t`: receivers were notified of its silence.
+    /// Receivers were notified of its silence.
+    #[serde(rename = "t")]
     Notified,
-    /// `b`: receivers were notified of its silence, and its return waits for the next notification.
+    /// Receivers were notified of its silence, and its return waits for the next notification.
+    #[serde(rename = "b")]
     IsBack,
-    /// `x`: receivers were notified of both, or it was over before they were notified.
+    /// Receivers were notified of both, or it was over before they were notified.
+    #[serde(rename = "x")]
     Over,
 }
 
 impl Stage {
-    pub fn letter(self) -> char {
-        match self {
-            Stage::Waits => 'o',
-            Stage::Notified => 't',
-            Stage::IsBack => 'b',
-            Stage::Over => 'x',
-        }
-    }
-
-    pub const ALL: [Stage; 4] = [Stage::Waits, Stage::Notified, Stage::IsBack, Stage::Over];
-
-    /// The stage that is stored as `letter`; `None` if there is no such stage.
-    pub fn of(letter: char) -> Option<Stage> {
-        Stage::ALL.into_iter().find(|stage| stage.letter() == letter)
-    }
-
     /// The stage of a member after a transition; `None`: the transition changes nothing. `now` is `None` for a new
     /// member.
     pub fn next(now: Option<Stage>, form: MemberTransition) -> Option<Stage> {
@@ -326,11 +289,6 @@ impl GroupTimes {
         self.due.map_or(at, |due| due.min(at))
     }
 
-    /// Whether the group is sealed with a transition that joins it alone.
-    pub fn is_sealed_at_once(&self, joining: JoiningTransition, pace: Pace, now: Timestamp) -> bool {
-        self.due.is_none() && self.due_with(joining, pace, now) <= now
-    }
-
     /// Which members may be notified now. Within the interval only final members may be, and the rest of a storm:
     /// silences that waited already when the group was sealed last.
     pub fn ready_since(&self, pace: Pace, now: Timestamp) -> ReadySince {
@@ -381,6 +339,11 @@ impl GroupTimes {
             _ => first + pace.wait,
         });
         silences.into_iter().chain(others).min()
+    }
+
+    /// Whether the group is looked at before the interval after the last sealing is over.
+    pub fn is_within(&self, pace: Pace, now: Timestamp) -> bool {
+        self.follows(pace).is_some_and(|last| now < last + pace.interval)
     }
 
     /// The last sealing, if the group is due within the interval after it.

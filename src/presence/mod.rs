@@ -41,8 +41,8 @@ pub use facts::{
 pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
 pub use flapping::{FlapCheck, FlapNotification, FlapRule, Flaps};
 pub use grouping::{
-    FINAL_BEFORE, GATHERS, GroupTimes, JoiningTransition, Left, MemberTransition, Pace, ReadySince,
-    Recoveries, STORM, Sealed, Stage, is_detected_again, since_of, stored_since,
+    GATHERS, GroupTimes, JoiningTransition, Left, MemberTransition, Pace, ReadySince, Recoveries, Sealed,
+    Stage, is_detected_again,
 };
 pub use hearing::{
     BLIND_RETENTION, BlindInterval, Gap, HearingState, MemberState, NotAMember, SessionState, ShareMember,

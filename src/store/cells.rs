@@ -13,9 +13,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::member_names::of_member;
 use super::partition::partition_of_timer;
 use super::receiver_name::ReceiverName;
-use super::{Layout, MAX_AUDITED, Result, partition_of_group};
+use super::{Layout, MAX_AUDITED, Result, partition_of, partition_of_group};
 use crate::telemetry::{Stored, Telemetry};
 
 /// The tables of cells.
@@ -45,6 +46,14 @@ pub enum Table {
     Sessions,
     /// `fleet` → since when it is watched: see `http/beginning.rs`.
     Watched,
+    /// A group → its labels, and when it was sealed last: see `store/groups/`.
+    Groups,
+    /// A group → how often members began to wait or to last there. Another value means that others may do so by now.
+    GroupVersions,
+    /// `<group>`, line break, `<member>` → how far the member has come: see `store/groups/member.rs`.
+    Members,
+    /// The member of a record → the groups that the events of the record join, in the partition of the unit.
+    GroupsOf,
     /// The record of attempts to deliver: see `store/attempts.rs`. A name begins with the number of its partition.
     Attempts,
     /// Numbers of a partition, by what they count: `attempts`, the bytes of its record of attempts.
@@ -75,10 +84,14 @@ pub enum Table {
 
 impl Table {
     /// The tables that are not those of a receiver.
-    const SHARED: [Table; 21] = [
+    const SHARED: [Table; 25] = [
         Table::Flaps,
         Table::Episodes,
         Table::Incidents,
+        Table::Groups,
+        Table::GroupVersions,
+        Table::Members,
+        Table::GroupsOf,
         Table::Versions,
         Table::Silences,
         Table::Sources,
@@ -122,6 +135,10 @@ impl Table {
             Table::Receivers => "receivers",
             Table::Sessions => "sessions",
             Table::Watched => "watched",
+            Table::Groups => "groups",
+            Table::GroupVersions => "group_versions",
+            Table::Members => "members",
+            Table::GroupsOf => "groups_of",
             Table::Attempts => "attempts",
             Table::Counts => "counts",
             Table::Timers => "timers",
@@ -167,6 +184,7 @@ impl Table {
     pub fn what(self) -> Stored {
         match self {
             Table::Flaps | Table::Episodes | Table::Incidents => Stored::Group,
+            Table::Groups | Table::GroupVersions | Table::Members | Table::GroupsOf => Stored::Group,
             Table::Silences => Stored::AlertSilence,
             Table::Limits | Table::Digests | Table::Receivers => Stored::Delivery,
             Table::Notifications | Table::Owed | Table::ReceiverList | Table::Down => Stored::Delivery,
@@ -185,6 +203,14 @@ impl Table {
             // The name is that of a unit or of a group.
             Table::Flaps | Table::Episodes | Table::Incidents => partition_of_group(name, partitions),
             Table::Lanes(_) | Table::FallbackDone(_) => partition_of_group(name, partitions),
+            Table::Groups | Table::GroupVersions => partition_of_group(name, partitions),
+            Table::Members => {
+                let group = name.split_once('\n').map_or(name, |(group, _)| group);
+                partition_of_group(group, partitions)
+            }
+            Table::GroupsOf => {
+                of_member(name).map_or(partitions, |(_, id)| partition_of(&id.unit, partitions))
+            }
             Table::Attempts => {
                 let number = name.split_once('.').and_then(|(number, _)| number.parse().ok());
                 number.unwrap_or(partitions).min(partitions)
@@ -210,6 +236,18 @@ pub enum Index {
     AttemptsWritten,
     /// A word of an attempt, a space, and its entry of [`Table::Attempts`]: see `store/attempts.rs`. All are at zero.
     AttemptsOf,
+    /// The groups of [`Table::Groups`] in which members wait, by when they are due to be sealed (ms).
+    GroupsDue,
+    /// The members of [`Table::Members`] that wait: see `store/groups/names.rs`. All are at zero.
+    Waiting,
+    /// The members whose return waits for long: `<group>`, line break, `<unit>`, by since when the return waits (ms).
+    Returning,
+    /// The members whose silences last of which receivers know: see `store/groups/names.rs`. All are at zero.
+    Lasting,
+    /// The groups of [`Index::Lasting`], by when they are looked at for a reminder or an escalation (ms).
+    Reminders,
+    /// The members of [`Table::Members`] that are over, by since when (ms).
+    Over,
     /// The timers of [`Table::Timers`], by their moment (ms); those whose type is not configured, by when an instance
     /// looks at them again.
     Timers,
@@ -226,7 +264,13 @@ pub enum Index {
 }
 
 impl Index {
-    const SHARED: [Index; 7] = [
+    const SHARED: [Index; 13] = [
+        Index::GroupsDue,
+        Index::Waiting,
+        Index::Returning,
+        Index::Lasting,
+        Index::Reminders,
+        Index::Over,
         Index::FlapChecks,
         Index::AttemptsWritten,
         Index::AttemptsOf,
@@ -244,6 +288,12 @@ impl Index {
 
     pub fn as_str(self) -> &'static str {
         match self {
+            Index::GroupsDue => "groups_due",
+            Index::Waiting => "waiting",
+            Index::Returning => "returning",
+            Index::Lasting => "lasting",
+            Index::Reminders => "reminders",
+            Index::Over => "over",
             Index::FlapChecks => "flap_checks",
             Index::AttemptsWritten => "attempts_written",
             Index::AttemptsOf => "attempts_of",
@@ -278,6 +328,8 @@ impl Index {
     /// The table with the cells of its names.
     pub fn table(self) -> Table {
         match self {
+            Index::GroupsDue | Index::Reminders => Table::Groups,
+            Index::Waiting | Index::Returning | Index::Lasting | Index::Over => Table::Members,
             Index::FlapChecks => Table::Flaps,
             Index::AttemptsWritten | Index::AttemptsOf => Table::Attempts,
             Index::Timers => Table::Timers,
@@ -368,6 +420,24 @@ pub struct IndexRange {
     pub until: i64,
     pub limit: usize,
     pub order: EntryOrder,
+}
+
+/// Names of an index whose entries are all at zero, in the order of their bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameRange {
+    pub partition: u16,
+    /// The first name; it need not be there.
+    pub from: String,
+    /// Before this name.
+    pub before: String,
+}
+
+impl NameRange {
+    /// The names that begin so.
+    pub fn of(partition: u16, begin: &str) -> NameRange {
+        // No name has the greatest character.
+        NameRange { partition, from: begin.to_owned(), before: format!("{begin}{}", char::MAX) }
+    }
 }
 
 /// What a part of a change-set expects or does.
@@ -616,9 +686,11 @@ pub trait Cells: Layout {
     /// How many entries each of these partitions has, in order. The embedded engine counts them one by one.
     async fn sizes(&self, index: Index, partitions: &[u16]) -> Result<Vec<i64>>;
 
-    /// For each of these partitions and begins of names, up to `limit` names that begin so, in the order of their bytes.
-    /// All entries of such an index are at zero.
-    async fn names(&self, index: Index, begins: &[(u16, String)], limit: usize) -> Result<Vec<Vec<String>>>;
+    /// The first names of each of these ranges, up to `limit`, in order.
+    async fn names(&self, index: Index, ranges: &[NameRange], limit: usize) -> Result<Vec<Vec<String>>>;
+
+    /// How many names each of these ranges has. The embedded engine counts them one by one.
+    async fn count_names(&self, index: Index, ranges: &[NameRange]) -> Result<Vec<usize>>;
 
     /// A page of a table in a partition. Cells that change meanwhile may be on two pages, or on none.
     async fn scan_cells(&self, table: Table, partition: u16, from: Option<CellCursor>) -> Result<CellPage>;

@@ -9,7 +9,9 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::cells::{Cell, Cells, ChangeSet, Index, IndexEntry, IndexRange, Log, Table, Unreadable};
+use super::cells::{
+    Cell, Cells, ChangeSet, Index, IndexEntry, IndexRange, Log, NameRange, Table, Unreadable,
+};
 use super::json::{from_json, to_json};
 use super::{EngineError, MAX_STEP, Result};
 use crate::clock::Timestamp;
@@ -177,14 +179,25 @@ impl Documents {
         self.cells.range(range, partitions).await
     }
 
-    /// Names of an index that begin so: see [`Cells::names`].
-    pub async fn names(
+    /// Names of an index: see [`Cells::names`].
+    pub async fn names(&self, index: Index, ranges: &[NameRange], limit: usize) -> Result<Vec<Vec<String>>> {
+        self.cells.names(index, ranges, limit).await
+    }
+
+    /// See [`Cells::count_names`].
+    pub async fn count_names(&self, index: Index, ranges: &[NameRange]) -> Result<Vec<usize>> {
+        self.cells.count_names(index, ranges).await
+    }
+
+    /// The numbers of names in an index, in order; `None`: there is no such entry.
+    pub async fn numbers<T: TableValue>(
         &self,
         index: Index,
-        begins: &[(u16, String)],
-        limit: usize,
-    ) -> Result<Vec<Vec<String>>> {
-        self.cells.names(index, begins, limit).await
+        names: &[&str],
+    ) -> Result<Vec<Option<Timestamp>>> {
+        let entries: Vec<(u16, &str)> = names.iter().map(|name| (self.partition::<T>(name), *name)).collect();
+        let numbers = self.cells.numbers(index, &entries).await?;
+        Ok(numbers.into_iter().map(|at| at.map(Timestamp::from_millis)).collect())
     }
 
     /// The number of this name in [`Table::Counts`] of each of these partitions.

@@ -4,7 +4,6 @@
 //! nothing.
 
 use super::Group;
-use crate::presence::Stage;
 
 /// A group that an open record joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,20 +14,6 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Reads a member as an engine stores it: its letter and, after a colon, the receivers. `None`: the silence of the
-    /// member is over.
-    pub(super) fn read(group: Group, stored: &str) -> Option<Membership> {
-        let receivers = match stored.chars().next().and_then(Stage::of)? {
-            Stage::Waits => None,
-            Stage::Notified | Stage::IsBack => {
-                let names = stored.split_once(':').map_or("", |(_, names)| names);
-                Some(names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect())
-            }
-            Stage::Over => return None,
-        };
-        Some(Membership { group, receivers })
-    }
-
     /// Whether this receiver was notified of the record.
     pub fn is_known_to(&self, receiver: &str) -> bool {
         self.receivers.iter().flatten().any(|name| name == receiver)

@@ -14,9 +14,9 @@
 use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
 
-use super::deliveries::Lane;
+use super::lane::Lane;
 use super::{
-    Cells, EngineError, Group, Index, IndexEntry, Log, OutboxEvent, ReceiverName, Result, Table, TableValue,
+    Cells, EngineError, Index, IndexEntry, Log, OutboxEvent, ReceiverName, Result, Table, TableValue,
 };
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Unit};
@@ -34,7 +34,7 @@ pub(super) fn incomplete(target: &str) -> EngineError {
 }
 
 /// The number of the layout: how the engines store a fleet. A fleet of another layout is refused.
-pub(super) const LAYOUT: u32 = 6;
+pub(super) const LAYOUT: u32 = 7;
 
 /// Refuses the fleet at `place` if it is of another layout; `place_option` is the option that names a place for a new
 /// fleet. `None`: it was written before layouts had numbers.
@@ -74,39 +74,6 @@ pub enum MigrationItem {
     Record(OfflineRecord),
     /// An event that has joined no group yet; in order within a partition.
     OutboxEvent(OutboxEvent),
-    Group {
-        group: Group,
-        /// When the group is due to be sealed; `None` if no member waits in it.
-        due: Option<Timestamp>,
-        /// When the group was last sealed.
-        sealed: Option<Timestamp>,
-    },
-    /// A member of a group. Comes after the group.
-    GroupMember {
-        /// The key of the group.
-        group: String,
-        /// The name of the member in the group.
-        name: String,
-        /// Which transitions were notified: see `presence::Stage`.
-        letter: char,
-        /// Empty, or a colon and the receivers that were notified of the silence.
-        notified: String,
-        /// When the silence was detected; zero for a blind interval.
-        detected: Timestamp,
-        /// When its wait began, if it waits for a notification, and the record or interval (JSON).
-        waits: Option<(Timestamp, String)>,
-        /// When receivers were notified of its silence, which lasts, if the engine keeps that, and the record (JSON) if
-        /// it is notified again.
-        lasting: Option<(Timestamp, Option<String>)>,
-        /// Since when the member is over.
-        over: Option<Timestamp>,
-    },
-    /// The groups that the events of a record join.
-    GroupOf {
-        /// The member of the record.
-        member: String,
-        groups: Vec<Group>,
-    },
     Cell {
         table: Table,
         partition: u16,
@@ -206,9 +173,8 @@ impl Moved {
             MigrationItem::Value { .. } => self.values += 1,
             MigrationItem::Record(record) if record.closed_by.is_none() => self.open_records += 1,
             MigrationItem::Record(_) => self.closed_records += 1,
-            MigrationItem::OutboxEvent(_) | MigrationItem::GroupMember { waits: Some(_), .. } => {
-                self.unsealed += 1
-            }
+            MigrationItem::OutboxEvent(_) => self.unsealed += 1,
+            MigrationItem::Entry { index: Index::Waiting, .. } => self.unsealed += 1,
             MigrationItem::Cell { table: Table::Lanes(_), value, .. } => {
                 let lane = Lane::decode(value);
                 self.undelivered += lane.map_or(0, |lane| lane.notifications.len() as u64);
@@ -216,12 +182,7 @@ impl Moved {
             MigrationItem::Cell { table: Table::DeadLetters(_), .. } => self.dead_letters += 1,
             MigrationItem::Cell { table: Table::Silences, .. } => self.silences += 1,
             MigrationItem::Cell { table: Table::Timers, .. } => self.timers += 1,
-            MigrationItem::Group { .. }
-            | MigrationItem::GroupMember { .. }
-            | MigrationItem::GroupOf { .. }
-            | MigrationItem::Cell { .. }
-            | MigrationItem::Entry { .. }
-            | MigrationItem::Logged { .. } => {}
+            MigrationItem::Cell { .. } | MigrationItem::Entry { .. } | MigrationItem::Logged { .. } => {}
         }
     }
 }

@@ -4,8 +4,8 @@
 //! |---|---|---|
 //! | [`UnitStore`] | the roll, expiry, http, alerting | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | the roll, alerting | how far Rollcall has heard; the ledger of blind intervals |
-//! | [`GroupStore`] | alerting | the outbox, and the groups that its transitions join |
-//! | [`Cells`] | [`Documents`], [`StoredDeliveries`], [`StoredTimers`] | everything that is decided above the engines, such as deliveries, timers and alert silences: cells, indexes of their names, logs |
+//! | [`OutboxStore`] | alerting | the outbox: transitions that have not joined their groups yet |
+//! | [`Cells`] | [`Documents`], [`StoredGroups`], [`StoredDeliveries`], [`StoredTimers`] | everything that is decided above the engines, such as groups, deliveries, timers and alert silences: cells, indexes of their names, logs |
 //! | [`DataStore`] | the roll, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror, alerting | the same facts and records, in pages; marks of changes and the removal of old records |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
@@ -65,19 +65,19 @@ mod error;
 mod groups;
 pub mod hearing;
 mod json;
+mod lane;
 mod member_names;
 mod membership;
 pub mod migration;
 mod notification;
+mod outbox;
 pub mod partition;
 mod queries;
 mod receiver_list;
 mod receiver_name;
 pub mod redis;
-mod reminding;
 pub mod repair;
 pub mod roster;
-mod sealed_members;
 pub mod table;
 mod timers;
 mod units;
@@ -92,7 +92,7 @@ pub use attempts::{
 pub use audit::{AuditEntry, Audited, MAX_AUDITED};
 pub use cells::{
     Cell, CellCursor, CellPage, Cells, ChangePart, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log,
-    Logged, Table, Unreadable, What,
+    Logged, NameRange, Table, Unreadable, What,
 };
 pub use data::{Catalogue, DataStore, Metric, MetricType, MetricValue, Reading};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
@@ -103,12 +103,11 @@ pub use delivery::{
 };
 pub use documents::{Document, Documents, TableValue};
 pub use error::{EngineError, Result};
-pub use groups::{
-    Capacity, DataLoss, GroupStore, Join, JoinResult, NotifiedSilence, OutboxEntry, OutboxEvent, Position,
-};
+pub use groups::{Capacity, GroupEngine, Join, JoinResult, NotifiedSilence, StoredGroups};
 pub use hearing::{Advance, HearingStore};
 pub use membership::Membership;
 pub use notification::{delivery_of_any, notification_id, notification_of};
+pub use outbox::{DataLoss, OutboxEntry, OutboxEvent, OutboxStore, Position};
 pub use partition::{by_partition, partition_of, partition_of_group};
 use partition::{checksum, crc16};
 pub use queries::{History, OpenPages, Queries};
@@ -201,6 +200,6 @@ pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}
 impl<T: UnitStore + HearingStore + DataStore + Queries> FleetStore for T {}
 
 /// A whole engine. Only the assembly holds one: each loop takes the traits that it reads.
-pub trait Engine: FleetStore + DeliveryEngine + TimerEngine + Examine {}
+pub trait Engine: FleetStore + OutboxStore + GroupEngine + DeliveryEngine + TimerEngine + Examine {}
 
-impl<T: FleetStore + DeliveryEngine + TimerEngine + Examine> Engine for T {}
+impl<T: FleetStore + OutboxStore + GroupEngine + DeliveryEngine + TimerEngine + Examine> Engine for T {}

@@ -1,7 +1,6 @@
 //! Stored notifications, the same in every engine: the names of group members, the content of a notification, and how
 //! long an engine keeps both.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use data_encoding::HEXLOWER;
@@ -19,7 +18,7 @@ use super::{
 use crate::clock::Timestamp;
 use crate::presence::{
     Cause, Closing, FiredTimer, Hearing, Incident, Interval, Kind, Labels, MemberTransition, OfflineRecord,
-    RecordId, Stage, Transition,
+    RecordId, Transition,
 };
 use crate::routing::is_flapping;
 
@@ -34,16 +33,6 @@ pub(super) const MAX_REMINDED: usize = 1000;
 
 /// How long members that are over are kept, so that their transitions do not join again.
 pub(super) const KEPT_AFTER_END: Duration = Duration::from_secs(86_400);
-
-/// Whether each of some transitions is the only one of its group among them, by the keys of the groups that they
-/// join.
-pub(super) fn only_of_group(keys: &[&str]) -> Vec<bool> {
-    let mut of_group: HashMap<&str, usize> = HashMap::new();
-    for key in keys {
-        *of_group.entry(key).or_default() += 1;
-    }
-    keys.iter().map(|key| of_group[key] == 1).collect()
-}
 
 /// The id of a notification: a digest of its group and its members. So the same members have the same id on every
 /// engine, also if a sealed notification is lost and sealed again. `members` are, in order and separated by line
@@ -83,33 +72,42 @@ pub(super) struct SingleSilence(
 );
 
 impl SingleSilence {
-    pub fn new(group: &Group, record: &OfflineRecord, sealed_at: Timestamp) -> SingleSilence {
-        let times = [record.deadline, record.detected_at, sealed_at].map(Timestamp::as_millis);
+    /// `None`: the notification says more.
+    fn of(notification: &Notification) -> Option<SingleSilence> {
+        let Notification { group, sealed_at, offline, online, blind, lasting, before, meant_for, .. } =
+            notification;
+        let [record] = &offline[..] else { return None };
+        let has_more = !online.is_empty() || !blind.is_empty() || lasting.is_some() || before.is_some();
+        let has_more = has_more || notification.reminder || notification.escalation || meant_for.is_some();
+        if has_more || notification.incident.is_some() || notification.again.is_some() {
+            return None;
+        }
+        let times = [record.deadline, record.detected_at, *sealed_at].map(Timestamp::as_millis);
         let [deadline, detected_at, sealed_at] = times;
         let silent_from = record.silent_from.map(Timestamp::as_millis);
-        let (labels, shared) = (record.labels.clone(), group.labels.clone());
-        SingleSilence(
-            record.id.clone(),
-            deadline,
-            detected_at,
-            sealed_at,
-            record.cause,
-            labels,
-            shared,
-            silent_from,
-        )
+        let (id, labels, shared) = (record.id.clone(), record.labels.clone(), group.labels.clone());
+        let short =
+            SingleSilence(id, deadline, detected_at, sealed_at, record.cause, labels, shared, silent_from);
+        (short.record() == *record).then_some(short)
+    }
+
+    fn record(&self) -> OfflineRecord {
+        let SingleSilence(id, deadline, detected_at, _, cause, labels, _, silent_from) = self;
+        let [deadline, detected_at] = [*deadline, *detected_at].map(Timestamp::from_millis);
+        let record = OfflineRecord::open(id.unit.clone(), id.last_seen, deadline, detected_at);
+        let silent_from = silent_from.map(Timestamp::from_millis);
+        OfflineRecord { silent_from, labels: labels.clone(), cause: *cause, ..record }
     }
 
     /// The full form, without the key of its group.
     fn notification(self) -> Notification {
-        let SingleSilence(id, deadline, detected_at, sealed_at, cause, labels, shared, silent_from) = self;
-        let times = [deadline, detected_at, sealed_at].map(Timestamp::from_millis);
-        let [deadline, detected_at, sealed_at] = times;
-        let group = Group { key: String::new(), labels: shared };
-        let silent_from = silent_from.map(Timestamp::from_millis);
-        let record = OfflineRecord::open(id.unit, id.last_seen, deadline, detected_at);
-        let record = OfflineRecord { silent_from, labels, cause, ..record };
-        Notification { offline: vec![record], ..Notification::empty(group, sealed_at) }
+        let record = self.record();
+        let SingleSilence(_, _, _, sealed_at, _, _, labels, _) = self;
+        let group = Group { key: String::new(), labels };
+        Notification {
+            offline: vec![record],
+            ..Notification::empty(group, Timestamp::from_millis(sealed_at))
+        }
     }
 }
 
@@ -155,19 +153,6 @@ impl GroupMember {
     }
 }
 
-/// Whether a member waits for nothing, by its name and the letter of its stage.
-pub(super) fn is_final(name: &str, letter: char) -> bool {
-    Stage::of(letter) == Some(Stage::IsBack) || name.starts_with("blind ")
-}
-
-/// The record or the interval of an event (JSON).
-pub(super) fn event_json(event: &OutboxEvent) -> Result<String> {
-    match event {
-        OutboxEvent::Record(record) => to_json(record),
-        OutboxEvent::Blind(interval) | OutboxEvent::DataLost(DataLoss { interval, .. }) => to_json(interval),
-    }
-}
-
 /// Reads a stored notification as an engine does, for tests that try arbitrary bytes: the delivery to a receiver,
 /// as far as it can be read.
 #[doc(hidden)]
@@ -177,7 +162,7 @@ pub fn delivery_of_any(group: &str, stored: &[u8], receiver: &str) -> Option<Del
 }
 
 /// A sealed notification, the same for every receiver.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Notification {
     pub group: Group,
     pub sealed_at: Timestamp,
@@ -349,6 +334,12 @@ impl Notification {
         let group = Group { key: group_of_timer(&timer.id), labels };
         let sealed_at = timer.fired_at;
         Notification { timers: vec![timer], ..Notification::empty(group, sealed_at) }
+    }
+
+    /// As it is stored: in the short form of a single silence, if that says it all.
+    pub fn stored(&self) -> Result<Vec<u8>> {
+        let json = SingleSilence::of(self).map_or_else(|| to_json(self), |short| to_json(&short))?;
+        Ok(json.into_bytes())
     }
 
     /// A whole notification in any of its forms. The key of its group is empty if it is that of one silence in its

@@ -90,7 +90,7 @@ const COMMANDS: [f64; 3] = [0.001, 0.01, 0.1];
 
 /// Calls of the engine with series of their own: the calls for heartbeats, deadline checks, the walk and
 /// notifications. There are several times as many calls, and each would have six series.
-pub(super) const NAMED_COMMANDS: [&str; 18] = [
+pub(super) const NAMED_COMMANDS: [&str; 16] = [
     "refresh",
     "deadline_check",
     "apply",
@@ -104,8 +104,6 @@ pub(super) const NAMED_COMMANDS: [&str; 18] = [
     "keep_values",
     "outbox",
     "remove_entries",
-    "join",
-    "seal",
     "read_cells",
     "write_cells",
     OTHER,

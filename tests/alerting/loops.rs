@@ -9,7 +9,7 @@ use rollcall::presence::{Probed, Recoveries};
 use rollcall::routing::parse_matchers;
 use rollcall::simulate::mail_sink::{self, MailSink};
 use rollcall::simulate::webhook_sink::Answer;
-use rollcall::store::{Escalation, FollowUps, StoredDeliveries};
+use rollcall::store::{Escalation, FollowUps, StoredDeliveries, StoredGroups};
 use serde_json::json;
 
 use super::world::{On, TIMEOUT, WAIT, World, hook, listed, named, until};
@@ -319,7 +319,9 @@ async fn receivers_are_reminded_and_others_are_notified_until_the_unit_is_back()
     world.delivered("hook").await;
     world.delivered("boss").await;
     world.advance(3 * HOUR);
-    let none = async || world.engine.first_reminder(&world.partitions()).await.unwrap().is_none();
+    let none = async || {
+        StoredGroups::new(world.engine.clone()).first_reminder(&world.partitions()).await.unwrap().is_none()
+    };
     until("the group is looked at no more", none).await;
     world.stop().await;
     assert_eq!((sink.received().len(), boss.received().len()), (3, 3));
@@ -627,8 +629,8 @@ async fn blindness_is_notified_once_while_it_lasts_and_so_is_its_end() {
     until("it watches", async || reads(&world) > asked).await;
     world.delivered("hook").await;
     world.advance(2 * HOUR);
-    let joined = world.commands("join");
-    until("it was noticed again", async || world.commands("join") > joined).await;
+    let joined = world.commands("read_cells");
+    until("it was noticed again", async || world.commands("read_cells") > joined).await;
     // Hearing goes on. The gap is not an interval of the ledger: its end is notified anyway.
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
@@ -663,8 +665,8 @@ async fn blindness_is_notified_without_the_engine_while_that_is_away() {
     assert_eq!((&blind(&received[1])["from"], &blind(&received[1])["to"]), (&json!(from), &json!(null)));
     world.redis.restart();
     // The engine is back and nothing is heard yet: the interval is stored, and not notified again.
-    let joined = world.commands("join");
-    until("it is written down", async || world.commands("join") > joined).await;
+    let joined = world.commands("read_cells");
+    until("it is written down", async || world.commands("read_cells") > joined).await;
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
     let received = sink.wait_for(3, 3 * MAX_WAIT).await.unwrap();
@@ -704,8 +706,8 @@ async fn the_blindness_of_one_kind_is_notified_while_it_lasts_and_so_is_its_end(
     // Another instance reads the same ledger, and repeats no notification.
     world.stop().await;
     world.start();
-    let joined = world.commands("join");
-    until("it was noticed again", async || world.commands("join") > joined).await;
+    let joined = world.commands("read_cells");
+    until("it was noticed again", async || world.commands("read_cells") > joined).await;
     world.notify_loss(&["a"]).await;
     assert_eq!(listed(&sink.wait_for(3, MAX_WAIT).await.unwrap()[2], "offline"), ["a"]);
     world.stop().await;

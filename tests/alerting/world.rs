@@ -12,7 +12,7 @@ use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
 use rollcall::routing::Inhibition;
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
 use rollcall::store::embedded::{self, EmbeddedEngine};
-use rollcall::store::{Engine, Index, Pace, StoredDeliveries, StoredTimers};
+use rollcall::store::{Engine, Index, Pace, StoredDeliveries, StoredGroups, StoredTimers};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
 use tokio::sync::Notify;
@@ -126,7 +126,8 @@ impl World {
             (self.config.clone(), self.ownership.clone(), self.outbox_grew.clone());
         self.silences = Arc::new(Silences::new(engine.clone()));
         let stores = alerting::Stores {
-            alerts: engine.clone(),
+            outbox: engine.clone(),
+            groups: StoredGroups::new(engine.clone()),
             hearing: engine.clone(),
             queries: engine.clone(),
             cells: engine.clone(),
@@ -147,7 +148,7 @@ impl World {
             records: StoredDeliveries::new(engine.clone()),
             attempts: Attempts::new(engine.clone()),
             queries: engine.clone(),
-            groups: engine.clone(),
+            groups: StoredGroups::new(engine.clone()),
             roll: self.roll.clone(),
             breaker: Arc::new(self.breaker()),
             timers: StoredTimers::new(engine),
@@ -193,7 +194,7 @@ impl World {
             let settled = async || {
                 let all = self.partitions();
                 let due = [
-                    self.engine.first_seal(&all).await.unwrap(),
+                    StoredGroups::new(self.engine.clone()).first_seal(&all).await.unwrap(),
                     self.engine
                         .entries(Index::FlapChecks, &all, i64::MAX, 1)
                         .await
@@ -247,7 +248,7 @@ impl World {
     /// Waits until nothing is due to be sealed.
     pub async fn sealed(&self) {
         let is_sealed = async || {
-            let due = self.engine.first_seal(&self.partitions()).await.unwrap();
+            let due = StoredGroups::new(self.engine.clone()).first_seal(&self.partitions()).await.unwrap();
             due.is_none_or(|due| due > self.clock.now())
         };
         until("what is due is sealed", is_sealed).await;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use rollcall::store::{Cell, ChangeSet, Engine, EntryOrder, Index, IndexRange, Log, Table};
+use rollcall::store::{Cell, ChangeSet, Engine, EntryOrder, Index, IndexRange, Log, NameRange, Table};
 
 use crate::both_engines::{PARTITIONS, engines};
 use crate::support::redis::Redis;
@@ -109,9 +109,11 @@ async fn shows(engine: &Arc<dyn Engine>, (table, index): (Table, Index), until: 
         }
     }
     let begins = ["", "d", "door:1", "lift:K", "\u{10ffff}"];
-    let begins = all.iter().flat_map(|partition| begins.map(|begin| (*partition, begin.to_owned())));
-    let names = engine.names(Index::AttemptsOf, &begins.collect::<Vec<_>>(), 3).await.unwrap();
-    (format!("{text}{shown:?} {names:?}"), shown)
+    let begins = all.iter().flat_map(|partition| begins.map(|begin| NameRange::of(*partition, begin)));
+    let ranges: Vec<NameRange> = begins.collect();
+    let names = engine.names(Index::AttemptsOf, &ranges, 3).await.unwrap();
+    let counts = engine.count_names(Index::AttemptsOf, &ranges).await.unwrap();
+    (format!("{text}{shown:?} {names:?} {counts:?}"), shown)
 }
 
 #[test]

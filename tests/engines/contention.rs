@@ -13,7 +13,7 @@ use rollcall::routing::parse_label_matchers;
 use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::store::{
     Cell, CellCursor, CellPage, Cells, ChangeSet, Documents, Index, IndexEntry, IndexRange, Layout, Log,
-    Logged, ReceiverName, Result, Table, Unreadable, What,
+    Logged, NameRange, ReceiverName, Result, Table, Unreadable, What,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -82,8 +82,12 @@ impl Cells for Contended {
         self.engine.range(range, partitions).await
     }
 
-    async fn names(&self, index: Index, begins: &[(u16, String)], limit: usize) -> Result<Vec<Vec<String>>> {
-        self.engine.names(index, begins, limit).await
+    async fn names(&self, index: Index, ranges: &[NameRange], limit: usize) -> Result<Vec<Vec<String>>> {
+        self.engine.names(index, ranges, limit).await
+    }
+
+    async fn count_names(&self, index: Index, ranges: &[NameRange]) -> Result<Vec<usize>> {
+        self.engine.count_names(index, ranges).await
     }
 
     async fn entries_after(

@@ -15,7 +15,8 @@ use rollcall::fleet::attempts::{Attempts, WrittenAttempts};
 use rollcall::presence::{NewTimer, OfflineRecord, TimerId};
 use rollcall::store::{
     AttemptEnd, AttemptMade, Capacity, DeadLetter, Delivery, Destinations, Discarded, EndedLease, Engine,
-    EntryOrder, Join, MeantFor, Pace, StoredDeliveries, StoredTimers, TimerCapacity, WaitingDelivery,
+    EntryOrder, Join, MeantFor, Pace, StoredDeliveries, StoredGroups, StoredTimers, TimerCapacity,
+    WaitingDelivery,
 };
 
 use crate::both_engines::{PARTITIONS, engines};
@@ -76,8 +77,14 @@ impl Given<'_> {
                 leased = self.join(engine, &joins).await;
                 String::new()
             }
-            Action::Seal => engine.seal(&partitions(None), &to, now).await.unwrap().to_string(),
-            Action::Remind => engine.remind(&partitions(None), &to, now).await.unwrap().to_string(),
+            Action::Seal => {
+                StoredGroups::new(engine.clone()).seal(&partitions(None), &to, now).await.unwrap().to_string()
+            }
+            Action::Remind => StoredGroups::new(engine.clone())
+                .remind(&partitions(None), &to, now)
+                .await
+                .unwrap()
+                .to_string(),
             Action::Fire(number) => self.fire(engine, *number).await,
             Action::Lease(receiver, part, limit, seconds) => {
                 let until = now + Duration::from_secs(*seconds);
@@ -199,11 +206,12 @@ impl Given<'_> {
         let (now, to) = (self.now, self.case.destinations().at(self.now));
         let until = now + Duration::from_secs(20);
         if !self.case.takes {
-            engine.join(joins, &to, &Capacity::NONE, now).await.unwrap();
+            StoredGroups::new(engine.clone()).join(joins, &to, &Capacity::NONE, now).await.unwrap();
             return Vec::new();
         }
         let capacity = Capacity { most: vec![1000; RECEIVERS.len()], until };
-        let mut leased = engine.join(joins, &to, &capacity, now).await.unwrap().deliveries;
+        let mut leased =
+            StoredGroups::new(engine.clone()).join(joins, &to, &capacity, now).await.unwrap().deliveries;
         for receiver in RECEIVERS {
             leased.extend(self.lease(engine, receiver, None, 1000, until).await);
         }
@@ -421,18 +429,26 @@ impl Shown<'_> {
     async fn groups(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let parts = partitions(None);
-        let first = [self.engine.first_seal(&parts).await, self.engine.first_reminder(&parts).await];
+        let first = [
+            StoredGroups::new(self.engine.clone()).first_seal(&parts).await,
+            StoredGroups::new(self.engine.clone()).first_reminder(&parts).await,
+        ];
         lines.push(format!("first {:?}", first.map(Result::unwrap)));
         let records = records();
-        let memberships = self.engine.memberships(&records.iter().collect::<Vec<_>>()).await.unwrap();
+        let memberships = StoredGroups::new(self.engine.clone())
+            .memberships(&records.iter().collect::<Vec<_>>())
+            .await
+            .unwrap();
         for (record, mut groups) in records.iter().zip(memberships) {
             groups.sort_by(|a, b| a.group.key.cmp(&b.group.key));
             lines.push(format!("{} joined {groups:?}", record.id));
         }
         for key in GROUPS {
-            let mut lasting = self.engine.lasting(key, Timestamp::ZERO, None).await.unwrap();
+            let mut lasting =
+                StoredGroups::new(self.engine.clone()).lasting(key, Timestamp::ZERO, None).await.unwrap();
             lasting.sort();
-            let late = self.engine.lasting(key, at(20), Some(at(60))).await.unwrap();
+            let late =
+                StoredGroups::new(self.engine.clone()).lasting(key, at(20), Some(at(60))).await.unwrap();
             lines.push(format!("{key} lasting {lasting:?}, {} of them late", late.len()));
         }
         lines

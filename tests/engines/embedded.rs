@@ -17,8 +17,8 @@ use rollcall::simulate::servers::ExitCleanup;
 use rollcall::store::Examine;
 use rollcall::store::Layout;
 use rollcall::store::{
-    Capacity, DataLoss, Delivery, Destinations, EngineError, Gap, Group, GroupStore, HearingStore, Join,
-    OutboxEvent, Pace, Queries, Refresh, StoredDeliveries, Subscription, UnitStore,
+    Capacity, DataLoss, Delivery, Destinations, EngineError, Gap, Group, HearingStore, Join, OutboxEvent,
+    OutboxStore, Pace, Queries, Refresh, StoredDeliveries, StoredGroups, Subscription, UnitStore,
 };
 use rollcall::store::{embedded::EmbeddedConfig, embedded::EmbeddedEngine, embedded::survey};
 use rollcall::telemetry::{EngineWarning, Telemetry};
@@ -98,8 +98,14 @@ async fn leases_of_a_process_are_free_as_soon_as_the_next_one_starts() {
         Join { groups: vec![group("a")], event: blind(1) },
         Join { groups: vec![group("b")], event: blind(2) },
     ];
-    engine.join(&joins, &Destinations::all(pace, &hook), &Capacity::NONE, BEGIN).await.unwrap();
-    engine.seal(&partitions, &Destinations::all(pace, &hook), BEGIN).await.unwrap();
+    StoredGroups::new(engine.clone())
+        .join(&joins, &Destinations::all(pace, &hook), &Capacity::NONE, BEGIN)
+        .await
+        .unwrap();
+    StoredGroups::new(engine.clone())
+        .seal(&partitions, &Destinations::all(pace, &hook), BEGIN)
+        .await
+        .unwrap();
     let held = StoredDeliveries::new(engine.clone())
         .lease(&partitions, "hook", BEGIN, BEGIN + HOUR, 10)
         .await
@@ -389,7 +395,10 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     let (hook, now) = (["hook".to_owned()], at(6));
     let group = Group { key: "blind".to_owned(), labels: Default::default() };
     let joins = [Join { groups: vec![group], event: entry.event.clone() }];
-    engine.join(&joins, &Destinations::all(pace, &hook), &Capacity::NONE, now).await.unwrap();
+    StoredGroups::new(engine.clone())
+        .join(&joins, &Destinations::all(pace, &hook), &Capacity::NONE, now)
+        .await
+        .unwrap();
     engine.remove_entries(std::slice::from_ref(&entry.position), &Default::default()).await.unwrap();
     let leased =
         StoredDeliveries::new(engine.clone()).lease(&outboxes, "hook", now, now + HOUR, 10).await.unwrap();

@@ -7,7 +7,7 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Silences;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::routing::{alert_silence::SilenceRequest, parse_label_matchers};
-use rollcall::store::{Capacity, Destinations, Group, GroupStore, Join, Layout, OutboxEvent, Pace};
+use rollcall::store::{Capacity, Destinations, Group, Join, Layout, OutboxEvent, Pace, StoredGroups};
 use rollcall::store::{redis::RedisConfig, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 
@@ -28,10 +28,10 @@ fn reads(redis: &Redis) -> usize {
     calls.map_or(0, |calls| calls.parse().unwrap())
 }
 
-async fn join(engine: &RedisEngine, record: &OfflineRecord, to: &Destinations, now: Timestamp) {
+async fn join(engine: &Arc<RedisEngine>, record: &OfflineRecord, to: &Destinations, now: Timestamp) {
     let groups = vec![Group { key: "unit=a".to_owned(), labels: Default::default() }];
     let joins = [Join { groups, event: OutboxEvent::Record(record.clone()) }];
-    engine.join(&joins, to, &Capacity::NONE, now).await.unwrap();
+    StoredGroups::new(engine.clone()).join(&joins, to, &Capacity::NONE, now).await.unwrap();
 }
 
 /// An instance has read a silence and holds it back; before it writes that, another instance, for which the alert
@@ -64,15 +64,16 @@ async fn a_return_that_joins_while_its_silence_is_being_held_is_not_held_back() 
     wire.set(Wire::StallsAfter("HMGET"));
     let seal = tokio::spawn({
         let (one, partitions) = (one.clone(), partitions.clone());
-        async move { one.seal(&partitions, &held, seconds(2)).await }
+        async move { StoredGroups::new(one).seal(&partitions, &held, seconds(2)).await }
     });
     until("the silence is read", async || reads(&redis) > before).await;
-    assert_eq!(other.seal(&partitions, &to, seconds(2)).await.unwrap(), 1);
+    let groups = StoredGroups::new(other.clone());
+    assert_eq!(groups.seal(&partitions, &to, seconds(2)).await.unwrap(), 1);
     let back = OfflineRecord { back_at: Some(seconds(3)), closed_by: Some(Closing::Return), ..silence };
     join(&other, &back, &to, seconds(3)).await;
     wire.set(Wire::Whole);
     assert_eq!(seal.await.unwrap().unwrap(), 0);
-    assert_eq!(other.first_seal(&partitions).await.unwrap(), Some(seconds(5)));
-    assert_eq!(other.seal(&partitions, &to, seconds(5)).await.unwrap(), 1, "the return is notified in time");
-    assert_eq!(other.first_seal(&partitions).await.unwrap(), None);
+    assert_eq!(groups.first_seal(&partitions).await.unwrap(), Some(seconds(5)));
+    assert_eq!(groups.seal(&partitions, &to, seconds(5)).await.unwrap(), 1, "the return is notified in time");
+    assert_eq!(groups.first_seal(&partitions).await.unwrap(), None);
 }

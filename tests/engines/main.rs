@@ -12,7 +12,6 @@ mod embedded;
 mod endpoints;
 mod expiry;
 
-mod groups_alike;
 mod held_silences;
 mod instances;
 mod layout;

@@ -19,9 +19,9 @@ use rollcall::routing::{alert_silence::SilenceRequest, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::{
     AttemptEnd, AttemptMade, Capacity, ChangeSet, Delivery, Destination, Destinations, EndedLease, Engine,
-    EngineError, Escalation, FollowUps, Gap, Group, GroupStore, HearingStore, Index, Join, MeantFor,
-    OutboxEvent, Pace, Reading, ReceiverName, Roster, StoredDeliveries, Subscription, Table, TimerCapacity,
-    UnitStore, partition_of, partition_of_group,
+    EngineError, Escalation, FollowUps, Gap, Group, HearingStore, Index, Join, MeantFor, OutboxEvent,
+    OutboxStore, Pace, Reading, ReceiverName, Roster, StoredDeliveries, StoredGroups, Subscription, Table,
+    TimerCapacity, UnitStore, partition_of, partition_of_group,
 };
 use rollcall::store::{Layout, StoredTimers};
 use rollcall::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
@@ -201,7 +201,7 @@ async fn fill(engine: Arc<dyn Engine>) {
     let events: Vec<OutboxEvent> = entries.iter().map(|entry| entry.event.clone()).collect();
     let receivers = receivers();
     let now = hours(61);
-    engine
+    StoredGroups::new(engine.clone())
         .join(
             &joins(&events[..4], &group("detector")),
             &Destinations::all(PACE, &receivers),
@@ -210,7 +210,10 @@ async fn fill(engine: Arc<dyn Engine>) {
         )
         .await
         .unwrap();
-    engine.seal(&partitions, &Destinations::all(PACE, &receivers), now + 2 * MINUTE).await.unwrap();
+    StoredGroups::new(engine.clone())
+        .seal(&partitions, &Destinations::all(PACE, &receivers), now + 2 * MINUTE)
+        .await
+        .unwrap();
     let later = now + 3 * MINUTE;
     let leased = StoredDeliveries::new(engine.clone())
         .lease(&partitions, "hook", later, later + MINUTE, 10)
@@ -225,7 +228,7 @@ async fn fill(engine: Arc<dyn Engine>) {
     let ended =
         EndedLease { delivery: Arc::new(leased[0].clone()), end: AttemptEnd::RetryAt(hours(62)), attempt };
     StoredDeliveries::new(engine.clone()).end_attempts(&[ended], later).await.unwrap();
-    engine
+    StoredGroups::new(engine.clone())
         .join(
             &joins(&events[4..5], &group("detector")),
             &Destinations::all(PACE, &receivers),
@@ -234,7 +237,7 @@ async fn fill(engine: Arc<dyn Engine>) {
         )
         .await
         .unwrap();
-    engine
+    StoredGroups::new(engine.clone())
         .join(
             &joins(&events[5..6], &group("other")),
             &Destinations::all(PACE, &receivers),
@@ -247,8 +250,10 @@ async fn fill(engine: Arc<dyn Engine>) {
     let in_hand: Vec<Join> =
         in_hand.map(|(event, group)| Join { groups: vec![group], event: event.clone() }).collect();
     let (at_once, room) = (Pace::new(Duration::ZERO, HOUR), Capacity { most: vec![2, 1], until: later });
-    let handed_out =
-        engine.join(&in_hand, &Destinations::all(at_once, &receivers), &room, later).await.unwrap();
+    let handed_out = StoredGroups::new(engine.clone())
+        .join(&in_hand, &Destinations::all(at_once, &receivers), &room, later)
+        .await
+        .unwrap();
     assert_eq!(handed_out.sealed, 2);
     // "hook" takes nothing, and its fallback has got what waits but for the timers that follow.
     let since = StoredDeliveries::new(engine.clone()).down_since("hook", later).await.unwrap();
@@ -302,8 +307,7 @@ async fn fill_timers(engine: Arc<dyn Engine>, now: Timestamp) {
     assert_eq!(engine.fire(&due, &classes, &TimerCapacity::NONE, now).await.unwrap().timers.len(), 2);
 }
 
-/// The whole contents, in an order that no engine decides. The labels of a group are unknown
-/// while no member waits in it.
+/// The whole contents, in an order that no engine decides.
 async fn contents(engine: &(impl Exporter + Engine)) -> Vec<String> {
     let mut all = Vec::new();
     let receivers: Vec<ReceiverName> = engine.receivers_with_cells().await.unwrap().into_iter().collect();
@@ -315,16 +319,7 @@ async fn contents(engine: &(impl Exporter + Engine)) -> Vec<String> {
         }
         all.extend(engine.export_rest(partition, &receivers).await.unwrap());
     }
-    let mut all: Vec<String> = all
-        .into_iter()
-        .map(|item| match item {
-            MigrationItem::Group { mut group, due: None, sealed } => {
-                group.labels.clear();
-                format!("{:?}", MigrationItem::Group { group, due: None, sealed })
-            }
-            item => format!("{item:?}"),
-        })
-        .collect();
+    let mut all: Vec<String> = all.iter().map(|item| format!("{item:?}")).collect();
     all.sort();
     all.push(format!("{:?}", engine.hearing().await.unwrap()));
     all
@@ -470,8 +465,11 @@ async fn moved_with_two_silences(
     let partitions: Vec<u16> = (0..here.partitions()).collect();
     let entries = here.outbox(&partitions, 10).await.unwrap();
     let events: Vec<OutboxEvent> = entries.iter().map(|entry| entry.event.clone()).collect();
-    here.join(&joins(&events, &group("site")), to, &Capacity::NONE, hours(60)).await.unwrap();
-    assert_eq!(here.seal(&partitions, to, sealed).await.unwrap(), 2);
+    StoredGroups::new(here.clone())
+        .join(&joins(&events, &group("site")), to, &Capacity::NONE, hours(60))
+        .await
+        .unwrap();
+    assert_eq!(StoredGroups::new(here.clone()).seal(&partitions, to, sealed).await.unwrap(), 2);
     let done: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
     here.remove_entries(&done, &Default::default()).await.unwrap();
     carry(&*here, &places.to_redis().await.unwrap()).await;
@@ -481,11 +479,11 @@ async fn moved_with_two_silences(
 }
 
 /// The silence is over, and its return joins the group.
-async fn returns(engine: &dyn Engine, event: &OutboxEvent, to: &Destinations, at: Timestamp) {
+async fn returns(engine: &Arc<dyn Engine>, event: &OutboxEvent, to: &Destinations, at: Timestamp) {
     let OutboxEvent::Record(record) = event else { panic!("{event:?}") };
     let back = OfflineRecord { back_at: Some(at), closed_by: Some(Closing::Return), ..record.clone() };
     let joins = joins(&[OutboxEvent::Record(back)], &group("site"));
-    engine.join(&joins, to, &Capacity::NONE, at).await.unwrap();
+    StoredGroups::new(engine.clone()).join(&joins, to, &Capacity::NONE, at).await.unwrap();
 }
 
 #[tokio::test]
@@ -494,11 +492,11 @@ async fn a_group_still_knows_after_a_migration_which_notified_silences_last() {
     let (events, moved) = moved_with_two_silences(&places, &to, sealed).await;
     for engine in moved {
         let partitions: Vec<u16> = (0..engine.partitions()).collect();
-        returns(&*engine, &events[0], &to, sealed + MINUTE).await;
-        let due = engine.first_seal(&partitions).await.unwrap();
+        returns(&engine, &events[0], &to, sealed + MINUTE).await;
+        let due = StoredGroups::new(engine.clone()).first_seal(&partitions).await.unwrap();
         assert_eq!(due, Some(sealed + HOUR), "the other unit is offline");
-        returns(&*engine, &events[1], &to, sealed + 2 * MINUTE).await;
-        let due = engine.first_seal(&partitions).await.unwrap();
+        returns(&engine, &events[1], &to, sealed + 2 * MINUTE).await;
+        let due = StoredGroups::new(engine.clone()).first_seal(&partitions).await.unwrap();
         assert_eq!(due, Some(sealed + 3 * MINUTE), "every unit is back");
     }
 }
@@ -514,8 +512,8 @@ async fn reminders_and_escalations_go_on_after_a_migration() {
     for engine in moved {
         let partitions: Vec<u16> = (0..engine.partitions()).collect();
         let delivered = async |receiver: &str, now: Timestamp| {
-            while engine.seal(&partitions, &to, now).await.unwrap() > 0 {}
-            while engine.remind(&partitions, &to, now).await.unwrap() > 0 {}
+            while StoredGroups::new(engine.clone()).seal(&partitions, &to, now).await.unwrap() > 0 {}
+            while StoredGroups::new(engine.clone()).remind(&partitions, &to, now).await.unwrap() > 0 {}
             let mut counts = Vec::new();
             loop {
                 let leased = StoredDeliveries::new(engine.clone())
@@ -530,7 +528,7 @@ async fn reminders_and_escalations_go_on_after_a_migration() {
         assert_eq!(delivered("hook", sealed).await, [(false, 2, 0)]);
         assert_eq!(delivered("mail", sealed + 29 * MINUTE).await, []);
         assert_eq!(delivered("mail", sealed + 30 * MINUTE).await, [(false, 2, 0)]);
-        returns(&*engine, &events[0], &to, sealed + 31 * MINUTE).await;
+        returns(&engine, &events[0], &to, sealed + 31 * MINUTE).await;
         assert_eq!(
             delivered("hook", sealed + HOUR).await,
             [(false, 0, 1)],
@@ -565,7 +563,7 @@ async fn seen(engine: Arc<dyn Engine>) -> Vec<String> {
     seen.push(format!("{:?}", engine.records(true, None, 100).await.unwrap()));
     seen.push(format!("{:?}", engine.records(false, None, 100).await.unwrap()));
     seen.push(format!("{:?}", engine.values(&unit(9), &["battery"]).await.unwrap()));
-    seen.push(format!("{:?}", engine.first_seal(&partitions).await.unwrap()));
+    seen.push(format!("{:?}", StoredGroups::new(engine.clone()).first_seal(&partitions).await.unwrap()));
     let entries = engine.entries(Index::FlapChecks, &partitions, BEGIN.as_millis(), 10).await.unwrap();
     let flaps = entries.iter().map(|entry| format!("{} at {}", entry.name, entry.at)).collect::<Vec<_>>();
     seen.push(format!("{flaps:?}"));
@@ -597,8 +595,16 @@ async fn seen(engine: Arc<dyn Engine>) -> Vec<String> {
     let mut back = open.into_iter().find(|record| record.unit.as_str() == "unit-001").unwrap();
     (back.back_at, back.closed_by) = (Some(hours(65)), Some(Closing::Return));
     let back = joins(&[OutboxEvent::Record(back)], &group("detector"));
-    engine.join(&back, &Destinations::all(PACE, &receivers), &Capacity::NONE, hours(65)).await.unwrap();
-    while engine.seal(&partitions, &Destinations::all(PACE, &receivers), now).await.unwrap() > 0 {}
+    StoredGroups::new(engine.clone())
+        .join(&back, &Destinations::all(PACE, &receivers), &Capacity::NONE, hours(65))
+        .await
+        .unwrap();
+    while StoredGroups::new(engine.clone())
+        .seal(&partitions, &Destinations::all(PACE, &receivers), now)
+        .await
+        .unwrap()
+        > 0
+    {}
     for receiver in receivers {
         // The notifications of a group are leased one after the other.
         for _ in 0..3 {

@@ -7,7 +7,7 @@ use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Interval;
 use rollcall::store::redis::{RedisConfig, RedisEngine};
-use rollcall::store::{EngineError, GroupStore, HearingStore, Layout, OutboxEvent, Queries, UnitStore};
+use rollcall::store::{EngineError, HearingStore, Layout, OutboxEvent, OutboxStore, Queries, UnitStore};
 use rollcall::telemetry::Telemetry;
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};

@@ -10,9 +10,9 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{Interval, NewTimer, TimerId};
 use rollcall::store::redis::{RedisConfig, servers, survey};
 use rollcall::store::{
-    Advance, Capacity, Destinations, EngineError, Examine, Gap, Group, GroupStore, HearingStore, Join,
-    Layout, Pace, Queries, ServerCondition, StoredDeliveries, StoredTimers, Subscription, Warning,
-    partition_of_group,
+    Advance, Capacity, Destinations, EngineError, Examine, Gap, Group, HearingStore, Join, Layout,
+    OutboxStore, Pace, Queries, ServerCondition, StoredDeliveries, StoredGroups, StoredTimers, Subscription,
+    Warning, partition_of_group,
 };
 use rollcall::telemetry::{EngineWarning, Telemetry};
 
@@ -295,7 +295,7 @@ async fn an_event_stays_in_its_outbox_if_the_server_of_its_group_dies_and_joins_
             .map(|entry| Join { groups: vec![group.clone()], event: entry.event.clone() })
             .collect();
         let to = Destinations::all(pace, &receivers);
-        let joined = engine.join(&joins, &to, &Capacity::NONE, now()).await?;
+        let joined = StoredGroups::new(engine.clone()).join(&joins, &to, &Capacity::NONE, now()).await?;
         let positions: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
         Ok::<_, EngineError>((positions, joined.groups))
     };

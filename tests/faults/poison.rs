@@ -19,7 +19,6 @@ async fn poisoned_keys_mark_no_unit_offline_and_each_silence_and_return_is_notif
     world.fleet.silence("unit-002");
     world.eventually("it is notified", async |world| is_notified(world, "unit-002")).await;
     world.live(3 * TIMEOUT);
-    world.either = Some(FACTS);
     let mark = world.disturb();
     // One unit is silent and will be notified later, one is unknown until its next heartbeat, one has an open record.
     world.fleet.silence("unit-000");

@@ -27,7 +27,7 @@ use rollcall::routing::{AlertSilence, Routes, SilenceId};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::encoding;
 use rollcall::store::redis::{Mode, RedisAddress};
-use rollcall::store::{Engine, StoredDeliveries, delivery_of_any};
+use rollcall::store::{Engine, StoredDeliveries, StoredGroups, delivery_of_any};
 use rollcall::telemetry::Telemetry;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -455,7 +455,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         units: engine.clone(),
         records: engine.clone(),
         deliveries: StoredDeliveries::new(engine.clone()),
-        groups: engine.clone(),
+        groups: StoredGroups::new(engine.clone()),
         values: engine.clone(),
         cells: engine.clone(),
         silences: silences.clone(),

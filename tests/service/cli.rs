@@ -24,6 +24,7 @@ use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;
 use rollcall::store::{
     Capacity, Destinations, Discarded, Engine, Group, Join, OutboxEvent, Pace, Queries, StoredDeliveries,
+    StoredGroups,
 };
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
@@ -740,8 +741,11 @@ async fn leave_behind(engine: Arc<dyn Engine>) {
     let joins: Vec<Join> = ["a", "b", "c"].map(|id| silence(id, now)).into();
     let pace = Pace::AT_ONCE;
     let (gone, partitions) = (["gone".to_owned()], (0..engine.partitions()).collect::<Vec<u16>>());
-    engine.join(&joins, &Destinations::all(pace, &gone), &Capacity::NONE, now).await.unwrap();
-    engine.seal(&partitions, &Destinations::all(pace, &gone), now).await.unwrap();
+    StoredGroups::new(engine.clone())
+        .join(&joins, &Destinations::all(pace, &gone), &Capacity::NONE, now)
+        .await
+        .unwrap();
+    StoredGroups::new(engine.clone()).seal(&partitions, &Destinations::all(pace, &gone), now).await.unwrap();
     // The list of receivers is rebuilt from their backlogs, as after an upgrade from a version without a list.
     StoredDeliveries::new(engine).register_receivers(&["hook".to_owned()], now).await.unwrap();
 }

@@ -31,9 +31,7 @@ fn a_member_goes_from_one_stage_to_the_next_and_nothing_else_changes_it() {
             MemberTransition::Blind,
         ];
         assert_eq!(forms.map(|form| Stage::next(stage, form)), next, "{stage:?}");
-        assert_eq!(stage.and_then(|stage| Stage::of(stage.letter())), stage);
     }
-    assert_eq!(Stage::of('?'), None);
     let notified = |stage: Stage| [stage.once_notified(false), stage.once_notified(true)];
     assert_eq!([notified(Waits), notified(IsBack)], [[Notified, Over], [Over, Over]]);
     assert!(is_detected_again(Over, at(1), at(2)) && !is_detected_again(Over, at(2), at(2)));
@@ -43,30 +41,29 @@ fn a_member_goes_from_one_stage_to_the_next_and_nothing_else_changes_it() {
 #[test]
 fn a_group_is_due_after_its_wait_and_an_interval_after_it_was_sealed() {
     let now = at(1000);
-    // Sealed, due, the transition that joins, when the group is due then, whether it is sealed at once.
+    // Sealed, due, the transition that joins, when the group is due then.
     let cases = [
-        (PACE, None, None, MemberTransition::Offline, 1010, false),
-        (Pace::AT_ONCE, None, None, MemberTransition::Offline, 1000, true),
-        (Pace::AT_ONCE, Some(1000), None, MemberTransition::Offline, 1000, true),
-        (PACE, Some(950), None, MemberTransition::Offline, 1050, false),
-        (PACE, Some(900), None, MemberTransition::Offline, 1010, false),
-        (PACE, Some(2000), None, MemberTransition::Offline, 1010, false), // in the future
-        (PACE, Some(950), None, MemberTransition::Blind, 1000, true),
-        (PACE, Some(950), None, MemberTransition::Online, 1050, false),
-        (PACE, None, Some(1005), MemberTransition::Offline, 1005, false),
-        (PACE, None, Some(1900), MemberTransition::Offline, 1010, false), // the others wait for longer
-        (Pace::AT_ONCE, None, Some(900), MemberTransition::Blind, 900, false), // others wait
-        (SHARED, None, None, MemberTransition::Offline, 1010, false),
-        (Pace { wait: Duration::ZERO, ..SHARED }, None, None, MemberTransition::Offline, 1001, false),
-        (Pace { wait: Duration::ZERO, ..SHARED }, None, None, MemberTransition::Online, 1001, false),
-        (Pace { lasts: Duration::from_secs(30), ..PACE }, None, None, MemberTransition::Offline, 1025, false),
+        (PACE, None, None, MemberTransition::Offline, 1010),
+        (Pace::AT_ONCE, None, None, MemberTransition::Offline, 1000),
+        (Pace::AT_ONCE, Some(1000), None, MemberTransition::Offline, 1000),
+        (PACE, Some(950), None, MemberTransition::Offline, 1050),
+        (PACE, Some(900), None, MemberTransition::Offline, 1010),
+        (PACE, Some(2000), None, MemberTransition::Offline, 1010), // in the future
+        (PACE, Some(950), None, MemberTransition::Blind, 1000),
+        (PACE, Some(950), None, MemberTransition::Online, 1050),
+        (PACE, None, Some(1005), MemberTransition::Offline, 1005),
+        (PACE, None, Some(1900), MemberTransition::Offline, 1010), // the others wait for longer
+        (Pace::AT_ONCE, None, Some(900), MemberTransition::Blind, 900), // others wait
+        (SHARED, None, None, MemberTransition::Offline, 1010),
+        (Pace { wait: Duration::ZERO, ..SHARED }, None, None, MemberTransition::Offline, 1001),
+        (Pace { wait: Duration::ZERO, ..SHARED }, None, None, MemberTransition::Online, 1001),
+        (Pace { lasts: Duration::from_secs(30), ..PACE }, None, None, MemberTransition::Offline, 1025),
     ];
-    for (pace, sealed, due, form, expected, at_once) in cases {
+    for (pace, sealed, due, form, expected) in cases {
         let times = GroupTimes { sealed: sealed.map(at), due: due.map(at) };
         let case = format!("{times:?} {form:?}");
         let joining = joins(form, pace, now);
         assert_eq!(times.due_with(joining, pace, now), at(expected), "{case}");
-        assert_eq!(times.is_sealed_at_once(joining, pace, now), at_once, "{case}");
     }
 }
 
@@ -76,7 +73,6 @@ fn a_group_that_is_held_is_not_due_before() {
     for (pace, form) in [(Pace::AT_ONCE, MemberTransition::Offline), (PACE, MemberTransition::Online)] {
         let joining = JoiningTransition { held_until: Some(at(1060)), ..joins(form, pace, now) };
         assert_eq!(GroupTimes::default().due_with(joining, pace, now), at(1060));
-        assert!(!GroupTimes::default().is_sealed_at_once(joining, pace, now));
         let ended = JoiningTransition { held_until: Some(at(999)), ..joining };
         assert!(GroupTimes::default().due_with(ended, pace, now) < at(1060));
     }
@@ -137,12 +133,6 @@ fn a_pace_says_which_returns_are_notified_and_when() {
     let slow = Pace { recoveries: Recoveries::After(Duration::from_secs(60)), ..PACE };
     assert_eq!(slow.waits_since(MemberTransition::Online, at(900), now), at(1050));
     assert_eq!(slow.waits_since(MemberTransition::Blind, at(900), now), at(990));
-    for (is_final, since) in
-        [(false, at(0)), (true, at(0)), (false, Timestamp::NEVER), (true, Timestamp::NEVER)]
-    {
-        let stored = stored_since(is_final, since);
-        assert_eq!((stored < 0, since_of(stored)), (is_final, since));
-    }
     assert_eq!((slow.returns_wait(), PACE.returns_wait()), (Some(Duration::from_secs(60)), None));
     let never = Pace { recoveries: Recoveries::None, ..PACE };
     let forms = [

@@ -13,10 +13,10 @@ use std::collections::{BTreeSet, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::StoredDeliveries;
-use super::lane::Lane;
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Snapshot, Unit};
 use crate::store::documents::{Document, TableValue};
+use crate::store::lane::Lane;
 use crate::store::notification::Notification;
 use crate::store::unnotified::{
     LeftOut, Unnotified, UnnotifiedSilence, blindness_in, left_out, silence, silence_in,

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::StoredDeliveries;
-use super::lane::{Lane, Owed};
 use super::lease::lanes_contended;
 use crate::clock::Timestamp;
 use crate::presence::{Receipt, TimerId};
 use crate::store::attempts::attempts_made;
 use crate::store::documents::Document;
 use crate::store::json::to_json;
+use crate::store::lane::{Lane, Owed};
 use crate::store::timers::receipt_change;
 use crate::store::{
     AttemptEnd, Cell, ChangeSet, DeadLetter, Delivery, EndedLease, Index, MAX_STEP, ReceiverName, Result,

@@ -8,11 +8,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::StoredDeliveries;
-use super::lane::{Lane, append};
 use crate::clock::Timestamp;
 use crate::store::again::ToFallback;
 use crate::store::documents::{Document, TableValue};
 use crate::store::json::to_json;
+use crate::store::lane::{Lane, append};
 use crate::store::notification::{GroupMember, Notification};
 use crate::store::{
     Cell, ChangeSet, Delivery, Destinations, MeantFor, NotifiedSilence, ReceiverName, Result, Table,
@@ -129,7 +129,7 @@ impl StoredDeliveries {
             copied.extend(self.copied(fallback, (group, lane), mark, &mut silences).await?);
         }
         // First: a copy of which the fallback is not notified of the return would be an alert that stays open.
-        self.engine.add_receiver(partition, fallback.to, &silences).await?;
+        self.groups.add_receiver(fallback.to, &silences).await?;
         let table = Table::Lanes(ReceiverName::of(fallback.to));
         let cells = copied.iter().map(|one| cell(table, &one.mark.name)).collect();
         let queues: Vec<Document<Lane>> = self.documents.read_cells(cells).await?;

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::lane::Lane;
 use super::{StoredDeliveries, waiting_delivery};
 use crate::clock::Timestamp;
 use crate::store::documents::Document;
+use crate::store::lane::Lane;
 use crate::store::notification::{Notification, Readable};
 use crate::store::{
     AttemptEnd, Cell, ChangeSet, Delivery, EndedLease, EngineError, Index, IndexEntry, MAX_STEP,

@@ -1,11 +1,11 @@
 //! Dead letters: deliveries that were given up.
 
 use super::StoredDeliveries;
-use super::lane::Lane;
 use super::waiting_delivery;
 use crate::clock::Timestamp;
 use crate::store::cells::{IndexEntry, IndexRange};
 use crate::store::documents::{Document, TableValue};
+use crate::store::lane::Lane;
 use crate::store::notification::discarded;
 use crate::store::{Cell, ChangeSet, DeadLetter, EntryOrder, Index, MAX_STEP, ReceiverName, Result, Table};
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::notification::Notification;
 use super::{
-    Cell, Cells, Delivery, Documents, EngineError, GroupStore, HearingStore, Index, ReceiverName, Result,
-    Table, UnitStore, partition_of_group,
+    Cell, Delivery, Documents, EngineError, GroupEngine, HearingStore, Index, ReceiverName, Result,
+    StoredGroups, Table, partition_of_group,
 };
 use crate::clock::Timestamp;
 use crate::telemetry::Backlog;
@@ -20,33 +20,33 @@ mod absence;
 mod ends;
 mod fallback;
 mod judged;
-mod lane;
 mod lease;
 mod letters;
 mod replay;
 mod waiting;
 
-pub(super) use lane::{Lane, Owed, append};
 pub use letters::Discarded;
 
 /// How often something is decided upon again while others change it all the time.
 const ROUNDS: usize = 20;
 
 /// What deliveries need of an engine.
-pub trait DeliveryEngine: Cells + GroupStore + HearingStore + UnitStore {}
+pub trait DeliveryEngine: GroupEngine + HearingStore {}
 
-impl<T: Cells + GroupStore + HearingStore + UnitStore> DeliveryEngine for T {}
+impl<T: GroupEngine + HearingStore> DeliveryEngine for T {}
 
 /// The deliveries of a fleet. Cheap to clone.
 #[derive(Clone)]
 pub struct StoredDeliveries {
     engine: Arc<dyn DeliveryEngine>,
     documents: Documents,
+    groups: StoredGroups,
 }
 
 impl StoredDeliveries {
     pub fn new(engine: Arc<dyn DeliveryEngine>) -> StoredDeliveries {
-        StoredDeliveries { documents: Documents::new(engine.clone()), engine }
+        let (documents, groups) = (Documents::new(engine.clone()), StoredGroups::new(engine.clone()));
+        StoredDeliveries { engine, documents, groups }
     }
 
     pub fn partitions(&self) -> u16 {

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::absence::MARKED;
-use super::lane::{Lane, Owed, append};
 use super::{ROUNDS, StoredDeliveries, contended};
 use crate::clock::Timestamp;
 use crate::presence::Receipt;
 use crate::store::documents::Document;
 use crate::store::json::to_json;
+use crate::store::lane::{Lane, Owed, append};
 use crate::store::notification::Notification;
 use crate::store::timers::receipt_change;
 use crate::store::{Cell, ChangeSet, Delivery, Index, ReceiverName, Result, Table, firing_of};

@@ -2,11 +2,11 @@
 
 use futures_util::future::try_join_all;
 
-use super::lane::Lane;
 use super::{StoredDeliveries, waiting_delivery};
 use crate::clock::Timestamp;
 use crate::store::cells::CellCursor;
 use crate::store::documents::TableValue;
+use crate::store::lane::Lane;
 use crate::store::{
     Backlog, Cell, Delivery, Index, ReceiverName, Result, Table, WaitingDelivery, WaitingPage,
     partition_of_group,

@@ -15,7 +15,7 @@ use crate::store::cells::What;
 use crate::store::json::to_json;
 use crate::store::{
     Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged,
-    ReceiverName, Result, Table, Unreadable,
+    NameRange, ReceiverName, Result, Table, Unreadable,
 };
 use crate::telemetry::Telemetry;
 
@@ -67,21 +67,35 @@ impl Cells for EmbeddedEngine {
         self.readers.read(read).await
     }
 
-    async fn names(&self, index: Index, begins: &[(u16, String)], limit: usize) -> Result<Vec<Vec<String>>> {
-        let begins = begins.to_vec();
+    async fn names(&self, index: Index, ranges: &[NameRange], limit: usize) -> Result<Vec<Vec<String>>> {
+        let ranges = ranges.to_vec();
         let read = move |database: &Connection| {
-            // No name begins with the greatest character.
             let mut select = database.prepare_cached(
-                "SELECT name FROM entries WHERE idx = ?1 AND partition = ?2 AND name >= ?3 \
-                 AND name < ?3 || char(1114111) ORDER BY name LIMIT ?4",
+                "SELECT name FROM entries WHERE idx = ? AND partition = ? AND name >= ? AND name < ? \
+                 ORDER BY name LIMIT ?",
             )?;
-            let mut all = Vec::with_capacity(begins.len());
-            for (partition, begin) in begins {
-                let with = params![index.place(), partition, begin, limit as i64];
+            let mut all = Vec::with_capacity(ranges.len());
+            for NameRange { partition, from, before } in ranges {
+                let with = params![index.place(), partition, from, before, limit as i64];
                 let rows = select.query_map(with, |row| Ok(text(row, 0)?.into_owned()))?;
                 all.push(rows.collect::<rusqlite::Result<Vec<String>>>()?);
             }
             Ok(all)
+        };
+        self.readers.read(read).await
+    }
+
+    async fn count_names(&self, index: Index, ranges: &[NameRange]) -> Result<Vec<usize>> {
+        let ranges = ranges.to_vec();
+        let read = move |database: &Connection| {
+            let mut select = database.prepare_cached(
+                "SELECT count(*) FROM entries WHERE idx = ? AND partition = ? AND name >= ? AND name < ?",
+            )?;
+            let count = |NameRange { partition, from, before }: &NameRange| {
+                let with = params![index.place(), partition, from, before];
+                select.query_row(with, |row| row.get::<_, i64>(0)).map(|count| count as usize)
+            };
+            Ok(ranges.iter().map(count).collect::<rusqlite::Result<_>>()?)
         };
         self.readers.read(read).await
     }

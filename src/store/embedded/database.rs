@@ -45,9 +45,6 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `blind` | blind intervals |
 /// | `records` | offline records by id (JSON) |
 /// | `outbox` | events without a group yet (JSON), by partition; events of hearing have the number after the last |
-/// | `groups`, `members` | groups and their members: which wait for a notification, and which receivers were notified; a member's letter as in `groups.rs` |
-/// | `lasting` | members of groups that units share, or that are looked at again: receivers were notified of their silences, which last; `at`: when |
-/// | `reminders` | when groups with members in `lasting` are looked at again, for a reminder or an escalation |
 /// | `cells` | the cells of all tables (JSON, or words for a timer that waits and for a lane): see `store/cells.rs` |
 /// | `entries` | the entries of all indexes |
 /// | `logs` | the entries of all logs (JSON) |
@@ -68,17 +65,6 @@ CREATE INDEX records_newest ON records(detected, id);
 CREATE INDEX records_open ON records(detected, id) WHERE closed IS NULL;
 CREATE INDEX records_closed ON records(closed) WHERE closed IS NOT NULL;
 CREATE TABLE outbox(id INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER NOT NULL, event TEXT NOT NULL);
-CREATE TABLE groups(id INTEGER PRIMARY KEY, partition INTEGER NOT NULL, key TEXT NOT NULL UNIQUE, body TEXT NOT NULL,
-  due INTEGER, sealed INTEGER);
-CREATE INDEX groups_due ON groups(due) WHERE due IS NOT NULL;
-CREATE TABLE members(grp INTEGER NOT NULL, member TEXT NOT NULL, letter TEXT NOT NULL,
-  detected INTEGER NOT NULL, joined INTEGER, over INTEGER, body TEXT, PRIMARY KEY(grp, member)) WITHOUT ROWID;
-CREATE INDEX members_waiting ON members(grp, joined) WHERE joined IS NOT NULL;
-CREATE INDEX members_over ON members(over) WHERE over IS NOT NULL;
-CREATE INDEX members_named ON members(member);
-CREATE TABLE reminders(grp INTEGER PRIMARY KEY, due INTEGER NOT NULL);
-CREATE TABLE lasting(grp INTEGER NOT NULL, member TEXT NOT NULL, at INTEGER NOT NULL,
-  PRIMARY KEY(grp, member)) WITHOUT ROWID;
 CREATE TABLE cells(tbl TEXT NOT NULL, partition INTEGER NOT NULL, name TEXT NOT NULL, body BLOB NOT NULL,
   PRIMARY KEY(tbl, partition, name)) WITHOUT ROWID;
 CREATE TABLE entries(idx TEXT NOT NULL, partition INTEGER NOT NULL, name TEXT NOT NULL, at INTEGER NOT NULL,

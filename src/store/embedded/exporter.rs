@@ -8,9 +8,7 @@ use super::error::DatabaseResult;
 use super::last_seen::unit_id;
 use super::queries::PAGE;
 use crate::clock::Timestamp;
-use crate::presence::since_of;
 use crate::store::json::from_json;
-use crate::store::member_names::of_member;
 use crate::store::{Queries, ReceiverName, Result};
 use crate::store::{migration::Exporter, migration::MigrationItem};
 
@@ -50,7 +48,6 @@ impl Exporter for EmbeddedEngine {
         let export = move |database: &Connection| {
             let mut items = Vec::new();
             records(database, partition, &mut items)?;
-            groups(database, partition, &mut items)?;
             Ok(items)
         };
         let mut items = self.readers.read(export).await?;
@@ -71,45 +68,6 @@ fn records(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>
     Ok(())
 }
 
-fn groups(database: &Connection, partition: u16, items: &mut Vec<MigrationItem>) -> DatabaseResult<()> {
-    let select = "SELECT body, due, sealed FROM groups WHERE partition = ?";
-    let groups = all(database, select, [partition], |row| {
-        Ok((row.get::<_, String>(0)?, optional(row, 1)?, optional(row, 2)?))
-    })?;
-    for (body, due, sealed) in groups {
-        items.push(MigrationItem::Group { group: from_json("a group", &body)?, due, sealed });
-    }
-    let select = "SELECT key, members.member, letter, detected, joined, members.body, over, lasting.at FROM members \
-                  JOIN groups ON groups.id = members.grp LEFT JOIN lasting \
-                  ON lasting.grp = members.grp AND lasting.member = members.member WHERE partition = ?";
-    let mut names = Vec::new();
-    items.extend(all(database, select, [partition], |row| {
-        let text: String = row.get(2)?;
-        let mut letters = text.chars();
-        names.push(row.get::<_, String>(1)?);
-        Ok(MigrationItem::GroupMember {
-            group: row.get(0)?,
-            name: row.get(1)?,
-            letter: letters.next().unwrap_or('x'),
-            notified: letters.as_str().to_owned(),
-            detected: moment(row.get(3)?),
-            waits: row.get::<_, Option<i64>>(4)?.map(since_of).zip(row.get(5)?),
-            lasting: optional(row, 7)?.zip(Some(row.get(5)?)),
-            over: optional(row, 6)?,
-        })
-    })?);
-    // The groups of a record may be in several partitions.
-    let select = "SELECT groups.body FROM members JOIN groups ON groups.id = grp WHERE member IN (?1, ?2) \
-                  GROUP BY key ORDER BY key";
-    for (name, member) in names.iter().filter_map(|name| Some((name, of_member(name)?.0))) {
-        let groups = all(database, select, [name.as_str(), member], |row| row.get::<_, String>(0))?;
-        let groups =
-            groups.iter().map(|json| from_json("a group", json)).collect::<crate::store::Result<_>>()?;
-        items.push(MigrationItem::GroupOf { member: member.to_owned(), groups });
-    }
-    Ok(())
-}
-
 fn all<T>(
     database: &Connection,
     select: &str,
@@ -123,8 +81,4 @@ fn all<T>(
 
 fn moment(ms: i64) -> Timestamp {
     Timestamp::from_millis(ms)
-}
-
-fn optional(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
-    Ok(row.get::<_, Option<i64>>(column)?.map(moment))
 }

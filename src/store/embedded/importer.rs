@@ -13,18 +13,16 @@ use super::in_memory_hearing::InMemoryHearing;
 use super::last_seen::unit_id;
 use super::{EmbeddedConfig, database};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, stored_since};
+use crate::presence::Hearing;
 use crate::store::json::to_json;
-use crate::store::notification::is_final;
-use crate::store::{EngineError, Result, Table, partition_of, partition_of_group};
+use crate::store::{EngineError, Result, Table, partition_of};
 use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// Tables that must be empty before an import.
-const MUST_BE_EMPTY: [&str; 4] = ["units", "records", "outbox", "groups"];
+const MUST_BE_EMPTY: [&str; 3] = ["units", "records", "outbox"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
-const CLEARED: [&str; 10] =
-    ["heartbeats", "pages", "data", "blind", "members", "lasting", "reminders", "cells", "entries", "logs"];
+const CLEARED: [&str; 7] = ["heartbeats", "pages", "data", "blind", "cells", "entries", "logs"];
 
 /// A directory into which a fleet is imported. Dropped before [`Importer::complete`], it is rolled back.
 pub struct EmbeddedImporter {
@@ -80,7 +78,7 @@ fn begin(database: &Connection, config: &EmbeddedConfig) -> DatabaseResult<()> {
         let select = format!("SELECT EXISTS (SELECT 1 FROM cells WHERE tbl = '{}')", table.as_str());
         (table.as_str().to_owned(), select)
     };
-    let cells = [Table::Timers, Table::PastTimers, Table::Notifications].map(of_cells);
+    let cells = [Table::Timers, Table::PastTimers, Table::Notifications, Table::Groups].map(of_cells);
     for (table, select) in MUST_BE_EMPTY.into_iter().map(of_table).chain(cells) {
         if database.query_row(&select, [], |row| row.get(0))? {
             let path = config.path.display();
@@ -115,9 +113,6 @@ impl TargetDatabase {
         match item {
             MigrationItem::Unit { .. } | MigrationItem::Value { .. } => self.insert_unit(item),
             MigrationItem::Record(_) | MigrationItem::OutboxEvent(_) => self.insert_record(item),
-            MigrationItem::Group { .. }
-            | MigrationItem::GroupOf { .. }
-            | MigrationItem::GroupMember { .. } => self.insert_group(item),
             MigrationItem::Cell { table, partition, name, value } => {
                 cells::put(&self.database, *table, *partition, name, value)
             }
@@ -176,44 +171,6 @@ impl TargetDatabase {
         }
     }
 
-    fn insert_group(&self, item: &MigrationItem) -> DatabaseResult<()> {
-        match item {
-            MigrationItem::Group { group, due, sealed } => self.execute(
-                "INSERT INTO groups(partition, key, body, due, sealed) VALUES(?, ?, ?, ?, ?) \
-                 ON CONFLICT(key) DO UPDATE SET due = excluded.due, sealed = excluded.sealed",
-                params![self.partition(&group.key), group.key, to_json(group)?, ms(due), ms(sealed)],
-            ),
-            // A member is found by its name. A group without waiting members is known only from this item.
-            MigrationItem::GroupOf { groups, .. } => groups.iter().try_for_each(|group| {
-                self.execute(
-                    "INSERT INTO groups(partition, key, body) VALUES(?, ?, ?) \
-                     ON CONFLICT(key) DO UPDATE SET body = excluded.body",
-                    params![self.partition(&group.key), group.key, to_json(group)?],
-                )
-            }),
-            MigrationItem::GroupMember { group, name, letter, notified, detected, waits, lasting, over } => {
-                let is_final = is_final(name, *letter);
-                let joined = waits.as_ref().map(|waits| stored_since(is_final, waits.0));
-                let kept = lasting.as_ref().and_then(|lasting| lasting.1.as_ref());
-                let body = waits.as_ref().map(|waits| &waits.1).or(kept);
-                let letter = format!("{letter}{notified}");
-                self.execute(
-                    "INSERT INTO members SELECT id, ?, ?, ?, ?, ?, ? FROM groups WHERE key = ?",
-                    params![name, letter, detected.as_millis(), joined, ms(over), body, group],
-                )?;
-                let Some((at, body)) = lasting else { return Ok(()) };
-                let insert = "INSERT INTO lasting SELECT id, ?, ? FROM groups WHERE key = ?";
-                self.execute(insert, params![name, at.as_millis(), group])?;
-                if body.is_some() {
-                    let insert = "INSERT OR IGNORE INTO reminders SELECT id, ? FROM groups WHERE key = ?";
-                    self.execute(insert, params![at.as_millis(), group])?;
-                }
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
     fn complete(&mut self, hearing: &Hearing) -> DatabaseResult<()> {
         let heard = InMemoryHearing::restore(hearing).stored();
         self.execute("INSERT OR REPLACE INTO meta VALUES('hearing', ?)", [to_json(&heard)?])?;
@@ -228,10 +185,6 @@ impl TargetDatabase {
     fn execute(&self, insert: &str, params: impl rusqlite::Params) -> DatabaseResult<()> {
         self.database.prepare_cached(insert)?.execute(params)?;
         Ok(())
-    }
-
-    fn partition(&self, group: &str) -> u16 {
-        partition_of_group(group, self.partitions)
     }
 }
 

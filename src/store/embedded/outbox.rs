@@ -3,20 +3,38 @@
 //! An unreadable entry would block all others permanently, so it is quarantined: a later version of Rollcall or another
 //! program wrote it.
 
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
 use rusqlite::{Connection, params};
 
 use super::EmbeddedEngine;
 use super::stored::text;
-use crate::store::{OutboxEntry, Position, Result};
+use crate::store::{OutboxEntry, OutboxStore, Position, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
+#[async_trait]
+impl OutboxStore for EmbeddedEngine {
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>> {
+        oldest(self, outboxes, limit).await
+    }
+
+    async fn newest_entries(&self, outboxes: &[u16]) -> Result<Vec<Position>> {
+        newest(self, outboxes).await
+    }
+
+    async fn oldest_up_to(&self, entries: &[Position]) -> Result<Vec<Position>> {
+        oldest_up_to(self, entries).await
+    }
+
+    async fn remove_entries(&self, entries: &[Position], _groups: &BTreeSet<u16>) -> Result<()> {
+        remove(self, entries).await
+    }
+}
+
 /// The oldest entries of these outboxes.
-pub(super) async fn oldest(
-    engine: &EmbeddedEngine,
-    outboxes: &[u16],
-    limit: usize,
-) -> Result<Vec<OutboxEntry>> {
+async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>> {
     let select = "SELECT id, partition, event FROM outbox WHERE partition IN \
                   (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?";
     let outboxes = to_json(&outboxes)?;
@@ -52,7 +70,7 @@ pub(super) async fn oldest(
 }
 
 /// The newest entries of these outboxes.
-pub(super) async fn newest(engine: &EmbeddedEngine, outboxes: &[u16]) -> Result<Vec<Position>> {
+async fn newest(engine: &EmbeddedEngine, outboxes: &[u16]) -> Result<Vec<Position>> {
     let select = "SELECT partition, max(id) FROM outbox WHERE partition IN (SELECT value FROM json_each(?)) \
                   GROUP BY partition";
     let outboxes = to_json(&outboxes)?;
@@ -66,7 +84,7 @@ pub(super) async fn newest(engine: &EmbeddedEngine, outboxes: &[u16]) -> Result<
 }
 
 /// The oldest entries that are not newer than these.
-pub(super) async fn oldest_up_to(engine: &EmbeddedEngine, entries: &[Position]) -> Result<Vec<Position>> {
+async fn oldest_up_to(engine: &EmbeddedEngine, entries: &[Position]) -> Result<Vec<Position>> {
     let entries = entries.to_vec();
     let read = move |database: &Connection| {
         let mut select =
@@ -82,7 +100,7 @@ pub(super) async fn oldest_up_to(engine: &EmbeddedEngine, entries: &[Position]) 
     engine.readers.read(read).await
 }
 
-pub(super) async fn remove(engine: &EmbeddedEngine, entries: &[Position]) -> Result<()> {
+async fn remove(engine: &EmbeddedEngine, entries: &[Position]) -> Result<()> {
     let ids: Vec<i64> = entries.iter().filter_map(|entry| entry.id.parse().ok()).collect();
     if ids.is_empty() {
         return Ok(());

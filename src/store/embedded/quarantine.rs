@@ -21,9 +21,9 @@ use super::last_seen;
 use super::memory::InMemoryFleet;
 use super::table_rules::{ColumnReplacement, TABLE_RULES, TableRule};
 use crate::clock::Timestamp;
-use crate::presence::{Labels, OfflineRecord};
+use crate::presence::OfflineRecord;
 use crate::store::json::to_json;
-use crate::store::{DeadLetter, Group, OutboxEvent, partition_of, partition_of_group};
+use crate::store::{OutboxEvent, partition_of};
 use crate::telemetry::Stored;
 
 /// Keeps quarantined rows.
@@ -202,7 +202,7 @@ impl UnreadableRow<'_> {
             (0..self.values.len()).filter(|index| !self.values[*index].fits).collect();
         let mut replacements: Vec<(&str, Value)> = Vec::new();
         let is_repaired = unreadable.iter().all(|index| {
-            let values = self.replacements(*index, database, context);
+            let values = self.replacements(*index, context);
             replacements.extend(values.iter().flatten().cloned());
             values.is_some()
         });
@@ -244,23 +244,17 @@ impl UnreadableRow<'_> {
     }
 
     /// The values that replace an unreadable column, and others with it; `None`: the row is removed.
-    fn replacements(
-        &self,
-        index: usize,
-        database: &Connection,
-        context: &RepairContext<'_>,
-    ) -> Option<Vec<(&'static str, Value)>> {
+    fn replacements(&self, index: usize, context: &RepairContext<'_>) -> Option<Vec<(&'static str, Value)>> {
         let column = &self.rule.columns[index];
         let heard = || context.heard.map_or(Value::Null, |at| Value::Integer(at.as_millis()));
         let value = match column.fallback {
             ColumnReplacement::RemoveRow => return None,
             ColumnReplacement::Zero => Value::Integer(0),
-            ColumnReplacement::Null => Value::Null,
             ColumnReplacement::Heard => heard(),
             ColumnReplacement::AsText => {
                 Value::Text(String::from_utf8_lossy(&self.values[index].bytes).into_owned())
             }
-            ColumnReplacement::Derived => self.derived(column.name, database, context)?,
+            ColumnReplacement::Derived => self.derived(column.name, context)?,
         };
         let mut values = vec![(column.name, value)];
         // It is unknown which heartbeats are newer than the key: none counts, and the key is set to `heard`.
@@ -270,8 +264,7 @@ impl UnreadableRow<'_> {
         Some(values)
     }
 
-    fn derived(&self, column: &str, database: &Connection, context: &RepairContext<'_>) -> Option<Value> {
-        let of_group = |key: &str| Value::Integer(partition_of_group(key, context.partitions).into());
+    fn derived(&self, column: &str, context: &RepairContext<'_>) -> Option<Value> {
         let of_record =
             |record: OfflineRecord| Value::Integer(partition_of(&record.id.unit, context.partitions).into());
         let ms = |at: Timestamp| Value::Integer(at.as_millis());
@@ -288,17 +281,6 @@ impl UnreadableRow<'_> {
                 OutboxEvent::Record(record) => of_record(record),
                 OutboxEvent::Blind(_) | OutboxEvent::DataLost(_) => Value::Integer(context.partitions.into()),
             },
-            ("groups", "partition") => of_group(self.text("key")?),
-            ("groups", "body") => {
-                let group = Group { key: self.text("key")?.to_owned(), labels: Labels::new() };
-                Value::Text(to_json(&group).ok()?)
-            }
-            ("notifications", "owed") => {
-                let count = "SELECT count(*) FROM lanes WHERE notification = ?";
-                Value::Integer(database.query_row(count, [self.text("id")?], |row| row.get(0)).ok()?)
-            }
-            ("queue", "partition") => of_group(self.text("grp")?),
-            ("dead_letters", "partition") => of_group(&self.json::<DeadLetter>("letter")?.delivery.group.key),
             _ => return None,
         })
     }

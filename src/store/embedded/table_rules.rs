@@ -28,8 +28,6 @@ pub(super) enum ColumnType {
     Number,
     Moment,
     MaybeMoment,
-    /// When the wait of a member began, see `presence::stored_since`, or NULL.
-    MaybeSince,
     /// The number of a partition or outbox, checked by [`ColumnType::fits`].
     Partition,
     Text,
@@ -42,11 +40,6 @@ pub(super) enum ColumnType {
     RecordId,
     Record,
     OutboxEvent,
-    Group,
-    /// The state of a member, see `groups.rs`.
-    Letter,
-    /// The event of a member that waits to be notified (JSON), or NULL.
-    MaybeBody,
     /// Entries of this many bytes.
     Entries(usize),
 }
@@ -57,7 +50,6 @@ pub(super) enum ColumnReplacement {
     RemoveRow,
     /// Zero: due at once, or never yet.
     Zero,
-    Null,
     /// Up to when Rollcall has heard.
     Heard,
     /// The bytes as a text, which its reader may report as unreadable.
@@ -148,49 +140,6 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
         ],
     },
     TableRule {
-        table: "groups",
-        what: Stored::Group,
-        key: &["id"],
-        columns: &[
-            column("id", Number, RemoveRow),
-            column("partition", Partition, Derived),
-            column("key", Text, RemoveRow),
-            column("body", Group, Derived),
-            column("due", MaybeMoment, Zero),
-            column("sealed", MaybeMoment, Null),
-        ],
-    },
-    TableRule {
-        table: "members",
-        what: Stored::Group,
-        key: &["grp", "member"],
-        columns: &[
-            column("grp", Number, RemoveRow),
-            column("member", Text, RemoveRow),
-            column("letter", Letter, RemoveRow),
-            column("detected", Moment, Zero),
-            column("joined", MaybeSince, Zero),
-            column("over", MaybeMoment, Zero),
-            column("body", MaybeBody, RemoveRow),
-        ],
-    },
-    TableRule {
-        table: "lasting",
-        what: Stored::Group,
-        key: &["grp", "member"],
-        columns: &[
-            column("grp", Number, RemoveRow),
-            column("member", Text, RemoveRow),
-            column("at", Moment, Zero),
-        ],
-    },
-    TableRule {
-        table: "reminders",
-        what: Stored::Group,
-        key: &["grp"],
-        columns: &[column("grp", Number, RemoveRow), column("due", Moment, Zero)],
-    },
-    TableRule {
         table: "cells",
         what: Stored::Other,
         key: &["tbl", "partition", "name"],
@@ -230,12 +179,12 @@ impl ColumnType {
     /// Whether a value fits. `outboxes` is one more than there are partitions.
     pub fn fits(self, value: ValueRef<'_>, outboxes: i64) -> bool {
         match (self, value) {
-            (MaybeMoment | MaybeSince | MaybeBody, ValueRef::Null) => true,
-            (Number | MaybeSince, ValueRef::Integer(_)) => true,
+            (MaybeMoment, ValueRef::Null) => true,
+            (Number, ValueRef::Integer(_)) => true,
             (Moment | MaybeMoment, ValueRef::Integer(ms)) => Timestamp::from_millis(ms).as_millis() == ms,
             (Partition, ValueRef::Integer(number)) => (0..outboxes).contains(&number),
             (Entries(size), ValueRef::Blob(bytes)) => bytes.len() % size == 0,
-            (Number | Moment | MaybeMoment | MaybeSince | Partition | Entries(_), _) => false,
+            (Number | Moment | MaybeMoment | Partition | Entries(_), _) => false,
             (_, ValueRef::Text(text)) => std::str::from_utf8(text).is_ok_and(|text| self.fits_text(text)),
             _ => false,
         }
@@ -255,10 +204,7 @@ impl ColumnType {
             RecordId => text.parse::<crate::presence::RecordId>().is_ok(),
             Record => json::<OfflineRecord>(text),
             OutboxEvent => json::<crate::store::OutboxEvent>(text),
-            Group => json::<crate::store::Group>(text),
-            Letter => matches!(text.chars().next(), Some('o' | 't' | 'b' | 'x')),
-            MaybeBody => json::<OfflineRecord>(text) || json::<crate::presence::Interval>(text),
-            Number | Moment | MaybeMoment | MaybeSince | Partition | Entries(_) => false,
+            Number | Moment | MaybeMoment | Partition | Entries(_) => false,
         }
     }
 }

@@ -17,7 +17,7 @@ use super::{RedisEngine, outbox};
 use crate::store::cells::{Shape, What, batches};
 use crate::store::{
     Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged,
-    ReceiverName, Result, Table, Unreadable,
+    NameRange, ReceiverName, Result, Table, Unreadable,
 };
 use crate::telemetry::Telemetry;
 
@@ -97,20 +97,27 @@ impl Cells for RedisEngine {
         Ok(entries)
     }
 
-    async fn names(&self, index: Index, begins: &[(u16, String)], limit: usize) -> Result<Vec<Vec<String>>> {
+    async fn names(&self, index: Index, ranges: &[NameRange], limit: usize) -> Result<Vec<Vec<String>>> {
         let mut read = pipe();
-        for (partition, begin) in begins {
-            let (from, until) =
-                (format!("[{begin}").into_bytes(), [b"(", begin.as_bytes(), b"\xff"].concat());
-            read.cmd("ZRANGEBYLEX").arg(self.keys.index(*partition, index)).arg(from).arg(until);
-            read.arg("LIMIT").arg(0).arg(limit);
+        for NameRange { partition, from, before } in ranges {
+            read.cmd("ZRANGEBYLEX").arg(self.keys.index(*partition, index));
+            read.arg(format!("[{from}")).arg(format!("({before}")).arg("LIMIT").arg(0).arg(limit as isize);
         }
         let found: Vec<Vec<Vec<u8>>> = self.topology.send("names", &read).await?;
-        let mut all = Vec::with_capacity(begins.len());
-        for ((partition, _), names) in begins.iter().zip(found) {
-            all.push(self.index_names(*partition, index, names).await?.into_iter().flatten().collect());
+        let mut all = Vec::with_capacity(ranges.len());
+        for (range, names) in ranges.iter().zip(found) {
+            all.push(self.index_names(range.partition, index, names).await?.into_iter().flatten().collect());
         }
         Ok(all)
+    }
+
+    async fn count_names(&self, index: Index, ranges: &[NameRange]) -> Result<Vec<usize>> {
+        let mut read = pipe();
+        for NameRange { partition, from, before } in ranges {
+            read.cmd("ZLEXCOUNT").arg(self.keys.index(*partition, index));
+            read.arg(format!("[{from}")).arg(format!("({before}"));
+        }
+        self.topology.send("count_names", &read).await
     }
 
     async fn replicated(&self, partitions: BTreeSet<u16>) {
@@ -118,12 +125,25 @@ impl Cells for RedisEngine {
     }
 
     async fn numbers(&self, index: Index, entries: &[(u16, &str)]) -> Result<Vec<Option<i64>>> {
-        let mut read = pipe();
-        for (partition, name) in entries {
-            read.zscore(self.keys.index(*partition, index), *name);
+        let mut of_partitions: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
+        for (at, (partition, _)) in entries.iter().enumerate() {
+            of_partitions.entry(*partition).or_default().push(at);
         }
-        let scores: Vec<Option<f64>> = self.topology.send("numbers", &read).await?;
-        Ok(scores.into_iter().map(|score| score.map(|score| score as i64)).collect())
+        let mut read = pipe();
+        for (partition, places) in &of_partitions {
+            let names: Vec<&str> = places.iter().map(|at| entries[*at].1).collect();
+            read.cmd("ZMSCORE").arg(self.keys.index(*partition, index)).arg(names);
+        }
+        let scores: Vec<Vec<Option<f64>>> = self.topology.send("numbers", &read).await?;
+        let mut numbers = vec![None; entries.len()];
+        for (at, score) in of_partitions
+            .into_values()
+            .zip(scores)
+            .flat_map(|(places, scores)| places.into_iter().zip(scores))
+        {
+            numbers[at] = score.map(|score| score as i64);
+        }
+        Ok(numbers)
     }
 
     /// Redis finds keys by a part of their names only by scanning all of them, one for each unit.

@@ -3,21 +3,14 @@
 //! Only the names of keys say which receivers have a backlog, so an export scans all keys of the server once, in
 //! small steps.
 
-use std::collections::{BTreeSet, HashMap};
-
 use async_trait::async_trait;
 use redis::pipe;
 
-use super::group_of::groups_in;
 use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
-use crate::presence::{Labels, Stage, since_of};
 use crate::store::json::from_json;
-use crate::store::{EngineError, Group, Queries, ReceiverName, Result};
+use crate::store::{EngineError, Queries, ReceiverName, Result};
 use crate::store::{migration::Exporter, migration::MigrationItem};
-
-/// How many groups one command reads.
-const GROUPS: usize = 500;
 
 #[async_trait]
 impl Exporter for RedisEngine {
@@ -93,7 +86,6 @@ impl Exporter for RedisEngine {
         items.extend(MigrationItem::cells(self, partition, receivers).await?);
         if partition < self.keys.partitions() {
             self.export_records(partition, &mut items).await?;
-            self.export_groups(partition, &mut items).await?;
         }
         Ok(items)
     }
@@ -118,93 +110,6 @@ impl RedisEngine {
             items.push(MigrationItem::Record(from_json("a record", &json)?));
         }
         Ok(())
-    }
-
-    /// Each part of one answer becomes items, in the order that an importer needs.
-    async fn export_groups(&self, partition: u16, items: &mut Vec<MigrationItem>) -> Result<()> {
-        let key = |name: &str| self.keys.in_partition(partition, name);
-        let mut pipe = pipe();
-        pipe.zrange_withscores(key("groups"), 0, -1).zrange_withscores(key("over"), 0, -1);
-        pipe.hgetall(key("sealed")).hgetall(key("labels")).hgetall(key("members"));
-        pipe.hgetall(key("group_of"));
-        type Scores = Vec<(String, f64)>;
-        type Texts = Vec<(String, String)>;
-        type Answer = (Scores, Scores, HashMap<String, i64>, HashMap<String, String>, Texts, Texts);
-        let (due, over, sealed, labels, members, group_of): Answer =
-            self.topology.send("export_groups", &pipe).await?;
-        let mut waiting: HashMap<String, Timestamp> = HashMap::new();
-        for (group, _) in &due {
-            let mut pipe = redis::pipe();
-            pipe.zrange_withscores(self.keys.of(partition, "waiting", group), 0, -1);
-            let (waits,): (Scores,) = self.topology.send("export_waiting", &pipe).await?;
-            let waits = waits.into_iter().map(|(name, at)| (format!("{group}\n{name}"), since_of(at as i64)));
-            waiting.extend(waits);
-        }
-        let lasting = self.export_lasting(partition, &members).await?;
-        let due: HashMap<String, f64> = due.into_iter().collect();
-        let over: HashMap<String, f64> = over.into_iter().collect();
-        let of_members = members.iter().filter_map(|(name, _)| Some(name.split_once('\n')?.0));
-        let named: BTreeSet<&str> = of_members
-            .chain(sealed.keys().map(String::as_str))
-            .chain(due.keys().map(String::as_str))
-            .collect();
-        for group in named {
-            let (due, sealed) = (due.get(group).copied().map(moment), sealed.get(group));
-            let sealed = sealed.copied().map(Timestamp::from_millis);
-            let group = match labels.get(group) {
-                Some(json) => from_json("a group", json)?,
-                // No member waits in the group. The next member that joins brings the labels.
-                None => Group { key: group.to_owned(), labels: Labels::new() },
-            };
-            items.push(MigrationItem::Group { group, due, sealed });
-        }
-        for (name, text) in &members {
-            let Some((group, member)) = name.split_once('\n') else { continue };
-            let (head, body) =
-                text.split_once(' ').map_or((text.as_str(), None), |(head, body)| (head, Some(body)));
-            let (head, notified) = head.split_at(head.find(':').unwrap_or(head.len()));
-            let mut letters = head.chars();
-            let Some(letter) = letters.next() else { continue };
-            items.push(MigrationItem::GroupMember {
-                group: group.to_owned(),
-                name: member.to_owned(),
-                letter,
-                notified: notified.to_owned(),
-                detected: Timestamp::from_millis(letters.as_str().parse().unwrap_or(0)),
-                waits: waiting.get(name).copied().zip(body.map(str::to_owned)),
-                lasting: lasting.get(name).map(|at| (*at, body.map(str::to_owned))),
-                over: over.get(name).copied().map(moment),
-            });
-        }
-        for (member, json) in group_of {
-            items.push(MigrationItem::GroupOf { member, groups: groups_in(&json)? });
-        }
-        Ok(())
-    }
-
-    /// The members of groups that units share whose silences last, by when receivers were notified of them.
-    async fn export_lasting(
-        &self,
-        partition: u16,
-        members: &[(String, String)],
-    ) -> Result<HashMap<String, Timestamp>> {
-        let is_notified = |text: &str| text.starts_with(Stage::Notified.letter());
-        let notified = members.iter().filter(|(_, text)| is_notified(text));
-        let groups: BTreeSet<&str> =
-            notified.filter_map(|(name, _)| Some(name.split_once('\n')?.0)).collect();
-        let groups: Vec<&str> = groups.into_iter().collect();
-        let mut lasting = HashMap::new();
-        for step in groups.chunks(GROUPS) {
-            let mut pipe = pipe();
-            for group in step {
-                pipe.zrange_withscores(self.keys.of(partition, "lasting", group), 0, -1);
-            }
-            let found: Vec<Vec<(String, f64)>> = self.topology.send("export_lasting", &pipe).await?;
-            for (group, found) in step.iter().zip(found) {
-                lasting.extend(found.into_iter().map(|(name, at)| (format!("{group}\n{name}"), moment(at))));
-            }
-        }
-        Ok(lasting)
     }
 }
 

@@ -12,17 +12,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::{Pipeline, pipe};
 
-use super::group_of::groups_json;
 use super::key_scan::KeyScan;
 use super::ledger::TAKEN;
 use super::target_check::TargetCheck;
 use super::{HashTags, Keys, RedisConfig, Topology, eviction, meta};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, OfflineRecord, stored_since};
+use crate::presence::{Hearing, OfflineRecord};
 use crate::store::json::to_json;
-use crate::store::member_names::of_member;
 use crate::store::migration::{Importer, LAYOUT, MigrationItem};
-use crate::store::notification::is_final;
 use crate::store::{EngineError, OutboxEvent, Result};
 use crate::telemetry::Telemetry;
 
@@ -104,7 +101,7 @@ impl RedisImporter {
         self.topology.send("complete", &pipe).await
     }
 
-    /// In one piece: one arm for each sort of item.
+    /// Adds the commands of an item.
     fn put(&self, item: &MigrationItem, pipe: &mut Pipeline) -> Result<()> {
         match item {
             MigrationItem::Unit { unit, facts, alive, next_check } => {
@@ -138,45 +135,6 @@ impl RedisImporter {
                     OutboxEvent::DataLost(loss) => (self.keys.partitions(), "lost", to_json(loss)?),
                 };
                 pipe.cmd("XADD").arg(self.keys.outbox(number)).arg("*").arg(field).arg(text).ignore();
-            }
-            MigrationItem::Group { group, due, sealed } => {
-                let partition = self.keys.partition_of_group(&group.key);
-                let key = |name: &str| self.keys.in_partition(partition, name);
-                if let Some(due) = due {
-                    pipe.zadd(key("groups"), &group.key, due.as_millis()).ignore();
-                    pipe.hset(key("labels"), &group.key, to_json(group)?).ignore();
-                }
-                if let Some(sealed) = sealed {
-                    pipe.hset(key("sealed"), &group.key, sealed.as_millis()).ignore();
-                }
-            }
-            MigrationItem::GroupMember { group, name, letter, notified, detected, waits, lasting, over } => {
-                let partition = self.keys.partition_of_group(group);
-                let key = |name: &str| self.keys.in_partition(partition, name);
-                let field = format!("{group}\n{name}");
-                let mut text = format!("{letter}{}{notified}", detected.as_millis());
-                if let Some((joined, body)) = waits {
-                    text += &format!(" {body}");
-                    let waiting = self.keys.of(partition, "waiting", group);
-                    pipe.zadd(waiting, name, stored_since(is_final(name, *letter), *joined)).ignore();
-                }
-                if let Some((at, body)) = lasting {
-                    pipe.zadd(self.keys.of(partition, "lasting", group), name, at.as_millis()).ignore();
-                    if let Some(body) = body {
-                        text += &format!(" {body}");
-                        pipe.zadd(key("reminders"), group, at.as_millis()).ignore();
-                    }
-                }
-                if let Some(over) = over {
-                    pipe.zadd(key("over"), &field, over.as_millis()).ignore();
-                }
-                pipe.hset(key("members"), field, text).ignore();
-            }
-            MigrationItem::GroupOf { member, groups } => {
-                if let Some((member, id)) = of_member(member) {
-                    let key = self.keys.in_partition(self.keys.partition(&id.unit), "group_of");
-                    pipe.hset(key, member, groups_json(groups)?).ignore();
-                }
             }
             MigrationItem::Cell { table, partition, name, value } => {
                 pipe.hset(self.keys.cell(*partition, *table, name), name, value.as_slice()).ignore();

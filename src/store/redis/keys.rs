@@ -36,20 +36,11 @@
 //! | `rollcall:{pN}:archive` | hash | record id → record (JSON), closed records |
 //! | `rollcall:{pN}:outbox` | stream | opened and closed records that have joined no group yet: an entry for each step, see `outbox.rs` |
 //! | `rollcall:{pN}:outbox:unreadable` | stream | quarantined entries of the outbox |
-//! | `rollcall:{pN}:group_of` | hash | member → the group (JSON) of its record, or the list of its groups, by the unit's partition, see `group_of.rs` |
-//! | `rollcall:{pN}:groups` | zset | groups with waiting members, by when they are due (ms) |
-//! | `rollcall:{pN}:members` | hash | `<group>`, line break, `<member>` → its stage and the receivers that were notified of it, see `join.lua` |
-//! | `rollcall:{pN}:sealed` | hash | group → when it was last sealed (ms) |
-//! | `rollcall:{pN}:labels` | hash | group with waiting members → its labels (JSON) |
-//! | `rollcall:{pN}:waiting:<group>` | zset | members that wait for a notification, by when their waits began (ms); members that are final come before zero, see `sealing.lua` |
-//! | `rollcall:{pN}:lasting:<group>` | zset | members of a group that units share, or that is looked at again: receivers were notified of their silences, which last; by when (ms) |
-//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON); `incidents`: group → the incident of its silences that lasts (JSON, see `alerting/incidents.rs`); `past_timers`: timer that fired or was cancelled → its type, moment, data and receipts (JSON); `timer_counts`: type → how many timers of it wait; `notifications`: id → notification that waits (JSON); `owed`: id → number of receivers that still need the notification, if more than one |
+//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON); `incidents`: group → the incident of its silences that lasts (JSON, see `alerting/incidents.rs`); `groups`: group → its labels and when it was sealed last (JSON); `group_versions`: group → how often members began to wait or to last there; `members`: `<group>`, line break, `<member>` → how far the member has come, which receivers were notified of it, and its record while it waits (JSON, see `store/groups/member.rs`); `groups_of`: member → the groups of its record (JSON), by the unit's partition; `past_timers`: timer that fired or was cancelled → its type, moment, data and receipts (JSON); `timer_counts`: type → how many timers of it wait; `notifications`: id → notification that waits (JSON); `owed`: id → number of receivers that still need the notification, if more than one |
 //! | `rollcall:{pN}:cells:<table>:<receiver>` | hash | the same of a table that each receiver has. `lanes`: group → attempts at its first notification, with `+` while one is under way, and the ids of all in order; `dead_letters`: id → dead letter (JSON); `fallback_done`: group → the last of its notifications that its fallback got too, while the receiver takes nothing; `unnotified`: silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`; `-` → `-` if some of them may be in notifications that wait |
 //! | `rollcall:{pN}:cells:<table>:<page>` | hash | the same of a table on pages. `timers`: timer that waits → its type, moment and data, see `store/timers/stored.rs` |
-//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `flap_checks`: the units of `flaps`, by when they are looked at (ms); `timers`: timers that wait, by their moment (ms), or by when an instance looks at them again, if their type is not configured; `timers_ended`, `timers_kept`: those of `past_timers`, by their moment, and by until when they are kept (ms); `only_attempts`: those with an attempt that is never repeated and has no outcome, by when the last one began (ms) |
+//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `groups_due`: groups in which members wait, by when they are due (ms); `waiting`: members that wait, `<group>`, line break, `0` or for a silence `1` and since when (ms, 15 digits), line break, `<member>`; `lasting`: silences that last of which receivers know, `<group>`, line break, when they were notified, line break, `<member>`; `returning`: `<group>`, line break, `<unit>` by since when its return waits, where returns wait (ms); `reminders`: groups with members in `lasting`, by when they are looked at again (ms); `over`: members that are over, kept for a day so that late repetitions do not join (ms); `flap_checks`: the units of `flaps`, by when they are looked at (ms); `timers`: timers that wait, by their moment (ms), or by when an instance looks at them again, if their type is not configured; `timers_ended`, `timers_kept`: those of `past_timers`, by their moment, and by until when they are kept (ms); `only_attempts`: those with an attempt that is never repeated and has no outcome, by when the last one began (ms) |
 //! | `rollcall:{pN}:index:<index>:<receiver>` | zset | the same of an index that each receiver has. `queue`: groups by their next attempt (ms); `dead`: ids of dead letters by when they were given up (ms) |
-//! | `rollcall:{pN}:reminders` | zset | groups with members in `lasting`, by when they are looked at again (ms), for a reminder or an escalation |
-//! | `rollcall:{pN}:over` | zset | members that are over, kept for a day so that late repetitions do not join |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
 //! # Why facts lie on pages, and timers that wait
@@ -129,11 +120,6 @@ impl Keys {
 
     pub fn partition(&self, unit: &Unit) -> u16 {
         partition_of(unit, self.partitions)
-    }
-
-    /// The partition of a group: as if its key were the name of a unit.
-    pub fn partition_of_group(&self, group: &str) -> u16 {
-        crate::store::partition_of_group(group, self.partitions)
     }
 
     /// The slot of the keys of a partition.

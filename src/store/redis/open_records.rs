@@ -1,8 +1,8 @@
 //! Open records of units whose facts are lost. The index of offline units has the time of detection; the id of the
-//! record is in `group_of`, or in the outbox.
+//! record is among the cells of `groups_of`, or in the outbox.
 //!
-//! The roll asks for these records only when a unit becomes known again while the index lists it as offline. The hash
-//! `group_of` of the partition is then scanned once for all such units, in small steps.
+//! The roll asks for these records only when a unit becomes known again while the index lists it as offline. The table
+//! `groups_of` of the partition is then scanned once for all such units, in small steps.
 
 use std::collections::HashMap;
 
@@ -13,7 +13,7 @@ use super::{RedisEngine, outbox};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Unit};
 use crate::store::member_names::of_member;
-use crate::store::{OutboxEvent, Result};
+use crate::store::{OutboxEvent, Result, Table};
 
 /// How many fields one command scans.
 const STEP: usize = 1000;
@@ -56,7 +56,7 @@ pub(super) async fn open_records(engine: &RedisEngine, units: &[Unit]) -> Result
 
 /// The silences of a partition that joined a group within the last days, or are in the outbox.
 async fn silences_in(engine: &RedisEngine, partition: u16) -> Result<Vec<OfflineRecord>> {
-    let key = engine.keys.in_partition(partition, "group_of");
+    let key = engine.keys.cells(partition, Table::GroupsOf);
     let mut members = FieldScan::of(&engine.topology, "open_records", key, STEP).in_background();
     let mut silences = Vec::new();
     while let Some(fields) = members.next().await? {

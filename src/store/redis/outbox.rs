@@ -7,15 +7,18 @@
 //! An unreadable entry would stop all entries behind it. It is quarantined, with an error in the log: another program
 //! wrote it, or a later version of Rollcall.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
+use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
 use super::ledger::parse_interval;
+use super::replication::Waited;
 use crate::presence::OfflineRecord;
 use crate::store::json::from_json;
-use crate::store::{EngineError, OutboxEntry, OutboxEvent, Position, Result, encoding};
+use crate::store::{EngineError, OutboxEntry, OutboxEvent, OutboxStore, Position, Result, encoding};
 
 /// How many events an entry is taken to hold when entries are requested. In a storm an entry holds a hundred events,
 /// else one; but entries with a hundred may follow those with one.
@@ -23,6 +26,36 @@ const EVENTS_PER_ENTRY: RangeInclusive<usize> = 10..=100;
 
 /// An entry of a stream: its id, then fields and values in turn.
 pub(super) type StreamEntry = (String, Vec<Vec<u8>>);
+
+#[async_trait]
+impl OutboxStore for RedisEngine {
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>> {
+        let entries = oldest(self, outboxes, limit).await?;
+        // The outbox after the last partition is that of hearing.
+        let outboxes = entries.iter().map(|entry| entry.position.outbox);
+        let partitions: BTreeSet<u16> = outboxes.filter(|outbox| *outbox < self.keys.partitions()).collect();
+        self.wait_for_replicas(partitions).await;
+        Ok(entries)
+    }
+
+    async fn newest_entries(&self, outboxes: &[u16]) -> Result<Vec<Position>> {
+        newest(self, outboxes).await
+    }
+
+    async fn oldest_up_to(&self, entries: &[Position]) -> Result<Vec<Position>> {
+        oldest_up_to(self, entries).await
+    }
+
+    async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()> {
+        // On a single server the outbox and the groups are lost together.
+        if self.topology.has_parts() && self.wait_for_replicas(groups.clone()).await == Waited::PrimaryIsAway
+        {
+            let why = "a server died that has groups which events joined; they join again on the one that takes over";
+            return Err(EngineError::Passing(why.to_owned()));
+        }
+        remove(self, entries).await
+    }
+}
 
 /// The oldest events of these outboxes, whole entries.
 ///
@@ -61,7 +94,7 @@ pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize)
 }
 
 /// The newest entries of these outboxes.
-pub(super) async fn newest(engine: &RedisEngine, outboxes: &[u16]) -> Result<Vec<Position>> {
+async fn newest(engine: &RedisEngine, outboxes: &[u16]) -> Result<Vec<Position>> {
     let mut read = pipe();
     for outbox in outboxes {
         read.xrevrange_count(engine.keys.outbox(*outbox), "+", "-", 1);
@@ -71,7 +104,7 @@ pub(super) async fn newest(engine: &RedisEngine, outboxes: &[u16]) -> Result<Vec
 }
 
 /// The oldest entries that are not newer than these.
-pub(super) async fn oldest_up_to(engine: &RedisEngine, entries: &[Position]) -> Result<Vec<Position>> {
+async fn oldest_up_to(engine: &RedisEngine, entries: &[Position]) -> Result<Vec<Position>> {
     let mut read = pipe();
     for Position { outbox, id } in entries {
         read.xrange_count(engine.keys.outbox(*outbox), "-", id, 1);
@@ -124,7 +157,7 @@ fn opened(unit: &str, facts: &str) -> Option<OfflineRecord> {
 }
 
 /// Removes entries whose events have joined their groups.
-pub(super) async fn remove(engine: &RedisEngine, entries: &[Position]) -> Result<()> {
+async fn remove(engine: &RedisEngine, entries: &[Position]) -> Result<()> {
     let mut pipe = pipe();
     for outbox in 0..engine.keys.outboxes() {
         let of_it = entries.iter().filter(|entry| entry.outbox == outbox);

@@ -193,19 +193,6 @@ impl RedisEngine {
         }
         self.topology.send("quarantine", &put).await
     }
-
-    /// The names among the members of a sorted set; members that are no text are quarantined.
-    pub(super) async fn names(&self, key: &str, members: Vec<Vec<u8>>, what: Stored) -> Result<Vec<String>> {
-        let (mut names, mut unreadable) = (Vec::with_capacity(members.len()), Vec::new());
-        for member in members {
-            match String::from_utf8(member) {
-                Ok(name) => names.push(name),
-                Err(no) => unreadable.push(no.into_bytes()),
-            }
-        }
-        self.quarantine_members(key, &unreadable, what).await?;
-        Ok(names)
-    }
 }
 
 fn shown(text: &[u8]) -> String {

@@ -52,7 +52,7 @@ use redis::pipe;
 
 use super::topology::{RedisServer, Topology, may_pass};
 use super::{RedisConfig, RedisEngine};
-use crate::store::{Delivery, Warning};
+use crate::store::Warning;
 use crate::telemetry::EngineWarning;
 
 /// How long the answer to a `WAIT` may be on its way after the server has ended the wait.
@@ -113,12 +113,6 @@ impl RedisEngine {
         }
         let waits = servers.values().map(|(server, partition)| self.wait_for(server, *partition));
         join_all(waits).await.into_iter().fold(worst, Waited::max)
-    }
-
-    pub(super) async fn wait_for_replicas_of(&self, deliveries: &[Delivery]) {
-        let partition = |delivery: &Delivery| self.keys.partition_of_group(&delivery.group.key);
-        let partitions: BTreeSet<u16> = deliveries.iter().map(partition).collect();
-        self.wait_for_replicas(partitions).await;
     }
 
     async fn wait_for(&self, server: &RedisServer, partition: u16) -> Waited {

@@ -10,7 +10,6 @@ use std::fmt::Write;
 use redis::Script;
 
 use super::rights::COMMANDS;
-use crate::presence::{FINAL_BEFORE, STORM, Stage};
 
 /// The script that renews leases, for a test that compares it with the rule.
 #[doc(hidden)]
@@ -22,9 +21,6 @@ pub struct Scripts {
     pub write_if_unchanged: Script,
     pub write_steps: Script,
     pub write_cells: Script,
-    pub hand_out: Script,
-    pub join: Script,
-    pub seal: Script,
     pub keep_values: Script,
     pub raise: Script,
     pub renew: Script,
@@ -41,9 +37,6 @@ impl Scripts {
                 include_str!("scripts/write_cells.lua"),
                 "return write_cells(0, 1)"
             )),
-            hand_out: guarded(include_str!("scripts/hand_out.lua")),
-            join: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/join.lua"))),
-            seal: guarded(concat!(include_str!("scripts/sealing.lua"), include_str!("scripts/seal.lua"))),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),
@@ -52,23 +45,7 @@ impl Scripts {
     }
 }
 
-/// The rules' values as scripts name them.
-fn constants() -> Vec<(&'static str, String)> {
-    let stage = |stage| {
-        let name = match stage {
-            Stage::Waits => "WAITS",
-            Stage::Notified => "NOTIFIED",
-            Stage::IsBack => "IS_BACK",
-            Stage::Over => "OVER",
-        };
-        (name, format!("'{}'", stage.letter()))
-    };
-    let numbers = [("STORM", STORM.as_millis().to_string()), ("FINAL", FINAL_BEFORE.to_string())];
-    Stage::ALL.into_iter().map(stage).chain(numbers).collect()
-}
-
-/// Makes a script that writes nothing if its user lacks the right to one of its commands. The values of rules that its
-/// text names are declared before it.
+/// Makes a script that writes nothing if its user lacks the right to one of its commands.
 fn guarded(text: &str) -> Script {
     let mut tries = String::new();
     for command in COMMANDS {
@@ -81,12 +58,8 @@ fn guarded(text: &str) -> Script {
             let _ = write!(tries, "{{{}}},", words.collect::<Vec<_>>().join(","));
         }
     }
-    let mut values = String::new();
-    for (name, value) in constants().iter().filter(|(name, _)| text.contains(name)) {
-        let _ = writeln!(values, "local {name} = {value}");
-    }
     Script::new(&format!(
         "if redis.acl_check_cmd then for _, try in ipairs({{{tries}}}) do if not redis.acl_check_cmd(unpack(try)) then \
-         return redis.error_reply('NOPERM this user may not run ' .. try[1] .. ', nothing was written') end end end\n{values}{text}"
+         return redis.error_reply('NOPERM this user may not run ' .. try[1] .. ', nothing was written') end end end\n{text}"
     ))
 }

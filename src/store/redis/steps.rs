@@ -82,12 +82,6 @@ impl KeySteps {
         self.expect("score", key, member, score.to_string().as_bytes())
     }
 
-    /// Expects a sorted set to have `count` members, and `highest` as its highest score; `None`: no members.
-    pub fn expect_count(&mut self, key: &str, count: usize, highest: Option<i64>) -> &mut KeySteps {
-        let highest = highest.map(|score| score.to_string()).unwrap_or_default();
-        self.expect("count", key, count.to_string().as_bytes(), highest.as_bytes())
-    }
-
     fn expect(&mut self, what: &str, key: &str, name: &[u8], text: &[u8]) -> &mut KeySteps {
         let key = self.keys.number(key).to_string();
         self.current.conditions.push([what.as_bytes(), key.as_bytes(), name, text]);
@@ -121,31 +115,6 @@ impl RedisEngine {
     pub(super) async fn write_steps(&self, name: &'static str, mut steps: KeySteps) -> Result<Vec<bool>> {
         let script = steps.call(&self.scripts.write_steps);
         if steps.words.is_empty() { Ok(Vec::new()) } else { self.topology.run(name, &script).await }
-    }
-
-    /// Writes steps of alerting, on keys of a partition. Answers for each step whether it is written.
-    pub(super) async fn write_alerting_steps(
-        &self,
-        name: &'static str,
-        partition: u16,
-        mut steps: KeySteps,
-    ) -> Result<Vec<bool>> {
-        let script = steps.call(&self.scripts.write_steps);
-        if steps.words.is_empty() {
-            return Ok(Vec::new());
-        }
-        self.topology.run_alerting(name, self.keys.slot(partition), &script).await
-    }
-
-    /// Writes steps of alerting, on keys of a partition. Answers whether all of them are written.
-    pub(super) async fn write_alerting_step(
-        &self,
-        name: &'static str,
-        partition: u16,
-        step: KeySteps,
-    ) -> Result<bool> {
-        let written = self.write_alerting_steps(name, partition, step).await?;
-        Ok(written.into_iter().all(|is_written| is_written))
     }
 }
 

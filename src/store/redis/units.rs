@@ -428,12 +428,3 @@ async fn firsts(
     };
     Ok(firsts.into_iter().map(|members| members.into_iter().next().map(first)).collect())
 }
-
-/// The smallest score of several sorted sets.
-pub(super) async fn first_score(
-    engine: &RedisEngine,
-    name: &'static str,
-    keys: impl Iterator<Item = String>,
-) -> Result<Option<Timestamp>> {
-    Ok(firsts(engine, name, keys.map(|key| (key, None))).await?.into_iter().flatten().map(|(at, _)| at).min())
-}

@@ -12,9 +12,9 @@ use crate::presence::{
     TimerId, TimerRegistered, TimerType,
 };
 use crate::store::cells::{ChangeSet, Index, Table};
-use crate::store::deliveries::{Lane, Owed, append};
 use crate::store::documents::{Document, Documents, TableValue};
 use crate::store::json::to_json;
+use crate::store::lane::{Lane, Owed, append};
 use crate::store::notification::Notification;
 use crate::store::{Cell, Delivery, EngineError, ReceiverName, Result, group_of_timer};
 

@@ -15,8 +15,8 @@ use rollcall::presence::{
 };
 use rollcall::store::{
     AttemptEnd, AttemptMade, Capacity, Delivery, Destinations, EndedLease, Engine, FindTimers, Gap, Group,
-    Join, OutboxEvent, Pace, Reading, ShareMember, StoredDeliveries, StoredTimers, Subscription,
-    TimerCapacity, TimerClasses,
+    Join, OutboxEvent, Pace, Reading, ShareMember, StoredDeliveries, StoredGroups, StoredTimers,
+    Subscription, TimerCapacity, TimerClasses,
 };
 use rollcall::telemetry::{HealthProblem, Telemetry};
 use tokio::sync::Notify;
@@ -343,14 +343,20 @@ impl Fleet {
         };
         let joins: Vec<Join> = entries.iter().map(|entry| join(&entry.event)).collect();
         let pace = Pace::new(wait, Duration::ZERO);
-        self.engine.join(&joins, &Destinations::all(pace, &receivers), &Capacity::NONE, now).await?;
+        StoredGroups::new(self.engine.clone())
+            .join(&joins, &Destinations::all(pace, &receivers), &Capacity::NONE, now)
+            .await?;
         self.engine
             .remove_entries(
                 &entries.into_iter().map(|entry| entry.position).collect::<Vec<_>>(),
                 &Default::default(),
             )
             .await?;
-        while self.engine.seal(&partitions, &Destinations::all(pace, &receivers), now).await? > 0 {}
+        while StoredGroups::new(self.engine.clone())
+            .seal(&partitions, &Destinations::all(pace, &receivers), now)
+            .await?
+            > 0
+        {}
         Ok(())
     }
 

@@ -229,12 +229,11 @@ pub fn poison_one(path: &Path, table: &str, column: &str, poison: Poison) -> (Ve
         _ => (column, format!("rowid = (SELECT max(rowid) FROM {table})")),
     };
     let at = match table {
-        "data" | "members" | "lasting" | "cells" | "entries" => {
+        "data" | "cells" | "entries" => {
             let key = match table {
                 "cells" => "tbl",
                 "entries" => "idx",
-                "data" => "id",
-                _ => "grp",
+                _ => "id",
             };
             format!("{key} = (SELECT max({key}) FROM {table})")
         }

@@ -9,7 +9,7 @@ use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, Labels, OfflineRecord, Unit};
 use rollcall::store::{
     Backlog, Capacity, Delivery, Destinations, Discarded, Group, GroupContext, Join, OutboxEvent, Pace,
-    StoredDeliveries, partition_of_group,
+    StoredDeliveries, StoredGroups, partition_of_group,
 };
 
 use super::ground::Ground;
@@ -45,7 +45,7 @@ impl<G: Ground> World<G> {
             event: OutboxEvent::Record(record.clone()),
         };
         let joins: Vec<Join> = records.iter().map(|record| join(record)).collect();
-        self.engine
+        StoredGroups::new(self.engine.clone())
             .join(&joins, &Destinations::all(pace, &["hook".to_owned()]), &Capacity::NONE, now)
             .await
             .unwrap()
@@ -57,7 +57,7 @@ impl<G: Ground> World<G> {
     }
 
     async fn seal_at(&self, pace: Pace, now: Timestamp) -> usize {
-        self.engine
+        StoredGroups::new(self.engine.clone())
             .seal(&self.partitions(), &Destinations::all(pace, &["hook".to_owned()]), now)
             .await
             .unwrap()
@@ -151,8 +151,10 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
     let now = world.at(1000);
     let receivers = ["hook".to_owned(), "mail".to_owned()];
     let room = Capacity { most: vec![3, 2], until: now + MINUTE };
-    let joined =
-        world.engine.join(&joins, &Destinations::all(AT_ONCE, &receivers), &room, now).await.unwrap();
+    let joined = StoredGroups::new(world.engine.clone())
+        .join(&joins, &Destinations::all(AT_ONCE, &receivers), &room, now)
+        .await
+        .unwrap();
     assert_eq!(joined.sealed, 5);
     for (receiver, most) in receivers.iter().zip(room.most) {
         let lease = async |at| {
@@ -191,7 +193,10 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     let hook = ["hook".to_owned()];
     let now = world.at(1000);
     let room = Capacity { most: vec![64], until: now + MINUTE };
-    let joined = world.engine.join(&joins, &Destinations::all(AT_ONCE, &hook), &room, now).await.unwrap();
+    let joined = StoredGroups::new(world.engine.clone())
+        .join(&joins, &Destinations::all(AT_ONCE, &hook), &room, now)
+        .await
+        .unwrap();
     // If joining hands nothing out, the deliveries are leased.
     let mut held = joined.deliveries;
     held.extend(world.lease(now).await);
@@ -221,7 +226,10 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     // A return follows its silence, which is under way.
     let returns: Vec<Join> =
         [&extended[0], &lost[0]].map(|delivery| join(&back(&delivery.offline[0], Closing::Return))).into();
-    world.engine.join(&returns, &Destinations::all(AT_ONCE, &hook), &room, now).await.unwrap();
+    StoredGroups::new(world.engine.clone())
+        .join(&returns, &Destinations::all(AT_ONCE, &hook), &room, now)
+        .await
+        .unwrap();
     assert_eq!(world.lease(now).await, []);
     let ids = |deliveries: &[Delivery]| -> HashSet<(String, u32)> {
         deliveries.iter().map(|delivery| (delivery.id.clone(), delivery.attempt)).collect()
@@ -266,8 +274,7 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
         };
         let room = Capacity { most: vec![2], until: now + 2 * MINUTE };
         let (joins, hook) = ([join("g"), join(&beside)], ["hook".to_owned()]);
-        let mut held = world
-            .engine
+        let mut held = StoredGroups::new(world.engine.clone())
             .join(&joins, &Destinations::all(AT_ONCE, &hook), &room, now)
             .await
             .unwrap()
@@ -301,8 +308,7 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
     let third = offline(&world.unit("b"), world.hours(1));
     let joins = [Join { groups: vec![group("g")], event: OutboxEvent::Record(third.clone()) }];
     let room = Capacity { most: vec![1], until: now + 2 * MINUTE };
-    let joined = world
-        .engine
+    let joined = StoredGroups::new(world.engine.clone())
         .join(&joins, &Destinations::all(AT_ONCE, &["hook".to_owned()]), &room, now)
         .await
         .unwrap();
@@ -345,8 +351,14 @@ pub async fn notify<G: Ground>(
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
     let receivers: Vec<String> = receivers.iter().map(|name| (*name).to_owned()).collect();
-    world.engine.join(&joins, &Destinations::all(AT_ONCE, &receivers), &Capacity::NONE, now).await.unwrap();
-    while world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &receivers), now).await.unwrap()
+    StoredGroups::new(world.engine.clone())
+        .join(&joins, &Destinations::all(AT_ONCE, &receivers), &Capacity::NONE, now)
+        .await
+        .unwrap();
+    while StoredGroups::new(world.engine.clone())
+        .seal(&world.partitions(), &Destinations::all(AT_ONCE, &receivers), now)
+        .await
+        .unwrap()
         > 0
     {}
 }
@@ -394,8 +406,7 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
     let join = Join { groups: vec![group("own")], event: OutboxEvent::Record(alone.clone()) };
     let room = Capacity { most: vec![1], until: world.at(3) + MINUTE };
     let hook = ["hook".to_owned()];
-    let handed = world
-        .engine
+    let handed = StoredGroups::new(world.engine.clone())
         .join(&[join], &Destinations::all(AT_ONCE, &hook), &room, world.at(3))
         .await
         .unwrap()
@@ -487,8 +498,7 @@ pub async fn promise_07_transitions_of_one_call_join_the_groups_of_their_records
     let join = async |joins: [(&str, &OfflineRecord); 2], now| {
         let event = |record: &OfflineRecord| OutboxEvent::Record(record.clone());
         let joins = joins.map(|(key, record)| Join { groups: vec![group(key)], event: event(record) });
-        world
-            .engine
+        StoredGroups::new(world.engine.clone())
             .join(&joins, &Destinations::all(AT_ONCE, &["hook".to_owned()]), &Capacity::NONE, now)
             .await
             .unwrap()
@@ -516,8 +526,8 @@ pub async fn promise_07_transitions_of_one_call_join_the_groups_of_their_records
     assert_eq!(notified(world.at(3)).await, [("g".to_owned(), 0, 1), ("other".to_owned(), 1, 0)]);
     // Two records that join one group are in one notification, though their groups differ by now.
     let e = record("e");
-    assert_eq!(join([("other", &e), ("elsewhere", &on(&d))], world.at(4)).await, 0);
-    assert_eq!(world.seal(world.at(4)).await, 2);
+    assert_eq!(join([("other", &e), ("elsewhere", &on(&d))], world.at(4)).await, 2);
+    assert_eq!(world.seal(world.at(4)).await, 0);
     assert_eq!(notified(world.at(4)).await, [("other".to_owned(), 1, 1)]);
 }
 
@@ -603,7 +613,8 @@ pub async fn promise_12_the_silence_of_a_removed_unit_is_no_longer_notified<G: G
 pub async fn a_group_keeps_group_wait_and_group_interval<G: Ground>(world: World<G>) {
     let pace = Pace::new(Duration::from_secs(10), Duration::from_secs(300));
     let seconds = |s: u64| world.at(s * 1000);
-    let first_seal = async || world.engine.first_seal(&world.partitions()).await.unwrap();
+    let first_seal =
+        async || StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap();
     let silent = |name: &str| offline(&world.unit(name), seconds(0));
     world.join_at(&[&silent("a")], pace, seconds(0)).await;
     world.join_at(&[&silent("b")], pace, seconds(5)).await;
@@ -639,13 +650,20 @@ pub async fn a_unit_that_returns_within_its_own_wait_is_never_notified<G: Ground
     world.join_at(&[&silent("blip")], pace, seconds(9)).await;
     assert_eq!(world.seal_at(pace, seconds(10)).await, 1);
     world.join_at(&[&back(&silent("blip"), Closing::Return)], pace, seconds(11)).await;
-    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None, "no member waits");
+    assert_eq!(
+        StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(),
+        None,
+        "no member waits"
+    );
     // The first member of a group comes back: the wait of the others does not change.
     world.join_at(&[&silent("gone")], pace, seconds(400)).await;
     world.join_at(&[&silent("stays")], pace, seconds(404)).await;
     world.join_at(&[&back(&silent("gone"), Closing::Return)], pace, seconds(405)).await;
     assert_eq!(world.seal_at(pace, seconds(410)).await, 0);
-    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(seconds(414)));
+    assert_eq!(
+        StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(),
+        Some(seconds(414))
+    );
     assert_eq!(world.seal_at(pace, seconds(414)).await, 1);
     let notified = delivered_to(&world, "hook", seconds(420)).await;
     let named: Vec<&str> = notified
@@ -675,26 +693,29 @@ pub async fn a_group_that_members_keep_joining_is_sealed_all_the_same<G: Ground>
     assert_eq!(sealed, [(10, 1), (20, 10), (70, 50), (80, 10), (130, 50), (140, 10), (190, 50)]);
 }
 
-pub async fn a_single_member_of_a_due_group_does_not_wait<G: Ground>(world: World<G>) {
+pub async fn the_members_of_a_due_group_do_not_wait<G: Ground>(world: World<G>) {
     let record = |unit: &str| offline(&world.unit(unit), world.at(0));
     let (a, b, c, d) = (record("a"), record("b"), record("c"), record("d"));
     let pace = Pace::new(Duration::ZERO, MINUTE);
     assert_eq!(world.join_at(&[&a], pace, world.at(1)).await, 1);
-    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
+    assert_eq!(StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(), None);
     let notified = world.lease(world.at(1)).await;
     assert_eq!((notified.len(), notified[0].offline.as_slice()), (1, [a.clone()].as_slice()));
     StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(2)).await.unwrap();
     // The group keeps group_interval, and a later member does not overtake waiting ones.
     let next = world.at(1) + MINUTE;
     assert_eq!(world.join_at(&[&b], pace, world.at(3)).await, 0);
-    assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), Some(next));
+    assert_eq!(
+        StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(),
+        Some(next)
+    );
     assert_eq!(world.join_at(&[&c], pace, next + MINUTE).await, 0);
     assert_eq!(world.seal(next + MINUTE).await, 2);
     let notified = world.lease(next + MINUTE).await;
     assert_eq!((notified.len(), notified[0].offline.as_slice()), (1, [b, c].as_slice()));
     // Members that join together share a notification.
-    assert_eq!(world.join_at(&[&d, &back(&a, Closing::Return)], pace, world.hours(1)).await, 0);
-    assert_eq!(world.seal(world.hours(1)).await, 2);
+    assert_eq!(world.join_at(&[&d, &back(&a, Closing::Return)], pace, world.hours(1)).await, 2);
+    assert_eq!(world.seal(world.hours(1)).await, 0);
     // A return is sealed at once if its silence was.
     assert_eq!(world.join_at(&[&back(&d, Closing::Return)], pace, world.hours(2)).await, 1);
     assert_eq!(world.join_at(&[&back(&d, Closing::Return), &d], pace, world.hours(3)).await, 0);
@@ -749,8 +770,14 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
         event: OutboxEvent::Record(record.clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
-    world.engine.join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, now).await.unwrap();
-    world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), now).await.unwrap();
+    StoredGroups::new(world.engine.clone())
+        .join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, now)
+        .await
+        .unwrap();
+    StoredGroups::new(world.engine.clone())
+        .seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), now)
+        .await
+        .unwrap();
     let leased = world.lease(now).await;
     StoredDeliveries::new(world.engine.clone()).dead_letter(&leased[0], "410 gone", now).await.unwrap();
     let kept = |waiting: u64, dead: u64| Backlog { waiting, dead };
@@ -784,8 +811,14 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
     StoredDeliveries::new(world.engine.clone()).delivered(&notified, later).await.unwrap();
     let returned: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
     let joins: Vec<Join> = returned.iter().map(join).collect();
-    world.engine.join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, later).await.unwrap();
-    world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), later).await.unwrap();
+    StoredGroups::new(world.engine.clone())
+        .join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, later)
+        .await
+        .unwrap();
+    StoredGroups::new(world.engine.clone())
+        .seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), later)
+        .await
+        .unwrap();
     assert_eq!(world.lease(later).await, []);
     let notified = StoredDeliveries::new(world.engine.clone())
         .lease(&world.partitions(), "mail", later, later + MINUTE, 500)
@@ -807,8 +840,7 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     for interval in [Timestamp::NEVER, world.hours(41)] {
         let event = OutboxEvent::Blind(Interval { from: world.hours(40), to: interval });
         let join = [Join { groups: vec![Group { key: "blind".into(), labels: Labels::new() }], event }];
-        world
-            .engine
+        StoredGroups::new(world.engine.clone())
             .join(&join, &Destinations::all(AT_ONCE, &both), &Capacity::NONE, world.hours(49))
             .await
             .unwrap();
@@ -816,8 +848,7 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     // A kind that is still blind.
     let lasting = OutboxEvent::Blind(Interval { from: world.hours(40), to: Timestamp::NEVER });
     let of_kind = [Join { groups: vec![group("blind,kind=detector")], event: lasting }];
-    world
-        .engine
+    StoredGroups::new(world.engine.clone())
         .join(&of_kind, &Destinations::all(AT_ONCE, &both), &Capacity::NONE, world.hours(49))
         .await
         .unwrap();
@@ -909,8 +940,9 @@ impl<G: Ground> World<G> {
         };
         let joins: Vec<Join> = entries.iter().map(join).collect();
         let to = Destinations::all(AT_ONCE, receivers);
-        let joined = self.engine.join(&joins, &to, &Capacity::NONE, now).await.unwrap();
-        self.engine.seal(&self.partitions(), &to, now).await.unwrap();
+        let joined =
+            StoredGroups::new(self.engine.clone()).join(&joins, &to, &Capacity::NONE, now).await.unwrap();
+        StoredGroups::new(self.engine.clone()).seal(&self.partitions(), &to, now).await.unwrap();
         let positions: Vec<rollcall::store::Position> =
             entries.into_iter().map(|entry| entry.position).collect();
         self.engine.remove_entries(&positions, &joined.groups).await.unwrap();
@@ -988,8 +1020,7 @@ pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(
     let join = Join { groups: vec![group("blind")], event: outbox[0].event.clone() };
     for _ in 0..2 {
         let joins = std::slice::from_ref(&join);
-        world
-            .engine
+        StoredGroups::new(world.engine.clone())
             .join(joins, &Destinations::all(pace, &["hook".to_owned()]), &Capacity::NONE, world.hours(2))
             .await
             .unwrap();
@@ -1017,8 +1048,10 @@ pub async fn the_same_members_give_the_same_id<G: Ground>(world: World<G>) {
     let joins = [Join { groups: vec![group("g")], event: OutboxEvent::Record(off) }];
     let room = Capacity { most: vec![1], until: handing.hours(1) };
     let hook = ["hook".to_owned()];
-    let joined =
-        handing.engine.join(&joins, &Destinations::all(AT_ONCE, &hook), &room, handing.at(5)).await.unwrap();
+    let joined = StoredGroups::new(handing.engine.clone())
+        .join(&joins, &Destinations::all(AT_ONCE, &hook), &room, handing.at(5))
+        .await
+        .unwrap();
     let handed_out = joined.deliveries.into_iter().chain(handing.lease(handing.at(5)).await);
     assert_eq!(handed_out.map(|delivery| delivery.id).collect::<Vec<_>>(), [id], "handed out as it joins");
     let on = twin.sealed(&[&offline(&twin.unit("b"), twin.at(0))], twin.at(10)).await;

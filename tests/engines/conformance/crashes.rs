@@ -7,13 +7,16 @@ use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, Lifecycle, OfflineRecord, Unit};
 use rollcall::store::{
     Capacity, Destinations, Gap, Group, Join, OutboxEntry, OutboxEvent, Pace, ShareMember, StoredDeliveries,
-    Subscription,
+    StoredGroups, Subscription,
 };
 
 use super::ground::Ground;
 use super::world::{HOUR, World};
 
 const AT_ONCE: Pace = Pace::AT_ONCE;
+/// Members wait for a moment before they are sealed.
+const WAITS: Pace = Pace::new(MOMENT, Duration::ZERO);
+const MOMENT: Duration = Duration::from_millis(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 impl<G: Ground> World<G> {
@@ -42,8 +45,8 @@ impl<G: Ground> World<G> {
         let group = Group { key: "g".into(), labels: Default::default() };
         let join = |entry: &OutboxEntry| Join { groups: vec![group.clone()], event: entry.event.clone() };
         let joins: Vec<Join> = entries.iter().map(join).collect();
-        self.engine
-            .join(&joins, &Destinations::all(AT_ONCE, &["hook".to_owned()]), &Capacity::NONE, now)
+        StoredGroups::new(self.engine.clone())
+            .join(&joins, &Destinations::all(WAITS, &["hook".to_owned()]), &Capacity::NONE, now - MOMENT)
             .await
             .unwrap();
     }
@@ -185,13 +188,19 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
     let positions: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
     world.engine.remove_entries(&positions, &Default::default()).await.unwrap();
     assert_eq!(
-        world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), now).await.unwrap(),
+        StoredGroups::new(world.engine.clone())
+            .seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), now)
+            .await
+            .unwrap(),
         300
     );
     world.crash().await;
     assert_eq!(world.outbox().await, []);
     assert_eq!(
-        world.engine.seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), now).await.unwrap(),
+        StoredGroups::new(world.engine.clone())
+            .seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), now)
+            .await
+            .unwrap(),
         0
     );
     let lease = async |world: &World<G>, at| {
@@ -218,14 +227,12 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
         event: OutboxEvent::Record(record.clone()),
     };
     let again: Vec<Join> = records.iter().map(again).collect();
-    world
-        .engine
+    StoredGroups::new(world.engine.clone())
         .join(&again, &Destinations::all(AT_ONCE, &hook), &Capacity::NONE, world.hours(50))
         .await
         .unwrap();
     assert_eq!(
-        world
-            .engine
+        StoredGroups::new(world.engine.clone())
             .seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), world.hours(50))
             .await
             .unwrap(),

@@ -8,6 +8,7 @@ use rollcall::fleet::FlapDetector;
 use rollcall::presence::{Closing, FlapNotification, FlapRule, OfflineRecord, Pace, Unit};
 use rollcall::store::{
     Capacity, Destination, Destinations, Engine, FollowUps, Group, Join, OutboxEvent, StoredDeliveries,
+    StoredGroups,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -80,10 +81,16 @@ async fn an_episode_is_not_reminded_of<G: Ground>(
     let to = Destinations::new(root, Vec::new(), Default::default()).with_receivers(vec!["hook".to_owned()]);
     let group = Group { key: "flapping,all".to_owned(), labels: Default::default() };
     let join = |record| Join { groups: vec![group.clone()], event: OutboxEvent::Record(record) };
-    engine.join(&[join(begun), join(silence.clone())], &to, &Capacity::NONE, now).await.unwrap();
+    StoredGroups::new(engine.clone())
+        .join(&[join(begun), join(silence.clone())], &to, &Capacity::NONE, now)
+        .await
+        .unwrap();
     let mut told = Vec::new();
     for now in [now + MINUTE, now + HOUR + 2 * MINUTE] {
-        while engine.seal(&all, &to, now).await.unwrap() + engine.remind(&all, &to, now).await.unwrap() > 0 {}
+        while StoredGroups::new(engine.clone()).seal(&all, &to, now).await.unwrap()
+            + StoredGroups::new(engine.clone()).remind(&all, &to, now).await.unwrap()
+            > 0
+        {}
         let leased =
             StoredDeliveries::new(engine.clone()).lease(&all, "hook", now, now + MINUTE, 10).await.unwrap();
         StoredDeliveries::new(engine.clone()).delivered(&leased, now).await.unwrap();

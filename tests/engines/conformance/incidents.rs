@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, FirstUnit, Incident, OfflineRecord};
-use rollcall::store::{Capacity, Delivery, Destinations, Group, Join, OutboxEvent, Pace, StoredDeliveries};
+use rollcall::store::{
+    Capacity, Delivery, Destinations, Group, Join, OutboxEvent, Pace, StoredDeliveries, StoredGroups,
+};
 
 use super::alerts::{back, offline};
 use super::ground::Ground;
@@ -22,7 +24,10 @@ impl<G: Ground> World<G> {
     async fn join_north(&self, record: OfflineRecord, now: Timestamp) {
         let group = Group { key: GROUP.into(), labels: Default::default() };
         let joins = [Join { groups: vec![group], event: OutboxEvent::Record(record) }];
-        self.engine.join(&joins, &Self::at_hook(), &Capacity::NONE, now).await.unwrap();
+        StoredGroups::new(self.engine.clone())
+            .join(&joins, &Self::at_hook(), &Capacity::NONE, now)
+            .await
+            .unwrap();
     }
 
     /// The silence of a unit at this hour, and its notification.
@@ -30,7 +35,7 @@ impl<G: Ground> World<G> {
         let record = offline(&self.unit(name), self.hours(hour));
         self.join_north(record.clone(), self.hours(hour)).await;
         let now = self.hours(hour) + 2 * MINUTE;
-        self.engine.seal(&self.partitions(), &Self::at_hook(), now).await.unwrap();
+        StoredGroups::new(self.engine.clone()).seal(&self.partitions(), &Self::at_hook(), now).await.unwrap();
         let leased = StoredDeliveries::new(self.engine.clone())
             .lease(&self.partitions(), "hook", now, now + MINUTE, 1)
             .await
@@ -104,7 +109,7 @@ pub async fn silences_that_last_are_found_by_when_receivers_were_notified<G: Gro
     StoredDeliveries::new(world.engine.clone()).delivered(&[one], world.hours(1) + 2 * MINUTE).await.unwrap();
     let (second, _) = world.notification("b", 2).await;
     let lasting = async |from: Timestamp, before: Option<Timestamp>| {
-        let mut lasting = world.engine.lasting(GROUP, from, before).await.unwrap();
+        let mut lasting = StoredGroups::new(world.engine.clone()).lasting(GROUP, from, before).await.unwrap();
         lasting.sort();
         lasting
     };

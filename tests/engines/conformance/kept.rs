@@ -9,7 +9,7 @@ use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
     ATTEMPT_BYTES, Attempt, AttemptEnd, AttemptMade, AttemptResult, Capacity, Cell, Delivery, Destinations,
     EndedLease, Engine, EntryOrder, Group, Index, Join, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
-    StoredDeliveries, Table, partition_of_group,
+    StoredDeliveries, StoredGroups, Table, partition_of_group,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -29,8 +29,8 @@ impl<G: Ground> World<G> {
         };
         let joins: Vec<Join> = records.iter().map(join).collect();
         let hook = Destinations::all(Pace::AT_ONCE, &["hook".to_owned()]);
-        self.engine.join(&joins, &hook, &Capacity::NONE, now).await.unwrap();
-        self.engine.seal(&self.partitions(), &hook, now).await.unwrap();
+        StoredGroups::new(self.engine.clone()).join(&joins, &hook, &Capacity::NONE, now).await.unwrap();
+        StoredGroups::new(self.engine.clone()).seal(&self.partitions(), &hook, now).await.unwrap();
         self.leased(now).await
     }
 
@@ -381,8 +381,8 @@ pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G:
     let join = async |record: &OfflineRecord, now: Timestamp| {
         let groups = vec![Group { key: "a".to_owned(), labels: Default::default() }];
         let joins = [Join { groups, event: OutboxEvent::Record(record.clone()) }];
-        world.engine.join(&joins, &to, &Capacity::NONE, now).await.unwrap();
-        world.engine.seal(&world.partitions(), &to, now).await.unwrap();
+        StoredGroups::new(world.engine.clone()).join(&joins, &to, &Capacity::NONE, now).await.unwrap();
+        StoredGroups::new(world.engine.clone()).seal(&world.partitions(), &to, now).await.unwrap();
     };
     let taken = async |receiver: &str, now: Timestamp| {
         delivered_to(&world, receiver, now).await.iter().map(line).collect::<Vec<String>>()

@@ -169,7 +169,7 @@ macro_rules! every_case {
                 promise_07_joining_is_idempotent_also_after_it_was_sent
                 promise_07_a_return_that_joins_first_cancels_its_silence
                 promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_notified
-                a_single_member_of_a_due_group_does_not_wait
+                the_members_of_a_due_group_do_not_wait
                 promise_08_delivered_is_never_leased_again
                 promise_12_the_silence_of_a_removed_unit_is_no_longer_notified
                 a_group_keeps_group_wait_and_group_interval

@@ -8,7 +8,7 @@ use redis::{Client, cmd};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::Unit;
 use rollcall::simulate::servers::{Server, free_cluster_port, free_port};
-use rollcall::store::{Destinations, Engine, StoredDeliveries, partition_of};
+use rollcall::store::{Destinations, Engine, StoredDeliveries, StoredGroups, partition_of};
 use rollcall::store::{redis::RedisConfig, redis::RedisEngine};
 use rollcall::telemetry::Telemetry;
 use tempfile::TempDir;
@@ -442,15 +442,16 @@ mod only_redis {
         let pace = Pace::AT_ONCE;
         let (now, later) = (world.hours(49), world.hours(50));
         let joins = [Join { groups: vec![group.clone()], event }];
-        let joined =
-            world.engine.join(&joins, &Destinations::all(pace, &[]), &Capacity::NONE, now).await.unwrap();
+        let joined = StoredGroups::new(world.engine.clone())
+            .join(&joins, &Destinations::all(pace, &[]), &Capacity::NONE, now)
+            .await
+            .unwrap();
         assert_eq!(joined.sealed, 1);
         world.hear(&unit, now).await;
         let event = world.outbox().await.remove(1).event;
         let waits = Pace { wait: Duration::from_secs(60), ..pace };
         assert_eq!(
-            world
-                .engine
+            StoredGroups::new(world.engine.clone())
                 .join(
                     &[Join { groups: vec![group], event }],
                     &Destinations::all(waits, &[]),
@@ -463,10 +464,16 @@ mod only_redis {
             0
         );
         assert_eq!(
-            world.engine.seal(&world.partitions(), &Destinations::all(waits, &[]), later).await.unwrap(),
+            StoredGroups::new(world.engine.clone())
+                .seal(&world.partitions(), &Destinations::all(waits, &[]), later)
+                .await
+                .unwrap(),
             0
         );
-        assert_eq!(world.engine.first_seal(&world.partitions()).await.unwrap(), None);
+        assert_eq!(
+            StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(),
+            None
+        );
         let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:cells:notifications")).await;
         assert_eq!(kept, [""; 0]);
     }
@@ -501,10 +508,13 @@ mod only_redis {
         let (engine, now) = (&world.engine, world.at(0));
         assert_eq!(engine.outbox(&[], 10).await.unwrap(), []);
         assert_eq!(
-            engine.seal(&[], &Destinations::all(Pace::AT_ONCE, &["hook".to_owned()]), now).await.unwrap(),
+            StoredGroups::new(engine.clone())
+                .seal(&[], &Destinations::all(Pace::AT_ONCE, &["hook".to_owned()]), now)
+                .await
+                .unwrap(),
             0
         );
-        assert_eq!(engine.first_seal(&[]).await.unwrap(), None);
+        assert_eq!(StoredGroups::new(engine.clone()).first_seal(&[]).await.unwrap(), None);
         assert_eq!(StoredDeliveries::new(engine.clone()).lease(&[], "hook", now, now, 10).await.unwrap(), []);
         assert_eq!(StoredDeliveries::new(engine.clone()).first_lease(&[], "hook").await.unwrap(), None);
         assert_eq!(

@@ -7,7 +7,7 @@ use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
     Capacity, Destination, Destinations, Group, Join, JoinResult, OutboxEvent, Pace, StoredDeliveries,
-    partition_of_group,
+    StoredGroups, partition_of_group,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -54,11 +54,11 @@ async fn join<G: Ground>(
         event: OutboxEvent::Record((*record).clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
-    world.engine.join(&joins, to, &Capacity::NONE, now).await.unwrap()
+    StoredGroups::new(world.engine.clone()).join(&joins, to, &Capacity::NONE, now).await.unwrap()
 }
 
 async fn seal<G: Ground>(world: &World<G>, to: &Destinations, now: Timestamp) {
-    while world.engine.seal(&world.partitions(), to, now).await.unwrap() > 0 {}
+    while StoredGroups::new(world.engine.clone()).seal(&world.partitions(), to, now).await.unwrap() > 0 {}
 }
 
 /// The notifications of a receiver: the key of the group, the units that are offline, and the units that are back.
@@ -203,7 +203,7 @@ pub async fn joining_hands_out_silences_of_several_routes_up_to_the_room_of_each
     let now = world.at(1);
     // The room is given in the order of the receivers: hook, mail, ops.
     let room = Capacity { most: vec![5, 1, 9], until: now + MINUTE };
-    let joined = world.engine.join(&joins, &to, &room, now).await.unwrap();
+    let joined = StoredGroups::new(world.engine.clone()).join(&joins, &to, &room, now).await.unwrap();
     assert_eq!(joined.sealed, 24);
     assert!(joined.has_queued);
     let handed = |name: &str| joined.deliveries.iter().filter(|one| one.receiver == name).count();

@@ -5,19 +5,22 @@ use super::*;
 use rollcall::fleet::Inhibitions;
 use rollcall::routing::{InhibitRule, Inhibition, parse_matchers};
 use rollcall::store::Log;
-use rollcall::store::StoredDeliveries;
+use rollcall::store::{StoredDeliveries, StoredGroups};
 
 fn silence(name: &str) -> OutboxEvent {
     OutboxEvent::Record(OfflineRecord::open(format!("detector:{name}").parse().unwrap(), BEGIN, BEGIN, BEGIN))
 }
 
 /// Notifications of one silence each, for that receiver, in that group.
-async fn seal(engine: &dyn Engine, receiver: &str, names: &[&str], of: &str) {
+async fn seal<E: Engine + 'static>(engine: &Arc<E>, receiver: &str, names: &[&str], of: &str) {
     let to = Destinations::all(Pace::AT_ONCE, &[receiver.to_owned()]);
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     for name in names {
-        engine.join(&joins(&[silence(name)], &group(of)), &to, &Capacity::NONE, hours(1)).await.unwrap();
-        engine.seal(&partitions, &to, hours(1)).await.unwrap();
+        StoredGroups::new(engine.clone())
+            .join(&joins(&[silence(name)], &group(of)), &to, &Capacity::NONE, hours(1))
+            .await
+            .unwrap();
+        StoredGroups::new(engine.clone()).seal(&partitions, &to, hours(1)).await.unwrap();
     }
 }
 
@@ -55,20 +58,20 @@ async fn after_a_migration_a_receiver_is_down_since_the_same_moment_and_its_fall
     let places = Places::new();
     let here = places.open("here").await;
     roll(here.clone()).await.canary_returned(BEGIN).await.unwrap();
-    seal(&*here, "hook", &["a", "b"], "one").await;
-    seal(&*here, "hook", &["c"], "two").await;
+    seal(&here, "hook", &["a", "b"], "one").await;
+    seal(&here, "hook", &["c"], "two").await;
     let since = StoredDeliveries::new(here.clone()).down_since("hook", hours(1)).await.unwrap();
     assert_eq!((since, fall_back(here.clone(), since, hours(2)).await), (hours(1), 3));
     assert_eq!(delivered(here.clone(), "spare", hours(3)).await, ["a", "c", "b"]);
     // This one waits, and the fallback has not got it.
-    seal(&*here, "hook", &["d"], "one").await;
+    seal(&here, "hook", &["d"], "one").await;
 
     carry(&*here, &places.to_redis().await.unwrap()).await;
     let there = places.connect().await.unwrap();
     assert_eq!(StoredDeliveries::new(there.clone()).down_since("hook", hours(4)).await.unwrap(), since);
     assert_eq!(fall_back(there.clone(), since, hours(4)).await, 1);
     assert_eq!(delivered(there.clone(), "spare", hours(4)).await, ["d"]);
-    seal(&*there, "hook", &["e"], "two").await;
+    seal(&there, "hook", &["e"], "two").await;
 
     carry(&*there, &places.to_directory("back").await.unwrap()).await;
     let back = places.open("back").await;

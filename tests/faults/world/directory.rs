@@ -31,7 +31,7 @@ impl Directory {
     /// The backlog: entries of the outbox, due groups, deliveries.
     pub fn waiting(&self) -> Option<usize> {
         self.count(
-            "SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM groups WHERE due IS NOT NULL) \
+            "SELECT (SELECT count(*) FROM outbox) + (SELECT count(*) FROM entries WHERE idx = 'groups_due') \
              + (SELECT count(*) FROM cells WHERE tbl = 'notifications')",
         )
     }

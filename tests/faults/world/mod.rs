@@ -165,8 +165,6 @@ pub struct World {
     losses: Vec<Loss>,
     /// The broken values of units.
     pub broken: Vec<Broken>,
-    /// The key type to break, of two that replace each other.
-    pub either: Option<&'static str>,
     /// Present if the clock of Redis is not that of this machine.
     calendar: Option<Calendar>,
     /// How many requests of the sink were read, and their contents.
@@ -220,7 +218,6 @@ impl World {
             disturbances: Vec::new(),
             losses: Vec::new(),
             broken: Vec::new(),
-            either: None,
             calendar,
             sink_read: Mutex::default(),
             dir: Some(dir),

@@ -15,7 +15,7 @@ use super::redis::PARTITIONS;
 use super::{World, now};
 
 /// The key types that are broken.
-pub const POISONED: [&str; 16] = [
+pub const POISONED: [&str; 13] = [
     "{hearing}:heard",
     "{hearing}:members",
     "{hearing}:floors",
@@ -29,13 +29,10 @@ pub const POISONED: [&str; 16] = [
     ALIVE,
     FACTS,
     "{pN}:data",
-    GROUP_OF,
-    "{pN}:sealed",
-    "{pN}:over",
 ];
 
 /// The key types that are left out, and why.
-pub const LEFT_OUT: [(&str, &str); 24] = [
+pub const LEFT_OUT: [(&str, &str); 18] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
@@ -52,20 +49,15 @@ pub const LEFT_OUT: [(&str, &str); 24] = [
     ("{pN}:closed", "which are kept until they are deleted, for longer than any world lasts"),
     ("{pN}:archive", "closed records are gone"),
     ("{pN}:outbox", "its entries are not notified"),
-    ("{pN}:groups", "groups that wait are notified with their next event, which may never come"),
-    ("{pN}:members", "waiting members are not notified"),
-    ("{pN}:labels", "waiting groups are not notified"),
-    ("{pN}:waiting:<>", "waiting members of that group are not notified"),
-    ("{pN}:reminders", "no world reminds"),
-    ("{pN}:cells:<>", "notifications that wait are lost, and no world has flap detection or timers"),
-    ("{pN}:index:<>", "groups with a delivery are notified with their next event"),
-    ("{pN}:lasting:<>", "the last return of a group may be notified early, or late"),
+    (
+        "{pN}:cells:<>",
+        "members and notifications that wait are lost, and no world has flap detection or timers",
+    ),
+    ("{pN}:index:<>", "groups that wait, or that have a delivery, are notified with their next event"),
 ];
 
 pub const FACTS: &str = "{pN}:facts:<>";
 pub const ALIVE: &str = "{pN}:alive:<>";
-/// The id of an open record is in the facts of its unit, and otherwise only here: a world loses only one of the two.
-const GROUP_OF: &str = "{pN}:group_of";
 
 /// How a value is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,10 +81,6 @@ pub struct Broken {
 /// Breaks a random value in a random way.
 pub async fn break_some(world: &mut World, chance: &mut StdRng) {
     let sort = POISONED[chance.random_range(0..POISONED.len())];
-    let sort = match [FACTS, GROUP_OF].contains(&sort) {
-        true => *world.either.get_or_insert(sort),
-        false => sort,
-    };
     let how = HOWS[chance.random_range(0..HOWS.len())];
     // A missing expiry key means silence: a living unit is recorded until it is heard again.
     let how = if (sort, how) == (ALIVE, How::Missing) { How::WrongType } else { how };

@@ -318,7 +318,9 @@ impl Redis {
     pub async fn waiting(&self) -> Option<usize> {
         let blind = ("hearing".to_owned(), cmd("XLEN").arg("rollcall:{hearing}:outbox").to_owned());
         let mut waiting = self.ask_each::<usize>(&[blind]).await?.into_iter().sum();
-        for (command, name) in [("XLEN", "outbox"), ("ZCARD", "groups"), ("HLEN", "cells:notifications")] {
+        for (command, name) in
+            [("XLEN", "outbox"), ("ZCARD", "index:groups_due"), ("HLEN", "cells:notifications")]
+        {
             waiting += self.sum(command, name).await?;
         }
         Some(waiting)

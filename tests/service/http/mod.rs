@@ -34,7 +34,7 @@ use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::{Ownership, Silences};
 use rollcall::http::{self, Config, PageSources, Proxies, Role, Token, UnitMetrics};
 use rollcall::presence::{Interval, Labels, Override, Registration};
-use rollcall::store::StoredDeliveries;
+use rollcall::store::{StoredDeliveries, StoredGroups};
 use rollcall::telemetry::{EngineWarning, Loop};
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -149,7 +149,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         units: fleet.engine.clone(),
         records: fleet.engine.clone(),
         deliveries: StoredDeliveries::new(fleet.engine.clone()),
-        groups: fleet.engine.clone(),
+        groups: StoredGroups::new(fleet.engine.clone()),
         values: fleet.engine.clone(),
         cells: fleet.engine.clone(),
         roster: fleet.engine.clone(),

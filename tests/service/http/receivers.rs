@@ -6,7 +6,7 @@ use reqwest::Method;
 use rollcall::fleet::ReceiverHealths;
 use rollcall::presence::{Labels, OfflineRecord};
 use rollcall::store::{
-    Capacity, Destinations, Group, GroupStore, Join, Layout, OutboxEvent, Pace, StoredDeliveries,
+    Capacity, Destinations, Group, Join, Layout, OutboxEvent, Pace, StoredDeliveries, StoredGroups,
 };
 use serde_json::{Value, json};
 
@@ -21,8 +21,11 @@ async fn leave_behind(fleet: &Fleet, receiver: &str) {
     let group = Group { key: receiver.to_owned(), labels: Labels::new() };
     let join = Join { groups: vec![group], event: OutboxEvent::Record(record) };
     let to = Destinations::all(Pace::AT_ONCE, &receivers);
-    fleet.engine.join(&[join], &to, &Capacity::NONE, now).await.unwrap();
-    fleet.engine.seal(&(0..fleet.engine.partitions()).collect::<Vec<u16>>(), &to, now).await.unwrap();
+    StoredGroups::new(fleet.engine.clone()).join(&[join], &to, &Capacity::NONE, now).await.unwrap();
+    StoredGroups::new(fleet.engine.clone())
+        .seal(&(0..fleet.engine.partitions()).collect::<Vec<u16>>(), &to, now)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]

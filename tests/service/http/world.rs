@@ -24,7 +24,7 @@ use rollcall::routing::{Inhibition, Route, Routes, parse_matchers};
 use rollcall::simulate::servers::Server;
 use rollcall::store::Layout;
 use rollcall::store::redis::RedisEngine;
-use rollcall::store::{Catalogue, DataStore, Metric, MetricType, Reading, StoredDeliveries};
+use rollcall::store::{Catalogue, DataStore, Metric, MetricType, Reading, StoredDeliveries, StoredGroups};
 use rollcall::telemetry::Telemetry;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -108,7 +108,7 @@ impl Fleet {
             units: engine.clone(),
             records: engine.clone(),
             deliveries: StoredDeliveries::new(engine.clone()),
-            groups: engine.clone(),
+            groups: StoredGroups::new(engine.clone()),
             values: engine.clone(),
             roster: engine.clone(),
             roll: roll.clone(),

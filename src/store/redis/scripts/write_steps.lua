@@ -3,9 +3,8 @@
 -- KEYS  the keys of conditions and writes, which name them by their numbers
 --
 -- ARGV  for each step the number of its conditions, and for each: "field", the number of its hash, a field, its text;
---       "absent", the number of its hash, a field, ""; "score", the number of its zset, a member, its score; or "count",
---       the number of its zset, how many members it has, the highest score. Then the number of its writes, and for
---       each: the command, the number of its key, the number of arguments, the arguments
+--       "absent", the number of its hash, a field, ""; or "score", the number of its zset, a member, its score. Then the
+--       number of its writes, and for each: the command, the number of its key, the number of arguments, the arguments
 --
 -- Returns for each step 1 if it is written, else 0.
 local at = 1
@@ -19,10 +18,6 @@ local holds = {
   absent = function(key, field) return not redis.call('HGET', key, field) end,
   score = function(key, member, score)
     return tonumber(redis.call('ZMSCORE', key, member)[1] or '') == tonumber(score)
-  end,
-  count = function(key, count, highest)
-    local last = redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2]
-    return redis.call('ZCARD', key) == tonumber(count) and tonumber(last or '') == tonumber(highest)
   end,
 }
 -- A key of a wrong type fails the first of these calls, before any write.

@@ -219,18 +219,6 @@ impl Topology {
         self.send(name, pipe).await
     }
 
-    /// Sends commands of alerting on keys of a slot, as soon as they are admitted at its server.
-    pub async fn send_alerting<T: FromRedisValue>(
-        &self,
-        name: &'static str,
-        slot: u16,
-        pipe: &Pipeline,
-    ) -> Result<T> {
-        let server = self.server(slot).await?;
-        let _permit = server.admission().alerting().await;
-        self.send(name, pipe).await
-    }
-
     /// Sends a batch of at least one command, and passes the answers to `read`. When the batch was made, one server had
     /// all keys of the batch and the slot `slot`.
     pub async fn send_raw<T>(

@@ -1,25 +1,21 @@
-//! The notifications of a look at a group whose silences last, the same in every engine.
+//! The notifications of a look at a group whose silences last.
 
 use std::time::Duration;
 
-use super::json::{from_json, to_json};
-use super::member_names::of_member;
-use super::notification::{Notification, notification_id};
-use super::receiver_list::lists;
-use super::{Destination, Group, Result};
 use crate::clock::Timestamp;
-use crate::presence::{OfflineRecord, OngoingSilence, RecordId, look};
+use crate::presence::{OfflineRecord, OngoingSilence, look};
+use crate::store::notification::{Notification, notification_id};
+use crate::store::receiver_list::lists;
+use crate::store::{Destination, Group};
 
-/// A member of the group as it is stored: receivers were notified of its silence, and it lasts.
+/// A member of the group: receivers were notified of its silence, and it lasts.
 pub(super) struct OngoingMember {
     pub name: String,
     pub notified_at: Timestamp,
-    /// The stored text before its receivers.
-    pub head: String,
     /// The receivers, separated by commas.
-    pub receivers: String,
-    /// The record (JSON); `None`: it was not kept.
-    pub body: Option<String>,
+    pub told: String,
+    /// `None`: it was not kept, and is closed by now or lost.
+    pub record: Option<OfflineRecord>,
     /// Whether an operator takes care of the open record.
     pub is_acknowledged: bool,
 }
@@ -37,8 +33,7 @@ pub(super) struct Reminding {
 /// A notification of silences that receivers know of.
 pub(super) struct RepeatNotification {
     pub id: String,
-    /// The notification (JSON).
-    pub body: String,
+    pub notification: Notification,
     pub receivers: Vec<String>,
 }
 
@@ -54,16 +49,16 @@ impl Reminding {
         is_quiet: &dyn Fn(&OfflineRecord) -> bool,
         (first, due): (Timestamp, Timestamp),
         now: Timestamp,
-    ) -> Result<Reminding> {
+    ) -> Reminding {
         let again = &destination.again;
-        let records: Vec<Option<OfflineRecord>> = members.iter().map(OngoingMember::record).collect();
-        let lasting = members.iter().zip(&records).map(|(member, record)| {
-            let knows = |name: &String| lists(&member.receivers, name);
+        let lasting = members.iter().map(|member| {
+            let knows = |name: &String| lists(&member.told, name);
             OngoingSilence {
                 notified_at: member.notified_at,
                 has_step: again.escalate.iter().map(|step| step.receivers.iter().all(knows)).collect(),
                 // A silence without its record cannot be notified again.
-                is_quiet: record
+                is_quiet: member
+                    .record
                     .as_ref()
                     .is_none_or(|record| member.is_acknowledged || record.is_flapping() || is_quiet(record)),
             }
@@ -72,22 +67,21 @@ impl Reminding {
         let after: Vec<Duration> = again.escalate.iter().map(|step| step.after).collect();
         let found = look((again.repeat, &after), &lasting, first, due, now);
         let mut reminding = Reminding { receivers: Vec::new(), notifications: Vec::new(), next: found.next };
-        let sealing =
-            Sealing { group, members, records: &records, is_shared: destination.pace.is_shared, now };
+        let sealing = Sealing { group, members, is_shared: destination.pace.is_shared, now };
         let what = format!("reminder {}", due.as_millis());
         for (places, receivers) in reminders(destination, idle, members, &found.reminded) {
-            reminding.notifications.push(sealing.seal(&places, &receivers, &what, true)?);
+            reminding.notifications.push(sealing.seal(&places, &receivers, &what, true));
         }
         for (step, places) in again.escalate.iter().zip(&found.escalated) {
             let what = format!("escalation {}", step.after.as_millis());
             for (places, receivers) in reminding.unaware(&step.receivers, members, places) {
-                reminding.notifications.push(sealing.seal(&places, &receivers, &what, false)?);
+                reminding.notifications.push(sealing.seal(&places, &receivers, &what, false));
                 for at in places {
                     reminding.add_receivers(at, &members[at], &receivers);
                 }
             }
         }
-        Ok(reminding)
+        reminding
     }
 
     /// The silences of an escalation, with those of its receivers that do not know of them yet. Silences with the same
@@ -101,7 +95,7 @@ impl Reminding {
         let mut unaware: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
         for at in places {
             let added = self.receivers.iter().find(|(other, _)| other == at);
-            let known = added.map_or(&members[*at].receivers, |(_, known)| known);
+            let known = added.map_or(&members[*at].told, |(_, known)| known);
             let others: Vec<String> = receivers.iter().filter(|name| !lists(known, name)).cloned().collect();
             match unaware.iter_mut().find(|(_, same)| *same == others) {
                 Some((silences, _)) => silences.push(*at),
@@ -117,7 +111,7 @@ impl Reminding {
         let known = match self.receivers.iter().position(|(other, _)| *other == at) {
             Some(known) => known,
             None => {
-                self.receivers.push((at, member.receivers.clone()));
+                self.receivers.push((at, member.told.clone()));
                 self.receivers.len() - 1
             }
         };
@@ -143,7 +137,7 @@ fn reminders(
     let mut reminders: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
     for name in idle {
         let is_of_group = destination.receivers.contains(name);
-        let knows = |at: &&usize| is_of_group || lists(&members[**at].receivers, name);
+        let knows = |at: &&usize| is_of_group || lists(&members[**at].told, name);
         let places: Vec<usize> = reminded.iter().filter(knows).copied().collect();
         match reminders.iter_mut().find(|(other, _)| *other == places) {
             Some((_, receivers)) => receivers.push(name.clone()),
@@ -158,7 +152,6 @@ fn reminders(
 struct Sealing<'a> {
     group: &'a Group,
     members: &'a [OngoingMember],
-    records: &'a [Option<OfflineRecord>],
     /// Whether units share the group.
     is_shared: bool,
     now: Timestamp,
@@ -166,55 +159,16 @@ struct Sealing<'a> {
 
 impl Sealing<'_> {
     /// A notification of the members at these places; `what` is a part of its id.
-    fn seal(
-        &self,
-        places: &[usize],
-        receivers: &[String],
-        what: &str,
-        reminder: bool,
-    ) -> Result<RepeatNotification> {
+    fn seal(&self, places: &[usize], receivers: &[String], what: &str, reminder: bool) -> RepeatNotification {
         let names: Vec<&str> = places.iter().map(|at| self.members[*at].name.as_str()).collect();
         let id = notification_id(&self.group.key, &format!("{what}\n{}", names.join("\n")));
         let notification = Notification {
-            offline: places.iter().filter_map(|at| self.records[*at].clone()).collect(),
+            offline: places.iter().filter_map(|at| self.members[*at].record.clone()).collect(),
             reminder,
             escalation: self.is_shared && !reminder,
             ..Notification::empty(self.group.clone(), self.now)
         };
-        Ok(RepeatNotification { id, body: to_json(&notification)?, receivers: receivers.to_vec() })
-    }
-}
-
-impl OngoingMember {
-    /// `stored`: its letter and the receivers, as an engine stores them.
-    pub fn new(name: String, notified_at: Timestamp, stored: &str, body: Option<String>) -> OngoingMember {
-        let (head, receivers) = stored.split_once(':').unwrap_or((stored, ""));
-        OngoingMember {
-            name,
-            notified_at,
-            head: format!("{head}:"),
-            receivers: receivers.to_owned(),
-            body,
-            is_acknowledged: false,
-        }
-    }
-
-    pub fn record(&self) -> Option<OfflineRecord> {
-        self.body.as_ref().and_then(|body| from_json("a record", body).ok())
-    }
-
-    /// The id of its record, also if the record was not kept.
-    pub fn id(&self) -> Option<RecordId> {
-        self.record().map(|record| record.id).or_else(|| Some(of_member(&self.name)?.1))
-    }
-
-    /// `open`: its record as it is now, unless it is closed.
-    pub fn complete(&mut self, open: Option<OfflineRecord>) -> Result<()> {
-        self.is_acknowledged = open.as_ref().is_some_and(OfflineRecord::is_acknowledged);
-        if let Some(open) = open.filter(|_| self.body.is_none()) {
-            self.body = Some(to_json(&open)?);
-        }
-        Ok(())
+        RepeatNotification { id, notification, receivers: receivers.to_vec() }
     }
 }
 
@@ -237,16 +191,14 @@ mod tests {
         let at = |minutes: u32| Timestamp::from_millis(1_700_000_000_000) + minute * minutes;
         let member = |unit: &str, receivers: &str| {
             let record = OfflineRecord::open(unit.parse().unwrap(), at(0), at(0), at(0));
-            let body = Some(to_json(&record).unwrap());
-            OngoingMember::new(unit.to_owned(), at(0), &format!("t:{receivers}"), body)
+            let (name, told) = (unit.to_owned(), receivers.to_owned());
+            OngoingMember { name, notified_at: at(0), told, record: Some(record), is_acknowledged: false }
         };
         let group = Group { key: "all".to_owned(), labels: Default::default() };
         let look = |members: &[OngoingMember], now: u32| {
             let (quiet, moments) = (|_: &OfflineRecord| false, (at(0), at(now)));
-            let found =
-                Reminding::new(&group, (&destination, &[]), members, &quiet, moments, at(now)).unwrap();
-            let to =
-                |one: &RepeatNotification| (one.receivers.join(","), one.body.matches("\"cause\"").count());
+            let found = Reminding::new(&group, (&destination, &[]), members, &quiet, moments, at(now));
+            let to = |one: &RepeatNotification| (one.receivers.join(","), one.notification.offline.len());
             found.notifications.iter().map(to).collect::<Vec<_>>()
         };
         let both = [member("detector:a", "chat,boss"), member("detector:b", "chat")];

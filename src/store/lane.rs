@@ -2,14 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::documents::{Document, TableValue};
+use super::{ChangeSet, EngineError, Index, ReceiverName, Result, Table};
 use crate::clock::Timestamp;
-use crate::store::documents::{Document, TableValue};
-use crate::store::{ChangeSet, EngineError, Index, ReceiverName, Result, Table};
 
 /// Stored as words: how many attempts at the first notification were begun, with a `+` behind while one is under way,
 /// and the ids of all. A storm has a lane for each unit, and JSON would take half as much again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::store) struct Lane {
+pub(super) struct Lane {
     pub attempts: u32,
     pub is_leased: bool,
     pub notifications: Vec<String>,
@@ -57,7 +57,7 @@ impl Lane {
 /// How many receivers have not got a notification yet; one, if it is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(in crate::store) struct Owed(pub u64);
+pub(super) struct Owed(pub u64);
 
 impl TableValue for Owed {
     type Name = String;
@@ -66,7 +66,7 @@ impl TableValue for Owed {
 
 /// A change-set that also puts notifications at the end of a lane. A new lane is due at `at`; or, if it is leased, its
 /// lease ends then.
-pub(in crate::store) fn append(
+pub(super) fn append(
     set: ChangeSet,
     lane: &Document<Lane>,
     receiver: &str,

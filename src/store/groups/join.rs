@@ -1,0 +1,294 @@
+//! Joining: transitions of the outbox come into their groups.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::member::GroupsOf;
+use super::names::of_group;
+use super::step::{GroupStep, JoiningEvent};
+use super::{ROUNDS, StoredGroups, contended};
+use crate::clock::Timestamp;
+use crate::presence::MemberTransition;
+use crate::store::documents::Document;
+use crate::store::notification::GroupMember;
+use crate::store::{ChangeSet, Delivery, Destinations, Group, Index, OutboxEvent, Result};
+
+/// A transition that joins its groups.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Join {
+    /// One for each of its routes; at least one, and none twice.
+    pub groups: Vec<Group>,
+    pub event: OutboxEvent,
+}
+
+/// How many deliveries the caller of [`StoredGroups::join`] takes, and until when they are leased to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capacity {
+    /// The number for each receiver, in the order of [`Destinations::receivers`]; zero for receivers without an entry.
+    pub most: Vec<usize>,
+    pub until: Timestamp,
+}
+
+impl Capacity {
+    /// The caller takes none: [`StoredDeliveries::lease`](crate::store::StoredDeliveries::lease) hands them out.
+    pub const NONE: Capacity = Capacity { most: Vec::new(), until: Timestamp::ZERO };
+}
+
+/// The result of joining.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct JoinResult {
+    /// How many members were sealed.
+    pub sealed: usize,
+    /// Whether some of their deliveries wait for [`StoredDeliveries::lease`](crate::store::StoredDeliveries::lease).
+    pub has_queued: bool,
+    /// Deliveries that are leased to the caller.
+    pub deliveries: Vec<Delivery>,
+    /// The partitions of the groups, for [`OutboxStore::remove_entries`](crate::store::OutboxStore::remove_entries).
+    pub groups: BTreeSet<u16>,
+}
+
+/// A group, and the transitions that join it, in order.
+struct JoinedGroup {
+    group: Group,
+    events: Vec<JoiningEvent>,
+}
+
+impl JoinedGroup {
+    fn has(&self, form: MemberTransition) -> bool {
+        self.events.iter().any(|one| one.member.form == form)
+    }
+
+    fn has_end(&self) -> bool {
+        self.events.iter().any(JoiningEvent::is_end)
+    }
+}
+
+impl StoredGroups {
+    /// Lets transitions join their groups, each of which has its receivers and its pace. Joining is idempotent: a
+    /// transition that has joined before, in this form or a later one, changes nothing, also after its notification was
+    /// sent. A return that joins before its silence was sealed cancels the silence: receivers are notified of neither.
+    /// All events of a record join the groups that its first event joined, whichever groups the caller names, because
+    /// the notifications belong to the record. The notification of a return goes to the receivers that were notified of
+    /// its silence, as far as they are configured, also to those that its group has no more.
+    ///
+    /// A group that is due at once and in which nobody waits is sealed in the same step, as by [`StoredGroups::seal`].
+    /// The deliveries of its silences are handed out in the same step, as by
+    /// [`StoredDeliveries::lease`](crate::store::StoredDeliveries::lease), up to the capacity of each receiver.
+    pub async fn join(
+        &self,
+        joins: &[Join],
+        destinations: &Destinations,
+        capacity: &Capacity,
+        now: Timestamp,
+    ) -> Result<JoinResult> {
+        let mut of_groups: BTreeMap<String, JoinedGroup> = BTreeMap::new();
+        for (join, groups) in joins.iter().zip(self.groups_of(joins).await?) {
+            for group in groups {
+                let event = JoiningEvent::new(&join.event, destinations, now);
+                let new = || JoinedGroup { group: group.clone(), events: Vec::new() };
+                of_groups.entry(group.key.clone()).or_insert_with(new).events.push(event);
+            }
+        }
+        let names = destinations.receivers().iter().map(String::as_str);
+        let mut free: HashMap<&str, usize> = names.zip(capacity.most.iter().copied()).collect();
+        let mut open: Vec<JoinedGroup> = of_groups.into_values().collect();
+        let groups = open.iter().map(|one| self.partition(&one.group.key)).collect();
+        let mut joined = JoinResult { groups, ..JoinResult::default() };
+        for round in 0..ROUNDS {
+            open = self
+                .try_to_join(open, (destinations, round == 0), (&mut free, capacity.until), now, &mut joined)
+                .await?;
+            let Some(first) = open.first() else { break };
+            if round + 1 == ROUNDS {
+                return Err(contended(&first.group.key));
+            }
+        }
+        let leased = joined.deliveries.iter().map(|one| self.partition(&one.group.key));
+        let leased: BTreeSet<u16> = leased.collect();
+        if !leased.is_empty() {
+            self.engine.replicated(leased).await;
+        }
+        Ok(joined)
+    }
+
+    /// Answers the groups that others have changed meanwhile.
+    async fn try_to_join(
+        &self,
+        groups: Vec<JoinedGroup>,
+        (destinations, is_first): (&Destinations, bool),
+        (free, until): (&mut HashMap<&str, usize>, Timestamp),
+        now: Timestamp,
+        joined: &mut JoinResult,
+    ) -> Result<Vec<JoinedGroup>> {
+        let (new, known): (Vec<JoinedGroup>, Vec<JoinedGroup>) =
+            groups.into_iter().partition(|one| is_first && is_likely_new(one, destinations));
+        let mut steps = self.expect_new(&new, (destinations, now));
+        steps.extend(self.load(&known, (destinations, now)).await?);
+        let all: Vec<JoinedGroup> = new.into_iter().chain(known).collect();
+        let mut sets = Vec::with_capacity(steps.len());
+        for (step, one) in steps.iter_mut().zip(&all) {
+            one.events.iter().for_each(|event| step.join(event, &one.group));
+            step.seal_at_once();
+            step.hand_out(free);
+            sets.push(step.change_set(until)?);
+        }
+        let written = self.documents.write(&sets).await?;
+        let mut open = Vec::new();
+        for ((one, step), is_written) in all.into_iter().zip(&steps).zip(written) {
+            if !is_written {
+                step.give_back(free);
+                open.push(one);
+                continue;
+            }
+            let (deliveries, has_queued) = step.handed_out();
+            joined.sealed += step.count;
+            joined.has_queued |= has_queued;
+            joined.deliveries.extend(deliveries);
+        }
+        Ok(open)
+    }
+
+    /// Steps of groups that are likely new: nothing is read, and the change-set expects that nothing is there.
+    fn expect_new<'a>(
+        &self,
+        groups: &[JoinedGroup],
+        (destinations, now): (&'a Destinations, Timestamp),
+    ) -> Vec<GroupStep<'a>> {
+        let step = |one: &JoinedGroup| {
+            let group = self.absent(&one.group.key);
+            GroupStep::new(one.group.key.clone(), group, None, (destinations, now), self.partitions())
+        };
+        groups.iter().map(step).collect()
+    }
+
+    /// Steps of groups as they are stored.
+    async fn load<'a>(
+        &self,
+        groups: &[JoinedGroup],
+        (destinations, now): (&'a Destinations, Timestamp),
+    ) -> Result<Vec<GroupStep<'a>>> {
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<String> = groups.iter().map(|one| one.group.key.clone()).collect();
+        let (stored, due) = tokio::try_join!(self.load_groups(&keys), self.groups_due(&keys))?;
+        let new =
+            |((key, stored), due)| GroupStep::new(key, stored, due, (destinations, now), self.partitions());
+        let mut steps: Vec<GroupStep> = keys.into_iter().zip(stored).zip(due).map(new).collect();
+        let ending: Vec<usize> = (0..groups.len()).filter(|at| groups[*at].has_end()).collect();
+        if !ending.is_empty() {
+            // Before the count: who begins to wait after it changes the version.
+            self.load_versions(&mut steps, &ending).await?;
+            let ranges: Vec<_> =
+                ending.iter().map(|at| of_group(&steps[*at].key, self.partitions())).collect();
+            for (at, count) in ending.iter().zip(self.documents.count_names(Index::Waiting, &ranges).await?) {
+                steps[*at].waiting = Some(count);
+            }
+        }
+        let names = groups.iter().enumerate().flat_map(|(at, one)| {
+            one.events.iter().flat_map(JoiningEvent::names).map(move |name| (at, name))
+        });
+        let names: Vec<(usize, String)> = names.collect();
+        self.load_members(&mut steps, &names).await?;
+        self.load_lasting(&mut steps).await?;
+        self.load_returning(&mut steps, groups).await?;
+        let lanes = (0..groups.len()).filter(|at| may_be_at_once(&groups[*at], &steps[*at]));
+        let lanes = lanes.flat_map(|at| {
+            let receivers = steps[at].may_tell(groups[at].has(MemberTransition::Online));
+            receivers.into_iter().map(move |receiver| (at, receiver))
+        });
+        let lanes: Vec<(usize, String)> = lanes.collect();
+        self.load_lanes(&mut steps, lanes).await?;
+        Ok(steps)
+    }
+
+    /// Since when earlier returns of the units of silences wait, where routes let returns wait.
+    async fn load_returning(&self, steps: &mut [GroupStep<'_>], groups: &[JoinedGroup]) -> Result<()> {
+        let (mut asked, mut names) = (Vec::new(), Vec::new());
+        for (at, one) in groups.iter().enumerate() {
+            if steps[at].destination.pace.returns_wait().is_none() {
+                continue;
+            }
+            let silences = one.events.iter().filter(|event| event.member.form == MemberTransition::Offline);
+            for record in silences.filter_map(|event| event.event.record()) {
+                let unit = record.id.unit.to_string();
+                names.push((self.partition(&one.group.key), format!("{}\n{unit}", one.group.key)));
+                asked.push((at, unit));
+            }
+        }
+        if names.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<(u16, &str)> = names.iter().map(|(of, name)| (*of, name.as_str())).collect();
+        for ((at, unit), since) in asked.into_iter().zip(self.engine.numbers(Index::Returning, &names).await?)
+        {
+            steps[at].returning.extend(since.map(|since| (unit, Timestamp::from_millis(since))));
+        }
+        Ok(())
+    }
+
+    /// The groups of each of these transitions: those of its record. Of a record that has none, those that the caller
+    /// names are kept.
+    async fn groups_of(&self, joins: &[Join]) -> Result<Vec<Vec<Group>>> {
+        let mut groups: Vec<Vec<Group>> = joins.iter().map(|join| join.groups.clone()).collect();
+        // Of several transitions of one record the first decides.
+        let mut first: HashMap<String, usize> = HashMap::with_capacity(joins.len());
+        let (mut open, mut later) = (Vec::new(), Vec::new());
+        for (at, join) in joins.iter().enumerate().filter(|(_, join)| join.event.record().is_some()) {
+            let GroupMember { id, form, .. } = GroupMember::new(&join.event);
+            match first.get(&id) {
+                Some(first) => later.push((at, *first)),
+                None => {
+                    first.insert(id.clone(), at);
+                    open.push((at, id, form == MemberTransition::Offline));
+                }
+            }
+        }
+        for round in 0..ROUNDS {
+            // The first event of a record is most often its silence: nothing is read, and nothing is expected there.
+            let (new, known): (Vec<_>, Vec<_>) = open.into_iter().partition(|one| round == 0 && one.2);
+            let names: Vec<String> = known.iter().map(|one| one.1.clone()).collect();
+            let mut sets: Vec<(usize, String, ChangeSet)> = Vec::new();
+            for (at, name, _) in new {
+                let change =
+                    self.documents.change(&self.absent(&name), Some(&GroupsOf(joins[at].groups.clone())))?;
+                sets.push((at, name, change));
+            }
+            let stored: Vec<Document<GroupsOf>> = self.documents.read(&names).await?;
+            for ((at, name, _), stored) in known.into_iter().zip(stored) {
+                match &stored.value {
+                    Some(GroupsOf(stored)) if !stored.is_empty() => groups[at].clone_from(stored),
+                    _ => {
+                        let change =
+                            self.documents.change(&stored, Some(&GroupsOf(joins[at].groups.clone())))?;
+                        sets.push((at, name, change));
+                    }
+                }
+            }
+            let (places, sets): (Vec<(usize, String)>, Vec<ChangeSet>) =
+                sets.into_iter().map(|(at, name, set)| ((at, name), set)).unzip();
+            let written = self.documents.write(&sets).await?;
+            let lost = places.into_iter().zip(written).filter(|(_, is_written)| !is_written);
+            open = lost.map(|((at, name), _)| (at, name, false)).collect();
+            if open.is_empty() {
+                later.into_iter().for_each(|(at, first)| groups[at] = groups[first].clone());
+                return Ok(groups);
+            }
+        }
+        Err(contended(open.first().map_or("", |one| &joins[one.0].groups[0].key)))
+    }
+}
+
+/// Whether a group is likely one that nobody has stored: a silence is notified at once in a group of its own.
+fn is_likely_new(one: &JoinedGroup, destinations: &Destinations) -> bool {
+    let [only] = &one.events[..] else { return false };
+    let pace = destinations.of(&one.group.key).pace;
+    let is_at_once = pace.wait.is_zero() && pace.lasts.is_zero() && !pace.is_shared;
+    only.member.form == MemberTransition::Offline && is_at_once
+}
+
+/// Whether a group may be sealed as these transitions join.
+fn may_be_at_once(one: &JoinedGroup, step: &GroupStep<'_>) -> bool {
+    let pace = step.destination.pace;
+    let is_at_once = pace.wait.is_zero() && (!pace.is_shared || one.has(MemberTransition::Online));
+    is_at_once || one.has(MemberTransition::Blind)
+}

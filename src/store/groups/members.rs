@@ -1,0 +1,120 @@
+//! The members of groups: which silences wait for a notification, which receivers were notified of them, and which
+//! silences last.
+
+use super::member::{GroupsOf, Member};
+use super::names::{lasting_between, read_lasting};
+use super::{ROUNDS, StoredGroups, contended, member_cell};
+use crate::clock::Timestamp;
+use crate::presence::{OfflineRecord, RecordId, Stage};
+use crate::store::documents::Document;
+use crate::store::member_names::{names_of, of_member};
+use crate::store::receiver_list::with;
+use crate::store::{ChangeSet, Group, Index, MAX_STEP, Membership, Result};
+
+/// A silence of which a receiver was notified.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotifiedSilence {
+    /// The key of its group.
+    pub group: String,
+    /// The name of the member.
+    pub member: String,
+    pub detected_at: Timestamp,
+}
+
+impl StoredGroups {
+    /// The groups that each of these open records joined, and the receivers that were notified of it there.
+    pub async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {
+        let names: Vec<String> = records.iter().map(|record| names_of(record)[0].clone()).collect();
+        let of: Vec<Document<GroupsOf>> = self.documents.read(&names).await?;
+        let mut cells = Vec::new();
+        for (record, groups) in records.iter().zip(&of) {
+            for group in groups.value.iter().flat_map(|groups| &groups.0) {
+                cells.extend(names_of(record).map(|name| member_cell(&group.key, &name, self.partitions())));
+            }
+        }
+        let mut members = self.documents.read_cells::<Member>(cells).await?.into_iter();
+        let memberships = of.into_iter().map(|groups| {
+            let groups = groups.value.into_iter().flat_map(|groups| groups.0);
+            let of_group = groups.flat_map(|group| {
+                let of_record = members.by_ref().take(2).filter_map(|one| one.value);
+                let of_record: Vec<Membership> =
+                    of_record.filter_map(|member| member.membership(group.clone())).collect();
+                of_record
+            });
+            of_group.collect()
+        });
+        Ok(memberships.collect())
+    }
+
+    /// The silences of a group that units share of which receivers were notified and whose units are not back: those
+    /// that were notified at `from` or later, and before `before`.
+    pub async fn lasting(
+        &self,
+        group: &str,
+        from: Timestamp,
+        before: Option<Timestamp>,
+    ) -> Result<Vec<RecordId>> {
+        let range = lasting_between(group, self.partitions(), from, before);
+        let names = self.documents.names(Index::Lasting, &[range], usize::MAX).await?;
+        let id = |name: &String| Some(of_member(read_lasting(name)?.1)?.1);
+        Ok(names.iter().flatten().filter_map(id).collect())
+    }
+
+    /// Adds a receiver to those that were notified of silences of groups in this partition, unless their returns were
+    /// sealed already.
+    pub async fn add_receiver(&self, receiver: &str, silences: &[NotifiedSilence]) -> Result<()> {
+        // A silence that was detected again is a member of its own.
+        let names = |NotifiedSilence { group, member, detected_at }: &NotifiedSilence| {
+            let again = format!("{member} {}", detected_at.as_millis());
+            [member.clone(), again].map(|name| (member_cell(group, &name, self.partitions()), *detected_at))
+        };
+        let all: Vec<_> = silences.iter().flat_map(names).collect();
+        for step in all.chunks(MAX_STEP) {
+            let mut open = step.to_vec();
+            for round in 0.. {
+                let cells = open.iter().map(|(cell, _)| cell.clone()).collect();
+                let members: Vec<Document<Member>> = self.documents.read_cells(cells).await?;
+                let (mut sets, mut places) = (Vec::new(), Vec::new());
+                for ((cell, detected_at), known) in open.iter().zip(&members) {
+                    let member = known.value.as_ref();
+                    if let Some(after) = member.and_then(|member| member.told_too(receiver, *detected_at)) {
+                        sets.push(known.change_in(ChangeSet::of(cell.partition), Some(&after))?);
+                        places.push((cell.clone(), *detected_at));
+                    }
+                }
+                let written = self.documents.write(&sets).await?;
+                open = places.into_iter().zip(written).filter(|(_, is)| !is).map(|(one, _)| one).collect();
+                match open.first() {
+                    None => break,
+                    Some((cell, _)) if round == ROUNDS => return Err(contended(&cell.name)),
+                    Some(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Member {
+    /// `None`: its silence is over.
+    fn membership(self, group: Group) -> Option<Membership> {
+        let names =
+            |told: String| told.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        match self.stage {
+            Stage::Waits => Some(Membership { group, receivers: None }),
+            Stage::Notified | Stage::IsBack => {
+                Some(Membership { group, receivers: Some(names(self.told.unwrap_or_default())) })
+            }
+            Stage::Over => None,
+        }
+    }
+
+    /// The same, with one more receiver that was notified; `None`: it is another silence, or waits for no return, or its
+    /// receivers have that one.
+    fn told_too(&self, receiver: &str, detected_at: Timestamp) -> Option<Member> {
+        let is_open = matches!(self.stage, Stage::Notified | Stage::IsBack);
+        let is_same = is_open && self.detected_at() == detected_at;
+        let told = with(self.told.as_deref().filter(|_| is_same)?, receiver)?;
+        Some(Member { told: Some(told), ..self.clone() })
+    }
+}

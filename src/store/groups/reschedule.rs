@@ -1,0 +1,129 @@
+//! Groups that are looked at sooner than was planned, because their routes have changed: a `repeat_interval` or an
+//! escalation that is new or shorter reaches silences that receivers were notified of before.
+//!
+//! A member that was notified while its route had neither may not be on record as one that lasts, and its group may have
+//! no moment at which it is looked at. Such members are found by a scan of all members: once for each partition, after a
+//! start or a reload.
+
+use std::collections::BTreeMap;
+
+use super::StoredGroups;
+use super::member::{GroupsOf, Member, StoredGroup};
+use super::names::lasting_name;
+use crate::clock::Timestamp;
+use crate::presence::{Labels, Stage};
+use crate::routing::is_flapping;
+use crate::store::documents::Document;
+use crate::store::member_names::of_member;
+use crate::store::{Cell, ChangeSet, Destinations, Index, MAX_STEP, Result, Table};
+
+impl StoredGroups {
+    /// Looks at groups of these partitions as soon as the routes of now say. To be called once for each partition.
+    pub async fn reschedule(
+        &self,
+        partitions: &[u16],
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> Result<()> {
+        for partition in partitions {
+            self.bring_forward(*partition, destinations, now).await?;
+            self.add_missing(*partition, destinations, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Looks now at the groups whose next moment is later than the routes of now would have set it.
+    async fn bring_forward(&self, partition: u16, destinations: &Destinations, now: Timestamp) -> Result<()> {
+        let mut after = (now.as_millis() + 1, String::new());
+        loop {
+            let position = (after.0, after.1.as_str());
+            let found = self
+                .engine
+                .entries_after(Index::Reminders, &[partition], position, i64::MAX, MAX_STEP)
+                .await?;
+            let late = found.iter().filter(|entry| {
+                let first = destinations.of(&entry.name).again.first();
+                first.is_some_and(|first| (now + first).as_millis() < entry.at)
+            });
+            let sets = late.map(|entry| {
+                let set = ChangeSet::of(partition).is_at(Index::Reminders, &entry.name, Some(entry.at));
+                set.enter(Index::Reminders, &entry.name, Some(now.as_millis()))
+            });
+            self.documents.write(&sets.collect::<Vec<_>>()).await?;
+            match found.into_iter().nth(MAX_STEP - 1) {
+                Some(last) => after = (last.at, last.name),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// Members that were notified while their routes neither reminded nor escalated last from now on.
+    async fn add_missing(&self, partition: u16, destinations: &Destinations, now: Timestamp) -> Result<()> {
+        let mut from = None;
+        loop {
+            let page = self.engine.scan_cells(Table::Members, partition, from).await?;
+            let mut missing: BTreeMap<String, Vec<Document<Member>>> = BTreeMap::new();
+            for (name, stored) in page.cells {
+                let cell = Cell { table: Table::Members, partition, name };
+                let known: Document<Member> = self.documents.document(cell, Some(stored)).await?;
+                let is_notified = known.value.as_ref().is_some_and(|one| one.stage == Stage::Notified);
+                let Some((group, _)) = known.name.split_once('\n').filter(|_| is_notified) else { continue };
+                if !is_flapping(group) && destinations.of(group).again.first().is_some() {
+                    missing.entry(group.to_owned()).or_default().push(known);
+                }
+            }
+            self.add_lasting(partition, missing, now).await?;
+            from = page.next;
+            if from.is_none() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn add_lasting(
+        &self,
+        partition: u16,
+        missing: BTreeMap<String, Vec<Document<Member>>>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let keys: Vec<String> = missing.keys().cloned().collect();
+        let names: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let next = self.documents.numbers::<StoredGroup>(Index::Reminders, &names).await?;
+        let groups = self.load_groups(&keys).await?;
+        let mut sets = Vec::new();
+        for (((key, members), next), group) in missing.into_iter().zip(next).zip(groups) {
+            let is_new = |member: &Member| member.lasts_since().is_none();
+            let new = members.iter().filter_map(|one| Some((one, one.value.clone().filter(is_new)?)));
+            if next.is_some() && new.clone().next().is_none() {
+                continue;
+            }
+            let mut set = ChangeSet::of(partition);
+            let state = group.value.clone().unwrap_or_default();
+            if state.labels.is_none() {
+                let labels = self.labels_of(&key, &members[0].name).await?;
+                set = group.change_in(set, Some(&StoredGroup { labels, ..state }))?;
+            }
+            for (known, member) in new {
+                let (_, own) = known.name.split_once('\n').unwrap_or_default();
+                set = known.change_in(set, Some(&member.lasting(now)))?;
+                set = set.enter(Index::Lasting, &lasting_name(&key, now, own), Some(0));
+            }
+            set = set.add(Table::GroupVersions, &key, 1);
+            let at = next.map_or(now, |next| next.min(now));
+            sets.push(set.enter(Index::Reminders, &key, Some(at.as_millis())));
+        }
+        // A member that changed meanwhile is over, or found by the next call.
+        self.documents.write(&sets).await?;
+        Ok(())
+    }
+
+    /// The labels of a group, by the record of one of its members.
+    async fn labels_of(&self, key: &str, name: &str) -> Result<Option<Labels>> {
+        let Some((member, _)) = name.split_once('\n').and_then(|(_, member)| of_member(member)) else {
+            return Ok(None);
+        };
+        let of = self.documents.one::<GroupsOf>(&member.to_owned()).await?;
+        let groups = of.value.into_iter().flat_map(|of| of.0);
+        Ok(groups.into_iter().find(|group| group.key == key).map(|group| group.labels))
+    }
+}

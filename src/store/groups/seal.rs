@@ -1,0 +1,129 @@
+//! Sealing: the notifications of groups that are due.
+
+use super::names::{WaitingName, waiting_in};
+use super::step::GroupStep;
+use super::{ROUNDS, StoredGroups};
+use crate::clock::Timestamp;
+use crate::store::notification::{MAX_MEMBERS, MAX_SEALED};
+use crate::store::{Destinations, Index, IndexEntry, MAX_STEP, Result};
+
+/// How many groups are read at once.
+const GROUPS: usize = 100;
+/// How many members of each are read at once; a group with more is read alone.
+const MEMBERS: usize = 200;
+
+impl StoredGroups {
+    /// Seals due groups of these partitions: fixes the members and the id of their notifications and queues a delivery
+    /// for each receiver of the group. One notification has at most 10 000 members; a larger group is sealed as several
+    /// notifications. A silence is sealed when its own wait is over. Silences that joined later are sealed when the
+    /// waits of all of them are over, in one more notification; members that join after that are sealed when the
+    /// interval has passed. Answers how many members were sealed; more may be due if any were.
+    pub async fn seal(
+        &self,
+        partitions: &[u16],
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> Result<usize> {
+        let due = self.engine.due_entries(Index::GroupsDue, partitions, now.as_millis(), MAX_STEP).await?;
+        let mut sealed = 0;
+        for due in due.chunks(GROUPS) {
+            sealed += self.seal_groups(due.to_vec(), destinations, now).await?;
+            if sealed >= 10 * MAX_SEALED {
+                break;
+            }
+        }
+        self.tidy(partitions, now).await?;
+        Ok(sealed)
+    }
+
+    /// Seals one notification of each of these groups.
+    async fn seal_groups(
+        &self,
+        mut due: Vec<IndexEntry>,
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> Result<usize> {
+        let mut sealed = 0;
+        for round in 0..ROUNDS {
+            let mut steps = self.due_steps(&due, destinations, now).await?;
+            if round > 0 {
+                steps.iter_mut().for_each(GroupStep::look_again);
+            }
+            let sets =
+                steps.iter().map(|step| step.change_set(Timestamp::ZERO)).collect::<Result<Vec<_>>>()?;
+            let written = self.documents.write(&sets).await?;
+            let done = steps.iter().zip(&written).filter(|(_, is_written)| **is_written);
+            sealed += done.map(|(step, _)| step.count).sum::<usize>();
+            let lost = due.into_iter().zip(&written).filter(|(_, is_written)| !**is_written);
+            due = lost.map(|(entry, _)| entry).collect();
+            if due.is_empty() {
+                break;
+            }
+            // Others have changed them. One that is not due any more leaves.
+            let names: Vec<String> = due.iter().map(|entry| entry.name.clone()).collect();
+            let at = self.groups_due(&names).await?;
+            let again = due.into_iter().zip(at).filter_map(|(entry, at)| {
+                let at = at.filter(|at| *at <= now)?;
+                Some(IndexEntry { at: at.as_millis(), ..entry })
+            });
+            due = again.collect();
+        }
+        // Those that are changed all the time stay due.
+        Ok(sealed)
+    }
+
+    /// What is decided on due groups, as they are stored.
+    async fn due_steps<'a>(
+        &self,
+        due: &[IndexEntry],
+        destinations: &'a Destinations,
+        now: Timestamp,
+    ) -> Result<Vec<GroupStep<'a>>> {
+        let keys: Vec<String> = due.iter().map(|entry| entry.name.clone()).collect();
+        let groups = self.load_groups(&keys).await?;
+        let new = |(entry, group): (&IndexEntry, _)| {
+            let at = Some(Timestamp::from_millis(entry.at));
+            GroupStep::new(entry.name.clone(), group, at, (destinations, now), self.partitions())
+        };
+        let mut steps: Vec<GroupStep> = due.iter().zip(groups).map(new).collect();
+        let open: Vec<usize> = (0..steps.len()).filter(|at| !steps[*at].hold()).collect();
+        // Before the names: who begins to wait after these changes the version.
+        self.load_versions(&mut steps, &open).await?;
+        self.load_lasting(&mut steps).await?;
+        let waiting = self.load_waiting(&steps, &open).await?;
+        let ready: Vec<Vec<WaitingName>> =
+            open.iter().zip(&waiting).map(|(at, waiting)| steps[*at].ready(waiting)).collect();
+        let names = open.iter().zip(&ready);
+        let names = names.flat_map(|(at, ready)| ready.iter().map(move |one| (*at, one.member.clone())));
+        let names: Vec<(usize, String)> = names.collect();
+        self.load_members(&mut steps, &names).await?;
+        let lanes = open.iter().zip(&ready).filter(|(_, ready)| !ready.is_empty()).flat_map(|(at, ready)| {
+            let receivers = steps[*at].may_tell(ready.iter().any(|one| !one.is_silence));
+            receivers.into_iter().map(move |receiver| (*at, receiver))
+        });
+        let lanes: Vec<(usize, String)> = lanes.collect();
+        self.load_lanes(&mut steps, lanes).await?;
+        for ((at, waiting), ready) in open.into_iter().zip(waiting).zip(ready) {
+            steps[at].seal(waiting, ready);
+        }
+        Ok(steps)
+    }
+
+    /// The first members that wait in these groups, in order: as many as a notification may have, and one more.
+    async fn load_waiting(&self, steps: &[GroupStep<'_>], of: &[usize]) -> Result<Vec<Vec<WaitingName>>> {
+        let range = |at: &usize| {
+            [false, true].map(|is_silence| waiting_in(&steps[*at].key, self.partitions(), is_silence))
+        };
+        let ranges: Vec<_> = of.iter().flat_map(range).collect();
+        let mut names = self.documents.names(Index::Waiting, &ranges, MEMBERS).await?;
+        for (range, names) in ranges.iter().zip(&mut names).filter(|(_, names)| names.len() == MEMBERS) {
+            let all = self.documents.names(Index::Waiting, std::slice::from_ref(range), MAX_MEMBERS + 1);
+            *names = all.await?.pop().unwrap_or_default();
+        }
+        let read = |names: &[Vec<String>]| {
+            let names = names.iter().flatten();
+            names.filter_map(|name| WaitingName::read(name)).collect::<Vec<WaitingName>>()
+        };
+        Ok(names.chunks(2).map(read).collect())
+    }
+}

@@ -1,0 +1,561 @@
+//! A step of a group: what was read of it, what is decided, and the change-set of both.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::member::{GroupVersion, Member, StoredGroup, Wait};
+use super::names::{WaitingName, lasting_name};
+use super::sealed::SealedMembers;
+use crate::clock::Timestamp;
+use crate::presence::{
+    GroupTimes, JoiningTransition, Left, MemberTransition, Sealed, Stage, is_detected_again,
+};
+use crate::store::documents::Document;
+use crate::store::lane::{Lane, append};
+use crate::store::member_names::of_member;
+use crate::store::notification::{GroupMember, MAX_MEMBERS, Notification};
+use crate::store::{
+    Cell, ChangeSet, Delivery, Destination, Destinations, Group, Index, OutboxEvent, ReceiverName, Result,
+    Table, partition_of_group,
+};
+
+/// When a group is looked at again in which others may have begun to wait meanwhile.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A transition that joins a group.
+pub(super) struct JoiningEvent {
+    pub event: OutboxEvent,
+    pub member: GroupMember,
+    /// Until when its silence is held.
+    pub held_until: Option<Timestamp>,
+}
+
+impl JoiningEvent {
+    pub fn new(event: &OutboxEvent, destinations: &Destinations, now: Timestamp) -> JoiningEvent {
+        let held_until = event.record().and_then(|record| destinations.silence_held_until(record, now));
+        JoiningEvent { event: event.clone(), member: GroupMember::new(event), held_until }
+    }
+
+    /// The names that its member may have.
+    pub fn names(&self) -> [String; 2] {
+        let GroupMember { id, detected_at, .. } = &self.member;
+        [id.clone(), format!("{id} {}", detected_at.as_millis())]
+    }
+
+    pub fn is_end(&self) -> bool {
+        matches!(self.member.form, MemberTransition::Online | MemberTransition::Removed)
+    }
+}
+
+/// A member as it was read, and as it is then.
+struct KnownMember {
+    before: Document<Member>,
+    after: Option<Member>,
+}
+
+/// The lane of a receiver.
+pub(super) struct KnownLane {
+    pub lane: Document<Lane>,
+    /// Whether its group is in the queue.
+    pub is_queued: bool,
+}
+
+/// A notification that the step seals.
+struct SealedGroup {
+    id: String,
+    notification: Notification,
+    /// Its receivers, and whether the delivery to each is leased to the caller.
+    told: Vec<(String, bool)>,
+    may_be_leased: bool,
+}
+
+/// A group as it was read, and what is decided.
+pub(super) struct GroupStep<'a> {
+    pub key: String,
+    pub destination: Arc<Destination>,
+    others: Vec<&'a String>,
+    destinations: &'a Destinations,
+    now: Timestamp,
+    partition: u16,
+    group: Document<StoredGroup>,
+    after: StoredGroup,
+    due: Option<Timestamp>,
+    next_due: Option<Timestamp>,
+    members: BTreeMap<String, KnownMember>,
+    /// Entries of members that wait no longer, whatever their cells say.
+    stray: Vec<String>,
+    /// Nothing waits there but what is known: whoever begins to wait meanwhile changes the version.
+    pub version: Option<Document<GroupVersion>>,
+    /// How many members wait, if that is known.
+    pub waiting: Option<usize>,
+    /// How many silences last.
+    pub lasting: usize,
+    pub reminder: Option<Timestamp>,
+    next_reminder: Option<Timestamp>,
+    /// Since when returns wait, by unit.
+    pub returning: HashMap<String, Timestamp>,
+    pub lanes: BTreeMap<String, KnownLane>,
+    sealed: Option<SealedGroup>,
+    /// How many members are sealed.
+    pub count: usize,
+}
+
+impl<'a> GroupStep<'a> {
+    pub fn new(
+        key: String,
+        group: Document<StoredGroup>,
+        due: Option<Timestamp>,
+        (destinations, now): (&'a Destinations, Timestamp),
+        partitions: u16,
+    ) -> GroupStep<'a> {
+        let destination = destinations.of(&key);
+        GroupStep {
+            others: destinations
+                .receivers()
+                .iter()
+                .filter(|name| !destination.receivers.contains(name))
+                .collect(),
+            destination,
+            destinations,
+            now,
+            partition: partition_of_group(&key, partitions),
+            key,
+            after: group.value.clone().unwrap_or_default(),
+            group,
+            due,
+            next_due: due,
+            members: BTreeMap::new(),
+            stray: Vec::new(),
+            version: None,
+            waiting: None,
+            lasting: 0,
+            reminder: None,
+            next_reminder: None,
+            returning: HashMap::new(),
+            lanes: BTreeMap::new(),
+            sealed: None,
+            count: 0,
+        }
+    }
+
+    /// With a member as it was read.
+    pub fn know(&mut self, name: &str, before: Document<Member>) {
+        let after = before.value.clone();
+        self.members.insert(name.to_owned(), KnownMember { before, after });
+    }
+
+    fn times(&self) -> GroupTimes {
+        GroupTimes { sealed: self.after.sealed(), due: self.next_due }
+    }
+
+    /// The name of the member of a transition, and the member.
+    fn member_of(&self, joining: &JoiningEvent) -> (String, Option<Member>) {
+        let [name, again] = joining.names();
+        let known = |name: &str| self.members.get(name).and_then(|known| known.after.clone());
+        let first = known(&name);
+        let detected_at = joining.member.detected_at;
+        let is_other = |known: &Member| is_detected_again(known.stage, known.detected_at(), detected_at);
+        // A member that is over is forgotten some time, and its silence may have been detected again before.
+        if !first.as_ref().map_or(joining.is_end(), is_other) {
+            return (name, first);
+        }
+        let second = known(&again);
+        if first.is_some() || second.is_some() { (again, second) } else { (name, None) }
+    }
+
+    /// Lets a transition join.
+    pub fn join(&mut self, joining: &JoiningEvent, group: &Group) {
+        let JoiningEvent { event, member, held_until } = joining;
+        let (pace, now) = (self.destination.pace, self.now);
+        let (name, known) = self.member_of(joining);
+        let stage = known.as_ref().map(|known| known.stage);
+        let is_told = known.as_ref().is_none_or(Member::is_told);
+        let form = Stage::form(stage, pace.form(member.form), is_told);
+        let Some(next) = Stage::next(stage, form) else { return };
+        if known.as_ref().is_some_and(|known| known.lasts_since().is_some()) {
+            self.lasting = self.lasting.saturating_sub(1);
+        }
+        let waited = known.as_ref().is_some_and(|known| known.waits.is_some());
+        let after = Member::new(next, member.detected_at);
+        if next == Stage::Over {
+            self.waiting = self.waiting.map(|waiting| waiting.saturating_sub(usize::from(waited)));
+            self.change(&name, after);
+            if self.waiting == Some(0) {
+                self.next_due = None;
+            }
+            return;
+        }
+        let unit = event.record().map(|record| record.id.unit.to_string());
+        let held = (*held_until).max(self.return_at(unit.as_deref(), form));
+        let is_last = form == MemberTransition::Online && (!pace.has_lasting() || self.lasting == 0);
+        let ready = JoiningTransition {
+            form,
+            since: pace.held_since(pace.waits_since(form, member.deadline, now), held),
+            is_last,
+            held_until: self.destinations.held_until(&self.key, now),
+            deadline: pace.storm_deadline(form, member.deadline, held),
+        };
+        let times = self.times();
+        let since = times.since_with(ready, pace, now);
+        self.next_due = Some(times.due_with(ready, pace, now));
+        self.waiting = self.waiting.map(|waiting| waiting + usize::from(!waited));
+        if let Some(unit) = unit.filter(|_| form == MemberTransition::Online && pace.returns_wait().is_some())
+        {
+            self.returning.insert(unit, since);
+        }
+        let told = known.and_then(|known| known.told);
+        self.change(&name, after.waiting(told, since, event.clone()));
+        self.after.labels.get_or_insert_with(|| group.labels.clone());
+    }
+
+    /// When an earlier return of the unit of a silence is notified, if one waits: see [`Pace::returns_wait`].
+    ///
+    /// [`Pace::returns_wait`]: crate::presence::Pace::returns_wait
+    fn return_at(&self, unit: Option<&str>, form: MemberTransition) -> Option<Timestamp> {
+        let since = self.returning.get(unit.filter(|_| form == MemberTransition::Offline)?)?;
+        Some(*since + self.destination.pace.wait).filter(|at| *at > self.now)
+    }
+
+    fn change(&mut self, name: &str, after: Member) {
+        let known = self.members.entry(name.to_owned()).or_insert_with(|| {
+            let cell = Cell {
+                table: Table::Members,
+                partition: self.partition,
+                name: format!("{}\n{name}", self.key),
+            };
+            KnownMember { before: Document::absent(cell), after: None }
+        });
+        known.after = Some(after);
+    }
+
+    /// Seals what joined, if nothing waited before and the group is due at once.
+    pub fn seal_at_once(&mut self) {
+        if self.due.is_some() || self.next_due.is_none_or(|due| due > self.now) {
+            return;
+        }
+        let waiting =
+            self.members.iter().filter_map(|(name, known)| waiting_name(name, known.after.as_ref()?));
+        let mut waiting: Vec<WaitingName> = waiting.collect();
+        waiting.sort_unstable();
+        let ready = self.ready(&waiting);
+        self.seal(waiting, ready);
+    }
+
+    /// Until when the group is held; it is looked at again then.
+    pub fn hold(&mut self) -> bool {
+        let held_until = self.destinations.held_until(&self.key, self.now);
+        if held_until.is_some() {
+            self.next_due = held_until;
+        }
+        held_until.is_some()
+    }
+
+    /// How many of these members may be notified now, in order: those that wait for nothing, and then silences. Zero
+    /// also if the silences are gathered: the group is looked at again when they have waited.
+    pub fn ready(&mut self, waiting: &[WaitingName]) -> Vec<WaitingName> {
+        let (times, pace, now) = (self.times(), self.destination.pace, self.now);
+        let silences = || waiting.iter().filter(|one| one.is_silence).map(|one| one.since);
+        if pace.is_shared
+            && let Some(until) = silences().next().and_then(|first| times.gathers_until(first, pace, now))
+        {
+            let newest = silences().filter(|since| *since + pace.wait > now && *since <= until).max();
+            if let Some(at) = times.gathered_at(until, newest, pace, now) {
+                self.next_due = Some(at);
+                return Vec::new();
+            }
+        }
+        let since = times.ready_since(pace, now);
+        let is_ready =
+            |one: &&WaitingName| one.since <= if one.is_silence { since.silence } else { since.other };
+        let ready: Vec<WaitingName> = waiting.iter().filter(is_ready).take(MAX_MEMBERS).cloned().collect();
+        // Returns alone wait for the interval, also if the group is looked at within it.
+        let waits_not = |one: &WaitingName| one.is_silence || is_blind(&one.member);
+        let is_early = !ready.iter().any(waits_not) && !self.is_last() && times.is_within(pace, now);
+        if is_early { Vec::new() } else { ready }
+    }
+
+    fn is_last(&self) -> bool {
+        !self.destination.pace.has_lasting() || self.lasting == 0
+    }
+
+    /// Seals these members, which are `ready` among the first that wait.
+    pub fn seal(&mut self, mut waiting: Vec<WaitingName>, mut ready: Vec<WaitingName>) {
+        if self.next_due.is_some_and(|due| due > self.now) {
+            return;
+        }
+        let (times, before) = (self.times(), self.after.sealed());
+        self.hold_silences(&mut waiting, &mut ready);
+        ready.sort_unstable_by(|a, b| a.member.cmp(&b.member));
+        self.count = ready.len();
+        waiting.retain(|one| !ready.contains(one));
+        self.notify(&ready, before);
+        let pace = self.destination.pace;
+        if self.sealed.is_some() {
+            self.after = self.after.clone().with_sealed(times.sealed_now(pace, self.now));
+        }
+        let moments =
+            |is_silence| waiting.iter().filter(move |one| one.is_silence == is_silence).map(|one| one.since);
+        let left = Left {
+            first: moments(true).min(),
+            newest: moments(true).filter(|since| *since <= self.now).max(),
+            first_final: moments(false).min(),
+            is_last: self.is_last(),
+        };
+        let sealed = match self.count {
+            0 => Sealed::None,
+            MAX_MEMBERS => Sealed::Most,
+            _ => Sealed::Some,
+        };
+        self.next_due = times.due_after(left, sealed, pace, self.now);
+    }
+
+    /// Prolongs the waits of held silences, so that no held silence is sealed now.
+    fn hold_silences(&mut self, waiting: &mut Vec<WaitingName>, ready: &mut Vec<WaitingName>) {
+        let may_hold = self.destinations.may_hold_silences(self.now);
+        let (mut held, mut lost) = (Vec::new(), Vec::new());
+        for one in &*ready {
+            let member = self.members.get_mut(&one.member).and_then(|known| known.after.as_mut());
+            let waits = |member: &&mut Member| member.waits.as_ref().map(Wait::since) == Some(one.since);
+            let Some(member) = member.filter(waits) else {
+                lost.push(one.clone());
+                continue;
+            };
+            let record = member.record().filter(|_| one.is_silence && may_hold);
+            let until = record.and_then(|record| self.destinations.silence_held_until(record, self.now));
+            if let (Some(until), Some(wait)) = (until, &mut member.waits) {
+                *wait = Wait::new(until - self.destination.pace.wait, wait.event.clone());
+                held.push((one.clone(), wait.since()));
+            }
+        }
+        ready.retain(|one| !lost.contains(one) && !held.iter().any(|(other, _)| other == one));
+        waiting.retain(|one| !lost.contains(one));
+        for (one, since) in held {
+            waiting.iter_mut().filter(|other| **other == one).for_each(|other| other.since = since);
+        }
+        self.stray.extend(lost.iter().map(|one| one.text(&self.key)));
+    }
+
+    /// Makes a notification of these members, and notes who is notified of each.
+    fn notify(&mut self, ready: &[WaitingName], before: Option<Timestamp>) {
+        let (destination, now) = (self.destination.clone(), self.now);
+        let Destination { receivers, pace, .. } = &*destination;
+        let mut sealed = SealedMembers::default();
+        for WaitingName { member: name, .. } in ready {
+            let Some(KnownMember { after: Some(member), .. }) = self.members.get_mut(name) else { continue };
+            let Some(wait) = member.waits.take() else { continue };
+            let is_blind = wait.event.record().is_none();
+            let kept = wait.event.record().filter(|_| pace.looks_after.is_some()).cloned();
+            sealed.add(name, member, wait.event);
+            let next = member.stage.once_notified(is_blind);
+            let mut after = Member::new(next, member.detected_at());
+            if next == Stage::Notified {
+                let others = sealed.notified_of_return(name, &self.others).into_iter();
+                let told: Vec<&str> = receivers.iter().chain(others).map(String::as_str).collect();
+                // What no receiver is notified of does not last, unless it may be escalated.
+                let lasts = pace.has_lasting() && (!told.is_empty() || pace.looks_after.is_some());
+                after.told = Some(told.join(","));
+                if lasts {
+                    after = Member { kept, ..after.lasting(now) };
+                    self.lasting += 1;
+                    self.next_reminder = pace.looks_after.map(|looks| now + looks);
+                }
+            }
+            *member = after;
+        }
+        let told = sealed.receivers(receivers, &self.others);
+        // Without a receiver no notification is kept, because no delivery would ever remove it, and no interval begins.
+        if told.is_empty() {
+            return;
+        }
+        let group = Group { key: self.key.clone(), labels: self.after.labels.clone().unwrap_or_default() };
+        let (id, may_be_leased) = (sealed.id(&self.key), sealed.has_only_silences());
+        let notification = Notification {
+            lasting: pace.is_shared.then_some(self.lasting as u64),
+            before: before.filter(|_| pace.is_shared).map(Timestamp::as_millis),
+            ..sealed.notification(group, now, receivers, &told)
+        };
+        let told = told.into_iter().map(|name| (name, false)).collect();
+        self.sealed = Some(SealedGroup { id, notification, told, may_be_leased });
+    }
+
+    /// The receivers that the group may notify: its own, and for a return all others.
+    pub fn may_tell(&self, has_return: bool) -> Vec<String> {
+        let others = self.others.iter().copied().filter(|_| has_return);
+        self.destination.receivers.iter().chain(others).cloned().collect()
+    }
+
+    /// Leases the deliveries of new lanes to the caller, as far as it takes them.
+    pub fn hand_out(&mut self, free: &mut HashMap<&str, usize>) {
+        let Some(sealed) = self.sealed.as_mut().filter(|sealed| sealed.may_be_leased) else { return };
+        for (receiver, is_leased) in &mut sealed.told {
+            let is_new = self.lanes.get(receiver).is_none_or(|known| known.lane.value.is_none());
+            if let Some(free) = free.get_mut(receiver.as_str()).filter(|free| is_new && **free > 0) {
+                *free -= 1;
+                *is_leased = true;
+            }
+        }
+    }
+
+    /// The caller takes as many deliveries more: this step was not written.
+    pub fn give_back(&self, free: &mut HashMap<&str, usize>) {
+        for (receiver, is_leased) in self.sealed.iter().flat_map(|sealed| &sealed.told) {
+            if let Some(free) = free.get_mut(receiver.as_str()).filter(|_| *is_leased) {
+                *free += 1;
+            }
+        }
+    }
+
+    /// The deliveries that are leased to the caller, and whether others wait.
+    pub fn handed_out(&self) -> (Vec<Delivery>, bool) {
+        let Some(SealedGroup { id, notification, told, .. }) = &self.sealed else {
+            return (Vec::new(), false);
+        };
+        let leased = told.iter().filter(|(_, is_leased)| *is_leased);
+        let delivery = |(receiver, _): &(String, bool)| {
+            notification.clone().delivery(format!("{id}.{receiver}"), receiver, 1)
+        };
+        (leased.map(delivery).collect(), told.iter().any(|(_, is_leased)| !is_leased))
+    }
+
+    /// Others may begin to wait meanwhile, and this step does not see them: the group is looked at again soon.
+    pub fn look_again(&mut self) {
+        self.version = None;
+        if self.next_due != self.due {
+            let again = self.now + AGAIN;
+            self.next_due = Some(self.next_due.map_or(again, |due| due.min(again)));
+        }
+    }
+
+    /// What changes if all is as it was read. Its parts are in one order, so that alike steps are written together.
+    pub fn change_set(&self, until: Timestamp) -> Result<ChangeSet> {
+        let (key, name_of) = (self.key.as_str(), |member: &str| format!("{}\n{member}", self.key));
+        let changed: Vec<(&String, &KnownMember)> =
+            self.members.iter().filter(|(_, known)| known.before.value != known.after).collect();
+        let is_same = changed.is_empty() && self.stray.is_empty() && self.next_due == self.due;
+        let mut set = ChangeSet::of(self.partition);
+        if is_same {
+            return Ok(set);
+        }
+        set = set.is_at(Index::GroupsDue, key, self.due.map(Timestamp::as_millis));
+        if self.next_due != self.due {
+            set = set.enter(Index::GroupsDue, key, self.next_due.map(Timestamp::as_millis));
+        }
+        let after = self.group_after();
+        set = match self.group.value.as_ref() == Some(&after) {
+            true => self.group.expect_in(set),
+            false => self.group.change_in(set, Some(&after))?,
+        };
+        // A step that is due earlier, or as before, passes over nobody.
+        let is_later = self.due.is_some_and(|due| self.next_due.is_none_or(|next| next > due));
+        if let Some(version) = self.version.as_ref().filter(|_| is_later) {
+            set = version.expect_in(set);
+        }
+        if changed.iter().any(|(_, known)| known.begins()) {
+            set = set.add(Table::GroupVersions, key, 1);
+        }
+        for (_, known) in &changed {
+            set = known.before.change_in(set, known.after.as_ref())?;
+        }
+        for stray in &self.stray {
+            set = set.enter(Index::Waiting, stray, None);
+        }
+        for (index, entries) in self.entries(&changed) {
+            for (name, at) in entries {
+                set = set.enter(index, &name, at);
+            }
+        }
+        let over = changed.iter().filter(|(_, known)| known.is_over_now());
+        for (member, _) in over {
+            set = set.enter(Index::Over, &name_of(member), Some(self.now.as_millis()));
+        }
+        if let Some(next) = self.next_reminder {
+            let next = self.reminder.map_or(next, |known| known.min(next));
+            set = set.enter(Index::Reminders, key, Some(next.as_millis()));
+        }
+        self.notification_in(set, until)
+    }
+
+    /// A group in which nothing has waited needs no labels: in a storm it is one for each unit.
+    fn group_after(&self) -> StoredGroup {
+        let remains = |known: &KnownMember| {
+            known
+                .after
+                .as_ref()
+                .is_some_and(|member| member.waits.is_some() || member.lasts_since().is_some())
+        };
+        let has_labels = self.group.value.as_ref().is_some_and(|group| group.labels.is_some());
+        let labels = self.after.labels.clone().filter(|_| has_labels || self.members.values().any(remains));
+        StoredGroup { labels, ..self.after.clone() }
+    }
+
+    /// The entries of changed members that come and go: leaving first, because a name may do both.
+    fn entries(&self, changed: &[(&String, &KnownMember)]) -> Vec<(Index, Vec<(String, Option<i64>)>)> {
+        let (mut waiting, mut lasting, mut returning) = (Vec::new(), Vec::new(), Vec::new());
+        for (is_after, at) in [(false, None), (true, Some(0))] {
+            for (name, known) in changed {
+                let known = if is_after { known.after.as_ref() } else { known.before.value.as_ref() };
+                let Some(member) = known else { continue };
+                waiting.extend(waiting_name(name, member).map(|one| (one.text(&self.key), at)));
+                lasting.extend(member.lasts_since().map(|since| (lasting_name(&self.key, since, name), at)));
+                let unit = of_member(name).filter(|_| self.destination.pace.returns_wait().is_some());
+                let wait = member.waits.as_ref().filter(|_| member.stage == Stage::IsBack);
+                returning.extend(unit.zip(wait).map(|((_, id), wait)| {
+                    (format!("{}\n{}", self.key, id.unit), at.map(|_| wait.since().as_millis()))
+                }));
+            }
+        }
+        vec![(Index::Waiting, waiting), (Index::Lasting, lasting), (Index::Returning, returning)]
+    }
+
+    /// A change-set that also puts the notification at the end of each lane. `until`: when leases end.
+    fn notification_in(&self, mut set: ChangeSet, until: Timestamp) -> Result<ChangeSet> {
+        let Some(SealedGroup { id, notification, told, .. }) = &self.sealed else { return Ok(set) };
+        set = set.put(Table::Notifications, id, Some(&notification.stored()?));
+        if told.len() > 1 {
+            set = set.put(Table::Owed, id, Some(told.len().to_string().as_bytes()));
+        }
+        for (receiver, is_leased) in told {
+            let of = ReceiverName::of(receiver);
+            let absent = || {
+                let cell =
+                    Cell { table: Table::Lanes(of), partition: self.partition, name: self.key.clone() };
+                KnownLane { lane: Document::absent(cell), is_queued: true }
+            };
+            let new = absent();
+            let known = self.lanes.get(receiver).unwrap_or(&new);
+            let at = if *is_leased { until } else { self.now };
+            set = append(set, &known.lane, receiver, &[id], (at, *is_leased))?;
+            if known.lane.value.is_some() && !known.is_queued {
+                set = set.enter(Index::Queue(of), &self.key, Some(self.now.as_millis()));
+            }
+        }
+        Ok(set)
+    }
+}
+
+impl KnownMember {
+    /// Whether it begins to wait, or to last.
+    fn begins(&self) -> bool {
+        let [before, after] = [&self.before.value, &self.after].map(|one| {
+            one.as_ref()
+                .map_or((false, false), |member| (member.waits.is_some(), member.lasts_since().is_some()))
+        });
+        (!before.0 && after.0) || (!before.1 && after.1)
+    }
+
+    fn is_over_now(&self) -> bool {
+        let is_over = |member: &Option<Member>| member.as_ref().is_some_and(|one| one.stage == Stage::Over);
+        is_over(&self.after) && !is_over(&self.before.value)
+    }
+}
+
+/// Whether it is the name of a member that is a blind interval.
+fn is_blind(member: &str) -> bool {
+    member.starts_with("blind ")
+}
+
+fn waiting_name(name: &str, member: &Member) -> Option<WaitingName> {
+    let since = member.waits.as_ref()?.since();
+    Some(WaitingName { is_silence: !member.is_final(), since, member: name.to_owned() })
+}

@@ -1,0 +1,96 @@
+//! The outbox: transitions that have not joined their groups yet.
+
+use std::collections::BTreeSet;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+
+use super::{Layout, Result};
+use crate::presence::{Interval, OfflineRecord};
+
+/// An event that alerting may notify operators of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutboxEvent {
+    /// A record was opened or closed.
+    Record(OfflineRecord),
+    /// Rollcall was blind for long, or has been for long and still is.
+    Blind(Interval),
+    /// The engine lost the fleet, or a part of it.
+    DataLost(DataLoss),
+}
+
+impl OutboxEvent {
+    /// The record, if the event is about a unit.
+    pub fn record(&self) -> Option<&OfflineRecord> {
+        match self {
+            OutboxEvent::Record(record) => Some(record),
+            OutboxEvent::Blind(_) | OutboxEvent::DataLost(_) => None,
+        }
+    }
+
+    pub(super) fn into_record(self) -> Option<OfflineRecord> {
+        match self {
+            OutboxEvent::Record(record) => Some(record),
+            OutboxEvent::Blind(_) | OutboxEvent::DataLost(_) => None,
+        }
+    }
+
+    /// The blind interval, if it is about one.
+    pub(super) fn interval(&self) -> Option<Interval> {
+        match self {
+            OutboxEvent::Record(_) => None,
+            OutboxEvent::Blind(interval) | OutboxEvent::DataLost(DataLoss { interval, .. }) => {
+                Some(*interval)
+            }
+        }
+    }
+}
+
+/// A loss of data, as an instance noticed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DataLoss {
+    /// From the last moment that was heard before the loss up to the moment at which it was noticed.
+    pub interval: Interval,
+    /// The number of partitions that were lost, if others are left.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partitions: Option<u16>,
+}
+
+/// An event in the outbox.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutboxEntry {
+    /// Passed to [`OutboxStore::remove_entries`] after the event has joined its group. Events that were written in one
+    /// step may share a position.
+    pub position: Position,
+    pub event: OutboxEvent,
+}
+
+/// The position of an entry in the outboxes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Position {
+    /// The outbox that holds the entry, as the engine numbers outboxes.
+    pub outbox: u16,
+    /// The id of the entry in its outbox.
+    pub id: String,
+}
+
+/// The outboxes.
+#[async_trait]
+pub trait OutboxStore: Layout {
+    /// The oldest events of these outboxes: about `limit`, and all other events of the same positions. They stay
+    /// until [`OutboxStore::remove_entries`] removes them. Each partition has an outbox; the outbox of hearing has
+    /// the number after the last partition.
+    async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>>;
+
+    /// The newest entry of each of these outboxes that has one.
+    async fn newest_entries(&self, outboxes: &[u16]) -> Result<Vec<Position>>;
+
+    /// For each of these entries, the oldest entry of its outbox that is not newer; none if those have all left it.
+    async fn oldest_up_to(&self, entries: &[Position]) -> Result<Vec<Position>>;
+
+    /// Removes entries from the outboxes, after all events of their positions have joined groups in these partitions.
+    /// An engine of several servers may remove them later, and until then repeats them only if a group may have lost
+    /// them.
+    async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()>;
+}

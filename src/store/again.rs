@@ -15,7 +15,7 @@ pub(super) struct ToFallback<'a> {
 }
 
 impl Notification {
-    /// The notification of a delivery, for one more delivery of the same.
+    /// The notification of a delivery, to deliver it once more.
     pub fn again(delivery: &Delivery) -> Notification {
         let Delivery { group, sealed_at, offline, online, blind, timers, .. } = delivery.clone();
         let Delivery { reminder, situation, meant_for, of_group, again_at, .. } = delivery.clone();
@@ -60,7 +60,7 @@ impl Notification {
         (!is_empty).then_some(self)
     }
 
-    /// The copy of a delivery for the fallback of its receiver, and its id, the same in every attempt to make it.
+    /// The copy of a delivery for the fallback of its receiver, and its id, which no further copy changes.
     pub fn for_fallback(delivery: &Delivery, to: &str, since: Timestamp) -> (String, Notification) {
         let id = notification_id(&delivery.id, to);
         let meant_for = MeantFor { receiver: delivery.receiver.clone(), since };

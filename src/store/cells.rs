@@ -38,7 +38,7 @@ pub enum Table {
     Breaker,
     /// A receiver with a rate limit → when messages were sent to it, and its open digest: see `alerting/limit.rs`.
     Limits,
-    /// The same receiver → the notifications of its open digest.
+    /// A receiver with an open digest → the notifications in it.
     Digests,
     /// A receiver → how the attempts at it ended: see `fleet/receivers.rs`.
     Receivers,
@@ -60,7 +60,7 @@ pub enum Table {
     Counts,
     /// A timer that waits → its type, moment and data: see `store/timers/stored.rs`.
     Timers,
-    /// A timer that fired or was cancelled → the same, and its receipts.
+    /// A timer that fired or was cancelled → its type, moment, data and receipts.
     PastTimers,
     /// A type of timers → how many of them wait.
     TimerCounts,
@@ -83,7 +83,7 @@ pub enum Table {
 }
 
 impl Table {
-    /// The tables that are not those of a receiver.
+    /// The tables that belong to no receiver.
     const SHARED: [Table; 25] = [
         Table::Flaps,
         Table::Episodes,
@@ -114,7 +114,7 @@ impl Table {
     const OF_RECEIVER: [fn(ReceiverName) -> Table; 4] =
         [Table::Lanes, Table::DeadLetters, Table::Unnotified, Table::FallbackDone];
 
-    /// All tables, with those of these receivers.
+    /// All tables; the tables of a receiver for each of these receivers.
     pub fn all(receivers: &[ReceiverName]) -> impl Iterator<Item = Table> {
         let of_receivers = receivers.iter().flat_map(|name| Table::OF_RECEIVER.map(|table| table(*name)));
         Table::SHARED.into_iter().chain(of_receivers)
@@ -280,7 +280,7 @@ impl Index {
         Index::OnlyAttempts,
     ];
 
-    /// All indexes, with those of these receivers.
+    /// All indexes; the indexes of a receiver for each of these receivers.
     pub fn all(receivers: &[ReceiverName]) -> impl Iterator<Item = Index> {
         let of_receivers = receivers.iter().flat_map(|name| [Index::Queue(*name), Index::Dead(*name)]);
         Index::SHARED.into_iter().chain(of_receivers)

@@ -28,7 +28,7 @@ pub struct Group {
 /// One notification for one receiver; sealing fixes its content.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Delivery {
-    /// The same in every attempt, restart and replay: `<notification>.<receiver>`.
+    /// `<notification>.<receiver>`; no attempt, restart or replay changes it.
     pub id: String,
     pub receiver: String,
     pub group: Group,
@@ -64,12 +64,12 @@ pub struct Delivery {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupContext {
-    /// How many silences of the group last that receivers were notified of, with those of this notification; `None`:
+    /// How many silences of the group last that receivers know of, this notification included; `None`:
     /// no other unit shares the group.
     pub lasting: Option<u64>,
     /// When receivers were notified of the group before.
     pub since: Option<Timestamp>,
-    /// Whether it notifies other receivers of silences of which those of the group know; only in a group that units
+    /// Whether it notifies more receivers of silences that the receivers of the group know of; only in a group that units
     /// share.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_escalation: bool,
@@ -116,7 +116,7 @@ impl Delivery {
         self.of_group.as_deref().unwrap_or(&self.group.key)
     }
 
-    /// Since when it is tried: one that an operator has delivered again has all its time once more.
+    /// Since when it is tried: an operator who has it delivered again gives it all its time once more.
     pub fn tried_since(&self) -> Timestamp {
         self.again_at.unwrap_or(self.sealed_at)
     }

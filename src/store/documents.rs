@@ -53,7 +53,7 @@ impl<T: TableValue> Document<T> {
         Ok(Document { name, value, table: None, stored })
     }
 
-    /// The same after this value was written.
+    /// This document once the value is written.
     pub fn written(&self, value: T) -> Result<Document<T>> {
         let written = Document::expected(self.name.clone(), Some(value))?;
         Ok(Document { table: self.table, ..written })
@@ -94,7 +94,7 @@ impl Documents {
         Documents { cells }
     }
 
-    /// The documents of these names, in order. One that cannot be read is moved away, and counts as absent.
+    /// The documents of these names, in order. A document that cannot be read is moved away, and counts as absent.
     pub async fn read<T: TableValue>(&self, names: &[T::Name]) -> Result<Vec<Document<T>>> {
         let mut documents = Vec::with_capacity(names.len());
         for names in names.chunks(MAX_STEP) {
@@ -107,7 +107,7 @@ impl Documents {
         Ok(documents)
     }
 
-    /// The documents of these cells, in order. One that cannot be read is moved away, and counts as absent.
+    /// The documents of these cells, in order. A document that cannot be read is moved away, and counts as absent.
     pub async fn read_cells<T: TableValue<Name = String>>(
         &self,
         cells: Vec<Cell>,
@@ -209,7 +209,7 @@ impl Documents {
         Ok(stored.into_iter().map(|stored| number(stored).unwrap_or(0)).collect())
     }
 
-    /// Up to `limit` entries of a log of the fleet, newest first; those that cannot be read are moved away.
+    /// Up to `limit` entries of a log of the fleet, newest first; entries that cannot be read are moved away.
     pub async fn newest<T: DeserializeOwned>(&self, log: Log, limit: usize) -> Result<Vec<T>> {
         let mut newest = Vec::new();
         for logged in self.cells.newest(log, self.fleet(), limit).await? {

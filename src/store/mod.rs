@@ -137,7 +137,7 @@ pub struct Warning {
 pub struct Condition {
     /// The product and its version, such as `Redis 7.0.15`.
     pub server: String,
-    /// Without those of single servers, if there are several.
+    /// Where there are several servers, without the warnings of single servers.
     pub warnings: Vec<Warning>,
 }
 

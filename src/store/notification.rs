@@ -184,7 +184,7 @@ pub(super) struct Notification {
     /// It notifies other receivers of silences that last, in a group that units share.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub escalation: bool,
-    /// How many silences of the group last that receivers were notified of, with those of this notification; `None`:
+    /// How many silences of the group last that receivers know of, this notification included; `None`:
     /// no other unit shares the group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lasting: Option<u64>,
@@ -260,7 +260,7 @@ impl Notification {
             timers: self.timers,
             reminder: self.reminder,
             situation: GroupContext {
-                // Those that last are episodes of flapping, whose units may be online or offline.
+                // What lasts there are episodes of flapping, whose units may be online or offline.
                 lasting: self.lasting.filter(|_| !is_flapping),
                 since: self.before.map(Timestamp::from_millis),
                 is_escalation: self.escalation,

@@ -48,13 +48,13 @@ impl Delivery {
         self.offline.iter().map(|record| silence_in(&self.group, record)).collect()
     }
 
-    /// The names of the silences that its receiver is not notified of if it is given up: not those of a reminder,
+    /// The names of the silences that its receiver is not notified of if it is given up; a reminder has none,
     /// because it was notified of them before.
     pub(super) fn silences_lost(&self) -> Vec<String> {
         if self.reminder { Vec::new() } else { self.silences() }
     }
 
-    /// The silences that its receiver was notified of before: those of returns and of a reminder.
+    /// The silences that its receiver was notified of before: of units that are back, and of a reminder.
     pub(super) fn notified_before(&self) -> impl Iterator<Item = &OfflineRecord> {
         self.online.iter().chain(self.offline.iter().filter(|_| self.reminder))
     }
@@ -101,7 +101,7 @@ pub(super) struct UnnotifiedSilence {
     pub name: String,
 }
 
-/// `deliveries`: those of a group in their order.
+/// `deliveries`: all of one group, in order.
 pub(super) fn left_out(deliveries: Vec<Delivery>, mut unnotified: HashMap<String, Unnotified>) -> LeftOut {
     let mut left =
         LeftOut { deliveries: Vec::with_capacity(deliveries.len()), notified: Vec::new(), over: Vec::new() };

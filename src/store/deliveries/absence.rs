@@ -26,7 +26,7 @@ use crate::store::{
 };
 
 /// The name, and its value, that says that marks of silences in notifications that wait may be among the others. Without
-/// it, a lease reads those of returns only.
+/// it, a lease reads the marks of returns only.
 pub(super) const MARKED: &str = "-";
 
 /// A receiver that is or was configured.
@@ -175,7 +175,7 @@ impl StoredDeliveries {
     }
 
     /// These deliveries without the returns of silences that the receiver was not notified of, and without silences that
-    /// were over before it was configured again: one may be without members then. Those of a group are in their order.
+    /// were over before it was configured again: a delivery may be without members then. Deliveries of a group are in order.
     /// From now on the receiver counts as notified of the silences of a dead letter that is among them.
     pub async fn leave_out(&self, receiver: &str, deliveries: Vec<Delivery>) -> Result<Vec<Delivery>> {
         Ok(self.left_out(receiver, deliveries).await?.deliveries)

@@ -145,7 +145,7 @@ impl StoredDeliveries {
         };
         let letters: Vec<DeadLetter> = firsts.iter().zip(bodies).map(letter).collect();
         let ended = self.give_up(&letters, now).await?;
-        // Those that cannot be read were moved away.
+        // Letters that cannot be read were moved away.
         Ok(Discarded { ended, removed: unreadable })
     }
 }

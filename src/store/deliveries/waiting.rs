@@ -28,7 +28,7 @@ impl StoredDeliveries {
         Ok(kept)
     }
 
-    /// A page of the notifications that wait for a receiver, in an order of the engine. Those that come or go meanwhile
+    /// A page of the notifications that wait for a receiver, in an order of the engine. Notifications that come or go meanwhile
     /// may be missing or there twice. `after`: [`WaitingPage::next`] of the page before.
     pub async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage> {
         let (mut partition, mut from) = position(after);

@@ -7,7 +7,7 @@
 //!
 //! # Permissions
 //! Only the user that Rollcall runs as may read units, labels and notifications. A new
-//! directory is 0700, and every file 0600, also those that exist. The permissions of an existing
+//! directory is 0700, and every file 0600, also a file that exists. The permissions of an existing
 //! directory stay, for it may hold more than the fleet; if other users may enter it, that is a
 //! warning (`config/engine.rs`), and the files are closed to them anyway.
 //!

@@ -78,7 +78,7 @@ pub use table_rules::columns;
 use units::{MAX_CHECK_READS, MAX_CHECKS};
 use writer::Writer;
 
-/// The most reads at the same time, without those of deadline checks.
+/// The most reads at once; deadline checks have readers of their own.
 const MAX_READS: usize = 4;
 
 /// How many quarantined rows each examination logs.
@@ -88,7 +88,7 @@ pub struct EmbeddedEngine {
     memory: Arc<InMemoryFleet>,
     /// Dropped before the writer: the last connection to close removes the log, which only the writer may do.
     readers: Readers,
-    /// Those of deadline checks: in a storm no page waits for a check.
+    /// Readers for deadline checks: in a storm no page waits for a check.
     check_readers: Readers,
     writer: Writer,
     /// Held by deadline checks under way.

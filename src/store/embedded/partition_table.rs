@@ -41,7 +41,7 @@ pub(super) struct RowChange {
 /// The state of a row once its change is committed.
 pub(super) struct CommittedFacts {
     update: RowUpdate<'static>,
-    /// Those that units are counted by.
+    /// The labels by which units are counted.
     labels: Labels,
 }
 

@@ -25,7 +25,7 @@ const CHECK_BATCH: usize = 250;
 /// The most checks under way: some are decided while others are written, together in one transaction. More would be no
 /// faster.
 pub(super) const MAX_CHECKS: usize = 8;
-/// The most of them that are read at the same time. More would take the processors from requests.
+/// The most deadline checks that are read at once. More would take the processors from requests.
 pub(super) const MAX_CHECK_READS: usize = 2;
 
 #[async_trait]

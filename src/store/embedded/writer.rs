@@ -2,7 +2,7 @@
 //!
 //! # Why jobs share a commit
 //! A commit waits for the disk, which takes one to ten milliseconds; its size hardly matters. So all
-//! jobs that wait are written in one transaction, and those that arrive meanwhile in the next:
+//! jobs that wait are written in one transaction, and jobs that arrive meanwhile in the next:
 //! no timers, and the busier the thread is, the less each job costs.
 //!
 //! # Why jobs may be written twice

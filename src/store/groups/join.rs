@@ -226,8 +226,8 @@ impl StoredGroups {
         Ok(())
     }
 
-    /// The groups of each of these transitions: those of its record. Of a record that has none, those that the caller
-    /// names are kept.
+    /// The groups of each of these transitions, by its record. For a record without groups, the groups that the caller
+    /// names are stored.
     async fn groups_of(&self, joins: &[Join]) -> Result<Vec<Vec<Group>>> {
         let mut groups: Vec<Vec<Group>> = joins.iter().map(|join| join.groups.clone()).collect();
         // Of several transitions of one record the first decides.

@@ -124,7 +124,7 @@ impl TableValue for Member {
     const TABLE: Table = Table::Members;
 }
 
-/// The groups that the events of a record join: those that its first event joined.
+/// The groups that the events of a record join: its first event chose them.
 ///
 /// # Why they are stored
 /// Groups follow from the configuration and from labels, and both may change while a unit is offline. Its return would

@@ -60,8 +60,7 @@ impl StoredGroups {
         Ok(names.iter().flatten().filter_map(id).collect())
     }
 
-    /// Adds a receiver to those that were notified of silences of groups in this partition, unless their returns were
-    /// sealed already.
+    /// Adds a receiver that was notified of these silences, unless their returns were sealed already.
     pub async fn add_receiver(&self, receiver: &str, silences: &[NotifiedSilence]) -> Result<()> {
         // A silence that was detected again is a member of its own.
         let names = |NotifiedSilence { group, member, detected_at }: &NotifiedSilence| {
@@ -109,8 +108,8 @@ impl Member {
         }
     }
 
-    /// The same, with one more receiver that was notified; `None`: it is another silence, or waits for no return, or its
-    /// receivers have that one.
+    /// This member with one more receiver that was notified; `None`: it is another silence, or waits for no return, or
+    /// its receivers include that one.
     fn told_too(&self, receiver: &str, detected_at: Timestamp) -> Option<Member> {
         let is_open = matches!(self.stage, Stage::Notified | Stage::IsBack);
         let is_same = is_open && self.detected_at() == detected_at;

@@ -27,8 +27,8 @@ struct LastingPage {
 
 impl StoredGroups {
     /// Looks at groups of these partitions whose silences last and for which a reminder or an escalation is due: seals
-    /// notifications of silences that receivers know of. A look that is repeated seals the same notifications under the
-    /// same ids. Answers how many notifications were sealed.
+    /// notifications of silences that receivers know of. A repeated look seals the same notifications under the same
+    /// ids. Answers how many notifications were sealed.
     pub async fn remind(
         &self,
         partitions: &[u16],
@@ -95,7 +95,7 @@ impl StoredGroups {
         Ok(notified)
     }
 
-    /// Those of the receivers for which no notification of the group waits.
+    /// The receivers for which no notification of the group waits.
     async fn idle(&self, group: &str, receivers: &[&String]) -> Result<Vec<String>> {
         let lanes: Vec<Cell> = receivers.iter().map(|name| self.lane_of(group, name)).collect();
         let idle =

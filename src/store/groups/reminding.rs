@@ -84,7 +84,7 @@ impl Reminding {
         reminding
     }
 
-    /// The silences of an escalation, with those of its receivers that do not know of them yet. Silences with the same
+    /// The silences of an escalation, and which of its receivers do not know of them yet. Silences with the same
     /// receivers share a notification.
     fn unaware(
         &self,

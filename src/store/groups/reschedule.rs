@@ -1,8 +1,8 @@
 //! Groups that are looked at sooner than was planned, because their routes have changed: a `repeat_interval` or an
 //! escalation that is new or shorter reaches silences that receivers were notified of before.
 //!
-//! A member that was notified while its route had neither may not be on record as one that lasts, and its group may have
-//! no moment at which it is looked at. Such members are found by a scan of all members: once for each partition, after a
+//! Receivers may have been notified of a member while its route had neither: then the member may not be listed as lasting,
+//! and its group may have no moment at which it is looked at. Such members are found by a scan of all members: once for each partition, after a
 //! start or a reload.
 
 use std::collections::BTreeMap;

@@ -59,7 +59,7 @@ impl StoredGroups {
             if due.is_empty() {
                 break;
             }
-            // Others have changed them. One that is not due any more leaves.
+            // Other instances have changed these groups, and some may not be due any more.
             let names: Vec<String> = due.iter().map(|entry| entry.name.clone()).collect();
             let at = self.groups_due(&names).await?;
             let again = due.into_iter().zip(at).filter_map(|(entry, at)| {
@@ -68,7 +68,7 @@ impl StoredGroups {
             });
             due = again.collect();
         }
-        // Those that are changed all the time stay due.
+        // Groups that are changed all the time stay due.
         Ok(sealed)
     }
 

@@ -18,7 +18,7 @@ pub(super) struct SealedMembers {
     blind: Vec<OutboxEvent>,
     /// For each of `online` the receivers that were notified of its silence, if they are known.
     notified: Vec<Option<String>>,
-    /// The same by unit.
+    /// The receivers of `notified`, by unit.
     notified_of: HashMap<Unit, String>,
     digest: Vec<String>,
 }
@@ -53,8 +53,8 @@ impl SealedMembers {
         notification_id(key, &self.digest.join("\n"))
     }
 
-    /// Those of these receivers that are notified of the return of a unit by this notification, and so of its next
-    /// silence as well: `silence` is the name of that member, and comes behind the return.
+    /// Which of these receivers get the return of a unit with this notification, and so its next silence as well:
+    /// `silence` is the name of that member, and comes behind the return.
     pub fn notified_of_return<'a>(&self, silence: &str, receivers: &[&'a String]) -> Vec<&'a String> {
         // A storm has silences alone.
         if self.notified_of.is_empty() {
@@ -65,8 +65,8 @@ impl SealedMembers {
         receivers.iter().filter(is_named).copied().collect()
     }
 
-    /// The receivers of the notification: those of the group (`own`), if it has more than returns, and all that were
-    /// notified of a silence whose return is a member.
+    /// The receivers of the notification: the receivers of the group (`own`), if it has more than returns, and every
+    /// receiver that was notified of a silence whose return is a member.
     pub fn receivers(&self, own: &[String], others: &[&String]) -> Vec<String> {
         let has_news = !self.offline.is_empty() || !self.blind.is_empty();
         let knows = |name: &str, unknown: bool| {
@@ -77,7 +77,7 @@ impl SealedMembers {
         own.chain(others.iter().copied().filter(|name| knows(name, false))).cloned().collect()
     }
 
-    /// The notification. `own`: the receivers of the group; `told`: those of the notification.
+    /// The notification. `own`: the receivers of the group; `told`: the receivers of the notification.
     pub fn notification(
         self,
         group: Group,

@@ -1,6 +1,6 @@
 //! A step of a group: what was read of it, what is decided, and the change-set of both.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -251,8 +251,8 @@ impl<'a> GroupStep<'a> {
         held_until.is_some()
     }
 
-    /// How many of these members may be notified now, in order: those that wait for nothing, and then silences. Zero
-    /// also if the silences are gathered: the group is looked at again when they have waited.
+    /// The members that may be notified now, in order. None if silences are being gathered: the group is looked at again
+    /// when they have waited.
     pub fn ready(&mut self, waiting: &[WaitingName]) -> Vec<WaitingName> {
         let (times, pace, now) = (self.times(), self.destination.pace, self.now);
         let silences = || waiting.iter().filter(|one| one.is_silence).map(|one| one.since);
@@ -288,7 +288,8 @@ impl<'a> GroupStep<'a> {
         self.hold_silences(&mut waiting, &mut ready);
         ready.sort_unstable_by(|a, b| a.member.cmp(&b.member));
         self.count = ready.len();
-        waiting.retain(|one| !ready.contains(one));
+        let names: HashSet<&str> = ready.iter().map(|one| one.member.as_str()).collect();
+        waiting.retain(|one| !names.contains(one.member.as_str()));
         self.notify(&ready, before);
         let pace = self.destination.pace;
         if self.sealed.is_some() {
@@ -313,27 +314,27 @@ impl<'a> GroupStep<'a> {
     /// Prolongs the waits of held silences, so that no held silence is sealed now.
     fn hold_silences(&mut self, waiting: &mut Vec<WaitingName>, ready: &mut Vec<WaitingName>) {
         let may_hold = self.destinations.may_hold_silences(self.now);
-        let (mut held, mut lost) = (Vec::new(), Vec::new());
+        let (mut held, mut lost) = (HashMap::new(), HashSet::new());
         for one in &*ready {
             let member = self.members.get_mut(&one.member).and_then(|known| known.after.as_mut());
             let waits = |member: &&mut Member| member.waits.as_ref().map(Wait::since) == Some(one.since);
             let Some(member) = member.filter(waits) else {
-                lost.push(one.clone());
+                self.stray.push(one.text(&self.key));
+                lost.insert(one.member.clone());
                 continue;
             };
             let record = member.record().filter(|_| one.is_silence && may_hold);
             let until = record.and_then(|record| self.destinations.silence_held_until(record, self.now));
             if let (Some(until), Some(wait)) = (until, &mut member.waits) {
                 *wait = Wait::new(until - self.destination.pace.wait, wait.event.clone());
-                held.push((one.clone(), wait.since()));
+                held.insert(one.member.clone(), wait.since());
             }
         }
-        ready.retain(|one| !lost.contains(one) && !held.iter().any(|(other, _)| other == one));
-        waiting.retain(|one| !lost.contains(one));
-        for (one, since) in held {
-            waiting.iter_mut().filter(|other| **other == one).for_each(|other| other.since = since);
+        ready.retain(|one| !lost.contains(&one.member) && !held.contains_key(&one.member));
+        waiting.retain(|one| !lost.contains(&one.member));
+        for one in waiting {
+            one.since = held.get(&one.member).copied().unwrap_or(one.since);
         }
-        self.stray.extend(lost.iter().map(|one| one.text(&self.key)));
     }
 
     /// Makes a notification of these members, and notes who is notified of each.

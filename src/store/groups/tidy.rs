@@ -38,12 +38,12 @@ impl StoredGroups {
                 sets.push(ChangeSet::of(of_unit).put(GroupsOf::TABLE, id, None));
             }
         }
-        // Those that have changed are read again the next time.
+        // Members that have changed are read again the next time.
         self.documents.write(&sets).await?;
         self.forget_groups(groups.into_iter().collect(), before).await
     }
 
-    /// Forgets those of these groups that were sealed before, and in which nothing waits or lasts.
+    /// Forgets groups that were sealed before that moment and in which nothing waits or lasts.
     async fn forget_groups(&self, keys: Vec<String>, before: Timestamp) -> Result<()> {
         let names: Vec<&str> = keys.iter().map(String::as_str).collect();
         let ranges: Vec<_> = keys.iter().map(|key| of_group(key, self.partitions())).collect();

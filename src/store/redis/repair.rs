@@ -69,15 +69,16 @@ impl RedisRepair {
     async fn restore_key(&self, key: &str, sort: &KeyRule) -> Result<bool> {
         let quarantined = format!("{key}:unreadable");
         let mut read = pipe();
-        read.cmd("TYPE").arg(&quarantined).exists(key);
-        let (redis_type, is_taken): (String, bool) = self.topology.send("repair", &read).await?;
-        if redis_type != sort.redis_type || is_taken {
+        read.cmd("TYPE").arg(&quarantined);
+        let (redis_type,): (String,) = self.topology.send("repair", &read).await?;
+        if redis_type != sort.redis_type {
             return Ok(false);
         }
+        // Not if there is such a key again.
         let mut put = pipe();
-        put.rename(quarantined, key).ignore();
-        self.topology.send::<()>("repair", &put).await?;
-        Ok(true)
+        put.rename_nx(quarantined, key);
+        let (is_back,): (bool,) = self.topology.send("repair", &put).await?;
+        Ok(is_back)
     }
 
     /// Restores a field of a hash, or a member of a sorted set.

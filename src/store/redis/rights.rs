@@ -32,6 +32,7 @@ pub const COMMANDS: &[&str] = &[
     "MGET K",
     "PSETEX K 1 x",
     "RENAME K K",
+    "RENAMENX K K",
     "SADD K x",
     "SCAN 0",
     "SCRIPT LOAD return",

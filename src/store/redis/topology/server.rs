@@ -164,7 +164,8 @@ impl RedisServer {
         }
         let calls = self.barrier.calls.load(Ordering::SeqCst);
         // Not measured: the time depends on the replicas.
-        let (_, (count,)): (Dedicated, (usize,)) = self.idle.ask(&self.client, write_and_wait).await?;
+        let asked = self.idle.ask(&self.client, write_and_wait);
+        let (_, (count,)): (Dedicated, (usize,)) = self.until_left(asked).await?;
         *done = (calls, count);
         Ok(count)
     }

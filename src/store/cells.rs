@@ -466,8 +466,8 @@ pub struct ChangePart {
     pub what: What,
     /// Empty for `Append`.
     pub name: String,
-    /// Of `Has`, `Put` and `Append`.
-    pub value: Vec<u8>,
+    /// Of `Has`, `Put` and `Append`. A seal has ten thousand of them, which are not copied on their way.
+    pub value: Arc<[u8]>,
     /// Of `IsAt` and `Enter`; of `Add`, how much.
     pub at: i64,
 }
@@ -487,22 +487,28 @@ impl ChangeSet {
     /// Expects a cell to have this value; `None`: not to be.
     #[must_use]
     pub fn has(self, table: Table, name: &str, value: Option<&[u8]>) -> ChangeSet {
+        self.has_stored(table, name, value.map(Arc::from).as_ref())
+    }
+
+    /// See [`ChangeSet::has`].
+    #[must_use]
+    pub(super) fn has_stored(self, table: Table, name: &str, value: Option<&Arc<[u8]>>) -> ChangeSet {
         let what = if value.is_some() { What::Has(table) } else { What::Lacks(table) };
-        self.part(what, name, value.unwrap_or_default(), 0)
+        self.part(what, name, value.cloned().unwrap_or_default(), 0)
     }
 
     /// Expects an entry to be at this number; `None`: not to be.
     #[must_use]
     pub fn is_at(self, index: Index, name: &str, at: Option<i64>) -> ChangeSet {
         let what = if at.is_some() { What::IsAt(index) } else { What::IsOff(index) };
-        self.part(what, name, &[], at.unwrap_or_default())
+        self.part(what, name, Arc::default(), at.unwrap_or_default())
     }
 
     /// Writes a cell; `None` removes it.
     #[must_use]
     pub fn put(self, table: Table, name: &str, value: Option<&[u8]>) -> ChangeSet {
         let what = if value.is_some() { What::Put(table) } else { What::Remove(table) };
-        self.part(what, name, value.unwrap_or_default(), 0)
+        self.part(what, name, value.map(Arc::from).unwrap_or_default(), 0)
     }
 
     /// Adds to the number in a cell. An absent cell is zero, and a cell that becomes zero is removed; so is text that is
@@ -510,24 +516,24 @@ impl ChangeSet {
     /// adds to a cell that it also writes.
     #[must_use]
     pub fn add(self, table: Table, name: &str, more: i64) -> ChangeSet {
-        self.part(What::Add(table), name, &[], more)
+        self.part(What::Add(table), name, Arc::default(), more)
     }
 
     /// Enters a name into an index; `None` takes it out.
     #[must_use]
     pub fn enter(self, index: Index, name: &str, at: Option<i64>) -> ChangeSet {
         let what = if at.is_some() { What::Enter(index) } else { What::Leave(index) };
-        self.part(what, name, &[], at.unwrap_or_default())
+        self.part(what, name, Arc::default(), at.unwrap_or_default())
     }
 
     /// Appends an entry to a log.
     #[must_use]
     pub fn append(self, log: Log, entry: &[u8]) -> ChangeSet {
-        self.part(What::Append(log), "", entry, 0)
+        self.part(What::Append(log), "", Arc::from(entry), 0)
     }
 
-    fn part(mut self, what: What, name: &str, value: &[u8], at: i64) -> ChangeSet {
-        self.parts.push(ChangePart { what, name: name.to_owned(), value: value.to_owned(), at });
+    fn part(mut self, what: What, name: &str, value: Arc<[u8]>, at: i64) -> ChangeSet {
+        self.parts.push(ChangePart { what, name: name.to_owned(), value, at });
         self
     }
 

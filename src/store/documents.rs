@@ -43,13 +43,13 @@ pub struct Document<T: TableValue> {
     pub value: Option<T>,
     /// `None`: that of its content.
     table: Option<Table>,
-    stored: Option<Vec<u8>>,
+    stored: Option<Arc<[u8]>>,
 }
 
 impl<T: TableValue> Document<T> {
     /// A document as it is expected to be stored; `None`: there is none.
     pub fn expected(name: T::Name, value: Option<T>) -> Result<Document<T>> {
-        let stored = value.as_ref().map(T::encode).transpose()?;
+        let stored = value.as_ref().map(T::encode).transpose()?.map(Arc::from);
         Ok(Document { name, value, table: None, stored })
     }
 
@@ -73,7 +73,7 @@ impl<T: TableValue> Document<T> {
 
     /// A change-set that also expects it to be still as it was read.
     pub fn expect_in(&self, set: ChangeSet) -> ChangeSet {
-        set.has(self.table(), &self.name.to_string(), self.stored.as_deref())
+        set.has_stored(self.table(), &self.name.to_string(), self.stored.as_ref())
     }
 
     /// A change-set that also writes this value if it is still as it was read; `None` removes it.
@@ -317,7 +317,7 @@ impl Documents {
         let (table, none) = (None, Document { name: name.clone(), value: None, table: None, stored: None });
         let Some(bytes) = stored else { return Ok(none) };
         match T::decode(&bytes) {
-            Ok(value) => Ok(Document { name, value: Some(value), table, stored: Some(bytes) }),
+            Ok(value) => Ok(Document { name, value: Some(value), table, stored: Some(bytes.into()) }),
             Err(why) => {
                 self.cells.quarantine_cell(&Unreadable::Cell(cell, bytes), &why.to_string()).await?;
                 Ok(none)

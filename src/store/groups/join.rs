@@ -127,7 +127,7 @@ impl StoredGroups {
         let mut sets = Vec::with_capacity(steps.len());
         for (step, one) in steps.iter_mut().zip(&all) {
             one.events.iter().for_each(|event| step.join(event, &one.group));
-            step.seal_at_once();
+            step.seal_at_once()?;
             step.hand_out(free);
             sets.push(step.change_set(until)?);
         }

@@ -104,7 +104,7 @@ impl StoredGroups {
         let lanes: Vec<(usize, String)> = lanes.collect();
         self.load_lanes(&mut steps, lanes).await?;
         for ((at, waiting), ready) in open.into_iter().zip(waiting).zip(ready) {
-            steps[at].seal(waiting, ready);
+            steps[at].seal(waiting, ready)?;
         }
         Ok(steps)
     }

@@ -48,10 +48,36 @@ impl JoiningEvent {
     }
 }
 
-/// A member as it was read, and as it is then.
+/// A member as it was read, and as it is then. Ten thousand of a group are in memory at once, so nothing is there twice.
 struct KnownMember {
+    /// Its value is in `after`, until it changes.
     before: Document<Member>,
+    was: MemberEntries,
     after: Option<Member>,
+    is_changed: bool,
+}
+
+/// The entries of a member.
+#[derive(Clone, Copy, Default)]
+struct MemberEntries {
+    /// Whether it waits as a silence, and since when.
+    waits: Option<(bool, Timestamp)>,
+    /// Whether what waits is a return.
+    is_back: bool,
+    lasts: Option<Timestamp>,
+    is_over: bool,
+}
+
+impl MemberEntries {
+    fn of(member: Option<&Member>) -> MemberEntries {
+        let Some(member) = member else { return MemberEntries::default() };
+        MemberEntries {
+            waits: member.waits.as_ref().map(|wait| (!member.is_final(), wait.since())),
+            is_back: member.stage == Stage::IsBack,
+            lasts: member.lasts_since(),
+            is_over: member.stage == Stage::Over,
+        }
+    }
 }
 
 /// The lane of a receiver.
@@ -64,11 +90,17 @@ pub(super) struct KnownLane {
 /// A notification that the step seals.
 struct SealedGroup {
     id: String,
-    notification: Notification,
+    /// As it is stored.
+    body: Vec<u8>,
+    /// Unless it is too large to be there twice.
+    notification: Option<Notification>,
     /// Its receivers, and whether the delivery to each is leased to the caller.
     told: Vec<(String, bool)>,
     may_be_leased: bool,
 }
+
+/// A notification of more members is not handed out as they join.
+const HANDED_OUT: usize = 100;
 
 /// A group as it was read, and what is decided.
 pub(super) struct GroupStep<'a> {
@@ -140,9 +172,10 @@ impl<'a> GroupStep<'a> {
     }
 
     /// With a member as it was read.
-    pub fn know(&mut self, name: &str, before: Document<Member>) {
-        let after = before.value.clone();
-        self.members.insert(name.to_owned(), KnownMember { before, after });
+    pub fn know(&mut self, name: &str, mut before: Document<Member>) {
+        let after = before.value.take();
+        let was = MemberEntries::of(after.as_ref());
+        self.members.insert(name.to_owned(), KnownMember { before, was, after, is_changed: false });
     }
 
     fn times(&self) -> GroupTimes {
@@ -150,14 +183,14 @@ impl<'a> GroupStep<'a> {
     }
 
     /// The name of the member of a transition, and the member.
-    fn member_of(&self, joining: &JoiningEvent) -> (String, Option<Member>) {
+    fn member_of(&self, joining: &JoiningEvent) -> (String, Option<&Member>) {
         let [name, again] = joining.names();
-        let known = |name: &str| self.members.get(name).and_then(|known| known.after.clone());
+        let known = |name: &str| self.members.get(name).and_then(|known| known.after.as_ref());
         let first = known(&name);
         let detected_at = joining.member.detected_at;
         let is_other = |known: &Member| is_detected_again(known.stage, known.detected_at(), detected_at);
         // A member that is over is forgotten some time, and its silence may have been detected again before.
-        if !first.as_ref().map_or(joining.is_end(), is_other) {
+        if !first.map_or(joining.is_end(), is_other) {
             return (name, first);
         }
         let second = known(&again);
@@ -169,14 +202,15 @@ impl<'a> GroupStep<'a> {
         let JoiningEvent { event, member, held_until } = joining;
         let (pace, now) = (self.destination.pace, self.now);
         let (name, known) = self.member_of(joining);
-        let stage = known.as_ref().map(|known| known.stage);
-        let is_told = known.as_ref().is_none_or(Member::is_told);
+        let stage = known.map(|known| known.stage);
+        let (is_told, was) = (known.is_none_or(Member::is_told), MemberEntries::of(known));
+        let told = known.and_then(|known| known.told.clone());
         let form = Stage::form(stage, pace.form(member.form), is_told);
         let Some(next) = Stage::next(stage, form) else { return };
-        if known.as_ref().is_some_and(|known| known.lasts_since().is_some()) {
+        if was.lasts.is_some() {
             self.lasting = self.lasting.saturating_sub(1);
         }
-        let waited = known.as_ref().is_some_and(|known| known.waits.is_some());
+        let waited = was.waits.is_some();
         let after = Member::new(next, member.detected_at);
         if next == Stage::Over {
             self.waiting = self.waiting.map(|waiting| waiting.saturating_sub(usize::from(waited)));
@@ -204,7 +238,6 @@ impl<'a> GroupStep<'a> {
         {
             self.returning.insert(unit, since);
         }
-        let told = known.and_then(|known| known.told);
         self.change(&name, after.waiting(told, since, event.clone()));
         self.after.labels.get_or_insert_with(|| group.labels.clone());
     }
@@ -224,22 +257,23 @@ impl<'a> GroupStep<'a> {
                 partition: self.partition,
                 name: format!("{}\n{name}", self.key),
             };
-            KnownMember { before: Document::absent(cell), after: None }
+            let before = Document::absent(cell);
+            KnownMember { before, was: MemberEntries::default(), after: None, is_changed: true }
         });
-        known.after = Some(after);
+        (known.after, known.is_changed) = (Some(after), true);
     }
 
     /// Seals what joined, if nothing waited before and the group is due at once.
-    pub fn seal_at_once(&mut self) {
+    pub fn seal_at_once(&mut self) -> Result<()> {
         if self.due.is_some() || self.next_due.is_none_or(|due| due > self.now) {
-            return;
+            return Ok(());
         }
         let waiting =
             self.members.iter().filter_map(|(name, known)| waiting_name(name, known.after.as_ref()?));
         let mut waiting: Vec<WaitingName> = waiting.collect();
         waiting.sort_unstable();
         let ready = self.ready(&waiting);
-        self.seal(waiting, ready);
+        self.seal(waiting, ready)
     }
 
     /// Until when the group is held; it is looked at again then.
@@ -280,9 +314,9 @@ impl<'a> GroupStep<'a> {
     }
 
     /// Seals these members, which are `ready` among the first that wait.
-    pub fn seal(&mut self, mut waiting: Vec<WaitingName>, mut ready: Vec<WaitingName>) {
+    pub fn seal(&mut self, mut waiting: Vec<WaitingName>, mut ready: Vec<WaitingName>) -> Result<()> {
         if self.next_due.is_some_and(|due| due > self.now) {
-            return;
+            return Ok(());
         }
         let (times, before) = (self.times(), self.after.sealed());
         self.hold_silences(&mut waiting, &mut ready);
@@ -290,7 +324,7 @@ impl<'a> GroupStep<'a> {
         self.count = ready.len();
         let names: HashSet<&str> = ready.iter().map(|one| one.member.as_str()).collect();
         waiting.retain(|one| !names.contains(one.member.as_str()));
-        self.notify(&ready, before);
+        self.notify(&ready, before)?;
         let pace = self.destination.pace;
         if self.sealed.is_some() {
             self.after = self.after.clone().with_sealed(times.sealed_now(pace, self.now));
@@ -309,6 +343,7 @@ impl<'a> GroupStep<'a> {
             _ => Sealed::Some,
         };
         self.next_due = times.due_after(left, sealed, pace, self.now);
+        Ok(())
     }
 
     /// Prolongs the waits of held silences, so that no held silence is sealed now.
@@ -316,9 +351,10 @@ impl<'a> GroupStep<'a> {
         let may_hold = self.destinations.may_hold_silences(self.now);
         let (mut held, mut lost) = (HashMap::new(), HashSet::new());
         for one in &*ready {
-            let member = self.members.get_mut(&one.member).and_then(|known| known.after.as_mut());
-            let waits = |member: &&mut Member| member.waits.as_ref().map(Wait::since) == Some(one.since);
-            let Some(member) = member.filter(waits) else {
+            let known = self.members.get_mut(&one.member);
+            let known = known.and_then(|known| Some((known.after.as_mut()?, &mut known.is_changed)));
+            let waits = |member: &Member| member.waits.as_ref().map(Wait::since) == Some(one.since);
+            let Some((member, is_changed)) = known.filter(|(member, _)| waits(member)) else {
                 self.stray.push(one.text(&self.key));
                 lost.insert(one.member.clone());
                 continue;
@@ -327,6 +363,7 @@ impl<'a> GroupStep<'a> {
             let until = record.and_then(|record| self.destinations.silence_held_until(record, self.now));
             if let (Some(until), Some(wait)) = (until, &mut member.waits) {
                 *wait = Wait::new(until - self.destination.pace.wait, wait.event.clone());
+                *is_changed = true;
                 held.insert(one.member.clone(), wait.since());
             }
         }
@@ -338,13 +375,16 @@ impl<'a> GroupStep<'a> {
     }
 
     /// Makes a notification of these members, and notes who is notified of each.
-    fn notify(&mut self, ready: &[WaitingName], before: Option<Timestamp>) {
+    fn notify(&mut self, ready: &[WaitingName], before: Option<Timestamp>) -> Result<()> {
         let (destination, now) = (self.destination.clone(), self.now);
         let Destination { receivers, pace, .. } = &*destination;
         let mut sealed = SealedMembers::default();
         for WaitingName { member: name, .. } in ready {
-            let Some(KnownMember { after: Some(member), .. }) = self.members.get_mut(name) else { continue };
+            let Some(KnownMember { after: Some(member), is_changed, .. }) = self.members.get_mut(name) else {
+                continue;
+            };
             let Some(wait) = member.waits.take() else { continue };
+            *is_changed = true;
             let is_blind = wait.event.record().is_none();
             let kept = wait.event.record().filter(|_| pace.looks_after.is_some()).cloned();
             sealed.add(name, member, wait.event);
@@ -367,7 +407,7 @@ impl<'a> GroupStep<'a> {
         let told = sealed.receivers(receivers, &self.others);
         // Without a receiver no notification is kept, because no delivery would ever remove it, and no interval begins.
         if told.is_empty() {
-            return;
+            return Ok(());
         }
         let group = Group { key: self.key.clone(), labels: self.after.labels.clone().unwrap_or_default() };
         let (id, may_be_leased) = (sealed.id(&self.key), sealed.has_only_silences());
@@ -377,7 +417,11 @@ impl<'a> GroupStep<'a> {
             ..sealed.notification(group, now, receivers, &told)
         };
         let told = told.into_iter().map(|name| (name, false)).collect();
-        self.sealed = Some(SealedGroup { id, notification, told, may_be_leased });
+        let body = notification.stored()?;
+        let notification = Some(notification).filter(|_| ready.len() <= HANDED_OUT);
+        let may_be_leased = may_be_leased && notification.is_some();
+        self.sealed = Some(SealedGroup { id, body, notification, told, may_be_leased });
+        Ok(())
     }
 
     /// The receivers that the group may notify: its own, and for a return all others.
@@ -414,9 +458,9 @@ impl<'a> GroupStep<'a> {
         };
         let leased = told.iter().filter(|(_, is_leased)| *is_leased);
         let delivery = |(receiver, _): &(String, bool)| {
-            notification.clone().delivery(format!("{id}.{receiver}"), receiver, 1)
+            Some(notification.clone()?.delivery(format!("{id}.{receiver}"), receiver, 1))
         };
-        (leased.map(delivery).collect(), told.iter().any(|(_, is_leased)| !is_leased))
+        (leased.filter_map(delivery).collect(), told.iter().any(|(_, is_leased)| !is_leased))
     }
 
     /// Others may begin to wait meanwhile, and this step does not see them: the group is looked at again soon.
@@ -432,7 +476,7 @@ impl<'a> GroupStep<'a> {
     pub fn change_set(&self, until: Timestamp) -> Result<ChangeSet> {
         let (key, name_of) = (self.key.as_str(), |member: &str| format!("{}\n{member}", self.key));
         let changed: Vec<(&String, &KnownMember)> =
-            self.members.iter().filter(|(_, known)| known.before.value != known.after).collect();
+            self.members.iter().filter(|(_, known)| known.is_changed).collect();
         let is_same = changed.is_empty() && self.stray.is_empty() && self.next_due == self.due;
         let mut set = ChangeSet::of(self.partition);
         if is_same {
@@ -493,16 +537,18 @@ impl<'a> GroupStep<'a> {
     /// The entries of changed members that come and go: leaving first, because a name may do both.
     fn entries(&self, changed: &[(&String, &KnownMember)]) -> Vec<(Index, Vec<(String, Option<i64>)>)> {
         let (mut waiting, mut lasting, mut returning) = (Vec::new(), Vec::new(), Vec::new());
+        let returns_wait = self.destination.pace.returns_wait().is_some();
         for (is_after, at) in [(false, None), (true, Some(0))] {
             for (name, known) in changed {
-                let known = if is_after { known.after.as_ref() } else { known.before.value.as_ref() };
-                let Some(member) = known else { continue };
-                waiting.extend(waiting_name(name, member).map(|one| (one.text(&self.key), at)));
-                lasting.extend(member.lasts_since().map(|since| (lasting_name(&self.key, since, name), at)));
-                let unit = of_member(name).filter(|_| self.destination.pace.returns_wait().is_some());
-                let wait = member.waits.as_ref().filter(|_| member.stage == Stage::IsBack);
-                returning.extend(unit.zip(wait).map(|((_, id), wait)| {
-                    (format!("{}\n{}", self.key, id.unit), at.map(|_| wait.since().as_millis()))
+                let of = if is_after { MemberEntries::of(known.after.as_ref()) } else { known.was };
+                waiting.extend(of.waits.map(|(is_silence, since)| {
+                    let member = (*name).clone();
+                    (WaitingName { is_silence, since, member }.text(&self.key), at)
+                }));
+                lasting.extend(of.lasts.map(|since| (lasting_name(&self.key, since, name), at)));
+                let since = of.waits.filter(|_| of.is_back && returns_wait).map(|(_, since)| since);
+                returning.extend(since.zip(of_member(name)).map(|(since, (_, id))| {
+                    (format!("{}\n{}", self.key, id.unit), at.map(|_| since.as_millis()))
                 }));
             }
         }
@@ -511,8 +557,8 @@ impl<'a> GroupStep<'a> {
 
     /// A change-set that also puts the notification at the end of each lane. `until`: when leases end.
     fn notification_in(&self, mut set: ChangeSet, until: Timestamp) -> Result<ChangeSet> {
-        let Some(SealedGroup { id, notification, told, .. }) = &self.sealed else { return Ok(set) };
-        set = set.put(Table::Notifications, id, Some(&notification.stored()?));
+        let Some(SealedGroup { id, body, told, .. }) = &self.sealed else { return Ok(set) };
+        set = set.put(Table::Notifications, id, Some(body));
         if told.len() > 1 {
             set = set.put(Table::Owed, id, Some(told.len().to_string().as_bytes()));
         }
@@ -538,16 +584,12 @@ impl<'a> GroupStep<'a> {
 impl KnownMember {
     /// Whether it begins to wait, or to last.
     fn begins(&self) -> bool {
-        let [before, after] = [&self.before.value, &self.after].map(|one| {
-            one.as_ref()
-                .map_or((false, false), |member| (member.waits.is_some(), member.lasts_since().is_some()))
-        });
-        (!before.0 && after.0) || (!before.1 && after.1)
+        let is = MemberEntries::of(self.after.as_ref());
+        (self.was.waits.is_none() && is.waits.is_some()) || (self.was.lasts.is_none() && is.lasts.is_some())
     }
 
     fn is_over_now(&self) -> bool {
-        let is_over = |member: &Option<Member>| member.as_ref().is_some_and(|one| one.stage == Stage::Over);
-        is_over(&self.after) && !is_over(&self.before.value)
+        !self.was.is_over && MemberEntries::of(self.after.as_ref()).is_over
     }
 }
 

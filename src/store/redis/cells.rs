@@ -411,7 +411,7 @@ pub(super) fn add_names(call: &mut ScriptInvocation<'_>, shape: &Shape, sets: &[
         }
         for part in parts() {
             match what {
-                What::Has(_) | What::Put(_) | What::Append(_) => call.arg(part.value.as_slice()),
+                What::Has(_) | What::Put(_) | What::Append(_) => call.arg(&*part.value),
                 What::IsAt(_) | What::Enter(_) | What::Add(_) => call.arg(part.at),
                 What::Lacks(_) | What::IsOff(_) | What::Remove(_) | What::Leave(_) => &mut *call,
             };

@@ -346,7 +346,7 @@ impl StoredTimers {
         let mut cells = vec![timer];
         cells.extend(firing.receivers.iter().map(|(receiver, _)| firing.lane(receiver)));
         let mut stored = self.engine.read_cells(&cells).await?.into_iter().zip(cells);
-        let is_same = stored.next().is_some_and(|(stored, _)| stored.as_ref() == Some(&expected.value));
+        let is_same = stored.next().is_some_and(|(stored, _)| stored.as_deref() == Some(&*expected.value));
         let mut lanes = Vec::with_capacity(firing.receivers.len());
         for (stored, cell) in stored {
             lanes.push(self.documents.document(cell, stored).await?);

@@ -465,7 +465,7 @@ pub enum What {
 pub struct ChangePart {
     pub what: What,
     /// Empty for `Append`.
-    pub name: String,
+    pub name: Arc<str>,
     /// Of `Has`, `Put` and `Append`. A seal has ten thousand of them, which are not copied on their way.
     pub value: Arc<[u8]>,
     /// Of `IsAt` and `Enter`; of `Add`, how much.
@@ -511,6 +511,12 @@ impl ChangeSet {
         self.part(what, name, value.map(Arc::from).unwrap_or_default(), 0)
     }
 
+    /// Writes a cell.
+    #[must_use]
+    pub(super) fn put_stored(self, table: Table, name: &str, value: &Arc<[u8]>) -> ChangeSet {
+        self.part(What::Put(table), name, value.clone(), 0)
+    }
+
     /// Adds to the number in a cell. An absent cell is zero, and a cell that becomes zero is removed; so is text that is
     /// no number. Change-sets that only add to a cell never wait for one another, and expect nothing of it. No change-set
     /// adds to a cell that it also writes.
@@ -533,7 +539,7 @@ impl ChangeSet {
     }
 
     fn part(mut self, what: What, name: &str, value: Arc<[u8]>, at: i64) -> ChangeSet {
-        self.parts.push(ChangePart { what, name: name.to_owned(), value, at });
+        self.parts.push(ChangePart { what, name: name.into(), value, at });
         self
     }
 
@@ -554,11 +560,11 @@ impl ChangeSet {
     fn touched(&self) -> impl Iterator<Item = (Touched<'_>, bool)> {
         self.parts.iter().filter_map(|ChangePart { what, name, .. }| match what {
             What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
-                Some(((Place::Of(*table), name.as_str()), false))
+                Some(((Place::Of(*table), &**name), false))
             }
-            What::Add(table) => Some(((Place::Of(*table), name.as_str()), true)),
+            What::Add(table) => Some(((Place::Of(*table), &**name), true)),
             What::IsAt(index) | What::IsOff(index) | What::Enter(index) | What::Leave(index) => {
-                Some(((Place::In(*index), name.as_str()), false))
+                Some(((Place::In(*index), &**name), false))
             }
             What::Append(_) => None,
         })

@@ -91,7 +91,7 @@ pub(super) struct KnownLane {
 struct SealedGroup {
     id: String,
     /// As it is stored.
-    body: Vec<u8>,
+    body: Arc<[u8]>,
     /// Unless it is too large to be there twice.
     notification: Option<Notification>,
     /// Its receivers, and whether the delivery to each is leased to the caller.
@@ -417,7 +417,7 @@ impl<'a> GroupStep<'a> {
             ..sealed.notification(group, now, receivers, &told)
         };
         let told = told.into_iter().map(|name| (name, false)).collect();
-        let body = notification.stored()?;
+        let body = notification.stored()?.into();
         let notification = Some(notification).filter(|_| ready.len() <= HANDED_OUT);
         let may_be_leased = may_be_leased && notification.is_some();
         self.sealed = Some(SealedGroup { id, body, notification, told, may_be_leased });
@@ -558,7 +558,7 @@ impl<'a> GroupStep<'a> {
     /// A change-set that also puts the notification at the end of each lane. `until`: when leases end.
     fn notification_in(&self, mut set: ChangeSet, until: Timestamp) -> Result<ChangeSet> {
         let Some(SealedGroup { id, body, told, .. }) = &self.sealed else { return Ok(set) };
-        set = set.put(Table::Notifications, id, Some(body));
+        set = set.put_stored(Table::Notifications, id, body);
         if told.len() > 1 {
             set = set.put(Table::Owed, id, Some(told.len().to_string().as_bytes()));
         }

@@ -406,7 +406,7 @@ pub(super) fn add_names(call: &mut ScriptInvocation<'_>, shape: &Shape, sets: &[
         for part in parts() {
             match what {
                 What::Append(log) => call.arg(log.most()),
-                _ => call.arg(&part.name),
+                _ => call.arg(&*part.name),
             };
         }
         for part in parts() {

@@ -342,7 +342,7 @@ impl StoredTimers {
     /// The lanes of a timer; `None`: it does not wait any more as it was read.
     async fn lanes_of(&self, firing: &Firing) -> Result<Option<Vec<Document<Lane>>>> {
         let (partition, expected) = (firing.changes.partition, &firing.changes.parts[0]);
-        let timer = Cell { table: Table::Timers, partition, name: expected.name.clone() };
+        let timer = Cell { table: Table::Timers, partition, name: expected.name.to_string() };
         let mut cells = vec![timer];
         cells.extend(firing.receivers.iter().map(|(receiver, _)| firing.lane(receiver)));
         let mut stored = self.engine.read_cells(&cells).await?.into_iter().zip(cells);

@@ -29,7 +29,7 @@ pub(super) fn fleet(
 ) -> (intake::Config, Rules, HearingConfig) {
     let rules = kinds(&file.kind, problems);
     let topics = topics(&file.kind, problems);
-    let presence = presence::presence(&file.kind, problems);
+    let presence = presence::presence(file, problems);
     let (period, hearing) = hearing(&file.hearing, &rules, problems);
     let intake = intake::Config { presence, ..mqtt(&file.mqtt, period, topics, base, problems) };
     // Errors that intake would report at the start are reported here.
@@ -124,7 +124,7 @@ fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<
     let names: Vec<UnitName> = kinds.iter().map(name).collect();
     let mut topics: Vec<(String, Option<Kind>)> = Vec::new();
     let mut heard: HashMap<String, (String, &str)> = HashMap::new();
-    for (at, one) in kinds.iter().enumerate() {
+    for (at, one) in kinds.iter().enumerate().filter(|(_, kind)| !presence::is_sparkplug(kind)) {
         let path = format!("kind[{at}].topics");
         if one.topics.is_empty() {
             problems.error(&path, "is empty; leave the key out for the default topics");

@@ -3,26 +3,88 @@
 use std::time::Duration;
 
 use super::Span;
-use super::file::{self, OnPlanned, PresenceFormat, Trust};
+use super::broker;
+use super::file::{self, File, OnPlanned, PresenceFormat, Trust};
 use super::problem::Problems;
-use crate::intake::{Format, Planned, PresenceRules, StateWords, Template};
+use crate::intake::{Format, Planned, PresenceRules, SparkplugHost, StateWords, Template};
 use crate::presence::{Kind, UnitName};
 
 /// The announcements of each kind that has any.
-pub(super) fn presence(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(Kind, PresenceRules)> {
+pub(super) fn presence(file: &File, problems: &mut Problems) -> Vec<(Kind, PresenceRules)> {
     let mut all = Vec::new();
-    for (at, kind) in kinds.iter().enumerate() {
+    sparkplug(file, problems);
+    for (at, kind) in file.kind.iter().enumerate() {
         let path = format!("kind[{at}].presence");
+        let names_units =
+            matches!(kind.presence.format, PresenceFormat::Mosquitto | PresenceFormat::HomeAssistant);
+        if names_units && kind.unit.is_some() {
+            let text = "does not name units that announcements name by an id of their own; leave it out";
+            problems.error(format!("kind[{at}].unit"), text);
+        }
         let rules = rules(&kind.presence, &path, problems);
         let (Some(rules), Ok(name)) = (rules, kind.name.parse::<Kind>()) else { continue };
         let unit: UnitName = kind.unit.as_ref().and_then(|unit| unit.parse().ok()).unwrap_or_default();
+        let is_named = |it: Template| match rules.format.has_named_topics() {
+            true => it.check_name(&unit),
+            false => Ok(()),
+        };
         for (nr, text) in rules.topics.iter().enumerate() {
-            let checked = Template::of_announcements(text, name.clone()).and_then(|it| it.check_name(&unit));
+            let checked = Template::of_announcements(text, name.clone()).and_then(is_named);
             problems.keep(&format!("{path}.topics[{nr}]"), checked);
         }
         all.push((name, rules));
     }
     all
+}
+
+/// Whether a kind has the topics of Sparkplug, and no others.
+pub(super) fn is_sparkplug(kind: &file::Kind) -> bool {
+    kind.presence.format == PresenceFormat::Sparkplug
+}
+
+/// Checks what a format that has topics and names of its own leaves to the kind.
+fn sparkplug(file: &File, problems: &mut Problems) {
+    let defaults = (file::Kind::default(), file::Presence::default());
+    let (mut is_taken, has_listener) = (false, broker::is_configured(&file.broker));
+    for (at, kind) in file.kind.iter().enumerate() {
+        let (path, presence) = (format!("kind[{at}]"), &kind.presence);
+        let is_host = !presence.host.is_empty() || presence.rebirth != defaults.1.rebirth;
+        if !is_sparkplug(kind) {
+            if is_host {
+                let text = "host and rebirth are for the format \"sparkplug\"; leave them out";
+                problems.error(format!("{path}.presence"), text);
+            }
+            continue;
+        }
+        for (option, is_set) in [
+            ("topics", kind.topics != defaults.0.topics),
+            ("unit", kind.unit.is_some()),
+            ("presence.topics", !presence.topics.is_empty()),
+        ] {
+            if is_set {
+                let text = "is given by Sparkplug, which names units {group}.{node} and {group}.{node}.{device}; \
+                            leave it out";
+                problems.error(format!("{path}.{option}"), text);
+            }
+        }
+        if std::mem::replace(&mut is_taken, true) {
+            let text = "another kind has the topics of Sparkplug already; leave one out";
+            problems.error(format!("{path}.presence.format"), text);
+        }
+        let host = format!("{path}.presence.host");
+        if presence.host.contains(['/', '+', '#']) || presence.host.chars().any(char::is_control) {
+            problems.error(&host, format!("{:?} is a level of a topic, without /, + and #", presence.host));
+        }
+        if !presence.host.is_empty() && (has_listener || !file.mqtt.share.is_empty()) {
+            let text = "needs the last will of a plain subscription at a broker elsewhere; leave out mqtt.share and \
+                        broker.listen, or host";
+            problems.error(&host, text);
+        }
+        if presence.rebirth && !file.mqtt.share.is_empty() {
+            let text = "needs all messages of a node, and mqtt.share divides them; leave out one of the two";
+            problems.error(format!("{path}.presence.rebirth"), text);
+        }
+    }
 }
 
 fn rules(one: &file::Presence, path: &str, problems: &mut Problems) -> Option<PresenceRules> {
@@ -38,9 +100,14 @@ fn rules(one: &file::Presence, path: &str, problems: &mut Problems) -> Option<Pr
         PresenceFormat::Tasmota => Format::Tasmota,
         PresenceFormat::Homie => Format::Homie,
         PresenceFormat::Zigbee2mqtt => Format::Zigbee2Mqtt,
+        PresenceFormat::HomeAssistant => Format::HomeAssistant,
         PresenceFormat::Esphome => Format::EspHome,
         PresenceFormat::Emqx => Format::Emqx,
+        PresenceFormat::Mosquitto => Format::Mosquitto,
         PresenceFormat::Aws => Format::Aws,
+        PresenceFormat::Sparkplug => {
+            Format::Sparkplug(SparkplugHost { id: one.host.clone(), rebirth: one.rebirth })
+        }
     };
     let settle =
         problems.span(&format!("{path}.settle"), one.settle, Span::from_secs(1), Span::from_hours(1));

@@ -23,6 +23,7 @@ use crate::presence::{Change, KeyChange, Kind, Lifecycle, Snapshot, Unit};
 use crate::store::table::{RowUpdate, UnitKey, UnitRow, UnitTable, UnitTables};
 use crate::store::{Queries, by_partition, partition_of};
 
+mod below;
 mod copy;
 mod filter;
 mod key_batch;

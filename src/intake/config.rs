@@ -105,13 +105,21 @@ impl Config {
         let most = MAX_PACKET as usize / 2;
         must(self.max_payload <= most, format!("mqtt.max_payload: at most {most} bytes"));
         must(!self.canary_period.is_zero(), "mqtt.canary_period: longer than 0 s".to_owned());
-        must(!self.topics.is_empty(), "no kind has a topic".to_owned());
+        let has_data = |(_, presence): &(Kind, PresenceRules)| !presence.format.data_topics().is_empty();
+        let has_topic = !self.topics.is_empty() || self.presence.iter().any(has_data);
+        must(has_topic, "no kind has a topic".to_owned());
         for (text, kind) in &self.topics {
             if let Err(why) = Template::parse(text, kind.clone()) {
                 must(false, format!("topic {text:?}: {why}"));
             }
         }
         problems
+    }
+
+    /// The id by which Rollcall publishes its state as a host application of Sparkplug.
+    pub(super) fn sparkplug_host(&self) -> Option<&str> {
+        let hosts = self.presence.iter().filter_map(|(_, presence)| presence.format.sparkplug());
+        hosts.map(|host| host.id.as_str()).find(|id| !id.is_empty())
     }
 
     /// The user name of Rollcall at the broker, for people.

@@ -70,13 +70,23 @@ impl FilterWatch {
             taken = self.look_for_strangers(&hearing, taken);
             for ((probe, report), last) in self.probes.all().iter().zip(&mut reports).zip(&mut last) {
                 *last = proved(probe, &hearing).max(*last);
-                let now = judge(probe, (hearing.heard, *last), self.writer.roll.pace());
+                let judged = judge(probe, (hearing.heard, *last), self.writer.roll.pace());
+                let now = self.held(probe).or(judged);
                 if let Some(now) = now.filter(|now| now != report) {
                     self.report(probe, &now);
                     *report = now;
                 }
             }
         }
+    }
+
+    /// The report on a filter whose units cannot be heard, because the bridge between says that it is offline.
+    fn held(&self, probe: &Probe) -> Option<FilterReport> {
+        let kind = &probe.kinds.iter().find(|rules| self.probes.is_held(&rules.kind))?.kind;
+        Some(FilterReport::Unproved(format!(
+            "the bridge of kind {kind} says that it is offline, so no unit of that kind is declared offline; start the \
+             bridge"
+        )))
     }
 
     /// Looks for probes of this member that came to no instance. `taken`: when such a probe was last found.

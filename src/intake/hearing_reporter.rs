@@ -327,7 +327,7 @@ impl ProbeReports {
                 heard.filter(is_later).into_iter().for_each(|heard| self.returned(index, heard));
             }
             let proofs = canary::to_report(&self.returned[index], self.reported[index], gap);
-            for rules in kinds {
+            for rules in kinds.iter().filter(|rules| !probes.is_held(&rules.kind)) {
                 probed.extend(proofs.iter().map(|ReportedCanary { sent_at, unbroken }| Probed {
                     kind: rules.kind.clone(),
                     filter: filter.clone(),

@@ -73,7 +73,7 @@ mod tls;
 mod topic;
 mod value_buffer;
 
-pub use announcements::{Format, Planned, PresenceRules, StateWords};
+pub use announcements::{Format, Planned, PresenceRules, SparkplugHost, StateWords};
 pub use config::Config;
 pub use fields::Fields;
 pub use mqtt::{TopicProblem, accepts_anonymous, probe};
@@ -240,7 +240,7 @@ async fn listen(
 ) -> anyhow::Result<()> {
     let ProvedTopics { topics, probes, .. } = hearing;
     writer.telemetry.connection_configured(name);
-    let session = Arc::new(mqtt::Session::new(config, name, topics.filters())?);
+    let session = Arc::new(mqtt::Session::new(config, name, topics.by_use())?);
     if name == MAIN && session.share.is_some() {
         probes.answered_by(canary::answers_topic(session.client_id()));
     }

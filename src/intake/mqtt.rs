@@ -45,6 +45,7 @@ mod canaries;
 mod carry_out;
 mod check;
 mod failure;
+mod host;
 mod link;
 mod message_age;
 mod probe_publisher;
@@ -82,6 +83,9 @@ const SUCCESS: Duration = Duration::from_secs(5);
 /// How long the broker may take to accept the connection: the first limit, and the highest.
 const CONNECT: Duration = Duration::from_secs(5);
 const MAX_CONNECT: Duration = Duration::from_secs(30);
+
+/// A canary is sent this long after an announcement: its moment, in milliseconds, is a later one.
+pub(super) const SOON: Duration = Duration::from_millis(2);
 
 /// How long the broker may take to close the connection after DISCONNECT.
 const DISCONNECT: Duration = Duration::from_secs(1);
@@ -126,6 +130,8 @@ struct OpenConnection {
     unacknowledged: Arc<Unacknowledged>,
     /// Actions that are not carried out yet.
     actions: Actions,
+    /// Whether the next tick comes within [`SOON`].
+    is_tick_soon: bool,
 }
 
 /// The number of failures in a row, when a connection ends that lasted for `lasted`.
@@ -154,6 +160,14 @@ impl OpenConnection {
             coalescer: ReadCoalescer::default(),
             unacknowledged: Arc::default(),
             actions: Actions::new(),
+            is_tick_soon: false,
+        }
+    }
+
+    /// Lets the next tick come within moments, however often this is called until then.
+    fn tick_soon(&mut self) {
+        if !std::mem::replace(&mut self.is_tick_soon, true) {
+            self.ticks.reset_after(SOON);
         }
     }
 }
@@ -195,6 +209,9 @@ impl Connection {
     async fn connect(&mut self, failures: u32) -> Result<Infallible, End> {
         let now = Instant::now();
         self.state.on_connect(now);
+        if let Some(host) = &self.session.host {
+            host.connecting(self.clock.now());
+        }
         let (client, mut events) = self.session.open(self.state.number(), connect_timeout(failures));
         let mut open = OpenConnection::new(client, ticks(now, self.state.period()));
         while let Some(event) = self.next(&mut open, &mut events).await? {
@@ -218,6 +235,7 @@ impl Connection {
             }
         }
         if self.state.has_left(&self.proof.borrow()) {
+            self.session.host.iter().for_each(|host| host.publish(&open.client, false));
             leave(open.client, events).await;
         }
         // Without DISCONNECT, the broker publishes the will: the messages that it gave this member since its last
@@ -292,6 +310,7 @@ impl Connection {
 
     fn tick(&mut self, open: &mut OpenConnection) {
         let (now, period) = (Instant::now(), self.state.period());
+        open.is_tick_soon = false;
         if open.ticks.period() != period {
             // A unit with a shorter timeout has appeared.
             open.ticks = ticks(now + period, period);

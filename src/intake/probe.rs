@@ -21,7 +21,7 @@
 //! soon as others have published after its deadline, which is a warning; while all of them are silent the filter
 //! counts as not heard, and that is an error. See `mqtt::ProbeSchedule`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -32,7 +32,7 @@ use super::topic::{Refusal, probe_topic};
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
 use crate::fleet::Rules;
-use crate::presence::{Filters, Hearing, KindRules, covers};
+use crate::presence::{Filters, Hearing, Kind, KindRules, covers};
 use crate::telemetry::Rejection;
 
 /// How far the clock of another instance may be ahead.
@@ -42,11 +42,14 @@ const FORGED: &str = "a probe that Rollcall did not send proves nothing; no devi
                       the user of Rollcall should write there";
 
 /// The probes of all filters.
+#[derive(Default)]
 pub(super) struct Probes {
     all: Vec<Probe>,
     by_topic: HashMap<String, usize>,
     /// The topic on which a member of a share is told that its probes came.
     answers: OnceLock<String>,
+    /// The kinds whose units cannot be heard though their topics can: the bridge between is offline.
+    held: Mutex<HashSet<Kind>>,
 }
 
 /// The probe of a filter.
@@ -77,7 +80,7 @@ impl Probes {
     pub fn new(filters: &Filters, rules: &Rules) -> Probes {
         let mut kinds: Vec<_> = filters.iter().collect();
         kinds.sort_by(|one, other| one.0.cmp(other.0));
-        let mut probes = Probes { all: Vec::new(), by_topic: HashMap::new(), answers: OnceLock::new() };
+        let mut probes = Probes::default();
         for (kind, filters) in kinds {
             let Some(rules) = rules.get(kind) else { continue };
             for filter in filters {
@@ -96,6 +99,17 @@ impl Probes {
 
     pub fn all(&self) -> &[Probe] {
         &self.all
+    }
+
+    /// Notes whether units of the kind cannot be heard though their topics can. Probes prove nothing of the kind then, so
+    /// that the time is blind for it.
+    pub fn hold(&self, kind: &Kind, is_held: bool) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = if is_held { held.insert(kind.clone()) } else { held.remove(kind) };
+    }
+
+    pub fn is_held(&self, kind: &Kind) -> bool {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner).contains(kind)
     }
 
     /// Sets the topic on which other members of the share tell this process that its probes came.

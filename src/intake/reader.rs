@@ -7,18 +7,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::announcements::{Meaning, Recent};
+use super::announcements::Recent;
 use super::canary::{Canary, Key};
 use super::probe::Probes;
 use super::read_budget::ReadBudget;
 use super::timers::{self, ReceivedCommand, TimerReader};
-use super::topic::{self, Origin, Refusal, Topics};
+use super::topic::{self, Refusal, Topics};
 use super::value_buffer::ValueBuffer;
 use super::{Fields, PayloadIssues, canary, payload};
 use crate::clock::Timestamp;
-use crate::presence::{Announcement, Heartbeat};
+use crate::presence::{Announcement, Heartbeat, Unit};
 use crate::store::ShareMember;
 use crate::telemetry::{PayloadIssue, Rejection, Telemetry};
+
+mod announced;
+mod sparkplug;
 
 /// The content of a message.
 #[derive(Debug, PartialEq)]
@@ -39,8 +42,23 @@ pub(super) enum Content {
     Unsubscribed,
     /// A program registers or cancels a timer.
     Timer(Box<ReceivedCommand>),
+    /// This payload is to be published on this topic: a device is asked for something.
+    Command(String, Vec<u8>),
+    /// A message that says several things, none of them one of a canary or a probe.
+    Several(Vec<Content>),
     /// Nothing for the recorder.
     Nothing,
+}
+
+impl Content {
+    /// Whether a unit is announced as gone.
+    pub fn announces(&self) -> bool {
+        match self {
+            Content::Announcement(_) => true,
+            Content::Several(all) => all.iter().any(Content::announces),
+            _ => false,
+        }
+    }
 }
 
 /// A message as it arrives.
@@ -98,7 +116,8 @@ impl Reader {
         if let Some(member) = canary::read_gone(topic, message.payload) {
             return Ok(Content::MemberLost(member));
         }
-        if message.retain {
+        let is_feed = self.topics.feeds(topic).next().is_some();
+        if message.retain && !is_feed {
             // The broker was asked for no retained messages, but a bridge may pass one on.
             return Err((Rejection::Retained, "a retained message may be of any age".to_owned()));
         }
@@ -119,14 +138,35 @@ impl Reader {
             return Ok(Content::Timer(Box::new(timers.read(id, message.payload, message.reply_to, arrived))));
         }
         let latest = message.sent_before.map_or(arrived, |latest| latest.min(arrived));
+        if !is_feed {
+            return self.of_unit(topic, message, (arrived, latest));
+        }
+        let mut all = self.feeds(topic, message, (arrived, latest))?;
+        if !message.retain && self.topics.names_unit(topic) {
+            all.push(self.of_unit(topic, message, (arrived, latest))?);
+        }
+        Ok(if all.len() > 1 { Content::Several(all) } else { all.pop().unwrap_or(Content::Nothing) })
+    }
+
+    /// Reads a message of the unit that the topic names.
+    fn of_unit(
+        &self,
+        topic: &str,
+        message: &Incoming,
+        (arrived, latest): (Timestamp, Timestamp),
+    ) -> Result<Content, Refusal> {
         self.probes.unit_heard(topic, latest);
         let mut issues = PayloadIssues::default();
         let origin = self.topics.origin(topic, &mut issues)?;
+        let payload = self.readable(message.payload, arrived, &mut issues);
+        let sparkplug = origin.presence.as_ref().and_then(|presence| presence.format.sparkplug().cloned());
+        if let Some(host) = sparkplug {
+            return self.sparkplug(&host, origin, topic, (payload, message), (arrived, latest), issues);
+        }
         let buffer = self.values.as_deref();
         let metrics = buffer.and_then(|buffer| buffer.metrics_of(&origin.unit.kind));
         let (rules, fields) = (&origin.rules, &self.fields);
-        let payload = self.readable(message.payload, arrived, &mut issues);
-        if let Some(announced) = self.announced(&origin, payload, message, (arrived, latest))? {
+        if let Some(announced) = self.announced_by(&origin, payload, message, (arrived, latest))? {
             return Ok(announced);
         }
         let parsed = payload::read(payload, fields, metrics, rules, latest, &mut issues);
@@ -141,50 +181,16 @@ impl Reader {
         let mut declared = parsed.declared;
         // The labels of the topic win, because a broker can guard topics.
         declared.labels.extend(origin.labels);
-        for (issue, detail) in issues.take() {
-            self.telemetry.payload_issue(&origin.unit, issue, &detail);
-        }
+        self.note_issues(&origin.unit, issues);
         let (unit, place) = (origin.unit, origin.place);
         let (at, not_before) = (self.recent.after_announcement(parsed.at), message.sent_after);
         Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, declared }))
     }
 
-    /// Reads an announcement; `None`: the message is a heartbeat.
-    fn announced(
-        &self,
-        origin: &Origin,
-        payload: &[u8],
-        message: &Incoming,
-        (arrived, latest): (Timestamp, Timestamp),
-    ) -> Result<Option<Content>, Refusal> {
-        let Some(presence) = &origin.presence else { return Ok(None) };
-        if self.topics.is_of_rollcall(origin) {
-            return Ok(Some(Content::Nothing));
+    fn note_issues(&self, unit: &Unit, issues: PayloadIssues) {
+        for (issue, detail) in issues.take() {
+            self.telemetry.payload_issue(unit, issue, &detail);
         }
-        let (meaning, order) = presence.meaning(payload, origin.is_status, &origin.rules);
-        match meaning {
-            Meaning::Heartbeat if origin.is_status => {
-                let is_news = self.recent.born(&origin.unit, latest, order);
-                return Ok((!is_news).then_some(Content::Nothing));
-            }
-            Meaning::Heartbeat => {}
-            Meaning::Announces(says) => {
-                // A message that waited somewhere may be as old as the last canary.
-                let delayed = message.sent_before.and(message.sent_after);
-                let at = delayed.map_or(arrived, |at| at.min(arrived));
-                let follows_birth = self.recent.announced(&origin.unit, at, order);
-                let unit = origin.unit.clone();
-                return Ok(Some(Content::Announcement(
-                    Announcement { unit, at, says, follows_birth }.into(),
-                )));
-            }
-            Meaning::Nothing => return Ok(Some(Content::Nothing)),
-            Meaning::Unknown => {
-                let text = "the payload is no word that announces the presence of a unit".to_owned();
-                return Err((Rejection::UnknownState, text));
-            }
-        }
-        Ok(None)
     }
 
     /// Reads a probe. A member of a share reports its own probes only, and tells other members of theirs.

@@ -64,6 +64,8 @@ struct Batch {
     heartbeats: Vec<Heartbeat>,
     events: Vec<HearingEvent>,
     timers: Vec<ReceivedCommand>,
+    /// What is to be published: topics and payloads.
+    commands: Vec<(String, Vec<u8>)>,
     acks: Vec<Ack>,
     oldest: Option<Timestamp>,
 }
@@ -73,29 +75,33 @@ impl Batch {
         let oldest = messages.first().map(|message| message.arrived);
         let mut batch = Batch { oldest, ..Batch::default() };
         for QueuedMessage { content, arrived, connection, ack } in messages.drain(..) {
-            match content {
-                Content::Heartbeat(heartbeat) => batch.heartbeats.push(heartbeat),
-                Content::Announcement(announcement) => {
-                    batch.events.push(HearingEvent::Announced { connection, announcement, arrived })
-                }
-                Content::Canary(canary) => {
-                    batch.events.push(HearingEvent::Canary { connection, sent_at: canary.sent_at() })
-                }
-                Content::Probes(index, sent) => {
-                    batch
-                        .events
-                        .extend(sent.into_iter().map(|sent_at| HearingEvent::Probe { index, sent_at }));
-                }
-                Content::MemberLost(member) => {
-                    batch.events.push(HearingEvent::MemberLost { member, at: arrived })
-                }
-                Content::Unsubscribed => batch.events.push(HearingEvent::Unsubscribed { connection }),
-                Content::Timer(request) => batch.timers.push(*request),
-                Content::OfAnother(..) | Content::Nothing => {}
-            }
+            batch.take(content, arrived, connection);
             batch.acks.extend(ack);
         }
         batch
+    }
+
+    fn take(&mut self, content: Content, arrived: Timestamp, connection: u64) {
+        match content {
+            Content::Heartbeat(heartbeat) => self.heartbeats.push(heartbeat),
+            Content::Announcement(announcement) => {
+                self.events.push(HearingEvent::Announced { connection, announcement, arrived })
+            }
+            Content::Canary(canary) => {
+                self.events.push(HearingEvent::Canary { connection, sent_at: canary.sent_at() })
+            }
+            Content::Probes(index, sent) => {
+                self.events.extend(sent.into_iter().map(|sent_at| HearingEvent::Probe { index, sent_at }));
+            }
+            Content::MemberLost(member) => self.events.push(HearingEvent::MemberLost { member, at: arrived }),
+            Content::Unsubscribed => self.events.push(HearingEvent::Unsubscribed { connection }),
+            Content::Timer(request) => self.timers.push(*request),
+            Content::Command(topic, payload) => self.commands.push((topic, payload)),
+            Content::Several(all) => {
+                all.into_iter().for_each(|content| self.take(content, arrived, connection));
+            }
+            Content::OfAnother(..) | Content::Nothing => {}
+        }
     }
 }
 
@@ -198,6 +204,7 @@ fn acknowledge(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: Batch
     };
     let acks: Vec<BrokerAck> = batch.acks.into_iter().filter_map(of_broker).collect();
     link.borrow().acknowledge(&acks);
+    batch.commands.into_iter().for_each(|(topic, payload)| link.borrow().command(topic, payload));
     if let Some(oldest) = batch.oldest {
         writer.telemetry.heartbeat_lag(writer.clock.now().since(oldest));
     }

@@ -268,6 +268,8 @@ pub(super) type Refusal = (Rejection, String);
 /// Every template, in the order of the configuration.
 pub(super) struct Topics {
     entries: Vec<TopicEntry>,
+    /// Topics of messages that name their units themselves, or are about all units of a kind.
+    feeds: Vec<Feed>,
     /// The kinds whose units announce their presence.
     presence: HashMap<Kind, Arc<PresenceRules>, FixedState>,
     /// How the client ids of Rollcall begin; empty: unknown.
@@ -275,8 +277,29 @@ pub(super) struct Topics {
     rules: SharedRules,
 }
 
+/// Filters by what comes on their topics.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct FleetFilters {
+    /// Heartbeats: any process may hear a message of them.
+    pub heartbeats: Vec<String>,
+    /// Announcements, whose order counts: each process hears all of them, also where a share gives each heartbeat to
+    /// one of them.
+    pub status: Vec<String>,
+    /// Messages about many units, for each process. Retained messages are wanted of them.
+    pub feeds: Vec<String>,
+}
+
+/// A topic of messages that name their units themselves, or are about all units of a kind.
+pub(super) struct Feed {
+    filter: String,
+    pub presence: Arc<PresenceRules>,
+    pub rules: Arc<KindRules>,
+}
+
 struct TopicEntry {
     template: Template,
+    /// What names its units, if the format of announcements says it.
+    name: Option<UnitName>,
     /// The labels of each kind that are no part of the name of its units.
     beside: HashMap<Kind, LabelLevels, FixedState>,
     role: Role,
@@ -290,6 +313,8 @@ enum Role {
     Both,
     /// A topic for announcements only.
     Status,
+    /// A topic of heartbeats in the format of the announcements.
+    Data,
 }
 
 /// Labels, each with its level.
@@ -298,9 +323,9 @@ type LabelLevels = Arc<[(Box<str>, usize)]>;
 impl Topics {
     pub fn new(templates: Vec<Template>, rules: SharedRules) -> Topics {
         let kinds = rules.rules();
-        let entry = |template| TopicEntry::new(template, Role::Heartbeats, &kinds);
+        let entry = |template| TopicEntry::new(template, Role::Heartbeats, None, &kinds);
         let entries = templates.into_iter().map(entry).collect();
-        Topics { entries, presence: HashMap::default(), own_clients: String::new(), rules }
+        Topics { entries, feeds: Vec::new(), presence: HashMap::default(), own_clients: String::new(), rules }
     }
 
     /// These topics, with the begin of the client ids of Rollcall.
@@ -308,13 +333,10 @@ impl Topics {
         Topics { own_clients, ..self }
     }
 
-    /// Whether the message is about a client of Rollcall: that is no unit.
-    pub fn is_of_rollcall(&self, origin: &Origin) -> bool {
-        let is_of_clients = origin.presence.as_ref().is_some_and(|presence| presence.format.is_of_clients());
-        is_of_clients
-            && origin.is_status
-            && !self.own_clients.is_empty()
-            && origin.unit.id.as_str().starts_with(&self.own_clients)
+    /// Whether the unit is a client of Rollcall, of which a message of the broker tells: that is no unit.
+    pub fn is_of_rollcall(&self, unit: &Unit, presence: &PresenceRules) -> bool {
+        let is_own = !self.own_clients.is_empty() && unit.id.as_str().starts_with(&self.own_clients);
+        is_own && presence.format.is_of_clients()
     }
 
     /// These topics, and those on which units of the kind announce their presence. The latter are matched first: they
@@ -323,41 +345,69 @@ impl Topics {
     /// # Errors
     /// An invalid template.
     pub fn with_presence(mut self, kind: &Kind, presence: &PresenceRules) -> Result<Topics, TemplateError> {
-        let kinds = self.rules.rules();
-        for text in &presence.topics {
+        let shared = Arc::new(presence.clone());
+        for text in presence.status_topics() {
             let template = Template::of_announcements(text, kind.clone())?;
-            if let Some(rules) = kinds.get(kind) {
-                template.check_name(&rules.name)?;
-            }
             let filter = template.filter();
             let own = |entry: &TopicEntry| entry.template.is_of(kind) && entry.template.filter() == filter;
             let role = if self.entries.iter().any(own) { Role::Both } else { Role::Status };
-            let first = self.entries.iter().position(|entry| entry.role == Role::Heartbeats);
-            let place = first.unwrap_or(self.entries.len());
-            self.entries.insert(place, TopicEntry::new(template, role, &kinds));
+            self.add(template, role, presence.format.unit_name(text))?;
         }
-        self.presence.insert(kind.clone(), Arc::new(presence.clone()));
+        for text in presence.format.data_topics() {
+            let template = Template::of_announcements(text, kind.clone())?;
+            self.add(template, Role::Data, presence.format.unit_name(text))?;
+        }
+        if let Some(rules) = self.rules.of(kind.as_str()) {
+            let feed = |filter| Feed { filter, presence: shared.clone(), rules: rules.clone() };
+            self.feeds.extend(presence.feeds().into_iter().map(feed));
+        }
+        self.presence.insert(kind.clone(), shared);
         Ok(self)
+    }
+
+    fn add(&mut self, template: Template, role: Role, name: Option<UnitName>) -> Result<(), TemplateError> {
+        let kinds = self.rules.rules();
+        if let Some(rules) = template.kind.as_ref().and_then(|kind| kinds.get(kind)) {
+            template.check_name(name.as_ref().unwrap_or(&rules.name))?;
+        }
+        let first = self.entries.iter().position(|entry| entry.role == Role::Heartbeats);
+        let place = first.unwrap_or(self.entries.len());
+        self.entries.insert(place, TopicEntry::new(template, role, name, &kinds));
+        Ok(())
+    }
+
+    /// The feeds to which a message on this topic belongs.
+    pub fn feeds<'a>(&'a self, topic: &'a str) -> impl Iterator<Item = &'a Feed> {
+        self.feeds.iter().filter(move |feed| covers(&feed.filter, topic))
+    }
+
+    /// Whether a message on this topic has a meaning for the unit that the topic names.
+    pub fn names_unit(&self, topic: &str) -> bool {
+        self.entries.iter().any(|entry| entry.template.fits(topic))
     }
 
     /// The filters to subscribe to.
     pub fn filters(&self) -> Vec<String> {
-        let mut filters: Vec<String> = Vec::new();
-        for filter in self.entries.iter().map(|entry| entry.template.filter()) {
-            if filters.iter().any(|wider| covers(wider, &filter)) {
-                continue;
-            }
-            filters.retain(|narrower| !covers(&filter, narrower));
-            filters.push(filter);
-        }
-        filters
+        let FleetFilters { heartbeats, status, feeds } = self.by_use();
+        widest(status.into_iter().chain(heartbeats).chain(feeds))
+    }
+
+    /// The filters to subscribe to, by what comes on their topics.
+    pub fn by_use(&self) -> FleetFilters {
+        let of = |is_status: bool| {
+            let entries = self.entries.iter().filter(move |entry| (entry.role == Role::Status) == is_status);
+            widest(entries.map(|entry| entry.template.filter()))
+        };
+        let feeds = widest(self.feeds.iter().map(|feed| feed.filter.clone()));
+        FleetFilters { heartbeats: of(false), status: of(true), feeds }
     }
 
     /// The filters by which each kind is heard. Announcements are not needed for that: without them, deadlines find
     /// every silence.
     pub fn filters_of_kinds(&self) -> Filters {
         let (mut filters, rules) = (Filters::new(), self.rules.rules());
-        let heard = self.entries.iter().filter(|entry| entry.role == Role::Heartbeats);
+        let is_heard = |role| matches!(role, Role::Heartbeats | Role::Data);
+        let heard = self.entries.iter().filter(|entry| is_heard(entry.role));
         for (kind, filter) in heard.flat_map(|entry| entry.template.filters_of(&rules)) {
             let of_kind = filters.entry(kind).or_default();
             if !of_kind.contains(&filter) {
@@ -374,7 +424,7 @@ impl Topics {
             return Err((Rejection::BadTopic, "a topic of Rollcall's own".to_owned()));
         }
         let found = self.entries.iter().find(|entry| entry.template.fits(topic));
-        let TopicEntry { template, beside, role } =
+        let TopicEntry { template, name, beside, role } =
             found.ok_or_else(|| (Rejection::BadTopic, "it fits no template".to_owned()))?;
         let mut id = "";
         let mut kind = template.kind.as_ref().map_or("", Kind::as_str);
@@ -394,10 +444,11 @@ impl Topics {
             return Err((Rejection::UnknownKind, format!("kind {:?} is not configured", truncate(kind, 40))));
         };
         let bad_unit = |why: String| (Rejection::BadUnit, why);
-        let id = match rules.name.is_plain() {
+        let name = name.as_ref().unwrap_or(&rules.name);
+        let id = match name.is_plain() {
             true => id.parse().map_err(|why: NameError| bad_unit(why.to_string()))?,
             false => {
-                let composed = rules.name.compose(|capture| template.capture(capture, topic));
+                let composed = name.compose(|capture| template.capture(capture, topic));
                 composed.map_err(|why| bad_unit(why.to_string()))?
             }
         };
@@ -411,13 +462,26 @@ impl Topics {
 }
 
 impl TopicEntry {
-    fn new(template: Template, role: Role, kinds: &Rules) -> TopicEntry {
+    fn new(template: Template, role: Role, name: Option<UnitName>, kinds: &Rules) -> TopicEntry {
         let of_kind = |(kind, rules): (&Kind, &KindRules)| {
-            let labels: LabelLevels = template.labels_beside(&rules.name).into();
+            let labels: LabelLevels = template.labels_beside(name.as_ref().unwrap_or(&rules.name)).into();
             (template.is_of(kind) && !labels.is_empty()).then(|| (kind.clone(), labels))
         };
-        TopicEntry { beside: kinds.iter().filter_map(of_kind).collect(), template, role }
+        TopicEntry { beside: kinds.iter().filter_map(of_kind).collect(), template, name, role }
     }
+}
+
+/// These filters, without those that another one covers.
+pub(super) fn widest(all: impl Iterator<Item = String>) -> Vec<String> {
+    let mut filters: Vec<String> = Vec::new();
+    for filter in all {
+        if filters.iter().any(|wider| covers(wider, &filter)) {
+            continue;
+        }
+        filters.retain(|narrower| !covers(&filter, narrower));
+        filters.push(filter);
+    }
+    filters
 }
 
 #[cfg(test)]
@@ -622,8 +686,11 @@ mod tests {
             topics.with_presence(&pump, &last_will).unwrap().with_presence(&detector, &emqx).unwrap();
         let clients = "$SYS/brokers/+/clients/+/";
         let events = ["connected", "disconnected"].map(|event| format!("{clients}{event}"));
-        let filters = ["units/+/+", &events[0], &events[1], "d/+"];
-        assert_eq!(topics.filters(), filters);
+        assert_eq!(topics.filters(), [&events[0], &events[1], "units/+/+", "d/+"]);
+        let FleetFilters { heartbeats, status, feeds } = topics.by_use();
+        assert_eq!(heartbeats, ["units/+/+", "d/+"]);
+        assert_eq!(status, ["units/+/status", &events[0], &events[1]]);
+        assert!(feeds.is_empty());
         assert_eq!(topics.filters_of_kinds()[&detector], ["d/+"]);
         for (topic, has_presence, is_status, is_of_rollcall) in [
             ("units/1/status", true, true, false),
@@ -633,7 +700,8 @@ mod tests {
             ("$SYS/brokers/n/clients/rollcall-main/connected", true, true, true),
         ] {
             let origin = topics.origin(topic, &mut PayloadIssues::default()).unwrap();
-            let found = (origin.presence.is_some(), origin.is_status, topics.is_of_rollcall(&origin));
+            let is_own = origin.presence.as_ref().is_some_and(|it| topics.is_of_rollcall(&origin.unit, it));
+            let found = (origin.presence.is_some(), origin.is_status, is_own);
             assert_eq!(found, (has_presence, is_status, is_of_rollcall), "{topic}");
         }
         assert!(Template::of_announcements("$share/g/{unit}", pump).is_err());

@@ -24,7 +24,14 @@ pub struct Announcement {
     pub says: Announced,
     /// Whether the unit announced that it is there a moment before: then this is the will of its former session.
     pub follows_birth: bool,
+    /// Whether another instance may have been given such an announcement: see [`TAKEOVER`].
+    pub is_unsure: bool,
+    /// Whether the devices of the unit are gone with it: the units whose ids begin with its own and a dot.
+    pub has_devices: bool,
 }
+
+/// How long after the birth of a session the will of the one before it may come.
+pub const TAKEOVER: Duration = Duration::from_millis(250);
 
 /// What is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +55,7 @@ pub struct Departure {
 }
 
 impl Departure {
-    /// How far the proof of hearing may lag behind the deadline. A proof needs hearing up to itself: a broker that ends
+    /// How far the proof of canaries may lag behind the deadline. A proof needs hearing up to itself: a broker that ends
     /// publishes the wills of all devices, and nothing after them.
     pub(super) fn slack(&self) -> Duration {
         self.settle / 10

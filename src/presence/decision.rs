@@ -188,12 +188,14 @@ pub fn recheck_deadline(
     hearing: &Hearing,
     now: Timestamp,
 ) -> Verdict {
-    let hearing = hearing.of(&rules.kind);
+    let (fleet_heard, hearing) = (hearing.heard, hearing.of(&rules.kind));
     let Some(facts) = &seen.facts else { return check_unknown(seen, rules, hearing, now) };
     match &facts.lifecycle {
         Lifecycle::Retired(_) => out_of_index(KeyChange::Delete, Some(facts)),
         Lifecycle::Offline(silence) => check_offline(seen, facts, silence, rules, hearing, now),
-        Lifecycle::NeverSeen | Lifecycle::Present => check_watched(seen, facts, gone, rules, hearing, now),
+        Lifecycle::NeverSeen | Lifecycle::Present => {
+            check_watched(seen, facts, gone, rules, (hearing, fleet_heard), now)
+        }
     }
 }
 
@@ -215,7 +217,7 @@ fn check_watched(
     facts: &Facts,
     gone: Timestamp,
     rules: &KindRules,
-    hearing: &Hearing,
+    (hearing, fleet_heard): (&Hearing, Option<Timestamp>),
     now: Timestamp,
 ) -> Verdict {
     let presumed = presumed(seen, facts, rules, hearing, gone);
@@ -229,8 +231,11 @@ fn check_watched(
     // The ledger may not show yet why no check ran in time. So hearing must also cover the silence after a
     // heartbeat that may have come unseen. Such a heartbeat is not later than the deadline, or a check since
     // then would have found its key.
-    let slack = announced.map_or(policy.slack(), |departure| departure.slack().min(policy.slack()));
-    let covers = |deadline: Timestamp| hearing.heard >= Some(deadline - slack);
+    // The moment of an announcement is near, and probes of the kind are seconds apart: canaries prove the rest.
+    let is_near = |deadline: Timestamp| {
+        announced.is_none_or(|departure| fleet_heard >= Some(deadline - departure.slack()))
+    };
+    let covers = |deadline: Timestamp| hearing.heard >= Some(deadline - policy.slack()) && is_near(deadline);
     let after = |unseen: Timestamp| times_since(&facts, unseen, &policy, hearing).deadline;
     let proof = presumed.map_or(deadline, |at| after(at.min(deadline)).max(deadline));
     if !covers(proof) {

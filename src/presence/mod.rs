@@ -29,7 +29,7 @@ mod unit;
 mod unit_name;
 
 pub use ahead::{as_corrected, corrected, future_moment};
-pub use announcement::{Announced, Announcement, AnnouncementResult, Departure};
+pub use announcement::{Announced, Announcement, AnnouncementResult, Departure, TAKEOVER};
 pub use blindness::{Interval, Ledger};
 pub use decision::{
     HeartbeatResult, MAX_PAUSE, Registration, UnitSettings, Verdict, acknowledge, announce, check_deadline,

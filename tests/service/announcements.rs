@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-use rollcall::simulate::servers::free_port;
+use rollcall::simulate::servers::{Server, free_port};
 use rumqttc::{AsyncClient, Event, Incoming, LastWill, MqttOptions, PublishOptions, QoS};
 use serde_json::Value;
 use tokio::task::JoinHandle;
@@ -71,17 +71,17 @@ impl Device {
 
 const WORDS: (&str, &str, &str) = ("status", "online", "offline");
 
-async fn is(world: &World, unit: &str, state: &str) {
+pub async fn is(world: &World, unit: &str, state: &str) {
     world.eventually(&format!("{unit} is {state}"), async || world.state(unit).await == state).await;
 }
 
-async fn open(world: &World) -> Vec<(String, String)> {
+pub async fn open(world: &World) -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let records = world.records().await;
     records.iter().map(|record| (text(&record["unit"]), text(&record["cause"]))).collect()
 }
 
-async fn counted(world: &World, result: &str) -> bool {
+pub async fn counted(world: &World, result: &str) -> bool {
     let line = format!("rollcall_announcements_total{{result=\"{result}\"}} ");
     let page = world.text_of("/metrics").await;
     page.lines().any(|one| one.strip_prefix(&line).is_some_and(|count| count != "0"))
@@ -209,4 +209,56 @@ async fn a_device_that_freezes_is_found_when_its_keep_alive_is_over() {
     is(&world, "f", "online").await;
     is(&world, "f", "offline").await;
     assert_eq!(open(&world).await, [("f".to_owned(), "last_will".to_owned())]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_of_mosquitto_says_which_clients_come_and_end() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let log = "log_dest topic\nlog_dest stderr\nlog_type notice\nlog_type error\nlog_type information\n\
+               connection_messages true";
+    let broker = Server::mosquitto(dir.path(), free_port().unwrap(), &log).unwrap();
+    let port = broker.port();
+    let kind = "[[kind]]\nname = \"detector\"\ntopics = [\"lamps/{unit}/data\"]\ntimeout = \"1h\"\n\
+                presence = { format = \"mosquitto\", trust = \"proof\", on_planned = \"pause\" }\n";
+    let options = format!("{EMBEDDED}\nmqtt.url = \"mqtt://127.0.0.1:{port}\" # not broker.listen\n{kind}");
+    let world = World::new(&options, &[]).await;
+    let device = |unit: &str| Device::start(port, unit, WORDS);
+    let (cut, leaves, stays) = (device("cut"), device("leaves"), device("stays"));
+    for unit in ["cut", "leaves", "stays"] {
+        is(&world, unit, "online").await;
+    }
+    let again = device("stays");
+    cut.cut().await;
+    leaves.leave().await;
+    is(&world, "cut", "offline").await;
+    is(&world, "leaves", "paused").await;
+    assert_eq!(open(&world).await, [("cut".to_owned(), "disconnected".to_owned())]);
+    assert_eq!(world.state("rollcall-main").await, "none", "Rollcall is no unit");
+    drop((again, stays));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_of_home_assistant_is_named_by_its_discovery() {
+    let kind = "[[kind]]\nname = \"detector\"\ntopics = [\"home/{unit}/heartbeat\"]\ntimeout = \"1h\"\n\
+                presence = { format = \"homeassistant\", trust = \"proof\", topics = [\"lamps/+/status\"] }\n";
+    let broker_first = format!("{EMBEDDED}\n{kind}");
+    let mut world = World::new(&broker_first, &[]).await;
+    let port = world.broker.port();
+    world.stop().await;
+    // Discovery messages are retained: they came before Rollcall.
+    let publisher = Device::start(port, "publisher", WORDS);
+    let message = "{\"avty_t\":\"lamps/a/status\",\"dev\":{\"ids\":[\"0x01\"],\"name\":\"Porch\"}}";
+    let options = PublishOptions::new(QoS::AtLeastOnce).retained();
+    publisher.client.publish("homeassistant/light/a/config", message, options).await.unwrap();
+    world.start().await;
+    let lamp = Device::start(port, "a", WORDS);
+    is(&world, "0x01", "online").await;
+    assert_eq!(
+        world.json("/api/v1/units/detector/0x01").await["labels"],
+        serde_json::json!({"name": "Porch"})
+    );
+    lamp.cut().await;
+    is(&world, "0x01", "offline").await;
+    assert_eq!(open(&world).await, [("0x01".to_owned(), "disconnected".to_owned())]);
+    publisher.leave().await;
 }

@@ -23,6 +23,7 @@ mod reload;
 mod route_times;
 mod scrape;
 mod silences;
+mod sparkplug;
 #[path = "../support/mod.rs"]
 mod support;
 mod timers;

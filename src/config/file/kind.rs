@@ -38,6 +38,8 @@ section! {
         online: Vec<String> = vec!["online".into()],
         offline: Vec<String> = vec!["offline".into()],
         field: String = String::new(),
+        host: String = String::new(),
+        rebirth: bool = false,
     }
 }
 
@@ -51,9 +53,13 @@ pub enum PresenceFormat {
     Tasmota,
     Homie,
     Zigbee2mqtt,
+    #[serde(rename = "homeassistant")]
+    HomeAssistant,
     Esphome,
     Emqx,
+    Mosquitto,
     Aws,
+    Sparkplug,
 }
 
 choice! {

@@ -1,11 +1,13 @@
 //! Announcements that units are gone: their deadlines are earlier, and those that are due now are checked at once.
 
-use std::collections::HashMap;
+use std::time::Duration;
 
 use futures_util::future::join_all;
+use hashbrown::HashMap;
 
 use super::{ATTEMPTS, Roll};
 use crate::clock::Timestamp;
+use crate::fleet::mirror::Cursor;
 use crate::presence::{self, Announced, Announcement, AnnouncementResult, Unit};
 use crate::store::{MAX_STEP, Result};
 use crate::telemetry::{AnnouncementOutcome, CheckSource};
@@ -13,12 +15,47 @@ use crate::telemetry::{AnnouncementOutcome, CheckSource};
 /// Steps that are under way at once; no unit is in two of them.
 const STEPS_AT_ONCE: usize = 4;
 
+/// How long the devices of a node that is gone may wait until the mirror has read the fleet, and how often it is asked.
+const FILLED_WITHIN: Duration = Duration::from_secs(60);
+const LOOK: Duration = Duration::from_millis(50);
+
 impl Roll {
-    /// Applies announcements. Of several of one unit, the newest counts. Safe to repeat.
+    /// Applies announcements. Of several of one unit, the newest counts. The devices of nodes that are gone are gone,
+    /// too: those that this instance owns, which every instance does for its own. Safe to repeat.
     pub async fn announce(
         &self,
         announcements: &[Announcement],
         clock: impl Fn() -> Timestamp + Send + Sync,
+    ) -> Result<()> {
+        self.announce_units(announcements, &clock).await?;
+        let with_devices = |one: &&Announcement| one.has_devices && !one.follows_birth;
+        let nodes: HashMap<Unit, &Announcement> =
+            announcements.iter().filter(with_devices).map(|one| (one.unit.clone(), one)).collect();
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        // A process that has just started knows the devices of a node when it has read the fleet.
+        let mut waited = Duration::ZERO;
+        while !self.mirror.is_filled() && waited < FILLED_WITHIN {
+            tokio::time::sleep(LOOK).await;
+            waited += LOOK;
+        }
+        let (above, mut cursor) = (nodes.keys().cloned().collect(), Cursor::default());
+        while let Some(below) = self.mirror.below(&mut cursor, &above) {
+            let of_device = |(node, device): (Unit, Unit)| {
+                let of_node = (*nodes[&node]).clone();
+                Announcement { unit: device, has_devices: false, ..of_node }
+            };
+            let devices: Vec<Announcement> = below.into_iter().map(of_device).collect();
+            self.announce_units(&devices, &clock).await?;
+        }
+        Ok(())
+    }
+
+    async fn announce_units(
+        &self,
+        announcements: &[Announcement],
+        clock: &(impl Fn() -> Timestamp + Send + Sync),
     ) -> Result<()> {
         let mut newest: HashMap<&Unit, &Announcement> = HashMap::new();
         for one in announcements {
@@ -33,7 +70,9 @@ impl Roll {
             let due: Vec<Vec<Unit>> = join_all(steps).await.into_iter().collect::<Result<_>>()?;
             let due: Vec<Unit> = due.into_iter().flatten().collect();
             // Units that cannot be decided yet are in the deadline index, where the sweep finds them.
-            self.check_suspects(&due, CheckSource::Announcement, &clock).await?;
+            if !due.is_empty() {
+                self.check_suspects(&due, CheckSource::Announcement, clock).await?;
+            }
         }
         Ok(())
     }

@@ -65,6 +65,8 @@ mod tests {
                 at: at(ms),
                 says: Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO },
                 follows_birth: false,
+                is_unsure: false,
+                has_devices: false,
             }),
             arrived: at(ms),
         };

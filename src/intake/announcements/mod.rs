@@ -5,23 +5,26 @@
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
 use crate::clock::Timestamp;
-use crate::presence::{Announced, Cause, KindRules, Unit};
+use crate::presence::{Announced, Cause, Kind, KindRules, Labels, TAKEOVER, Unit, UnitName};
 
 mod aws;
 mod emqx;
 mod esphome;
 mod held;
+pub(super) mod homeassistant;
 mod homie;
 mod last_will;
+pub(super) mod mosquitto;
+pub(super) mod sparkplug;
 mod tasmota;
-mod zigbee2mqtt;
+pub(super) mod zigbee2mqtt;
 
 pub(super) use held::HeldAnnouncements;
 pub use last_will::StateWords;
@@ -63,9 +66,21 @@ pub enum Format {
     Tasmota,
     Homie,
     Zigbee2Mqtt,
+    HomeAssistant,
     EspHome,
     Emqx,
+    Mosquitto,
     Aws,
+    Sparkplug(SparkplugHost),
+}
+
+/// What Rollcall does as a host application of Sparkplug.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SparkplugHost {
+    /// The id by which it publishes its state; empty: it publishes none.
+    pub id: String,
+    /// Whether nodes are asked for their births when messages of them are missing.
+    pub rebirth: bool,
 }
 
 impl Format {
@@ -83,12 +98,43 @@ impl Format {
             Format::Aws => {
                 &["$aws/events/presence/connected/{unit}", "$aws/events/presence/disconnected/{unit}"]
             }
+            Format::Sparkplug(_) => &sparkplug::STATUS,
+            Format::HomeAssistant => &["+/status", "+/availability", "tele/+/LWT"],
+            Format::Mosquitto => &[],
+        }
+    }
+
+    /// Whether each topic of announcements names a unit by the rule of its kind.
+    pub fn has_named_topics(&self) -> bool {
+        !matches!(self, Format::HomeAssistant | Format::Mosquitto | Format::Sparkplug(_))
+    }
+
+    /// The topics of heartbeats, if the format has its own.
+    pub fn data_topics(&self) -> &'static [&'static str] {
+        match self {
+            Format::Sparkplug(_) => &sparkplug::DATA,
+            _ => &[],
+        }
+    }
+
+    /// What names the units of a topic, if the format says it.
+    pub(super) fn unit_name(&self, topic: &str) -> Option<UnitName> {
+        let is_sparkplug = matches!(self, Format::Sparkplug(_));
+        let name = if topic.contains("{device}") { sparkplug::DEVICE } else { sparkplug::NODE };
+        is_sparkplug.then(|| name.parse().expect("two or three captures"))
+    }
+
+    /// The host application of Sparkplug that it is, if it is one.
+    pub(super) fn sparkplug(&self) -> Option<&SparkplugHost> {
+        match self {
+            Format::Sparkplug(host) => Some(host),
+            _ => None,
         }
     }
 
     /// Whether the events are of any client of a broker, named by its client id.
     pub(super) fn is_of_clients(&self) -> bool {
-        matches!(self, Format::Emqx | Format::Aws)
+        matches!(self, Format::Emqx | Format::Mosquitto | Format::Aws)
     }
 
     fn read(&self, payload: &[u8]) -> Option<Event> {
@@ -100,6 +146,8 @@ impl Format {
             Format::EspHome => esphome::read(payload).map(Event::from),
             Format::Emqx => emqx::read(payload),
             Format::Aws => aws::read(payload),
+            // Their messages name units themselves, or need the births before them.
+            Format::HomeAssistant | Format::Mosquitto | Format::Sparkplug(_) => None,
         }
     }
 }
@@ -151,7 +199,29 @@ impl PresenceRules {
         (meaning, event.and_then(|event| event.order))
     }
 
-    fn meaning_of(&self, said: Option<Said>, is_status: bool, rules: &KindRules) -> Meaning {
+    /// The topics of messages that name their units themselves, or are about all units of the kind.
+    pub(super) fn feeds(&self) -> Vec<String> {
+        match &self.format {
+            Format::Mosquitto if self.topics.is_empty() => mosquitto::TOPICS.map(str::to_owned).into(),
+            Format::Mosquitto => self.topics.clone(),
+            Format::HomeAssistant => {
+                let discovery = homeassistant::DISCOVERY.map(str::to_owned);
+                discovery.into_iter().chain(self.topics.iter().cloned()).collect()
+            }
+            Format::Zigbee2Mqtt => {
+                self.topics.iter().filter_map(|topic| zigbee2mqtt::bridge_of(topic)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// The topics on which units announce their presence, each its own.
+    pub(super) fn status_topics(&self) -> &[String] {
+        let has_none = matches!(self.format, Format::HomeAssistant | Format::Mosquitto);
+        if has_none { &[] } else { &self.topics }
+    }
+
+    pub(super) fn meaning_of(&self, said: Option<Said>, is_status: bool, rules: &KindRules) -> Meaning {
         let gone = |cause| Meaning::Announces(Announced::Gone { cause, settle: self.settle });
         let away = Meaning::Announces(Announced::Away(rules.max_sleep));
         match (said, self.planned) {
@@ -167,9 +237,6 @@ impl PresenceRules {
     }
 }
 
-/// How long after the birth of a session the will of the one before it may come.
-const TAKEOVER: Duration = Duration::from_millis(250);
-
 /// The most units whose sessions are remembered, about 40 MB; a full table is cleared.
 const MAX_SESSIONS: usize = 1_000_000;
 
@@ -180,6 +247,10 @@ pub(super) struct Recent {
     sessions: Mutex<HashMap<u64, Session, FixedState>>,
     /// When the last announcement came that a unit is gone, in milliseconds.
     gone: AtomicI64,
+    /// The nodes of Sparkplug.
+    pub nodes: sparkplug::nodes::Nodes,
+    /// The devices of Home Assistant, by kind.
+    homes: Mutex<HashMap<Kind, homeassistant::Discovery, FixedState>>,
 }
 
 #[derive(Default)]
@@ -209,9 +280,33 @@ impl Recent {
         true
     }
 
+    /// Reads a message for Home Assistant: what it says of which units, by their ids, and the labels of each. `None`: it is
+    /// a report of the unit.
+    pub fn discovered(
+        &self,
+        kind: &Kind,
+        topic: &str,
+        payload: &[u8],
+        retained: bool,
+    ) -> Vec<(Box<str>, Option<Said>, Labels)> {
+        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let discovery = homes.entry(kind.clone()).or_default();
+        if homeassistant::is_discovery(topic) {
+            discovery.discover(topic, payload);
+            return Vec::new();
+        }
+        let said = discovery.read(topic, payload, retained);
+        said.into_iter().map(|(id, said)| (id.clone(), said, discovery.labels(&id))).collect()
+    }
+
+    /// Notes the moment of an announcement that a unit is gone.
+    pub fn gone(&self, at: Timestamp) {
+        self.gone.store(at.as_millis(), Ordering::Relaxed);
+    }
+
     /// Notes an announcement that a unit is gone. Answers whether it is the end of a session that was taken over.
     pub fn announced(&self, unit: &Unit, at: Timestamp, order: Option<i64>) -> bool {
-        self.gone.store(at.as_millis(), Ordering::Relaxed);
+        self.gone(at);
         let mut sessions = self.lock();
         let session = match order {
             Some(_) => sessions.entry(hash(unit)).or_default(),

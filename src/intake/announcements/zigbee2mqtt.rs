@@ -1,5 +1,6 @@
 //! Zigbee2MQTT: `zigbee2mqtt/<name>/availability`, which the bridge publishes for each device: `{"state":"offline"}`,
-//! or the bare word of versions before 2.
+//! or the bare word of versions before 2. It says the same of itself on `zigbee2mqtt/bridge/state`, and that is its last
+//! will. While the bridge is offline, no device can be heard.
 
 use super::Said;
 use super::last_will::{field_of, text};
@@ -14,9 +15,38 @@ pub(super) fn read(payload: &[u8]) -> Option<Said> {
     }
 }
 
+/// The topic on which the bridge says whether it is there, by the topic of its devices; `None`: the topic does not say
+/// which bridge it is.
+pub(super) fn bridge_of(topic: &str) -> Option<String> {
+    let base = topic.strip_suffix("/{unit}/availability")?;
+    (!base.contains(['{', '+', '#'])).then(|| format!("{base}/bridge/state"))
+}
+
+/// Whether the bridge says that it is there.
+pub(in crate::intake) fn is_bridge_online(payload: &[u8]) -> Option<bool> {
+    Some(read(payload)? == Said::Here)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_bridge_has_a_topic_beside_its_devices() {
+        for (topic, bridge) in [
+            ("zigbee2mqtt/{unit}/availability", Some("zigbee2mqtt/bridge/state")),
+            ("home/z2m/{unit}/availability", Some("home/z2m/bridge/state")),
+            ("{base}/{unit}/availability", None),
+            ("zigbee2mqtt/{unit}/state", None),
+        ] {
+            assert_eq!(bridge_of(topic).as_deref(), bridge, "{topic}");
+        }
+        for (payload, is_online) in
+            [("{\"state\":\"online\"}", Some(true)), ("offline", Some(false)), ("{}", None), ("", None)]
+        {
+            assert_eq!(is_bridge_online(payload.as_bytes()), is_online, "{payload}");
+        }
+    }
 
     #[test]
     fn the_bridge_says_whether_a_device_is_available() {

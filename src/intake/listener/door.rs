@@ -7,7 +7,7 @@
 //! connection can be accepted, or while the queue does not move: a tick that is recorded late counts for nothing,
 //! because connections that are held back meanwhile are not read. Every topic arrives, so a tick proves every filter.
 
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use crate::clock::{Clock, Timestamp};
 use crate::intake::canary::Canary;
@@ -26,6 +26,8 @@ pub struct Door {
     pub queue: mpsc::Sender<QueuedMessage>,
     /// The number of the listener among connections; it differs between processes.
     pub number: u64,
+    /// Notified of each announcement: it waits for a tick that is sent after it.
+    pub announced: Notify,
 }
 
 impl Door {
@@ -54,6 +56,9 @@ impl Door {
         arrived: Timestamp,
         receipt: Option<Receipt>,
     ) -> Option<QueuedMessage> {
+        if content.announces() {
+            self.announced.notify_one();
+        }
         let counts = receipt.is_some() || content != Content::Nothing;
         let ack = receipt.map(Ack::Device);
         counts.then(|| QueuedMessage { content, arrived, connection: self.number, ack })

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -126,6 +126,7 @@ impl Listener {
                 filters: topics.filters(),
                 queue,
                 number: rand::random::<u32>().into(),
+                announced: Notify::new(),
             },
             access: self.access,
             sessions: Sessions::new(max_connections, router.kept.clone()),
@@ -191,7 +192,12 @@ async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), 
         if accepts && !shared.door.tick(sent_at).await {
             return;
         }
-        tokio::time::sleep(pace.period(period)).await;
+        // An announcement waits for a tick of a later millisecond.
+        let announced = async {
+            shared.door.announced.notified().await;
+            tokio::time::sleep(intake::mqtt::SOON).await;
+        };
+        let _ = timeout(pace.period(period), announced).await;
     }
 }
 

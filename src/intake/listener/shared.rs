@@ -71,10 +71,13 @@ impl Shared {
         }
     }
 
-    /// Publishes Rollcall's answer to a request of a client that may publish there.
+    /// Publishes Rollcall's answer to a request of a client that may publish there, or a command to a device.
     pub fn answer(&self, to: &ReplyTo, answer: &[u8]) {
-        let mut properties = vec![CONTENT_TYPE];
-        text(&mut properties, b"application/json");
+        let mut properties = Vec::new();
+        if answer.starts_with(b"{") {
+            properties.push(CONTENT_TYPE);
+            text(&mut properties, b"application/json");
+        }
         if !to.correlation.is_empty() {
             properties.push(CORRELATION);
             text(&mut properties, &to.correlation);

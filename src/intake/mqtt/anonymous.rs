@@ -9,11 +9,12 @@ use rumqttc::{Event, Packet};
 
 use super::{Session, leave};
 use crate::intake::Config;
+use crate::intake::topic::FleetFilters;
 
 /// Waits as long as the broker does; the caller bounds the time.
 pub async fn accepts_anonymous(config: &Config) -> anyhow::Result<bool> {
     let nameless = Config { share: String::new(), credentials: None, watch_sys: false, ..config.clone() };
-    let mut session = Session::new(&nameless, "anonymous", Vec::new())?;
+    let mut session = Session::new(&nameless, "anonymous", FleetFilters::default())?;
     session.client_id = format!("{}-anonymous-{:08x}", config.client_id, rand::random::<u32>());
     session.expiry = None;
     let (client, mut events) = session.open(1, super::CONNECT);

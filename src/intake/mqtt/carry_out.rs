@@ -46,6 +46,10 @@ impl Connection {
             Action::ReportGrants(grants) => grants.log(self.session.client_id()),
             Action::ReportConnected => {
                 telemetry.mqtt_connected(&self.name, &self.session.address.to_string());
+                self.session.host.iter().for_each(|host| host.publish(&open.client, true));
+            }
+            Action::PublishHostState => {
+                self.session.host.iter().for_each(|host| host.publish(&open.client, true));
             }
             Action::Record(queued) => {
                 if queued.ack.is_some() {
@@ -72,6 +76,7 @@ impl Connection {
                 }
             }
             Action::TickNow => open.ticks.reset_immediately(),
+            Action::TickSoon => open.tick_soon(),
             Action::PublishProbe(index) => {
                 if let Some(probes) = &mut self.probes
                     && probes.publish(&open.client, index, self.clock.now())

@@ -22,6 +22,7 @@ use super::session::Grants;
 use super::{Session, leave};
 use crate::clock::{Clock, Timestamp};
 use crate::intake::canary::{self, Canary, Key};
+use crate::intake::topic::FleetFilters;
 use crate::intake::{Config, Template};
 
 /// How long a message may take to come back; if the broker is far away, three times as long as its acceptance took.
@@ -49,12 +50,19 @@ pub async fn probe(config: &Config) -> anyhow::Result<Vec<TopicProblem>> {
         let mut kinds = plain.topics.iter().filter_map(|(_, kind)| kind.as_ref());
         topics.push((template.filter(), template.probe(kinds.next())));
     }
-    let mut filters: Vec<String> = topics.iter().map(|(filter, _)| filter.clone()).collect();
+    let (mut status, mut feeds) = (Vec::new(), Vec::new());
     for (kind, presence) in &plain.presence {
-        for text in &presence.topics {
-            filters.push(Template::of_announcements(text, kind.clone())?.filter());
+        for text in presence.format.data_topics() {
+            let template = Template::of_announcements(text, kind.clone())?;
+            topics.push((template.filter(), template.probe(None)));
         }
+        for text in presence.status_topics() {
+            status.push(Template::of_announcements(text, kind.clone())?.filter());
+        }
+        feeds.extend(presence.feeds());
     }
+    let heartbeats = topics.iter().map(|(filter, _)| filter.clone()).collect();
+    let filters = FleetFilters { heartbeats, status, feeds };
     let mut session = Session::new(&plain, "check", filters)?;
     session.client_id = format!("{}-check-{:08x}", config.client_id, rand::random::<u32>());
     session.expiry = None;

@@ -106,6 +106,15 @@ impl Link {
         let _ = client.try_publish(to.topic.clone(), answer, options);
     }
 
+    /// Publishes a command to a device. A command for which there is no room, or no connection, is lost.
+    pub fn command(&self, topic: String, payload: Vec<u8>) {
+        if let Some(answers) = &self.answers {
+            return answers(&ReplyTo { topic, correlation: Vec::new() }, payload);
+        }
+        let Some(client) = &self.client else { return };
+        let _ = client.try_publish(topic, payload, PublishOptions::at_most_once());
+    }
+
     /// The number of the current connection, and its release.
     pub fn current(&self) -> (u64, Duration) {
         (self.number, self.release)

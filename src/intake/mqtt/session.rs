@@ -26,8 +26,10 @@ use rumqttc::{
     SubscribeFilterInput, SubscribeReasonCode, TlsConfiguration, Transport,
 };
 
+use super::host::HostStatement;
 use crate::address::{BrokerAddress, Scheme};
 use crate::intake::config::MAX_PACKET;
+use crate::intake::topic::{FleetFilters, widest};
 use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops, timers};
 use crate::presence::covers;
 use crate::store::ShareMember;
@@ -72,6 +74,8 @@ pub(in crate::intake) struct Session {
     /// How many acknowledgements and messages to the broker may wait to be sent.
     capacity: usize,
     pub(super) limits: SilenceLimits,
+    /// The state that this connection publishes as a host application of Sparkplug.
+    pub(super) host: Option<HostStatement>,
 }
 
 /// A topic filter to subscribe to.
@@ -101,8 +105,10 @@ pub struct MemberLimits {
 
 impl Session {
     /// The session of connection `name` for the topics of `filters`, for the canaries and, if they are wanted, for
-    /// timers.
-    pub fn new(config: &Config, name: &str, filters: Vec<String>) -> anyhow::Result<Session> {
+    /// timers. The first connection hears for its process what a share does not divide.
+    ///
+    /// In one piece: it only lists the requests and the settings.
+    pub fn new(config: &Config, name: &str, filters: FleetFilters) -> anyhow::Result<Session> {
         let is_member = !config.share.is_empty();
         let qos = qos(config.qos);
         let request = |filter: String| TopicRequest { filter, qos, retained: false };
@@ -114,20 +120,30 @@ impl Session {
         };
         let own = request(canary::topic(&client_id));
         // A broker may deliver a message once for each filter that it fits.
-        let is_heard = filters.iter().any(|filter| covers(filter, timers::FILTER));
+        let FleetFilters { heartbeats, status, feeds } = filters;
+        let is_heard = heartbeats.iter().any(|filter| covers(filter, timers::FILTER));
         let timers = (config.timers && !is_heard).then(|| timers::FILTER.to_owned());
-        let fleet = filters.into_iter().chain(timers);
+        let fleet = heartbeats.into_iter().chain(timers);
         let retained = |filter: &str, qos| TopicRequest { filter: filter.to_owned(), qos, retained: true };
         let (first, share_requests): (Vec<TopicRequest>, Vec<TopicRequest>) = match is_member {
-            false => (fleet.map(request).chain([own]).collect(), Vec::new()),
+            false => (
+                widest(status.into_iter().chain(fleet)).into_iter().map(request).chain([own]).collect(),
+                Vec::new(),
+            ),
             true => {
                 let share = fleet.map(|filter| request(format!("$share/{}/{filter}", config.share)));
                 let answers = request(canary::answers_topic(&client_id));
-                (vec![own, answers, retained(canary::GONE_FILTER, QoS::AtLeastOnce)], share.collect())
+                let gone = retained(canary::GONE_FILTER, QoS::AtLeastOnce);
+                let status = status.into_iter().filter(|_| name == MAIN).map(request);
+                ([own, answers, gone].into_iter().chain(status).collect(), share.collect())
             }
         };
+        let id = config.sparkplug_host().filter(|_| name == MAIN && !is_member);
+        let host = id.map(HostStatement::new);
+        let state = host.iter().map(|host| retained(&host.topic, QoS::AtLeastOnce));
+        let feeds = feeds.iter().filter(|_| name == MAIN || !is_member).map(|filter| retained(filter, qos));
         let watched = (config.watch_sys && name == MAIN).then(|| retained(drops::TOPIC, QoS::AtMostOnce));
-        let first = first.into_iter().chain(watched).collect();
+        let first = first.into_iter().chain(feeds).chain(state).chain(watched).collect();
         let of_member = is_member.then(|| MemberLimits {
             silence: DEAF.max(3 * config.canary_period),
             unproved: UNPROVED.max(5 * config.canary_period),
@@ -158,6 +174,7 @@ impl Session {
             most_unacknowledged,
             capacity: for_each * most_unacknowledged + 64,
             limits: SilenceLimits { silence: 2 * config.keep_alive, of_member },
+            host,
         })
     }
 
@@ -202,6 +219,9 @@ impl Session {
             let topic = canary::gone_topic(&self.client_id);
             let payload = canary::gone_payload(&member);
             options.set_last_will(LastWill::new(topic, payload, QoS::AtLeastOnce, true, None));
+        }
+        if let Some(host) = &self.host {
+            options.set_last_will(host.will());
         }
         if let Some((name, password)) = &self.credentials {
             options.set_credentials(name, password.clone());

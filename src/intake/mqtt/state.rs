@@ -32,6 +32,7 @@ use tokio::time::Instant;
 
 use super::canaries::CanarySequence;
 use super::failure::no_share;
+use super::host::HostAnswer;
 use super::link::{BrokerAck, Proof};
 use super::message_age::MessageAge;
 use super::probe_schedule::{ProbeOutcome, ProbeSchedule};
@@ -40,6 +41,7 @@ use super::session::{Grants, Session};
 use crate::clock::Timestamp;
 use crate::fleet::CanaryPace;
 use crate::intake::canary::Canary;
+use crate::intake::drops;
 use crate::intake::reader::{Content, Incoming};
 use crate::intake::record::{Ack, QueuedMessage};
 use crate::telemetry::ConnectionLoss;
@@ -248,18 +250,19 @@ impl ConnectionState {
         actions: &mut Actions,
     ) {
         let (topic, payload) = (&publish.topic, &publish.payload);
-        if topic.starts_with(b"$SYS/broker/") {
+        if topic.as_ref() == drops::TOPIC.as_bytes() {
             return actions.push(Action::CountBrokerDrops);
         }
         if self.stage == ConnectionStage::Closed {
             return;
         }
+        let is_of_host = self.on_host_state(topic, payload, actions);
         let is_acknowledged = publish.qos != QoS::AtMostOnce;
         let ack = is_acknowledged
             .then_some(Ack::Broker(BrokerAck { connection: self.number, packet: publish.pkid }));
         let is_new =
             !is_acknowledged || self.redelivery.is_new(publish.pkid, publish.dup, topic, payload, now);
-        let mut content = if is_new {
+        let mut content = if is_new && !is_of_host {
             let (sent_after, sent_before) = (self.transit.sent_after(), self.transit.sent_before(now));
             let reply_to = publish.properties.as_ref().and_then(|properties| {
                 let correlation = properties.correlation_data.as_deref().unwrap_or_default();
@@ -277,7 +280,8 @@ impl ConnectionState {
             content = Content::Nothing;
         }
         match &content {
-            Content::Heartbeat(_) if self.transit.is_unbounded(now) => {
+            content if content.announces() => actions.push(Action::TickSoon),
+            Content::Heartbeat(_) | Content::Several(_) if self.transit.is_unbounded(now) => {
                 self.deaf_until = self.deaf_until.max(now);
             }
             Content::Canary(canary) => {
@@ -303,6 +307,22 @@ impl ConnectionState {
             actions.push(Action::Record(self.queued(Content::Unsubscribed, now, None)));
             self.close(actions);
         }
+    }
+
+    /// Takes a state of Rollcall as a host application of Sparkplug, as the broker passes it on; `false`: the message is
+    /// none.
+    fn on_host_state(&self, topic: &[u8], payload: &[u8], actions: &mut Actions) -> bool {
+        let host = self.session.host.as_ref().filter(|host| host.topic.as_bytes() == topic);
+        let is_hearing = self.stage == ConnectionStage::Hearing && !self.is_stopping;
+        match host.filter(|_| is_hearing).map(|host| host.answer(payload)) {
+            None | Some(HostAnswer::Nothing) => {}
+            Some(HostAnswer::PublishAgain) => actions.push(Action::PublishHostState),
+            Some(HostAnswer::Reconnect) => {
+                let why = "another instance with the same host id ended, and its last will says that the host is offline";
+                actions.push(Action::End(ConnectionLoss::Broken, why.to_owned()));
+            }
+        }
+        host.is_some()
     }
 
     /// Whether a canary that came back proves that the messages before it were heard.

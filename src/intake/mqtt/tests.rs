@@ -11,13 +11,18 @@ use crate::fleet::Rules;
 use crate::intake::canary::{self, Key};
 use crate::intake::probe::Probes;
 use crate::intake::record::{Ack, QueuedMessage};
-use crate::intake::{Config, Fields, topic::Template, topic::Topics};
+use crate::intake::topic::{FleetFilters, Template, Topics};
+use crate::intake::{Config, Fields};
 use crate::presence::{Kind, KindRules};
 use crate::telemetry::Telemetry;
 
 const WINDOW: u16 = 3;
 /// How many messages may be unacknowledged.
 const MAX_UNACKNOWLEDGED: usize = 6;
+
+fn of_heartbeats(heartbeats: Vec<String>) -> FleetFilters {
+    FleetFilters { heartbeats, ..FleetFilters::default() }
+}
 
 pub(super) fn config(share: &str) -> Config {
     Config {
@@ -60,7 +65,7 @@ impl World {
             Arc::new(rules.clone()).into(),
         );
         let clock = Clock::by_hand(Timestamp::from_millis(1_000_000));
-        let mut session = Session::new(&config(""), "main", topics.filters()).unwrap();
+        let mut session = Session::new(&config(""), "main", topics.by_use()).unwrap();
         session.most_unacknowledged = MAX_UNACKNOWLEDGED;
         let session = Arc::new(session);
         let reader = Reader {
@@ -172,22 +177,38 @@ fn a_member_has_a_client_id_of_its_own_and_a_session_that_ends_with_its_connecti
     let filters_of = |requests: &[session::TopicRequest]| -> Vec<String> {
         requests.iter().map(|request| request.filter.clone()).collect()
     };
-    let plain = Session::new(&config(""), "main", filters()).unwrap();
+    let plain = Session::new(&config(""), "main", of_heartbeats(filters())).unwrap();
     assert_eq!((plain.client_id(), plain.expiry), ("me-main", Some(3600)));
     assert_eq!(filters_of(&plain.first), ["units/+", "rollcall/canary/me-main"]);
     assert_eq!(filters_of(&plain.share_requests), [""; 0]);
-    let shared = Session::new(&config("all"), "main", filters()).unwrap();
+    let shared = Session::new(&config("all"), "main", of_heartbeats(filters())).unwrap();
+    // Announcements and messages about many units are no part of a share, and one connection hears them.
+    let all = || FleetFilters {
+        heartbeats: filters(),
+        status: vec!["units/+".to_owned(), "status/+".to_owned()],
+        feeds: vec!["bridge".to_owned()],
+    };
+    let plain = Session::new(&config(""), "main", all()).unwrap();
+    assert_eq!(filters_of(&plain.first), ["units/+", "status/+", "rollcall/canary/me-main", "bridge"]);
+    for (name, own) in [("main", ["units/+", "status/+", "bridge"].as_slice()), ("2", &[])] {
+        let shared = Session::new(&config("all"), name, all()).unwrap();
+        assert_eq!(filters_of(&shared.first)[3..], *own);
+        assert_eq!(filters_of(&shared.share_requests), ["$share/all/units/+"]);
+    }
     let own = canary::topic(shared.client_id());
     let answers = canary::answers_topic(shared.client_id());
     assert_eq!(filters_of(&shared.first), [own.as_str(), &answers, "rollcall/canary/+/gone"]);
     assert_eq!(filters_of(&shared.share_requests), ["$share/all/units/+"]);
     assert_eq!(shared.expiry, None);
-    assert_ne!(shared.client_id(), Session::new(&config("all"), "main", filters()).unwrap().client_id());
+    assert_ne!(
+        shared.client_id(),
+        Session::new(&config("all"), "main", of_heartbeats(filters())).unwrap().client_id()
+    );
 }
 
 #[test]
 fn a_member_is_released_only_when_the_broker_is_certain_to_have_dropped_it() {
-    let session = Session::new(&config("all"), "main", Vec::new()).unwrap();
+    let session = Session::new(&config("all"), "main", FleetFilters::default()).unwrap();
     assert_eq!(session.release(Duration::from_secs(10)), Duration::from_secs(10 + 15 + 5));
     // If the broker goes by a longer keep-alive than the requested one, the longer one counts.
     assert_eq!(session.release(Duration::from_secs(60)), Duration::from_secs(10 + 90 + 5));
@@ -204,7 +225,7 @@ fn a_loss_after_a_long_connection_is_the_first_failure() {
 fn timers_are_requested_once_and_only_where_they_are_wanted() {
     let requested = |share: &str, timers: bool, fleet: &str| -> Vec<String> {
         let config = Config { timers, ..config(share) };
-        let session = Session::new(&config, "main", vec![fleet.to_owned()]).unwrap();
+        let session = Session::new(&config, "main", of_heartbeats(vec![fleet.to_owned()])).unwrap();
         let all = session.first.iter().chain(&session.share_requests);
         all.map(|request| request.filter.clone()).filter(|filter| filter.contains("timers")).collect()
     };

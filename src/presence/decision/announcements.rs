@@ -4,7 +4,7 @@ use super::{as_seen, next_check, presumed};
 use crate::clock::Timestamp;
 use crate::presence::{
     Announced, Announcement, AnnouncementResult, Change, Departure, Hearing, IndexChange, Interval,
-    KeyChange, KindRules, Lifecycle, Snapshot,
+    KeyChange, KindRules, Lifecycle, Snapshot, TAKEOVER,
 };
 
 /// Decides what an announcement changes.
@@ -25,7 +25,9 @@ pub fn announce(
     let at = announcement.at.min(now);
     let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
     let is_known = facts.departure.is_some_and(|known| known.at >= newest);
-    if at < newest || is_known || announcement.follows_birth {
+    // The newest heartbeat may be the birth of a session that took over the one that ends.
+    let may_be_former = announcement.follows_birth || announcement.is_unsure && at <= newest + TAKEOVER;
+    if at < newest || is_known || may_be_former {
         return (AnnouncementResult::Stale, None);
     }
     let asleep = facts.sleep.filter(|sleep| newest <= sleep.from);
@@ -86,7 +88,9 @@ mod tests {
     }
 
     fn announcement(seconds: u32, says: Announced) -> Announcement {
-        Announcement { unit: present().unit, at: HEARD + seconds * S, says, follows_birth: false }
+        let unit = present().unit;
+        let (follows_birth, is_unsure, has_devices) = Default::default();
+        Announcement { unit, at: HEARD + seconds * S, says, follows_birth, is_unsure, has_devices }
     }
 
     fn announced(seen: &Snapshot, says: Announced) -> Snapshot {
@@ -164,6 +168,17 @@ mod tests {
         let taken_over = Announcement { follows_birth: true, ..announcement(5, PROOF) };
         let (result, _) = announce(&present(), &taken_over, &rules(), &hearing(5, &[]), HEARD + 5 * S);
         assert_eq!(result, AnnouncementResult::Stale);
+        // In a share, the birth may have come to another instance.
+        for (ms, expected) in [
+            (0, AnnouncementResult::Stale),
+            (250, AnnouncementResult::Stale),
+            (251, AnnouncementResult::Taken),
+        ] {
+            let at = HEARD + Duration::from_millis(ms);
+            let unsure = Announcement { is_unsure: true, at, ..announcement(0, PROOF) };
+            let (result, _) = announce(&present(), &unsure, &rules(), &hearing(5, &[]), HEARD + 5 * S);
+            assert_eq!(result, expected, "{ms}");
+        }
     }
 
     #[test]
@@ -200,6 +215,19 @@ mod tests {
         assert_eq!(check(4), Verdict::Undecided);
         let Verdict::Offline(change) = check(5) else { panic!() };
         assert_eq!(change.record.as_ref().unwrap().deadline, HEARD + 5 * S);
+
+        // Probes of the kind are seconds apart: they may lag as far as at any deadline, canaries may not.
+        let with_kind = |fleet: u32, kind: u32| {
+            let of_kind = [(rules().kind, hearing(kind, &[]))].into();
+            Hearing { kinds: std::sync::Arc::new(of_kind), ..hearing(fleet, &[]) }
+        };
+        let timeout = Policy { timeout: 20 * S, grace: Duration::ZERO };
+        let rules = KindRules { policy: timeout, ..rules() };
+        for (fleet, kind, is_offline) in [(5, 3, true), (5, 2, false), (4, 5, false)] {
+            let now = HEARD + Duration::from_millis(5_001);
+            let verdict = check_deadline(&seen, &rules, &with_kind(fleet, kind), now);
+            assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{fleet} {kind}");
+        }
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub enum Action {
     ReportGrants(Grants),
     /// Everything is granted.
     ReportConnected,
+    /// Publish the state of the host application of Sparkplug again.
+    PublishHostState,
     /// Queue a message for the recorder.
     Record(QueuedMessage),
     /// Log and count that a message at QoS 0 was dropped, because the queue has no room.
@@ -42,6 +44,8 @@ pub enum Action {
     SendCanary(u64),
     /// Let the next tick come at once.
     TickNow,
+    /// Let the next tick come within moments: an announcement waits for a canary that is sent after it.
+    TickSoon,
     /// Publish the probe with this number.
     PublishProbe(usize),
     /// Tell another member of the share on this topic that its probe came.

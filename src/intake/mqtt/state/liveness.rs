@@ -108,6 +108,7 @@ mod tests {
     use super::*;
     use crate::intake::mqtt::Session;
     use crate::intake::mqtt::tests::config;
+    use crate::intake::topic::FleetFilters;
 
     #[test]
     fn a_member_that_attends_has_shorter_limits_than_a_plain_subscription() {
@@ -123,7 +124,7 @@ mod tests {
             ("all", 4, 1, 22, true),
         ];
         for (share, round_trip, silent, unproved, is_exceeded) in cases {
-            let session = Session::new(&config(share), "main", Vec::new()).unwrap();
+            let session = Session::new(&config(share), "main", FleetFilters::default()).unwrap();
             let began = Instant::now();
             let mut liveness = Liveness::new(session.limits, began);
             liveness.attend(began, Duration::from_secs(round_trip));

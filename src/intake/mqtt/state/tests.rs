@@ -77,7 +77,7 @@ impl World {
         let probes = Arc::new(Probes::new(&topics.filters_of_kinds(), &rules));
         let is_probing = share == PROBING;
         let share = if is_probing { PLAIN } else { share };
-        let mut session = Session::new(&config(share), "main", topics.filters()).unwrap();
+        let mut session = Session::new(&config(share), "main", topics.by_use()).unwrap();
         session.most_unacknowledged = 6;
         let session = Arc::new(session);
         let pace = Arc::new(CanaryPace::fixed(GAP));
@@ -185,7 +185,7 @@ impl World {
                 self.canary("earlier", 1, sent_at, &mut actions);
             }
             SysCount => {
-                let publish = Publish::new("$SYS/broker/dropped", QoS::AtMostOnce, "7", None);
+                let publish = Publish::new(drops::TOPIC, QoS::AtMostOnce, "7", None);
                 self.packet(&Packet::Publish(publish), ROOM, &mut actions);
             }
             Tick => {
@@ -262,6 +262,8 @@ fn shown(action: &Action) -> String {
         Action::RejectOverflow => "overflow".to_owned(),
         Action::CountBrokerDrops => "count".to_owned(),
         Action::SendCanary(seq) => format!("send {seq}"),
+        Action::TickSoon => "tick soon".to_owned(),
+        Action::PublishHostState => "publish the host's state".to_owned(),
         Action::TickNow => "tick now".to_owned(),
         Action::PublishProbe(index) => format!("probe {index}"),
         Action::ProbeAnswered(_, outcome) => format!("probe {outcome:?}"),

@@ -1,0 +1,428 @@
+//! Home Assistant: discovery messages on `homeassistant/<component>/[<node>/]<object>/config` say what a device is called,
+//! on which topics it says that it is available, and on which it reports.
+//!
+//! A device is one unit, named by its first identifier, whatever the number of its entities. It is there while one of
+//! them is available by its mode, and each report of an entity is a heartbeat. A retained message is of any age: it is
+//! remembered, and says nothing more.
+//!
+//! # What several devices share
+//! A bridge is often an availability topic of all its devices. Its end says nothing of a single device, so a topic that
+//! several devices name counts for none.
+
+use std::collections::BTreeMap;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use serde_json::{Map, Value};
+
+use super::Said;
+use super::last_will::{field_of, text};
+use crate::presence::{Cause, Labels, is_label_value};
+
+pub(super) const DISCOVERY: [&str; 2] = ["homeassistant/+/+/config", "homeassistant/+/+/+/config"];
+
+/// The most devices that are remembered; others are left out.
+const MAX_DEVICES: usize = 100_000;
+/// The most entities of a device, and the most topics of an entity.
+const MAX_ENTITIES: usize = 200;
+const MAX_TOPICS: usize = 16;
+/// The longest topic.
+const MAX_TOPIC: usize = 512;
+
+/// The devices that were discovered.
+#[derive(Default)]
+pub(in crate::intake) struct Discovery {
+    devices: HashMap<Box<str>, Device, FixedState>,
+    /// The device of each discovery message.
+    configs: HashMap<Box<str>, Box<str>, FixedState>,
+    /// The devices that name a topic, each once.
+    topics: HashMap<Box<str>, Vec<Box<str>>, FixedState>,
+}
+
+#[derive(Default)]
+struct Device {
+    labels: Labels,
+    /// By the topics of their discovery messages, and their names in it.
+    entities: BTreeMap<(Box<str>, Box<str>), Entity>,
+    /// What each availability topic said last.
+    known: HashMap<Box<str>, bool, FixedState>,
+    latest: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Entity {
+    availability: Vec<Availability>,
+    mode: Mode,
+    reports: Vec<Box<str>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Availability {
+    topic: Box<str>,
+    online: Box<str>,
+    offline: Box<str>,
+    /// The field of a JSON object that has the word; empty: the whole payload.
+    field: Box<str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Mode {
+    All,
+    Any,
+    Latest,
+}
+
+/// Whether a topic has discovery messages.
+pub(super) fn is_discovery(topic: &str) -> bool {
+    topic.starts_with("homeassistant/") && topic.ends_with("/config")
+}
+
+impl Discovery {
+    /// Takes a discovery message; one without content removes its entities. `false`: it is none.
+    pub fn discover(&mut self, topic: &str, payload: &[u8]) -> bool {
+        if payload.trim_ascii().is_empty() {
+            self.forget(topic);
+            return true;
+        }
+        let Ok(Value::Object(message)) = serde_json::from_slice(payload) else { return false };
+        let Some((id, labels)) = device_of(&message) else { return false };
+        self.forget(topic);
+        if self.devices.len() >= MAX_DEVICES && !self.devices.contains_key(&*id) {
+            return false;
+        }
+        let device = self.devices.entry(id.clone()).or_default();
+        device.labels.extend(labels);
+        for (name, entity) in entities_of(&message) {
+            if device.entities.len() >= MAX_ENTITIES {
+                break;
+            }
+            for named in entity.topics() {
+                let of_topic = self.topics.entry(named.into()).or_default();
+                if !of_topic.contains(&id) {
+                    of_topic.push(id.clone());
+                }
+            }
+            device.entities.insert((topic.into(), name), entity);
+        }
+        self.configs.insert(topic.into(), id);
+        true
+    }
+
+    /// What a message says, and of which devices, by their identifiers. `None`: it is a report of them.
+    pub fn read(&mut self, topic: &str, payload: &[u8], retained: bool) -> Vec<(Box<str>, Option<Said>)> {
+        let ids = self.topics.get(topic).cloned().unwrap_or_default();
+        let is_shared = ids.len() > 1;
+        let mut all = Vec::new();
+        for id in ids {
+            let Some(device) = self.devices.get_mut(&id) else { continue };
+            if let Some(said) = device.read(topic, payload, is_shared).filter(|_| !retained) {
+                all.push((id, said));
+            }
+        }
+        all
+    }
+
+    /// The labels of a device, by its identifier.
+    pub fn labels(&self, id: &str) -> Labels {
+        self.devices.get(id).map(|device| device.labels.clone()).unwrap_or_default()
+    }
+
+    fn forget(&mut self, config: &str) {
+        let Some(id) = self.configs.remove(config) else { return };
+        let Some(device) = self.devices.get_mut(&id) else { return };
+        let former: Vec<Entity> =
+            device.entities.extract_if(.., |(of, _), _| **of == *config).map(|(_, entity)| entity).collect();
+        let is_named =
+            |topic: &str| device.entities.values().any(|entity| entity.topics().any(|own| own == topic));
+        for topic in former.iter().flat_map(Entity::topics).filter(|topic| !is_named(topic)) {
+            if let Some(ids) = self.topics.get_mut(topic) {
+                ids.retain(|other| *other != id);
+                if ids.is_empty() {
+                    self.topics.remove(topic);
+                }
+            }
+        }
+        if device.entities.is_empty() {
+            self.devices.remove(&id);
+        }
+    }
+}
+
+impl Device {
+    fn read(&mut self, topic: &str, payload: &[u8], is_shared: bool) -> Option<Option<Said>> {
+        let named = self.entities.values().flat_map(|entity| &entity.availability);
+        let mut words = named.filter(|one| *one.topic == *topic);
+        let Some(availability) = words.next() else {
+            let reports =
+                self.entities.values().any(|entity| entity.reports.iter().any(|own| **own == *topic));
+            return reports.then_some(None);
+        };
+        let is_available = availability.read(payload)?;
+        if is_shared {
+            return None;
+        }
+        self.known.insert(topic.into(), is_available);
+        self.latest = is_available;
+        Some(Some(match (is_available, self.is_available()) {
+            (true, true) => Said::Here,
+            (false, false) => Said::Gone(Cause::Disconnected),
+            _ => Said::Nothing,
+        }))
+    }
+
+    /// Whether an entity is available by its mode. A topic that said nothing yet does not count.
+    fn is_available(&self) -> bool {
+        self.entities.values().any(|entity| {
+            let mut known =
+                entity.availability.iter().filter_map(|one| self.known.get(&one.topic)).peekable();
+            known.peek().is_some()
+                && match entity.mode {
+                    Mode::All => known.all(|is_available| *is_available),
+                    Mode::Any => known.any(|is_available| *is_available),
+                    Mode::Latest => self.latest,
+                }
+        })
+    }
+}
+
+impl Entity {
+    fn topics(&self) -> impl Iterator<Item = &str> {
+        let availability = self.availability.iter().map(|one| &*one.topic);
+        availability.chain(self.reports.iter().map(|topic| &**topic))
+    }
+}
+
+impl Availability {
+    fn read(&self, payload: &[u8]) -> Option<bool> {
+        let word = match &*self.field {
+            "" => text(payload)?.to_owned(),
+            field => field_of(payload, field)?,
+        };
+        match () {
+            () if *word == *self.online => Some(true),
+            () if *word == *self.offline => Some(false),
+            () => None,
+        }
+    }
+}
+
+/// A member by its name, or by the abbreviation of it.
+fn member<'a>(object: &'a Map<String, Value>, names: [&str; 2]) -> Option<&'a Value> {
+    names.iter().find_map(|name| object.get(*name)).filter(|value| !value.is_null())
+}
+
+fn words<'a>(object: &'a Map<String, Value>, names: [&str; 2]) -> Option<&'a str> {
+    member(object, names)?.as_str()
+}
+
+/// The identifier and the labels of the device.
+fn device_of(message: &Map<String, Value>) -> Option<(Box<str>, Labels)> {
+    let device = member(message, ["device", "dev"])?.as_object()?;
+    let first = |value: &Value| match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(all) => Some(all.first()?.as_str()?.to_owned()),
+        _ => None,
+    };
+    // A connection is a pair of its type and its address.
+    let connection =
+        || member(device, ["connections", "cns"])?.as_array()?.first()?.get(1)?.as_str().map(str::to_owned);
+    let id = member(device, ["identifiers", "ids"]).and_then(first).or_else(connection)?;
+    let labels = [
+        ("name", ["name", "name"]),
+        ("manufacturer", ["manufacturer", "mf"]),
+        ("model", ["model", "mdl"]),
+        ("sw_version", ["sw_version", "sw"]),
+        ("area", ["suggested_area", "sa"]),
+    ];
+    let label = |(label, names): (&str, [&str; 2])| {
+        let value = words(device, names).filter(|value| is_label_value(value))?;
+        Some((label.to_owned(), value.to_owned()))
+    };
+    Some((id.into(), labels.into_iter().filter_map(label).collect()))
+}
+
+/// The entities of a message: itself, or the components of a device.
+fn entities_of(message: &Map<String, Value>) -> Vec<(Box<str>, Entity)> {
+    match member(message, ["components", "cmps"]).and_then(Value::as_object) {
+        None => vec![("".into(), entity_of(message, message))],
+        Some(all) => {
+            let of_one = |(name, one): (&String, &Value)| {
+                Some((name.as_str().into(), entity_of(one.as_object()?, message)))
+            };
+            all.iter().filter_map(of_one).collect()
+        }
+    }
+}
+
+/// An entity; what it leaves out, the message says for all.
+fn entity_of(entity: &Map<String, Value>, message: &Map<String, Value>) -> Entity {
+    let value = |names| member(entity, names).or_else(|| member(message, names));
+    let word = |names| value(names).and_then(Value::as_str);
+    let base = word(["~", "~"]).unwrap_or_default();
+    let topic = |text: &str| {
+        let topic = match (text.strip_prefix('~'), text.strip_suffix('~')) {
+            (Some(rest), _) => format!("{base}{rest}"),
+            (_, Some(rest)) => format!("{rest}{base}"),
+            _ => text.to_owned(),
+        };
+        (!topic.is_empty() && topic.len() <= MAX_TOPIC).then(|| topic.into_boxed_str())
+    };
+    let online = word(["payload_available", "pl_avail"]).unwrap_or("online");
+    let offline = word(["payload_not_available", "pl_not_avail"]).unwrap_or("offline");
+    let of_topic = |name: &str, online: &str, offline: &str, template: Option<&str>| {
+        let field = template.map_or(Some(""), field_in)?.into();
+        Some(Availability { topic: topic(name)?, online: online.into(), offline: offline.into(), field })
+    };
+    let of_one = |one: &Value| {
+        let one = one.as_object()?;
+        let online = words(one, ["payload_available", "pl_avail"]).unwrap_or("online");
+        let offline = words(one, ["payload_not_available", "pl_not_avail"]).unwrap_or("offline");
+        of_topic(words(one, ["topic", "t"])?, online, offline, words(one, ["value_template", "val_tpl"]))
+    };
+    let listed =
+        value(["availability", "avty"]).and_then(Value::as_array).into_iter().flatten().filter_map(of_one);
+    let single = word(["availability_topic", "avty_t"])
+        .and_then(|name| of_topic(name, online, offline, word(["availability_template", "avty_tpl"])));
+    let mode = match word(["availability_mode", "avty_mode"]) {
+        Some("all") => Mode::All,
+        Some("any") => Mode::Any,
+        _ => Mode::Latest,
+    };
+    let reports = words(entity, ["state_topic", "stat_t"]).and_then(topic).into_iter().collect();
+    Entity { availability: listed.chain(single).take(MAX_TOPICS).collect(), mode, reports }
+}
+
+/// The field in a template that takes one field of a JSON object; other templates are not read.
+fn field_in(template: &str) -> Option<&str> {
+    let inner = template.trim().strip_prefix("{{")?.strip_suffix("}}")?.trim();
+    let field = inner.strip_prefix("value_json.").or_else(|| {
+        let quoted = inner.strip_prefix("value_json[")?.strip_suffix(']')?;
+        quoted.strip_prefix(['\'', '"'])?.strip_suffix(['\'', '"'])
+    })?;
+    let is_plain = !field.is_empty() && field.chars().all(|c| c.is_alphanumeric() || c == '_');
+    is_plain.then_some(field)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GONE: Said = Said::Gone(Cause::Disconnected);
+    /// Stands for a report.
+    const REPORT: Said = Said::Sleeps;
+
+    fn said(discovery: &mut Discovery, topic: &str, payload: &str) -> Option<Said> {
+        let said = discovery.read(topic, payload.as_bytes(), false);
+        said.first().map(|(_, said)| said.unwrap_or(REPORT))
+    }
+
+    #[test]
+    fn a_discovery_message_says_what_a_device_is_called_and_where_it_is_heard() {
+        // As ESPHome, Tasmota and Zigbee2MQTT write them.
+        let esphome = r#"{"dev_cla":"temperature","name":"Temperature","stat_t":"porch/sensor/temperature/state",
+            "avty_t":"porch/status","uniq_id":"ESPsensor1","dev":{"ids":"a4cf12f03246","name":"porch","sw":"esphome v2024.4.1",
+            "mdl":"esp32","mf":"espressif","sa":"Garden"}}"#;
+        let tasmota = r#"{"name":"Plug","stat_t":"tele/plug/STATE","avty_t":"tele/plug/LWT","pl_avail":"Online",
+            "pl_not_avail":"Offline","uniq_id":"D25A_RL_1","dev":{"ids":["D25AB1"],"cns":[["mac","D25AB1"]]}}"#;
+        let mut discovery = Discovery::default();
+        assert!(discovery.discover("homeassistant/sensor/porch/temperature/config", esphome.as_bytes()));
+        assert!(discovery.discover("homeassistant/switch/D25AB1_RL_1/config", tasmota.as_bytes()));
+        let labels: Vec<String> = discovery
+            .labels("a4cf12f03246")
+            .into_iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        assert_eq!(
+            labels,
+            [
+                "area=Garden",
+                "manufacturer=espressif",
+                "model=esp32",
+                "name=porch",
+                "sw_version=esphome v2024.4.1"
+            ]
+        );
+        for (topic, payload, expected) in [
+            ("porch/status", "online", Some(Said::Here)),
+            ("porch/status", "offline", Some(GONE)),
+            ("porch/status", "?", None),
+            ("porch/sensor/temperature/state", "21.5", Some(REPORT)),
+            ("porch/other", "21.5", None),
+            ("tele/plug/LWT", "Online", Some(Said::Here)),
+            ("tele/plug/LWT", "Offline", Some(GONE)),
+            ("tele/plug/LWT", "offline", None),
+        ] {
+            assert_eq!(said(&mut discovery, topic, payload), expected, "{topic} {payload}");
+        }
+        assert_eq!(discovery.read("porch/status", b"offline", true), []);
+        assert!(discovery.discover("homeassistant/sensor/porch/temperature/config", b""));
+        assert_eq!(said(&mut discovery, "porch/status", "offline"), None);
+        assert!(discovery.topics.len() == 2 && discovery.devices.len() == 1);
+        for bad in ["{}", "[]", "offline", "{\"dev\":{}}", "{\"dev\":{\"ids\":[]}}"] {
+            assert!(!discovery.discover("homeassistant/sensor/x/config", bad.as_bytes()), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_device_is_there_while_one_of_its_entities_is_available_by_its_mode() {
+        let message = |mode: &str| {
+            format!(
+                r#"{{"~":"dev/1","avty":[{{"t":"~/a"}},{{"t":"~/b","val_tpl":"{{{{ value_json.state }}}}"}}],
+                "avty_mode":"{mode}","dev":{{"ids":["one"]}},"cmps":{{"x":{{"p":"sensor","stat_t":"~/x"}},"y":{{}}}}}}"#
+            )
+        };
+        let (a, b) = (["dev/1/a"; 2], ["dev/1/b"; 2]);
+        let on = |topics: [&'static str; 2]| (topics[0], "online", "{\"state\":\"online\"}");
+        let off = |topics: [&'static str; 2]| (topics[0], "offline", "{\"state\":\"offline\"}");
+        let (here, nothing) = (Said::Here, Said::Nothing);
+        for (mode, events, expected) in [
+            ("all", [on(a), on(b), off(b), off(a)], [here, here, GONE, GONE]),
+            ("any", [on(a), on(b), off(b), off(a)], [here, here, nothing, GONE]),
+            ("latest", [on(a), off(b), on(a), off(a)], [here, GONE, here, GONE]),
+            ("all", [on(a), off(b), on(a), on(b)], [here, GONE, nothing, here]),
+        ] {
+            let mut discovery = Discovery::default();
+            assert!(discovery.discover("homeassistant/device/one/config", message(mode).as_bytes()));
+            let of_event = |(topic, plain, json): &(&str, &str, &str)| {
+                let payload = if topic.ends_with('a') { plain } else { json };
+                said(&mut discovery, topic, payload).unwrap()
+            };
+            assert_eq!(events.iter().map(of_event).collect::<Vec<_>>(), expected, "{mode}");
+            assert_eq!(said(&mut discovery, "dev/1/x", "5"), Some(REPORT));
+        }
+    }
+
+    #[test]
+    fn the_bridge_of_several_devices_says_nothing_of_one() {
+        let mut discovery = Discovery::default();
+        for id in ["one", "two"] {
+            let message = format!(
+                r#"{{"availability":[{{"topic":"zigbee2mqtt/bridge/state","value_template":"{{{{ value_json.state }}}}"}},
+                {{"topic":"zigbee2mqtt/{id}/availability","value_template":"{{{{ value_json['state'] }}}}"}}],
+                "availability_mode":"all","device":{{"identifiers":["{id}"]}},"state_topic":"zigbee2mqtt/{id}"}}"#
+            );
+            assert!(
+                discovery.discover(&format!("homeassistant/light/{id}/light/config"), message.as_bytes())
+            );
+        }
+        let (online, offline) = ("{\"state\":\"online\"}", "{\"state\":\"offline\"}");
+        assert_eq!(said(&mut discovery, "zigbee2mqtt/one/availability", online), Some(Said::Here));
+        assert_eq!(said(&mut discovery, "zigbee2mqtt/bridge/state", offline), None);
+        assert_eq!(said(&mut discovery, "zigbee2mqtt/one/availability", offline), Some(GONE));
+        assert_eq!(said(&mut discovery, "zigbee2mqtt/two", "{}"), Some(REPORT));
+    }
+
+    #[test]
+    fn only_a_template_that_takes_one_field_is_read() {
+        for (template, field) in [
+            ("{{ value_json.state }}", Some("state")),
+            ("{{value_json['state']}}", Some("state")),
+            ("{{ value_json[\"state\"] }}", Some("state")),
+            ("{{ 'online' if value_json.rssi > 0 else 'offline' }}", None),
+            ("{{ value }}", None),
+            ("state", None),
+        ] {
+            assert_eq!(field_in(template), field, "{template}");
+        }
+    }
+}

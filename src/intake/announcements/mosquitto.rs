@@ -1,0 +1,119 @@
+//! Mosquitto: its log of connections, where `log_dest topic` and `connection_messages` switch it on. Notices are on
+//! `$SYS/broker/log/N`; that a session took another one over is an error, on `$SYS/broker/log/E`.
+//!
+//! A line names its client by an id that the client chose. So the words around the id are fixed at both ends of the
+//! line, and a line in which an id could begin or end at two places says nothing.
+
+use super::Said;
+use crate::presence::Cause;
+
+pub(super) const TOPICS: [&str; 2] = ["$SYS/broker/log/N", "$SYS/broker/log/E"];
+
+/// The longest line that is read.
+const MAX_LINE: usize = 1024;
+
+/// What a line says of which client.
+pub(in crate::intake) fn read(line: &[u8]) -> Option<(&str, Said)> {
+    let line = std::str::from_utf8(line.get(..line.len().min(MAX_LINE))?).ok()?.trim_end();
+    if line.len() == MAX_LINE {
+        return None;
+    }
+    if let Some(rest) = after(line, "New client connected from ") {
+        return Some((connected(rest)?, Said::Here));
+    }
+    if let Some(rest) = after(line, "Client ") {
+        return ended(rest);
+    }
+    // Version 1.
+    let id = after(line, "Socket error on client ")?.strip_suffix(", disconnecting.")?;
+    Some((id, Said::Gone(Cause::Disconnected)))
+}
+
+/// The line after these words, with which it begins, or which follow the time of the line.
+fn after<'a>(line: &'a str, words: &str) -> Option<&'a str> {
+    if let Some(rest) = line.strip_prefix(words) {
+        return Some(rest);
+    }
+    let (time, rest) = line.split_once(": ")?;
+    let is_time = time.len() <= 64 && time.starts_with(|c: char| c.is_ascii_digit());
+    rest.strip_prefix(words).filter(|_| is_time)
+}
+
+/// The client in `127.0.0.1:1883 as <id> (p2, c1, k60, u'user').`
+fn connected(rest: &str) -> Option<&str> {
+    let (_, rest) = rest.split_once(" as ")?;
+    let mut ends = rest.match_indices(" (p").filter(|(at, words)| {
+        let rest = &rest[at + words.len()..];
+        rest.starts_with(|c: char| c.is_ascii_digit()) && rest[1..].starts_with(", c")
+    });
+    let (end, _) = ends.next()?;
+    ends.next().is_none().then_some(&rest[..end])
+}
+
+/// The client and the reason in `<id> closed its connection.` and its like.
+fn ended(rest: &str) -> Option<(&str, Said)> {
+    let gone = Said::Gone(Cause::Disconnected);
+    for (words, said) in [
+        (" disconnected.", Said::Left),
+        (" closed its connection.", gone),
+        (" has exceeded timeout, disconnecting.", gone),
+        (" already connected, closing old connection.", Said::Nothing),
+        (" been disconnected by administrative action.", gone),
+        (" disconnected, not authorised.", gone),
+    ] {
+        if let Some(id) = rest.strip_suffix(words) {
+            return Some((id, said));
+        }
+    }
+    let mut reasons = [" disconnected due to ", " disconnected: "]
+        .into_iter()
+        .flat_map(|words| rest.match_indices(words).map(|(at, _)| at));
+    let end = reasons.next()?;
+    (reasons.next().is_none() && rest.ends_with('.')).then_some((&rest[..end], gone))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_log_says_that_a_client_came_or_ended() {
+        let (here, gone) = (Some(Said::Here), Some(Said::Gone(Cause::Disconnected)));
+        // Lines of Mosquitto 2.0.11, and one of version 1.
+        let cases = [
+            ("1795915471: New connection from 127.0.0.1:48134 on port 21883.", "", None),
+            ("1795915471: New client connected from 127.0.0.1:48134 as one (p2, c1, k60).", "one", here),
+            (
+                "1795915472: New client connected from 127.0.0.1:48180 as four x (p5, c1, k60, u'us').",
+                "four x",
+                here,
+            ),
+            ("New client connected from 127.0.0.1:48180 as a (p2, c1, k60).", "a", here),
+            ("2026-11-29T01:30:00: New client connected from ::1:5 as a (p2, c1, k60).", "a", here),
+            ("1795915471: Client one disconnected.", "one", Some(Said::Left)),
+            ("1795915471: Client two closed its connection.", "two", gone),
+            ("1795915481: Client frozen has exceeded timeout, disconnecting.", "frozen", gone),
+            (
+                "1795915472: Client three already connected, closing old connection.",
+                "three",
+                Some(Said::Nothing),
+            ),
+            ("1795915472: Client x disconnected due to protocol error.", "x", gone),
+            ("1795915472: Client x disconnected: Connection reset by peer.", "x", gone),
+            ("1515309375: Socket error on client x, disconnecting.", "x", gone),
+            // Ids that clients choose to be taken for another one.
+            ("1: Client a disconnected. b disconnected.", "a disconnected. b", Some(Said::Left)),
+            ("1: Client a: Client b disconnected.", "a: Client b", Some(Said::Left)),
+            ("1: Client a disconnected due to x disconnected due to protocol error.", "", None),
+            ("1: New client connected from 127.0.0.1:1 as a (p2, c1, k1) (p2, c1, k60).", "", None),
+            ("1: New client connected from 127.0.0.1:1 as a (p2, c1, k1, u'(p2, c1').", "a", here),
+            ("1: New client connected from 127.0.0.1:1 as a (p2, c1, k1, u' (p2, c1').", "", None),
+            ("mosquitto version 2.0.11 terminating", "", None),
+            ("", "", None),
+        ];
+        for (line, id, said) in cases {
+            assert_eq!(read(line.as_bytes()), said.map(|said| (id, said)), "{line}");
+        }
+        assert_eq!(read(&[b'x'; 2000]), None);
+    }
+}

@@ -1,0 +1,228 @@
+//! What Sparkplug nodes said last: their sessions, the numbers of their messages, and their metrics.
+//!
+//! # Which death is that of the session
+//! A node sets its death as the will of its connection, with a number (`bdSeq`) that its birth repeats. A broker may
+//! publish the death of a former session after the birth of the next one: its number is another one, and it changes
+//! nothing. Some libraries never change the number; so a death right after a birth of a node that was there already is
+//! that of the session before, whatever its number.
+//!
+//! If a death overtakes the birth of its own session, its number is unknown when it comes, and the birth that follows at
+//! once has that number: then the node is dead.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+
+use super::payload::Definition;
+use crate::clock::Timestamp;
+use crate::intake::announcements::hash;
+use crate::presence::{TAKEOVER, Unit};
+
+/// The most nodes and units that are remembered; a full table is cleared.
+const MAX_NODES: usize = 200_000;
+const MAX_DEFINED: usize = 1_000_000;
+/// How long after a death with an unknown number its birth may come.
+const REORDERED: Duration = Duration::from_secs(1);
+/// A node that was asked for its births is asked again after this.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+/// The most nodes that are asked within a second. Others are asked with their next message.
+const MAX_ASKED: usize = 20;
+
+#[derive(Default)]
+pub(in crate::intake) struct Nodes(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    nodes: HashMap<u64, Node, FixedState>,
+    /// The metrics of nodes and devices as their births define them.
+    defined: HashMap<u64, Box<[Definition]>, FixedState>,
+    /// When nodes were asked for their births within the last second.
+    asked: VecDeque<Timestamp>,
+}
+
+#[derive(Default)]
+struct Node {
+    /// The number of its session; `None`: no birth came, or one without a number.
+    bd_seq: Option<u64>,
+    born: Option<Timestamp>,
+    is_open: bool,
+    /// Whether it was there already when it was born.
+    took_over: bool,
+    /// A death whose number was not that of the session.
+    unmatched: Option<(u64, Timestamp)>,
+    /// The number of its next message.
+    next_seq: Option<u8>,
+    asked: Option<Timestamp>,
+}
+
+impl Nodes {
+    /// Notes the birth of a node. `false`: the death of this session has come already.
+    pub fn born(&self, node: &Unit, bd_seq: Option<u64>, seq: Option<u8>, at: Timestamp) -> bool {
+        let mut state = self.lock();
+        let known = state.node(node);
+        let is_this =
+            |(number, died): &(u64, Timestamp)| Some(*number) == bd_seq && at.since(*died) <= REORDERED;
+        let overtaken = known.unmatched.filter(is_this);
+        *known = Node {
+            bd_seq,
+            born: Some(at),
+            is_open: overtaken.is_none(),
+            took_over: known.is_open,
+            unmatched: None,
+            next_seq: seq.map(|seq| seq.wrapping_add(1)),
+            asked: None,
+        };
+        overtaken.is_none()
+    }
+
+    /// Notes the death of a node. Answers whether it is that of the session.
+    pub fn died(&self, node: &Unit, bd_seq: Option<u64>, at: Timestamp) -> bool {
+        let mut state = self.lock();
+        let known = state.node(node);
+        if let (Some(own), Some(number)) = (known.bd_seq, bd_seq)
+            && own != number
+        {
+            known.unmatched = Some((number, at));
+            return false;
+        }
+        if known.took_over && known.born.is_some_and(|born| at <= born + TAKEOVER) {
+            known.took_over = false;
+            return false;
+        }
+        (known.is_open, known.next_seq, known.unmatched) = (false, None, None);
+        true
+    }
+
+    /// Notes the number of a message of the node, or of a device of it. Answers whether messages are missing before it,
+    /// or no birth of the node is known.
+    pub fn is_broken(&self, node: &Unit, seq: Option<u8>) -> bool {
+        let mut state = self.lock();
+        let known = state.node(node);
+        let expected = std::mem::replace(&mut known.next_seq, seq.map(|seq| seq.wrapping_add(1)));
+        let is_next = seq.is_none() || expected.is_none_or(|expected| Some(expected) == seq);
+        !is_next || known.born.is_none()
+    }
+
+    /// Whether the node is to be asked for its births now. It is asked once, and again if it does not answer.
+    pub fn asks(&self, node: &Unit, now: Timestamp) -> bool {
+        let mut state = self.lock();
+        let is_asked = state.node(node).asked.is_some_and(|asked| now.since(asked) < ASK_AGAIN);
+        while state.asked.front().is_some_and(|at| now.since(*at) >= Duration::from_secs(1)) {
+            state.asked.pop_front();
+        }
+        if is_asked || state.asked.len() >= MAX_ASKED {
+            return false;
+        }
+        state.asked.push_back(now);
+        state.node(node).asked = Some(now);
+        true
+    }
+
+    /// Notes the metrics of a unit as its birth defines them.
+    pub fn define(&self, unit: &Unit, definitions: Vec<Definition>) {
+        let mut state = self.lock();
+        if state.defined.len() >= MAX_DEFINED {
+            state.defined.clear();
+        }
+        state.defined.insert(hash(unit), definitions.into());
+    }
+
+    /// The metrics of a unit as its birth defined them; empty: no birth is known.
+    pub fn definitions(&self, unit: &Unit) -> Box<[Definition]> {
+        self.lock().defined.get(&hash(unit)).cloned().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn node(&mut self, node: &Unit) -> &mut Node {
+        if self.nodes.len() >= MAX_NODES {
+            self.nodes.clear();
+        }
+        self.nodes.entry(hash(node)).or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Timestamp = Timestamp::from_millis(1_732_147_200_000);
+
+    fn node() -> Unit {
+        "edge:plant.n1".parse().unwrap()
+    }
+
+    #[test]
+    fn a_death_counts_only_for_the_session_whose_number_it_has() {
+        // Births and deaths with their numbers and moments; a birth that counts is true, and so is such a death.
+        type Case = (&'static str, &'static [(char, u64, u64)], &'static [bool]);
+        let cases: [Case; 9] = [
+            ("in order", &[('b', 1, 0), ('d', 1, 5000), ('b', 2, 6000), ('d', 2, 9000)], &[true; 4]),
+            ("a death without a birth", &[('d', 7, 0)], &[true]),
+            ("a stale death", &[('b', 1, 0), ('b', 2, 5000), ('d', 1, 5001)], &[true, true, false]),
+            ("a stale death that is late", &[('b', 2, 0), ('d', 1, 60_000)], &[true, false]),
+            (
+                "the numbers begin again",
+                &[('b', 255, 0), ('b', 0, 5), ('d', 255, 6), ('d', 0, 900)],
+                &[true, true, false, true],
+            ),
+            (
+                "a library that never changes its number",
+                &[('b', 0, 0), ('b', 0, 5000), ('d', 0, 5010), ('d', 0, 9000)],
+                &[true, true, false, true],
+            ),
+            ("it dies right after its first birth", &[('b', 0, 0), ('d', 0, 3)], &[true, true]),
+            (
+                "the death overtakes its birth",
+                &[('b', 1, 0), ('d', 2, 5000), ('b', 2, 5003)],
+                &[true, false, false],
+            ),
+            (
+                "a number is used again later",
+                &[('b', 1, 0), ('d', 2, 100), ('b', 2, 60_000)],
+                &[true, false, true],
+            ),
+        ];
+        for (what, events, expected) in cases {
+            let nodes = Nodes::default();
+            let note = |(event, number, ms): &(char, u64, u64)| {
+                let at = START + Duration::from_millis(*ms);
+                match event {
+                    'b' => nodes.born(&node(), Some(*number), Some(0), at),
+                    _ => nodes.died(&node(), Some(*number), at),
+                }
+            };
+            assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_missing_message_breaks_the_sequence_once() {
+        let nodes = Nodes::default();
+        assert!(nodes.is_broken(&node(), Some(9)), "its birth is unknown");
+        nodes.born(&node(), Some(0), Some(0), START);
+        let cases = [(1, false), (2, false), (4, true), (5, false), (255, true), (0, false)];
+        for (seq, is_broken) in cases {
+            assert_eq!(nodes.is_broken(&node(), Some(seq)), is_broken, "{seq}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_asked_once_a_minute_and_few_within_a_second() {
+        let nodes = Nodes::default();
+        let asks = |seconds: u64| nodes.asks(&node(), START + Duration::from_secs(seconds));
+        assert_eq!([0, 1, 59, 60].map(asks), [true, false, false, true]);
+        nodes.born(&node(), Some(1), Some(0), START + Duration::from_secs(61));
+        assert!(asks(62), "it answered, and another message is missing");
+        let later = START + Duration::from_secs(100);
+        let others = (0..30).filter(|n| nodes.asks(&format!("edge:plant.{n}").parse().unwrap(), later));
+        assert_eq!(others.count(), MAX_ASKED);
+    }
+}

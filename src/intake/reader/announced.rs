@@ -1,0 +1,141 @@
+//! Reads what messages announce of the presence of units.
+
+use super::{Content, Incoming, Reader};
+use crate::clock::Timestamp;
+use crate::intake::PayloadIssues;
+use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, mosquitto, zigbee2mqtt};
+use crate::intake::topic::{Feed, Origin, Refusal};
+use crate::presence::{Announced, Announcement, Declared, Heartbeat, Labels, NameError, Unit};
+use crate::telemetry::Rejection;
+
+/// What a message says of a unit.
+struct Statement<'a> {
+    unit: &'a Unit,
+    presence: &'a PresenceRules,
+    meaning: Meaning,
+    /// The number of its session, if it has one.
+    order: Option<i64>,
+    /// Whether its topic is for announcements only.
+    is_status: bool,
+}
+
+impl Reader {
+    /// Reads messages that are not about the unit that the topic names.
+    pub(super) fn feeds(
+        &self,
+        topic: &str,
+        message: &Incoming,
+        (arrived, latest): (Timestamp, Timestamp),
+    ) -> Result<Vec<Content>, Refusal> {
+        let mut all: Vec<Content> = Vec::new();
+        for feed in self.topics.feeds(topic) {
+            let (presence, rules) = (&feed.presence, &feed.rules);
+            match presence.format {
+                Format::Zigbee2Mqtt => {
+                    if let Some(is_online) = zigbee2mqtt::is_bridge_online(message.payload) {
+                        self.probes.hold(&rules.kind, !is_online);
+                    }
+                }
+                Format::Mosquitto if !message.retain => {
+                    if let Some((client, said)) = mosquitto::read(message.payload) {
+                        let said = Some(said);
+                        all.push(self.said(feed, client, said, Labels::new(), message, (arrived, latest))?);
+                    }
+                }
+                Format::HomeAssistant => {
+                    let mut issues = PayloadIssues::default();
+                    let payload = self.readable(message.payload, arrived, &mut issues);
+                    for (id, said, labels) in
+                        self.recent.discovered(&rules.kind, topic, payload, message.retain)
+                    {
+                        all.push(self.said(feed, &id, said, labels, message, (arrived, latest))?);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(all)
+    }
+
+    /// What a message says of a unit that its topic does not name. `None`: it is a heartbeat and nothing more.
+    fn said(
+        &self,
+        Feed { presence, rules, .. }: &Feed,
+        id: &str,
+        said: Option<Said>,
+        labels: Labels,
+        message: &Incoming,
+        moments: (Timestamp, Timestamp),
+    ) -> Result<Content, Refusal> {
+        let id = id.parse().map_err(|why: NameError| (Rejection::BadUnit, why.to_string()))?;
+        let unit = Unit::new(rules.kind.clone(), id);
+        let is_status = said.is_some();
+        let meaning = presence.meaning_of(said, is_status, rules);
+        let statement = Statement { unit: &unit, presence, meaning, order: None, is_status };
+        if let Some(announced) = self.announced(&statement, message, moments)? {
+            return Ok(announced);
+        }
+        let at = self.recent.after_announcement(moments.1);
+        let declared = Declared { labels, ..Declared::default() };
+        let (not_before, place) = (message.sent_after, None);
+        Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, declared }))
+    }
+
+    /// Reads an announcement; `None`: the message is a heartbeat.
+    pub(super) fn announced_by(
+        &self,
+        origin: &Origin,
+        payload: &[u8],
+        message: &Incoming,
+        moments: (Timestamp, Timestamp),
+    ) -> Result<Option<Content>, Refusal> {
+        let Some(presence) = &origin.presence else { return Ok(None) };
+        let (meaning, order) = presence.meaning(payload, origin.is_status, &origin.rules);
+        let (unit, is_status) = (&origin.unit, origin.is_status);
+        self.announced(&Statement { unit, presence, meaning, order, is_status }, message, moments)
+    }
+
+    fn announced(
+        &self,
+        statement: &Statement,
+        message: &Incoming,
+        (arrived, latest): (Timestamp, Timestamp),
+    ) -> Result<Option<Content>, Refusal> {
+        let Statement { unit, presence, meaning, order, is_status } = *statement;
+        if is_status && self.topics.is_of_rollcall(unit, presence) {
+            return Ok(Some(Content::Nothing));
+        }
+        match meaning {
+            Meaning::Heartbeat if is_status => {
+                let is_news = self.recent.born(unit, latest, order);
+                Ok((!is_news).then_some(Content::Nothing))
+            }
+            Meaning::Heartbeat => Ok(None),
+            Meaning::Announces(says) => {
+                let at = announced_at(message, arrived);
+                let follows_birth = self.recent.announced(unit, at, order);
+                // Another instance may have been given the birth of a session that took this one over.
+                let is_unsure = !is_status && self.probes.answers_topic().is_some();
+                let announcement = Announcement { follows_birth, is_unsure, ..gone(unit, at, says) };
+                Ok(Some(Content::Announcement(announcement.into())))
+            }
+            Meaning::Nothing => Ok(Some(Content::Nothing)),
+            Meaning::Unknown => {
+                let text = "the payload is no word that announces the presence of a unit".to_owned();
+                Err((Rejection::UnknownState, text))
+            }
+        }
+    }
+}
+
+/// The moment of an announcement. A message that waited somewhere may be as old as the last canary.
+pub(super) fn announced_at(message: &Incoming, arrived: Timestamp) -> Timestamp {
+    let delayed = message.sent_before.and(message.sent_after);
+    delayed.map_or(arrived, |at| at.min(arrived))
+}
+
+/// The announcement of a unit of whose sessions nothing else is known.
+pub(super) fn gone(unit: &Unit, at: Timestamp, says: Announced) -> Announcement {
+    let unit = unit.clone();
+    Announcement { unit, at, says, follows_birth: false, is_unsure: false, has_devices: false }
+}

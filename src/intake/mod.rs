@@ -184,6 +184,10 @@ pub fn reader_of_any(
         let message = reader::Incoming { topic, payload, ..reader::Incoming::default() };
         match reader.read(&message, clock.now()) {
             reader::Content::Heartbeat(heartbeat) => Some(heartbeat),
+            reader::Content::Several(all) => all.into_iter().find_map(|one| match one {
+                reader::Content::Heartbeat(heartbeat) => Some(heartbeat),
+                _ => None,
+            }),
             _ => None,
         }
     })

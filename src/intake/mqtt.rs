@@ -37,6 +37,7 @@ use super::drops::BrokerDrops;
 use super::reader::{Incoming, Reader};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
+use crate::presence::TAKEOVER;
 use crate::telemetry::ConnectionLoss;
 
 mod anonymous;
@@ -84,8 +85,8 @@ const SUCCESS: Duration = Duration::from_secs(5);
 const CONNECT: Duration = Duration::from_secs(5);
 const MAX_CONNECT: Duration = Duration::from_secs(30);
 
-/// A canary is sent this long after an announcement: its moment, in milliseconds, is a later one.
-pub(super) const SOON: Duration = Duration::from_millis(2);
+/// A canary is sent this long after an announcement, which waits for one that was sent [`TAKEOVER`] after it.
+pub(super) const SOON: Duration = TAKEOVER.saturating_add(Duration::from_millis(2));
 
 /// How long the broker may take to close the connection after DISCONNECT.
 const DISCONNECT: Duration = Duration::from_secs(1);
@@ -164,9 +165,9 @@ impl OpenConnection {
         }
     }
 
-    /// Lets the next tick come within moments, however often this is called until then.
+    /// Lets the next tick come [`SOON`], however often this is called until then.
     fn tick_soon(&mut self) {
-        if !std::mem::replace(&mut self.is_tick_soon, true) {
+        if self.ticks.period() > SOON && !std::mem::replace(&mut self.is_tick_soon, true) {
             self.ticks.reset_after(SOON);
         }
     }

@@ -24,6 +24,7 @@ macro_rules! on_both_engines {
 }
 
 mod alone;
+mod announced;
 mod broker;
 mod clocks;
 mod engine;

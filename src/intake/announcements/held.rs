@@ -3,10 +3,13 @@
 //! A broker that ends publishes the wills of all devices before it closes their connections and that of Rollcall. So an
 //! announcement waits until a canary comes back that was sent after it, over the same connection. If the connection ends
 //! before, the announcement says nothing of its unit: deadlines find the unit if it is gone.
+//!
+//! A broker also publishes the will of a session before the birth of the next one that takes it over. So that canary is
+//! sent a moment later ([`TAKEOVER`]): the birth comes before it and makes the announcement void.
 
 use crate::clock::Timestamp;
 use crate::intake::hearing_reporter::HearingEvent;
-use crate::presence::Announcement;
+use crate::presence::{Announcement, TAKEOVER};
 use crate::telemetry::{AnnouncementOutcome, Telemetry};
 
 /// The most announcements that wait; deadlines find the units of others.
@@ -36,7 +39,7 @@ impl HeldAnnouncements {
                     let before = self.held.len();
                     self.held.retain(|(connection, ..)| *connection == of);
                     lost += before - self.held.len();
-                    let is_proved = |one: &mut (u64, Timestamp, Announcement)| one.1 < sent_at;
+                    let is_proved = |one: &mut (u64, Timestamp, Announcement)| one.1 + TAKEOVER < sent_at;
                     proved.extend(self.held.extract_if(.., is_proved).map(|(.., one)| one));
                 }
             }
@@ -56,7 +59,7 @@ mod tests {
     use crate::presence::{Announced, Cause};
 
     #[test]
-    fn an_announcement_waits_for_a_canary_that_was_sent_after_it_over_the_same_connection() {
+    fn an_announcement_waits_for_a_canary_that_was_sent_long_enough_after_it_over_the_same_connection() {
         let at = |ms: i64| Timestamp::from_millis(1_732_147_200_000 + ms);
         let announced = |connection, unit: &str, ms| HearingEvent::Announced {
             connection,
@@ -77,11 +80,12 @@ mod tests {
             held.proved(events, &telemetry).iter().map(|one| one.unit.to_string()).collect()
         };
         let none: [&str; 0] = [];
-        assert_eq!(proved(&[announced(1, "lamp:a", 5), canary(1, 5), announced(1, "lamp:b", 7)]), none);
-        assert_eq!(proved(&[canary(1, 6)]), ["lamp:a"]);
-        assert_eq!(proved(&[canary(1, 8), announced(1, "lamp:c", 9)]), ["lamp:b"]);
+        assert_eq!(proved(&[announced(1, "lamp:a", 5), canary(1, 6), announced(1, "lamp:b", 7)]), none);
+        assert_eq!(proved(&[canary(1, 255)]), none);
+        assert_eq!(proved(&[canary(1, 256)]), ["lamp:a"]);
+        assert_eq!(proved(&[canary(1, 258), announced(1, "lamp:c", 259)]), ["lamp:b"]);
         // The connection ended.
-        assert_eq!(proved(&[canary(2, 20), canary(2, 30)]), none);
-        assert_eq!(proved(&[announced(2, "lamp:d", 31), canary(2, 32)]), ["lamp:d"]);
+        assert_eq!(proved(&[canary(2, 520), canary(2, 530)]), none);
+        assert_eq!(proved(&[announced(2, "lamp:d", 531), canary(2, 782)]), ["lamp:d"]);
     }
 }

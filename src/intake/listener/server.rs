@@ -192,12 +192,11 @@ async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), 
         if accepts && !shared.door.tick(sent_at).await {
             return;
         }
-        // An announcement waits for a tick of a later millisecond.
-        let announced = async {
-            shared.door.announced.notified().await;
-            tokio::time::sleep(intake::mqtt::SOON).await;
-        };
-        let _ = timeout(pace.period(period), announced).await;
+        // An announcement waits for a tick.
+        let period = pace.period(period);
+        if timeout(period, shared.door.announced.notified()).await.is_ok() {
+            tokio::time::sleep(period.min(intake::mqtt::SOON)).await;
+        }
     }
 }
 

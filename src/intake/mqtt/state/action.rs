@@ -44,7 +44,7 @@ pub enum Action {
     SendCanary(u64),
     /// Let the next tick come at once.
     TickNow,
-    /// Let the next tick come within moments: an announcement waits for a canary that is sent after it.
+    /// Let the next tick come soon: an announcement waits for a canary that is sent after it.
     TickSoon,
     /// Publish the probe with this number.
     PublishProbe(usize),

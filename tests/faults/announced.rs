@@ -1,0 +1,148 @@
+//! Last wills that lie: of sessions that are taken over, of a broker that ends, and in the wrong order.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::world::{Plan, World, signal};
+
+const LAMPS: usize = 40;
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A kind whose units announce their presence, on a topic of their own or on that of their heartbeats.
+fn plan(instances: usize, presence: &str) -> Plan {
+    let kinds = format!(
+        "[[kind]]\nname = \"lamp\"\ntimeout = \"1h\"\ntopics = [\"lamps/{{unit}}/data\"]\n\
+         presence = {{ format = \"last_will\", trust = \"proof\"{presence} }}\n"
+    );
+    Plan { units: 10, kinds, ..Plan::new(instances) }
+}
+
+const STATUS: &str = ", topics = [\"lamps/{unit}/status\"]";
+
+fn id(number: usize) -> String {
+    format!("lamp-{number}")
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat()
+}
+
+fn packet(kind: u8, parts: &[Vec<u8>]) -> Vec<u8> {
+    let rest = parts.concat();
+    [&[kind, u8::try_from(rest.len()).unwrap()], &rest[..]].concat()
+}
+
+/// Publishes a word at QoS 1, and waits until the broker has it.
+async fn says(stream: &mut TcpStream, topic: &str, word: &str) {
+    let publish = packet(0x32, &[text(topic), vec![0, 1], word.into()]);
+    stream.write_all(&publish).await.unwrap();
+    stream.read_exact(&mut [0; 4]).await.unwrap();
+}
+
+/// A lamp that is connected, with a will, and says that it is there.
+async fn lamp(port: u16, number: usize) -> TcpStream {
+    let status = format!("lamps/{}/status", id(number));
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let will = [text(&status), text("offline")].concat();
+    let connect = packet(0x10, &[text("MQTT"), vec![4, 0b0000_1110, 0, 0], text(&id(number)), will]);
+    stream.write_all(&connect).await.unwrap();
+    stream.read_exact(&mut [0; 4]).await.unwrap();
+    says(&mut stream, &status, "online").await;
+    stream
+}
+
+async fn lamps(port: u16) -> Vec<TcpStream> {
+    let mut all = Vec::new();
+    for number in 0..LAMPS {
+        all.push(lamp(port, number).await);
+    }
+    all
+}
+
+/// The lamps that are or were offline.
+async fn told(world: &World) -> Vec<String> {
+    let records = world.records().await.expect("it answers");
+    let of_lamps = records.into_iter().filter(|record| record.kind.as_str() == "lamp");
+    let mut all: Vec<String> = of_lamps.map(|record| record.unit.as_str().to_owned()).collect();
+    all.sort();
+    all
+}
+
+async fn are_known(world: &World) {
+    let all = 10 + LAMPS;
+    world.eventually("all are known", async |world| world.known().await == Some(all)).await;
+}
+
+/// A lamp that dies now is found, and with it all that would have been found before.
+async fn only_the_last_is_told(world: &World, mut all: Vec<TcpStream>) {
+    drop(all.pop());
+    let last = vec![id(LAMPS - 1)];
+    world.eventually("a lamp is told", async |world| !told(world).await.is_empty()).await;
+    world.pass(SECOND).await;
+    assert_eq!(told(world).await, last);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_of_takeovers_marks_no_unit_offline() {
+    let mut world = World::new(plan(2, STATUS)).await;
+    world.live(SECOND);
+    let port = world.broker.port();
+    let mut all = lamps(port).await;
+    are_known(&world).await;
+    for _ in 0..5 {
+        for (number, stream) in all.iter_mut().enumerate() {
+            // The broker publishes the will of the session that it ends around the birth of the next one.
+            *stream = lamp(port, number).await;
+        }
+        world.pass(SECOND).await;
+    }
+    only_the_last_is_told(&world, all).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_publishes_every_will_and_ends_marks_no_unit_offline() {
+    let mut world = World::new(plan(2, STATUS)).await;
+    world.live(SECOND);
+    let mut all = lamps(world.broker.port()).await;
+    are_known(&world).await;
+    let mark = world.disturb();
+    signal(world.broker.pid(), "TERM");
+    for stream in &mut all {
+        let _ = stream.read(&mut [0; 16]).await;
+    }
+    world.kill_broker();
+    world.start_broker();
+    world.broker_away_since(mark);
+    let all = lamps(world.broker.port()).await;
+    world.ready().await;
+    only_the_last_is_told(&world, all).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_will_that_a_share_gives_to_another_instance_than_the_birth_marks_no_unit_offline() {
+    let presence = plan(2, "");
+    let mut world = World::new(Plan { share: "all".to_owned(), ..presence }).await;
+    world.live(SECOND);
+    let port = world.broker.port();
+    let mut stream = lamp(port, LAMPS).await;
+    let data = |number: usize| format!("lamps/{}/data", id(number));
+    for number in 0..LAMPS {
+        says(&mut stream, &data(number), "online").await;
+    }
+    are_known(&world).await;
+    for _ in 0..3 {
+        world.pass(SECOND).await;
+        for number in 0..LAMPS {
+            // The birth of a session, and the will of the session before it.
+            says(&mut stream, &data(number), "online").await;
+            says(&mut stream, &data(number), "offline").await;
+        }
+    }
+    world.pass(SECOND).await;
+    let last = LAMPS - 1;
+    says(&mut stream, &data(last), "offline").await;
+    world.eventually("a lamp is told", async |world| !told(world).await.is_empty()).await;
+    assert_eq!(told(&world).await, [id(last)]);
+}

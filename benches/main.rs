@@ -40,13 +40,14 @@ mod six_thousand;
 mod support;
 mod ten_million;
 mod timers;
+mod wills;
 
 /// The allocator of the program `rollcall`.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 18] = [
+const BENCHMARKS: [&str; 19] = [
     "engine",
     "embedded",
     "ingest",
@@ -64,6 +65,7 @@ const BENCHMARKS: [&str; 18] = [
     "failover",
     "timers",
     "listener",
+    "wills",
     TEN_MILLION,
 ];
 
@@ -74,7 +76,7 @@ const TEN_MILLION: &str = "ten_million";
 #[derive(Debug, Parser)]
 struct Options {
     /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand, routed,
-    /// rest, pages, api, growth, cluster, failover, timers, listener; and ten_million, which runs only if it is named.
+    /// rest, pages, api, growth, cluster, failover, timers, listener, wills; and ten_million, which runs only if it is named.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals mean little, and nothing is written.
@@ -143,6 +145,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "failover" => failover::run(&mut report).await?,
             "timers" => timers::run(&mut report, options.units).await?,
             "listener" => listener::run(&mut report, options.units).await?,
+            "wills" => wills::run(&mut report, options.units).await?,
             _ => ten_million::run(&mut report, options.units).await?,
         }
         report.end()?;

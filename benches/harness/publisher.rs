@@ -113,6 +113,21 @@ pub async fn fall_silent(
     Ok(())
 }
 
+/// Publishes this payload on each of these topics, at QoS 0, over one connection.
+pub async fn publish_all(
+    port: u16,
+    topics: impl Iterator<Item = String>,
+    payload: &[u8],
+) -> anyhow::Result<()> {
+    let packets: Vec<u8> = topics.flat_map(|topic| packet_of(&topic, 0, 0, payload)).collect();
+    let mut stream = enter(port, "all").await?;
+    stream.write_all(&packets).await?;
+    stream.write_all(&[0xe0, 0]).await?;
+    // The broker reads all packets before it sees the end of the connection.
+    stream.shutdown().await?;
+    Ok(())
+}
+
 /// A connection that the broker has accepted.
 async fn enter(port: u16, client_id: &str) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
@@ -212,14 +227,17 @@ fn connect(client_id: &str) -> Vec<u8> {
 
 /// PUBLISH with a small payload.
 fn packet(topic: &str, qos: u8, id: u16) -> Vec<u8> {
-    const PAYLOAD: &[u8] = b"{\"battery\":87}";
+    packet_of(topic, qos, id, b"{\"battery\":87}")
+}
+
+fn packet_of(topic: &str, qos: u8, id: u16, payload: &[u8]) -> Vec<u8> {
     let id_length = if qos > 0 { 2 } else { 0 };
-    let mut packet = vec![0x30 | (qos << 1), (2 + topic.len() + id_length + PAYLOAD.len()) as u8];
+    let mut packet = vec![0x30 | (qos << 1), (2 + topic.len() + id_length + payload.len()) as u8];
     packet.extend((topic.len() as u16).to_be_bytes());
     packet.extend(topic.as_bytes());
     if qos > 0 {
         packet.extend(id.to_be_bytes());
     }
-    packet.extend(PAYLOAD);
+    packet.extend(payload);
     packet
 }

@@ -41,15 +41,25 @@ async fn says(stream: &mut TcpStream, topic: &str, word: &str) {
     stream.read_exact(&mut [0; 4]).await.unwrap();
 }
 
-/// A lamp that is connected, with a will, and says that it is there.
-async fn lamp(port: u16, number: usize) -> TcpStream {
-    let status = format!("lamps/{}/status", id(number));
+fn status(number: usize) -> String {
+    format!("lamps/{}/status", id(number))
+}
+
+/// A lamp that is connected, with a will.
+async fn enter(port: u16, number: usize) -> TcpStream {
+    let status = status(number);
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let will = [text(&status), text("offline")].concat();
     let connect = packet(0x10, &[text("MQTT"), vec![4, 0b0000_1110, 0, 0], text(&id(number)), will]);
     stream.write_all(&connect).await.unwrap();
     stream.read_exact(&mut [0; 4]).await.unwrap();
-    says(&mut stream, &status, "online").await;
+    stream
+}
+
+/// A lamp that is connected, and says that it is there.
+async fn lamp(port: u16, number: usize) -> TcpStream {
+    let mut stream = enter(port, number).await;
+    says(&mut stream, &status(number), "online").await;
     stream
 }
 
@@ -93,8 +103,13 @@ async fn a_storm_of_takeovers_marks_no_unit_offline() {
     are_known(&world).await;
     for _ in 0..5 {
         for (number, stream) in all.iter_mut().enumerate() {
-            // The broker publishes the will of the session that it ends around the birth of the next one.
-            *stream = lamp(port, number).await;
+            // The broker publishes the will of the session that it ends.
+            *stream = enter(port, number).await;
+        }
+        // The births of the next sessions come a moment later.
+        world.pass(SECOND / 20).await;
+        for (number, stream) in all.iter_mut().enumerate() {
+            says(stream, &status(number), "online").await;
         }
         world.pass(SECOND).await;
     }

@@ -216,7 +216,7 @@ async fn the_log_of_mosquitto_says_which_clients_come_and_end() {
     let dir = tempfile::TempDir::new().unwrap();
     let log = "log_dest topic\nlog_dest stderr\nlog_type notice\nlog_type error\nlog_type information\n\
                connection_messages true";
-    let broker = Server::mosquitto(dir.path(), free_port().unwrap(), &log).unwrap();
+    let broker = Server::mosquitto(dir.path(), free_port().unwrap(), log).unwrap();
     let port = broker.port();
     let kind = "[[kind]]\nname = \"detector\"\ntopics = [\"lamps/{unit}/data\"]\ntimeout = \"1h\"\n\
                 presence = { format = \"mosquitto\", trust = \"proof\", on_planned = \"pause\" }\n";

@@ -133,6 +133,8 @@ struct OpenConnection {
     actions: Actions,
     /// Whether the next tick comes within [`SOON`].
     is_tick_soon: bool,
+    /// When the last announcement came for which no canary is certain to be late enough.
+    announced: Option<Instant>,
 }
 
 /// The number of failures in a row, when a connection ends that lasted for `lasted`.
@@ -162,13 +164,25 @@ impl OpenConnection {
             unacknowledged: Arc::default(),
             actions: Actions::new(),
             is_tick_soon: false,
+            announced: None,
         }
     }
 
-    /// Lets the next tick come [`SOON`], however often this is called until then.
-    fn tick_soon(&mut self) {
+    /// Lets a tick come [`SOON`]. A tick that is to come before is not put off, and another one follows it.
+    fn tick_soon(&mut self, now: Instant) {
+        self.announced = Some(now);
         if self.ticks.period() > SOON && !std::mem::replace(&mut self.is_tick_soon, true) {
             self.ticks.reset_after(SOON);
+        }
+    }
+
+    /// Notes a tick.
+    fn ticked(&mut self, now: Instant) {
+        self.is_tick_soon = false;
+        let rest = self.announced.take().map(|announced| (announced + SOON).saturating_duration_since(now));
+        if let Some(rest) = rest.filter(|rest| !rest.is_zero() && self.ticks.period() > SOON) {
+            (self.is_tick_soon, self.announced) = (true, Some(now + rest - SOON));
+            self.ticks.reset_after(rest);
         }
     }
 }
@@ -311,11 +325,11 @@ impl Connection {
 
     fn tick(&mut self, open: &mut OpenConnection) {
         let (now, period) = (Instant::now(), self.state.period());
-        open.is_tick_soon = false;
         if open.ticks.period() != period {
             // A unit with a shorter timeout has appeared.
             open.ticks = ticks(now + period, period);
         }
+        open.ticked(now);
         self.take_probe_answers(now, &mut open.actions);
         self.state.on_tick(now, &mut open.actions);
         let now = self.clock.now();

@@ -31,6 +31,7 @@ use crate::fleet::{
     Attempts, Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination, renamed,
 };
 use crate::intake::listener::Listener;
+use crate::intake::{Bodies, ValueBuffer};
 use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
@@ -279,6 +280,8 @@ fn start(
     let census = roll.census().clone();
     let (counted, owned, until) = (engine.clone(), ownership.clone(), stop.clone());
     loops.add("census", async move { census.run(counted, owned, until).await });
+    let values = ValueBuffer::new(&config.metrics, telemetry.clone()).map(Arc::new);
+    let bodies = Bodies::new(&config.intake, rules, values.clone(), telemetry.clone());
     let sources = http::PageSources {
         timers: timers.clone(),
         ownership,
@@ -293,7 +296,8 @@ fn start(
         roster: engine,
         roll: roll.clone(),
         mirror,
-        metrics: config.metrics.clone(),
+        bodies: Arc::new(bodies),
+        metrics: config.metrics,
         routes: shown,
         reloads,
         configuration: shown_configuration,
@@ -309,10 +313,7 @@ fn start(
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
     pages.show(sources, &stop);
-    loops.add(
-        "intake",
-        intake::run((config.intake, devices), roll, config.metrics, timers, clock, telemetry, stop),
-    );
+    loops.add("intake", intake::run((config.intake, devices), roll, values, timers, clock, telemetry, stop));
 }
 
 /// The routes and receivers of a configuration.

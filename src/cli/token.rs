@@ -48,6 +48,8 @@ struct New {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum TokenRole {
+    /// Send heartbeats over HTTP, and nothing else.
+    Device,
     /// Read.
     Viewer,
     /// Make silences, acknowledge, pause and replay, too.

@@ -371,11 +371,14 @@ section! {
         token_file: String = String::new(),
         expires: String = String::new(),
         role: Role = Role::Viewer,
+        kinds: Vec<String> = Vec::new(),
+        unit_prefixes: Vec<String> = Vec::new(),
+        heartbeats_per_second: u32 = 1_000,
     }
 }
 
 choice! {
-    Role { Viewer, Operator, Admin }
+    Role { Viewer, Operator, Admin, Device }
 }
 
 section! {

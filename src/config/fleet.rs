@@ -126,9 +126,6 @@ fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<
     let mut heard: HashMap<String, (String, &str)> = HashMap::new();
     for (at, one) in kinds.iter().enumerate().filter(|(_, kind)| !presence::is_sparkplug(kind)) {
         let path = format!("kind[{at}].topics");
-        if one.topics.is_empty() {
-            problems.error(&path, "is empty; leave the key out for the default topics");
-        }
         for (nr, template) in one.topics.iter().enumerate() {
             let path = format!("{path}[{nr}]");
             // A bad name is reported already; its templates are still checked.

@@ -12,15 +12,16 @@ use super::problem::Problems;
 use super::{instance, secrets};
 use crate::alerting::Links;
 use crate::clock::parse_moment;
+use crate::fleet::Rules;
 use crate::fleet::mirror::MAX_LABELS;
-use crate::http::{self, Proxies, ProxyUsers};
-use crate::presence::is_label_name;
+use crate::http::{self, DeviceRights, Proxies, ProxyUsers};
+use crate::presence::{Kind, is_label_name};
 use crate::trust::ServerFiles;
 
 /// The shortest token, in characters.
 const MIN_TOKEN: usize = 16;
 
-pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::Config {
+pub(super) fn http(http: &Http, rules: &Rules, base: &Path, problems: &mut Problems) -> http::Config {
     let proxies = proxies(http, problems);
     let has_tokens = !http.token.is_empty() || proxies.users.is_some();
     if !http.listen.ip().is_loopback() && !has_tokens {
@@ -45,8 +46,9 @@ pub(super) fn http(http: &Http, base: &Path, problems: &mut Problems) -> http::C
         names.push(&one.name);
     }
     let tokens = http.token.iter().enumerate();
-    let tokens =
-        tokens.filter_map(|(at, one)| token(&format!("http.token[{at}]"), one, base, problems)).collect();
+    let tokens = tokens
+        .filter_map(|(at, one)| token(&format!("http.token[{at}]"), one, (rules, base), problems))
+        .collect();
     let tls = tls(http, has_tokens, base, problems);
     let unit_metrics = match http.unit_metrics {
         UnitMetrics::All => http::UnitMetrics::All,
@@ -93,6 +95,10 @@ fn proxies(http: &Http, problems: &mut Problems) -> Proxies {
             problems.error("http.user_roles", "is of use only with http.user_header");
         }
         return Proxies { networks, users: None };
+    }
+    let mut roles = http.user_roles.values().chain([&http.user_role]);
+    if roles.any(|role| *role == Role::Device) {
+        problems.error("http.user_roles", "a user is no device; write viewer, operator or admin");
     }
     if http.trusted_proxies.is_empty() {
         problems
@@ -272,7 +278,12 @@ fn digest(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Op
     }
 }
 
-fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Option<http::Token> {
+fn token(
+    path: &str,
+    token: &Token,
+    (rules, base): (&Rules, &Path),
+    problems: &mut Problems,
+) -> Option<http::Token> {
     let sha256 = digest(path, token, base, problems)?;
     let role = token.role.into();
     let expires_at = match (token.expires.as_str(), parse_moment(&token.expires)) {
@@ -284,7 +295,35 @@ fn token(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Opt
             return None;
         }
     };
-    Some(http::Token { name: token.name.clone(), sha256, role, expires_at })
+    let device = device(path, token, rules, problems)?;
+    Some(http::Token { name: token.name.clone(), sha256, role, expires_at, device })
+}
+
+/// The units of which a device may send heartbeats.
+fn device(path: &str, token: &Token, rules: &Rules, problems: &mut Problems) -> Option<DeviceRights> {
+    let defaults = Token::default();
+    let has_rights = !token.kinds.is_empty()
+        || !token.unit_prefixes.is_empty()
+        || token.heartbeats_per_second != defaults.heartbeats_per_second;
+    if token.role != Role::Device && has_rights {
+        problems.error(
+            path,
+            "kinds, unit_prefixes and heartbeats_per_second are of use only with role = \"device\"",
+        );
+    }
+    let kind = |name: &String| name.parse().ok().filter(|kind: &Kind| rules.contains_key(kind));
+    let kinds = token.kinds.iter().filter_map(kind).collect();
+    for (at, name) in token.kinds.iter().enumerate().filter(|(_, name)| kind(name).is_none()) {
+        problems.error(format!("{path}.kinds[{at}]"), format!("there is no [[kind]] with the name {name:?}"));
+    }
+    if token.unit_prefixes.iter().any(String::is_empty) {
+        problems.error(
+            format!("{path}.unit_prefixes"),
+            "has an empty text, which every id begins with; leave it out",
+        );
+    }
+    let (unit_prefixes, heartbeats_per_second) = (token.unit_prefixes.clone(), token.heartbeats_per_second);
+    Some(DeviceRights { kinds, unit_prefixes, heartbeats_per_second })
 }
 
 impl From<Role> for http::Role {
@@ -293,6 +332,7 @@ impl From<Role> for http::Role {
             Role::Viewer => http::Role::Viewer,
             Role::Operator => http::Role::Operator,
             Role::Admin => http::Role::Admin,
+            Role::Device => http::Role::Device,
         }
     }
 }

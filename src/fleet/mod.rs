@@ -8,6 +8,7 @@
 //! | [`SharedRules`] | the rules of the configured kinds, which a reload replaces |
 //! | [`walk`] | compares the mirror with the store, page by page |
 //! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
+//! | [`BodyReader`] | what devices send over HTTP |
 //! | [`Places`] | units that are heard at two places in turn |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
 //! | [`flapping`] | the last transitions of units whose kinds have flap detection |
@@ -29,6 +30,7 @@ use foldhash::fast::FixedState;
 use crate::presence::{Kind, KindRules};
 
 pub mod attempts;
+mod bodies;
 mod canary_pace;
 pub mod census;
 mod collection;
@@ -55,6 +57,7 @@ pub mod transitions;
 pub mod walk;
 
 pub use attempts::Attempts;
+pub use bodies::BodyReader;
 pub use canary_pace::CanaryPace;
 pub use census::Census;
 pub use collection::{Changed, Collection, DocumentsByName};

@@ -70,6 +70,10 @@ impl Caller {
         &self.name
     }
 
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
     /// Whether the request names an operator for whom the client asks.
     pub fn names_operator(&self) -> bool {
         self.author.is_some()

@@ -22,7 +22,7 @@ use super::peers::PeerKey;
 use super::proxies::{PeerAddress, Proxies};
 use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
 use super::session::{BrowserSessions, WRONG_WAITS};
-use super::{Role, Token, alertmanager, import, timers};
+use super::{Role, Token, alertmanager, heartbeats, import, timers};
 use crate::clock::{Clock, Timestamp};
 
 /// How long an answer may take to begin.
@@ -134,7 +134,12 @@ pub(super) async fn require_token(
         (known, _) => known,
     };
     let headers = request.headers();
-    if let Err(wait) = access.count(&request, client.as_ref().map(|(name, _)| name.as_str())) {
+    let is_device = client.as_ref().is_some_and(|(_, role)| *role == Role::Device);
+    if is_device && !open && !heartbeats::is_for_devices(request.uri().path()) {
+        return HttpError::forbidden("this token may only send heartbeats").into_response();
+    }
+    // The token of a device has a limit of its own.
+    if !is_device && let Err(wait) = access.count(&request, client.as_ref().map(|(name, _)| name.as_str())) {
         let text = "too many requests; send fewer than http.requests_per_second";
         return HttpError::too_many_requests(text, wait).into_response();
     }
@@ -184,10 +189,11 @@ pub(super) fn wants_page(headers: &HeaderMap) -> bool {
         .is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// Answers 503 if the page's answer does not begin in time. An import and a batch of timers have their own limits.
+/// Answers 503 if the page's answer does not begin in time. An import and batches of timers and heartbeats have
+/// their own limits.
 pub(super) async fn limit_time(request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let is_batch = path == timers::PATH && request.method() == Method::POST;
+    let is_batch = matches!(path, timers::PATH | heartbeats::PATH) && request.method() == Method::POST;
     if path == import::PATH || is_batch {
         return next.run(request).await;
     }

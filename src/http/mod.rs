@@ -26,7 +26,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timers};
+use crate::fleet::{BodyReader, Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timers};
+use crate::presence::{Kind, Unit};
 use crate::routing::{Inhibition, Route, Routes};
 use crate::store::{Catalogue, Cells, DataStore, Queries, Roster, StoredDeliveries, StoredGroups, UnitStore};
 use crate::telemetry::Telemetry;
@@ -47,10 +48,13 @@ mod coverage;
 mod cursor;
 mod deliveries;
 mod ended_sessions;
+mod entries;
+mod entry_body;
 mod explain;
 mod exposition;
 mod expressions;
 mod health;
+mod heartbeats;
 mod http_error;
 mod import;
 mod incidents;
@@ -98,6 +102,7 @@ use connections::ConnectionLimits;
 use counts::UnitCounts;
 use deliveries::DeliveriesState;
 use ended_sessions::EndedSessions;
+use heartbeats::HeartbeatsState;
 use http_error::HttpError;
 use import::ImportState;
 use inventory::InventoryState;
@@ -189,6 +194,27 @@ pub struct Token {
     pub role: Role,
     /// The moment from which the token is refused.
     pub expires_at: Option<Timestamp>,
+    /// The units of which a device may send heartbeats.
+    pub device: DeviceRights,
+}
+
+/// The units of which a device may send heartbeats, and how many.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceRights {
+    /// Empty: the units of every kind.
+    pub kinds: Vec<Kind>,
+    /// The beginnings of ids; empty: every id.
+    pub unit_prefixes: Vec<String>,
+    /// Zero: there is no limit.
+    pub heartbeats_per_second: u32,
+}
+
+impl DeviceRights {
+    fn allow(&self, unit: &Unit) -> bool {
+        let mut prefixes = self.unit_prefixes.iter();
+        (self.kinds.is_empty() || self.kinds.contains(&unit.kind))
+            && (self.unit_prefixes.is_empty() || prefixes.any(|one| unit.id.as_str().starts_with(one)))
+    }
 }
 
 impl Token {
@@ -202,9 +228,11 @@ impl Token {
     }
 }
 
-/// The rights of a token; each role includes those before it.
+/// The rights of a token; each role includes those before it, except that a viewer sends no heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
+    /// Send heartbeats, and nothing else.
+    Device,
     /// Read.
     Viewer,
     /// Make silences, acknowledge, replay.
@@ -216,6 +244,7 @@ pub enum Role {
 impl Role {
     pub fn as_str(self) -> &'static str {
         match self {
+            Role::Device => "device",
             Role::Viewer => "viewer",
             Role::Operator => "operator",
             Role::Admin => "admin",
@@ -243,6 +272,8 @@ pub struct PageSources {
     pub mirror: Arc<Mirror>,
     /// The metrics of units, by kind.
     pub metrics: Arc<Catalogue>,
+    /// Reads what devices send.
+    pub bodies: Arc<dyn BodyReader>,
     /// Cells for the units whose silence inhibits others, for units that flap, and for shared documents.
     pub cells: Arc<dyn Cells>,
     pub silences: Arc<Silences>,
@@ -311,12 +342,10 @@ impl Pages {
         let config = &*self.config;
         let (clock, peer_key) = (sources.clock.clone(), PeerKey::new(&sources));
         let is_secure = config.external_url.as_ref().is_some_and(|url| url.starts_with("https:"));
-        let sessions = BrowserSessions::new(
-            config.tokens.as_slice().into(),
-            sources.roll.key(),
-            config.base(),
-            is_secure,
-        );
+        // A device needs no pages.
+        let of_people = config.tokens.iter().filter(|token| token.role > Role::Device);
+        let sessions =
+            BrowserSessions::new(of_people.cloned().collect(), sources.roll.key(), config.base(), is_secure);
         let sessions = Arc::new(sessions);
         let ended = Arc::new(EndedSessions::new(sources.cells.clone()));
         let beginning = Beginning::new(sources.cells.clone());
@@ -407,6 +436,7 @@ fn pages(
         .merge(deliveries::pages(DeliveriesState::new(&sources), has_tokens))
         .merge(silences::pages(SilencesState::new(&sources), has_tokens))
         .merge(timers::pages(timers.clone(), has_tokens))
+        .merge(heartbeats::pages(HeartbeatsState::new(config, &sources)))
         .merge(breaker::pages(&sources, has_tokens))
         .merge(alertmanager::pages(&sources, config.external_url.as_deref(), has_tokens))
         .merge(stream::page(&sources, summaries.clone(), stop.clone()))

@@ -158,7 +158,13 @@ mod tests {
     use crate::http::Role;
 
     fn token(name: &str, secret: &str) -> Token {
-        Token { name: name.to_owned(), sha256: Token::digest(secret), role: Role::Operator, expires_at: None }
+        Token {
+            name: name.to_owned(),
+            sha256: Token::digest(secret),
+            role: Role::Operator,
+            expires_at: None,
+            device: Default::default(),
+        }
     }
 
     fn sessions(key: &str, tokens: &[Token]) -> BrowserSessions {

@@ -18,6 +18,7 @@ use serde::Serialize;
 use tokio::sync::Semaphore;
 
 use super::changes::{self, Caller, HasTokens};
+use super::entries::MAX_ENTRY;
 use super::http_error::HttpError;
 use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
 use super::{PageSources, Role};
@@ -30,11 +31,9 @@ use crate::telemetry::TimerOutcome;
 
 mod batch;
 mod cancel;
-mod entries;
 mod list;
 mod shown;
 
-use entries::MAX_ENTRY;
 pub(super) use list::TimersQuery;
 pub(super) use shown::ShownTimer;
 use shown::WholeTimer;

@@ -107,7 +107,8 @@ impl Config {
         must(!self.canary_period.is_zero(), "mqtt.canary_period: longer than 0 s".to_owned());
         let has_data = |(_, presence): &(Kind, PresenceRules)| !presence.format.data_topics().is_empty();
         let has_topic = !self.topics.is_empty() || self.presence.iter().any(has_data);
-        must(has_topic, "no kind has a topic".to_owned());
+        let why = "kind: no kind has a topic; give one, such as \"units/{unit}/heartbeat\", also if all units are heard over HTTP";
+        must(has_topic, why.to_owned());
         for (text, kind) in &self.topics {
             if let Err(why) = Template::parse(text, kind.clone()) {
                 must(false, format!("topic {text:?}: {why}"));

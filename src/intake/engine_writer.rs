@@ -42,7 +42,7 @@ impl EngineWriter {
         let mut failures = 0;
         while let Some(range) = open.pop() {
             match self.roll.hear(&heartbeats[range.clone()], self.clock.now()).await {
-                Ok(()) => self.answered(BEATS, &mut failures),
+                Ok(_) => self.answered(BEATS, &mut failures),
                 Err(EngineError::Damaged(why)) if range.len() == 1 => {
                     let unit = &heartbeats[range.start].unit;
                     tracing::error!(%unit, "heartbeat left out, the stored state of its unit cannot be read: {why}");

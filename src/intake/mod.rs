@@ -44,6 +44,7 @@ use crate::store::Catalogue;
 use crate::telemetry::{PayloadIssue, Telemetry};
 
 mod announcements;
+mod bodies;
 mod canary;
 mod config;
 mod drops;
@@ -74,11 +75,13 @@ mod topic;
 mod value_buffer;
 
 pub use announcements::{Format, Planned, PresenceRules, SparkplugHost, StateWords};
+pub use bodies::Bodies;
 pub use config::Config;
 pub use fields::Fields;
 pub use mqtt::{TopicProblem, accepts_anonymous, probe};
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use topic::{Template, TemplateError};
+pub use value_buffer::ValueBuffer;
 
 /// The name of the first connection.
 const MAIN: &str = "main";
@@ -108,14 +111,15 @@ impl PayloadIssues {
 /// messages, records the messages that have arrived (unless the engine is away; the broker keeps unacknowledged
 /// messages), and disconnects.
 ///
-/// `timers` takes the requests about timers that come over MQTT, if the configuration allows them.
+/// `values` takes the values of metrics, and `timers` the requests about timers that come over MQTT, if the configuration
+/// allows them.
 ///
 /// Loses and regains the broker and the engine as often as they come and go; an error is a
 /// configuration that cannot work.
 pub async fn run(
     (config, listener): (Config, Option<listener::Listener>),
     roll: Arc<Roll>,
-    metrics: Arc<Catalogue>,
+    values: Option<Arc<ValueBuffer>>,
     timers: Arc<Timers>,
     clock: Clock,
     telemetry: Arc<Telemetry>,
@@ -128,7 +132,6 @@ pub async fn run(
     let probes = probe::Probes::new(&topics.filters_of_kinds(), &roll.rules());
     roll.pace().probes(probes.all().len());
     let hearing = ProvedTopics { topics, probes: Arc::new(probes), recent: Arc::default() };
-    let values = value_buffer::ValueBuffer::new(&metrics, telemetry.clone()).map(Arc::new);
     let writer = engine_writer::EngineWriter { roll, timers, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
     match listener {
@@ -171,7 +174,7 @@ pub fn reader_of_any(
         topics: Arc::new(topics),
         recent: Arc::default(),
         fields: config.fields.clone(),
-        values: value_buffer::ValueBuffer::new(metrics, telemetry.clone()).map(Arc::new),
+        values: ValueBuffer::new(metrics, telemetry.clone()).map(Arc::new),
         client_id: "rollcall-main".to_owned(),
         key: canary::Key::of_fleet("of a trial"),
         max_payload: config.max_payload,
@@ -211,7 +214,7 @@ fn reader(
     ProvedTopics { topics, probes, recent }: &ProvedTopics,
     client_id: &str,
     key: canary::Key,
-    values: Option<Arc<value_buffer::ValueBuffer>>,
+    values: Option<Arc<ValueBuffer>>,
     telemetry: &Arc<Telemetry>,
 ) -> reader::Reader {
     let timers = config.timers.then(|| timers::TimerReader::new(topics.filters(), telemetry.clone()));
@@ -238,7 +241,7 @@ async fn listen(
     config: &Config,
     name: &str,
     hearing: &ProvedTopics,
-    values: Option<Arc<value_buffer::ValueBuffer>>,
+    values: Option<Arc<ValueBuffer>>,
     writer: &engine_writer::EngineWriter,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {

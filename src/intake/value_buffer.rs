@@ -29,7 +29,8 @@ const BATCH: usize = 1000;
 /// not be recorded yet.
 const MAX_ATTEMPTS: u8 = 3;
 
-pub(super) struct ValueBuffer {
+/// The newest values of units that wait.
+pub struct ValueBuffer {
     kinds: HashMap<Kind, KindMetrics>,
     waiting: Mutex<HashMap<Unit, UnitValues, FixedState>>,
     telemetry: Arc<Telemetry>,
@@ -62,12 +63,12 @@ impl ValueBuffer {
         (!catalogue.is_empty()).then(new)
     }
 
-    pub fn metrics_of(&self, kind: &Kind) -> Option<&KindMetrics> {
+    pub(super) fn metrics_of(&self, kind: &Kind) -> Option<&KindMetrics> {
         self.kinds.get(kind)
     }
 
     /// Takes the values of a message that was sent at this moment.
-    pub fn take(&self, unit: &Unit, at: Timestamp, values: Vec<(u8, Box<str>)>) {
+    pub(super) fn take(&self, unit: &Unit, at: Timestamp, values: Vec<(u8, Box<str>)>) {
         if values.is_empty() {
             return;
         }
@@ -84,7 +85,7 @@ impl ValueBuffer {
     }
 
     /// Writes the values that wait, round by round, until `stop`; then once more.
-    pub async fn write(&self, writer: &EngineWriter, stop: &CancellationToken) {
+    pub(super) async fn write(&self, writer: &EngineWriter, stop: &CancellationToken) {
         loop {
             let is_last = stop.run_until_cancelled(tokio::time::sleep(ROUND)).await.is_none();
             if is_last {

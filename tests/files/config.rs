@@ -277,7 +277,6 @@ fn every_invalid_value_is_reported_at_once_under_the_name_of_its_option() {
         "kind[0].topics[3]",
         "kind[0].topics[4]",
         "kind[1].timeout",
-        "kind[1].topics",
         "log.level",
         "mqtt.client_id",
         "mqtt.password_file",
@@ -936,6 +935,25 @@ fn a_secret_that_is_missing_empty_or_given_twice_is_refused() {
             "http.token \"a\": expires: ",
             "is not a moment",
         ),
+        (
+            format!("[[http.token]]\nname = \"a\"\nkinds = [\"detector\"]\nsha256 = \"{}\"", "ab".repeat(32)),
+            "http.token \"a\": ",
+            "of use only with role = \"device\"",
+        ),
+        (
+            format!(
+                "[[http.token]]\nname = \"a\"\nrole = \"device\"\nkinds = [\"pump\"]\nsha256 = \"{}\"",
+                "ab".repeat(32)
+            ),
+            "http.token \"a\": kinds[0]: ",
+            "there is no [[kind]] with the name \"pump\"",
+        ),
+        (
+            "[http]\ntrusted_proxies = [\"10.0.0.7\"]\nuser_header = \"X-User\"\nuser_role = \"device\"".to_owned(),
+            "http.user_roles: ",
+            "a user is no device",
+        ),
+        ("[[kind]]\nname = \"a\"\ntopics = []".to_owned(), "kind: ", "also if all units are heard over HTTP"),
     ];
     for (text, path, expected) in cases {
         let refusal =

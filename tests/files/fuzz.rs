@@ -19,7 +19,7 @@ use rollcall::fleet::timers::{FARTHEST_DUE, TimerRequest};
 use rollcall::fleet::{HearingConfig, Roll, Silences, Timers};
 use rollcall::fleet::{Mirror, Ownership};
 use rollcall::http::{self, AlertRoutes, PageSources, Pages};
-use rollcall::intake;
+use rollcall::intake::{self, Bodies};
 use rollcall::presence::{
     Heartbeat, MAX_ID, MAX_LABELS, RecordId, Unit, is_label_name, is_label_value, is_timeout,
 };
@@ -477,6 +477,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     };
     roll.hear(&[beat("pump:a"), beat("pump:Halle 3: ü%")], NOW).await.unwrap();
     let ownership = Ownership::of_everything(engine.partitions());
+    let bodies = Bodies::new(&config.intake, roll.shared_rules().clone(), None, telemetry.clone());
     let silences = Arc::new(Silences::new(engine.clone()));
     let sources = PageSources {
         ownership,
@@ -486,6 +487,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         groups: StoredGroups::new(engine.clone()),
         values: engine.clone(),
         cells: engine.clone(),
+        bodies: Arc::new(bodies),
         silences: silences.clone(),
         coverage: Arc::new(Coverage::new(silences)),
         timers: Arc::new(Timers::new(engine.clone(), config.timers, Arc::default(), telemetry.clone())),

@@ -10,8 +10,8 @@ use std::time::Duration;
 use rollcall::clock::Clock;
 use rollcall::config::{self, EngineConfig};
 use rollcall::fleet::{Mirror, Roll, Timers};
-use rollcall::intake;
 use rollcall::intake::listener::{Config, Listener, Tls};
+use rollcall::intake::{self, ValueBuffer};
 use rollcall::simulate::servers::free_port;
 use rollcall::store::Engine;
 use rollcall::store::embedded::EmbeddedEngine;
@@ -94,7 +94,8 @@ async fn records(
     let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), config.hearing, grew);
     let timers = Timers::new(engine, config.timers, Arc::default(), telemetry.clone());
     let (roll, timers) = (Arc::new(roll), Arc::new(timers));
-    intake::run((config.intake, Some(listener)), roll, config.metrics, timers, clock, telemetry, stop).await
+    let values = ValueBuffer::new(&config.metrics, telemetry.clone()).map(Arc::new);
+    intake::run((config.intake, Some(listener)), roll, values, timers, clock, telemetry, stop).await
 }
 
 impl World {

@@ -62,7 +62,7 @@ impl Parts {
             place: None,
             declared: Declared::default(),
         };
-        self.roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), now).await
+        self.roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), now).await.map(drop)
     }
 
     /// Finds silences until the guard is dropped.

@@ -9,6 +9,8 @@
 //! The engine is to have work at every moment. While it writes one batch, the next is made and the answers of the one
 //! before go into the mirror; the engine is idle only while the first is made and after the last.
 
+use std::cell::Cell;
+
 use futures_util::future::join_all;
 
 use super::rounds::{HeartbeatStep, UnitHeartbeats, by_unit};
@@ -42,8 +44,12 @@ struct Decided<'b, 'a, 'r> {
 
 impl Roll {
     /// Records heartbeats. When this returns, each is applied or known to change nothing. Safe to
-    /// repeat. Heartbeats of kinds without rules are ignored.
-    pub async fn hear(&self, heartbeats: &[Heartbeat], now: Timestamp) -> Result<()> {
+    /// repeat. Heartbeats of kinds without rules are ignored. Returns the ids that were heard and are no units.
+    pub async fn hear(
+        &self,
+        heartbeats: &[Heartbeat],
+        now: Timestamp,
+    ) -> Result<Vec<(Unit, StrangerReason)>> {
         let batches = heartbeats.chunks(self.engine.refresh_step()).map(|batch| self.refresh(batch, now));
         let mut refreshed = 0;
         let (mut rest, mut refused) = (Vec::new(), Vec::new());
@@ -56,12 +62,14 @@ impl Roll {
         rest.append(&mut refused);
         self.telemetry.heartbeats(HeartbeatResult::Refreshed, refreshed);
         let mut units = by_unit(rest);
+        let mut strangers = Vec::new();
         for steps in units.chunks_mut(STEPS_AT_ONCE * MAX_STEP) {
             let steps = steps.chunks_mut(MAX_STEP).map(|step| self.admit(step, now));
             // Each step goes on to its end, also if another fails: applied changes go into mirror and counters.
-            join_all(steps).await.into_iter().collect::<Result<()>>()?;
+            let heard = join_all(steps).await.into_iter().collect::<Result<Vec<_>>>()?;
+            strangers.extend(heard.into_iter().flatten());
         }
-        Ok(())
+        Ok(strangers)
     }
 
     /// Takes one batch along the fast path.
@@ -100,16 +108,21 @@ impl Roll {
         Ok(batch)
     }
 
-    /// Decides upon heartbeats that the fast path did not take, in rounds: see `rounds.rs`.
-    async fn admit(&self, units: &mut [UnitHeartbeats<'_>], now: Timestamp) -> Result<()> {
-        let hearing = self.hearing();
+    /// Decides upon heartbeats that the fast path did not take, in rounds: see `rounds.rs`. Returns the ids that are no
+    /// units.
+    async fn admit(
+        &self,
+        units: &mut [UnitHeartbeats<'_>],
+        now: Timestamp,
+    ) -> Result<Vec<(Unit, StrangerReason)>> {
+        let (hearing, mut strangers) = (self.hearing(), Vec::new());
         let mut open: Vec<&mut UnitHeartbeats> = units.iter_mut().collect();
         let mut in_vain = 0;
         while in_vain < ATTEMPTS {
             let names: Vec<Unit> = open.iter().map(|unit| unit.unit().clone()).collect();
             let (mut decided, mut changes) = (Vec::new(), Vec::new());
             for (unit, seen) in open.drain(..).zip(self.engine.read(&names).await?) {
-                if let Some((one, change)) = self.admission(unit, &seen, &hearing, now) {
+                if let Some((one, change)) = self.admission(unit, &seen, (&hearing, now), &mut strangers) {
                     decided.push(one);
                     changes.push((seen, change));
                 }
@@ -131,7 +144,7 @@ impl Roll {
                 }
             }
             if open.is_empty() {
-                return Ok(());
+                return Ok(strangers);
             }
         }
         Err(EngineError::Unavailable(format!(
@@ -146,23 +159,31 @@ impl Roll {
         &self,
         unit: &'b mut UnitHeartbeats<'a>,
         seen: &Snapshot,
-        hearing: &Hearing,
-        now: Timestamp,
+        (hearing, now): (&Hearing, Timestamp),
+        strangers: &mut Vec<(Unit, StrangerReason)>,
     ) -> Option<(Decided<'b, 'a, '_>, Change)> {
         let rules = &self.rules()[&seen.unit.kind];
         if seen.is_unreadable() {
             self.met_unreadable(seen);
         }
         let believed = self.corrected_unit(seen, now);
+        let stranger = Cell::new(None);
         let count = |heard, number| {
             self.telemetry.heartbeats(heard, number);
             if let Some(reason) = StrangerReason::of(heard) {
                 self.strangers.heard(&seen.unit, reason, number, now);
+                stranger.set(Some(reason));
             }
         };
-        let step = unit.next(believed.as_ref().unwrap_or(seen), rules, hearing, now, count)?;
+        let step = unit.next(believed.as_ref().unwrap_or(seen), rules, hearing, now, count);
+        strangers.extend(stranger.get().map(|reason| (seen.unit.clone(), reason)));
+        let step = step?;
         let is_known = seen.is_known() || seen.is_unreadable();
-        let reservation = if is_known { None } else { Some(self.reserve(&seen.unit, now)?) };
+        let reservation = if is_known { None } else { self.reserve(&seen.unit, now) };
+        if reservation.is_none() && !is_known {
+            strangers.push((seen.unit.clone(), StrangerReason::TooManyUnits));
+            return None;
+        }
         let change = step.change.clone();
         let moved = moved(seen, &step);
         Some((Decided { unit, step, moved, reservation }, change))

@@ -5,22 +5,20 @@
 //! Many clients send all of a request before they read its answer. An answer that began earlier would fill the
 //! connection, and both sides would wait for each other.
 
-use std::time::Duration;
-
 use axum::Extension;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
-use futures_util::StreamExt;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::entries::{BatchEntry, EntryFormat, EntrySplitter, MAX_ENTRY, TooLong};
 use super::{RegisteredTimer, TimersState};
 use crate::fleet::timers::{BadTimer, TimerRefusal, TimerRequest};
 use crate::http::changes::Caller;
+use crate::http::entries::{BatchEntry, MAX_ENTRY, TooLong};
+use crate::http::entry_body::{EntryBody, MAX_UPLOAD_TIME, NextEntries};
 use crate::http::http_error::HttpError;
 use crate::presence::TimerId;
 use crate::store::{Audited, TimerRegistered};
@@ -31,11 +29,6 @@ const MAX_TIMERS: usize = 100_000;
 /// A step is written when it has this many timers, or `STEP_BYTES` bytes of them.
 const STEP: usize = 1000;
 const STEP_BYTES: usize = 1 << 20;
-/// The largest body, in bytes.
-const MAX_UPLOAD: u64 = 1 << 30;
-/// How long a client may send nothing, and how long the whole body may take.
-const MAX_PAUSE: Duration = Duration::from_secs(30);
-const MAX_UPLOAD_TIME: Duration = Duration::from_secs(15 * 60);
 /// The longest reason of a refusal in an answer, in characters.
 const MAX_REASON: usize = 300;
 
@@ -67,13 +60,13 @@ pub(super) async fn register(
     body: Body,
 ) -> Result<Response, HttpError> {
     state.admit(&caller)?;
-    let format = format_of(&headers)?;
+    let body = EntryBody::new(&headers, body)?;
     let Ok(_turn) = state.batches.try_acquire() else {
         let detail = format!("{} batches are being read; try again later", super::BATCHES);
         return Err(HttpError::unavailable(detail));
     };
     let mut batch = TimerBatch::default();
-    let read = timeout(MAX_UPLOAD_TIME, state.read(body, format, &caller, &mut batch)).await;
+    let read = timeout(MAX_UPLOAD_TIME, state.read(body, &caller, &mut batch)).await;
     let read = read.unwrap_or_else(|_| Err(HttpError::bad_request("the timers took too long to arrive")));
     // After an error nothing is left to write. If the body broke off, its last step is dropped.
     let written = match &read {
@@ -93,60 +86,29 @@ pub(super) async fn register(
     }
 }
 
-fn format_of(headers: &HeaderMap) -> Result<EntryFormat, HttpError> {
-    let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    match media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase().as_str() {
-        "application/json" => Ok(EntryFormat::Array),
-        "application/x-ndjson" | "application/ndjson" => Ok(EntryFormat::Lines),
-        _ => Err(HttpError::unsupported_media_type(
-            "send a JSON array or lines of JSON, with content-type: application/json or application/x-ndjson",
-        )),
-    }
-}
-
 impl TimersState {
     /// Reads a body to its end, and writes each step that is full.
     async fn read(
         &self,
-        body: Body,
-        format: EntryFormat,
+        mut body: EntryBody,
         caller: &Caller,
         batch: &mut TimerBatch,
     ) -> Result<(), HttpError> {
-        let (mut body, mut cutter, mut length) = (body.into_data_stream(), EntrySplitter::new(format), 0);
         loop {
-            let Ok(chunk) = timeout(MAX_PAUSE, body.next()).await else {
-                return Err(HttpError::bad_request(format!("nothing came for {} s", MAX_PAUSE.as_secs())));
-            };
-            let Some(chunk) = chunk else { break };
-            let chunk: Bytes =
-                chunk.map_err(|error| HttpError::bad_request(format!("the body ended early: {error}")))?;
-            length += chunk.len() as u64;
-            if length > MAX_UPLOAD {
-                let detail = format!("a batch has at most {MAX_UPLOAD} bytes; send it in parts");
-                return Err(HttpError::too_large(detail));
-            }
-            let (before, now) = (batch.entries, self.clock.now());
-            let cut = cutter.cut(&chunk, &mut |entry| batch.take(entry, now));
-            self.count(caller, batch.entries - before);
+            let NextEntries { entries, end } = body.next().await?;
+            let (count, now) = (entries.len(), self.clock.now());
+            entries.into_iter().for_each(|entry| batch.take(entry, now));
+            self.count(caller, count);
             if batch.entries > MAX_TIMERS {
                 return self.too_many(batch).await;
             }
-            if cut.is_err() || batch.step.len() >= STEP || batch.bytes >= STEP_BYTES {
+            if matches!(end, Some(Err(_))) || batch.step.len() >= STEP || batch.bytes >= STEP_BYTES {
                 self.write(batch).await?;
             }
-            cut.map_err(HttpError::bad_request)?;
+            if let Some(end) = end {
+                return end.map_err(HttpError::bad_request);
+            }
         }
-        let (before, now) = (batch.entries, self.clock.now());
-        let finished = cutter.finish(&mut |entry| batch.take(entry, now));
-        self.count(caller, batch.entries - before);
-        if batch.entries > MAX_TIMERS {
-            return self.too_many(batch).await;
-        }
-        if finished.is_err() {
-            self.write(batch).await?;
-        }
-        finished.map_err(HttpError::bad_request)
     }
 
     /// Writes the timers up to the limit, and refuses the rest.

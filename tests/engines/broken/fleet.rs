@@ -214,7 +214,7 @@ impl Fleet {
             place: None,
             declared: Declared::default(),
         };
-        self.roll.hear(&units.iter().map(heartbeat).collect::<Vec<_>>(), at).await
+        self.roll.hear(&units.iter().map(heartbeat).collect::<Vec<_>>(), at).await.map(drop)
     }
 
     /// Hears everything up to a moment, without a gap.

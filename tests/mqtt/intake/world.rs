@@ -7,7 +7,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll, TimerRules, Timers};
-use rollcall::intake::{self, Config, Fields};
+use rollcall::intake::{self, Config, Fields, ValueBuffer};
 use rollcall::presence::{Facts, Interval, Kind, KindRules, Snapshot, TimeSource, Unit};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::Layout;
@@ -202,8 +202,8 @@ impl World {
         let stop = CancellationToken::new();
         let timers = Timers::new(engine.clone(), TimerRules::default(), Arc::default(), telemetry.clone());
         let (config, timers) = (self.config.clone(), Arc::new(timers));
-        let run =
-            intake::run((config, None), roll, metrics(), timers, clock, telemetry.clone(), stop.clone());
+        let values = ValueBuffer::new(&metrics(), telemetry.clone()).map(Arc::new);
+        let run = intake::run((config, None), roll, values, timers, clock, telemetry.clone(), stop.clone());
         Running { telemetry, stop, task: tokio::spawn(run) }
     }
 

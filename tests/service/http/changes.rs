@@ -9,7 +9,8 @@ use super::world::{Fleet, SECOND, assert_problem};
 const SILENCES: &str = "/alertmanager/api/v2/silences";
 
 pub(super) fn token(name: &str, role: Role) -> Token {
-    Token { name: name.to_owned(), sha256: Token::digest(name), role, expires_at: None }
+    let (sha256, device) = (Token::digest(name), Default::default());
+    Token { name: name.to_owned(), sha256, role, expires_at: None, device }
 }
 
 pub(super) async fn send(fleet: &Fleet, token: &str, method: Method, path: &str, body: Value) -> Response {

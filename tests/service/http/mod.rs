@@ -5,6 +5,7 @@ mod commands;
 mod compression;
 mod connections;
 mod fleet;
+mod heartbeats;
 mod import;
 mod inventory;
 mod login;
@@ -97,8 +98,20 @@ async fn readiness_names_every_reason_and_health_needs_none() {
 #[tokio::test]
 async fn pages_need_a_known_token_where_tokens_are_configured_but_probes_do_not() {
     let sha256 = Token::digest("s3cret");
-    let token = Token { name: "grafana".to_owned(), sha256, role: Role::Viewer, expires_at: None };
-    let other = Token { name: "other".to_owned(), sha256: [7; 32], role: Role::Admin, expires_at: None };
+    let token = Token {
+        name: "grafana".to_owned(),
+        sha256,
+        role: Role::Viewer,
+        expires_at: None,
+        device: Default::default(),
+    };
+    let other = Token {
+        name: "other".to_owned(),
+        sha256: [7; 32],
+        role: Role::Admin,
+        expires_at: None,
+        device: Default::default(),
+    };
     let fleet = Fleet::start_with(vec![other, token], UnitMetrics::All).await;
     let pages = [
         "/",
@@ -152,6 +165,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         groups: StoredGroups::new(fleet.engine.clone()),
         values: fleet.engine.clone(),
         cells: fleet.engine.clone(),
+        bodies: fleet.bodies.clone(),
         roster: fleet.engine.clone(),
         roll: fleet.roll.clone(),
         mirror: fleet.mirror.clone(),

@@ -73,6 +73,7 @@ async fn the_document_has_every_route_with_its_role() {
             let role = match least {
                 MinimumSince::Anyone => "nobody",
                 MinimumSince::Viewer => "viewer",
+                MinimumSince::Device => "device or operator",
                 MinimumSince::Operator => "operator",
                 MinimumSince::Admin => "admin",
             };

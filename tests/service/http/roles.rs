@@ -16,11 +16,13 @@ use super::world::Fleet;
 pub(super) enum MinimumSince {
     Anyone,
     Viewer,
+    /// Devices and operators; a viewer only looks.
+    Device,
     Operator,
     Admin,
 }
 
-use MinimumSince::{Admin, Anyone, Operator, Viewer};
+use MinimumSince::{Admin, Anyone, Device, Operator, Viewer};
 
 pub(super) const ROUTES: &[(&str, &str, MinimumSince)] = &[
     ("get", "/healthz", Anyone),
@@ -75,6 +77,13 @@ pub(super) const ROUTES: &[(&str, &str, MinimumSince)] = &[
     ("get", "/alertmanager/api/v2/alerts/groups", Viewer),
     ("get", "/alertmanager/api/v2/silences", Viewer),
     ("get", "/alertmanager/api/v2/silence/{id}", Viewer),
+    ("post", "/api/v1/heartbeats", Device),
+    ("get", "/ping/{kind}/{unit}", Device),
+    ("post", "/ping/{kind}/{unit}", Device),
+    ("get", "/ping/{kind}/{unit}/start", Device),
+    ("post", "/ping/{kind}/{unit}/start", Device),
+    ("get", "/ping/{kind}/{unit}/fail", Device),
+    ("post", "/ping/{kind}/{unit}/fail", Device),
     ("put", "/api/v1/records/{id}/ack", Operator),
     ("delete", "/api/v1/records/{id}/ack", Operator),
     ("put", "/api/v1/units/{kind}/{unit}/pause", Operator),
@@ -160,7 +169,8 @@ async fn every_route_answers_those_roles_that_it_is_for_and_no_other() {
         ROUTES.iter().map(|(method, path, _)| (method.to_string(), path.to_string())).collect();
     assert_eq!(rows, found, "the table of this test and the routers differ");
 
-    let roles = [("screen", Role::Viewer), ("desk", Role::Operator), ("owner", Role::Admin)];
+    let roles =
+        [("pump", Role::Device), ("screen", Role::Viewer), ("desk", Role::Operator), ("owner", Role::Admin)];
     let tokens = roles.map(|(name, role)| token(name, role)).into();
     let fleet = Fleet::start_with(tokens, UnitMetrics::All).await;
     fleet.hear(&["detector:1"]).await;
@@ -169,9 +179,13 @@ async fn every_route_answers_those_roles_that_it_is_for_and_no_other() {
         let is_form =
             !path.starts_with("/api/") && !path.starts_with("/alertmanager/") && path != "/-/reload";
         let path = path.replace("{kind}", "detector").replace("{unit}", "1").replace("{id}", "ntf_0");
-        for (token, role) in
-            [(None, Anyone), (Some("screen"), Viewer), (Some("desk"), Operator), (Some("owner"), Admin)]
-        {
+        for (token, role) in [
+            (None, Anyone),
+            (Some("pump"), Device),
+            (Some("screen"), Viewer),
+            (Some("desk"), Operator),
+            (Some("owner"), Admin),
+        ] {
             let method = Method::from_bytes(method.to_uppercase().as_bytes()).unwrap();
             let request = client.request(method.clone(), format!("{}{path}", fleet.url));
             let request = match (is_form, &method) {
@@ -190,7 +204,9 @@ async fn every_route_answers_those_roles_that_it_is_for_and_no_other() {
                 Anyone => status == 401,
                 _ => status == 403,
             };
-            assert_eq!(refused, role < least, "{method} {path} as {token:?}: {status}");
+            // A device looks at nothing but what every client may see.
+            let is_refused = if role == Device { !matches!(least, Device | Anyone) } else { role < least };
+            assert_eq!(refused, is_refused, "{method} {path} as {token:?}: {status}");
             assert!(status < 500 || path == "/-/reload" || path == "/readyz", "{method} {path}: {status}");
         }
     }

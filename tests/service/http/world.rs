@@ -17,6 +17,7 @@ use rollcall::fleet::{Mirror, Ownership, Roll, Silences, Timers};
 use rollcall::http::{
     self, AlertRoutes, Config, PageSources, Proxies, ShownConfiguration, Token, UnitMetrics,
 };
+use rollcall::intake::Bodies;
 use rollcall::presence::{
     Declared, Guarantee, Heartbeat, Kind, KindRules, Labels, Policy, TimerClass, TimerType, Unit,
 };
@@ -42,6 +43,10 @@ pub const MAX_WAIT: Duration = Duration::from_secs(120);
 /// 2026-03-01T12:00:00Z
 pub const NOON: Timestamp = Timestamp::from_millis(1_772_366_400_000);
 
+/// Meters announce that they are gone, as proof.
+const INTAKE: &str = "mqtt.max_age = '1d'\n[[kind]]\nname = 'detector'\n[[kind]]\nname = 'meter'\ntopics = []\n\
+                      presence = { format = 'last_will', trust = 'proof' }";
+
 /// A server over a fleet of kinds `detector` (100 s, 20 s grace) and `meter` (48 h), at noon.
 pub struct Fleet {
     pub url: String,
@@ -50,6 +55,7 @@ pub struct Fleet {
     pub roll: Arc<Roll>,
     pub mirror: Arc<Mirror>,
     pub timers: Arc<Timers>,
+    pub bodies: Arc<Bodies>,
     pub telemetry: Arc<Telemetry>,
     pub clock: Clock,
     pub stop: CancellationToken,
@@ -103,6 +109,9 @@ impl Fleet {
         let timers = Timers::new(engine.clone(), timer_rules(), Arc::default(), telemetry.clone());
         let timers = Arc::new(timers);
         let silences = Arc::new(Silences::new(engine.clone()));
+        let intake = config::parse(INTAKE, None, []).unwrap().intake;
+        let bodies = Bodies::new(&intake, roll.shared_rules().clone(), None, telemetry.clone());
+        let bodies = Arc::new(bodies);
         let sources = PageSources {
             ownership: Ownership::fixed(view),
             units: engine.clone(),
@@ -115,6 +124,7 @@ impl Fleet {
             mirror: mirror.clone(),
             metrics: Arc::new(Catalogue::new([(rules_of("detector").kind, metrics())])),
             cells: engine.clone(),
+            bodies: bodies.clone(),
             coverage: Arc::new(Coverage::new(silences.clone())),
             silences,
             timers: timers.clone(),
@@ -141,7 +151,22 @@ impl Fleet {
         let server = tokio::spawn(http::serve(listener, pages, telemetry.clone(), stop.clone()));
         let client = Client::builder().no_proxy().build().unwrap();
         let url = format!("http://{listen}");
-        Fleet { url, client, engine, roll, mirror, timers, telemetry, clock, stop, server, redis, _dir: dir }
+        let _dir = dir;
+        Fleet {
+            url,
+            client,
+            engine,
+            roll,
+            mirror,
+            timers,
+            bodies,
+            telemetry,
+            clock,
+            stop,
+            server,
+            redis,
+            _dir,
+        }
     }
 
     pub async fn get(&self, path: &str) -> Response {

@@ -79,7 +79,7 @@ impl EntrySplitter {
     ///
     /// # Errors
     /// The array has no end.
-    pub fn finish(mut self, take: &mut dyn FnMut(BatchEntry)) -> Result<(), BrokenArray> {
+    pub fn finish(&mut self, take: &mut dyn FnMut(BatchEntry)) -> Result<(), BrokenArray> {
         if self.format == EntryFormat::Lines {
             self.end_line(take);
             return Ok(());

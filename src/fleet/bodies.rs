@@ -1,0 +1,19 @@
+//! What a device sends over HTTP, read as the payload of a message over MQTT is.
+
+use crate::clock::Timestamp;
+use crate::presence::{Announcement, Heartbeat, Unit};
+
+/// Reads the bodies of requests of devices.
+pub trait BodyReader: Send + Sync {
+    /// Reads the heartbeat of a unit that arrives at that moment. Any body proves life.
+    ///
+    /// # Errors
+    /// The unit is of no configured kind, no unit of its kind has this id, or the heartbeat is too old.
+    fn heartbeat(&self, unit: Unit, body: &[u8], arrived: Timestamp) -> Result<Heartbeat, String>;
+
+    /// The announcement that a unit is gone.
+    ///
+    /// # Errors
+    /// The unit is of no configured kind, or no unit of its kind has this id.
+    fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, String>;
+}

@@ -1,0 +1,167 @@
+//! Heartbeats of devices that have no MQTT: `/ping/{kind}/{unit}` for one, `POST /api/v1/heartbeats` for many.
+//!
+//! A heartbeat is read as the payload of a message over MQTT, and recorded before it is answered. `/ping/…/fail`
+//! announces that the unit is gone: the kind's `presence` says what that is worth.
+//!
+//! # Why a GET may change something
+//! Many devices can only call a URL. A page of another site cannot: browsers say which site a request comes from.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, to_bytes};
+use axum::extract::State;
+use axum::routing::{get, post};
+use axum::{Extension, Router};
+use tokio::sync::Semaphore;
+
+use super::changes::{Caller, MAX_BODY};
+use super::http_error::HttpError;
+use super::operators::{UnitPath, unit};
+use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
+use super::{Config, DeviceRights, PageSources, Role, Token};
+use crate::clock::Clock;
+use crate::fleet::{BodyReader, Roll, StrangerReason};
+use crate::presence::Unit;
+
+mod batch;
+
+pub(super) const PATH: &str = "/api/v1/heartbeats";
+/// The beginning of the paths of single units.
+const PING: &str = "/ping/";
+/// Batches that are read at a time; each holds its answers in memory.
+const BATCHES: usize = 16;
+/// A token saves up the heartbeats that it may send in this time.
+const SAVED: Duration = Duration::from_secs(10);
+const OK: &str = "OK\n";
+
+#[derive(Clone)]
+pub(super) struct HeartbeatsState {
+    roll: Arc<Roll>,
+    bodies: Arc<dyn BodyReader>,
+    tokens: Arc<[Token]>,
+    sent: Arc<RequestLimit>,
+    batches: Arc<Semaphore>,
+    clock: Clock,
+}
+
+pub(super) fn pages(state: HeartbeatsState) -> Router {
+    Router::new()
+        .route("/api/v1/heartbeats", post(batch::record))
+        .route("/ping/{kind}/{unit}", get(alive).post(alive))
+        .route("/ping/{kind}/{unit}/start", get(alive).post(alive))
+        .route("/ping/{kind}/{unit}/fail", get(fail).post(fail))
+        .with_state(state)
+}
+
+/// Whether a device may ask for this page.
+pub(super) fn is_for_devices(path: &str) -> bool {
+    path == PATH || path.starts_with(PING)
+}
+
+async fn alive(
+    State(state): State<HeartbeatsState>,
+    Extension(caller): Extension<Caller>,
+    path: UnitPath,
+    body: Body,
+) -> Result<&'static str, HttpError> {
+    let unit = state.admitted_unit(&caller, path)?;
+    // The content of a body that is too large, or breaks off, is ignored: its unit lives.
+    let body = to_bytes(body, MAX_BODY).await.unwrap_or_default();
+    let now = state.clock.now();
+    let heartbeat = state.bodies.heartbeat(unit, &body, now).map_err(HttpError::bad_request)?;
+    match state.roll.hear(&[heartbeat], now).await?.into_iter().next() {
+        Some((unit, reason)) => Err(HttpError::conflict(why_not(&unit, reason))),
+        None => Ok(OK),
+    }
+}
+
+async fn fail(
+    State(state): State<HeartbeatsState>,
+    Extension(caller): Extension<Caller>,
+    path: UnitPath,
+) -> Result<&'static str, HttpError> {
+    let unit = state.admitted_unit(&caller, path)?;
+    let announced = state.bodies.departure(unit, state.clock.now()).map_err(HttpError::bad_request)?;
+    state.roll.announce(&[announced], || state.clock.now()).await?;
+    Ok(OK)
+}
+
+/// Why a heartbeat of an id counts for no unit.
+fn why_not(unit: &Unit, reason: StrangerReason) -> String {
+    let kind = &unit.kind;
+    match reason {
+        StrangerReason::Unregistered => {
+            format!("{unit} is not registered, and kind {kind} has a closed registry")
+        }
+        StrangerReason::Removed => format!("{unit} was removed from the fleet; register it again"),
+        StrangerReason::TooManyUnits => format!("kind {kind} has as many units as max_units allows"),
+    }
+}
+
+impl HeartbeatsState {
+    pub fn new(config: &Config, sources: &PageSources) -> HeartbeatsState {
+        HeartbeatsState {
+            roll: sources.roll.clone(),
+            bodies: sources.bodies.clone(),
+            tokens: config.tokens.as_slice().into(),
+            sent: Arc::new(RequestLimit::open()),
+            batches: Arc::new(Semaphore::new(BATCHES)),
+            clock: sources.clock.clone(),
+        }
+    }
+
+    /// Checks the client of a request about one unit, and counts the request.
+    fn admitted_unit(&self, caller: &Caller, path: UnitPath) -> Result<Unit, HttpError> {
+        let rights = self.admit(caller)?;
+        let unit = unit(path)?;
+        self.count(caller, rights, 1);
+        match rights.is_none_or(|rights| rights.allow(&unit)) {
+            true => Ok(unit),
+            false => Err(HttpError::forbidden(not_of(&unit))),
+        }
+    }
+
+    /// Refuses a client that sends no heartbeats, or has to wait. Returns the rights of a device; `None`: all units.
+    fn admit(&self, caller: &Caller) -> Result<Option<&DeviceRights>, HttpError> {
+        if caller.is_foreign() {
+            return Err(HttpError::forbidden("a page of another site may not send heartbeats"));
+        }
+        if caller.role() != Role::Device {
+            caller.require(Role::Operator)?;
+            return Ok(None);
+        }
+        let is_own = |token: &&Token| token.role == Role::Device && token.name == caller.token_name();
+        let Some(token) = self.tokens.iter().find(is_own) else {
+            return Err(HttpError::forbidden("this device has no token"));
+        };
+        let rights = &token.device;
+        if let Some((client, rate)) = limit(caller, rights) {
+            self.sent.admit(&client, rate, moment(self.clock.now())).map_err(|wait| {
+                let most = rights.heartbeats_per_second;
+                let detail = format!(
+                    "this token may send {most} heartbeats a second (heartbeats_per_second); try again later"
+                );
+                HttpError::too_many_requests(detail, wait)
+            })?;
+        }
+        Ok(Some(rights))
+    }
+
+    fn count(&self, caller: &Caller, rights: Option<&DeviceRights>, heartbeats: usize) {
+        if let Some((client, rate)) = rights.and_then(|rights| limit(caller, rights)) {
+            self.sent.take(client, rate, moment(self.clock.now()), heartbeats);
+        }
+    }
+}
+
+/// The client to count heartbeats for, and its limit; `None`: there is no limit.
+fn limit(caller: &Caller, rights: &DeviceRights) -> Option<(LimitedClient, RequestRate)> {
+    let rate = RequestRate::per_second(rights.heartbeats_per_second, SAVED)?;
+    Some((LimitedClient::Named(caller.token_name().to_owned()), rate))
+}
+
+fn not_of(unit: &impl Display) -> String {
+    format!("this token may not send heartbeats of {unit}")
+}

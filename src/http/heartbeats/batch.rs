@@ -1,0 +1,205 @@
+//! `POST /api/v1/heartbeats`: many heartbeats, as a JSON array or as lines, with an answer for each. The body is read as
+//! it arrives and recorded in steps; the answer comes when all of it is recorded.
+//!
+//! A batch that ends early may be sent again as a whole: a heartbeat that was recorded changes nothing the second time.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+use axum::Extension;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use tokio::time::timeout;
+
+use super::{BATCHES, HeartbeatsState, not_of, why_not};
+use crate::cause;
+use crate::clock::Timestamp;
+use crate::fleet::StrangerReason;
+use crate::http::DeviceRights;
+use crate::http::changes::Caller;
+use crate::http::entries::{BatchEntry, MAX_ENTRY};
+use crate::http::entry_body::{EntryBody, MAX_UPLOAD_TIME, NextEntries};
+use crate::http::http_error::HttpError;
+use crate::http::units::parse;
+use crate::presence::{Heartbeat, Unit};
+use crate::store::{EngineError, Result};
+use crate::telemetry::truncate;
+
+/// The most heartbeats of a request.
+const MAX_HEARTBEATS: usize = 100_000;
+/// A step is recorded when it has this many heartbeats.
+const STEP: usize = 1000;
+/// The longest reason of a refusal in an answer, in characters.
+const MAX_REASON: usize = 300;
+
+/// The unit of a heartbeat; its other fields are those of a payload.
+#[derive(Deserialize)]
+struct EntryUnit<'a> {
+    #[serde(borrow)]
+    kind: Cow<'a, str>,
+    #[serde(borrow)]
+    unit: Cow<'a, str>,
+}
+
+/// The answer to a heartbeat.
+#[derive(Serialize)]
+struct EntryAnswer<'a> {
+    kind: Option<&'a str>,
+    unit: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a str>,
+}
+
+/// A heartbeat that cannot be read, with its unit if that is known.
+struct BadEntry {
+    unit: Option<Unit>,
+    why: String,
+}
+
+/// The answers so far, and the heartbeats that wait to be recorded.
+#[derive(Default)]
+struct HeartbeatBatch {
+    /// The entries of this step, in order.
+    step: Vec<std::result::Result<Heartbeat, BadEntry>>,
+    entries: usize,
+    /// The answers as JSON, with commas between them.
+    answers: Vec<u8>,
+    recorded: u64,
+    refused: u64,
+}
+
+pub(super) async fn record(
+    State(state): State<HeartbeatsState>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    body: Body,
+) -> std::result::Result<Response, HttpError> {
+    let rights = state.admit(&caller)?;
+    let body = EntryBody::new(&headers, body)?;
+    let Ok(_turn) = state.batches.try_acquire() else {
+        let detail = format!("{BATCHES} batches are being read; try again later");
+        return Err(HttpError::unavailable(detail));
+    };
+    let mut batch = HeartbeatBatch::default();
+    let read = timeout(MAX_UPLOAD_TIME, state.read(body, (&caller, rights), &mut batch)).await;
+    let read = read.unwrap_or_else(|_| Err(HttpError::bad_request("the heartbeats took too long to arrive")));
+    match read {
+        Ok(()) => Ok(([(CONTENT_TYPE, "application/json")], batch.into_answer()).into_response()),
+        Err(problem) => Err(problem.with("answered", (batch.recorded + batch.refused).into())),
+    }
+}
+
+impl HeartbeatsState {
+    /// Reads a body to its end, and records each step that is full.
+    async fn read(
+        &self,
+        mut body: EntryBody,
+        (caller, rights): (&Caller, Option<&DeviceRights>),
+        batch: &mut HeartbeatBatch,
+    ) -> std::result::Result<(), HttpError> {
+        loop {
+            let NextEntries { entries, end } = body.next().await?;
+            let now = self.clock.now();
+            self.count(caller, rights, entries.len());
+            for entry in entries {
+                if batch.entries == MAX_HEARTBEATS {
+                    self.record(batch).await?;
+                    return Err(HttpError::too_large(format!(
+                        "a batch has at most {MAX_HEARTBEATS} heartbeats; send the others in another request"
+                    )));
+                }
+                batch.entries += 1;
+                batch.step.push(self.entry(entry, rights, now));
+                if batch.step.len() >= STEP {
+                    self.record(batch).await?;
+                }
+            }
+            if let Some(end) = end {
+                self.record(batch).await?;
+                return end.map_err(HttpError::bad_request);
+            }
+        }
+    }
+
+    fn entry(
+        &self,
+        entry: BatchEntry,
+        rights: Option<&DeviceRights>,
+        now: Timestamp,
+    ) -> std::result::Result<Heartbeat, BadEntry> {
+        let bad = |unit: Option<Unit>, why: String| BadEntry { unit, why };
+        let json =
+            entry.map_err(|_| bad(None, format!("a heartbeat has at most {MAX_ENTRY} bytes of JSON")))?;
+        if json.trim_ascii_start().first() != Some(&b'{') {
+            return Err(bad(None, "a heartbeat is an object with kind and unit".to_owned()));
+        }
+        let read: EntryUnit = cause::json::read(&json).map_err(|why| bad(None, why))?;
+        let unit = parse(&read.kind, &read.unit).map_err(|error| bad(None, error.to_string()))?;
+        if rights.is_some_and(|rights| !rights.allow(&unit)) {
+            let why = not_of(&unit);
+            return Err(bad(Some(unit), why));
+        }
+        self.bodies.heartbeat(unit.clone(), &json, now).map_err(|why| bad(Some(unit), why))
+    }
+
+    /// Records the heartbeats of the step, and adds the answers to its entries.
+    async fn record(&self, batch: &mut HeartbeatBatch) -> Result<()> {
+        let step = std::mem::take(&mut batch.step);
+        let heartbeats: Vec<Heartbeat> = step.iter().flatten().cloned().collect();
+        let now = self.clock.now();
+        let mut refused: HashMap<Unit, String> = HashMap::new();
+        let text = |(unit, reason): (Unit, StrangerReason)| {
+            let why = why_not(&unit, reason);
+            (unit, why)
+        };
+        match self.roll.hear(&heartbeats, now).await {
+            Ok(strangers) => refused.extend(strangers.into_iter().map(text)),
+            // The stored state of a unit cannot be read: it delays no other unit.
+            Err(EngineError::Damaged(_)) => {
+                for one in heartbeats.chunks(1) {
+                    match self.roll.hear(one, now).await {
+                        Err(EngineError::Damaged(why)) => drop(refused.insert(one[0].unit.clone(), why)),
+                        heard => refused.extend(heard?.into_iter().map(text)),
+                    }
+                }
+            }
+            Err(error) => return Err(error),
+        }
+        for entry in &step {
+            match entry {
+                Ok(heartbeat) => {
+                    batch.answer(Some(&heartbeat.unit), refused.get(&heartbeat.unit).map(String::as_str))
+                }
+                Err(BadEntry { unit, why }) => batch.answer(unit.as_ref(), Some(why)),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl HeartbeatBatch {
+    fn answer(&mut self, unit: Option<&Unit>, error: Option<&str>) {
+        match error {
+            Some(_) => self.refused += 1,
+            None => self.recorded += 1,
+        }
+        if !self.answers.is_empty() {
+            self.answers.push(b',');
+        }
+        let (kind, id) = unit.map(|unit| (unit.kind.as_str(), unit.id.as_str())).unzip();
+        let answer = EntryAnswer { kind, unit: id, error: error.map(|why| truncate(why, MAX_REASON)) };
+        serde_json::to_writer(&mut self.answers, &answer).expect("plain structs with text keys are JSON");
+    }
+
+    fn into_answer(self) -> Vec<u8> {
+        let HeartbeatBatch { mut answers, recorded, refused, .. } = self;
+        let head = format!("{{\"recorded\":{recorded},\"refused\":{refused},\"heartbeats\":[");
+        answers.splice(..0, head.into_bytes());
+        answers.extend_from_slice(b"]}");
+        answers
+    }
+}

@@ -1,0 +1,101 @@
+//! Reads what devices send over HTTP: a heartbeat as the payload of a message over MQTT, and the end of a unit as the
+//! kind's `presence` says.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::announcements::Recent;
+use super::value_buffer::ValueBuffer;
+use super::{Config, Fields, PayloadIssues, payload};
+use crate::clock::Timestamp;
+use crate::fleet::{BodyReader, SharedRules};
+use crate::presence::{Announced, Announcement, Cause, Heartbeat, Kind, KindRules, Labels, Unit};
+use crate::telemetry::Telemetry;
+
+/// How long a unit of a kind without `presence` may take to be heard after it was announced as gone.
+const SETTLE: Duration = Duration::from_secs(10);
+
+/// Reads the bodies of requests of devices.
+pub struct Bodies {
+    rules: SharedRules,
+    fields: Fields,
+    /// How long a unit of a kind may take to be heard after it was announced as gone.
+    settle: HashMap<Kind, Duration>,
+    values: Option<Arc<ValueBuffer>>,
+    recent: Recent,
+    max_age: Option<Duration>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl Bodies {
+    pub fn new(
+        config: &Config,
+        rules: SharedRules,
+        values: Option<Arc<ValueBuffer>>,
+        telemetry: Arc<Telemetry>,
+    ) -> Bodies {
+        Bodies {
+            rules,
+            fields: config.fields.clone(),
+            settle: config.presence.iter().map(|(kind, presence)| (kind.clone(), presence.settle)).collect(),
+            values,
+            recent: Recent::default(),
+            max_age: (!config.max_age.is_zero()).then_some(config.max_age),
+            telemetry,
+        }
+    }
+
+    /// The rules of the unit's kind, and the labels in the unit's name.
+    fn known(&self, unit: &Unit) -> Result<(Arc<KindRules>, Labels), String> {
+        let Some(rules) = self.rules.of(unit.kind.as_str()) else {
+            return Err(format!("there is no kind {}; see [[kind]]", unit.kind));
+        };
+        if unit.id.is_reserved() {
+            return Err(format!("{} is an id of Rollcall itself", unit.id));
+        }
+        let Some(parts) = rules.name.parts(unit.id.as_str()) else {
+            return Err(format!(
+                "{} is no id of a unit of kind {}: they are {}",
+                unit.id, unit.kind, rules.name
+            ));
+        };
+        let labels = parts.into_iter().filter(|(name, _)| *name != "unit");
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Ok((rules, labels))
+    }
+}
+
+impl BodyReader for Bodies {
+    fn heartbeat(&self, unit: Unit, body: &[u8], arrived: Timestamp) -> Result<Heartbeat, String> {
+        let (rules, labels) = self.known(&unit)?;
+        let buffer = self.values.as_deref();
+        let metrics = buffer.and_then(|buffer| buffer.metrics_of(&unit.kind));
+        let mut issues = PayloadIssues::default();
+        let parsed = payload::read(body, &self.fields, metrics, &rules, arrived, &mut issues);
+        if let (Some(most), Some(sent)) = (self.max_age, parsed.sent)
+            && arrived.since(sent) > most
+        {
+            return Err(format!("it was sent at {sent}, longer ago than mqtt.max_age allows"));
+        }
+        if let Some(buffer) = buffer {
+            buffer.take(&unit, parsed.at, parsed.values);
+        }
+        for (issue, detail) in issues.take() {
+            self.telemetry.payload_issue(&unit, issue, &detail);
+        }
+        let mut declared = parsed.declared;
+        // The labels in the name win, as those of a topic do.
+        declared.labels.extend(labels);
+        let at = self.recent.after_announcement(parsed.at);
+        Ok(Heartbeat { unit, at, not_before: None, place: None, declared })
+    }
+
+    fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, String> {
+        self.known(&unit)?;
+        let settle = self.settle.get(&unit.kind).copied().unwrap_or(SETTLE);
+        let follows_birth = self.recent.announced(&unit, at, None);
+        let says = Announced::Gone { cause: Cause::Disconnected, settle };
+        Ok(Announcement { unit, at, says, follows_birth })
+    }
+}

@@ -1,0 +1,242 @@
+//! Heartbeats of devices over HTTP, by real clients: single ones, batches, and what a token of a device may do.
+
+use std::process::Command;
+
+use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use reqwest::{Method, Response};
+use rollcall::http::{DeviceRights, Role, Token, UnitMetrics};
+use serde_json::{Value, json};
+
+use super::changes::{send, token};
+use super::world::{Fleet, SECOND, assert_problem, the};
+
+async fn ping(fleet: &Fleet, method: Method, path: &str) -> u16 {
+    fleet.client.request(method, format!("{}/ping/{path}", fleet.url)).send().await.unwrap().status().as_u16()
+}
+
+async fn unit(fleet: &Fleet, unit: &str) -> Value {
+    fleet.json(&format!("/api/v1/units/{unit}")).await
+}
+
+async fn batch(fleet: &Fleet, media: &str, body: impl Into<reqwest::Body>) -> Response {
+    let request = fleet.client.post(format!("{}/api/v1/heartbeats", fleet.url)).header(CONTENT_TYPE, media);
+    request.body(body).send().await.unwrap()
+}
+
+async fn json_of(answer: Response) -> Value {
+    assert_eq!(answer.status(), 200);
+    serde_json::from_str(&answer.text().await.unwrap()).unwrap()
+}
+
+/// The errors of the answers, in order; empty: recorded.
+fn errors(answer: &Value) -> Vec<&str> {
+    let all = answer["heartbeats"].as_array().unwrap();
+    all.iter().map(|one| one["error"].as_str().unwrap_or_default()).collect()
+}
+
+#[tokio::test]
+async fn a_ping_is_a_heartbeat_that_is_recorded_before_the_answer() {
+    let fleet = Fleet::start().await;
+    for (at, method) in [Method::GET, Method::POST, Method::HEAD].into_iter().enumerate() {
+        assert_eq!(ping(&fleet, method, &format!("detector/{at}")).await, 200);
+        assert_eq!(unit(&fleet, &format!("detector/{at}")).await["state"], "online");
+    }
+    assert_eq!(ping(&fleet, Method::GET, "detector/starts/start").await, 200);
+    let url = format!("{}/ping/detector/curl", fleet.url);
+    let said =
+        tokio::task::spawn_blocking(move || Command::new("curl").args(["-fsS", &url]).output().unwrap());
+    assert_eq!(said.await.unwrap().stdout, b"OK\n");
+    assert_eq!(unit(&fleet, "detector/curl").await["state"], "online");
+
+    fleet.pass(121 * SECOND, &["detector:0", "detector:starts"]).await;
+    assert_eq!(unit(&fleet, "detector/0").await["state"], "offline");
+    assert_eq!(ping(&fleet, Method::GET, "detector/0").await, 200);
+    let records = fleet.json("/api/v1/records").await;
+    let closed: Vec<(&str, &str)> = records["records"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|record| (record["unit"].as_str().unwrap(), record["closed_by"].as_str().unwrap_or_default()))
+        .collect();
+    assert!(closed.contains(&("0", "return")) && closed.contains(&("starts", "")), "{records}");
+
+    for (path, status) in [
+        ("gone/1", 400),
+        ("DETECTOR/1", 400),
+        ("detector/a%2Fb", 400),
+        ("detector/rollcall-probe", 400),
+        ("detector/1/log", 404),
+    ] {
+        assert_eq!(ping(&fleet, Method::GET, path).await, status, "{path}");
+    }
+    assert_eq!(ping(&fleet, Method::PUT, "detector/1").await, 405);
+    fleet.roll.retire(&the("detector:1"), fleet.clock.now()).await.unwrap();
+    assert_eq!(ping(&fleet, Method::GET, "detector/1").await, 409);
+}
+
+#[tokio::test]
+async fn the_body_of_a_ping_is_read_as_a_payload_and_any_body_proves_life() {
+    let fleet = Fleet::start().await;
+    let post = async |unit: &str, body: String| {
+        let request = fleet.client.post(format!("{}/ping/detector/{unit}", fleet.url)).body(body);
+        assert_eq!(request.send().await.unwrap().status(), 200, "{unit}");
+    };
+    post("1", json!({ "timeout": "3h", "labels": { "site": "north" } }).to_string()).await;
+    let page = unit(&fleet, "detector/1").await;
+    assert_eq!((&page["labels"]["site"], &page["timeout_seconds"]), (&json!("north"), &json!(10_800.0)));
+    post("2", "{ broken".to_owned()).await;
+    post("3", "x".repeat(400 * 1024)).await;
+    for id in ["2", "3"] {
+        assert_eq!(unit(&fleet, &format!("detector/{id}")).await["state"], "online");
+    }
+}
+
+#[tokio::test]
+async fn a_fail_is_an_announcement_and_its_kind_says_what_that_is_worth() {
+    let fleet = Fleet::start().await;
+    for id in ["detector/back", "detector/hint", "meter/proof"] {
+        assert_eq!(ping(&fleet, Method::GET, id).await, 200);
+    }
+    let all = ["detector:back", "detector:hint", "meter:proof"];
+    fleet.pass(SECOND, &all).await;
+    for id in ["detector/back/fail", "detector/hint/fail", "meter/proof/fail", "detector/unknown/fail"] {
+        assert_eq!(ping(&fleet, Method::POST, id).await, 200, "{id}");
+    }
+    // A heartbeat in the millisecond of the announcement came after it.
+    assert_eq!(ping(&fleet, Method::GET, "detector/back").await, 200);
+    fleet.pass(SECOND / 1000, &[]).await;
+    let hint = unit(&fleet, "detector/hint").await;
+    assert_eq!((&hint["state"], &hint["late_cause"]), (&json!("late"), &json!("disconnected")));
+    fleet.pass(SECOND, &all).await;
+    let proof = unit(&fleet, "meter/proof").await;
+    assert_eq!((&proof["state"], &proof["record"]["cause"]), (&json!("offline"), &json!("disconnected")));
+    fleet.pass(12 * SECOND, &all).await;
+    assert_eq!(unit(&fleet, "detector/hint").await["state"], "offline");
+    assert_eq!(unit(&fleet, "detector/back").await["state"], "online");
+    assert_eq!(ping(&fleet, Method::GET, "meter/proof").await, 200);
+    assert_eq!(unit(&fleet, "meter/proof").await["state"], "online");
+}
+
+#[tokio::test]
+async fn a_batch_has_an_answer_for_each_heartbeat_in_order() {
+    let fleet = Fleet::start().await;
+    fleet.hear(&["detector:removed"]).await;
+    fleet.roll.retire(&the("detector:removed"), fleet.clock.now()).await.unwrap();
+    let lines = [
+        r#"{"kind": "detector", "unit": "1", "timeout": 600, "labels": {"site": "south"}}"#,
+        r#"{"kind": "gone", "unit": "1"}"#,
+        r#"{"kind": "detector", "unit": "a/b"}"#,
+        r#"{"kind": "detector"}"#,
+        "[1]",
+        r#"{"kind": "detector", "unit": "removed"}"#,
+        r#"{"kind": "meter", "unit": "2", "ts": "2026-02-28T10:00:00Z"}"#,
+        r#"{"kind": "meter", "unit": "2", "ts": "2026-03-01T11:00:00Z"}"#,
+    ];
+    let expected =
+        ["", "no kind gone", "no /, +, #", "unit", "", "was removed", "longer ago than mqtt.max_age", ""];
+    for (media, body) in
+        [("application/json", format!("[{}]", lines.join(","))), ("application/x-ndjson", lines.join("\n"))]
+    {
+        let answer = json_of(batch(&fleet, media, body).await).await;
+        assert_eq!((&answer["recorded"], &answer["refused"]), (&json!(2), &json!(6)), "{answer}");
+        let errors = errors(&answer);
+        assert_eq!(errors.len(), expected.len(), "{answer}");
+        for (error, expected) in errors.iter().zip(expected) {
+            assert!(error.contains(expected), "{error} {expected}");
+        }
+        assert!(errors[0].is_empty() && errors[7].is_empty() && !errors[4].is_empty(), "{answer}");
+        assert_eq!(answer["heartbeats"][5]["unit"], "removed");
+    }
+    let page = unit(&fleet, "detector/1").await;
+    assert_eq!((&page["labels"]["site"], &page["timeout_seconds"]), (&json!("south"), &json!(600.0)));
+    // The kind of meters goes by arrival.
+    assert_eq!(unit(&fleet, "meter/2").await["last_seen"], "2026-03-01T12:00:00.000Z");
+
+    let many: Vec<Value> =
+        (0..2500).map(|n| json!({ "kind": "detector", "unit": format!("m{n}") })).collect();
+    let answer = json_of(batch(&fleet, "application/json", json!(many).to_string()).await).await;
+    assert_eq!((&answer["recorded"], &answer["refused"]), (&json!(2500), &json!(0)));
+    assert_eq!(unit(&fleet, "detector/m2499").await["state"], "online");
+    // What came before the fault is recorded.
+    let broken = r#"[{"kind": "detector", "unit": "before"}, {]"#;
+    let problem = assert_problem(batch(&fleet, "application/json", broken).await, 400).await;
+    assert_eq!(problem["answered"], 1);
+    assert_eq!(unit(&fleet, "detector/before").await["state"], "online");
+    assert_eq!(batch(&fleet, "text/plain", "{}").await.status(), 415);
+}
+
+#[tokio::test]
+async fn the_token_of_a_device_is_for_its_units_and_for_so_many_heartbeats() {
+    let device = DeviceRights {
+        kinds: vec!["detector".parse().unwrap()],
+        unit_prefixes: vec!["north-".to_owned()],
+        heartbeats_per_second: 1,
+    };
+    let tokens = vec![
+        Token { device, ..token("north", Role::Device) },
+        token("any", Role::Device),
+        token("screen", Role::Viewer),
+    ];
+    let fleet = Fleet::start_with(tokens, UnitMetrics::All).await;
+    let ask = async |token: &str, path: &str| {
+        send(&fleet, token, Method::GET, path, Value::Null).await.status().as_u16()
+    };
+    for (token, path, status) in [
+        ("north", "/ping/detector/north-1", 200),
+        ("north", "/ping/detector/south-1", 403),
+        ("north", "/ping/detector/south-1/fail", 403),
+        ("north", "/ping/meter/north-1", 403),
+        ("any", "/ping/meter/south-1", 200),
+        ("screen", "/ping/meter/south-1", 403),
+        ("wrong", "/ping/meter/south-1", 401),
+        ("north", "/api/v1/units", 403),
+        ("north", "/", 403),
+        ("any", "/healthz", 200),
+    ] {
+        assert_eq!(ask(token, path).await, status, "{token} {path}");
+    }
+    let lines = json!([{ "kind": "detector", "unit": "north-2" }, { "kind": "detector", "unit": "south-2" }]);
+    let answer = send(&fleet, "north", Method::POST, "/api/v1/heartbeats", lines.clone()).await;
+    let answer = json_of(answer).await;
+    assert!(errors(&answer)[0].is_empty() && errors(&answer)[1].contains("may not send"), "{answer}");
+
+    // It has saved up ten, and six are used: a batch is never cut in two, and the next one waits.
+    let many: Vec<Value> =
+        (0..30).map(|n| json!({ "kind": "detector", "unit": format!("north-{n}") })).collect();
+    let answer = send(&fleet, "north", Method::POST, "/api/v1/heartbeats", json!(many)).await;
+    assert_eq!(json_of(answer).await["recorded"], 30);
+    let refused = send(&fleet, "north", Method::GET, "/ping/detector/north-1", Value::Null).await;
+    let wait: u64 = refused.headers()[RETRY_AFTER].to_str().unwrap().parse().unwrap();
+    assert!(refused.status() == 429 && (20..=30).contains(&wait), "{wait}");
+    fleet.clock.advance(SECOND * wait as u32);
+    assert_eq!(ask("north", "/ping/detector/north-1").await, 200);
+    assert_eq!(ask("any", "/ping/detector/north-1").await, 200);
+}
+
+#[tokio::test]
+async fn a_page_of_another_site_sends_no_heartbeat() {
+    let fleet = Fleet::start().await;
+    let of_site = |site: &'static str| {
+        fleet.client.get(format!("{}/ping/detector/1", fleet.url)).header("sec-fetch-site", site).send()
+    };
+    assert_eq!(of_site("cross-site").await.unwrap().status(), 403);
+    assert_eq!(of_site("none").await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn time_in_which_no_instance_listened_is_blind_for_units_that_are_heard_over_http() {
+    let fleet = Fleet::start().await;
+    fleet.roll.canary_returned(fleet.clock.now()).await.unwrap();
+    assert_eq!(ping(&fleet, Method::GET, "meter/1").await, 200);
+    assert_eq!(ping(&fleet, Method::GET, "detector/1").await, 200);
+    // Nothing runs for an hour, and devices cannot ask.
+    fleet.clock.advance(3600 * SECOND);
+    fleet.roll.canary_returned(fleet.clock.now()).await.unwrap();
+    fleet.pass(SECOND, &["detector:1"]).await;
+    assert_eq!(unit(&fleet, "detector/1").await["state"], "online");
+    assert_eq!(ping(&fleet, Method::GET, "detector/1").await, 200);
+    fleet.pass(119 * SECOND, &["detector:1"]).await;
+    assert_ne!(unit(&fleet, "detector/1").await["state"], "offline");
+    fleet.pass(2 * SECOND, &["detector:1"]).await;
+    assert_eq!(unit(&fleet, "detector/1").await["state"], "offline");
+}

@@ -1,7 +1,7 @@
 //! The command line: one file for each command.
 //!
 //! Commands about the fleet ask a running instance over its HTTP API, see `remote.rs`, with the rights of a token, so
-//! they also work from another machine. `check`, `move` and `repair` open the engine.
+//! they also work from another machine. `check`, `move`, `move-ids` and `repair` open the engine.
 //!
 //! A command reads its configuration, does its work and reports the result. It prints its result on
 //! standard output, as JSON with `--json`; everything else goes to standard error.
@@ -31,6 +31,7 @@ mod demo;
 mod fleet;
 mod health;
 mod logging;
+mod move_ids;
 mod moving;
 mod operator;
 mod output;
@@ -92,6 +93,9 @@ enum Command {
         after_help = "Example: rollcall move --from embedded:/var/lib/rollcall --to redis://127.0.0.1:6379/0"
     )]
     Move(moving::MoveArguments),
+    /// Give the units of a kind the ids that its option unit makes now; without --yes only show them.
+    #[command(after_help = "Example: rollcall move-ids --kind detector")]
+    MoveIds(move_ids::MoveIdsArguments),
     /// List notifications with their attempts, deliver them again, remove dead letters.
     Deliveries(deliveries::DeliveriesArguments),
     /// Show values that were quarantined because they could not be read, put them back or delete them.
@@ -176,6 +180,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Health(arguments) => health::run(arguments).await,
             Command::Simulate(arguments) => simulate::run(arguments).await,
             Command::Move(arguments) => moving::run(arguments).await,
+            Command::MoveIds(arguments) => move_ids::run(arguments).await,
             Command::Deliveries(arguments) => deliveries::run(arguments).await,
             Command::Repair(arguments) => repair::run(arguments).await,
             Command::Route(arguments) => route::run(arguments).await,

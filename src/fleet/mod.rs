@@ -18,6 +18,7 @@
 //! | [`coverage`] | how many units an alert silence covers |
 //! | [`deliveries`] | waiting notifications, dead letters and the record of attempts, as operators see and change them |
 //! | [`timers`] | timers as clients register, cancel and read them, and their limits |
+//! | [`renaming`] | gives the units of a kind other ids |
 //! | [`receivers`] | the backlog of each receiver, and whether it takes notifications |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
 //! | [`transitions`] | the newest transitions of this instance, for clients that follow the fleet |
@@ -48,6 +49,7 @@ pub mod operators;
 pub mod ownership;
 mod places;
 pub mod receivers;
+pub mod renaming;
 pub mod roll;
 mod shared_rules;
 pub mod silences;

@@ -20,10 +20,12 @@ use crate::clock::Timestamp;
 
 mod announcements;
 mod operators;
+mod renaming;
 mod times;
 
 pub use announcements::announce;
 pub use operators::{MAX_PAUSE, UnitSettings, acknowledge, configure, is_pause, pause};
+pub use renaming::{Renaming, rename};
 use times::{Times, next_check, times, times_since};
 pub use times::{deadline, state};
 

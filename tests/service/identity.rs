@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::cli::{rollcall, text};
 use super::world::World;
 use crate::support::http::CLIENT;
 
@@ -94,4 +95,97 @@ fn check_names_the_kinds_whose_units_may_be_two_devices() {
     );
     let said = check(&KINDS.replace("name = \"detector\"", "name = \"detector\"\nunit = \"{unit}\""));
     assert!(said[0].starts_with("ok    names: kind detector"), "{said:?}");
+}
+
+const SITES: &str = r#"
+    [[kind]]
+    name = "detector"
+    topics = ["north/{site}/{unit}/heartbeat"]
+    timeout = "1h"
+    [[kind]]
+    name = "quick"
+    topics = ["quick/{site}/{unit}/heartbeat"]
+    timeout = "2s"
+"#;
+
+/// Units get other ids while nothing runs: they are the same units, and none falls silent by it.
+async fn units_get_other_ids(engine: &str) {
+    let mut world = World::new(&format!("{engine}\n{SITES}"), &[]).await;
+    let (dir, file) = (world.dir.path().to_owned(), world.file());
+    let file = file.to_str().unwrap().to_owned();
+    let move_ids = |kind: &str, more: &[&str]| {
+        let output = rollcall(&dir, &[&["move-ids", "--config", &file, "--kind", kind], more].concat(), &[]);
+        (output.status.code().unwrap(), text(&output.stdout) + &text(&output.stderr))
+    };
+    let units = ["a/1", "a/2", "b/3"].map(str::to_owned);
+    world.beat_to("north", &units).await;
+    world.beat_to("quick", &["a/7".to_owned()]).await;
+    for unit in ["1", "2", "3"] {
+        world.eventually("it is online", async || world.state(unit).await == "online").await;
+    }
+    let path = world.url("/api/v1/units/detector/1");
+    let body = json!({"timeout_seconds": 10_800, "note": "by the gate"}).to_string();
+    let request = CLIENT.put(path).header("content-type", "application/json").body(body);
+    assert_eq!(request.send().await.unwrap().status(), 204);
+    let before = world.json("/api/v1/units/detector/1").await;
+    let records = async |world: &World| world.records().await;
+    world.eventually("one is offline", async || records(&world).await.len() == 1).await;
+    world.hook.wait_for(1, super::world::MAX_WAIT).await.unwrap();
+
+    let (status, said) = move_ids("detector", &[]);
+    assert!(status != 0, "an instance serves the fleet, or nothing is to be done: {said}");
+    world.stop().await;
+    assert_eq!(move_ids("detector", &[]).0, 2, "its units have these ids");
+    assert_eq!(move_ids("none", &[]).0, 2);
+    let plain = "[\"north/{site}/{unit}/heartbeat\"]";
+    let of_sites = "[\"north/{site}/+/heartbeat\"]\n    unit = \"x{site}\"";
+    world.change(plain, of_sites);
+    let (status, said) = move_ids("detector", &["--yes"]);
+    assert!(status == 1 && said.contains("would both be detector:xa"), "{said}");
+    world.change(of_sites, &format!("{plain}\n    unit = \"{{site}}.{{unit}}\""));
+    world.change("name = \"quick\"", "name = \"quick\"\nunit = \"{site}.{unit}\"");
+    let (status, said) = move_ids("detector", &[]);
+    assert!(status == 0 && said.contains("detector:1 -> a.1"), "{said}");
+    assert!(said.contains("3 units get another id") && said.contains("nothing is changed"), "{said}");
+    let (status, said) = move_ids("detector", &["--yes"]);
+    assert!(status == 0 && said.contains("3 units are renamed"), "{said}");
+    let (status, said) = move_ids("detector", &["--yes"]);
+    assert!(status == 0 && said.contains("0 units get another id, 3 have theirs already"), "{said}");
+    let (_, said) = move_ids("quick", &["--yes"]);
+    assert!(said.contains("1 units are offline and keep their ids"), "{said}");
+
+    world.start().await;
+    let after = world.json("/api/v1/units/detector/a.1").await;
+    for field in ["last_seen", "timeout_seconds", "labels", "note", "known_since"] {
+        assert_eq!(after[field], before[field], "{field}: {after}");
+    }
+    assert_eq!(world.status("/api/v1/units/detector/1").await, 404);
+    world.beat_to("north", &units).await;
+    let seen = before["last_seen"].clone();
+    world
+        .eventually("it is heard", async || {
+            world.json("/api/v1/units/detector/a.1").await["last_seen"] != seen
+        })
+        .await;
+    world.beat_to("quick", &["a/7".to_owned()]).await;
+    let known = async || world.status("/api/v1/units/quick/a.7").await == 200;
+    world.eventually("the offline unit is heard under its new id", known).await;
+    world.stop().await;
+    let (status, said) = move_ids("quick", &["--yes"]);
+    assert!(status == 0 && said.contains("1 units are renamed"), "{said}");
+    world.start().await;
+    let records = world.records().await;
+    let of = |unit: &str| records.iter().find(|record| record["unit"] == unit).unwrap()["closed_by"].clone();
+    assert_eq!(of("7"), json!("return"), "{records:?}");
+    assert!(records.iter().all(|record| record["kind"] == "quick"), "{records:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn units_get_other_ids_on_redis() {
+    units_get_other_ids("# redis").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn units_get_other_ids_with_the_embedded_engine() {
+    units_get_other_ids("engine = { type = \"embedded\", path = \"{dir}/data\" }\n# engine.type").await;
 }

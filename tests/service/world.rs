@@ -85,7 +85,7 @@ impl World {
         self.broker = Server::mosquitto(&self.dir.path().join("broker"), port, "").unwrap();
     }
 
-    fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         self.dir.path().join("serves.toml")
     }
 
@@ -94,6 +94,13 @@ impl World {
         let text = self.text();
         assert!(text.contains(before), "{text}");
         std::fs::write(self.file(), text.replace(before, after)).unwrap();
+    }
+
+    /// Replaces a part of the options, for the next start.
+    pub fn change(&mut self, before: &str, after: &str) {
+        assert!(self.options.contains(before), "{}", self.options);
+        self.options = self.options.replace(before, after);
+        self.rewrite("", "");
     }
 
     fn text(&self) -> String {

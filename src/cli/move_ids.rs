@@ -1,0 +1,124 @@
+//! `rollcall move-ids`: gives the units of a kind the ids that `unit` of the kind makes now.
+//!
+//! Stop Rollcall, change `unit`, look at the plan, rename with `--yes`, start Rollcall. Units keep what is known of them,
+//! so no unit falls silent by it.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::bail;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::signals::{self, HangUp};
+use super::{ConfigFile, FAILED, logging, wrong};
+use crate::clock::Clock;
+use crate::config::{Config, EngineConfig};
+use crate::fleet::renaming::{self, Renamed, RenamingPlan};
+use crate::presence::{Kind, UnitName};
+use crate::store::embedded::EmbeddedEngine;
+use crate::store::redis::RedisEngine;
+use crate::store::{Engine, migration::Exporter};
+use crate::telemetry::Telemetry;
+
+/// The most units and problems that are shown.
+const SHOWN: usize = 20;
+
+#[derive(Debug, Args)]
+pub(super) struct MoveIdsArguments {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The kind whose units get the ids that its option unit makes.
+    #[arg(long)]
+    kind: Kind,
+    /// What named its units before.
+    #[arg(long, value_name = "TEMPLATE", default_value_t = UnitName::default())]
+    from: UnitName,
+    /// Rename; without this, only show what would be renamed.
+    #[arg(long)]
+    yes: bool,
+}
+
+pub(super) async fn run(arguments: MoveIdsArguments) -> anyhow::Result<ExitCode> {
+    logging::start_quietly()?;
+    let stop = signals::stop(HangUp::Stop)?;
+    let config = arguments.file.load()?;
+    let Some(rules) = config.rules.get(&arguments.kind) else {
+        return Err(wrong(format!("there is no kind {}; see [[kind]]", arguments.kind)));
+    };
+    if rules.name == arguments.from {
+        let text = format!(
+            "kind {} names its units {} already; change unit of the kind, or give --from",
+            rules.kind, rules.name
+        );
+        return Err(wrong(text));
+    }
+    let engine = open(&config).await?;
+    let plan = renaming::plan(&*engine, &arguments.from, rules).await?;
+    if show(&plan) {
+        return Ok(ExitCode::from(FAILED));
+    }
+    if !arguments.yes {
+        println!("nothing is changed; rename with --yes");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let bar = ProgressBar::new(plan.moves.len() as u64);
+    bar.set_style(
+        ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {pos} of {len}")
+            .expect("a constant template"),
+    );
+    let metrics = config.metrics.of(&arguments.kind);
+    let metrics: Vec<&str> = metrics.iter().map(|metric| metric.name.as_str()).collect();
+    let now = Clock::system().now();
+    let renamed = renaming::run(&*engine, &plan, (rules, &metrics), now, |count| bar.inc(count as u64));
+    let Some(renamed) = stop.run_until_cancelled(renamed).await else {
+        bail!("broken off: a part of the units is renamed; the same command goes on");
+    };
+    bar.finish_and_clear();
+    let Renamed { renamed, waiting } = renamed?;
+    println!("{renamed} units are renamed");
+    if waiting > 0 {
+        println!(
+            "{waiting} units are offline and keep their ids: their records close when this command is repeated after they \
+             were heard under their new ids"
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the engine, which no instance may serve.
+async fn open(config: &Config) -> anyhow::Result<Box<dyn Engine>> {
+    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    Ok(match &config.engine {
+        EngineConfig::Embedded(config) => {
+            let engine = EmbeddedEngine::open(config, telemetry).await?;
+            engine.check_not_served().await?;
+            Box::new(engine)
+        }
+        EngineConfig::Redis(config) => {
+            let engine = RedisEngine::connect(config, telemetry).await?;
+            engine.check_not_served().await?;
+            Box::new(engine)
+        }
+    })
+}
+
+/// Shows the plan. Answers whether it has a problem.
+fn show(plan: &RenamingPlan) -> bool {
+    if !plan.problems.is_empty() {
+        plan.problems.iter().take(SHOWN).for_each(|problem| println!("{problem}"));
+        more(plan.problems.len());
+        println!("nothing is changed, because {} units have no new id of their own", plan.problems.len());
+        return true;
+    }
+    plan.moves.iter().take(SHOWN).for_each(|(old, new)| println!("{old} -> {}", new.id));
+    more(plan.moves.len());
+    println!("{} units get another id, {} have theirs already", plan.moves.len(), plan.done);
+    false
+}
+
+fn more(count: usize) {
+    if count > SHOWN {
+        println!("… and {} more", count - SHOWN);
+    }
+}

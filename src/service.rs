@@ -31,7 +31,7 @@ use crate::fleet::{
     Attempts, Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination, renamed,
 };
 use crate::intake::listener::Listener;
-use crate::intake::{Bodies, ValueBuffer};
+use crate::intake::{Bodies, StateSources, ValueBuffer};
 use crate::routing::Routes;
 use crate::store::embedded::EmbeddedEngine;
 use crate::store::redis::RedisEngine;
@@ -282,6 +282,7 @@ fn start(
     loops.add("census", async move { census.run(counted, owned, until).await });
     let values = ValueBuffer::new(&config.metrics, telemetry.clone()).map(Arc::new);
     let bodies = Bodies::new(&config.intake, rules, values.clone(), telemetry.clone());
+    let states = StateSources { mirror: mirror.clone(), ownership: ownership.clone() };
     let sources = http::PageSources {
         timers: timers.clone(),
         ownership,
@@ -313,7 +314,10 @@ fn start(
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
     pages.show(sources, &stop);
-    loops.add("intake", intake::run((config.intake, devices), roll, values, timers, clock, telemetry, stop));
+    loops.add(
+        "intake",
+        intake::run((config.intake, devices, Some(states)), roll, values, timers, clock, telemetry, stop),
+    );
 }
 
 /// The routes and receivers of a configuration.

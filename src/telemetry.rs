@@ -45,7 +45,8 @@ use engine_servers::EngineServers;
 pub use engine_servers::ServerAnswers;
 pub use labels::{
     AnnouncementOutcome, BrokerRefusal, CheckOutcome, CheckSource, ConnectionLoss, CutReason,
-    DeliveryOutcome, EngineWarning, Loop, PayloadIssue, Rejection, Stored, TimerOutcome, ValueOutcome,
+    DeliveryOutcome, EngineWarning, Loop, PayloadIssue, PublishedOutcome, Rejection, Stored, TimerOutcome,
+    ValueOutcome,
 };
 pub use log_limit::LogLimit;
 pub use orphans_text::{Backlog, orphans_text};

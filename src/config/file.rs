@@ -123,6 +123,9 @@ section! {
         max_payload: u32 = 16_384,
         max_age: Span = Span::from_secs(0),
         watch_sys: bool = false,
+        publish_state: bool = false,
+        publish_state_rate: u32 = 10_000,
+        homeassistant_discovery: bool = false,
         timers: bool = false,
         fields: Fields = Fields::default(),
     }

@@ -9,7 +9,7 @@ use super::problem::Problems;
 use super::{Period, Span, presence, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::fleet::{HearingConfig, Rules};
-use crate::intake::{self, Template, Tls, TlsError};
+use crate::intake::{self, StatesConfig, Template, Tls, TlsError};
 use crate::presence::{
     DEFAULT_TIMEOUT, Kind, KindRules, MAX_TIMEOUT, MIN_TIMEOUT, Policy, Registry, TimeSource, UnitName,
     blind_gap, canary_period,
@@ -197,6 +197,7 @@ fn mqtt(
         max_payload: problems.number("mqtt.max_payload", mqtt.max_payload, 1, 16 << 20) as usize,
         max_age: problems.span("mqtt.max_age", mqtt.max_age, Span::from_secs(0), Span::from_days(400)),
         watch_sys: mqtt.watch_sys,
+        states: states(mqtt, problems),
         timers: mqtt.timers,
         max_batch: MAX_BATCH,
         canary_period,
@@ -209,6 +210,15 @@ fn mqtt(
             sleep: mqtt.fields.sleep.clone(),
         },
     }
+}
+
+/// What is published of the states of units.
+fn states(mqtt: &Mqtt, problems: &mut Problems) -> Option<StatesConfig> {
+    if mqtt.homeassistant_discovery && !mqtt.publish_state {
+        problems.error("mqtt.homeassistant_discovery", "needs mqtt.publish_state = true");
+    }
+    let rate = problems.number("mqtt.publish_state_rate", mqtt.publish_state_rate, 1, 1_000_000);
+    mqtt.publish_state.then_some(StatesConfig { rate, has_discovery: mqtt.homeassistant_discovery })
 }
 
 /// TLS to the broker; `None` without TLS.

@@ -13,6 +13,7 @@
 //! | `operators.rs` | units that operators pause, and records that they acknowledge |
 //! | `changes.rs`, `unconfirmed.rs` | changes, their effects, and those without an answer |
 //! | `hearing.rs` | how far Rollcall has heard |
+//! | `states.rs` | the states of units, and since when |
 //! | `inventory.rs` | units of an inventory |
 
 use std::sync::atomic::AtomicU64;
@@ -39,6 +40,7 @@ mod hearing;
 mod inventory;
 mod operators;
 mod rounds;
+mod states;
 mod unconfirmed;
 mod unheard;
 mod unwatched;

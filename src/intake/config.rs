@@ -6,7 +6,7 @@ use anyhow::Context;
 
 use super::announcements::PresenceRules;
 use super::topic::{Template, Topics};
-use super::{Fields, Tls};
+use super::{Fields, StatesConfig, Tls};
 use crate::address::BrokerAddress;
 use crate::fleet::SharedRules;
 use crate::presence::{Filters, Kind};
@@ -49,6 +49,8 @@ pub struct Config {
     pub max_age: Duration,
     /// Whether the broker's own count of dropped messages is followed.
     pub watch_sys: bool,
+    /// What is published of the states of units, if anything is.
+    pub states: Option<StatesConfig>,
     /// Whether programs may register and cancel timers.
     pub timers: bool,
     /// The most heartbeats that are recorded in one go.

@@ -68,6 +68,7 @@ mod probe_returns;
 mod read_budget;
 mod reader;
 mod record;
+mod states;
 mod thread;
 mod timers;
 mod tls;
@@ -79,6 +80,7 @@ pub use bodies::Bodies;
 pub use config::Config;
 pub use fields::Fields;
 pub use mqtt::{TopicProblem, accepts_anonymous, probe};
+pub use states::{StateSources, StatesConfig};
 pub use tls::{Tls, TlsError, TlsFiles};
 pub use topic::{Template, TemplateError};
 pub use value_buffer::ValueBuffer;
@@ -111,13 +113,13 @@ impl PayloadIssues {
 /// messages, records the messages that have arrived (unless the engine is away; the broker keeps unacknowledged
 /// messages), and disconnects.
 ///
-/// `values` takes the values of metrics, and `timers` the requests about timers that come over MQTT, if the configuration
+/// `sources` are the states that are published, if the configuration asks for that. `values` takes the values of metrics, and `timers` the requests about timers that come over MQTT, if the configuration
 /// allows them.
 ///
 /// Loses and regains the broker and the engine as often as they come and go; an error is a
 /// configuration that cannot work.
 pub async fn run(
-    (config, listener): (Config, Option<listener::Listener>),
+    (config, listener, sources): (Config, Option<listener::Listener>, Option<StateSources>),
     roll: Arc<Roll>,
     values: Option<Arc<ValueBuffer>>,
     timers: Arc<Timers>,
@@ -134,9 +136,18 @@ pub async fn run(
     let hearing = ProvedTopics { topics, probes: Arc::new(probes), recent: Arc::default() };
     let writer = engine_writer::EngineWriter { roll, timers, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
+    let wanted = config.states.zip(sources);
     match listener {
-        Some(listener) => listener.start(&config, &hearing, values.clone(), &writer, &mut tasks),
+        Some(listener) => {
+            let publish = listener.start(&config, &hearing, values.clone(), &writer, &mut tasks);
+            if let Some(wanted) = wanted {
+                publish_to_devices(wanted, publish, &writer, &mut tasks);
+            }
+        }
         None => {
+            if let Some(wanted) = wanted {
+                publish_states(&config, wanted, &writer, &mut tasks);
+            }
             for number in 1..=config.connections {
                 listen(&config, &name(number), &hearing, values.clone(), &writer, &mut tasks).await?;
             }
@@ -152,6 +163,36 @@ pub async fn run(
         anyhow::ensure!(stop.is_cancelled(), "a part of intake ended on its own");
     }
     Ok(())
+}
+
+/// Publishes the states of units at the broker.
+fn publish_states(
+    config: &Config,
+    (states, sources): (StatesConfig, StateSources),
+    writer: &engine_writer::EngineWriter,
+    tasks: &mut JoinSet<()>,
+) {
+    let published = Arc::<states::Published>::default();
+    let filters = states::filters(states);
+    let (connection, client) =
+        mqtt::StateConnection::new(config, filters, published.clone(), writer.telemetry.clone());
+    let (outlet, writer, stop) = (Box::new(client), writer.clone(), writer.stop.clone());
+    tasks.spawn(connection.run(stop));
+    tasks.spawn(states::StatePublisher { config: states, sources, writer, published, outlet }.run());
+}
+
+/// Publishes the states of units at the broker within the process.
+fn publish_to_devices(
+    (config, sources): (StatesConfig, StateSources),
+    publish: states::Publish,
+    writer: &engine_writer::EngineWriter,
+    tasks: &mut JoinSet<()>,
+) {
+    let published = Arc::<states::Published>::default();
+    // It retains nothing from before.
+    published.ready();
+    let (outlet, writer) = (Box::new(states::Devices(publish)), writer.clone());
+    tasks.spawn(states::StatePublisher { config, sources, writer, published, outlet }.run());
 }
 
 /// Reads single messages as a connection does, for tests with arbitrary bytes: the returned function takes topic and

@@ -55,6 +55,7 @@ mod read_coalescer;
 mod redelivery;
 mod session;
 mod state;
+mod state_client;
 mod takeovers;
 
 pub use anonymous::accepts_anonymous;
@@ -72,6 +73,7 @@ use read_coalescer::ReadCoalescer;
 pub(super) use session::Session;
 use state::{Action, Actions, Now};
 pub(super) use state::{ConnectionState, UNPROVED_TRIPS};
+pub(super) use state_client::StateConnection;
 pub(super) use takeovers::Takeovers;
 
 /// The time between two attempts to connect.

@@ -36,7 +36,7 @@ impl Listener {
         _: Option<Arc<ValueBuffer>>,
         _: &EngineWriter,
         _: &mut JoinSet<()>,
-    ) {
+    ) -> super::states::Publish {
         match self {}
     }
 }

@@ -26,8 +26,8 @@ mod times;
 pub use announcements::announce;
 pub use operators::{MAX_PAUSE, UnitSettings, acknowledge, configure, is_pause, pause};
 pub use renaming::{Renaming, rename};
+pub use times::{StateSince, deadline, state, state_since};
 use times::{Times, next_check, times, times_since};
-pub use times::{deadline, state};
 
 /// The effect of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

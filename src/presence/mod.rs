@@ -32,9 +32,9 @@ pub use ahead::{as_corrected, corrected, future_moment};
 pub use announcement::{Announced, Announcement, AnnouncementResult, Departure, TAKEOVER};
 pub use blindness::{Interval, Ledger};
 pub use decision::{
-    HeartbeatResult, MAX_PAUSE, Registration, Renaming, UnitSettings, Verdict, acknowledge, announce,
-    check_deadline, configure, deadline, hear, is_pause, pause, recheck_deadline, register, rename, retire,
-    state, unwatch,
+    HeartbeatResult, MAX_PAUSE, Registration, Renaming, StateSince, UnitSettings, Verdict, acknowledge,
+    announce, check_deadline, configure, deadline, hear, is_pause, pause, recheck_deadline, register, rename,
+    retire, state, state_since, unwatch,
 };
 pub use facts::{
     Change, Facts, IndexChange, KeyChange, Known, Lifecycle, Silence, Snapshot, State, TimeoutRule,

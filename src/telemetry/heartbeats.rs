@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::labels::{AnnouncementOutcome, PayloadIssue, Rejection, TOO_MANY, ValueOutcome, heard_as_str};
+use super::labels::{
+    AnnouncementOutcome, PayloadIssue, PublishedOutcome, Rejection, TOO_MANY, ValueOutcome, heard_as_str,
+};
 use super::problems::{KIND_FULL, Severity};
 use super::{MAX_SHOWN, Telemetry, truncate};
 use crate::presence::{HeartbeatResult, Kind, Unit};
@@ -17,6 +19,19 @@ impl Telemetry {
     pub fn announcements(&self, what: AnnouncementOutcome, count: u64) {
         if count > 0 {
             self.series.announcements.with_label_values(&[what.as_str()]).inc_by(count);
+        }
+    }
+
+    /// The state of a unit was published, or not.
+    pub fn state_published(&self, outcome: PublishedOutcome) {
+        self.series.states_published.with_label_values(&[outcome.as_str()]).inc();
+        if outcome == PublishedOutcome::Refused
+            && let Some(suppressed) = self.samples.admit("states_published")
+        {
+            tracing::warn!(
+                suppressed,
+                "a state was not published: the broker refuses rollcall/state/#, or has no room to retain it"
+            );
         }
     }
 

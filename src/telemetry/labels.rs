@@ -77,6 +77,18 @@ impl AnnouncementOutcome {
 }
 
 labels! {
+    /// The outcome of publishing the state of a unit.
+    PublishedOutcome {
+        /// Handed to the broker.
+        Published => "published",
+        /// The state of a unit that is gone was removed.
+        Removed => "removed",
+        /// The broker refuses the topic, or has no room to retain it.
+        Refused => "refused",
+    }
+}
+
+labels! {
     /// The outcome of registering or cancelling a timer.
     TimerOutcome {
         Created => "created",
@@ -310,6 +322,8 @@ labels! {
         Walk => "walk",
         /// Writes values of units.
         Values => "values",
+        /// Reads states of units that are published.
+        States => "states",
         /// Sends owners of partitions the changes there.
         Notes => "notes",
         /// Examines the engine.
@@ -334,6 +348,7 @@ impl Loop {
             Loop::Mirror => "units cannot be read from the engine; counts and lists are old",
             Loop::Walk => "units cannot be compared with the engine; counts and lists may be old",
             Loop::Values => "values of units are not written; they wait",
+            Loop::States => "states of units are not published; they wait",
             Loop::Notes => "other instances learn late of changes in their partitions",
             Loop::Examination => "the engine cannot be examined",
             Loop::Census => {

@@ -21,6 +21,8 @@ pub(super) struct Series {
     pub heartbeats: IntCounterVec,
     /// No series before the first announcement: most fleets have none.
     pub announcements: IntCounterVec,
+    /// No series before the first state: most fleets publish none.
+    pub states_published: IntCounterVec,
     pub payload_issues: IntCounterVec,
     pub unit_values: IntCounterVec,
     pub heartbeat_lag: Histogram,
@@ -126,6 +128,11 @@ impl Series {
             announcements: make.counters(
                 "announcements_total",
                 "Announcements that units are gone, by effect.",
+                &["result"],
+            ),
+            states_published: make.counters(
+                "states_published_total",
+                "States of units that were published (mqtt.publish_state), by outcome.",
                 &["result"],
             ),
             payload_issues: make.counters(

@@ -95,7 +95,7 @@ async fn records(
     let timers = Timers::new(engine, config.timers, Arc::default(), telemetry.clone());
     let (roll, timers) = (Arc::new(roll), Arc::new(timers));
     let values = ValueBuffer::new(&config.metrics, telemetry.clone()).map(Arc::new);
-    intake::run((config.intake, Some(listener)), roll, values, timers, clock, telemetry, stop).await
+    intake::run((config.intake, Some(listener), None), roll, values, timers, clock, telemetry, stop).await
 }
 
 impl World {

@@ -24,6 +24,7 @@ mod route_times;
 mod scrape;
 mod silences;
 mod sparkplug;
+mod states;
 #[path = "../support/mod.rs"]
 mod support;
 mod timers;

@@ -25,6 +25,8 @@ const OURS: &str = "rollcall/#";
 const CANARIES: &str = "rollcall/canary/#";
 /// The prefix of the topics of alerts: a receiver of type `mqtt` publishes there, as any other client.
 const ALERTS: &str = "rollcall/alerts/";
+/// The prefix of the topics of states, which every client may read, as it may the heartbeats of all units.
+const STATES: &str = "rollcall/state/";
 /// The longest client id, and the longest filter that a device may subscribe to, in bytes. Both are kept in memory.
 const MAX_ID: usize = 256;
 const MAX_FILTER: usize = 512;
@@ -159,7 +161,7 @@ impl AccessControl {
                 Some(rules) => rules.may_subscribe(peer.identity(), of_messages),
                 None => {
                     let is_ours = overlaps(OURS, of_messages) || of_messages.starts_with('$');
-                    !is_ours || of_messages.starts_with(ALERTS)
+                    !is_ours || [ALERTS, STATES].iter().any(|open| of_messages.starts_with(open))
                 }
             };
         self.count(may, BrokerRefusal::Subscribe, peer, ("subscribe", filter))

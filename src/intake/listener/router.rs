@@ -179,9 +179,11 @@ impl Router {
     /// Retains a message, or removes the retained message of its topic if the payload is empty; `false`: there is no
     /// room to retain it.
     pub fn retain(&self, topic: &str, qos: u8, message: impl FnOnce() -> Message) -> bool {
-        if !topic.starts_with("rollcall/") {
-            return false;
-        }
+        topic.starts_with("rollcall/") && self.keep(topic, qos, message)
+    }
+
+    /// Retains a message of Rollcall on any topic, as [`Router::retain`] does.
+    pub fn keep(&self, topic: &str, qos: u8, message: impl FnOnce() -> Message) -> bool {
         let message = Arc::new(message());
         let mut retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((before, _)) = retained.messages.remove(topic) {

@@ -32,6 +32,7 @@ use crate::intake::engine_writer::EngineWriter;
 use crate::intake::hearing_reporter::HearingReporter;
 use crate::intake::mqtt::{Answers, Link, Proof};
 use crate::intake::record::Recorder;
+use crate::intake::states::Publish;
 use crate::intake::value_buffer::ValueBuffer;
 use crate::intake::{self, MAIN, ProvedTopics, canary, thread};
 use crate::small_file::read_file;
@@ -102,7 +103,7 @@ impl Listener {
         self.tls.clone()
     }
 
-    /// Starts the listener, and its recorder.
+    /// Starts the listener, and its recorder. Returns how Rollcall publishes retained messages there.
     pub(in crate::intake) fn start(
         self,
         config: &intake::Config,
@@ -110,7 +111,7 @@ impl Listener {
         values: Option<Arc<ValueBuffer>>,
         writer: &EngineWriter,
         tasks: &mut JoinSet<()>,
-    ) {
+    ) -> Publish {
         let ProvedTopics { topics, probes, .. } = hearing;
         let telemetry = writer.telemetry.clone();
         telemetry.connection_configured(MAIN);
@@ -145,11 +146,13 @@ impl Listener {
         let (most, pace) = (config.max_batch, (writer.roll.pace().clone(), config.canary_period));
         let addresses = shared.config.addresses().map(|(_, scheme, address)| format!("{scheme}://{address}"));
         telemetry.listening(MAIN, &addresses.collect::<Vec<String>>().join(" "));
+        let publish = retaining(&shared);
         let pauses = shared.pauses.clone();
         let served = async move {
             tokio::join!(recorder.record(queued, most), serve(self.sockets, shared, pace));
         };
         tasks.spawn(async move { thread::on_its_own(MAIN, move || pauses.pause(), served).await });
+        publish
     }
 }
 
@@ -171,6 +174,14 @@ async fn serve(sockets: Vec<Socket>, shared: Arc<Shared>, pace: (Arc<CanaryPace>
     tasks.close();
     // Nothing depends on this wait: a device repeats messages that were not acknowledged.
     let _ = timeout(SHUTDOWN, tasks.wait()).await;
+}
+
+/// Publishes retained messages of Rollcall, as long as the listener serves.
+fn retaining(shared: &Arc<Shared>) -> Publish {
+    let shared: Weak<Shared> = Arc::downgrade(shared);
+    Arc::new(move |topic, payload| {
+        shared.upgrade().is_none_or(|shared| shared.publish_retained(topic, payload))
+    })
 }
 
 /// Publishes answers, as long as the listener serves.

@@ -89,6 +89,17 @@ impl Shared {
         self.router.route(Routed { topic: &to.topic, qos: 0, retain: false, from: OWN }, copy);
     }
 
+    /// Publishes a retained message of Rollcall at QoS 1. Answers whether it is retained.
+    pub fn publish_retained(&self, topic: &str, payload: &[u8]) -> bool {
+        let copy =
+            || Message { topic: topic.into(), payload: payload.into(), from: OWN, ..Message::default() };
+        let is_retained = self.router.keep(topic, 1, copy);
+        for session in self.router.route(Routed { topic, qos: 1, retain: true, from: OWN }, copy) {
+            self.without_room(&session);
+        }
+        is_retained
+    }
+
     fn route(&self, peer: &Peer, routed: Routed, copy: impl Fn() -> Message) {
         if routed.retain && !self.router.retain(routed.topic, routed.qos, &copy) {
             let why = "only messages below rollcall/ are retained, and a bounded number; it was passed on";

@@ -230,7 +230,7 @@ impl Session {
         AsyncClient::builder(options).capacity(self.capacity).build()
     }
 
-    fn transport(&self) -> MqttOptions {
+    pub(super) fn transport(&self) -> MqttOptions {
         let BrokerAddress { scheme, host, port, .. } = &self.address;
         let tls = || match &self.tls {
             Some(tls) => TlsConfiguration::Rustls(tls.0.clone()),

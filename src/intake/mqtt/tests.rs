@@ -39,6 +39,7 @@ pub(super) fn config(share: &str) -> Config {
         max_payload: 1024,
         max_age: Duration::ZERO,
         watch_sys: false,
+        states: None,
         timers: false,
         max_batch: 10,
         canary_period: Duration::from_secs(1),

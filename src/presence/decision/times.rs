@@ -1,7 +1,9 @@
 //! When a silent unit is late and when it is due, and its state between these moments.
 
 use crate::clock::Timestamp;
-use crate::presence::{Departure, Facts, Hearing, KindRules, Ledger, Lifecycle, Policy, Snapshot, State};
+use crate::presence::{
+    Cause, Departure, Facts, Hearing, KindRules, Ledger, Lifecycle, Policy, Snapshot, State,
+};
 
 /// When a silent unit is late, and when it is due.
 pub(super) struct Times {
@@ -105,4 +107,44 @@ pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timesta
     } else {
         State::Online
     })
+}
+
+/// The state of a unit, and since when it is in that state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateSince {
+    pub state: State,
+    pub since: Timestamp,
+    /// `None`: it was never heard.
+    pub last_seen: Option<Timestamp>,
+    /// Why it is offline, or late before its timeout.
+    pub cause: Option<Cause>,
+}
+
+/// The state of a unit, and since when it is in that state; `back`: when its last silence ended. `None` for an unknown
+/// unit and for a removed unit.
+pub fn state_since(
+    seen: &Snapshot,
+    rules: &KindRules,
+    hearing: &Hearing,
+    now: Timestamp,
+    back: Option<Timestamp>,
+) -> Option<StateSince> {
+    let (state, facts) = (state(seen, rules, hearing, now)?, seen.facts.as_ref()?);
+    let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
+    let silent = facts.silent_since().max(newest);
+    let times = times(facts, newest, silent, &facts.policy(rules), hearing.of(&rules.kind));
+    let known = facts.known.map(|known| known.since);
+    let (since, cause) = match (state, &facts.lifecycle) {
+        (_, Lifecycle::Offline(silence)) => (silence.deadline, Some(silence.cause)),
+        (State::Late, _) => (times.late, times.announced.map(|departure| departure.cause)),
+        (State::Paused, _) => {
+            let absences = [facts.pause, facts.sleep].into_iter().flatten();
+            let now = absences.filter(|absence| absence.contains(now)).map(|absence| absence.from).min();
+            (now.unwrap_or(newest), None)
+        }
+        (State::NeverSeen, _) => (known.unwrap_or(facts.last_seen), None),
+        (State::Online, _) => (back.or(known).unwrap_or(newest), None),
+        _ => (times.deadline, None),
+    };
+    Some(StateSince { state, since, last_seen: seen.last_heard(), cause })
 }

@@ -81,6 +81,7 @@ impl World {
             max_payload: 256 * 1024,
             max_age: Duration::ZERO,
             watch_sys: false,
+            states: None,
             timers: false,
             max_batch: 50,
             canary_period: Duration::from_millis(100),
@@ -203,7 +204,8 @@ impl World {
         let timers = Timers::new(engine.clone(), TimerRules::default(), Arc::default(), telemetry.clone());
         let (config, timers) = (self.config.clone(), Arc::new(timers));
         let values = ValueBuffer::new(&metrics(), telemetry.clone()).map(Arc::new);
-        let run = intake::run((config, None), roll, values, timers, clock, telemetry.clone(), stop.clone());
+        let run =
+            intake::run((config, None, None), roll, values, timers, clock, telemetry.clone(), stop.clone());
         Running { telemetry, stop, task: tokio::spawn(run) }
     }
 

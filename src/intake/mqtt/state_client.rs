@@ -1,0 +1,172 @@
+//! The connection that publishes the states of units, and reads what is published.
+//!
+//! It is a connection of its own, with a session that ends with it: states never hold up heartbeats or canaries. After it
+//! has subscribed, it publishes a mark to itself: when the mark comes, what the broker retains has come before it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use rumqttc::{
+    AsyncClient, Event, EventLoop, NetworkOptions, Packet, PubAckReason, PublishOptions, QoS,
+    RetainForwardRule, SubscribeFilterInput,
+};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::{BACKOFF, Session, failures_after};
+use crate::intake::Config;
+use crate::intake::states::{self, Outlet, Published};
+use crate::telemetry::{PublishedOutcome, Telemetry};
+
+/// The most messages that wait for an acknowledgement.
+const UNACKNOWLEDGED: u16 = 1000;
+/// How long a message waits for room before the connection is looked at again.
+const FULL: Duration = Duration::from_millis(5);
+/// How long it may take until everything that the broker retains has come.
+const MAX_READING: Duration = Duration::from_secs(30);
+
+/// Publishes over the current connection.
+pub(in crate::intake) struct StateClient(watch::Receiver<Option<AsyncClient>>);
+
+#[async_trait]
+impl Outlet for StateClient {
+    /// At QoS 1, when there is room for it.
+    async fn publish(&self, topic: String, payload: Vec<u8>) -> Option<bool> {
+        let options = PublishOptions::new(QoS::AtLeastOnce).retained();
+        loop {
+            let client = self.0.borrow().clone()?;
+            if client.try_publish(topic.clone(), payload.clone(), options.clone()).is_ok() {
+                return Some(true);
+            }
+            sleep(FULL).await;
+        }
+    }
+}
+
+/// The connection, over all its losses.
+pub(in crate::intake) struct StateConnection {
+    config: Config,
+    filters: Vec<&'static str>,
+    published: Arc<Published>,
+    current: watch::Sender<Option<AsyncClient>>,
+    telemetry: Arc<Telemetry>,
+}
+
+impl StateConnection {
+    pub fn new(
+        config: &Config,
+        filters: Vec<&'static str>,
+        published: Arc<Published>,
+        telemetry: Arc<Telemetry>,
+    ) -> (StateConnection, StateClient) {
+        let (current, client) = watch::channel(None);
+        let config = Config { share: String::new(), watch_sys: false, timers: false, ..config.clone() };
+        (StateConnection { config, filters, published, current, telemetry }, StateClient(client))
+    }
+
+    pub async fn run(self, stop: CancellationToken) {
+        let mut failures = 0;
+        loop {
+            let began = Instant::now();
+            let why = match stop.run_until_cancelled(self.connect()).await {
+                None => return,
+                Some(why) => why,
+            };
+            self.current.send_replace(None);
+            self.published.forget();
+            failures = failures_after(failures, began.elapsed());
+            let wait = BACKOFF.wait(failures, rand::random());
+            tracing::warn!(wait_seconds = wait.as_secs_f32(), "states are not published: {why}");
+            if stop.run_until_cancelled(sleep(wait)).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Stays connected until the connection ends; returns why.
+    async fn connect(&self) -> String {
+        let opened = self.open();
+        let (client, mut events, mark) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return error.to_string(),
+        };
+        let reading = sleep(MAX_READING);
+        tokio::pin!(reading);
+        loop {
+            let event = tokio::select! {
+                event = events.poll() => event,
+                () = &mut reading, if !self.published.is_ready() => {
+                    return "the broker did not deliver what it retains".to_owned();
+                }
+            };
+            match event {
+                Ok(Event::Incoming(packet)) => {
+                    if let Err(why) = self.receive(&packet, &client, &mark) {
+                        return why;
+                    }
+                }
+                Ok(_) => {}
+                Err(error) => return super::describe(&error),
+            }
+        }
+    }
+
+    fn open(&self) -> anyhow::Result<(AsyncClient, EventLoop, String)> {
+        let name = format!("states-{:08x}", rand::random::<u32>());
+        let session = Session::new(&self.config, &name, Vec::new())?;
+        let mut options = session.transport();
+        let mut network = NetworkOptions::new();
+        network.set_tcp_nodelay(true);
+        options
+            .set_network_options(network)
+            .set_keep_alive(self.config.keep_alive.as_secs() as u16)
+            .set_clean_start(true)
+            .set_session_expiry_interval(Some(0))
+            .set_outgoing_inflight_upper_limit(UNACKNOWLEDGED);
+        if let Some((name, password)) = &self.config.credentials {
+            options.set_credentials(name, password.clone());
+        }
+        let (client, events) = AsyncClient::builder(options).capacity(UNACKNOWLEDGED.into()).build();
+        Ok((client, events, format!("rollcall/canary/{}", session.client_id())))
+    }
+
+    fn receive(&self, packet: &Packet, client: &AsyncClient, mark: &str) -> Result<(), String> {
+        match packet {
+            Packet::ConnAck(_) => {
+                let retained = |filter: &&'static str| {
+                    SubscribeFilterInput::new(*filter, QoS::AtLeastOnce)
+                        .no_local(true)
+                        .retain_forward_rule(RetainForwardRule::OnEverySubscribe)
+                };
+                let own = SubscribeFilterInput::new(mark, QoS::AtLeastOnce)
+                    .retain_forward_rule(RetainForwardRule::Never);
+                let all: Vec<_> = self.filters.iter().map(retained).chain([own]).collect();
+                client.try_subscribe_many(all).map_err(|error| format!("subscribing: {error}"))
+            }
+            Packet::SubAck(_) => {
+                let options = PublishOptions::new(QoS::AtLeastOnce);
+                let sent = client.try_publish(mark.to_owned(), b"read".to_vec(), options);
+                sent.map_err(|error| format!("publishing: {error}"))
+            }
+            Packet::Publish(publish) => {
+                let Ok(topic) = std::str::from_utf8(&publish.topic) else { return Ok(()) };
+                if topic == mark {
+                    self.published.ready();
+                    self.current.send_replace(Some(client.clone()));
+                } else {
+                    states::heard(&self.published, topic, &publish.payload);
+                }
+                Ok(())
+            }
+            Packet::PubAck(ack) => {
+                if !matches!(ack.reason, PubAckReason::Success | PubAckReason::NoMatchingSubscribers) {
+                    self.telemetry.state_published(PublishedOutcome::Refused);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Publishes the states of units, retained, where `mqtt.publish_state` asks for that: each instance those of its
+//! partitions.
+//!
+//! What is published is compared with the mirror: a state that differs is read from the engine and published, so the
+//! newest wins however many changes came between. A new connection reads what the broker retains, so nothing depends on
+//! what this process remembers: after a crash and after a takeover the differences are published, and the states of
+//! units that are gone are removed.
+//!
+//! # What is bounded
+//! At most `mqtt.publish_state_rate` messages go out in a second, and reading the mirror takes at most a twentieth of the
+//! time. There is no queue: a state waits in the mirror.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::engine_writer::EngineWriter;
+use crate::clock::Timestamp;
+use crate::fleet::mirror::{Chunk, Cursor, UnitFilter};
+use crate::fleet::{Mirror, Ownership};
+use crate::presence::{State, Unit};
+use crate::store::partition_of;
+use crate::telemetry::{Loop, PublishedOutcome};
+
+mod published;
+mod topics;
+
+pub(super) use published::{Published, PublishedState};
+pub(super) use topics::{Topics, object_of, unit_of};
+
+/// How often the mirror is read at most.
+const TICK: Duration = Duration::from_secs(1);
+/// A read of the mirror is followed by a pause of this many times its length.
+const PAUSE: u32 = 20;
+/// How many states are read from the engine at once.
+const BATCH: usize = 500;
+/// The most transitions that are looked at after each tick.
+const TRANSITIONS: usize = 4096;
+
+/// What is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatesConfig {
+    /// The most messages in a second.
+    pub rate: u32,
+    /// Whether Home Assistant discovers the units.
+    pub has_discovery: bool,
+}
+
+/// Where the states come from.
+#[derive(Clone)]
+pub struct StateSources {
+    pub mirror: Arc<Mirror>,
+    pub ownership: Ownership,
+}
+
+/// Publishes a retained message; answers whether it is retained.
+pub(super) type Publish = Arc<dyn Fn(&str, &[u8]) -> bool + Send + Sync>;
+
+/// The topics that a publisher reads.
+pub(super) fn filters(config: StatesConfig) -> Vec<&'static str> {
+    let discovery = config.has_discovery.then_some(topics::DISCOVERY_FILTER);
+    [topics::STATES_FILTER].into_iter().chain(discovery).collect()
+}
+
+/// Where the states go.
+#[async_trait]
+pub(super) trait Outlet: Send + Sync {
+    /// Publishes a retained message; answers whether there is room for it. `None`: there is no connection.
+    async fn publish(&self, topic: String, payload: Vec<u8>) -> Option<bool>;
+}
+
+/// The broker within the process.
+pub(super) struct Devices(pub Publish);
+
+#[async_trait]
+impl Outlet for Devices {
+    async fn publish(&self, topic: String, payload: Vec<u8>) -> Option<bool> {
+        Some(self.0(&topic, &payload))
+    }
+}
+
+pub(super) struct StatePublisher {
+    pub config: StatesConfig,
+    pub sources: StateSources,
+    pub writer: EngineWriter,
+    pub published: Arc<Published>,
+    pub outlet: Box<dyn Outlet>,
+}
+
+/// A unit whose state differs from what is published.
+struct Differing {
+    unit: Unit,
+    /// Whether its last silence may have ended since then.
+    is_back: bool,
+}
+
+/// A pass over the mirror ends early.
+struct Interrupted;
+
+impl StatePublisher {
+    pub async fn run(self) {
+        let (stop, mut position) = (self.writer.stop.clone(), self.writer.roll.transitions().end());
+        let (mut pass, mut pause) = (0, TICK);
+        while !is_over(&stop, pause).await {
+            let began = Instant::now();
+            if !self.published.is_ready() {
+                continue;
+            }
+            let transitions = self.writer.roll.transitions().after(position, TRANSITIONS);
+            position = transitions.end;
+            for record in &transitions.items {
+                self.published.doubt(&record.id.unit);
+            }
+            pass += 1;
+            let published = stop.run_until_cancelled(self.pass(pass)).await;
+            pause =
+                TICK.max(PAUSE * published.map_or(Duration::ZERO, |read| read.unwrap_or(began.elapsed())));
+        }
+    }
+
+    /// Publishes every difference. Returns how long reading the mirror took; an error: the rest waits for the next pass.
+    async fn pass(&self, pass: u32) -> Result<Duration, Interrupted> {
+        let (roll, mirror) = (&self.writer.roll, &self.sources.mirror);
+        let (mut cursor, mut chunk) = (Cursor::new(UnitFilter::default()), Chunk::default());
+        let (mut read, mut differing) = (Duration::ZERO, Vec::new());
+        let (hearing, now) = (roll.hearing(), self.writer.clock.now());
+        loop {
+            let began = Instant::now();
+            let is_more = mirror.read_next(&mut cursor, &mut chunk, &hearing, now);
+            if is_more {
+                let mut published = self.published.lock();
+                for view in mirror.units(&chunk) {
+                    let Some(before) =
+                        published.differs((view.kind, view.id), view.state, view.last_seen, pass)
+                    else {
+                        continue;
+                    };
+                    let unit = Unit::new(view.kind.parse().expect("a kind"), view.id.parse().expect("an id"));
+                    if self.owns(&unit) {
+                        let is_back = before.is_some_and(|state| state != State::Online);
+                        differing.push(Differing { unit, is_back });
+                    }
+                }
+            }
+            read += began.elapsed();
+            while differing.len() >= BATCH || (!is_more && !differing.is_empty()) {
+                let rest = differing.split_off(differing.len().min(BATCH));
+                self.publish(&differing, pass).await?;
+                differing = rest;
+            }
+            if !is_more {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        self.remove_gone(pass).await?;
+        Ok(read)
+    }
+
+    fn owns(&self, unit: &Unit) -> bool {
+        self.sources.ownership.owns(partition_of(unit, self.sources.mirror.partition_count()))
+    }
+
+    /// Publishes the states of units as the engine holds them now, at the allowed rate.
+    async fn publish(&self, units: &[Differing], pass: u32) -> Result<(), Interrupted> {
+        let began = Instant::now();
+        let wanted: Vec<(Unit, bool)> = units.iter().map(|one| (one.unit.clone(), one.is_back)).collect();
+        let states = self.writer.roll.states(&wanted, self.writer.clock.now()).await;
+        let states = states.map_err(|error| self.engine_failed(&error))?;
+        self.writer.telemetry.engine_answered(Loop::States, "");
+        let mut count = 0;
+        for (Differing { unit, .. }, state) in units.iter().zip(states) {
+            let Some(state) = state else { continue };
+            let topics = Topics::of(unit);
+            if self.config.has_discovery && !self.published.lock().is_discovered(&topics.object) {
+                self.send(topics.discovery(), topics.discovery_payload(unit)).await?;
+                self.published.lock().discovered(&topics.object);
+                count += 1;
+            }
+            let payload = topics::payload(&state);
+            // Before it is sent: another instance may publish a newer state meanwhile.
+            let sent = PublishedState::new(state.state, state.last_seen, pass);
+            self.published.lock().set(unit, sent);
+            self.send(topics.state, payload).await?;
+            count += 1;
+        }
+        self.keep_rate(count, began).await;
+        Ok(())
+    }
+
+    /// Removes the states of units that the fleet does not have any more.
+    async fn remove_gone(&self, pass: u32) -> Result<(), Interrupted> {
+        let is_gone = |unit: &Unit| {
+            let partition = partition_of(unit, self.sources.mirror.partition_count());
+            self.owns(unit) && self.sources.mirror.is_partition_filled(partition)
+        };
+        let missing = self.published.lock().missing(pass, is_gone);
+        for units in missing.chunks(BATCH) {
+            let began = Instant::now();
+            let wanted: Vec<(Unit, bool)> = units.iter().map(|unit| (unit.clone(), false)).collect();
+            // The mirror may be a moment behind the engine.
+            let states = self.writer.roll.states(&wanted, self.writer.clock.now()).await;
+            let states = states.map_err(|error| self.engine_failed(&error))?;
+            let mut count = 0;
+            for (unit, _) in units.iter().zip(states).filter(|(_, state)| state.is_none()) {
+                let topics = Topics::of(unit);
+                if self.published.lock().is_discovered(&topics.object) {
+                    self.send(topics.discovery(), Vec::new()).await?;
+                    self.published.lock().removed_discovery(&topics.object);
+                    count += 1;
+                }
+                self.send(topics.state, Vec::new()).await?;
+                self.published.lock().remove(unit);
+                count += 1;
+            }
+            self.keep_rate(count, began).await;
+        }
+        Ok(())
+    }
+
+    async fn send(&self, topic: String, payload: Vec<u8>) -> Result<(), Interrupted> {
+        let is_removal = payload.is_empty();
+        let outcome = match self.outlet.publish(topic, payload).await {
+            Some(true) if is_removal => PublishedOutcome::Removed,
+            Some(true) => PublishedOutcome::Published,
+            Some(false) => PublishedOutcome::Refused,
+            None => return Err(Interrupted),
+        };
+        self.writer.telemetry.state_published(outcome);
+        Ok(())
+    }
+
+    fn engine_failed(&self, error: &crate::store::EngineError) -> Interrupted {
+        self.writer.telemetry.engine_failed(Loop::States, "", error);
+        Interrupted
+    }
+
+    /// Waits until so many messages are no more than the rate allows since then.
+    async fn keep_rate(&self, count: u32, began: Instant) {
+        let allowed = Duration::from_secs(1) * count / self.config.rate.max(1);
+        sleep(allowed.saturating_sub(began.elapsed())).await;
+    }
+}
+
+/// Waits; `true`: Rollcall is stopping.
+async fn is_over(stop: &CancellationToken, pause: Duration) -> bool {
+    stop.run_until_cancelled(sleep(pause)).await.is_none()
+}
+
+/// What another client published on a topic of states: another instance, or a former process. `payload`: empty where
+/// the state was removed.
+pub(super) fn heard(published: &Published, topic: &str, payload: &[u8]) {
+    if let Some(unit) = unit_of(topic) {
+        let mut published = published.lock();
+        match payload.is_empty() {
+            true => published.remove(&unit),
+            false => published.set(&unit, topics::read(payload)),
+        }
+    } else if let Some(object) = object_of(topic) {
+        let mut published = published.lock();
+        match payload.is_empty() {
+            true => published.removed_discovery(object),
+            false => published.discovered(object),
+        }
+    }
+}
+
+/// A moment that no heartbeat has, for a state that is published again.
+const NO_MOMENT: Option<Timestamp> = Some(Timestamp::ZERO);

@@ -1,0 +1,137 @@
+//! The topics of states, and their payloads.
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::PublishedState;
+use crate::clock::Timestamp;
+use crate::presence::{Cause, State, StateSince, Unit};
+
+/// The beginning of the topics of states: `rollcall/state/<kind>/<unit>`.
+const STATES: &str = "rollcall/state/";
+/// The beginning and the end of the topics by which Home Assistant discovers units.
+const DISCOVERY: (&str, &str) = ("homeassistant/binary_sensor/rollcall/", "/config");
+
+pub(in crate::intake) const STATES_FILTER: &str = "rollcall/state/#";
+pub(in crate::intake) const DISCOVERY_FILTER: &str = "homeassistant/binary_sensor/rollcall/+/config";
+
+/// The topics of a unit.
+pub struct Topics {
+    pub state: String,
+    /// The name of the unit in the topic of its discovery.
+    pub object: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct StatePayload {
+    state: State,
+    since: Timestamp,
+    last_seen: Option<Timestamp>,
+    cause: Option<Cause>,
+}
+
+impl Topics {
+    pub fn of(unit: &Unit) -> Topics {
+        let name = format!("{}/{}", unit.kind, unit.id);
+        Topics { state: format!("{STATES}{name}"), object: object(unit) }
+    }
+
+    /// The topic by which Home Assistant discovers the unit.
+    pub fn discovery(&self) -> String {
+        format!("{}{}{}", DISCOVERY.0, self.object, DISCOVERY.1)
+    }
+
+    pub fn discovery_payload(&self, unit: &Unit) -> Vec<u8> {
+        let id = format!("rollcall_{}", self.object);
+        let template = "{{ 'ON' if value_json.state in ['online', 'late'] else 'OFF' if value_json.state == \
+                        'offline' else 'None' }}";
+        let payload = json!({
+            "name": "Connectivity",
+            "unique_id": id,
+            "device_class": "connectivity",
+            "entity_category": "diagnostic",
+            "state_topic": self.state,
+            "value_template": template,
+            "json_attributes_topic": self.state,
+            "device": { "identifiers": [id], "name": format!("{} {}", unit.kind, unit.id) },
+            "origin": { "name": "Rollcall", "sw_version": env!("CARGO_PKG_VERSION") },
+        });
+        payload.to_string().into_bytes()
+    }
+}
+
+/// The name of a unit where only letters, digits, `_` and `-` are allowed; no two units have one.
+fn object(unit: &Unit) -> String {
+    let (kind, id) = (unit.kind.as_str(), unit.id.as_str());
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    // A kind may have a `_`, too.
+    if id.chars().all(is_plain) && !kind.contains('_') {
+        return format!("{kind}_{id}");
+    }
+    let plain: String = id.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+    let bytes = unit.to_string();
+    let hash = bytes.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    format!("{kind}_{plain}_{hash:016x}")
+}
+
+/// The unit of a topic of a state.
+pub fn unit_of(topic: &str) -> Option<Unit> {
+    let (kind, id) = topic.strip_prefix(STATES)?.split_once('/')?;
+    Some(Unit::new(kind.parse().ok()?, id.parse().ok()?))
+}
+
+/// The name of the unit in a topic of its discovery.
+pub fn object_of(topic: &str) -> Option<&str> {
+    topic.strip_prefix(DISCOVERY.0)?.strip_suffix(DISCOVERY.1)
+}
+
+pub fn payload(state: &StateSince) -> Vec<u8> {
+    let StateSince { state, since, last_seen, cause } = *state;
+    let payload = StatePayload { state, since, last_seen, cause };
+    serde_json::to_vec(&payload).expect("names and times are always JSON")
+}
+
+pub fn read(payload: &[u8]) -> PublishedState {
+    let read = serde_json::from_slice::<StatePayload>(payload).ok();
+    PublishedState::read(read.as_ref().map(|one| one.state), read.and_then(|one| one.last_seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_unit_has_topics_of_its_own_from_which_it_is_read_back() {
+        let mut objects = Vec::new();
+        for name in ["pump:7", "pump:Halle 3", "pump:Halle_3", "pump:Halle.3", "pump_a:7", "pump:a_7"] {
+            let unit: Unit = name.parse().unwrap();
+            let topics = Topics::of(&unit);
+            assert_eq!(unit_of(&topics.state), Some(unit));
+            assert_eq!(object_of(&topics.discovery()), Some(topics.object.as_str()));
+            objects.push(topics.object);
+        }
+        assert_eq!(objects[0], "pump_7");
+        objects.sort();
+        objects.dedup();
+        assert_eq!(objects.len(), 6, "{objects:?}");
+        for other in ["rollcall/state/pump", "rollcall/state/PUMP/7", "rollcall/alerts/pump/7"] {
+            assert_eq!(unit_of(other), None);
+        }
+    }
+
+    #[test]
+    fn a_payload_is_read_back() {
+        let at = Timestamp::from_millis(1_732_147_200_000);
+        let state =
+            StateSince { state: State::Offline, since: at, last_seen: Some(at), cause: Some(Cause::Silence) };
+        let json = String::from_utf8(payload(&state)).unwrap();
+        assert_eq!(
+            json,
+            r#"{"state":"offline","since":"2024-11-21T00:00:00.000Z","last_seen":"2024-11-21T00:00:00.000Z","cause":"silence"}"#
+        );
+        assert_eq!(read(json.as_bytes()), PublishedState::read(Some(State::Offline), Some(at)));
+        assert_eq!(read(b"x"), PublishedState::read(None, None));
+    }
+}

@@ -1,0 +1,195 @@
+//! The states of units that Rollcall publishes, as other clients of the broker see them.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rollcall::simulate::servers::free_port;
+use rumqttc::{AsyncClient, Event, Incoming, MqttOptions, PublishOptions, QoS, SubscribeFilterInput};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::world::World;
+use crate::support::http::CLIENT;
+
+const KINDS: &str = r#"
+    mqtt.publish_state = true
+    mqtt.homeassistant_discovery = true
+    [[kind]]
+    name = "detector"
+    timeout = "2s"
+    [[kind]]
+    name = "lasting"
+    topics = ["lasting/{unit}/heartbeat"]
+"#;
+
+/// A client that keeps the last message of each topic, and no empty ones.
+struct Reader {
+    seen: Arc<Mutex<BTreeMap<String, String>>>,
+    client: AsyncClient,
+    polled: JoinHandle<()>,
+}
+
+impl Reader {
+    async fn start(port: u16) -> Reader {
+        let seen: Arc<Mutex<BTreeMap<String, String>>> = Arc::default();
+        let mut options =
+            MqttOptions::new(format!("reader-{:x}", rand::random::<u32>()), ("127.0.0.1", port));
+        options.set_clean_start(true);
+        let (client, mut events) = AsyncClient::builder(options).capacity(64).build();
+        for filter in ["rollcall/state/+/+", "homeassistant/#"] {
+            client.subscribe_many([SubscribeFilterInput::new(filter, QoS::AtLeastOnce)]).await.unwrap();
+        }
+        let into = seen.clone();
+        let polled = tokio::spawn(async move {
+            loop {
+                match events.poll().await {
+                    Ok(Event::Incoming(Incoming::Publish(publish))) => {
+                        let topic = String::from_utf8_lossy(&publish.topic).into_owned();
+                        let mut seen = into.lock().unwrap();
+                        match publish.payload.is_empty() {
+                            true => drop(seen.remove(&topic)),
+                            false => drop(
+                                seen.insert(topic, String::from_utf8_lossy(&publish.payload).into_owned()),
+                            ),
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                }
+            }
+        });
+        Reader { seen, client, polled }
+    }
+
+    fn get(&self, topic: &str) -> Value {
+        let text = self.seen.lock().unwrap().get(topic).cloned();
+        text.map_or(Value::Null, |text| serde_json::from_str(&text).unwrap_or(text.into()))
+    }
+
+    fn state(&self, unit: &str) -> Value {
+        self.get(&format!("rollcall/state/{unit}"))
+    }
+
+    async fn is(&self, world: &World, unit: &str, state: &str) {
+        let what = format!("{unit} is published as {state}");
+        world.eventually(&what, async || self.state(unit)["state"] == state).await;
+    }
+
+    async fn retain(&self, topic: &str, payload: &str) {
+        let options = PublishOptions::new(QoS::AtLeastOnce).retained();
+        let notice = self.client.publish_tracked(topic, payload, options).await.unwrap();
+        notice.wait_async().await.unwrap();
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.polled.abort();
+    }
+}
+
+const SENSOR: &str = "homeassistant/binary_sensor/rollcall/detector_a/config";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_states_at_the_broker_are_those_of_the_units_also_after_a_restart() {
+    let mut world = World::new(KINDS, &[]).await;
+    let reader = Reader::start(world.broker.port()).await;
+    let beat = async |world: &World, unit: &str| world.beat(&[unit.to_owned()]).await;
+    beat(&world, "a").await;
+    reader.is(&world, "detector/a", "online").await;
+    world.eventually("its sensor", async || !reader.get(SENSOR).is_null()).await;
+    let sensor = reader.get(SENSOR);
+    assert_eq!(
+        (&sensor["device_class"], &sensor["state_topic"]),
+        (&json!("connectivity"), &json!("rollcall/state/detector/a"))
+    );
+    reader.is(&world, "detector/a", "offline").await;
+    let record = world.records().await.remove(0);
+    let published = reader.state("detector/a");
+    for (field, of_record) in [("since", "deadline"), ("last_seen", "last_seen"), ("cause", "cause")] {
+        assert_eq!(published[field], record[of_record], "{published} {record}");
+    }
+    beat(&world, "a").await;
+    reader.is(&world, "detector/a", "online").await;
+    let record = world.records().await.into_iter().find(|record| record["back_at"] != Value::Null).unwrap();
+    assert_eq!(reader.state("detector/a")["since"], record["back_at"]);
+
+    world.beat_to("lasting", &["b".to_owned(), "c".to_owned()]).await;
+    reader.is(&world, "lasting/b", "online").await;
+    reader.is(&world, "lasting/c", "online").await;
+    // While nothing runs, another client writes what is not true.
+    world.stop().await;
+    reader
+        .retain(
+            "rollcall/state/lasting/b",
+            r#"{"state":"offline","since":"2026-03-01T12:00:00Z","last_seen":null,"cause":null}"#,
+        )
+        .await;
+    reader.retain("rollcall/state/lasting/ghost", r#"{"state":"online"}"#).await;
+    reader.retain("homeassistant/binary_sensor/rollcall/lasting_ghost/config", "{}").await;
+    reader.retain("rollcall/state/lasting/c", "").await;
+    reader.is(&world, "lasting/b", "offline").await;
+    world.start().await;
+    reader.is(&world, "lasting/b", "online").await;
+    reader.is(&world, "lasting/c", "online").await;
+    world.eventually("the ghost is gone", async || reader.state("lasting/ghost").is_null()).await;
+    let ghost = "homeassistant/binary_sensor/rollcall/lasting_ghost/config";
+    world.eventually("and its sensor", async || reader.get(ghost).is_null()).await;
+
+    let path = world.url("/api/v1/units/detector/a");
+    assert_eq!(CLIENT.delete(path).send().await.unwrap().status(), 204);
+    world.eventually("it is removed", async || reader.state("detector/a").is_null()).await;
+    assert_eq!(reader.get(SENSOR), Value::Null);
+    // What is retained is what a client sees that comes later.
+    let later = Reader::start(world.broker.port()).await;
+    later.is(&world, "lasting/b", "online").await;
+    assert_eq!(later.state("detector/a"), Value::Null);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_instance_publishes_the_states_of_one_that_is_gone() {
+    let world = World::new(&format!("instance.name = \"stays\"\n{KINDS}"), &[]).await;
+    let reader = Reader::start(world.broker.port()).await;
+    let (stop, another) = world.start_another();
+    let instances =
+        async |count: usize| world.json("/readyz").await["instances"].as_array().unwrap().len() == count;
+    world.eventually("both are there", async || instances(2).await).await;
+    let units: Vec<String> = (0..20).map(|n| format!("u{n}")).collect();
+    world.beat_to("lasting", &units).await;
+    for unit in &units {
+        reader.is(&world, &format!("lasting/{unit}"), "online").await;
+    }
+    stop.cancel();
+    another.await.unwrap().unwrap();
+    for unit in &units[..5] {
+        let path = world.url(&format!("/api/v1/units/lasting/{unit}"));
+        assert_eq!(CLIENT.delete(path).send().await.unwrap().status(), 204);
+        world.eventually("it is removed", async || reader.state(&format!("lasting/{unit}")).is_null()).await;
+    }
+    assert_eq!(reader.state("lasting/u7")["state"], "online");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_in_process_broker_retains_the_states() {
+    let port = free_port().unwrap();
+    let engine = "engine = { type = \"embedded\", path = \"{dir}/data\" }\n# engine.type";
+    let world = World::new(&format!("{engine}\nbroker.listen = \"127.0.0.1:{port}\"\n{KINDS}"), &[]).await;
+    let mut options = MqttOptions::new("device", ("127.0.0.1", port));
+    options.set_clean_start(true);
+    let (client, mut events) = AsyncClient::builder(options).capacity(8).build();
+    let follow = tokio::spawn(async move { while events.poll().await.is_ok() {} });
+    client.publish("units/a/heartbeat", "{}", PublishOptions::new(QoS::AtLeastOnce)).await.unwrap();
+    let reader = Reader::start(port).await;
+    reader.is(&world, "detector/a", "online").await;
+    reader.is(&world, "detector/a", "offline").await;
+    let later = Reader::start(port).await;
+    later.is(&world, "detector/a", "offline").await;
+    let is_sensor = async || later.get(SENSOR)["device_class"] == "connectivity";
+    world.eventually("its sensor is retained", is_sensor).await;
+    let path = world.url("/api/v1/units/detector/a");
+    assert_eq!(CLIENT.delete(path).send().await.unwrap().status(), 204);
+    world.eventually("it is removed", async || reader.state("detector/a").is_null()).await;
+    client.disconnect().await.unwrap();
+    follow.await.unwrap();
+}

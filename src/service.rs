@@ -23,7 +23,7 @@ use reload::{Reloader, anew_with_each};
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::config::{Config, EngineConfig, client_digest};
+use crate::config::{Config, EngineConfig, client_digest, filters_of};
 use crate::expiry::Expiry;
 use crate::fleet::coverage::Coverage;
 use crate::fleet::walk::Removed;
@@ -101,7 +101,9 @@ pub async fn run_with(
         return Ok(());
     };
     if let Some(part) = lease.added_part() {
-        config.intake.client_id = renamed(&config.intake.client_id, part);
+        for intake in &mut config.intake {
+            intake.client_id = renamed(&intake.client_id, part);
+        }
     }
     let reload = reload.map(|reload| (reload, certificates));
     start((config, devices), reload, (engine, lease), clock, telemetry, &pages, &mut loops);
@@ -182,7 +184,7 @@ fn start(
     let ownership = lease.ownership();
     let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &config.count_by_labels));
     mirror.keep(|partition| ownership.owns(partition));
-    let filters = config.intake.filters(&rules);
+    let filters = filters_of(&config.intake, &rules);
     let roll = Roll::new(
         engine.clone(),
         rules.clone(),
@@ -314,10 +316,20 @@ fn start(
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
     pages.show(sources, &stop);
-    loops.add(
-        "intake",
-        intake::run((config.intake, devices, Some(states)), roll, values, timers, clock, telemetry, stop),
-    );
+    // The broker within the process is the last one.
+    let within = config.intake.len() - 1;
+    let mut devices = devices;
+    for (at, intake) in config.intake.into_iter().enumerate() {
+        let is_here = config.brokers.is_empty() || config.brokers.contains(&intake.broker);
+        let listener = if at == within { devices.take() } else { None };
+        if !is_here {
+            continue;
+        }
+        let (roll, values, timers) = (roll.clone(), values.clone(), timers.clone());
+        let (clock, telemetry, stop) = (clock.clone(), telemetry.clone(), stop.clone());
+        let parts = (intake, listener, Some(states.clone()));
+        loops.add("intake", intake::run(parts, roll, values, timers, clock, telemetry, stop));
+    }
 }
 
 /// The routes and receivers of a configuration.

@@ -21,7 +21,7 @@ use super::remote::{reachable, without_file};
 use super::{BAD_CONFIGURATION, ConfigFile, FAILED, health, logging, running, shown, shown_json};
 use crate::cause::{self, without_number};
 use crate::clock::{Clock, Timestamp};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, filters_of};
 use crate::fleet::SharedRules;
 use crate::http::check_address;
 use crate::intake::listener::Listener;
@@ -203,7 +203,7 @@ fn unguarded(config: &Config) -> Vec<Finding> {
 /// Topic templates with which intake could not start.
 fn topics(config: &Config) -> Option<Finding> {
     let rules = SharedRules::from(Arc::new(config.rules.clone()));
-    let error = config.intake.filters(&rules).err()?;
+    let error = filters_of(&config.intake, &rules).err()?;
     Some(Finding::fail("topics", format!("rollcall serve would end at once: {error:#}")))
 }
 
@@ -242,11 +242,21 @@ fn never_active(path: &str, route: &Route, now: Timestamp) -> Vec<Finding> {
 }
 
 /// The findings about client ids. None for the in-process broker, which protects them itself.
-async fn ids(config: &Config) -> Option<Finding> {
-    if config.broker.is_some() { None } else { ids::examine(&config.intake).await }
+async fn ids(config: &Config) -> Vec<Finding> {
+    let found = join_all(elsewhere(config).map(ids::examine)).await;
+    found.into_iter().flatten().collect()
+}
+
+/// The brokers that this instance connects to.
+fn elsewhere(config: &Config) -> impl Iterator<Item = &intake::Config> {
+    let count = config.intake.len() - usize::from(config.broker.is_some());
+    let is_here =
+        move |one: &&intake::Config| config.brokers.is_empty() || config.brokers.contains(&one.broker);
+    config.intake[..count].iter().filter(is_here)
 }
 
 async fn broker(config: &Config) -> Vec<Finding> {
+    let mut findings = Vec::new();
     if let Some(within) = &config.broker {
         let is_in_use = |why: &anyhow::Error| {
             let found = why.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
@@ -259,24 +269,30 @@ async fn broker(config: &Config) -> Vec<Finding> {
             }
             Err(why) => Finding::fail("broker", format!("rollcall serve would end at once: {why:#}")),
         };
-        return vec![found];
+        findings.push(found);
     }
-    let config = &config.intake;
+    findings.extend(join_all(elsewhere(config).map(mqtt)).await.into_iter().flatten());
+    findings
+}
+
+async fn mqtt(config: &intake::Config) -> Vec<Finding> {
+    let name = &["mqtt", config.broker.as_str()].join(" ");
+    let name = name.trim_end();
     match with_timeout(intake::probe(config)).await {
         Ok(topics) if topics.is_empty() => vec![Finding::ok(
-            "mqtt",
+            name,
             format!("{} accepts the connection and the subscriptions, and each topic is heard", config.url),
         )],
-        Ok(topics) => topics.iter().map(unheard).collect(),
-        Err(why) if why.contains("; check ") => vec![Finding::fail("mqtt", why)],
-        Err(why) => vec![Finding::fail("mqtt", format!("{why}; check mqtt.url and that the broker runs"))],
+        Ok(topics) => topics.iter().map(|topic| unheard(name, topic)).collect(),
+        Err(why) if why.contains("; check ") => vec![Finding::fail(name, why)],
+        Err(why) => vec![Finding::fail(name, format!("{why}; check mqtt.url and that the broker runs"))],
     }
 }
 
-fn unheard(topic: &intake::TopicProblem) -> Finding {
+fn unheard(name: &str, topic: &intake::TopicProblem) -> Finding {
     match topic {
-        intake::TopicProblem::Unheard(why) => Finding::fail("mqtt", why),
-        intake::TopicProblem::Unknown(why) => Finding::warn("mqtt", why),
+        intake::TopicProblem::Unheard(why) => Finding::fail(name, why),
+        intake::TopicProblem::Unknown(why) => Finding::warn(name, why),
     }
 }
 

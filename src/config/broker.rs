@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use super::file::{self, Mqtt};
+use super::file::{self, Brokers, Mqtt};
 use super::problem::Problems;
 use super::secrets;
 use crate::intake::listener::{Config, NOT_BUILT_IN, Tls};
@@ -19,7 +19,7 @@ pub(super) fn is_configured(broker: &file::Broker) -> bool {
 /// The broker, if it is configured.
 pub(super) fn broker(
     broker: &file::Broker,
-    mqtt: &Mqtt,
+    (mqtt, client_id): (&Brokers, &str),
     base: &Path,
     problems: &mut Problems,
 ) -> Option<Config> {
@@ -35,14 +35,16 @@ pub(super) fn broker(
     if cfg!(not(feature = "broker")) {
         problems.error("broker", NOT_BUILT_IN);
     }
-    let elsewhere = [
-        ("mqtt.url", mqtt.url != Mqtt::default().url),
-        ("mqtt.username", !mqtt.username.is_empty()),
-        ("mqtt.share", !mqtt.share.is_empty()),
-    ];
-    for (option, _) in elsewhere.into_iter().filter(|(_, is_set)| *is_set) {
-        let text =
-            "belongs to a broker elsewhere, and broker.listen starts one within the process; leave one out";
+    let elsewhere = mqtt.one().map(|mqtt| {
+        [
+            ("mqtt.url", mqtt.url != Mqtt::default().url),
+            ("mqtt.username", !mqtt.username.is_empty()),
+            ("mqtt.share", !mqtt.share.is_empty()),
+        ]
+    });
+    for (option, _) in elsewhere.into_iter().flatten().filter(|(_, is_set)| *is_set) {
+        let text = "belongs to a broker elsewhere, and broker.listen starts one within the process; leave one out, or \
+                    write [[mqtt]] with a name to have both";
         problems.error(option, text);
     }
     let file = |name: &str| (!name.is_empty()).then(|| base.join(name));
@@ -59,7 +61,7 @@ pub(super) fn broker(
         tls: tls(broker, base, problems),
         password_file: file(&broker.password_file),
         rules_file: file(&broker.rules_file),
-        own_client_id: mqtt.client_id.clone(),
+        own_client_id: mqtt.one().map_or(client_id, |mqtt| mqtt.client_id.as_str()).to_owned(),
         max_connections: problems.number("broker.max_connections", broker.max_connections, 1, 1_000_000)
             as usize,
         max_packet: problems.number("broker.max_packet", broker.max_packet, 1024, 16 << 20) as usize,

@@ -41,6 +41,10 @@ pub(super) fn overlay(mut table: Table, variables: impl IntoIterator<Item = (Str
             continue;
         }
         match setting(&options, rest, &text) {
+            Ok((path, _)) if table.get(&path[0]).is_some_and(Value::is_array) => {
+                let text = format!("[[{}]] stands in the file as a list; write it there", path[0]);
+                problems.push(Problem::new(name, text));
+            }
             Ok((path, value)) => {
                 insert(&mut table, &path, value);
                 paths.insert(path.join("."));

@@ -23,7 +23,7 @@ use super::span::Span;
 pub struct File {
     pub instance: Instance,
     pub engine: Engine,
-    pub mqtt: Mqtt,
+    pub mqtt: Brokers,
     pub broker: Broker,
     pub kind: Vec<Kind>,
     pub receiver: Vec<Receiver>,
@@ -66,18 +66,23 @@ macro_rules! choice {
     };
 }
 
+mod brokers;
 mod holds;
 mod kind;
 mod listen;
 mod timers;
 
+pub use brokers::Brokers;
 pub use holds::{Breaker, Inhibit};
 pub use kind::{ClockSource, Kind, Metric, MetricType, OnPlanned, Presence, PresenceFormat, Registry, Trust};
 pub use timers::{Guarantee, Timer, Timers};
 
 section! {
     /// This process, one of several that serve one fleet.
-    Instance { name: String = String::new(), }
+    Instance {
+        name: String = String::new(),
+        brokers: Vec<String> = Vec::new(),
+    }
 }
 
 section! {
@@ -107,6 +112,7 @@ choice! {
 section! {
     /// The connection to the MQTT broker.
     Mqtt {
+        name: String = String::new(),
         url: String = "mqtt://127.0.0.1:1883".into(),
         username: String = String::new(),
         password_file: String = String::new(),
@@ -144,6 +150,7 @@ section! {
 section! {
     /// The broker within the process.
     Broker {
+        name: String = "listener".into(),
         listen: String = String::new(),
         tls_listen: String = String::new(),
         websocket_listen: String = String::new(),
@@ -401,7 +408,7 @@ impl Default for File {
         File {
             instance: Instance::default(),
             engine: Engine::default(),
-            mqtt: Mqtt::default(),
+            mqtt: Brokers::default(),
             broker: Broker::default(),
             kind: vec![Kind::default()],
             receiver: Vec::new(),

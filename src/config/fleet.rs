@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::file::{self, ClockSource, File, Mqtt};
 use super::problem::Problems;
-use super::{Period, Span, presence, secrets, tls};
+use super::{Period, Span, brokers, presence, secrets, tls};
 use crate::address::BrokerAddress;
 use crate::fleet::{HearingConfig, Rules};
 use crate::intake::{self, StatesConfig, Template, Tls, TlsError};
@@ -24,21 +24,48 @@ const GAP_PERIODS: u32 = 3;
 
 pub(super) fn fleet(
     file: &File,
-    base: &Path,
+    (client_id, base): (&str, &Path),
     problems: &mut Problems,
-) -> (intake::Config, Rules, HearingConfig) {
+) -> (Vec<intake::Config>, Rules, HearingConfig) {
+    let names = brokers::names(file, problems);
+    brokers::check_kinds(&file.kind, &names, problems);
     let rules = kinds(&file.kind, problems);
-    let topics = topics(&file.kind, problems);
+    let topics = topics(&file.kind, &names, problems);
     let presence = presence::presence(file, problems);
     let (period, hearing) = hearing(&file.hearing, &rules, problems);
-    let intake = intake::Config { presence, ..mqtt(&file.mqtt, period, topics, base, problems) };
-    // Errors that intake would report at the start are reported here.
-    if problems.errors.is_empty() {
-        for text in intake.problems() {
-            let (path, text) = text.split_once(": ").unwrap_or(("mqtt", &text));
-            problems.error(path, text);
-        }
+    let mut all = file.mqtt.all();
+    // The broker within the process, beside others.
+    let within = Mqtt { name: file.broker.name.clone(), client_id: client_id.to_owned(), ..Mqtt::default() };
+    if names.len() > all.len() {
+        all.push(("broker".to_owned(), &within));
     }
+    let is_heard = |kind: &Kind, broker: &str| {
+        let of = file.kind.iter().find(|one| one.name == kind.as_str());
+        of.is_none_or(|kind| brokers::is_heard_at(kind, broker))
+    };
+    let intake: Vec<intake::Config> = all
+        .into_iter()
+        .map(|(path, one)| {
+            let here = |of: &Option<Kind>| of.as_ref().is_none_or(|kind| is_heard(kind, &one.name));
+            let topics = topics.iter().filter(|(_, of)| here(of)).cloned().collect();
+            let presence = presence.iter().filter(|(kind, _)| is_heard(kind, &one.name)).cloned().collect();
+            let mut of_one = Problems::default();
+            let config = intake::Config {
+                presence,
+                is_one_of_several: names.len() > 1,
+                ..mqtt(one, period, topics, base, &mut of_one)
+            };
+            // Errors that intake would report at the start are reported here.
+            if problems.errors.is_empty() && of_one.errors.is_empty() {
+                for text in config.problems() {
+                    let (path, text) = text.split_once(": ").unwrap_or(("mqtt", &text));
+                    of_one.error(path, text);
+                }
+            }
+            problems.take(of_one, &path);
+            config
+        })
+        .collect();
     (intake, rules, hearing)
 }
 
@@ -119,11 +146,11 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
 
 /// The templates of all kinds. A template with `{kind}` stands for every kind and is kept once;
 /// any other belongs to one kind, and two that match the same topics would be ambiguous.
-fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<Kind>)> {
+fn topics(kinds: &[file::Kind], brokers: &[String], problems: &mut Problems) -> Vec<(String, Option<Kind>)> {
     let name = |kind: &file::Kind| kind.unit.as_ref().and_then(|name| name.parse().ok()).unwrap_or_default();
     let names: Vec<UnitName> = kinds.iter().map(name).collect();
     let mut topics: Vec<(String, Option<Kind>)> = Vec::new();
-    let mut heard: HashMap<String, (String, &str)> = HashMap::new();
+    let mut heard: HashMap<(&str, String), (String, &str)> = HashMap::new();
     for (at, one) in kinds.iter().enumerate().filter(|(_, kind)| !presence::is_sparkplug(kind)) {
         let path = format!("kind[{at}].topics");
         for (nr, template) in one.topics.iter().enumerate() {
@@ -138,8 +165,14 @@ fn topics(kinds: &[file::Kind], problems: &mut Problems) -> Vec<(String, Option<
             if let Some(why) = named.iter().find_map(|name| parsed.check_name(name).err()) {
                 problems.error(&path, why.to_string());
             }
-            match heard.insert(parsed.filter(), (template.clone(), &one.name)) {
-                Some((before, _)) if shared && before == *template => continue,
+            let here = brokers.iter().filter(|broker| brokers::is_heard_at(one, broker));
+            let before: Vec<_> = here
+                .filter_map(|broker| {
+                    heard.insert((broker.as_str(), parsed.filter()), (template.clone(), &one.name))
+                })
+                .collect();
+            match before.first() {
+                Some((before, _)) if shared && before == template => continue,
                 Some((before, kind)) => {
                     let text =
                         format!("matches the same topics as {before:?} of kind {kind:?}; leave one out");
@@ -178,6 +211,8 @@ fn mqtt(
         problems.error("mqtt.fields.ts", "is empty; leave the key out for \"ts\"");
     }
     intake::Config {
+        broker: mqtt.name.clone(),
+        is_one_of_several: false,
         url: mqtt.url.clone(),
         tls,
         client_id: mqtt.client_id.clone(),

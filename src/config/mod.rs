@@ -27,6 +27,7 @@ use crate::{alerting, expiry, intake};
 
 mod breaker;
 mod broker;
+mod brokers;
 mod count;
 mod data;
 mod deadman;
@@ -55,6 +56,7 @@ mod timers;
 mod times;
 mod tls;
 
+pub use brokers::filters_of;
 pub use count::Count;
 pub use engine::EngineConfig;
 pub use file::LogFormat;
@@ -88,7 +90,10 @@ pub struct Config {
     pub engine: EngineConfig,
     /// The broker within the process, if it is configured.
     pub broker: Option<crate::intake::listener::Config>,
-    pub intake: intake::Config,
+    /// What is heard at each broker.
+    pub intake: Vec<intake::Config>,
+    /// The brokers that this instance uses; empty: all.
+    pub brokers: Vec<String>,
     /// The rules of every kind.
     pub rules: Rules,
     /// The kinds that say what names their units.
@@ -200,12 +205,14 @@ fn check(mut file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result
     let mut problems = Problems { errors: misread, ..Problems::default() };
     let base = source.and_then(Path::parent).unwrap_or(Path::new(""));
     let instance = instance::name(&file.instance, &mut problems);
-    if file.mqtt.client_id.is_empty() {
-        file.mqtt.client_id = instance::client_id(&file);
+    let client_id = instance::client_id(&file);
+    for mqtt in file.mqtt.each().iter_mut().filter(|mqtt| mqtt.client_id.is_empty()) {
+        mqtt.client_id.clone_from(&client_id);
     }
     let engine = engine::engine(&file.engine, base, &mut problems);
-    let broker = broker::broker(&file.broker, &file.mqtt, base, &mut problems);
-    let (intake, rules, hearing) = fleet::fleet(&file, base, &mut problems);
+    let broker = broker::broker(&file.broker, (&file.mqtt, &client_id), base, &mut problems);
+    let (intake, rules, hearing) = fleet::fleet(&file, (&client_id, base), &mut problems);
+    let brokers = brokers::of_instance(&file.instance, &intake, &mut problems);
     let named = file.kind.iter().filter(|kind| kind.unit.is_some());
     let named = named.filter_map(|kind| kind.name.parse().ok()).collect();
     let metrics = Arc::new(data::catalogue(&file.kind, &mut problems));
@@ -227,6 +234,7 @@ fn check(mut file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result
         engine,
         broker,
         intake,
+        brokers,
         rules,
         named,
         metrics,

@@ -64,6 +64,16 @@ pub(super) struct Problems {
 }
 
 impl Problems {
+    /// Takes the problems of a broker, whose options begin with `path` in place of `mqtt`.
+    pub(super) fn take(&mut self, of_one: Problems, path: &str) {
+        let moved = |problem: Problem| match problem.path.strip_prefix("mqtt") {
+            Some(rest) => Problem { path: format!("{path}{rest}"), ..problem },
+            None => problem,
+        };
+        self.errors.extend(of_one.errors.into_iter().map(moved));
+        self.warnings.extend(of_one.warnings.into_iter().map(moved));
+    }
+
     /// A value that is not valid.
     pub(super) fn error(&mut self, path: impl Into<String>, text: impl Into<String>) {
         self.errors.push(Problem::new(path, text));

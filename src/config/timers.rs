@@ -23,7 +23,7 @@ pub(super) fn timers(file: &File, problems: &mut Problems) -> TimerRules {
     }
     let most = problems.number("timers.max", file.timers.max, 1, MAX_TIMERS);
     let rate = problems.number("timers.rate", file.timers.rate, 0, MAX_RATE);
-    if file.mqtt.timers && file.timer.is_empty() {
+    if file.mqtt.all().iter().any(|(_, mqtt)| mqtt.timers) && file.timer.is_empty() {
         problems.error("mqtt.timers", "is of use only with a [[timer]]; add one, or leave the key out");
     }
     TimerRules { classes, most, rate }

@@ -51,7 +51,7 @@ impl CanaryPace {
             met: RwLock::default(),
             elsewhere: RwLock::default(),
             round_trips: RwLock::default(),
-            filters: AtomicUsize::new(1),
+            filters: AtomicUsize::default(),
         }
     }
 
@@ -101,9 +101,9 @@ impl CanaryPace {
         trips.entry(client_id.to_owned()).or_default().returned(sent, now);
     }
 
-    /// Sets how many filters are probed.
+    /// So many more filters are probed.
     pub fn probes(&self, filters: usize) {
-        self.filters.store(filters, Ordering::Relaxed);
+        self.filters.fetch_add(filters, Ordering::Relaxed);
     }
 
     /// How long canaries take to the broker and back, on the slowest connection of this process.
@@ -131,7 +131,7 @@ impl CanaryPace {
 
     /// The time between two probes of a filter of that kind, if canaries are as fast.
     pub fn probe_period(&self, rules: &KindRules) -> Duration {
-        let filters = self.filters.load(Ordering::Relaxed);
+        let filters = self.filters.load(Ordering::Relaxed).max(1);
         probe_period(self.shortest_of(rules)).max(least_probe_period(self.round_trip(), filters))
     }
 

@@ -30,18 +30,22 @@ pub struct Bodies {
 
 impl Bodies {
     pub fn new(
-        config: &Config,
+        brokers: &[Config],
         rules: SharedRules,
         values: Option<Arc<ValueBuffer>>,
         telemetry: Arc<Telemetry>,
     ) -> Bodies {
         Bodies {
             rules,
-            fields: config.fields.clone(),
-            settle: config.presence.iter().map(|(kind, presence)| (kind.clone(), presence.settle)).collect(),
+            fields: brokers.first().map(|config| config.fields.clone()).unwrap_or_default(),
+            settle: brokers
+                .iter()
+                .flat_map(|config| &config.presence)
+                .map(|(kind, presence)| (kind.clone(), presence.settle))
+                .collect(),
             values,
             recent: Recent::default(),
-            max_age: (!config.max_age.is_zero()).then_some(config.max_age),
+            max_age: brokers.first().map(|config| config.max_age).filter(|age| !age.is_zero()),
             telemetry,
         }
     }

@@ -20,6 +20,10 @@ pub(super) const MAX_PACKET: u32 = 16 << 20;
 
 #[derive(Clone)]
 pub struct Config {
+    /// The name of the broker; empty: the only one.
+    pub broker: String,
+    /// Whether kinds are heard at other brokers, too: then this one proves for its kinds alone.
+    pub is_one_of_several: bool,
     /// The address: `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
     pub url: String,
     /// Settings of TLS, where the address requires it; `None`: the authorities of browsers, and no client
@@ -109,8 +113,7 @@ impl Config {
         must(!self.canary_period.is_zero(), "mqtt.canary_period: longer than 0 s".to_owned());
         let has_data = |(_, presence): &(Kind, PresenceRules)| !presence.format.data_topics().is_empty();
         let has_topic = !self.topics.is_empty() || self.presence.iter().any(has_data);
-        let why = "kind: no kind has a topic; give one, such as \"units/{unit}/heartbeat\", also if all units are heard over HTTP";
-        must(has_topic, why.to_owned());
+        must(has_topic, self.without_topics().to_owned());
         for (text, kind) in &self.topics {
             if let Err(why) = Template::parse(text, kind.clone()) {
                 must(false, format!("topic {text:?}: {why}"));
@@ -125,17 +128,47 @@ impl Config {
         hosts.map(|host| host.id.as_str()).find(|id| !id.is_empty())
     }
 
+    /// The text of the problem that nothing is heard here.
+    fn without_topics(&self) -> &'static str {
+        match self.is_one_of_several {
+            true => {
+                "mqtt.name: no kind is heard at this broker; give a kind a topic, or leave the broker out"
+            }
+            false => {
+                "kind: no kind has a topic; give one, such as \"units/{unit}/heartbeat\", also if all units are heard \
+                 over HTTP"
+            }
+        }
+    }
+
+    /// The name of a connection, in metrics and in its client id.
+    pub(super) fn connection(&self, number: u8) -> String {
+        match (self.broker.as_str(), number) {
+            ("", 1) => "main".to_owned(),
+            ("", number) => number.to_string(),
+            (broker, 1) => broker.to_owned(),
+            (broker, number) => format!("{broker}-{number}"),
+        }
+    }
+
+    /// The name of a filter among the proofs of hearing: each broker proves its own.
+    pub(super) fn proof_of(&self, filter: &str) -> String {
+        if self.broker.is_empty() { filter.to_owned() } else { format!("{}/{filter}", self.broker) }
+    }
+
     /// The user name of Rollcall at the broker, for people.
     pub(super) fn user(&self) -> &str {
         self.credentials.as_ref().map_or("the anonymous user", |(name, _)| name)
     }
 
-    /// The filters by which each kind is heard.
+    /// The filters by which each kind is heard, as they are named among the proofs of hearing.
     ///
     /// # Errors
     /// An invalid template.
     pub fn filters(&self, rules: &SharedRules) -> anyhow::Result<Filters> {
-        Ok(self.topics(rules)?.filters_of_kinds())
+        let mut filters = self.topics(rules)?.filters_of_kinds();
+        filters.values_mut().flatten().for_each(|filter| *filter = self.proof_of(filter));
+        Ok(filters)
     }
 
     pub(super) fn topics(&self, rules: &SharedRules) -> anyhow::Result<Topics> {

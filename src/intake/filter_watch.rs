@@ -48,7 +48,7 @@ enum FilterReport {
 impl FilterWatch {
     pub fn new(probes: Arc<Probes>, config: &Config, writer: &EngineWriter) -> FilterWatch {
         for probe in probes.all() {
-            writer.telemetry.filter_configured(&probe.filter, &probe.kinds());
+            writer.telemetry.filter_configured(&probe.proof, &probe.kinds());
         }
         FilterWatch {
             probes,
@@ -109,12 +109,12 @@ impl FilterWatch {
     }
 
     fn report(&self, probe: &Probe, report: &FilterReport) {
-        let (Probe { topic, filter, .. }, kinds) = (probe, probe.kinds());
+        let (Probe { topic, filter, proof, .. }, kinds) = (probe, probe.kinds());
         let telemetry = &self.writer.telemetry;
         match report {
             FilterReport::Nothing => {}
-            FilterReport::Heard => telemetry.filter_heard(filter, &kinds),
-            FilterReport::Unproved(why) => telemetry.filter_unproved(filter, &kinds, why),
+            FilterReport::Heard => telemetry.filter_heard(proof, &kinds),
+            FilterReport::Unproved(why) => telemetry.filter_unproved(proof, &kinds, why),
             FilterReport::Unheard(refused) => {
                 let user = &self.user;
                 let taken = probe.are_partial().then(|| strangers(&self.share));
@@ -125,10 +125,10 @@ impl FilterWatch {
                     )
                 });
                 let text = format!(
-                    "{filter} is not heard, and no unit of kind {} is declared offline until it is: {why}",
+                    "{proof} is not heard, and no unit of kind {} is declared offline until it is: {why}",
                     kinds.join(", ")
                 );
-                telemetry.filter_unheard(filter, &kinds, text);
+                telemetry.filter_unheard(proof, &kinds, text);
             }
         }
     }
@@ -169,6 +169,6 @@ fn judge(
 
 /// Up to when all kinds of the probe were heard by its filter.
 fn proved(probe: &Probe, hearing: &Hearing) -> Option<Timestamp> {
-    let of_kind = |kind| hearing.filters.proved.get(&(kind, probe.filter.clone())).copied();
+    let of_kind = |kind| hearing.filters.proved.get(&(kind, probe.proof.clone())).copied();
     probe.kinds.iter().map(|rules| of_kind(rules.kind.clone())).min().flatten()
 }

@@ -60,6 +60,9 @@ pub(super) struct HearingReporter {
     probes: ProbeReports,
     /// Whether devices connect straight to Rollcall.
     has_no_broker: bool,
+    /// Whether other brokers hear other messages: then the end of a connection is blind time for its kinds, though the
+    /// fleet is heard.
+    is_one_of_several: bool,
 }
 
 impl HearingReporter {
@@ -82,7 +85,12 @@ impl HearingReporter {
             last_canary: None,
             probes: ProbeReports::new(probes),
             has_no_broker: false,
+            is_one_of_several: false,
         }
+    }
+
+    pub fn one_of_several(self, is_one_of_several: bool) -> HearingReporter {
+        HearingReporter { is_one_of_several, ..self }
     }
 
     /// The reporter of the listener. Ticks of the listener do not wait behind the messages of a connection that is
@@ -162,6 +170,9 @@ impl HearingReporter {
             Some(member) => Subscription::Member(member),
             None => self.plain(connection, link.borrow().taken_since),
         };
+        if self.is_one_of_several && self.last_canary.is_some_and(|(of, _)| of != connection) {
+            self.probes.cut();
+        }
         let probed = self.probes.probed(&writer.roll, sent_at);
         if writer
             .ask_until_answered("canaries", || {
@@ -294,12 +305,19 @@ struct ProbeReports {
     returned: Vec<Vec<Timestamp>>,
     /// For each filter, when the last reported probe was sent.
     reported: Vec<Option<Timestamp>>,
+    /// For each filter, whether messages on its topics may be lost since then, with a connection that ended.
+    is_cut: Vec<bool>,
 }
 
 impl ProbeReports {
     fn new(probes: Arc<Probes>) -> ProbeReports {
         let count = probes.all().len();
-        ProbeReports { probes, returned: vec![Vec::new(); count], reported: vec![None; count] }
+        ProbeReports {
+            probes,
+            returned: vec![Vec::new(); count],
+            reported: vec![None; count],
+            is_cut: vec![false; count],
+        }
     }
 
     fn returned(&mut self, index: usize, sent_at: Timestamp) {
@@ -310,12 +328,17 @@ impl ProbeReports {
         returned.push(sent_at);
     }
 
+    /// A connection ended, and another client may have used its session.
+    fn cut(&mut self) {
+        self.is_cut.fill(true);
+    }
+
     /// The proofs to report with a canary that was sent at `sent_at`.
     fn probed(&mut self, roll: &Roll, sent_at: Timestamp) -> Vec<Probed> {
         let mut probed = Vec::new();
         let probes = self.probes.clone();
         for (index, probe) in probes.all().iter().enumerate() {
-            let Probe { kinds, filter, .. } = probe;
+            let Probe { kinds, proof, .. } = probe;
             let mut gap = kinds.iter().map(|rules| roll.gap_of(&rules.kind)).min().unwrap_or_default();
             let status = probe.status();
             if status.refused.is_some() {
@@ -330,9 +353,12 @@ impl ProbeReports {
             for rules in kinds.iter().filter(|rules| !probes.is_held(&rules.kind)) {
                 probed.extend(proofs.iter().map(|ReportedCanary { sent_at, unbroken }| Probed {
                     kind: rules.kind.clone(),
-                    filter: filter.clone(),
+                    filter: proof.clone(),
                     sent_at: *sent_at,
-                    gap: roll.gap_of(&rules.kind).max(*unbroken),
+                    gap: match self.is_cut[index] {
+                        true => Duration::ZERO,
+                        false => roll.gap_of(&rules.kind).max(*unbroken),
+                    },
                 }));
             }
         }
@@ -340,7 +366,9 @@ impl ProbeReports {
     }
 
     fn reported(&mut self) {
-        for (returned, reported) in self.returned.iter_mut().zip(&mut self.reported) {
+        let each = self.returned.iter_mut().zip(&mut self.reported).zip(&mut self.is_cut);
+        for ((returned, reported), is_cut) in each {
+            *is_cut &= returned.is_empty();
             *reported = returned.drain(..).max().max(*reported);
         }
     }

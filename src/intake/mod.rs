@@ -85,9 +85,6 @@ pub use tls::{Tls, TlsError, TlsFiles};
 pub use topic::{Template, TemplateError};
 pub use value_buffer::ValueBuffer;
 
-/// The name of the first connection.
-const MAIN: &str = "main";
-
 /// The issues of one message, each kind once, however often a payload repeats it.
 #[derive(Default)]
 pub(crate) struct PayloadIssues(Vec<(PayloadIssue, String)>);
@@ -131,7 +128,8 @@ pub async fn run(
         anyhow::bail!(problem);
     }
     let topics = Arc::new(config.topics(roll.shared_rules())?);
-    let probes = probe::Probes::new(&topics.filters_of_kinds(), &roll.rules());
+    let proof_of = |filter: &str| config.proof_of(filter);
+    let probes = probe::Probes::new(&topics.filters_of_kinds(), &roll.rules(), proof_of);
     roll.pace().probes(probes.all().len());
     let hearing = ProvedTopics { topics, probes: Arc::new(probes), recent: Arc::default() };
     let writer = engine_writer::EngineWriter { roll, timers, clock, telemetry, stop: stop.clone() };
@@ -149,7 +147,7 @@ pub async fn run(
                 publish_states(&config, wanted, &writer, &mut tasks);
             }
             for number in 1..=config.connections {
-                listen(&config, &name(number), &hearing, values.clone(), &writer, &mut tasks).await?;
+                listen(&config, number, &hearing, values.clone(), &writer, &mut tasks).await?;
             }
         }
     }
@@ -211,7 +209,7 @@ pub fn reader_of_any(
     let clock = clock.clone();
     let topics = config.topics(rules)?;
     let reader = reader::Reader {
-        probes: Arc::new(probe::Probes::new(&topics.filters_of_kinds(), &rules.rules())),
+        probes: Arc::new(probe::Probes::new(&topics.filters_of_kinds(), &rules.rules(), str::to_owned)),
         topics: Arc::new(topics),
         recent: Arc::default(),
         fields: config.fields.clone(),
@@ -235,11 +233,6 @@ pub fn reader_of_any(
             _ => None,
         }
     })
-}
-
-/// The name of a connection, in metrics and in its client id.
-fn name(number: u8) -> String {
-    if number == 1 { MAIN.to_owned() } else { number.to_string() }
 }
 
 /// The topics to hear, and the probes that prove it.
@@ -280,16 +273,17 @@ fn reader(
 /// In one piece: it only builds their parts, one after the other.
 async fn listen(
     config: &Config,
-    name: &str,
+    number: u8,
     hearing: &ProvedTopics,
     values: Option<Arc<ValueBuffer>>,
     writer: &engine_writer::EngineWriter,
     tasks: &mut JoinSet<()>,
 ) -> anyhow::Result<()> {
     let ProvedTopics { topics, probes, .. } = hearing;
+    let (name, is_first) = (&config.connection(number), number == 1);
     writer.telemetry.connection_configured(name);
     let session = Arc::new(mqtt::Session::new(config, name, topics.by_use())?);
-    if name == MAIN && session.share.is_some() {
+    if is_first && session.share.is_some() {
         probes.answered_by(canary::answers_topic(session.client_id()));
     }
     // The second half is for messages that are not acknowledged.
@@ -302,7 +296,7 @@ async fn listen(
     let recorded = CancellationToken::new();
     let key = canary::Key::of_fleet(writer.roll.key());
     let canaries = mqtt::CanaryPublisher::new(&session, key.clone());
-    let probing = (name == MAIN).then(|| probes.clone());
+    let probing = (is_first).then(|| probes.clone());
     let state = mqtt::ConnectionState::new(
         session.clone(),
         writer.roll.pace().clone(),
@@ -314,14 +308,15 @@ async fn listen(
     let reader = reader(config, hearing, session.client_id(), key.clone(), values, &writer.telemetry);
     let session_expiry = Duration::from_secs(session.expiry.unwrap_or(0).into());
     let (id, share) = (session.client_id(), session.share.clone());
-    let reporter = hearing_reporter::HearingReporter::new(id, share, session_expiry, prove, probes.clone());
+    let reporter = hearing_reporter::HearingReporter::new(id, share, session_expiry, prove, probes.clone())
+        .one_of_several(config.is_one_of_several);
     let connection = mqtt::Connection {
         name: name.to_owned(),
         session,
         state,
         reader,
         clock: writer.clock.clone(),
-        drops: (config.watch_sys && name == MAIN).then(|| drops::BrokerDrops::new(writer.telemetry.clone())),
+        drops: (config.watch_sys && is_first).then(|| drops::BrokerDrops::new(writer.telemetry.clone())),
         queue: Some(mqtt::BatchSender::new(queue)),
         link,
         proof,

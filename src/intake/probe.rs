@@ -56,6 +56,8 @@ pub(super) struct Probes {
 pub(super) struct Probe {
     pub topic: String,
     pub filter: String,
+    /// The name of the filter among the proofs of hearing.
+    pub proof: String,
     /// The kinds that are heard by the filter.
     pub kinds: Vec<KindRules>,
     status: Mutex<ProbeStatus>,
@@ -77,7 +79,8 @@ pub(super) struct ProbeStatus {
 }
 
 impl Probes {
-    pub fn new(filters: &Filters, rules: &Rules) -> Probes {
+    /// `proof_of` answers the name of a filter among the proofs of hearing.
+    pub fn new(filters: &Filters, rules: &Rules, proof_of: impl Fn(&str) -> String) -> Probes {
         let mut kinds: Vec<_> = filters.iter().collect();
         kinds.sort_by(|one, other| one.0.cmp(other.0));
         let mut probes = Probes::default();
@@ -87,9 +90,9 @@ impl Probes {
                 let topic = probe_topic(filter);
                 let index = *probes.by_topic.entry(topic.clone()).or_insert(probes.all.len());
                 if index == probes.all.len() {
-                    let (filter, kinds) = (filter.clone(), Vec::new());
+                    let (filter, proof, kinds) = (filter.clone(), proof_of(filter), Vec::new());
                     let (status, returns, is_refused) = Default::default();
-                    probes.all.push(Probe { topic, filter, kinds, status, returns, is_refused });
+                    probes.all.push(Probe { topic, filter, proof, kinds, status, returns, is_refused });
                 }
                 probes.all[index].kinds.push(rules.clone());
             }

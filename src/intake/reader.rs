@@ -259,7 +259,7 @@ mod tests {
         let template = Template::parse("{site}/{unit}/data", Some(kind)).unwrap();
         let topics = Topics::new(vec![template], Arc::new(rules.clone()).into());
         Reader {
-            probes: Arc::new(Probes::new(&topics.filters_of_kinds(), &rules)),
+            probes: Arc::new(Probes::new(&topics.filters_of_kinds(), &rules, str::to_owned)),
             recent: Arc::default(),
             topics: Arc::new(topics),
             fields: Fields::default(),

@@ -43,10 +43,10 @@ fn a_broker_that_is_not_built_in_is_refused() {
 fn without_a_file_a_fleet_of_detectors_on_this_machine_is_watched() {
     let config = load("").unwrap();
     assert_eq!(config.engine.to_string(), "redis://127.0.0.1:6379/0");
-    assert_eq!(config.intake.url, "mqtt://127.0.0.1:1883");
+    assert_eq!(config.intake[0].url, "mqtt://127.0.0.1:1883");
     let topics = ["units/{unit}/heartbeat", "units/{unit}/data"];
     let expected: Vec<_> = topics.map(|topic| (topic.to_owned(), Some(kind("detector")))).into();
-    assert_eq!(config.intake.topics, expected);
+    assert_eq!(config.intake[0].topics, expected);
     assert_eq!(config.rules[&kind("detector")].policy.timeout, 48 * HOUR);
     assert_eq!(config.alerting.route.pace.interval, Duration::from_secs(300));
     assert_eq!(config.hearing.gap, Duration::from_secs(3));
@@ -68,7 +68,7 @@ fn the_shortest_timeout_of_all_kinds_sets_the_pace_of_canaries_unless_that_is_co
     ];
     for (text, (period, gap), follows) in cases {
         let config = load(&text).unwrap();
-        assert_eq!(config.intake.canary_period, Duration::from_millis(period), "{text}");
+        assert_eq!(config.intake[0].canary_period, Duration::from_millis(period), "{text}");
         assert_eq!(config.hearing.gap, Duration::from_millis(gap), "{text}");
         assert_eq!(config.hearing.follows, follows, "{text}");
     }
@@ -110,7 +110,7 @@ fn a_template_with_kind_is_kept_once_and_belongs_to_no_kind() {
             { name = "b", topics = ["{kind}/{unit}"] },
         ]
     "#;
-    let topics = load(text).unwrap().intake.topics;
+    let topics = load(text).unwrap().intake.remove(0).topics;
     let expected = [("{kind}/{unit}".to_owned(), None), ("a-only/{unit}".to_owned(), Some(kind("a")))];
     assert_eq!(topics, expected);
 }
@@ -817,9 +817,9 @@ fn the_environment_wins_over_the_file_and_keeps_digits_text() {
     ];
     let config = with_variables(file, &variables).unwrap();
     assert_eq!(config.engine.to_string(), "redis://10.0.0.5:6379/1");
-    assert_eq!(config.intake.client_id, "0123");
-    assert_eq!(config.intake.qos, 0);
-    assert_eq!(config.intake.fields.ts, "time");
+    assert_eq!(config.intake[0].client_id, "0123");
+    assert_eq!(config.intake[0].qos, 0);
+    assert_eq!(config.intake[0].fields.ts, "time");
     assert!(!config.expiry.hints && config.expiry.sweep);
     assert_eq!(config.alerting.route.pace.wait, Duration::from_secs(90));
     assert_eq!(config.http.listen.to_string(), "[::1]:9000");
@@ -882,7 +882,7 @@ fn secrets_are_read_beside_the_file_without_their_newline() {
     assert_eq!(config.source.as_deref(), Some(file.as_path()));
     let EngineConfig::Redis(engine) = &config.engine else { panic!("{:?}", config.engine) };
     assert_eq!(engine.password.as_deref(), Some("12345678"));
-    assert_eq!(config.intake.credentials, Some(("rollcall".into(), "pass word".into())));
+    assert_eq!(config.intake[0].credentials, Some(("rollcall".into(), "pass word".into())));
     let ChannelConfig::Webhook(webhook) = &config.alerting.receivers[0].channel else { panic!() };
     assert_eq!(webhook.secret.as_deref(), Some("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"));
     let [a, b] = config.http.tokens.as_slice() else { panic!() };
@@ -961,6 +961,36 @@ fn a_secret_that_is_missing_empty_or_given_twice_is_refused() {
         let found = refusal.lines().any(|line| line.contains(path) && line.contains(expected));
         assert!(found, "{refusal}\n--- expected\n{path}… {expected}");
     }
+}
+
+#[test]
+fn several_brokers_have_names_and_kinds_say_at_which_they_are_heard() {
+    let two = "[[mqtt]]\nname = \"eu\"\n[[mqtt]]\nname = \"us\"\nurl = \"mqtt://us\"\n";
+    let kinds = "[[kind]]\nname = \"a\"\nbrokers = [\"eu\"]\n[[kind]]\nname = \"b\"\nbrokers = [\"us\"]\n";
+    let config = config::parse(&format!("{two}{kinds}"), None, []).unwrap();
+    let names: Vec<&str> = config.intake.iter().map(|one| one.broker.as_str()).collect();
+    assert_eq!((names, config.intake[0].topics.len()), (vec!["eu", "us"], 2));
+    let one = config::parse("mqtt.name = \"eu\"", None, []).unwrap();
+    assert_eq!((one.intake.len(), one.intake[0].broker.as_str()), (1, "eu"));
+    let cases = [
+        (two.replace("\"us\"", "\"eu\""), "mqtt \"eu\": name: ", "is used twice"),
+        (two.replace("name = \"us\"", ""), "mqtt[1].name: ", "is no name of a broker"),
+        (two.replace("mqtt://us", "mqtt//us"), "mqtt \"us\": url: ", ""),
+        (format!("{two}share = \"x\"\n"), "mqtt \"us\": share: ", "is for a fleet with one broker"),
+        (format!("{two}{}", kinds.replace("\"us\"", "\"asia\"")), "kind \"b\": brokers[0]: ", "asia"),
+        (format!("{two}[instance]\nbrokers = [\"asia\"]"), "instance.brokers[0]: ", "asia"),
+        (format!("{two}{kinds}topics = [\"{{kind}}/{{unit}}\"]"), "kind \"b\": brokers: ", "{kind}"),
+    ];
+    for (text, path, expected) in cases {
+        let refusal = config::parse(&text, Some("rollcall.toml".as_ref()), []).unwrap_err().to_string();
+        let found = refusal.lines().any(|line| line.contains(path) && line.contains(expected));
+        assert!(found, "{refusal}\n--- expected\n{path}… {expected}");
+    }
+    let variable = [("ROLLCALL_MQTT__URL".to_owned(), "mqtt://x".to_owned())];
+    let refusal = config::parse(two, None, variable).unwrap_err().to_string();
+    assert!(refusal.contains("ROLLCALL_MQTT__URL: [[mqtt]] stands in the file as a list"), "{refusal}");
+    let wrong = config::parse("[[mqtt]]\nnam = \"eu\"", None, []).unwrap_err().to_string();
+    assert!(wrong.contains("nam") && wrong.contains("name"), "{wrong}");
 }
 
 const HALF_AN_HOUR: Duration = Duration::from_secs(1800);
@@ -1135,12 +1165,12 @@ fn every_option_of_a_class_of_timers_reaches_its_rules() {
     assert_eq!((command.guarantee, command.keep, command.most), (Guarantee::AtMostOnce, HOUR, 7));
     assert_eq!(command.receivers, ["hook"]);
     assert_eq!((rules.classes.len(), rules.most, rules.rate), (2, 70, 0));
-    assert!(config.intake.timers);
+    assert!(config.intake[0].timers);
     let unused = config.warnings.iter().map(|one| one.path.as_str()).filter(|path| path.ends_with(".name"));
     let unused: Vec<&str> = unused.collect();
     assert_eq!(unused, ["receiver[2].name", "receiver[3].name"], "a receiver of timers needs no route");
     let none = load("").unwrap();
-    assert!(none.timers.classes.is_empty() && !none.intake.timers);
+    assert!(none.timers.classes.is_empty() && !none.intake[0].timers);
     assert_eq!((none.timers.most, none.timers.rate), (5_000_000, 100_000));
 }
 

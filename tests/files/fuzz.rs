@@ -345,7 +345,7 @@ fn a_message_is_at_most_one_heartbeat_which_keeps_its_rules() {
     let clock = Clock::by_hand(NOW);
     let telemetry = Arc::new(Telemetry::new(&clock));
     let read = intake::reader_of_any(
-        &config.intake,
+        &config.intake[0],
         &Arc::new(config.rules).into(),
         &config.metrics,
         &clock,

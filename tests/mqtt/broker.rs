@@ -94,8 +94,9 @@ async fn records(
     let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), config.hearing, grew);
     let timers = Timers::new(engine, config.timers, Arc::default(), telemetry.clone());
     let (roll, timers) = (Arc::new(roll), Arc::new(timers));
+    let intake = config.intake.into_iter().next().unwrap();
     let values = ValueBuffer::new(&config.metrics, telemetry.clone()).map(Arc::new);
-    intake::run((config.intake, Some(listener), None), roll, values, timers, clock, telemetry, stop).await
+    intake::run((intake, Some(listener), None), roll, values, timers, clock, telemetry, stop).await
 }
 
 impl World {

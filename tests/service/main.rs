@@ -5,6 +5,7 @@ mod announcements;
 mod archive;
 mod breaker;
 mod broken;
+mod brokers;
 mod browser;
 mod certificate;
 mod cli;

@@ -129,7 +129,10 @@ impl World {
             breaker = if self.options.contains("breaker") { "" } else { "breaker.enabled = false" },
             mqtt = self.mqtt(),
             http = self.http,
-            options = self.options.replace("{dir}", &self.dir.path().display().to_string()),
+            options = self
+                .options
+                .replace("{dir}", &self.dir.path().display().to_string())
+                .replace("{broker}", &self.broker.port().to_string()),
             hook = self.hook.url(),
             mail = self.mail.url(),
         )
@@ -145,7 +148,7 @@ impl World {
 
     /// The broker, unless devices connect to the service.
     fn mqtt(&self) -> String {
-        let is_within = self.options.contains("broker.listen");
+        let is_within = self.options.contains("broker.listen") || self.options.contains("[[mqtt]]");
         let port = self.broker.port();
         if is_within { String::new() } else { format!("mqtt.url = \"mqtt://127.0.0.1:{port}\"") }
     }

@@ -11,7 +11,7 @@ pub(super) fn examine(config: &Config) -> Vec<Finding> {
     for rules in rules {
         let (kind, name) = (&rules.kind, &rules.name);
         let mut labels: Vec<String> = Vec::new();
-        for (text, of) in &config.intake.topics {
+        for (text, of) in config.intake.iter().flat_map(|one| &one.topics) {
             let template = Template::parse(text, of.clone()).ok().filter(|template| template.is_of(kind));
             let beside = template.iter().flat_map(|template| template.labels_beside(name));
             for (label, _) in beside {

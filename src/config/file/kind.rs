@@ -9,6 +9,7 @@ section! {
     Kind {
         name: String = "detector".into(),
         topics: Vec<String> = vec!["units/{unit}/heartbeat".into(), "units/{unit}/data".into()],
+        brokers: Vec<String> = Vec::new(),
         unit: Option<String> = None,
         presence: Presence = Default::default(),
         timeout: Span = Span(presence::DEFAULT_TIMEOUT),

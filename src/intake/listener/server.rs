@@ -34,7 +34,7 @@ use crate::intake::mqtt::{Answers, Link, Proof};
 use crate::intake::record::Recorder;
 use crate::intake::states::Publish;
 use crate::intake::value_buffer::ValueBuffer;
-use crate::intake::{self, MAIN, ProvedTopics, canary, thread};
+use crate::intake::{self, ProvedTopics, canary, thread};
 use crate::small_file::read_file;
 use crate::telemetry::{BrokerRefusal, Telemetry};
 use crate::trust::{self, ServerTls};
@@ -114,8 +114,9 @@ impl Listener {
     ) -> Publish {
         let ProvedTopics { topics, probes, .. } = hearing;
         let telemetry = writer.telemetry.clone();
-        telemetry.connection_configured(MAIN);
-        let client_id = format!("{}-{MAIN}", config.client_id);
+        let name = config.connection(1);
+        telemetry.connection_configured(&name);
+        let client_id = format!("{}-{name}", config.client_id);
         let key = canary::Key::of_fleet(writer.roll.key());
         let (queue, queued) = mpsc::channel(QUEUE);
         let (router, max_connections) = (Router::default(), self.config.max_connections);
@@ -145,13 +146,13 @@ impl Listener {
         let recorder = Recorder { writer: writer.clone(), reporter, link, is_applying };
         let (most, pace) = (config.max_batch, (writer.roll.pace().clone(), config.canary_period));
         let addresses = shared.config.addresses().map(|(_, scheme, address)| format!("{scheme}://{address}"));
-        telemetry.listening(MAIN, &addresses.collect::<Vec<String>>().join(" "));
+        telemetry.listening(&name, &addresses.collect::<Vec<String>>().join(" "));
         let publish = retaining(&shared);
         let pauses = shared.pauses.clone();
         let served = async move {
             tokio::join!(recorder.record(queued, most), serve(self.sockets, shared, pace));
         };
-        tasks.spawn(async move { thread::on_its_own(MAIN, move || pauses.pause(), served).await });
+        tasks.spawn(async move { thread::on_its_own(&name, move || pauses.pause(), served).await });
         publish
     }
 }

@@ -30,7 +30,7 @@ use super::host::HostStatement;
 use crate::address::{BrokerAddress, Scheme};
 use crate::intake::config::MAX_PACKET;
 use crate::intake::topic::{FleetFilters, widest};
-use crate::intake::{Config, MAIN, Tls, TlsFiles, canary, drops, timers};
+use crate::intake::{Config, Tls, TlsFiles, canary, drops, timers};
 use crate::presence::covers;
 use crate::store::ShareMember;
 
@@ -109,7 +109,7 @@ impl Session {
     ///
     /// In one piece: it only lists the requests and the settings.
     pub fn new(config: &Config, name: &str, filters: FleetFilters) -> anyhow::Result<Session> {
-        let is_member = !config.share.is_empty();
+        let (is_member, is_main) = (!config.share.is_empty(), name == config.connection(1));
         let qos = qos(config.qos);
         let request = |filter: String| TopicRequest { filter, qos, retained: false };
         // Instances that share a subscription may share a configuration, but not a client id. A persistent session
@@ -134,15 +134,15 @@ impl Session {
                 let share = fleet.map(|filter| request(format!("$share/{}/{filter}", config.share)));
                 let answers = request(canary::answers_topic(&client_id));
                 let gone = retained(canary::GONE_FILTER, QoS::AtLeastOnce);
-                let status = status.into_iter().filter(|_| name == MAIN).map(request);
+                let status = status.into_iter().filter(|_| is_main).map(request);
                 ([own, answers, gone].into_iter().chain(status).collect(), share.collect())
             }
         };
-        let id = config.sparkplug_host().filter(|_| name == MAIN && !is_member);
+        let id = config.sparkplug_host().filter(|_| is_main && !is_member);
         let host = id.map(HostStatement::new);
         let state = host.iter().map(|host| retained(&host.topic, QoS::AtLeastOnce));
-        let feeds = feeds.iter().filter(|_| name == MAIN || !is_member).map(|filter| retained(filter, qos));
-        let watched = (config.watch_sys && name == MAIN).then(|| retained(drops::TOPIC, QoS::AtMostOnce));
+        let feeds = feeds.iter().filter(|_| is_main || !is_member).map(|filter| retained(filter, qos));
+        let watched = (config.watch_sys && is_main).then(|| retained(drops::TOPIC, QoS::AtMostOnce));
         let first = first.into_iter().chain(feeds).chain(state).chain(watched).collect();
         let of_member = is_member.then(|| MemberLimits {
             silence: DEAF.max(3 * config.canary_period),

@@ -38,6 +38,8 @@ pub(super) fn config(share: &str) -> Config {
         receive_maximum: WINDOW,
         max_payload: 1024,
         max_age: Duration::ZERO,
+        broker: String::new(),
+        is_one_of_several: false,
         watch_sys: false,
         states: None,
         timers: false,
@@ -71,7 +73,7 @@ impl World {
         let session = Arc::new(session);
         let reader = Reader {
             recent: Arc::default(),
-            probes: Arc::new(Probes::new(&topics.filters_of_kinds(), &rules)),
+            probes: Arc::new(Probes::new(&topics.filters_of_kinds(), &rules, str::to_owned)),
             topics: Arc::new(topics),
             fields: Fields::default(),
             values: None,

@@ -80,6 +80,8 @@ impl World {
             receive_maximum: 100,
             max_payload: 256 * 1024,
             max_age: Duration::ZERO,
+            broker: String::new(),
+            is_one_of_several: false,
             watch_sys: false,
             states: None,
             timers: false,

@@ -74,7 +74,7 @@ impl World {
             vec![Template::parse("units/{unit}", Some(kind)).unwrap()],
             Arc::new(rules.clone()).into(),
         );
-        let probes = Arc::new(Probes::new(&topics.filters_of_kinds(), &rules));
+        let probes = Arc::new(Probes::new(&topics.filters_of_kinds(), &rules, str::to_owned));
         let is_probing = share == PROBING;
         let share = if is_probing { PLAIN } else { share };
         let mut session = Session::new(&config(share), "main", topics.by_use()).unwrap();

@@ -1,0 +1,194 @@
+//! A fleet on several brokers: each blinds its own kinds only, and a unit at two of them is one unit.
+
+use std::process::Command;
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+use rollcall::simulate::servers::{Server, free_port};
+use serde_json::{Value, json};
+
+use super::cli::{rollcall, text};
+use super::world::{MAX_WAIT, World};
+
+/// Units that are heard at one broker or at both; the broker `us` is at that port.
+fn several(us: u16) -> String {
+    format!(
+        r#"
+    [[mqtt]]
+    name = "eu"
+    url = "mqtt://127.0.0.1:{{broker}}"
+    [[mqtt]]
+    name = "us"
+    url = "mqtt://127.0.0.1:{us}"
+    [[kind]]
+    name = "pump"
+    brokers = ["eu"]
+    timeout = "2s"
+    [[kind]]
+    name = "valve"
+    brokers = ["us"]
+    timeout = "2s"
+    [[kind]]
+    name = "truck"
+    topics = ["trucks/{{unit}}/heartbeat"]
+    timeout = "1h"
+    "#
+    )
+}
+
+/// Publishes a heartbeat at the broker with that port.
+fn beat(port: u16, topic: &str) {
+    let port = port.to_string();
+    let sent = Command::new("mosquitto_pub").args(["-p", &port, "-q", "1", "-t", topic, "-m", "{}"]).status();
+    assert!(sent.unwrap().success(), "{topic}");
+}
+
+async fn state(world: &World, unit: &str) -> Value {
+    world.json(&format!("/api/v1/units/{unit}")).await["state"].clone()
+}
+
+async fn is(world: &World, unit: &str, wanted: &str) {
+    world.eventually(&format!("{unit} is {wanted}"), async || state(world, unit).await == wanted).await;
+}
+
+/// Two brokers; `eu` is killed, and then comes back.
+async fn one_broker_is_down(engine: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let mut world = World::new(&format!("{engine}\n{}", several(us.port())), &[]).await;
+    let eu = world.broker.port();
+    // The topics are the same, and the brokers tell the kinds apart.
+    beat(eu, "units/a/heartbeat");
+    beat(us.port(), "units/b/heartbeat");
+    is(&world, "pump/a", "online").await;
+    is(&world, "valve/b", "online").await;
+    for unit in ["pump/b", "valve/a"] {
+        assert_eq!(world.status(&format!("/api/v1/units/{unit}")).await, 404, "{unit}");
+    }
+    beat(eu, "trucks/7/heartbeat");
+    is(&world, "truck/7", "online").await;
+    let first = world.json("/api/v1/units/truck/7").await["last_seen"].clone();
+    beat(us.port(), "trucks/7/heartbeat");
+    let heard = async || world.json("/api/v1/units/truck/7").await["last_seen"] != first;
+    world.eventually("it is one unit at both", heard).await;
+
+    beat(eu, "units/a/heartbeat");
+    world.broker.kill();
+    beat(us.port(), "units/b/heartbeat");
+    is(&world, "pump/a", "unknown").await;
+    is(&world, "valve/b", "offline").await;
+    assert_eq!(state(&world, "pump/a").await, "unknown");
+    let ready = world.text_of("/readyz").await;
+    assert!(ready.contains("connection eu is down") && !ready.contains("connection us"), "{ready}");
+    let metrics = world.text_of("/metrics").await;
+    assert!(metrics.contains("rollcall_mqtt_connected{connection=\"eu\"} 0"), "{metrics}");
+    assert!(metrics.contains("rollcall_mqtt_connected{connection=\"us\"} 1"), "{metrics}");
+    world.hook.wait_for(1, MAX_WAIT).await.unwrap();
+    let records = world.records().await;
+    assert_eq!(records.iter().map(|record| &record["unit"]).collect::<Vec<_>>(), [&json!("b")]);
+
+    world.restart_broker();
+    beat_when_up(eu).await;
+    is(&world, "pump/a", "online").await;
+    // And its silence is found again.
+    is(&world, "pump/a", "offline").await;
+    assert_eq!(world.records().await.len(), 2);
+}
+
+async fn beat_when_up(port: u16) {
+    let up = async {
+        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(MAX_WAIT, up).await.expect("the broker is up");
+    beat(port, "units/a/heartbeat");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_down_blinds_its_own_kinds_on_redis() {
+    one_broker_is_down("# redis").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_is_down_blinds_its_own_kinds_with_the_embedded_engine() {
+    one_broker_is_down("engine = { type = \"embedded\", path = \"{dir}/data\" }\n# engine.type").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_listener_is_one_more_broker_and_check_has_a_line_for_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let port = free_port().unwrap();
+    let options = several(us.port()).replace("brokers = [\"us\"]", "brokers = [\"listener\"]");
+    let mut world = World::new(&format!("broker.listen = \"127.0.0.1:{port}\"\n{options}"), &[]).await;
+    beat(world.broker.port(), "units/a/heartbeat");
+    beat(port, "units/b/heartbeat");
+    is(&world, "pump/a", "online").await;
+    is(&world, "valve/b", "online").await;
+    world.broker.kill();
+    is(&world, "valve/b", "offline").await;
+    is(&world, "pump/a", "unknown").await;
+    let file = world.file();
+    let output = rollcall(world.dir.path(), &["check", "--config", file.to_str().unwrap()], &[]);
+    let said = text(&output.stdout);
+    assert!(said.contains("FAIL  mqtt eu: ") && said.contains("ok    mqtt us: "), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_of_a_region_connects_to_its_brokers_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let options = format!("instance = {{ name = \"stays\", brokers = [\"eu\"] }}\n{}", several(us.port()));
+    let world = World::new(&options, &[]).await;
+    beat(us.port(), "units/b/heartbeat");
+    beat(world.broker.port(), "units/a/heartbeat");
+    is(&world, "pump/a", "online").await;
+    assert_eq!(world.status("/api/v1/units/valve/b").await, 404);
+    assert!(!world.text_of("/metrics").await.contains("connection=\"us\""));
+    is(&world, "pump/a", "offline").await;
+}
+
+const SHIPS: &str = r#"
+    [[kind]]
+    name = "ship"
+    topics = ["ships/{unit}/heartbeat"]
+    brokers = ["eu"]
+    timeout = "1h"
+    [[kind]]
+    name = "boat"
+    topics = ["boats/{unit}/heartbeat"]
+    brokers = ["us"]
+    timeout = "1h"
+"#;
+
+/// How much later than an hour after its last heartbeat a unit is due.
+async fn blind_time(world: &World, unit: &str) -> Duration {
+    let page = world.json(&format!("/api/v1/units/{unit}")).await;
+    let at = |name: &str| -> Timestamp { serde_json::from_value(page[name].clone()).unwrap() };
+    at("deadline").since(at("last_seen") + Duration::from_secs(3600))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_takes_the_session_at_one_broker_blinds_its_kinds_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let options = several(us.port()).replacen("name = \"eu\"", "name = \"eu\"\nclient_id = \"rc\"", 1);
+    let world = World::new(&format!("{options}{SHIPS}"), &[]).await;
+    beat(world.broker.port(), "ships/1/heartbeat");
+    beat(us.port(), "boats/1/heartbeat");
+    is(&world, "ship/1", "online").await;
+    is(&world, "boat/1", "online").await;
+    for unit in ["ship/1", "boat/1"] {
+        assert_eq!(blind_time(&world, unit).await, Duration::ZERO, "{unit}");
+    }
+    // It takes the session, and gives it up a second later.
+    let port = world.broker.port().to_string();
+    let thief = ["-p", &port, "-i", "rc-eu", "-c", "-V", "mqttv5", "-x", "3600", "-t", "any", "-W", "1"];
+    let mut thief = Command::new("mosquitto_sub").args(thief).spawn().unwrap();
+    tokio::task::spawn_blocking(move || thief.wait()).await.unwrap().unwrap();
+    let is_blind = async || blind_time(&world, "ship/1").await > Duration::ZERO;
+    world.eventually("the time is blind for the ship", is_blind).await;
+    assert_eq!(blind_time(&world, "boat/1").await, Duration::ZERO);
+    assert_eq!(world.records().await, Vec::<Value>::new());
+}

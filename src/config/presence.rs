@@ -46,6 +46,7 @@ pub(super) fn is_sparkplug(kind: &file::Kind) -> bool {
 fn sparkplug(file: &File, problems: &mut Problems) {
     let defaults = (file::Kind::default(), file::Presence::default());
     let (mut is_taken, has_listener) = (false, broker::is_configured(&file.broker));
+    let has_share = file.mqtt.all().iter().any(|(_, mqtt)| !mqtt.share.is_empty());
     for (at, kind) in file.kind.iter().enumerate() {
         let (path, presence) = (format!("kind[{at}]"), &kind.presence);
         let is_host = !presence.host.is_empty() || presence.rebirth != defaults.1.rebirth;
@@ -75,12 +76,12 @@ fn sparkplug(file: &File, problems: &mut Problems) {
         if presence.host.contains(['/', '+', '#']) || presence.host.chars().any(char::is_control) {
             problems.error(&host, format!("{:?} is a level of a topic, without /, + and #", presence.host));
         }
-        if !presence.host.is_empty() && (has_listener || !file.mqtt.share.is_empty()) {
+        if !presence.host.is_empty() && (has_listener || has_share) {
             let text = "needs the last will of a plain subscription at a broker elsewhere; leave out mqtt.share and \
                         broker.listen, or host";
             problems.error(&host, text);
         }
-        if presence.rebirth && !file.mqtt.share.is_empty() {
+        if presence.rebirth && has_share {
             let text = "needs all messages of a node, and mqtt.share divides them; leave out one of the two";
             problems.error(format!("{path}.presence.rebirth"), text);
         }

@@ -30,7 +30,7 @@ use crate::store::{Queries, UnitStore};
 
 mod recent;
 
-use recent::{AnswerKey, Recent};
+use recent::{AnswerKey, RecentAnswers};
 
 const PATH: &str = "/api/v1/availability";
 
@@ -56,7 +56,7 @@ pub(super) struct AvailabilityState {
     scans: Scans,
     clock: Clock,
     beginning: Beginning,
-    recent: Recent,
+    recent: RecentAnswers,
     /// One request at a time reads an answer that is not kept yet; the others then find it.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -72,7 +72,7 @@ impl AvailabilityState {
             scans,
             clock: sources.clock.clone(),
             beginning: Beginning::new(sources.cells.clone()),
-            recent: Recent::default(),
+            recent: RecentAnswers::default(),
             turn: Arc::default(),
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::announcements::Recent;
+use super::announcements::RecentSessions;
 use super::value_buffer::ValueBuffer;
 use super::{Config, Fields, PayloadIssues, payload};
 use crate::clock::Timestamp;
@@ -23,7 +23,7 @@ pub struct Bodies {
     /// How long a unit of a kind may take to be heard after it was announced as gone.
     settle: HashMap<Kind, Duration>,
     values: Option<Arc<ValueBuffer>>,
-    recent: Recent,
+    recent: RecentSessions,
     max_age: Option<Duration>,
     telemetry: Arc<Telemetry>,
 }
@@ -44,7 +44,7 @@ impl Bodies {
                 .map(|(kind, presence)| (kind.clone(), presence.settle))
                 .collect(),
             values,
-            recent: Recent::default(),
+            recent: RecentSessions::default(),
             max_age: brokers.first().map(|config| config.max_age).filter(|age| !age.is_zero()),
             telemetry,
         }
@@ -100,6 +100,6 @@ impl BodyReader for Bodies {
         let settle = self.settle.get(&unit.kind).copied().unwrap_or(SETTLE);
         let follows_birth = self.recent.announced(&unit, at, None);
         let says = Announced::Gone { cause: Cause::Disconnected, settle };
-        Ok(Announcement { unit, at, says, follows_birth })
+        Ok(Announcement { unit, at, says, follows_birth, is_unsure: false, has_devices: false })
     }
 }

@@ -9,12 +9,12 @@ pub(super) const ROOT: NodeIndex = 0;
 /// Where metrics stand in a payload.
 #[derive(Debug)]
 pub(super) struct MetricTree {
-    nodes: Vec<Node>,
+    nodes: Vec<MetricNode>,
     metrics: usize,
 }
 
 #[derive(Debug, Default)]
-struct Node {
+struct MetricNode {
     /// The nodes below this one, by the name of a member or the index in an array.
     children: Vec<(String, NodeIndex)>,
     /// The metrics that stand at this node.
@@ -24,7 +24,7 @@ struct Node {
 impl MetricTree {
     /// The tree of these pointers; a metric has the index of its pointer.
     pub fn new<'a>(pointers: impl Iterator<Item = &'a [String]>) -> MetricTree {
-        let mut tree = MetricTree { nodes: vec![Node::default()], metrics: 0 };
+        let mut tree = MetricTree { nodes: vec![MetricNode::default()], metrics: 0 };
         for (metric, pointer) in pointers.enumerate() {
             let mut at = ROOT;
             for token in pointer {
@@ -32,7 +32,7 @@ impl MetricTree {
                     Some(child) => child,
                     None => {
                         let child = tree.nodes.len();
-                        tree.nodes.push(Node::default());
+                        tree.nodes.push(MetricNode::default());
                         tree.nodes[at].children.push((token.clone(), child));
                         child
                     }

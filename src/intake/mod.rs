@@ -239,7 +239,7 @@ pub fn reader_of_any(
 struct ProvedTopics {
     topics: Arc<topic::Topics>,
     probes: Arc<probe::Probes>,
-    recent: Arc<announcements::Recent>,
+    recent: Arc<announcements::RecentSessions>,
 }
 
 /// The reader of the messages of a connection.

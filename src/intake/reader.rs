@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::announcements::Recent;
+use super::announcements::RecentSessions;
 use super::canary::{Canary, Key};
 use super::probe::Probes;
 use super::read_budget::ReadBudget;
@@ -79,7 +79,7 @@ pub(super) struct Reader {
     pub topics: Arc<Topics>,
     pub probes: Arc<Probes>,
     /// What units announced a moment ago.
-    pub recent: Arc<Recent>,
+    pub recent: Arc<RecentSessions>,
     pub fields: Fields,
     /// Takes the values of metrics, if any kind has metrics.
     pub values: Option<Arc<ValueBuffer>>,

@@ -79,10 +79,10 @@ impl Mail {
 /// A running mail server, which ends with this value.
 pub struct MailSink {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<SharedMails>,
 }
 
-struct Shared {
+struct SharedMails {
     login: Option<String>,
     replies: Mutex<VecDeque<Reply>>,
     mails: Mutex<VecDeque<Mail>>,
@@ -96,7 +96,7 @@ impl MailSink {
     pub async fn start(options: Options) -> io::Result<MailSink> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedMails {
             login: options.login,
             replies: Mutex::default(),
             mails: Mutex::default(),
@@ -152,7 +152,7 @@ impl Drop for MailSink {
     }
 }
 
-async fn serve(listener: TcpListener, sink: Arc<Shared>) {
+async fn serve(listener: TcpListener, sink: Arc<SharedMails>) {
     let stop = sink.stop.clone();
     loop {
         let stream = tokio::select! {
@@ -182,7 +182,7 @@ async fn serve(listener: TcpListener, sink: Arc<Shared>) {
 /// A conversation with one client.
 struct SmtpSession {
     lines: BufStream<TcpStream>,
-    sink: Arc<Shared>,
+    sink: Arc<SharedMails>,
     logged_in: bool,
     /// How the client greeted.
     hello: String,
@@ -192,7 +192,7 @@ struct SmtpSession {
 }
 
 impl SmtpSession {
-    fn new(stream: TcpStream, sink: Arc<Shared>) -> SmtpSession {
+    fn new(stream: TcpStream, sink: Arc<SharedMails>) -> SmtpSession {
         let mail = Mail::default();
         let logged_in = sink.login.is_none();
         SmtpSession {
@@ -311,7 +311,7 @@ fn address(text: &str) -> String {
     inner.map_or_else(String::new, |(address, _)| address.to_owned())
 }
 
-impl Shared {
+impl SharedMails {
     fn next_reply(&self) -> Reply {
         lock(&self.replies).pop_front().unwrap_or(Reply::Accept)
     }

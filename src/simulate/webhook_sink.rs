@@ -84,11 +84,11 @@ impl Received {
 /// A running sink, which ends with this value.
 pub struct WebhookSink {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<SharedRequests>,
     stop: CancellationToken,
 }
 
-struct Shared {
+struct SharedRequests {
     secret: Option<Secret>,
     watcher: Option<Watcher>,
     answers: Mutex<VecDeque<Answer>>,
@@ -107,7 +107,7 @@ impl WebhookSink {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
         let address = listener.local_addr()?;
         let stop = CancellationToken::new();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedRequests {
             secret,
             watcher: options.watcher,
             answers: Mutex::default(),
@@ -172,7 +172,7 @@ impl Drop for WebhookSink {
 }
 
 async fn receive(
-    State(sink): State<Arc<Shared>>,
+    State(sink): State<Arc<SharedRequests>>,
     method: Method,
     uri: Uri,
     headers: HeaderMap,
@@ -210,7 +210,7 @@ fn with(status: u16, more: Option<(header::HeaderName, String)>) -> Response {
     response
 }
 
-impl Shared {
+impl SharedRequests {
     fn keep(&self, received: Received) {
         if let Some(show) = &self.watcher {
             show(&received);

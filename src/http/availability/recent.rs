@@ -19,7 +19,7 @@ const MAX_ANSWERS: usize = 200;
 pub(super) type AnswerKey = (Option<String>, Option<String>);
 
 #[derive(Clone, Default)]
-pub(super) struct Recent(Arc<Mutex<HashMap<AnswerKey, CachedAvailability>>>);
+pub(super) struct RecentAnswers(Arc<Mutex<HashMap<AnswerKey, CachedAvailability>>>);
 
 struct CachedAvailability {
     answer: Arc<Availability>,
@@ -28,7 +28,7 @@ struct CachedAvailability {
     is_renewed: bool,
 }
 
-impl Recent {
+impl RecentAnswers {
     /// The answer, and whether the caller has to make a newer one.
     pub fn find(&self, asked: &AnswerKey, now: Instant) -> Option<(Arc<Availability>, bool)> {
         let mut kept = self.lock();
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_given_while_one_caller_makes_a_newer_one() {
-        let (recent, begin) = (Recent::default(), Instant::now());
+        let (recent, begin) = (RecentAnswers::default(), Instant::now());
         let found =
             |at: Instant| recent.find(&asked("pump"), at).map(|(answer, is_due)| (answer.units, is_due));
         assert_eq!(found(begin), None);
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_oldest_leaves_for_another_one() {
-        let (recent, begin) = (Recent::default(), Instant::now());
+        let (recent, begin) = (RecentAnswers::default(), Instant::now());
         for number in 0..=MAX_ANSWERS {
             recent.keep(asked(&number.to_string()), answer(1), begin + Duration::from_millis(number as u64));
         }

@@ -52,7 +52,7 @@ struct Device {
 #[derive(Clone, Debug, PartialEq)]
 struct Entity {
     availability: Vec<Availability>,
-    mode: Mode,
+    mode: AvailabilityMode,
     reports: Vec<Box<str>>,
 }
 
@@ -66,7 +66,7 @@ struct Availability {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Mode {
+enum AvailabilityMode {
     All,
     Any,
     Latest,
@@ -177,9 +177,9 @@ impl Device {
                 entity.availability.iter().filter_map(|one| self.known.get(&one.topic)).peekable();
             known.peek().is_some()
                 && match entity.mode {
-                    Mode::All => known.all(|is_available| *is_available),
-                    Mode::Any => known.any(|is_available| *is_available),
-                    Mode::Latest => self.latest,
+                    AvailabilityMode::All => known.all(|is_available| *is_available),
+                    AvailabilityMode::Any => known.any(|is_available| *is_available),
+                    AvailabilityMode::Latest => self.latest,
                 }
         })
     }
@@ -284,9 +284,9 @@ fn entity_of(entity: &Map<String, Value>, message: &Map<String, Value>) -> Entit
     let single = word(["availability_topic", "avty_t"])
         .and_then(|name| of_topic(name, online, offline, word(["availability_template", "avty_tpl"])));
     let mode = match word(["availability_mode", "avty_mode"]) {
-        Some("all") => Mode::All,
-        Some("any") => Mode::Any,
-        _ => Mode::Latest,
+        Some("all") => AvailabilityMode::All,
+        Some("any") => AvailabilityMode::Any,
+        _ => AvailabilityMode::Latest,
     };
     let reports = words(entity, ["state_topic", "stat_t"]).and_then(topic).into_iter().collect();
     Entity { availability: listed.chain(single).take(MAX_TOPICS).collect(), mode, reports }

@@ -242,7 +242,7 @@ const MAX_SESSIONS: usize = 1_000_000;
 
 /// What units announced last.
 #[derive(Default)]
-pub(super) struct Recent {
+pub(super) struct RecentSessions {
     /// The sessions of units that announced that they are there, by a hash of the unit.
     sessions: Mutex<HashMap<u64, Session, FixedState>>,
     /// When the last announcement came that a unit is gone, in milliseconds.
@@ -264,7 +264,7 @@ struct Session {
     order: Option<i64>,
 }
 
-impl Recent {
+impl RecentSessions {
     /// Notes that a unit announced that it is there. `false`: the announcement came late, and that session has ended.
     pub fn born(&self, unit: &Unit, born: Timestamp, order: Option<i64>) -> bool {
         let mut sessions = self.lock();
@@ -392,7 +392,7 @@ mod tests {
             ("three sessions", &[('b', 0), ('b', 10), ('w', 11), ('b', 20), ('w', 21)], &[true, true]),
         ];
         for (what, events, expected) in cases {
-            let recent = Recent::default();
+            let recent = RecentSessions::default();
             let mut taken_over = Vec::new();
             for (event, ms) in events {
                 match event {
@@ -421,7 +421,7 @@ mod tests {
             ("right after the birth", &[('b', 1), ('b', 2), ('e', 2)], &[true, true, false]),
         ];
         for (what, events, expected) in cases {
-            let recent = Recent::default();
+            let recent = RecentSessions::default();
             let note = |(event, number): &(char, i64)| match event {
                 'b' => recent.born(&unit, at, Some(*number)),
                 _ => recent.announced(&unit, at, Some(*number)),
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn a_heartbeat_in_the_millisecond_of_an_announcement_counts_for_the_next_one() {
         let (at, ms) = (Timestamp::from_millis(1_732_147_200_000), Duration::from_millis(1));
-        let recent = Recent::default();
+        let recent = RecentSessions::default();
         recent.announced(&"lamp:1".parse().unwrap(), at, None);
         assert_eq!([at, at + ms].map(|at| recent.after_announcement(at)), [at + ms; 2]);
     }

@@ -28,7 +28,7 @@ pub const MAX_LEVELS: usize = 64;
 
 #[derive(Default)]
 pub struct Router {
-    tree: RwLock<Node>,
+    tree: RwLock<TopicNode>,
     /// The number of subscriptions in the tree.
     count: AtomicUsize,
     turn: AtomicUsize,
@@ -39,8 +39,8 @@ pub struct Router {
 
 /// A level of filters: all filters that begin with the same levels.
 #[derive(Default)]
-struct Node {
-    next: HashMap<Box<str>, Node>,
+struct TopicNode {
+    next: HashMap<Box<str>, TopicNode>,
     here: Vec<Subscription>,
 }
 
@@ -222,7 +222,7 @@ impl Router {
     }
 }
 
-impl Node {
+impl TopicNode {
     /// Finds the subscriptions to a topic; `rest` is the part of the topic that is not compared yet.
     fn find(&self, rest: Option<&str>, is_first: bool, found: &mut Vec<Subscription>) {
         // A wildcard in the first level matches no topic of the server.

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::{BACKOFF, Session, failures_after};
 use crate::intake::Config;
 use crate::intake::states::{self, Outlet, Published};
+use crate::intake::topic::FleetFilters;
 use crate::telemetry::{PublishedOutcome, Telemetry};
 
 /// The most messages that wait for an acknowledgement.
@@ -115,7 +116,7 @@ impl StateConnection {
 
     fn open(&self) -> anyhow::Result<(AsyncClient, EventLoop, String)> {
         let name = format!("states-{:08x}", rand::random::<u32>());
-        let session = Session::new(&self.config, &name, Vec::new())?;
+        let session = Session::new(&self.config, &name, FleetFilters::default())?;
         let mut options = session.transport();
         let mut network = NetworkOptions::new();
         network.set_tcp_nodelay(true);

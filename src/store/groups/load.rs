@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::member::{GroupVersion, Member, StoredGroup};
+use super::member::{GroupVersion, StoredGroup, StoredMember};
 use super::names::of_group;
-use super::step::{GroupStep, KnownLane};
+use super::step::{GroupLane, GroupStep};
 use super::{StoredGroups, member_cell};
 use crate::clock::Timestamp;
 use crate::store::documents::{Document, TableValue};
@@ -19,7 +19,7 @@ impl StoredGroups {
         names: &[(usize, String)],
     ) -> Result<()> {
         let cells = names.iter().map(|(at, name)| member_cell(&steps[*at].key, name, self.partitions()));
-        let documents = self.documents.read_cells::<Member>(cells.collect()).await?;
+        let documents = self.documents.read_cells::<StoredMember>(cells.collect()).await?;
         for ((at, name), document) in names.iter().zip(documents) {
             steps[*at].know(name, document);
         }
@@ -99,7 +99,7 @@ impl StoredGroups {
         }
         for (place, ((at, receiver), lane)) in of.into_iter().zip(lanes).enumerate() {
             let is_queued = is_queued.get(&place).copied().unwrap_or(true);
-            steps[at].lanes.insert(receiver, KnownLane { lane, is_queued });
+            steps[at].lanes.insert(receiver, GroupLane { lane, is_queued });
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ impl TableValue for GroupVersion {
 
 /// How far a transition of a unit, or a blind interval, has come in a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(in crate::store) struct Member {
+pub(in crate::store) struct StoredMember {
     pub stage: Stage,
     /// When its silence was detected (ms); zero for a blind interval.
     pub(super) detected: i64,
@@ -55,7 +55,7 @@ pub(in crate::store) struct Member {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits: Option<Wait>,
+    pub waits: Option<MemberWait>,
     /// When receivers were notified of its silence, which lasts, if the group keeps that (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) lasts: Option<i64>,
@@ -66,14 +66,14 @@ pub(in crate::store) struct Member {
 
 /// The wait of a member for the next notification of its group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(in crate::store) struct Wait {
+pub(in crate::store) struct MemberWait {
     since: i64,
     pub event: OutboxEvent,
 }
 
-impl Wait {
-    pub fn new(since: Timestamp, event: OutboxEvent) -> Wait {
-        Wait { since: since.as_millis().clamp(0, MAX_MOMENT), event }
+impl MemberWait {
+    pub fn new(since: Timestamp, event: OutboxEvent) -> MemberWait {
+        MemberWait { since: since.as_millis().clamp(0, MAX_MOMENT), event }
     }
 
     pub fn since(&self) -> Timestamp {
@@ -81,13 +81,20 @@ impl Wait {
     }
 }
 
-impl Member {
-    pub fn new(stage: Stage, detected: Timestamp) -> Member {
-        Member { stage, detected: detected.as_millis(), told: None, waits: None, lasts: None, kept: None }
+impl StoredMember {
+    pub fn new(stage: Stage, detected: Timestamp) -> StoredMember {
+        StoredMember {
+            stage,
+            detected: detected.as_millis(),
+            told: None,
+            waits: None,
+            lasts: None,
+            kept: None,
+        }
     }
 
-    pub fn waiting(self, told: Option<String>, since: Timestamp, event: OutboxEvent) -> Member {
-        Member { told, waits: Some(Wait::new(since, event)), ..self }
+    pub fn waiting(self, told: Option<String>, since: Timestamp, event: OutboxEvent) -> StoredMember {
+        StoredMember { told, waits: Some(MemberWait::new(since, event)), ..self }
     }
 
     pub fn detected_at(&self) -> Timestamp {
@@ -98,8 +105,8 @@ impl Member {
         self.lasts.map(Timestamp::from_millis)
     }
 
-    pub fn lasting(self, since: Timestamp) -> Member {
-        Member { lasts: Some(since.as_millis().clamp(0, MAX_MOMENT)), ..self }
+    pub fn lasting(self, since: Timestamp) -> StoredMember {
+        StoredMember { lasts: Some(since.as_millis().clamp(0, MAX_MOMENT)), ..self }
     }
 
     /// Whether receivers were, or may have been, notified of its silence.
@@ -119,7 +126,7 @@ impl Member {
     }
 }
 
-impl TableValue for Member {
+impl TableValue for StoredMember {
     type Name = String;
     const TABLE: Table = Table::Members;
 }

@@ -1,7 +1,7 @@
 //! The members of groups: which silences wait for a notification, which receivers were notified of them, and which
 //! silences last.
 
-use super::member::{GroupsOf, Member};
+use super::member::{GroupsOf, StoredMember};
 use super::names::{lasting_between, read_lasting};
 use super::{ROUNDS, StoredGroups, contended, member_cell};
 use crate::clock::Timestamp;
@@ -32,7 +32,7 @@ impl StoredGroups {
                 cells.extend(names_of(record).map(|name| member_cell(&group.key, &name, self.partitions())));
             }
         }
-        let mut members = self.documents.read_cells::<Member>(cells).await?.into_iter();
+        let mut members = self.documents.read_cells::<StoredMember>(cells).await?.into_iter();
         let memberships = of.into_iter().map(|groups| {
             let groups = groups.value.into_iter().flat_map(|groups| groups.0);
             let of_group = groups.flat_map(|group| {
@@ -72,7 +72,7 @@ impl StoredGroups {
             let mut open = step.to_vec();
             for round in 0.. {
                 let cells = open.iter().map(|(cell, _)| cell.clone()).collect();
-                let members: Vec<Document<Member>> = self.documents.read_cells(cells).await?;
+                let members: Vec<Document<StoredMember>> = self.documents.read_cells(cells).await?;
                 let (mut sets, mut places) = (Vec::new(), Vec::new());
                 for ((cell, detected_at), known) in open.iter().zip(&members) {
                     let member = known.value.as_ref();
@@ -94,7 +94,7 @@ impl StoredGroups {
     }
 }
 
-impl Member {
+impl StoredMember {
     /// `None`: its silence is over.
     fn membership(self, group: Group) -> Option<Membership> {
         let names =
@@ -110,10 +110,10 @@ impl Member {
 
     /// This member with one more receiver that was notified; `None`: it is another silence, or waits for no return, or
     /// its receivers include that one.
-    fn told_too(&self, receiver: &str, detected_at: Timestamp) -> Option<Member> {
+    fn told_too(&self, receiver: &str, detected_at: Timestamp) -> Option<StoredMember> {
         let is_open = matches!(self.stage, Stage::Notified | Stage::IsBack);
         let is_same = is_open && self.detected_at() == detected_at;
         let told = with(self.told.as_deref().filter(|_| is_same)?, receiver)?;
-        Some(Member { told: Some(told), ..self.clone() })
+        Some(StoredMember { told: Some(told), ..self.clone() })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::member::{GroupVersion, Member, StoredGroup};
+use super::member::{GroupVersion, StoredGroup, StoredMember};
 use super::names::{of_group, read_lasting};
 use super::reminding::{OngoingMember, Reminding, RepeatNotification};
 use super::{StoredGroups, member_cell};
@@ -20,7 +20,7 @@ const GROUPS: usize = 50;
 /// Members of a group that are looked at together.
 struct LastingPage {
     members: Vec<OngoingMember>,
-    stored: Vec<Document<Member>>,
+    stored: Vec<Document<StoredMember>>,
     /// The entries of members that do not last any more: their returns joined while no route of the group reminded.
     stray: Vec<String>,
 }
@@ -113,7 +113,7 @@ impl StoredGroups {
         let cells = names
             .iter()
             .filter_map(|name| Some(member_cell(group, read_lasting(name)?.1, self.partitions())));
-        let documents = self.documents.read_cells::<Member>(cells.collect()).await?;
+        let documents = self.documents.read_cells::<StoredMember>(cells.collect()).await?;
         let mut page = LastingPage { members: Vec::new(), stored: Vec::new(), stray: Vec::new() };
         let lasting = names.iter().filter_map(|name| Some((name, read_lasting(name)?)));
         for ((name, (notified_at, member)), stored) in lasting.zip(documents) {
@@ -182,7 +182,7 @@ fn page_changes(mut set: ChangeSet, page: &LastingPage, found: &Reminding) -> Re
         let told = found.receivers.iter().find(|(other, _)| *other == at);
         set = match (told, &stored.value) {
             (Some((_, told)), Some(member)) => {
-                stored.change_in(set, Some(&Member { told: Some(told.clone()), ..member.clone() }))?
+                stored.change_in(set, Some(&StoredMember { told: Some(told.clone()), ..member.clone() }))?
             }
             _ => stored.expect_in(set),
         };

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::StoredGroups;
-use super::member::{GroupsOf, Member, StoredGroup};
+use super::member::{GroupsOf, StoredGroup, StoredMember};
 use super::names::lasting_name;
 use crate::clock::Timestamp;
 use crate::presence::{Labels, Stage};
@@ -62,10 +62,10 @@ impl StoredGroups {
         let mut from = None;
         loop {
             let page = self.engine.scan_cells(Table::Members, partition, from).await?;
-            let mut missing: BTreeMap<String, Vec<Document<Member>>> = BTreeMap::new();
+            let mut missing: BTreeMap<String, Vec<Document<StoredMember>>> = BTreeMap::new();
             for (name, stored) in page.cells {
                 let cell = Cell { table: Table::Members, partition, name };
-                let known: Document<Member> = self.documents.document(cell, Some(stored)).await?;
+                let known: Document<StoredMember> = self.documents.document(cell, Some(stored)).await?;
                 let is_notified = known.value.as_ref().is_some_and(|one| one.stage == Stage::Notified);
                 let Some((group, _)) = known.name.split_once('\n').filter(|_| is_notified) else { continue };
                 if !is_flapping(group) && destinations.of(group).again.first().is_some() {
@@ -83,7 +83,7 @@ impl StoredGroups {
     async fn add_lasting(
         &self,
         partition: u16,
-        missing: BTreeMap<String, Vec<Document<Member>>>,
+        missing: BTreeMap<String, Vec<Document<StoredMember>>>,
         now: Timestamp,
     ) -> Result<()> {
         let keys: Vec<String> = missing.keys().cloned().collect();
@@ -92,7 +92,7 @@ impl StoredGroups {
         let groups = self.load_groups(&keys).await?;
         let mut sets = Vec::new();
         for (((key, members), next), group) in missing.into_iter().zip(next).zip(groups) {
-            let is_new = |member: &Member| member.lasts_since().is_none();
+            let is_new = |member: &StoredMember| member.lasts_since().is_none();
             let new = members.iter().filter_map(|one| Some((one, one.value.clone().filter(is_new)?)));
             if next.is_some() && new.clone().next().is_none() {
                 continue;

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::member::Member;
+use super::member::StoredMember;
 use crate::clock::Timestamp;
 use crate::presence::{Stage, Unit};
 use crate::store::member_names::of_member;
@@ -25,7 +25,7 @@ pub(super) struct SealedMembers {
 
 impl SealedMembers {
     /// Adds a member that waits with this event.
-    pub fn add(&mut self, name: &str, member: &Member, event: OutboxEvent) {
+    pub fn add(&mut self, name: &str, member: &StoredMember, event: OutboxEvent) {
         let is_blind = event.record().is_none();
         let is_offline = !is_blind && member.stage != Stage::IsBack;
         self.digest.push(format!("{}{name}", id_letter(is_offline)));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::member::{GroupVersion, Member, StoredGroup, Wait};
+use super::member::{GroupVersion, MemberWait, StoredGroup, StoredMember};
 use super::names::{WaitingName, lasting_name};
 use super::sealed::SealedMembers;
 use crate::clock::Timestamp;
@@ -51,9 +51,9 @@ impl JoiningEvent {
 /// A member as it was read, and as it is then. Ten thousand of a group are in memory at once, so nothing is there twice.
 struct KnownMember {
     /// Its value is in `after`, until it changes.
-    before: Document<Member>,
+    before: Document<StoredMember>,
     was: MemberEntries,
-    after: Option<Member>,
+    after: Option<StoredMember>,
     is_changed: bool,
 }
 
@@ -69,7 +69,7 @@ struct MemberEntries {
 }
 
 impl MemberEntries {
-    fn of(member: Option<&Member>) -> MemberEntries {
+    fn of(member: Option<&StoredMember>) -> MemberEntries {
         let Some(member) = member else { return MemberEntries::default() };
         MemberEntries {
             waits: member.waits.as_ref().map(|wait| (!member.is_final(), wait.since())),
@@ -81,7 +81,7 @@ impl MemberEntries {
 }
 
 /// The lane of a receiver.
-pub(super) struct KnownLane {
+pub(super) struct GroupLane {
     pub lane: Document<Lane>,
     /// Whether its group is in the queue.
     pub is_queued: bool,
@@ -127,7 +127,7 @@ pub(super) struct GroupStep<'a> {
     next_reminder: Option<Timestamp>,
     /// Since when returns wait, by unit.
     pub returning: HashMap<String, Timestamp>,
-    pub lanes: BTreeMap<String, KnownLane>,
+    pub lanes: BTreeMap<String, GroupLane>,
     sealed: Option<SealedGroup>,
     /// How many members are sealed.
     pub count: usize,
@@ -172,7 +172,7 @@ impl<'a> GroupStep<'a> {
     }
 
     /// With a member as it was read.
-    pub fn know(&mut self, name: &str, mut before: Document<Member>) {
+    pub fn know(&mut self, name: &str, mut before: Document<StoredMember>) {
         let after = before.value.take();
         let was = MemberEntries::of(after.as_ref());
         self.members.insert(name.to_owned(), KnownMember { before, was, after, is_changed: false });
@@ -183,12 +183,13 @@ impl<'a> GroupStep<'a> {
     }
 
     /// The name of the member of a transition, and the member.
-    fn member_of(&self, joining: &JoiningEvent) -> (String, Option<&Member>) {
+    fn member_of(&self, joining: &JoiningEvent) -> (String, Option<&StoredMember>) {
         let [name, again] = joining.names();
         let known = |name: &str| self.members.get(name).and_then(|known| known.after.as_ref());
         let first = known(&name);
         let detected_at = joining.member.detected_at;
-        let is_other = |known: &Member| is_detected_again(known.stage, known.detected_at(), detected_at);
+        let is_other =
+            |known: &StoredMember| is_detected_again(known.stage, known.detected_at(), detected_at);
         // A member that is over is forgotten some time, and its silence may have been detected again before.
         if !first.map_or(joining.is_end(), is_other) {
             return (name, first);
@@ -203,7 +204,7 @@ impl<'a> GroupStep<'a> {
         let (pace, now) = (self.destination.pace, self.now);
         let (name, known) = self.member_of(joining);
         let stage = known.map(|known| known.stage);
-        let (is_told, was) = (known.is_none_or(Member::is_told), MemberEntries::of(known));
+        let (is_told, was) = (known.is_none_or(StoredMember::is_told), MemberEntries::of(known));
         let told = known.and_then(|known| known.told.clone());
         let form = Stage::form(stage, pace.form(member.form), is_told);
         let Some(next) = Stage::next(stage, form) else { return };
@@ -211,7 +212,7 @@ impl<'a> GroupStep<'a> {
             self.lasting = self.lasting.saturating_sub(1);
         }
         let waited = was.waits.is_some();
-        let after = Member::new(next, member.detected_at);
+        let after = StoredMember::new(next, member.detected_at);
         if next == Stage::Over {
             self.waiting = self.waiting.map(|waiting| waiting.saturating_sub(usize::from(waited)));
             self.change(&name, after);
@@ -250,7 +251,7 @@ impl<'a> GroupStep<'a> {
         Some(*since + self.destination.pace.wait).filter(|at| *at > self.now)
     }
 
-    fn change(&mut self, name: &str, after: Member) {
+    fn change(&mut self, name: &str, after: StoredMember) {
         let known = self.members.entry(name.to_owned()).or_insert_with(|| {
             let cell = Cell {
                 table: Table::Members,
@@ -353,7 +354,8 @@ impl<'a> GroupStep<'a> {
         for one in &*ready {
             let known = self.members.get_mut(&one.member);
             let known = known.and_then(|known| Some((known.after.as_mut()?, &mut known.is_changed)));
-            let waits = |member: &Member| member.waits.as_ref().map(Wait::since) == Some(one.since);
+            let waits =
+                |member: &StoredMember| member.waits.as_ref().map(MemberWait::since) == Some(one.since);
             let Some((member, is_changed)) = known.filter(|(member, _)| waits(member)) else {
                 self.stray.push(one.text(&self.key));
                 lost.insert(one.member.clone());
@@ -362,7 +364,7 @@ impl<'a> GroupStep<'a> {
             let record = member.record().filter(|_| one.is_silence && may_hold);
             let until = record.and_then(|record| self.destinations.silence_held_until(record, self.now));
             if let (Some(until), Some(wait)) = (until, &mut member.waits) {
-                *wait = Wait::new(until - self.destination.pace.wait, wait.event.clone());
+                *wait = MemberWait::new(until - self.destination.pace.wait, wait.event.clone());
                 *is_changed = true;
                 held.insert(one.member.clone(), wait.since());
             }
@@ -389,7 +391,7 @@ impl<'a> GroupStep<'a> {
             let kept = wait.event.record().filter(|_| pace.looks_after.is_some()).cloned();
             sealed.add(name, member, wait.event);
             let next = member.stage.once_notified(is_blind);
-            let mut after = Member::new(next, member.detected_at());
+            let mut after = StoredMember::new(next, member.detected_at());
             if next == Stage::Notified {
                 let others = sealed.notified_of_return(name, &self.others).into_iter();
                 let told: Vec<&str> = receivers.iter().chain(others).map(String::as_str).collect();
@@ -397,7 +399,7 @@ impl<'a> GroupStep<'a> {
                 let lasts = pace.has_lasting() && (!told.is_empty() || pace.looks_after.is_some());
                 after.told = Some(told.join(","));
                 if lasts {
-                    after = Member { kept, ..after.lasting(now) };
+                    after = StoredMember { kept, ..after.lasting(now) };
                     self.lasting += 1;
                     self.next_reminder = pace.looks_after.map(|looks| now + looks);
                 }
@@ -535,7 +537,7 @@ impl<'a> GroupStep<'a> {
     }
 
     /// The entries of changed members that come and go: leaving first, because a name may do both.
-    fn entries(&self, changed: &[(&String, &KnownMember)]) -> Vec<(Index, Vec<(String, Option<i64>)>)> {
+    fn entries(&self, changed: &[(&String, &KnownMember)]) -> [(Index, NamedEntries); 3] {
         let (mut waiting, mut lasting, mut returning) = (Vec::new(), Vec::new(), Vec::new());
         let returns_wait = self.destination.pace.returns_wait().is_some();
         for (is_after, at) in [(false, None), (true, Some(0))] {
@@ -552,7 +554,7 @@ impl<'a> GroupStep<'a> {
                 }));
             }
         }
-        vec![(Index::Waiting, waiting), (Index::Lasting, lasting), (Index::Returning, returning)]
+        [(Index::Waiting, waiting), (Index::Lasting, lasting), (Index::Returning, returning)]
     }
 
     /// A change-set that also puts the notification at the end of each lane. `until`: when leases end.
@@ -567,7 +569,7 @@ impl<'a> GroupStep<'a> {
             let absent = || {
                 let cell =
                     Cell { table: Table::Lanes(of), partition: self.partition, name: self.key.clone() };
-                KnownLane { lane: Document::absent(cell), is_queued: true }
+                GroupLane { lane: Document::absent(cell), is_queued: true }
             };
             let new = absent();
             let known = self.lanes.get(receiver).unwrap_or(&new);
@@ -580,6 +582,9 @@ impl<'a> GroupStep<'a> {
         Ok(set)
     }
 }
+
+/// Names of an index, each with its number; `None`: it leaves.
+type NamedEntries = Vec<(String, Option<i64>)>;
 
 impl KnownMember {
     /// Whether it begins to wait, or to last.
@@ -598,7 +603,7 @@ fn is_blind(member: &str) -> bool {
     member.starts_with("blind ")
 }
 
-fn waiting_name(name: &str, member: &Member) -> Option<WaitingName> {
+fn waiting_name(name: &str, member: &StoredMember) -> Option<WaitingName> {
     let since = member.waits.as_ref()?.since();
     Some(WaitingName { is_silence: !member.is_final(), since, member: name.to_owned() })
 }

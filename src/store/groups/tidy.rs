@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::StoredGroups;
-use super::member::{GroupsOf, Member, StoredGroup};
+use super::member::{GroupsOf, StoredGroup, StoredMember};
 use super::names::of_group;
 use crate::clock::Timestamp;
 use crate::presence::Stage;
@@ -25,7 +25,7 @@ impl StoredGroups {
             partition: *partition,
             name: name.clone(),
         };
-        let members = self.documents.read_cells::<Member>(over.iter().map(cell).collect()).await?;
+        let members = self.documents.read_cells::<StoredMember>(over.iter().map(cell).collect()).await?;
         let (mut sets, mut groups) = (Vec::new(), BTreeSet::new());
         for (IndexEntry { name, partition, .. }, member) in over.iter().zip(&members) {
             let is_over = member.value.as_ref().is_none_or(|member| member.stage == Stage::Over);

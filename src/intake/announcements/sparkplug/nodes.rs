@@ -36,7 +36,7 @@ pub(in crate::intake) struct Nodes(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    nodes: HashMap<u64, Node, FixedState>,
+    nodes: HashMap<u64, SparkplugNode, FixedState>,
     /// The metrics of nodes and devices as their births define them.
     defined: HashMap<u64, Box<[Definition]>, FixedState>,
     /// When nodes were asked for their births within the last second.
@@ -44,7 +44,7 @@ struct State {
 }
 
 #[derive(Default)]
-struct Node {
+struct SparkplugNode {
     /// The number of its session; `None`: no birth came, or one without a number.
     bd_seq: Option<u64>,
     born: Option<Timestamp>,
@@ -66,7 +66,7 @@ impl Nodes {
         let is_this =
             |(number, died): &(u64, Timestamp)| Some(*number) == bd_seq && at.since(*died) <= REORDERED;
         let overtaken = known.unmatched.filter(is_this);
-        *known = Node {
+        *known = SparkplugNode {
             bd_seq,
             born: Some(at),
             is_open: overtaken.is_none(),
@@ -141,7 +141,7 @@ impl Nodes {
 }
 
 impl State {
-    fn node(&mut self, node: &Unit) -> &mut Node {
+    fn node(&mut self, node: &Unit) -> &mut SparkplugNode {
         if self.nodes.len() >= MAX_NODES {
             self.nodes.clear();
         }

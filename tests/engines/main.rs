@@ -11,7 +11,7 @@ mod deliveries_alike;
 mod embedded;
 mod endpoints;
 mod expiry;
-
+mod groups;
 mod held_silences;
 mod instances;
 mod layout;

@@ -45,7 +45,8 @@ impl TableValue for GroupVersion {
     const TABLE: Table = Table::GroupVersions;
 }
 
-/// How far a transition of a unit, or a blind interval, has come in a group.
+/// How far a transition of a unit, or a blind interval, has come in a group. Small in memory without its record: a seal
+/// has ten thousand of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::store) struct StoredMember {
     pub stage: Stage,
@@ -55,13 +56,13 @@ pub(in crate::store) struct StoredMember {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits: Option<MemberWait>,
+    pub waits: Option<Box<MemberWait>>,
     /// When receivers were notified of its silence, which lasts, if the group keeps that (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) lasts: Option<i64>,
     /// Its record while it lasts, if receivers may be notified of it again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept: Option<OfflineRecord>,
+    pub kept: Option<Box<OfflineRecord>>,
 }
 
 /// The wait of a member for the next notification of its group.
@@ -94,7 +95,7 @@ impl StoredMember {
     }
 
     pub fn waiting(self, told: Option<String>, since: Timestamp, event: OutboxEvent) -> StoredMember {
-        StoredMember { told, waits: Some(MemberWait::new(since, event)), ..self }
+        StoredMember { told, waits: Some(Box::new(MemberWait::new(since, event))), ..self }
     }
 
     pub fn detected_at(&self) -> Timestamp {

@@ -120,7 +120,7 @@ impl StoredGroups {
             match stored.value.as_ref().filter(|known| known.stage == Stage::Notified) {
                 Some(known) => {
                     let told = known.told.clone().unwrap_or_default();
-                    let (name, record) = (member.to_owned(), known.kept.clone());
+                    let (name, record) = (member.to_owned(), known.kept.as_deref().cloned());
                     page.members.push(OngoingMember {
                         name,
                         notified_at,

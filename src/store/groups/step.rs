@@ -355,7 +355,7 @@ impl<'a> GroupStep<'a> {
             let known = self.members.get_mut(&one.member);
             let known = known.and_then(|known| Some((known.after.as_mut()?, &mut known.is_changed)));
             let waits =
-                |member: &StoredMember| member.waits.as_ref().map(MemberWait::since) == Some(one.since);
+                |member: &StoredMember| member.waits.as_ref().map(|wait| wait.since()) == Some(one.since);
             let Some((member, is_changed)) = known.filter(|(member, _)| waits(member)) else {
                 self.stray.push(one.text(&self.key));
                 lost.insert(one.member.clone());
@@ -364,7 +364,7 @@ impl<'a> GroupStep<'a> {
             let record = member.record().filter(|_| one.is_silence && may_hold);
             let until = record.and_then(|record| self.destinations.silence_held_until(record, self.now));
             if let (Some(until), Some(wait)) = (until, &mut member.waits) {
-                *wait = MemberWait::new(until - self.destination.pace.wait, wait.event.clone());
+                **wait = MemberWait::new(until - self.destination.pace.wait, wait.event.clone());
                 *is_changed = true;
                 held.insert(one.member.clone(), wait.since());
             }
@@ -388,7 +388,7 @@ impl<'a> GroupStep<'a> {
             let Some(wait) = member.waits.take() else { continue };
             *is_changed = true;
             let is_blind = wait.event.record().is_none();
-            let kept = wait.event.record().filter(|_| pace.looks_after.is_some()).cloned();
+            let kept = wait.event.record().filter(|_| pace.looks_after.is_some()).cloned().map(Box::new);
             sealed.add(name, member, wait.event);
             let next = member.stage.once_notified(is_blind);
             let mut after = StoredMember::new(next, member.detected_at());

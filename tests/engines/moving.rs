@@ -203,7 +203,7 @@ async fn fill(engine: Arc<dyn Engine>) {
     let now = hours(61);
     StoredGroups::new(engine.clone())
         .join(
-            &joins(&events[..4], &group("detector")),
+            &[joins(&events[..1], &group("blind")), joins(&events[1..4], &group("detector"))].concat(),
             &Destinations::all(PACE, &receivers),
             &Capacity::NONE,
             now,
@@ -219,14 +219,16 @@ async fn fill(engine: Arc<dyn Engine>) {
         .lease(&partitions, "hook", later, later + MINUTE, 10)
         .await
         .unwrap();
-    StoredDeliveries::new(engine.clone()).dead_letter(&leased[0], "410 Gone", later).await.unwrap();
+    let of_silences = |all: &[Delivery]| all.iter().find(|one| !one.offline.is_empty()).unwrap().clone();
+    let given_up = of_silences(&leased);
+    StoredDeliveries::new(engine.clone()).dead_letter(&given_up, "410 Gone", later).await.unwrap();
     let leased = StoredDeliveries::new(engine.clone())
         .lease(&partitions, "mail", later, later + MINUTE, 10)
         .await
         .unwrap();
     let attempt = Some(AttemptMade { at: later, took: MINUTE, answer: "503 \"later\"".to_owned() });
     let ended =
-        EndedLease { delivery: Arc::new(leased[0].clone()), end: AttemptEnd::RetryAt(hours(62)), attempt };
+        EndedLease { delivery: Arc::new(of_silences(&leased)), end: AttemptEnd::RetryAt(hours(62)), attempt };
     StoredDeliveries::new(engine.clone()).end_attempts(&[ended], later).await.unwrap();
     StoredGroups::new(engine.clone())
         .join(
@@ -263,7 +265,8 @@ async fn fill(engine: Arc<dyn Engine>) {
             .fall_back(&partitions, &meant_for, "spare", &Destinations::all(Pace::AT_ONCE, &[]), later)
             .await
             .unwrap(),
-        2
+        3,
+        "the interval, which waits for nothing, is a notification of its own"
     );
     fill_timers(engine.clone(), later).await;
     let source =
@@ -319,7 +322,16 @@ async fn contents(engine: &(impl Exporter + Engine)) -> Vec<String> {
         }
         all.extend(engine.export_rest(partition, &receivers).await.unwrap());
     }
-    let mut all: Vec<String> = all.iter().map(|item| format!("{item:?}")).collect();
+    let text = |item: &MigrationItem| match item {
+        // Leases of an embedded engine end with its process: these are due at once then.
+        MigrationItem::Entry { index: index @ Index::Queue(_), name, at, .. }
+            if *at < hours(62).as_millis() =>
+        {
+            format!("{index} {name}")
+        }
+        item => format!("{item:?}"),
+    };
+    let mut all: Vec<String> = all.iter().map(text).collect();
     all.sort();
     all.push(format!("{:?}", engine.hearing().await.unwrap()));
     all
@@ -342,7 +354,7 @@ async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
         open_records: 7,
         closed_records: 1,
         unsealed: 5,
-        undelivered: 9,
+        undelivered: 12,
         dead_letters: 1,
         timers: 2,
         silences: 1,
@@ -364,7 +376,7 @@ async fn a_fleet_is_the_same_after_a_migration_there_and_back() {
 #[tokio::test]
 async fn a_fleet_of_a_cluster_is_the_same_after_a_migration_to_other_tags() {
     let places = Places::new();
-    let fields = [("fleet", "0123456789abcdef"), ("layout", "6"), ("partitions", "48"), ("tags", "spread")];
+    let fields = [("fleet", "0123456789abcdef"), ("layout", "7"), ("partitions", "48"), ("tags", "spread")];
     let server = redis::Client::open(places.url()).unwrap();
     let mut server = server.get_connection().unwrap();
     redis::cmd("HSET").arg("rollcall:meta").arg(&fields).exec(&mut server).unwrap();

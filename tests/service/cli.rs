@@ -882,14 +882,14 @@ async fn rows_quarantined_in_a_directory_are_shown_restored_and_deleted() {
         let insert = format!("INSERT INTO blind VALUES({value}, 2000)");
         database.execute(&insert, []).unwrap();
     }
-    database.execute("INSERT INTO lasting VALUES(1, x'ff', 2000)", []).unwrap();
+    database.execute("INSERT INTO entries VALUES('lasting', 0, x'ff', 0)", []).unwrap();
     engine.examine(Clock::system().now()).await.unwrap();
     let left: i64 = database.query_row("SELECT count(*) FROM blind", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 1, "what can be read stays");
     // An operator corrects one of the values.
     let update = "UPDATE unreadable SET row = '{\"start\":1500,\"until\":2000}' WHERE source = 'blind'";
     assert_eq!(database.execute(update, []).unwrap(), 1);
-    repair(dir.path(), ["table blind", "table lasting"]);
+    repair(dir.path(), ["table blind", "table entries"]);
     let left: i64 = database.query_row("SELECT count(*) FROM blind", [], |row| row.get(0)).unwrap();
     assert_eq!(left, 2, "it is back");
     drop(engine);

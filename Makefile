@@ -55,7 +55,7 @@ versions: ## Run the suites of the engine and of the broker on every promised ve
 	@.ci/versions
 
 # Uses the world of the fault suite; INSTANCES=n fixes the number of instances, which is 1, 3 or 5 otherwise.
-soak: ## Run faults at random for MINUTES=10 [TOPOLOGY=single|sentinel|cluster] [SEED=n], and check every record and notification
+soak: ## Run faults at random for MINUTES=10 [TOPOLOGY=single|sentinel|cluster|embedded] [SEED=n], and check every record and notification
 	@.ci/need redis-server:redis-server redis-cli:redis-tools mosquitto:mosquitto faketime:faketime
 	MINUTES=$${MINUTES:-10} cargo bench --locked --bench soak
 

@@ -1,5 +1,5 @@
 //! The soak: a random walk over all faults, for any time, on a world that is not
-//! rebuilt. `make soak MINUTES=10 [SEED=n] [FAULT=name] [TOPOLOGY=single|sentinel|cluster]`.
+//! rebuilt. `make soak MINUTES=10 [SEED=n] [FAULT=name] [TOPOLOGY=single|sentinel|cluster|embedded]`.
 //!
 //! The soak prints a line for each fault; after each fault the world settles and the oracle reports
 //! violations. They are counted, and make the program end with 1.
@@ -73,17 +73,12 @@ enum Fault {
     ChangeMembers,
 }
 
-const FAULTS: [Fault; 20] = [
+/// The faults that every engine has.
+const FAULTS: [Fault; 13] = [
     Fault::Kill,
     Fault::KillAll,
     Fault::Freeze,
     Fault::Stop,
-    Fault::RedisFreeze,
-    Fault::RedisKill,
-    Fault::RedisEmpty,
-    Fault::RedisScripts,
-    Fault::RedisSettings,
-    Fault::RedisFull,
     Fault::BrokerFreeze,
     Fault::BrokerKill,
     Fault::WireCut,
@@ -91,9 +86,18 @@ const FAULTS: [Fault; 20] = [
     Fault::WireHalfOpen,
     Fault::StolenSession,
     Fault::ForgedCanaries,
-    Fault::PoisonedKeys,
     Fault::Everything,
     Fault::Crowd,
+];
+
+/// The faults of every topology of Redis.
+const FAULTS_OF_REDIS: [Fault; 6] = [
+    Fault::RedisFreeze,
+    Fault::RedisKill,
+    Fault::RedisEmpty,
+    Fault::RedisScripts,
+    Fault::RedisSettings,
+    Fault::RedisFull,
 ];
 
 /// The faults that need several servers.
@@ -115,13 +119,18 @@ const FAULTS_OF_A_CLUSTER: [Fault; 5] =
 /// The clock of one of several servers.
 static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::right);
 
-/// The servers that `TOPOLOGY=` names, on which every answered write is on disk.
-fn topology() -> Topology {
+/// The world that `TOPOLOGY=` names, with this many instances. Servers of Redis have every answered write on disk. A
+/// directory has one instance.
+fn plan(instances: usize) -> Plan {
+    let of = |topology| Plan { topology, ..Plan::new(instances) };
     match std::env::var("TOPOLOGY").as_deref().unwrap_or("single") {
-        "single" => Topology::Single,
-        "sentinel" => Topology::Sentinel(SentinelPlan { places: places(), ..SentinelPlan::new(2).durable() }),
-        "cluster" => Topology::Cluster(ClusterPlan { places: places(), ..ClusterPlan::new(1).durable() }),
-        other => panic!("TOPOLOGY={other}: single, sentinel or cluster"),
+        "single" => of(Topology::Single),
+        "sentinel" => {
+            of(Topology::Sentinel(SentinelPlan { places: places(), ..SentinelPlan::new(2).durable() }))
+        }
+        "cluster" => of(Topology::Cluster(ClusterPlan { places: places(), ..ClusterPlan::new(1).durable() })),
+        "embedded" => Plan::embedded(),
+        other => panic!("TOPOLOGY={other}: single, sentinel, cluster or embedded"),
     }
 }
 
@@ -130,18 +139,22 @@ fn places() -> Vec<Place> {
     vec![Place::default(), Place { before: CLOCK.before(), ..Place::default() }]
 }
 
-/// The faults on these servers. Broken keys are chosen on a single server.
-fn faults(topology: &Topology) -> Vec<Fault> {
+/// The faults of this world. Broken keys are chosen on a single server.
+fn faults(plan: &Plan) -> Vec<Fault> {
     let mut faults = FAULTS.to_vec();
-    if !matches!(topology, Topology::Single) {
-        faults.retain(|fault| *fault != Fault::PoisonedKeys);
-        // Added twice, because these faults are the reason for several servers.
-        faults.extend([FAULTS_OF_SERVERS, FAULTS_OF_SERVERS].concat());
+    if plan.embedded {
+        return faults;
     }
-    match topology {
-        Topology::Single => {}
-        Topology::Sentinel(_) => faults.extend([FAULTS_OF_SENTINEL, FAULTS_OF_SENTINEL].concat()),
-        Topology::Cluster(_) => faults.extend([FAULTS_OF_A_CLUSTER, FAULTS_OF_A_CLUSTER].concat()),
+    faults.extend(FAULTS_OF_REDIS);
+    // The faults of several servers are added twice, because they are the reason for several servers.
+    match &plan.topology {
+        Topology::Single => faults.push(Fault::PoisonedKeys),
+        Topology::Sentinel(_) => {
+            faults.extend([&FAULTS_OF_SERVERS[..], &FAULTS_OF_SENTINEL].concat().repeat(2))
+        }
+        Topology::Cluster(_) => {
+            faults.extend([&FAULTS_OF_SERVERS[..], &FAULTS_OF_A_CLUSTER].concat().repeat(2))
+        }
     }
     faults
 }
@@ -166,12 +179,12 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
     let mut next = Vec::new();
     while Instant::now() < until {
         let instances = instances.unwrap_or_else(|| [1, 3, 3, 5][chance.random_range(0..4)]);
+        let plan = plan(instances);
         // Several instances share the fleet, or each hears all of it and keeps a backlog.
-        let shares = instances > 1 && chance.random_bool(0.5);
+        let shares = plan.instances > 1 && chance.random_bool(0.5);
         let share = if shares { "soak".to_owned() } else { String::new() };
-        let topology = topology();
-        let has_other_clocks = !matches!(topology, Topology::Single);
-        let plan = Plan { share, wires: true, topology, has_other_clocks, ..Plan::new(instances) };
+        let has_other_clocks = !matches!(plan.topology, Topology::Single);
+        let plan = Plan { share, wires: true, has_other_clocks, ..plan };
         let world_seed = chance.random();
         // A broken claim panics with the evidence; the walk goes on in a new world.
         let stretch = AssertUnwindSafe(stretch(plan, world_seed, &mut chance, &mut next, &mut number, until));
@@ -185,7 +198,7 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
 /// The fault of `FAULT=`, if given.
 fn only() -> Option<Fault> {
     let name = std::env::var("FAULT").ok()?;
-    let faults = faults(&topology());
+    let faults = faults(&plan(1));
     let found = faults.iter().find(|fault| format!("{fault:?}") == name);
     Some(*found.unwrap_or_else(|| panic!("FAULT={name}: there are {faults:?}")))
 }
@@ -207,7 +220,7 @@ async fn stretch(
         }
         *number += 1;
         if next.is_empty() {
-            next.extend(faults(&world.plan.topology));
+            next.extend(faults(&world.plan));
             next.shuffle(chance);
         }
         let fault = only.or_else(|| next.pop()).expect("there are faults");
@@ -381,13 +394,20 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
             world::crowd::all_are_notified_once(world, 0, STORM).await;
         }
         Fault::Crowd => {
+            // A directory is open in one process at a time.
+            if world.plan.embedded {
+                world.instances[0].stop();
+            }
             world::crowd::fill(world, 0, MANY, now()).await;
+            if world.plan.embedded {
+                world.instances[0].start();
+            }
             world::crowd::all_are_notified_once(world, 0, MANY).await;
         }
         Fault::Everything => {
             world.instances.iter_mut().for_each(world::Instance::kill);
-            world.redis.kill();
             world.kill_broker();
+            world.redis.kill();
             world.pass(span).await;
             world.start_broker();
             world.redis.restart();

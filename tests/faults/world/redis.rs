@@ -159,6 +159,7 @@ impl Redis {
     /// Ends all servers like a power cut.
     pub fn kill(&mut self) {
         match &mut self.0 {
+            Servers::None => {}
             Servers::Single(single) => single.server.kill(),
             _ => self.nodes_mut().iter_mut().for_each(Node::kill),
         }
@@ -167,6 +168,7 @@ impl Redis {
     /// Starts the servers again on their ports with the data on their disks.
     pub fn restart(&mut self) {
         match &mut self.0 {
+            Servers::None => {}
             Servers::Single(Single { server, before, args, dir }) => {
                 server.kill();
                 let args: Vec<&str> = args.iter().map(String::as_str).collect();

@@ -78,8 +78,18 @@ impl<T: TableValue> Document<T> {
 
     /// A change-set that also writes this value if it is still as it was read; `None` removes it.
     pub fn change_in(&self, set: ChangeSet, value: Option<&T>) -> Result<ChangeSet> {
+        self.put_in(self.expect_in(set), value)
+    }
+
+    /// A change-set that also writes this value, whatever is stored; `None` removes it.
+    pub fn put_in(&self, set: ChangeSet, value: Option<&T>) -> Result<ChangeSet> {
         let value = value.map(T::encode).transpose()?;
-        Ok(self.expect_in(set).put(self.table(), &self.name.to_string(), value.as_deref()))
+        Ok(set.put(self.table(), &self.name.to_string(), value.as_deref()))
+    }
+
+    /// Without the bytes that were read: something else is expected instead of them.
+    pub fn without_stored(self) -> Document<T> {
+        Document { stored: None, ..self }
     }
 }
 

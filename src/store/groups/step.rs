@@ -69,6 +69,12 @@ struct MemberEntries {
 }
 
 impl MemberEntries {
+    /// Since when it waits as a silence. Each change of such a member changes its entry, so the entry is expected instead
+    /// of the value: ten thousand values would go to the engine and back.
+    fn silence_since(&self) -> Option<Timestamp> {
+        self.waits.filter(|(is_silence, _)| *is_silence).map(|(_, since)| since)
+    }
+
     fn of(member: Option<&StoredMember>) -> MemberEntries {
         let Some(member) = member else { return MemberEntries::default() };
         MemberEntries {
@@ -175,6 +181,9 @@ impl<'a> GroupStep<'a> {
     pub fn know(&mut self, name: &str, mut before: Document<StoredMember>) {
         let after = before.value.take();
         let was = MemberEntries::of(after.as_ref());
+        if was.silence_since().is_some() {
+            before = before.without_stored();
+        }
         self.members.insert(name.to_owned(), KnownMember { before, was, after, is_changed: false });
     }
 
@@ -501,8 +510,15 @@ impl<'a> GroupStep<'a> {
         if changed.iter().any(|(_, known)| known.begins()) {
             set = set.add(Table::GroupVersions, key, 1);
         }
-        for (_, known) in &changed {
-            set = known.before.change_in(set, known.after.as_ref())?;
+        for (name, known) in &changed {
+            set = match known.was.silence_since() {
+                Some(since) => {
+                    let waiting = WaitingName { is_silence: true, since, member: (*name).clone() };
+                    set = set.is_at(Index::Waiting, &waiting.text(key), Some(0));
+                    known.before.put_in(set, known.after.as_ref())?
+                }
+                None => known.before.change_in(set, known.after.as_ref())?,
+            };
         }
         for stray in &self.stray {
             set = set.enter(Index::Waiting, stray, None);

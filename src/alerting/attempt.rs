@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::task::JoinError;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::breaker::BreakerChange;
 use super::channel::{Failure, ReceiverAnswer, attempt_part};
-use super::deliver::Deliver;
-use super::in_flight::{DeliveriesInFlight, FinishedAttempt};
+use super::deliver::{Deliver, MAX_ATTEMPTS};
+use super::in_flight::{DeliveriesInFlight, FinishedAttempt, Sent};
 use super::outcome::outcome_of;
 use crate::clock::Timestamp;
-use crate::store::{AttemptEnd, AttemptMade, Delivery, EndedLease, StoredDeliveries};
-use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
+use crate::store::{AttemptEnd, AttemptMade, Delivery, EndedLease};
+use crate::telemetry::{DeliveryOutcome, Loop};
 
 impl Deliver {
     /// Begins attempts, as many as may be under way: see [`Deliver`].
-    pub(super) fn begin_attempts(&self, in_flight: &mut DeliveriesInFlight) {
+    pub(super) fn begin_attempts(self: &Arc<Self>, in_flight: &mut DeliveriesInFlight) {
         if in_flight.disabled.is_some() && self.receiver.fallback.is_some() {
             // The deliveries are leased again once the fallback has them.
             return self.give_all_back(in_flight);
@@ -34,7 +34,7 @@ impl Deliver {
     }
 
     /// Begins one attempt if a probe is due, and gives all other deliveries back.
-    fn probe(&self, in_flight: &mut DeliveriesInFlight) {
+    fn probe(self: &Arc<Self>, in_flight: &mut DeliveriesInFlight) {
         if in_flight.begun == 0
             && in_flight.breaker.admits(self.clock.now())
             && let Some(id) = in_flight.take_probe()
@@ -65,7 +65,7 @@ impl Deliver {
 
     /// Leaves a leased delivery to the engine. A delivery that is too old is given up, unless it is new here and a
     /// probe is due or under way, which shows whether the receiver takes it.
-    pub(super) fn leave_or_give_up(&self, in_flight: &mut DeliveriesInFlight, delivery: Arc<Delivery>) {
+    fn leave_or_give_up(&self, in_flight: &mut DeliveriesInFlight, delivery: Arc<Delivery>) {
         let now = self.clock.now();
         let age = now.since(delivery.tried_since());
         let is_probed = in_flight.begun > 0 || in_flight.breaker.admits(now);
@@ -88,7 +88,7 @@ impl Deliver {
     }
 
     /// Makes a delivery a dead letter, without an attempt.
-    pub(super) fn give_up(&self, in_flight: &mut DeliveriesInFlight, delivery: Arc<Delivery>, why: String) {
+    fn give_up(&self, in_flight: &mut DeliveriesInFlight, delivery: Arc<Delivery>, why: String) {
         self.telemetry.notification(&self.receiver.name, DeliveryOutcome::Dead, Duration::ZERO, &why);
         if in_flight.failures_logged.admit() {
             let (receiver, id) = (&self.receiver.name, &delivery.id);
@@ -97,7 +97,7 @@ impl Deliver {
         in_flight.unrecorded.push(EndedLease { delivery, end: AttemptEnd::DeadLetter(why), attempt: None });
     }
 
-    fn begin_attempt(&self, in_flight: &mut DeliveriesInFlight, id: String) {
+    fn begin_attempt(self: &Arc<Self>, in_flight: &mut DeliveriesInFlight, id: String) {
         let Some(leased) = in_flight.leased.get_mut(&id).filter(|leased| leased.is_waiting()) else { return };
         if leased.until <= self.clock.now() {
             in_flight.leased.remove(&id);
@@ -109,30 +109,89 @@ impl Deliver {
         let (delivery, until) = (leased.delivery.clone(), leased.until);
         leased.is_begun = true;
         in_flight.begun += 1;
-        let (channel, clock, timeout) = (self.channel.clone(), self.clock.clone(), self.receiver.timeout);
-        let (incidents, deliveries, telemetry) =
-            (self.incidents.clone(), self.engine.clone(), self.telemetry.clone());
-        in_flight.attempts.spawn(async move {
-            let Some(delivery) = incidents.attempted(delivery, clock.now()).await else {
-                return FinishedAttempt { id, result: None, at: clock.now(), took: Duration::ZERO };
-            };
-            // The process may have been frozen since the task was spawned.
-            let may_attempt =
-                clock.now() < until && is_admitted(&deliveries, &telemetry, &delivery, clock.now()).await;
-            let (begun, now) = (Instant::now(), clock.now());
+        let this = self.clone();
+        in_flight
+            .attempts
+            .spawn(async move { FinishedAttempt { id, sent: this.attempt(delivery, until).await } });
+    }
+
+    /// Attempts a delivery that is leased until then. `None`: it may not be attempted.
+    async fn attempt(&self, delivery: Arc<Delivery>, until: Timestamp) -> Option<Sent> {
+        let delivery = self.incidents.attempted(delivery, self.clock.now()).await?;
+        // The process may have been frozen since the task was spawned.
+        if self.clock.now() >= until {
+            return None;
+        }
+        let (mut at, mut took) = (None, Duration::ZERO);
+        loop {
+            let room = self.room_for(&delivery, at.is_some()).await?;
+            if at.is_none() && !self.is_admitted(&delivery).await {
+                return None;
+            }
+            let (begun, now) = (Instant::now(), self.clock.now());
             // No other instance takes a delivery with a mark, whatever becomes of its lease.
-            let may_attempt = may_attempt && (now < until || delivery.is_at_most_once());
-            let result = match may_attempt {
-                true => Some(attempt_part(&*channel, &delivery, usize::MAX, timeout, now).await),
-                false => None,
+            if at.is_none() && now >= until && !delivery.is_at_most_once() {
+                return None;
+            }
+            let is_first = at.is_none();
+            let at = *at.get_or_insert(now);
+            let part = attempt_part(&*self.channel, &delivery, room, self.receiver.timeout, now).await;
+            took += begun.elapsed();
+            let result = match part {
+                Ok(None) => continue,
+                Ok(Some(answer)) => self.queue_rest(answer).await,
+                Err(failure) if is_first => Err(failure),
+                Err(failure) => Err(failure.after_a_part()),
             };
-            let sent = result.map(|sent| sent.map(Option::unwrap_or_default));
-            let result = match sent {
-                Some(Ok(answer)) => Some(queue_rest(&deliveries, answer, clock.now()).await),
-                other => other,
-            };
-            FinishedAttempt { id, result, at: now, took: begun.elapsed() }
-        });
+            return Some(Sent { result, at, took });
+        }
+    }
+
+    /// The number of messages that may be sent of a delivery. After its first message it waits for room. `None`: the
+    /// delivery may not be attempted, and is leased again when its lease ends.
+    async fn room_for(&self, delivery: &Delivery, has_begun: bool) -> Option<usize> {
+        let Some(limit) = &self.limit else { return Some(usize::MAX) };
+        loop {
+            let parts = self.channel.parts(delivery).max(1);
+            match limit.take(delivery, parts, self.clock.now()).await {
+                Ok(Some(Ok(room))) => return Some(room),
+                Ok(Some(Err(next))) if has_begun => {
+                    self.stop.run_until_cancelled(sleep(self.until(next))).await?;
+                }
+                Ok(_) => return None,
+                Err(error) => {
+                    self.telemetry.engine_failed(Loop::Delivery, &delivery.receiver, &error);
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Whether a delivery may be attempted: a timer that is delivered at most once is marked first, and its delivery
+    /// ends with the mark.
+    async fn is_admitted(&self, delivery: &Delivery) -> bool {
+        if !delivery.is_at_most_once() {
+            return true;
+        }
+        match self.engine.begin_only_attempts(&[delivery], self.clock.now()).await {
+            Ok(admitted) => admitted == [true],
+            Err(error) => {
+                self.telemetry.engine_failed(Loop::Delivery, &delivery.receiver, &error);
+                false
+            }
+        }
+    }
+
+    /// Queues what a receiver left over. If the engine fails, the attempt has failed: all of it is sent again.
+    async fn queue_rest(&self, mut answer: ReceiverAnswer) -> Result<ReceiverAnswer, Failure> {
+        let rest = std::mem::take(&mut answer.rest);
+        if !rest.is_empty() {
+            self.engine.replay_all(&rest, self.clock.now()).await.map_err(|error| {
+                let why = format!("delivered, but the deferred recipients could not be stored: {error}");
+                Failure::temporary(why)
+            })?;
+        }
+        Ok(answer)
     }
 
     /// Decides what follows an attempt, counts it and logs it.
@@ -141,41 +200,55 @@ impl Deliver {
         in_flight: &mut DeliveriesInFlight,
         finished: Result<FinishedAttempt, JoinError>,
     ) -> anyhow::Result<()> {
-        let FinishedAttempt { id, result, at, took } = finished.context("an attempt to deliver panicked")?;
-        let Some(result) = result else {
+        let FinishedAttempt { id, sent } = finished.context("an attempt to deliver panicked")?;
+        let Some(sent) = sent else {
             in_flight.remove(&id);
             return Ok(());
         };
-        self.judge(in_flight, &result);
+        self.judge(in_flight, &sent.result);
         let Some(leased) = in_flight.leased.get_mut(&id) else { return Ok(()) };
         leased.has_ended = true;
         let delivery = leased.delivery.clone();
-        let ended = self.conclude(in_flight, delivery, result, at, took);
+        let ended = self.conclude(in_flight, delivery, sent);
         in_flight.unrecorded.push(ended);
         Ok(())
     }
 
     /// The end of an attempt, counted and logged.
-    pub(super) fn conclude(
+    fn conclude(
         &self,
         in_flight: &mut DeliveriesInFlight,
         delivery: Arc<Delivery>,
-        result: Result<ReceiverAnswer, Failure>,
-        at: Timestamp,
-        took: Duration,
+        Sent { result, at, took }: Sent,
     ) -> EndedLease {
         let (now, retry) = (self.clock.now(), &self.receiver.retry);
+        let has_part = matches!(result, Err(Failure::Partial { .. }));
+        let is_digest = self.limit.as_ref().is_some_and(|limit| limit.is_digest(&delivery));
         let outcome = match (&result, &self.receiver.fallback) {
             // The delivery becomes a dead letter when the fallback has it.
             (Err(Failure::Gone { .. }), Some(_)) if !delivery.is_at_most_once() => AttemptEnd::RetryAt(now),
+            (Err(why), _) if is_digest && !has_part && delivery.attempt >= MAX_ATTEMPTS => {
+                AttemptEnd::DeadLetter(why.to_string())
+            }
             _ => outcome_of(&delivery, result.as_ref(), now, retry, rand::random()),
         };
-        let has_part = matches!((&result, &outcome), (Err(Failure::Partial { .. }), AttemptEnd::RetryAt(_)));
+        let has_part = has_part && matches!(outcome, AttemptEnd::RetryAt(_));
         let (answer, why) = match result {
             Ok(ReceiverAnswer { text, .. }) => (text, String::new()),
             Err(failure) => (failure.to_string(), failure.to_string()),
         };
-        let counted = self.log(in_flight, &delivery, &outcome, has_part, &why);
+        let counted = match outcome {
+            AttemptEnd::DeadLetter(_) if is_digest => {
+                let (receiver, id) = (&self.receiver.name, &delivery.id);
+                tracing::warn!(
+                    receiver,
+                    delivery = id,
+                    "the digest failed; its notifications are delivered one by one: {why}"
+                );
+                DeliveryOutcome::Retry
+            }
+            _ => self.log(in_flight, &delivery, &outcome, has_part, &why),
+        };
         let why = if has_part { "" } else { &why };
         self.telemetry.notification(&self.receiver.name, counted, took, why);
         if counted == DeliveryOutcome::Delivered {
@@ -185,7 +258,7 @@ impl Deliver {
     }
 
     /// Notes how an attempt ended. Disables the receiver, or opens or closes its breaker.
-    pub(super) fn judge(&self, in_flight: &mut DeliveriesInFlight, result: &Result<ReceiverAnswer, Failure>) {
+    fn judge(&self, in_flight: &mut DeliveriesInFlight, result: &Result<ReceiverAnswer, Failure>) {
         let (receiver, retry, now) = (&self.receiver.name, &self.receiver.retry, self.clock.now());
         let failure = result.as_ref().err().filter(|failure| !matches!(failure, Failure::Partial { .. }));
         let why = failure.map(ToString::to_string);
@@ -284,41 +357,6 @@ impl Deliver {
                 }
                 DeliveryOutcome::Dead
             }
-        }
-    }
-}
-
-/// Queues what a receiver left over. If the engine fails, the attempt has failed: all of it is sent again.
-pub(super) async fn queue_rest(
-    deliveries: &StoredDeliveries,
-    mut answer: ReceiverAnswer,
-    now: Timestamp,
-) -> Result<ReceiverAnswer, Failure> {
-    let rest = std::mem::take(&mut answer.rest);
-    if !rest.is_empty() {
-        deliveries.replay_all(&rest, now).await.map_err(|error| {
-            Failure::temporary(format!("delivered, but the deferred recipients could not be stored: {error}"))
-        })?;
-    }
-    Ok(answer)
-}
-
-/// Whether a delivery may be attempted: a timer that is delivered at most once is marked first, and its delivery ends
-/// with the mark.
-pub(super) async fn is_admitted(
-    deliveries: &StoredDeliveries,
-    telemetry: &Telemetry,
-    delivery: &Delivery,
-    now: Timestamp,
-) -> bool {
-    if !delivery.is_at_most_once() {
-        return true;
-    }
-    match deliveries.begin_only_attempts(&[delivery], now).await {
-        Ok(admitted) => admitted == [true],
-        Err(error) => {
-            telemetry.engine_failed(Loop::Delivery, &delivery.receiver, &error);
-            false
         }
     }
 }

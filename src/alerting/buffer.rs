@@ -21,6 +21,8 @@ const MAX_WAIT: Duration = Duration::from_millis(500);
 
 pub(super) struct DeliveryBuffer {
     capacity: usize,
+    /// Whether deliveries may come with their join; otherwise the receiver's loop leases each of them.
+    takes_joined: bool,
     slots: Arc<Semaphore>,
     // Bounded by the slots.
     queue: UnboundedSender<Buffered>,
@@ -40,15 +42,20 @@ pub(super) struct Buffered {
 
 impl DeliveryBuffer {
     /// An empty buffer, and the end of its queue for the receiver's loop.
-    pub fn new(capacity: usize) -> (Arc<DeliveryBuffer>, UnboundedReceiver<Buffered>) {
+    pub fn new(capacity: usize, takes_joined: bool) -> (Arc<DeliveryBuffer>, UnboundedReceiver<Buffered>) {
         let (queue, buffered) = unbounded_channel();
         let slots = Arc::new(Semaphore::new(capacity));
-        (Arc::new(DeliveryBuffer { capacity, slots, queue, ready: Notify::new() }), buffered)
+        (Arc::new(DeliveryBuffer { capacity, takes_joined, slots, queue, ready: Notify::new() }), buffered)
     }
 
     /// How many slots are free.
     pub fn free(&self) -> usize {
         self.slots.available_permits()
+    }
+
+    /// Reserves free slots for deliveries that are leased with their join.
+    pub fn reserve_for_joins(&self, most: usize) -> Option<Slots> {
+        self.takes_joined.then(|| self.reserve(most)).flatten()
     }
 
     /// Reserves free slots: at most `most`, and never more than a quarter of all, because several tasks fill
@@ -67,7 +74,7 @@ impl DeliveryBuffer {
 
     /// The least number of free slots that makes a call of the engine worthwhile.
     fn enough(&self, wanted: usize) -> usize {
-        self.capacity.div_ceil(8).min(wanted)
+        if self.takes_joined { self.capacity.div_ceil(8).min(wanted) } else { 0 }
     }
 
     /// Queues a leased delivery in one of the reserved slots.
@@ -89,9 +96,9 @@ impl DeliveryBuffer {
     }
 }
 
-/// Reserves at most `wanted` free slots in each buffer. Waits for a moment if no buffer has enough.
+/// Reserves at most `wanted` free slots in each buffer, for deliveries that are leased with their join. Waits for a moment if no buffer has enough.
 pub(super) async fn reserve_in(buffers: &[Arc<DeliveryBuffer>], wanted: usize) -> Vec<Option<Slots>> {
-    let reserve = || buffers.iter().map(|buffer| buffer.reserve(wanted)).collect();
+    let reserve = || buffers.iter().map(|buffer| buffer.reserve_for_joins(wanted)).collect();
     let slots: Vec<Option<Slots>> = reserve();
     let is_full =
         |(buffer, slots): (&Arc<DeliveryBuffer>, &Option<Slots>)| count(slots) < buffer.enough(wanted);
@@ -119,8 +126,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_receiver_with_free_slots_does_not_wait_for_one_without() {
-        let (full, _queue) = DeliveryBuffer::new(16);
-        let (free, _queue) = DeliveryBuffer::new(16);
+        let (full, _queue) = DeliveryBuffer::new(16, true);
+        let (free, _queue) = DeliveryBuffer::new(16, true);
         let held = [16; 4].map(|most| full.reserve(most));
         assert_eq!(held.each_ref().map(count), [4; 4], "never more than a quarter");
         let buffers = [full.clone(), free];

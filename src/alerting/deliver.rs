@@ -24,6 +24,9 @@
 //! # A receiver that takes nothing
 //! Its [breaker](super::breaker) opens. Between two probes nothing is leased, and this instance gives its leases back:
 //! the engine keeps the deliveries, due at once, so that they are attempted as soon as a probe succeeds.
+//!
+//! # A receiver with a rate limit
+//! An admission decides what is leased, and takes room for each message: see `deliver/limited.rs`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,12 +39,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::buffer::{Buffered, DeliveryBuffer};
 use super::channel::Channel;
+use super::digest::group_key;
 use super::in_flight::DeliveriesInFlight;
 use super::incidents::Incidents;
-use super::{ENGINE_BACKOFF, Fallback, LEASE, MIN_WAIT, ReceiverConfig};
+use super::limit::ReceiverLimit;
+use super::{ENGINE_BACKOFF, LEASE, MIN_WAIT, ReceiverConfig, tick};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Attempts, Ownership, ReceiverHealths};
-use crate::store::{AttemptEnd, Destinations, EndedLease, MeantFor, Result, StoredDeliveries};
+use crate::store::{AttemptEnd, Destinations, EndedLease, StoredDeliveries, partition_of_group};
 use crate::telemetry::{Loop, Telemetry};
 
 mod engine_calls;
@@ -49,7 +54,7 @@ mod falling_back;
 mod limited;
 
 use engine_calls::{EXTEND, EngineCalls};
-pub(super) use limited::Limited;
+pub(super) use limited::MAX_ATTEMPTS;
 
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
 /// its time with each answer, and meanwhile the attempts need deliveries.
@@ -68,6 +73,8 @@ pub(super) struct Deliver {
     pub incidents: Arc<Incidents>,
     pub healths: Arc<ReceiverHealths>,
     pub attempts: Attempts,
+    /// The most messages that the receiver takes; `None`: any number.
+    pub limit: Option<ReceiverLimit>,
     /// The partitions whose deliveries this instance makes.
     pub ownership: Ownership,
     pub clock: Clock,
@@ -79,10 +86,15 @@ pub(super) struct Deliver {
 
 impl Deliver {
     /// Runs until it is stopped.
-    pub async fn run(self, mut queue: UnboundedReceiver<Buffered>) -> anyhow::Result<()> {
+    pub async fn run(self, queue: UnboundedReceiver<Buffered>) -> anyhow::Result<()> {
         if self.stop.run_until_cancelled(self.bring_up_to_date()).await.is_none() {
             return Ok(());
         }
+        let this = Arc::new(self);
+        this.deliver(queue).await
+    }
+
+    async fn deliver(self: &Arc<Self>, mut queue: UnboundedReceiver<Buffered>) -> anyhow::Result<()> {
         let (mut in_flight, mut calls) = (DeliveriesInFlight::new(), EngineCalls::new(Instant::now()));
         let mut ownership = self.ownership.clone();
         loop {
@@ -130,21 +142,18 @@ impl Deliver {
     }
 
     /// Before the first delivery to a receiver that was not configured for a while: leaves out silences that are over.
-    /// Answers how many silences are left out, because they ended while the receiver was not configured.
-    async fn bring_up_to_date(&self) -> usize {
+    async fn bring_up_to_date(&self) {
         let name = &self.receiver.name;
         let mut failures = 0;
         loop {
             match self.engine.bring_up_to_date(name, self.clock.now()).await {
+                Ok(0) => return,
                 Ok(past) => {
-                    if past > 0 {
-                        tracing::info!(
-                            receiver = name,
-                            past,
-                            "the receiver was not configured for a while; silences that ended meanwhile are left out"
-                        );
-                    }
-                    return past;
+                    return tracing::info!(
+                        receiver = name,
+                        past,
+                        "the receiver was not configured for a while; silences that ended meanwhile are left out"
+                    );
                 }
                 Err(error) => self.telemetry.engine_failed(Loop::Delivery, name, &error),
             }
@@ -153,16 +162,26 @@ impl Deliver {
         }
     }
 
-    /// The partitions whose deliveries this instance makes; a receiver with a limit has one instance for all.
+    /// The partitions whose deliveries this instance makes. A receiver with a limit has one instance for all.
     fn partitions(&self) -> Vec<u16> {
-        match self.receiver.rate_limit {
+        let all = self.engine.partitions();
+        match self.limit {
             None => self.ownership.view().partitions.clone(),
-            Some(_) => (0..self.engine.partitions()).collect(),
+            Some(_) if self.ownership.owns(partition_of_group(&group_key(&self.receiver.name), all)) => {
+                (0..all).collect()
+            }
+            Some(_) => Vec::new(),
         }
     }
 
+    /// The most attempts under way at a time.
     pub(super) fn concurrency(&self) -> usize {
-        self.receiver.concurrency.max(1)
+        if self.limit.is_some() { 1 } else { self.receiver.concurrency.max(1) }
+    }
+
+    /// The wait until a moment, at most a tick.
+    pub(super) fn until(&self, next: Timestamp) -> Duration {
+        next.since(self.clock.now()).clamp(MIN_WAIT, tick(&self.ownership))
     }
 
     /// Logs how many lines the limits suppressed.
@@ -178,7 +197,7 @@ impl Deliver {
     /// Gives back the deliveries that were not begun, then lets attempts end and records their outcomes, within
     /// [`STOP_TIMEOUT`].
     async fn leave(
-        &self,
+        self: &Arc<Self>,
         mut in_flight: DeliveriesInFlight,
         mut queue: UnboundedReceiver<Buffered>,
         mut calls: EngineCalls,
@@ -221,7 +240,7 @@ impl Deliver {
     }
 
     /// Records the outcomes that there are; others find out by themselves if that fails.
-    async fn record_last(&self, in_flight: &mut DeliveriesInFlight) {
+    async fn record_last(self: &Arc<Self>, in_flight: &mut DeliveriesInFlight) {
         let outcomes = std::mem::take(&mut in_flight.unrecorded);
         if !outcomes.is_empty()
             && let (_, Err(error)) = self.record(outcomes).await
@@ -229,27 +248,4 @@ impl Deliver {
             self.telemetry.engine_failed(Loop::Delivery, &self.receiver.name, &error);
         }
     }
-}
-
-/// Queues the notifications of a receiver for its fallback, once it has been down for `after`. Answers how many;
-/// `None`: it is too early.
-async fn fall(
-    engine: &StoredDeliveries,
-    partitions: &[u16],
-    receiver: &str,
-    Fallback { receiver: to, after }: &Fallback,
-    destinations: &Destinations,
-    now: Timestamp,
-) -> Result<Option<usize>> {
-    let since = engine.down_since(receiver, now).await?;
-    if now.since(since) < *after {
-        return Ok(None);
-    }
-    let meant_for = MeantFor { receiver: receiver.to_owned(), since };
-    engine.fall_back(partitions, &meant_for, to, destinations, now).await.map(Some)
-}
-
-/// The fallback of a receiver that is disabled: it is not waited for.
-fn at_once(fallback: &Fallback) -> Fallback {
-    Fallback { after: Duration::ZERO, ..fallback.clone() }
 }

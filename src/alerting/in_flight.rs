@@ -66,8 +66,13 @@ impl Drop for RecordPermit {
 
 pub(super) struct FinishedAttempt {
     pub id: String,
-    /// `None`: the lease was over, and no attempt was made.
-    pub result: Option<Result<ReceiverAnswer, Failure>>,
+    /// `None`: the delivery might not be attempted.
+    pub sent: Option<Sent>,
+}
+
+/// The answer of a receiver to an attempt.
+pub(super) struct Sent {
+    pub result: Result<ReceiverAnswer, Failure>,
     /// The begin of the attempt.
     pub at: Timestamp,
     pub took: Duration,

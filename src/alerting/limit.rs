@@ -4,7 +4,7 @@
 //! holds over all instances, over restarts and hand-overs, and a digest keeps its id and its content until its receiver
 //! has it: a crash between its attempt and the end of its notifications repeats the same digest.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -41,10 +41,17 @@ pub(super) struct OpenDigest {
     /// The id of the notification.
     pub id: String,
     pub sealed_at: Timestamp,
-    /// How many attempts were begun.
+    /// How often the digest was leased for an attempt.
     pub attempts: u32,
-    /// When the digest may be attempted. While an attempt is under way: when that attempt is surely over.
+    /// When the digest may be attempted; while it is leased, the end of the lease.
     pub next: Timestamp,
+}
+
+impl OpenDigest {
+    /// Whether its last lease is the one of this delivery.
+    fn is_leased_as(&self, digest: &Delivery) -> bool {
+        self.id == digest.notification() && self.attempts == digest.attempt
+    }
 }
 
 impl LimitState {
@@ -96,16 +103,24 @@ impl TableValue for DigestMembers {
     const TABLE: Table = Table::Digests;
 }
 
-/// The state of one receiver in the engine.
+/// The limit of one receiver. The notifications of an open digest stay in memory while this instance delivers it.
 pub(super) struct ReceiverLimit {
     pub limit: RateLimit,
     receiver: String,
     documents: Documents,
+    held: Mutex<Option<HeldDigest>>,
+}
+
+struct HeldDigest {
+    /// The id of the notification.
+    id: String,
+    members: Arc<Vec<Delivery>>,
 }
 
 impl ReceiverLimit {
     pub fn new(limit: RateLimit, receiver: &str, cells: Arc<dyn Cells>) -> ReceiverLimit {
-        ReceiverLimit { limit, receiver: receiver.to_owned(), documents: Documents::new(cells) }
+        let documents = Documents::new(cells);
+        ReceiverLimit { limit, receiver: receiver.to_owned(), documents, held: Mutex::default() }
     }
 
     /// The state. A state that cannot be read counts as empty, and is written again.
@@ -113,10 +128,85 @@ impl ReceiverLimit {
         Ok(self.stored().await?.value.unwrap_or_default())
     }
 
-    /// The notifications of the open digest.
-    pub async fn members(&self) -> Result<Vec<Delivery>> {
+    /// The stored notifications of the open digest.
+    pub async fn stored_members(&self) -> Result<Vec<Delivery>> {
         let stored = self.documents.one::<DigestMembers>(&self.receiver).await?;
         Ok(stored.value.unwrap_or_default().0)
+    }
+
+    /// The notifications of this digest, if this instance holds them.
+    pub fn members(&self, id: &str) -> Option<Arc<Vec<Delivery>>> {
+        let held = self.held.lock().expect("nothing panics under this lock");
+        held.as_ref().filter(|held| held.id == id).map(|held| held.members.clone())
+    }
+
+    /// Whether this is the digest that this instance holds, and not a single notification.
+    pub fn is_digest(&self, delivery: &Delivery) -> bool {
+        self.members(delivery.notification()).is_some()
+    }
+
+    /// Holds a digest, or none.
+    pub fn hold(&self, digest: Option<(String, Vec<Delivery>)>) {
+        let held = digest.map(|(id, members)| HeldDigest { id, members: Arc::new(members) });
+        *self.held.lock().expect("nothing panics under this lock") = held;
+    }
+
+    /// Opens a digest with these notifications, unless another one is open. Answers whether it did.
+    pub async fn open(&self, id: String, members: Vec<Delivery>, now: Timestamp) -> Result<bool> {
+        let open = OpenDigest { id: id.clone(), sealed_at: now, attempts: 0, next: now };
+        let begin = |known: &mut LimitState| known.open.is_none().then(|| known.open = Some(open.clone()));
+        let is_opened = self.change(Some(&members), begin).await?.is_some();
+        if is_opened {
+            self.hold(Some((id, members)));
+        }
+        Ok(is_opened)
+    }
+
+    /// Leases the open digest for its next attempt. Answers whether it is still as it was read.
+    pub async fn lease(&self, open: &OpenDigest, until: Timestamp) -> Result<bool> {
+        let lease = |known: &mut LimitState| {
+            let current = known.open.as_mut().filter(|current| *current == open)?;
+            (current.attempts, current.next) = (current.attempts + 1, until);
+            Some(())
+        };
+        Ok(self.change(None, lease).await?.is_some())
+    }
+
+    /// Sets when a leased digest may be attempted again. Answers whether the caller still holds its lease.
+    pub async fn set_next(&self, digest: &Delivery, next: Timestamp) -> Result<bool> {
+        let later = |known: &mut LimitState| {
+            known.open.as_mut().filter(|open| open.is_leased_as(digest))?.next = next;
+            Some(())
+        };
+        Ok(self.change(None, later).await?.is_some())
+    }
+
+    /// Closes the open digest, if it is this one; `None`: whichever it is.
+    pub async fn close(&self, id: Option<&str>) -> Result<()> {
+        let close =
+            |known: &mut LimitState| known.open.take_if(|open| id.is_none_or(|id| open.id == id)).map(drop);
+        self.change(None, close).await?;
+        self.hold(None);
+        Ok(())
+    }
+
+    /// Takes room for up to `wanted` messages of a delivery; the inner error is when there is room again. `None`: the
+    /// delivery may not be attempted, because a digest is open, or another instance has leased this digest.
+    pub async fn take(
+        &self,
+        delivery: &Delivery,
+        wanted: usize,
+        now: Timestamp,
+    ) -> Result<Option<std::result::Result<usize, Timestamp>>> {
+        let (limit, is_digest) = (self.limit, self.is_digest(delivery));
+        let take = |known: &mut LimitState| {
+            let may_be_attempted = match &known.open {
+                None => !is_digest,
+                Some(open) => is_digest && open.is_leased_as(delivery),
+            };
+            may_be_attempted.then(|| known.take(wanted, &limit, now))
+        };
+        self.change(None, take).await
     }
 
     async fn stored(&self) -> Result<Document<LimitState>> {
@@ -125,15 +215,19 @@ impl ReceiverLimit {
 
     /// Changes the state as `decide` answers for the last one, with the notifications of a new digest. `None`: nothing
     /// is changed.
-    pub async fn change<T>(
+    async fn change<T>(
         &self,
         members: Option<&[Delivery]>,
         decide: impl Fn(&mut LimitState) -> Option<T>,
     ) -> Result<Option<T>> {
         for _ in 0..MAX_ATTEMPTS {
             let stored = self.stored().await?;
-            let mut state = stored.value.clone().unwrap_or_default();
+            let before = stored.value.clone().unwrap_or_default();
+            let mut state = before.clone();
             let Some(decided) = decide(&mut state) else { return Ok(None) };
+            if state == before {
+                return Ok(Some(decided));
+            }
             let mut set = self.documents.change(&stored, Some(&state))?;
             if state.open.is_none() {
                 set = self.documents.put::<DigestMembers>(set, &self.receiver, None)?;
@@ -148,20 +242,6 @@ impl ReceiverLimit {
         let why =
             format!("gave up on the limit of {} after {MAX_ATTEMPTS} concurrent changes", self.receiver);
         Err(EngineError::Unavailable(why))
-    }
-
-    /// Takes room for up to `wanted` messages, if no digest is open; the inner error is when there is room again.
-    pub async fn take(
-        &self,
-        wanted: usize,
-        now: Timestamp,
-    ) -> Result<Option<std::result::Result<usize, Timestamp>>> {
-        let limit = self.limit;
-        let room = self.read().await?.room(&limit, now);
-        if let Err(next) = room {
-            return Ok(Some(Err(next)));
-        }
-        self.change(None, |state| state.open.is_none().then(|| state.take(wanted, &limit, now))).await
     }
 }
 

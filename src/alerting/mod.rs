@@ -97,12 +97,13 @@ pub use crate::routing::Route;
 
 use blind::BlindNotifier;
 use buffer::DeliveryBuffer;
-use deliver::{Deliver, LEASED_PER_ATTEMPT, Limited};
+use deliver::{Deliver, LEASED_PER_ATTEMPT};
 use dispatch::Dispatcher;
 use flapping::Stability;
 use group_incidents::GroupIncidents;
 use holds::Holds;
 use incidents::Incidents;
+use limit::ReceiverLimit;
 use mass_offline::MassOffline;
 use orphans::Orphans;
 use resend::Resend;
@@ -251,11 +252,8 @@ pub async fn run(
             stateful.all.insert(name.clone());
         }
         telemetry.receiver_configured(&name);
-        let (buffer, queue) = DeliveryBuffer::new(match receiver.rate_limit {
-            None => receiver.concurrency.max(1) * LEASED_PER_ATTEMPT,
-            // Deliveries for this receiver stay in the engine.
-            Some(_) => 0,
-        });
+        let capacity = receiver.concurrency.max(1) * LEASED_PER_ATTEMPT;
+        let (buffer, queue) = DeliveryBuffer::new(capacity, receiver.rate_limit.is_none());
         buffers.insert(name.clone(), buffer.clone());
         if channel.is_pager() {
             stateful.pagers.insert(name.clone());
@@ -294,7 +292,9 @@ pub async fn run(
             let task = format!("sending open records to {name} again");
             loops.push(resend.run().map(move |ended| (task, ended)).boxed());
         }
+        let limit = receiver.rate_limit;
         let deliver = Deliver {
+            limit: limit.map(|limit| ReceiverLimit::new(limit, &name, stores.cells.clone())),
             receiver,
             channel,
             engine: stores.deliveries.clone(),
@@ -308,11 +308,7 @@ pub async fn run(
             buffer,
             stop: stop.clone(),
         };
-        let run = match deliver.receiver.rate_limit {
-            None => deliver.run(queue).boxed(),
-            Some(limit) => Limited { deliver, limit, cells: stores.cells.clone() }.run().boxed(),
-        };
-        loops.push(run.map(move |ended| (format!("delivering to {name}"), ended)).boxed());
+        loops.push(deliver.run(queue).map(move |ended| (format!("delivering to {name}"), ended)).boxed());
     }
     let writing = health::run(healths, stop.clone());
     loops.push(writing.map(|ended| ("writing the health of receivers".to_owned(), ended)).boxed());

@@ -185,9 +185,9 @@ impl TimerFiring {
                 *wanted.entry(name).or_default() += 1;
             }
         }
-        let slots = wanted
-            .into_iter()
-            .filter_map(|(name, count)| Some((name.clone(), self.buffers.get(name)?.reserve(count))));
+        let slots = wanted.into_iter().filter_map(|(name, count)| {
+            Some((name.clone(), self.buffers.get(name)?.reserve_for_joins(count)))
+        });
         slots.collect()
     }
 

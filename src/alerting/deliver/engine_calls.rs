@@ -10,15 +10,12 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
-use super::{Deliver, LEASED_PER_ATTEMPT, at_once, fall};
+use super::{Deliver, LEASED_PER_ATTEMPT};
 use crate::alerting::buffer::{Buffered, Slots};
 use crate::alerting::in_flight::DeliveriesInFlight;
-use crate::alerting::{ENGINE_BACKOFF, LEASE, MIN_WAIT, TICK, rotated, tick};
+use crate::alerting::{ENGINE_BACKOFF, LEASE, TICK, rotated, tick};
 use crate::clock::Timestamp;
-use crate::fleet::Attempts;
-use crate::store::{
-    AttemptEnd, Backlog, Delivery, EndedLease, EngineError, MAX_STEP, Result, StoredDeliveries,
-};
+use crate::store::{AttemptEnd, Backlog, Delivery, EndedLease, EngineError, MAX_STEP, Result};
 use crate::telemetry::Loop;
 
 /// How often leases are extended: twice before they end, at least.
@@ -28,7 +25,7 @@ const YOUNG: Duration = Duration::from_millis(400);
 /// How many recordings are under way at once.
 const RECORDINGS: usize = 2;
 /// How many deliveries are leased for a probe: deliveries among them that are too old are given up.
-pub(super) const LEASED_FOR_PROBE: usize = 64;
+const LEASED_FOR_PROBE: usize = 64;
 
 pub(super) struct EngineCalls {
     pub leasing: Option<BoxFuture<'static, Result<LeasedBatch>>>,
@@ -50,15 +47,38 @@ pub(super) struct EngineCalls {
     leases: usize,
 }
 
+/// A call that leases deliveries.
+pub(super) struct LeaseCall {
+    /// How many deliveries; none, if they are only counted.
+    pub most: usize,
+    /// Whether all that wait are counted.
+    counts: bool,
+    /// The argument of [`rotated`].
+    turn: usize,
+    pub is_probe: bool,
+    /// Deliveries of a disabled receiver also go to its fallback, if it has one.
+    pub is_disabled: bool,
+}
+
+/// Leased deliveries, and the wait until there may be more.
+pub(super) struct Leased {
+    pub deliveries: Vec<Delivery>,
+    pub rest: Duration,
+}
+
+impl Leased {
+    pub fn nothing_for(rest: Duration) -> Leased {
+        Leased { deliveries: Vec::new(), rest }
+    }
+}
+
 /// The answer to leasing.
 pub(super) struct LeasedBatch {
-    deliveries: Vec<Delivery>,
+    leased: Leased,
     /// How many notifications were queued for the fallback with them; `None`: they are to be attempted.
     fallen: Option<usize>,
     until: Timestamp,
     slots: Slots,
-    /// The wait until the next delivery is due.
-    rest: Duration,
     backlog: Option<Backlog>,
 }
 
@@ -106,7 +126,7 @@ impl EngineCalls {
 impl Deliver {
     /// Begins the calls that are due. Answers when the next one is.
     pub(super) fn call_engine(
-        &self,
+        self: &Arc<Self>,
         calls: &mut EngineCalls,
         in_flight: &mut DeliveriesInFlight,
         now: Instant,
@@ -124,23 +144,11 @@ impl Deliver {
         if !backs_off {
             self.fall_back(calls, in_flight.is_down, now);
         }
-        // Leased well before there is none left: in a storm the engine's answer takes its time.
-        let is_low =
-            in_flight.waiting.len() <= self.concurrency() * LEASED_PER_ATTEMPT / 2 && !in_flight.is_full();
-        if calls.leasing.is_none() && now >= calls.lease_at && is_low {
-            let counts = calls.counted_at.is_none_or(|at: Instant| at.elapsed() >= TICK);
-            let most = self.most_leased(in_flight);
-            if most == 0 && !counts {
-                calls.lease_at = now + TICK;
-            } else if let Some(slots) = self.buffer.reserve(most.max(1)) {
-                calls.counted_at = if counts { Some(now) } else { calls.counted_at };
-                let most = most.min(slots.num_permits());
-                let is_disabled = in_flight.disabled.is_some();
-                calls.leasing = Some(self.lease(slots, most, counts, calls.leases, is_disabled));
-                calls.leases = calls.leases.wrapping_add(1);
-            }
+        let has_room = self.has_room(in_flight);
+        if calls.leasing.is_none() && now >= calls.lease_at && has_room {
+            self.begin_lease(calls, in_flight, now);
         }
-        let waits_to_lease = calls.leasing.is_none() && is_low && self.buffer.free() > 0;
+        let waits_to_lease = calls.leasing.is_none() && has_room && self.buffer.free() > 0;
         if backs_off {
             calls.lease_at
         } else if waits_to_lease {
@@ -150,53 +158,78 @@ impl Deliver {
         }
     }
 
-    /// The most deliveries to lease: none between two probes of a receiver that takes nothing.
-    fn most_leased(&self, in_flight: &DeliveriesInFlight) -> usize {
-        if !in_flight.breaker.is_open() || in_flight.disabled.is_some() {
-            MAX_STEP
-        } else if in_flight.begun == 0 && in_flight.breaker.admits(self.clock.now()) {
-            LEASED_FOR_PROBE
-        } else {
-            0
+    /// Whether there is room for more deliveries. They are leased well before there is none left: in a storm the
+    /// engine's answer takes its time. Of a receiver with a limit one is under way at a time, so that the others can
+    /// still be merged.
+    fn has_room(&self, in_flight: &DeliveriesInFlight) -> bool {
+        if self.limit.is_some() && in_flight.disabled.is_none() {
+            return in_flight.leased.is_empty();
+        }
+        in_flight.waiting.len() <= self.concurrency() * LEASED_PER_ATTEMPT / 2 && !in_flight.is_full()
+    }
+
+    fn begin_lease(self: &Arc<Self>, calls: &mut EngineCalls, in_flight: &DeliveriesInFlight, now: Instant) {
+        let counts = calls.counted_at.is_none_or(|at: Instant| at.elapsed() >= TICK);
+        let is_disabled = in_flight.disabled.is_some();
+        let is_probe = in_flight.breaker.is_open() && !is_disabled;
+        let most = match is_probe {
+            // Nothing is leased between two probes.
+            true if in_flight.begun > 0 || !in_flight.breaker.admits(self.clock.now()) => 0,
+            true => LEASED_FOR_PROBE,
+            false if self.limit.is_some() && !is_disabled => 1,
+            false => MAX_STEP,
+        };
+        if most == 0 && !counts {
+            calls.lease_at = now + TICK;
+        } else if let Some(slots) = self.buffer.reserve(most.max(1)) {
+            calls.counted_at = if counts { Some(now) } else { calls.counted_at };
+            let most = most.min(slots.num_permits());
+            let call = LeaseCall { most, counts, turn: calls.leases, is_probe, is_disabled };
+            calls.leasing = Some(self.lease(slots, call));
+            calls.leases = calls.leases.wrapping_add(1);
         }
     }
 
-    /// Leases up to `most` deliveries that are due, and counts all if asked to. `turn` is the argument
-    /// of [`rotated`]. Deliveries of a disabled receiver also go to its fallback, if it has one.
-    fn lease(
-        &self,
-        slots: Slots,
-        most: usize,
-        counts: bool,
-        turn: usize,
-        is_disabled: bool,
-    ) -> BoxFuture<'static, Result<LeasedBatch>> {
-        let fallback = self.receiver.fallback.as_ref().filter(|_| is_disabled).map(at_once);
-        let (engine, name) = (self.engine.clone(), self.receiver.name.clone());
-        let (own, tick) = (rotated(self.partitions(), turn), tick(&self.ownership));
-        let (destinations, now) = (self.destinations.clone(), self.clock.now());
+    /// Leases deliveries that are due.
+    fn lease(self: &Arc<Self>, slots: Slots, call: LeaseCall) -> BoxFuture<'static, Result<LeasedBatch>> {
+        let this = self.clone();
         async move {
-            let own = &own;
-            let backlog = if counts { Some(engine.backlog(own, &name).await?) } else { None };
-            let until = now + LEASE;
-            if most == 0 {
-                let (deliveries, fallen) = (Vec::new(), None);
-                return Ok(LeasedBatch { deliveries, fallen, until, slots, rest: TICK, backlog });
-            }
-            let deliveries = engine.lease(own, &name, now, until, most).await?;
-            let rest = if !deliveries.is_empty() {
-                Duration::ZERO // There may be more.
-            } else {
-                let first = engine.first_lease(own, &name).await?;
-                first.map_or(tick, |first| first.since(now).clamp(MIN_WAIT, tick))
+            let (name, own) = (&this.receiver.name, rotated(this.partitions(), call.turn));
+            // The admission decides by what waits now.
+            let counts = call.counts || this.limit.is_some();
+            let backlog = if counts { Some(this.engine.backlog(&own, name).await?) } else { None };
+            let now = this.clock.now();
+            let leased = match &this.limit {
+                _ if call.most == 0 => Leased::nothing_for(TICK),
+                _ if own.is_empty() => Leased::nothing_for(tick(&this.ownership)),
+                None => this.lease_due(&own, call.most, now).await?,
+                Some(limit) => {
+                    let waiting = backlog.as_ref().map_or(0, |backlog| backlog.waiting);
+                    this.lease_admitted(limit, &call, &own, waiting, now).await?
+                }
             };
-            let fallen = match fallback.filter(|_| !deliveries.is_empty()) {
-                Some(fallback) => fall(&engine, own, &name, &fallback, &destinations, now).await?,
+            let fallback = this.receiver.fallback.as_ref().filter(|_| call.is_disabled);
+            let fallen = match fallback.filter(|_| !leased.deliveries.is_empty()) {
+                // A receiver that is disabled is not waited for.
+                Some(fallback) => this.queue_for(fallback, Duration::ZERO, &own, now).await?,
                 None => None,
             };
-            Ok(LeasedBatch { deliveries, fallen, until, slots, rest, backlog })
+            Ok(LeasedBatch { leased, fallen, until: now + LEASE, slots, backlog })
         }
         .boxed()
+    }
+
+    /// Leases up to `most` deliveries that are due in these partitions.
+    pub(super) async fn lease_due(&self, own: &[u16], most: usize, now: Timestamp) -> Result<Leased> {
+        let name = &self.receiver.name;
+        let deliveries = self.engine.lease(own, name, now, now + LEASE, most).await?;
+        let rest = if !deliveries.is_empty() {
+            Duration::ZERO // There may be more.
+        } else {
+            let first = self.engine.first_lease(own, name).await?;
+            first.map_or(tick(&self.ownership), |first| self.until(first))
+        };
+        Ok(Leased { deliveries, rest })
     }
 
     /// Takes over leased deliveries.
@@ -218,12 +251,12 @@ impl Deliver {
         if calls.has_none_to_extend {
             self.telemetry.engine_answered(Loop::Delivery, &self.leases());
         }
-        calls.lease_at = Instant::now() + batch.rest;
+        calls.lease_at = Instant::now() + batch.leased.rest;
         if let Some(Backlog { waiting, dead }) = batch.backlog {
             self.telemetry.backlog(&self.receiver.name, waiting, dead);
         }
         self.log_fallen(batch.fallen);
-        for delivery in batch.deliveries {
+        for delivery in batch.leased.deliveries {
             let id = delivery.id.clone();
             if let Some(slot) = batch.slots.split(1) {
                 in_flight.push(Buffered { delivery, until: batch.until, slot });
@@ -243,13 +276,28 @@ impl Deliver {
     }
 
     /// Writes outcomes to the engine. Gives them back, for the case that the engine fails.
-    pub(super) fn record(&self, outcomes: Vec<EndedLease>) -> BoxFuture<'static, Recorded> {
-        let (engine, attempts, now) = (self.engine.clone(), self.attempts.clone(), self.clock.now());
+    pub(super) fn record(self: &Arc<Self>, outcomes: Vec<EndedLease>) -> BoxFuture<'static, Recorded> {
+        let this = self.clone();
         async move {
-            let recorded = end(&engine, &attempts, &outcomes, now).await;
+            let recorded = match (&this.limit, &outcomes[..]) {
+                (Some(limit), [ended])
+                    if let Some(members) = limit.members(ended.delivery.notification()) =>
+                {
+                    this.end_digest(limit, ended, &members).await
+                }
+                _ => this.end_attempts(&outcomes).await,
+            };
             (outcomes, recorded)
         }
         .boxed()
+    }
+
+    /// Writes how attempts at notifications ended. Safe to repeat.
+    pub(super) async fn end_attempts(&self, outcomes: &[EndedLease]) -> Result<()> {
+        self.engine.end_attempts(outcomes, self.clock.now()).await?;
+        // The outcomes are recorded. If there is no room now, the walk makes it, and reports a failure.
+        let _ = self.attempts.were_put_on_record(outcomes).await;
+        Ok(())
     }
 
     /// Lets go of deliveries whose outcomes are recorded, and keeps the others.
@@ -283,15 +331,20 @@ impl Deliver {
 
     /// Extends leases; `None` if there are none.
     pub(super) fn extend_leases(
-        &self,
+        self: &Arc<Self>,
         deliveries: Vec<Arc<Delivery>>,
     ) -> Option<BoxFuture<'static, ExtendedLeases>> {
         if deliveries.is_empty() {
             return None;
         }
-        let (engine, until) = (self.engine.clone(), self.clock.now() + LEASE);
+        let (this, until) = (self.clone(), self.clock.now() + LEASE);
         let extend = async move {
-            let still_leased = engine.extend_leases(&deliveries, until).await;
+            let still_leased = match (&this.limit, &deliveries[..]) {
+                (Some(limit), [digest]) if limit.is_digest(digest) => {
+                    limit.set_next(digest, until).await.map(|is_leased| vec![is_leased])
+                }
+                _ => this.engine.extend_leases(&deliveries, until).await,
+            };
             (deliveries, until, still_leased)
         };
         Some(extend.boxed())
@@ -320,17 +373,4 @@ impl Deliver {
             }
         }
     }
-}
-
-/// Writes outcomes to the engine. Safe to repeat.
-pub(super) async fn end(
-    engine: &StoredDeliveries,
-    attempts: &Attempts,
-    outcomes: &[EndedLease],
-    now: Timestamp,
-) -> Result<()> {
-    engine.end_attempts(outcomes, now).await?;
-    // The outcomes are recorded. If there is no room now, the walk makes it, and reports a failure.
-    let _ = attempts.were_put_on_record(outcomes).await;
-    Ok(())
 }

@@ -6,15 +6,17 @@
 //! A receiver that answered 410 has no wait: its notifications go to the fallback at once, before they become dead
 //! letters.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::FutureExt;
 use tokio::time::Instant;
 
+use super::Deliver;
 use super::engine_calls::{EngineCalls, FallbackCall};
-use super::{Deliver, fall};
-use crate::alerting::TICK;
-use crate::store::{EngineError, Result};
+use crate::alerting::{Fallback, TICK};
+use crate::clock::Timestamp;
+use crate::store::{EngineError, MeantFor, Result};
 use crate::telemetry::Loop;
 
 /// The time until the engine is asked again, after all notifications were queued for the fallback.
@@ -23,7 +25,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 impl Deliver {
     /// Begins a call if one is due: tells the engine whether the receiver is down, and queues its notifications for the
     /// fallback.
-    pub(super) fn fall_back(&self, calls: &mut EngineCalls, is_down: Option<bool>, now: Instant) {
+    pub(super) fn fall_back(self: &Arc<Self>, calls: &mut EngineCalls, is_down: Option<bool>, now: Instant) {
         let Some(fallback) = self.receiver.fallback.clone() else { return };
         let (Some(is_down), None) = (is_down, &calls.falling) else { return };
         if now < calls.fall_at && calls.known_down == Some(is_down)
@@ -31,19 +33,38 @@ impl Deliver {
         {
             return;
         }
-        let (engine, name, at) = (self.engine.clone(), self.receiver.name.clone(), self.clock.now());
-        let (own, destinations) = (self.partitions(), self.destinations.clone());
+        let (this, own) = (self.clone(), self.partitions());
+        // Its attempts are over: another instance knows whether the receiver is down.
+        if own.is_empty() {
+            return;
+        }
         let call = async move {
             if !is_down {
-                engine.is_up(&name).await?;
+                this.engine.is_up(&this.receiver.name).await?;
                 return Ok(FallbackCall { is_down, queued: None });
             }
-            Ok(FallbackCall {
-                is_down,
-                queued: fall(&engine, &own, &name, &fallback, &destinations, at).await?,
-            })
+            let queued = this.queue_for(&fallback, fallback.after, &own, this.clock.now()).await?;
+            Ok(FallbackCall { is_down, queued })
         };
         calls.falling = Some(call.boxed());
+    }
+
+    /// Queues the notifications of the receiver for its fallback, once it has been down for `after`. Answers how many;
+    /// `None`: it is too early.
+    pub(super) async fn queue_for(
+        &self,
+        fallback: &Fallback,
+        after: Duration,
+        own: &[u16],
+        now: Timestamp,
+    ) -> Result<Option<usize>> {
+        let name = &self.receiver.name;
+        let since = self.engine.down_since(name, now).await?;
+        if now.since(since) < after {
+            return Ok(None);
+        }
+        let meant_for = MeantFor { receiver: name.clone(), since };
+        self.engine.fall_back(own, &meant_for, &fallback.receiver, &self.destinations, now).await.map(Some)
     }
 
     pub(super) fn fell_back(

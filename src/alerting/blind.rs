@@ -22,50 +22,40 @@
 //! An instance does not report blindness that began before its start while it lasts. With the first canary that blind
 //! interval is over, and receivers are notified once of its end.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::buffer::DeliveryBuffer;
 use super::channel::{Channel, Failure, LastingBlindness, within};
-use super::failures::EngineFailures;
+use super::due::DueWork;
+use super::fleet_notices::FleetNotices;
 use super::group::{TOPICS, blind_group, group_of_kind};
 use super::{ReceiverConfig, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
-use crate::routing::{Destination, Destinations};
-use crate::store::{
-    Capacity, Delivery, Group, HearingStore, Join, OutboxEvent, Result, StoredGroups, notification_of,
-};
+use crate::store::{Delivery, Group, HearingStore, OutboxEvent, Result, notification_of};
 use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
-
-/// The name of the loop in the reports of failures.
-const NAME: &str = "blindness";
 
 pub(super) struct BlindNotifier {
     /// Shorter blindness is not notified.
     pub after: Duration,
     /// The filters by which each kind is heard.
     pub filters: Filters,
-    pub destination: Destination,
-    /// The receivers of the destination.
+    pub notices: FleetNotices,
+    /// The receivers of its destination.
     pub receivers: Vec<(ReceiverConfig, Arc<dyn Channel>)>,
     pub hearing: Arc<dyn HearingStore>,
-    pub groups: StoredGroups,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
-    pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     /// The blindness that lasts and is notified, for receivers that have to be told again.
     pub lasting: watch::Sender<Vec<LastingBlindness>>,
-    pub stop: CancellationToken,
 }
 
-struct FleetBlindness {
+pub(super) struct FleetBlindness {
     /// The start of this instance.
     since: Timestamp,
     heard: Option<Timestamp>,
@@ -74,7 +64,7 @@ struct FleetBlindness {
     last: Option<Interval>,
 }
 
-struct KindBlindness {
+pub(super) struct KindBlindness {
     kind: Kind,
     group: Group,
     /// The beginning of the blindness that lasts and was notified.
@@ -112,41 +102,31 @@ fn lasting(fleet: &FleetBlindness, kinds: &[KindBlindness]) -> Vec<LastingBlindn
     of_fleet.into_iter().chain(of_kinds).collect()
 }
 
-/// How long a kind was not heard while the fleet was.
-fn of_kind_alone(interval: &Interval, fleet: &Ledger) -> Duration {
-    let shared =
-        fleet.intervals().iter().map(|one| one.to.min(interval.to).since(one.from.max(interval.from)));
-    interval.length().saturating_sub(shared.sum())
-}
+impl DueWork for BlindNotifier {
+    type Progress = (FleetBlindness, Vec<KindBlindness>);
+    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Dispatch, "blindness"));
 
-impl BlindNotifier {
-    /// Runs until it is stopped.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let mut fleet = FleetBlindness { since: self.clock.now(), heard: None, ongoing: None, last: None };
+    fn begin(&self) -> (FleetBlindness, Vec<KindBlindness>) {
         let of_kind = |(kind, filters): (&Kind, &Vec<String>)| KindBlindness {
             kind: kind.clone(),
             group: group_of_kind(kind, filters),
             ongoing: None,
             ended: BTreeSet::new(),
         };
-        let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
-        let mut kinds: Vec<KindBlindness> = self.filters.iter().map(of_kind).collect();
-        loop {
-            let step = async {
-                tokio::time::sleep(TICK).await;
-                let stepped = self.step(&mut fleet, &mut kinds).await;
-                self.lasting.send_replace(lasting(&fleet, &kinds));
-                // What failed is tried again with the next tick.
-                failures.wait_after(stepped.map(|()| TICK));
-            };
-            if self.stop.run_until_cancelled(step).await.is_none() {
-                return Ok(());
-            }
-        }
+        let fleet = FleetBlindness { since: self.clock.now(), heard: None, ongoing: None, last: None };
+        (fleet, self.filters.iter().map(of_kind).collect())
     }
 
+    async fn step(&self, (fleet, kinds): &mut (FleetBlindness, Vec<KindBlindness>)) -> Result<Duration> {
+        let notified = self.notify(fleet, kinds).await;
+        self.lasting.send_replace(lasting(fleet, kinds));
+        notified.map(|()| TICK)
+    }
+}
+
+impl BlindNotifier {
     /// Answers the first error of a notification. A notification that failed is tried again with the next step.
-    async fn step(&self, fleet: &mut FleetBlindness, kinds: &mut [KindBlindness]) -> Result<()> {
+    async fn notify(&self, fleet: &mut FleetBlindness, kinds: &mut [KindBlindness]) -> Result<()> {
         // The loops that need the engine report that it is away.
         let hearing = self.hearing.hearing().await.ok();
         fleet.heard = hearing.as_ref().and_then(|hearing| hearing.heard).or(fleet.heard);
@@ -157,7 +137,7 @@ impl BlindNotifier {
             let mut stepped = self.end_of_fleet(fleet, heard, &hearing, now).await;
             let hearing = hearing.by_filters(&self.filters);
             for of_kind in kinds {
-                stepped = stepped.and(self.step_kind(of_kind, fleet, &hearing, now).await);
+                stepped = stepped.and(self.notify_of_kind(of_kind, fleet, &hearing, now).await);
             }
             return stepped;
         }
@@ -168,7 +148,7 @@ impl BlindNotifier {
             // Another blindness began before the end of the last one was written.
             stepped = self.end_of_fleet(fleet, heard, hearing, now).await;
         }
-        let ongoing = fleet.ongoing.get_or_insert_with(|| self.begin(heard, now));
+        let ongoing = fleet.ongoing.get_or_insert_with(|| self.ongoing_since(heard, now));
         if hearing.is_some() && !ongoing.is_recorded {
             // The beginning from the engine is the same for all instances.
             ongoing.from = heard;
@@ -199,7 +179,7 @@ impl BlindNotifier {
     }
 
     /// Notifies of the blindness of one kind, and of its end, while the fleet is heard.
-    async fn step_kind(
+    async fn notify_of_kind(
         &self,
         KindBlindness { kind, group, ongoing, ended }: &mut KindBlindness,
         fleet: &FleetBlindness,
@@ -210,11 +190,11 @@ impl BlindNotifier {
         let from = heard.unwrap_or(fleet.since);
         let unheard = Interval { from: from.max(fleet.since), to: hearing.heard.unwrap_or(from) };
         let of_fleet = hearing.ledger.with(fleet.last);
-        let is_notified = |interval: &Interval| of_kind_alone(interval, &of_fleet) > self.after;
+        let is_notified = |interval: &Interval| interval.length_outside(&of_fleet) > self.after;
         if is_notified(&unheard) {
             if ongoing.is_none() {
                 let interval = Interval { from, to: Timestamp::NEVER };
-                self.join_to(group, interval, &self.destination.receivers, now).await?;
+                self.notices.join(group, interval, now).await?;
                 *ongoing = Some(from);
                 let topics = group.labels.get(TOPICS);
                 tracing::warn!(%kind, %from, topics, "a kind is not heard for longer than hearing.tell_after: the \
@@ -228,19 +208,19 @@ impl BlindNotifier {
             let is_recent = over.to <= heard && now.since(over.to) < RECENT;
             if is_recent && !ended.contains(&over.from) {
                 if is_notified(over) || *ongoing == Some(over.from) {
-                    self.join_to(group, *over, &self.destination.receivers, now).await?;
+                    self.notices.join(group, *over, now).await?;
                 }
                 ended.insert(over.from);
             }
         }
         if let Some(from) = ongoing.filter(|from| !ended.contains(from)) {
-            self.join_to(group, Interval { from, to: heard }, &self.destination.receivers, now).await?;
+            self.notices.join(group, Interval { from, to: heard }, now).await?;
         }
         *ongoing = None;
         Ok(())
     }
 
-    fn begin(&self, from: Timestamp, at: Timestamp) -> OngoingBlindness {
+    fn ongoing_since(&self, from: Timestamp, at: Timestamp) -> OngoingBlindness {
         tracing::warn!(%from, "blind for longer than hearing.tell_after: the receivers are notified");
         let direct = self.receivers.iter().map(|_| DirectDelivery {
             is_done: false,
@@ -254,7 +234,8 @@ impl BlindNotifier {
     async fn record(&self, ongoing: &OngoingBlindness, now: Timestamp) -> Result<()> {
         let open = self.receivers.iter().zip(&ongoing.direct).filter(|(_, direct)| !direct.is_done);
         let open: Vec<String> = open.map(|((receiver, _), _)| receiver.name.clone()).collect();
-        self.join(Interval { from: ongoing.from, to: Timestamp::NEVER }, &open, now).await
+        let interval = Interval { from: ongoing.from, to: Timestamp::NEVER };
+        self.notices.join_for(&open, &blind_group(), interval, now).await
     }
 
     /// Joins the end, unless the ledger has an interval that does.
@@ -270,26 +251,7 @@ impl BlindNotifier {
         if !is_notified || hearing.ledger.intervals().iter().any(is_long) {
             return Ok(());
         }
-        let over = Interval { from: ongoing.from, to: heard };
-        self.join(over, &self.destination.receivers, now).await
-    }
-
-    async fn join(&self, interval: Interval, receivers: &[String], now: Timestamp) -> Result<()> {
-        self.join_to(&blind_group(), interval, receivers, now).await
-    }
-
-    async fn join_to(
-        &self,
-        group: &Group,
-        interval: Interval,
-        receivers: &[String],
-        now: Timestamp,
-    ) -> Result<()> {
-        let join = Join { groups: vec![group.clone()], event: OutboxEvent::Blind(interval) };
-        let destinations = Destinations::all(self.destination.pace, receivers);
-        self.groups.join(&[join], &destinations, &Capacity::NONE, now).await?;
-        self.buffers.values().for_each(|buffer| buffer.notify());
-        Ok(())
+        self.notices.join(&blind_group(), Interval { from: ongoing.from, to: heard }, now).await
     }
 
     /// Makes an attempt with each receiver that is due and has had no direct delivery.

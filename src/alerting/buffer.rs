@@ -5,6 +5,7 @@
 //! fetched from the engine by the receiver's loop. That needs a free slot first: every delivery that is held
 //! takes up a slot, from before the engine is asked until the engine knows its outcome.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,6 +94,30 @@ impl DeliveryBuffer {
     /// Completes after [`notify`](Self::notify).
     pub async fn notified(&self) {
         self.ready.notified().await;
+    }
+}
+
+/// The buffers of all receivers, by name.
+#[derive(Clone)]
+pub(super) struct Buffers(Arc<HashMap<String, Arc<DeliveryBuffer>>>);
+
+impl Buffers {
+    pub fn new(of_receivers: HashMap<String, Arc<DeliveryBuffer>>) -> Buffers {
+        Buffers(Arc::new(of_receivers))
+    }
+
+    pub fn of(&self, receiver: &str) -> Option<&Arc<DeliveryBuffer>> {
+        self.0.get(receiver)
+    }
+
+    /// The names of all receivers.
+    pub fn receivers(&self) -> impl Iterator<Item = &String> {
+        self.0.keys()
+    }
+
+    /// Wakes the loops of all receivers: the engine has deliveries to lease.
+    pub fn notify(&self) {
+        self.0.values().for_each(|buffer| buffer.notify());
     }
 }
 

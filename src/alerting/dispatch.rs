@@ -13,34 +13,31 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::buffer::{DeliveryBuffer, count, reserve_in};
+use super::buffer::{Buffers, DeliveryBuffer, count, reserve_in};
 use super::catch_up::CatchUp;
-use super::failures::EngineFailures;
+use super::due::DueWork;
 use super::flapping::{noted, records_of};
 use super::group::groups_of;
-use super::holds::Holds;
+use super::routed_groups::RoutedGroups;
 use super::silenced::is_held;
 use super::stateful_alerts::{StatefulAlerts, acknowledged, removed};
-use super::{LEASE, MIN_WAIT, tick};
+use super::{FIRST_PARTITION, LEASE, MIN_WAIT, tick};
 use crate::clock::{Clock, Timestamp};
+use crate::fleet::Ownership;
 use crate::fleet::ownership::View;
-use crate::fleet::{FlapDetector, Ownership, Silences};
 use crate::presence::Trip;
-use crate::routing::{AlertSilences, Destinations, Routes};
+use crate::routing::AlertSilences;
 use crate::store::{
-    Capacity, Join, OutboxEntry, OutboxEvent, OutboxStore, Position, Queries, Result, StoredGroups,
-    partition_of, partition_of_group,
+    Capacity, Join, OutboxEntry, OutboxEvent, OutboxStore, Position, Result, partition_of, partition_of_group,
 };
-use crate::telemetry::{Loop, Telemetry};
+use crate::telemetry::Loop;
 
 /// The most entries of outboxes in one step.
 const STEP: usize = 1000;
 
-/// How often the sources of inhibition are compared with the open records, and the partition whose owner does it.
+/// How often the sources of inhibition are compared with the open records.
 const COMPARED_EVERY: Duration = Duration::from_secs(300);
-const FIRST: u16 = 0;
 
 /// How long groups that are due wait for an outbox that holds more than a batch: silences of one storm are notified
 /// together, though it takes seconds until all have joined.
@@ -51,29 +48,19 @@ const BACKLOG: Duration = Duration::from_secs(5);
 const TASKS: usize = 4;
 
 pub(super) struct Dispatcher {
-    pub routes: Routes,
-    pub destinations: Destinations,
+    pub routed: RoutedGroups,
     pub outbox: Arc<dyn OutboxStore>,
-    pub groups: StoredGroups,
-    /// For open records.
-    pub queries: Arc<dyn Queries>,
-    pub silences: Arc<Silences>,
-    pub holds: Holds,
-    pub flapping: Arc<FlapDetector>,
     /// The outboxes and partitions that are this instance's own.
     pub ownership: Ownership,
     pub clock: Clock,
-    pub telemetry: Arc<Telemetry>,
     /// Notified when the outbox has a new entry.
     pub outbox_grew: Arc<Notify>,
     pub stateful_alerts: Arc<StatefulAlerts>,
-    /// For the deliveries that are leased with their join, by receiver.
-    pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
-    pub stop: CancellationToken,
+    /// For the deliveries that are leased with their join.
+    pub buffers: Buffers,
 }
 
-/// What the loop has done.
-struct LoopProgress {
+pub(super) struct DispatchProgress {
     /// When the sources of inhibition were compared last.
     compared: Option<Instant>,
     /// When groups were sealed last.
@@ -83,54 +70,52 @@ struct LoopProgress {
     catch_up: CatchUp,
 }
 
-impl LoopProgress {
-    fn begin() -> LoopProgress {
-        LoopProgress {
+/// The notifications that become due in groups.
+#[derive(Clone, Copy)]
+enum GroupsDue {
+    /// Of what joined.
+    Seals,
+    /// Of silences that last, to receivers that know of them, and to those of escalations.
+    Reminders,
+}
+
+impl DueWork for Arc<Dispatcher> {
+    type Progress = DispatchProgress;
+    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Dispatch, ""));
+    const FINISHES_STEPS: bool = true;
+
+    fn begin(&self) -> DispatchProgress {
+        DispatchProgress {
             compared: None,
             sealed: Instant::now(),
             rescheduled: BTreeSet::new(),
             catch_up: CatchUp::begin(),
         }
     }
+
+    /// Compares the sources of inhibition with the open records before the first step, and every few minutes as the
+    /// owner of the first partition.
+    async fn step(&self, progress: &mut DispatchProgress) -> Result<Duration> {
+        let is_due = match progress.compared {
+            None => true,
+            Some(at) => at.elapsed() > COMPARED_EVERY && self.ownership.owns(FIRST_PARTITION),
+        };
+        if is_due {
+            let RoutedGroups { holds, queries, .. } = &self.routed;
+            holds.inhibitions.compare(&**queries, self.clock.now()).await?;
+            progress.compared = Some(Instant::now());
+        }
+        self.dispatch(progress).await
+    }
+
+    async fn hint(&self, _: &DispatchProgress) {
+        self.outbox_grew.notified().await;
+    }
 }
 
 impl Dispatcher {
-    /// Runs until it is stopped.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let mut progress = LoopProgress::begin();
-        let mut ownership = self.ownership.clone();
-        let this = Arc::new(self);
-        let mut failures = EngineFailures::new(Loop::Dispatch, "", &this.telemetry);
-        loop {
-            let wait = failures.wait_after(this.compared_and_step(&mut progress).await);
-            let is_answered = !failures.are_going_on();
-            tokio::select! {
-                biased;
-                () = this.stop.cancelled() => return Ok(()),
-                // A new entry does not cut the wait for an engine that fails: there are many then.
-                () = this.outbox_grew.notified(), if is_answered => {}
-                () = ownership.changed(), if is_answered => {}
-                () = tokio::time::sleep(wait) => {}
-            }
-        }
-    }
-
-    /// A step, after the sources of inhibition were compared with the open records: before the first one, and every few
-    /// minutes by the owner of the first partition.
-    async fn compared_and_step(self: &Arc<Self>, progress: &mut LoopProgress) -> Result<Duration> {
-        let is_due = match progress.compared {
-            None => true,
-            Some(at) => at.elapsed() > COMPARED_EVERY && self.ownership.owns(FIRST),
-        };
-        if is_due {
-            self.holds.inhibitions.compare(&*self.queries, self.clock.now()).await?;
-            progress.compared = Some(Instant::now());
-        }
-        self.step(progress).await
-    }
-
     /// One batch of the outbox, and the groups that are due. Answers how long to wait for the next step.
-    async fn step(self: &Arc<Self>, progress: &mut LoopProgress) -> Result<Duration> {
+    async fn dispatch(self: &Arc<Self>, progress: &mut DispatchProgress) -> Result<Duration> {
         let now = self.clock.now();
         let joined = self.join_all().await?;
         if joined >= STEP && progress.sealed.elapsed() < BACKLOG {
@@ -170,20 +155,21 @@ impl Dispatcher {
             entries.into_iter().map(|OutboxEntry { position, event }| (position, event)).unzip();
         let mut has_queued = self.stateful_alerts.remove(&removed).await?;
         // Sources first: a sensor may be in the same batch as its gateway.
-        self.holds.inhibitions.enter(records_of(&events), self.clock.now()).await?;
+        self.routed.holds.inhibitions.enter(records_of(&events), self.clock.now()).await?;
         let trip = match records_of(&events).any(|record| record.closed_by.is_none()) {
-            true => self.holds.breaker.judge(self.clock.now()).await?,
-            false => self.holds.breaker.held().await?,
+            true => self.routed.holds.breaker.judge(self.clock.now()).await?,
+            false => self.routed.holds.breaker.held().await?,
         };
         // The flaps that are noted here have to be safe, too, before the entries are removed.
-        let partitions = self.groups.partitions();
-        let of_flapping = records_of(&events).filter(|record| self.flapping.rule(&record.kind).is_some());
+        let partitions = self.routed.groups.partitions();
+        let of_flapping =
+            records_of(&events).filter(|record| self.routed.flapping.rule(&record.kind).is_some());
         let noted_in: BTreeSet<u16> =
             of_flapping.map(|record| partition_of(&record.id.unit, partitions)).collect();
-        let events = noted(&self.flapping, events).await?;
+        let events = noted(&self.routed.flapping, events).await?;
         let held = self.held(&events).await?;
         let free = events.into_iter().zip(held).filter(|(_, is_held)| !is_held);
-        let join = |(event, _)| Join { groups: groups_of(&event, &self.routes), event };
+        let join = |(event, _)| Join { groups: groups_of(&event, &self.routed.routes), event };
         let mut joins: Vec<Join> = free.map(join).collect();
         // Joins of one partition go in one step, and so do their deliveries later.
         joins.sort_by_cached_key(|join| partition_of_group(&join.groups[0].key, partitions));
@@ -193,7 +179,7 @@ impl Dispatcher {
         }
         has_queued |= self.stateful_alerts.acknowledge(&acknowledged).await?;
         if has_queued {
-            self.notify();
+            self.buffers.notify();
         }
         // Settle after joining: a crash in between joins once more, which changes nothing.
         self.outbox.remove_entries(&positions, &groups).await?;
@@ -207,13 +193,13 @@ impl Dispatcher {
             let held = events.iter().map(|event| is_held(event, silences, now));
             held.collect::<Vec<bool>>()
         };
-        let known = self.silences.cached().await?;
+        let known = self.routed.holds.silences.cached().await?;
         let held = held_by(&known);
         if !held.contains(&true) {
             return Ok(held);
         }
         // Only alert silences that are read after the outbox hold an entry: see `silenced.rs`.
-        let current = self.silences.current().await?;
+        let current = self.routed.holds.silences.current().await?;
         Ok(held_by(&current))
     }
 
@@ -226,8 +212,9 @@ impl Dispatcher {
         trip: Option<&Trip>,
         groups: &mut BTreeSet<u16>,
     ) -> Result<&'a [Join]> {
-        let (receivers, at_once) = (self.destinations.receivers(), self.destinations.without_wait());
-        let found = at_once.iter().filter_map(|name| self.buffers.get(*name).cloned());
+        let (receivers, at_once) =
+            (self.routed.destinations.receivers(), self.routed.destinations.without_wait());
+        let found = at_once.iter().filter_map(|name| self.buffers.of(name).cloned());
         let buffers: Vec<Arc<DeliveryBuffer>> = found.collect();
         let mut slots = reserve_in(&buffers, joins.len()).await;
         let counts: HashMap<&str, usize> =
@@ -238,11 +225,11 @@ impl Dispatcher {
         let (joins, rest) = joins.split_at(fitting.unwrap_or(STEP).min(joins.len()));
         let now = self.clock.now();
         let room = Capacity { most, until: now + LEASE };
-        let destinations = self.holds.with(trip, &self.destinations, now).await?;
-        let joined = self.groups.join(joins, &destinations, &room, now).await?;
+        let destinations = self.routed.holds.with(trip, &self.routed.destinations, now).await?;
+        let joined = self.routed.groups.join(joins, &destinations, &room, now).await?;
         groups.extend(joined.groups);
         if joined.has_queued {
-            self.notify();
+            self.buffers.notify();
         }
         for delivery in joined.deliveries {
             let at = at_once.iter().position(|name| **name == delivery.receiver);
@@ -253,31 +240,25 @@ impl Dispatcher {
         Ok(rest)
     }
 
-    /// Wakes the loops of all receivers: the engine has deliveries to lease.
-    fn notify(&self) {
-        for buffer in self.buffers.values() {
-            buffer.notify();
-        }
-    }
-
     /// Seals the groups that are due, and groups of which receivers are notified again. Answers how long it is until
     /// the next group is due, at most a tick. `joined`: the own outboxes have joined up to this moment. A group that
     /// is due later waits for the next step: the return of its unit may be in an outbox.
-    async fn seal(&self, progress: &mut LoopProgress, joined: Timestamp) -> Result<Duration> {
+    async fn seal(&self, progress: &mut DispatchProgress, joined: Timestamp) -> Result<Duration> {
         let view = self.ownership.view();
-        let wait = self.seal_due(&view, &mut progress.catch_up, joined).await?;
+        let wait = self.notify_due(GroupsDue::Seals, &view, &mut progress.catch_up, joined).await?;
         // Without reminders in the configuration the engine is not asked.
-        if !self.destinations.has_reminders() {
+        if !self.routed.destinations.has_reminders() {
             return Ok(wait);
         }
         self.reschedule(&view.partitions, &mut progress.rescheduled).await?;
-        Ok(wait.min(self.remind(&view, &mut progress.catch_up, joined).await?))
+        let reminded = self.notify_due(GroupsDue::Reminders, &view, &mut progress.catch_up, joined);
+        Ok(wait.min(reminded.await?))
     }
 
     /// The moment up to which all entries of all outboxes have joined. Entries in the outboxes of other instances on
     /// which no instance works join here.
     async fn caught_up(&self, view: &View, catch_up: &mut CatchUp, joined: Timestamp) -> Result<Timestamp> {
-        let others: Vec<u16> = (0..=self.groups.partitions())
+        let others: Vec<u16> = (0..=self.routed.groups.partitions())
             .filter(|outbox| view.outboxes.binary_search(outbox).is_err())
             .collect();
         let stalled = catch_up.look(&*self.outbox, &others, BACKLOG, joined).await?;
@@ -287,9 +268,20 @@ impl Dispatcher {
         Ok(catch_up.up_to())
     }
 
-    async fn seal_due(&self, view: &View, catch_up: &mut CatchUp, joined: Timestamp) -> Result<Duration> {
-        let (own, tick) = (&view.partitions[..], tick(&self.ownership));
-        let Some(first) = self.groups.first_seal(own).await? else { return Ok(tick) };
+    /// Makes the notifications that are due, a bounded number of them. Answers how long to wait for the next.
+    async fn notify_due(
+        &self,
+        due: GroupsDue,
+        view: &View,
+        catch_up: &mut CatchUp,
+        joined: Timestamp,
+    ) -> Result<Duration> {
+        let (groups, own, tick) = (&self.routed.groups, &view.partitions[..], tick(&self.ownership));
+        let first = match due {
+            GroupsDue::Seals => groups.first_seal(own).await?,
+            GroupsDue::Reminders => groups.first_reminder(own).await?,
+        };
+        let Some(first) = first else { return Ok(tick) };
         let now = self.clock.now();
         if first > now {
             return Ok(first.since(now).min(tick));
@@ -298,13 +290,17 @@ impl Dispatcher {
         if first > now {
             return Ok(MIN_WAIT);
         }
-        // Units that an operator silenced a moment ago, perhaps on another instance, are not sealed.
-        self.silences.current().await?;
-        let destinations = self.holds.at(&self.destinations, now).await?;
-        let sealed = self.groups.seal(own, &destinations, now).await?;
-        self.notify();
-        // Another instance may have been faster; then there is no hurry.
-        Ok(if sealed > 0 { Duration::ZERO } else { MIN_WAIT })
+        let destinations = self.routed.current_destinations(now).await?;
+        let made = match due {
+            GroupsDue::Seals => groups.seal(own, &destinations, now).await?,
+            GroupsDue::Reminders => groups.remind(own, &destinations, now).await?,
+        };
+        if made == 0 {
+            // Another instance may have been faster; then there is no hurry.
+            return Ok(MIN_WAIT);
+        }
+        self.buffers.notify();
+        Ok(Duration::ZERO)
     }
 
     /// Applies the routes to silences that receivers were notified of before: once for each partition.
@@ -312,29 +308,9 @@ impl Dispatcher {
         done.retain(|partition| own.contains(partition));
         let missing: Vec<u16> = own.iter().copied().filter(|partition| !done.contains(partition)).collect();
         if !missing.is_empty() {
-            self.groups.reschedule(&missing, &self.destinations, self.clock.now()).await?;
+            self.routed.groups.reschedule(&missing, &self.routed.destinations, self.clock.now()).await?;
             done.extend(missing);
         }
         Ok(())
-    }
-
-    /// Notifies receivers again of silences that last.
-    async fn remind(&self, view: &View, catch_up: &mut CatchUp, joined: Timestamp) -> Result<Duration> {
-        let (own, tick) = (&view.partitions[..], tick(&self.ownership));
-        let Some(first) = self.groups.first_reminder(own).await? else { return Ok(tick) };
-        let now = self.clock.now();
-        if first > now {
-            return Ok(first.since(now).min(tick));
-        }
-        let now = self.caught_up(view, catch_up, joined).await?;
-        if first > now {
-            return Ok(MIN_WAIT);
-        }
-        self.silences.current().await?;
-        let destinations = self.holds.at(&self.destinations, now).await?;
-        if self.groups.remind(own, &destinations, now).await? > 0 {
-            self.notify();
-        }
-        Ok(MIN_WAIT)
     }
 }

@@ -17,22 +17,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::failures::EngineFailures;
+use super::due::DueWork;
 use super::group::flapping_groups_of;
-use super::holds::Holds;
+use super::routed_groups::RoutedGroups;
 use super::stateful_alerts::StatefulAlerts;
 use super::{MIN_WAIT, TICK};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{FlapDetector, Ownership, Silences, StoredFlaps};
+use crate::fleet::{FlapDetector, Ownership, StoredFlaps};
 use crate::presence::{Closing, FlapCheck, FlapNotification, Flaps, OfflineRecord, Snapshot};
-use crate::routing::{Destinations, Routes};
-use crate::store::{Capacity, Join, OutboxEvent, Result, StoredGroups, UnitStore};
-use crate::telemetry::{Loop, Telemetry};
+use crate::routing::Destinations;
+use crate::store::{Capacity, Join, OutboxEvent, Result, UnitStore};
+use crate::telemetry::Loop;
 
-/// The name of the loop in the reports of failures.
-const NAME: &str = "flapping units";
 /// The most units that one step looks at.
 const STEP: usize = 500;
 /// How often units are counted again, and how often the store is asked while no kind has flap detection.
@@ -71,59 +68,44 @@ pub(super) fn records_of(events: &[OutboxEvent]) -> impl Iterator<Item = &Offlin
     events.iter().filter_map(OutboxEvent::record)
 }
 
-/// The loop that ends episodes.
+/// Ends episodes.
 pub(super) struct Stability {
-    pub flapping: Arc<FlapDetector>,
-    pub routes: Routes,
-    pub destinations: Destinations,
-    pub groups: StoredGroups,
+    pub routed: RoutedGroups,
     pub stateful_alerts: Arc<StatefulAlerts>,
     pub units: Arc<dyn UnitStore>,
-    pub silences: Arc<Silences>,
-    pub holds: Holds,
     pub ownership: Ownership,
     pub clock: Clock,
-    pub telemetry: Arc<Telemetry>,
-    pub stop: CancellationToken,
 }
 
 /// The partitions whose units are counted, and since when.
-type Counted = Option<(Vec<u16>, Instant)>;
+pub(super) type Counted = Option<(Vec<u16>, Instant)>;
 
-impl Stability {
-    /// Runs until it is stopped.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let mut counted = None;
-        let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
-        loop {
-            let step = async {
-                let next = self.step(&mut counted).await;
-                failures.pause_after(next).await;
-            };
-            if self.stop.run_until_cancelled(step).await.is_none() {
-                return Ok(());
-            }
-        }
+impl DueWork for Stability {
+    type Progress = Counted;
+    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Dispatch, "flapping units"));
+
+    fn begin(&self) -> Counted {
+        None
     }
 
-    /// Answers how long to wait for the next step.
     async fn step(&self, counted: &mut Counted) -> Result<Duration> {
+        let flapping = &self.routed.flapping;
         let partitions = self.ownership.view().partitions.clone();
         let is_counted = |(of, at): &(Vec<u16>, Instant)| *of == partitions && at.elapsed() < COUNTED_EVERY;
         if !counted.as_ref().is_some_and(is_counted) {
-            self.flapping.count(&partitions).await?;
-        } else if !self.flapping.is_configured() {
+            flapping.count(&partitions).await?;
+        } else if !flapping.is_configured() {
             return Ok(TICK);
         }
         let now = self.clock.now();
-        match self.flapping.first(&partitions).await? {
+        match flapping.first(&partitions).await? {
             Some(first) if first <= now => {
                 self.look(&partitions, now).await?;
                 Ok(MIN_WAIT)
             }
             first => {
                 // A rule that a reload removed may have left units; they are ended until no unit is due any more.
-                let is_done = self.flapping.is_configured() || first.is_none();
+                let is_done = flapping.is_configured() || first.is_none();
                 if is_done && !counted.as_ref().is_some_and(is_counted) {
                     *counted = Some((partitions, Instant::now()));
                 }
@@ -131,20 +113,21 @@ impl Stability {
             }
         }
     }
+}
 
+impl Stability {
     /// Looks at the units that are due.
     async fn look(&self, partitions: &[u16], now: Timestamp) -> Result<()> {
-        let due = self.flapping.due(partitions, now, STEP).await?;
+        let due = self.routed.flapping.due(partitions, now, STEP).await?;
         let units: Vec<_> = due.iter().map(|stored| stored.name.clone()).collect();
         let seen = self.units.read(&units).await?;
-        self.silences.current().await?;
-        let destinations = self.holds.at(&self.destinations, now).await?;
+        let destinations = self.routed.current_destinations(now).await?;
         // Receivers are not notified of what is held, and so not of an end without it.
         let held_until = |open: Option<&OfflineRecord>| destinations.silence_held_until(open?, now);
         let (mut changes, mut ends) = (Vec::new(), Vec::new());
         for (stored, seen) in due.into_iter().zip(seen) {
             let (rule, flaps) =
-                (self.flapping.rule(&stored.name.kind), stored.value.clone().unwrap_or_default());
+                (self.routed.flapping.rule(&stored.name.kind), stored.value.clone().unwrap_or_default());
             let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
             let is_open = seen.is_known().then_some(open.is_some());
             let paused_until = seen.facts.as_ref().and_then(|facts| Some(facts.pause?.to));
@@ -163,7 +146,7 @@ impl Stability {
             changes.push((stored, after));
         }
         // The end is decided, unless the unit has changed meanwhile.
-        let written = self.flapping.change(&changes).await?;
+        let written = self.routed.flapping.change(&changes).await?;
         ends.retain(|(at, ..)| written[*at]);
         if ends.is_empty() { Ok(()) } else { self.end(&changes, ends, &destinations, now).await }
     }
@@ -183,15 +166,15 @@ impl Stability {
             let (stored, after) = &changes[at];
             let Some((ending, _)) = after else { continue };
             joins.extend(self.joins(ending, &seen, open));
-            let (flaps, rule) = (ending.over(), self.flapping.rule(&stored.name.kind));
+            let (flaps, rule) = (ending.over(), self.routed.flapping.rule(&stored.name.kind));
             let look = flaps.look_at(rule);
             over.push((stored.written(ending.clone())?, Some((flaps, look))));
         }
         let ended = joins.iter().filter_map(|join| join.event.record());
         let removed = ended.filter(|record| record.closed_by == Some(Closing::Removed));
         self.stateful_alerts.remove(&removed.cloned().collect::<Vec<_>>()).await?;
-        self.groups.join(&joins, destinations, &Capacity::NONE, now).await?;
-        self.flapping.change(&over).await.map(|_| ())
+        self.routed.groups.join(&joins, destinations, &Capacity::NONE, now).await?;
+        self.routed.flapping.change(&over).await.map(|_| ())
     }
 
     /// The end of an episode, and the open record of its unit: receivers that know that it is offline are notified of
@@ -202,6 +185,6 @@ impl Stability {
     }
 
     fn join_of(&self, record: OfflineRecord) -> Join {
-        Join { groups: flapping_groups_of(&record, &self.routes), event: OutboxEvent::Record(record) }
+        Join { groups: flapping_groups_of(&record, &self.routed.routes), event: OutboxEvent::Record(record) }
     }
 }

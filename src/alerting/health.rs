@@ -3,23 +3,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
+use super::due::DueWork;
 use crate::fleet::ReceiverHealths;
+use crate::store::Result;
+use crate::telemetry::Loop;
 
 /// How often outcomes are written, if there are new ones.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How long the last write may take after the stop.
 const LAST_WRITE: Duration = Duration::from_secs(2);
 
-/// Runs until it is stopped. The loops that need the engine report that it is away; outcomes that were not written stay
-/// for the next time.
-pub(super) async fn run(healths: Arc<ReceiverHealths>, stop: CancellationToken) -> anyhow::Result<()> {
-    let mut every = tokio::time::interval(INTERVAL);
-    while stop.run_until_cancelled(every.tick()).await.is_some() {
-        let _ = healths.write().await;
+/// Outcomes that were not written stay for the next step.
+impl DueWork for Arc<ReceiverHealths> {
+    type Progress = ();
+    const REPORTED_AS: Option<(Loop, &'static str)> = None;
+
+    fn begin(&self) {}
+
+    async fn step(&self, (): &mut ()) -> Result<Duration> {
+        self.write().await?;
+        Ok(INTERVAL)
     }
-    // Without this operators miss the last second.
-    let _ = tokio::time::timeout(LAST_WRITE, healths.write()).await;
-    Ok(())
+
+    async fn stopped(&self) {
+        // Without this operators miss the last second.
+        let _ = tokio::time::timeout(LAST_WRITE, self.write()).await;
+    }
 }

@@ -5,30 +5,22 @@
 //! message joins a group of its own and is named by the moment of the trip, so all of them write one. The stored trip
 //! says whether operators were notified, also after a restart.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
-use super::TICK;
-use super::buffer::DeliveryBuffer;
 use super::channel::LastingBlindness;
-use super::failures::EngineFailures;
+use super::due::DueWork;
+use super::fleet_notices::FleetNotices;
 use super::message::{MassNotice, ValueShare};
+use super::{FIRST_PARTITION, TICK};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Ownership};
 use crate::presence::{GATHERS, Interval, OfflineRecord, Trip};
-use crate::routing::{Destination, Destinations};
-use crate::store::{Capacity, HearingStore, Join, OutboxEvent, Result, StoredGroups};
+use crate::store::{HearingStore, Result};
 use crate::telemetry::{Loop, Telemetry};
-
-/// The name of the loop in the reports of failures.
-const NAME: &str = "mass-offline breaker";
-
-/// The partition whose owner notifies.
-const FIRST: u16 = 0;
 
 /// How long after a trip the other instances look at it, too.
 const OTHERS_AFTER: Duration = Duration::from_secs(10);
@@ -39,42 +31,36 @@ const MIN_PERCENT: usize = 10;
 
 pub(super) struct MassOffline {
     pub breaker: Arc<MassBreaker>,
-    /// The destination of blindness.
-    pub destination: Destination,
-    pub groups: StoredGroups,
+    pub notices: FleetNotices,
     pub hearing: Arc<dyn HearingStore>,
-    pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     /// The trip that holds and of which operators were notified, for receivers that have to be told again.
     pub lasting: watch::Sender<Option<LastingBlindness>>,
-    pub stop: CancellationToken,
+}
+
+impl DueWork for MassOffline {
+    type Progress = ();
+    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Dispatch, "mass-offline breaker"));
+
+    fn begin(&self) {}
+
+    async fn step(&self, (): &mut ()) -> Result<Duration> {
+        self.count_and_notify(self.clock.now()).await?;
+        Ok(TICK)
+    }
 }
 
 impl MassOffline {
-    /// Runs until it is stopped.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
-        loop {
-            let step = async {
-                let done = self.step(self.clock.now()).await;
-                failures.pause_after(done.map(|()| TICK)).await;
-            };
-            if self.stop.run_until_cancelled(step).await.is_none() {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn step(&self, now: Timestamp) -> Result<()> {
+    async fn count_and_notify(&self, now: Timestamp) -> Result<()> {
         self.breaker.count(now).await?;
         let is_open = |trip: &Trip| trip.is_held() || !trip.is_notified;
         let Some(last) = self.breaker.last().await?.filter(is_open) else {
             self.lasting.send_replace(None);
             return Ok(());
         };
-        if !self.ownership.owns(FIRST) && now < last.at + OTHERS_AFTER {
+        if !self.ownership.owns(FIRST_PARTITION) && now < last.at + OTHERS_AFTER {
             return Ok(());
         }
         let last = self.breaker.look(now).await?;
@@ -87,11 +73,8 @@ impl MassOffline {
         let notified =
             trip.notified(if trip.is_held() { self.breaker.silent_since(trip.since).await? } else { 0 });
         let to = notified.released.as_ref().map_or(Timestamp::NEVER, |over| over.at);
-        let event = OutboxEvent::Blind(Interval { from: trip.at, to });
-        let join = Join { groups: vec![self.notice(&notified, now).await?.group()], event };
-        let destinations = Destinations::all(self.destination.pace, &self.destination.receivers);
-        self.groups.join(&[join], &destinations, &Capacity::NONE, now).await?;
-        self.buffers.values().for_each(|buffer| buffer.notify());
+        let group = self.notice(&notified, now).await?.group();
+        self.notices.join(&group, Interval { from: trip.at, to }, now).await?;
         self.breaker.notified(&trip, &notified).await
     }
 

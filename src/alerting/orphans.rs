@@ -13,11 +13,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::sync::CancellationToken;
-
+use super::due::DueWork;
 use crate::clock::Clock;
 use crate::store::{Backlog, Result, StoredDeliveries};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Loop, Telemetry};
 
 /// How often the engine is asked; also how long the queue of a receiver that another instance had may stay unseen.
 const INTERVAL: Duration = Duration::from_secs(600);
@@ -28,27 +27,21 @@ pub(super) struct Orphans {
     pub engine: StoredDeliveries,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
-    pub stop: CancellationToken,
+}
+
+impl DueWork for Orphans {
+    type Progress = ();
+    const REPORTED_AS: Option<(Loop, &'static str)> = None;
+
+    fn begin(&self) {}
+
+    async fn step(&self, (): &mut ()) -> Result<Duration> {
+        self.telemetry.orphaned(&self.orphans().await?);
+        Ok(INTERVAL)
+    }
 }
 
 impl Orphans {
-    /// Runs until it is stopped.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let mut every = tokio::time::interval(INTERVAL);
-        loop {
-            let step = async {
-                every.tick().await;
-                // The loops that need the engine report that it is away.
-                if let Ok(orphans) = self.orphans().await {
-                    self.telemetry.orphaned(&orphans);
-                }
-            };
-            if self.stop.run_until_cancelled(step).await.is_none() {
-                return Ok(());
-            }
-        }
-    }
-
     /// The receivers that are not configured and have notifications, in the order of their names.
     async fn orphans(&self) -> Result<Vec<(String, Backlog)>> {
         let mut configured: Vec<String> = self.configured.iter().cloned().collect();

@@ -16,50 +16,42 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 
-use super::AlertingConfig;
 use super::channel::{Channel, Failure, LastingBlindness, OpenRecords, within};
-use super::holds::Holds;
+use super::due::DueWork;
+use super::routed_groups::RoutedGroups;
+use super::{AlertingConfig, FIRST_PARTITION};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{FlapDetector, Ownership, Silences};
+use crate::fleet::Ownership;
 use crate::presence::{OfflineRecord, RecordId};
-use crate::routing::{AlertSilences, Inhibitors, MatchedRoute, Routes};
-use crate::store::{OpenPages, Queries, Result, StoredGroups};
-use crate::telemetry::Telemetry;
+use crate::routing::{AlertSilences, Inhibitors, MatchedRoute};
+use crate::store::{OpenPages, Queries, Result};
+use crate::telemetry::{Loop, Telemetry};
 
-/// The partition whose owner resends.
-const FIRST: u16 = 0;
 /// The most pages of open records that a round reads, of a thousand each.
 const MAX_PAGES: usize = 20;
 /// How many records are read at once to see whether they are still open.
 const AT_ONCE: usize = 16;
 
-/// The loop of one receiver.
-pub struct Resend {
+/// The work for one receiver.
+pub(super) struct Resend {
     pub receiver: String,
     pub channel: Arc<dyn Channel>,
     pub every: Duration,
     /// After how long an attempt is given up.
     pub timeout: Duration,
-    pub routes: Routes,
     /// Whether the receiver is notified of silences whose routes do not name it.
     pub is_notified_after_others: bool,
-    pub groups: StoredGroups,
-    pub queries: Arc<dyn Queries>,
-    pub silences: Arc<Silences>,
-    pub holds: Holds,
+    pub routed: RoutedGroups,
     /// The blindness that lasts, if the receiver is notified of it.
     pub blindness: Option<watch::Receiver<Vec<LastingBlindness>>>,
     /// The trip of the mass-offline breaker that holds, if the receiver is notified of it.
     pub trip: Option<watch::Receiver<Option<LastingBlindness>>>,
-    pub flapping: Arc<FlapDetector>,
     pub ownership: Ownership,
     /// All partitions of the fleet.
     pub partitions: Vec<u16>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
-    pub stop: CancellationToken,
 }
 
 /// Receivers that are notified of silences whose routes do not name them: those of escalations, and fallbacks.
@@ -82,47 +74,53 @@ struct HoldReasons {
 }
 
 /// The open records that were read so far.
-struct KnownOpen<'a> {
+pub(super) struct KnownOpen<'a> {
     pages: OpenPages<'a>,
     /// The records of the pages so far.
     read: (VecDeque<OfflineRecord>, usize),
     /// When all pages were read last.
     whole: Option<OpenRecords>,
+    /// The last round failed, and the log says so.
+    is_failing: bool,
 }
 
 impl<'a> KnownOpen<'a> {
     fn new(queries: &'a dyn Queries) -> KnownOpen<'a> {
-        KnownOpen { pages: OpenPages::new(queries), read: Default::default(), whole: None }
+        KnownOpen { pages: OpenPages::new(queries), read: Default::default(), whole: None, is_failing: false }
     }
 
     fn begin_again(&mut self, queries: &'a dyn Queries) {
         (self.pages, self.read) = (OpenPages::new(queries), Default::default());
     }
+
+    fn forget(&mut self, queries: &'a dyn Queries) {
+        self.begin_again(queries);
+        self.whole = None;
+    }
+}
+
+impl<'a> DueWork for &'a Resend {
+    type Progress = KnownOpen<'a>;
+    const REPORTED_AS: Option<(Loop, &'static str)> = None;
+
+    fn begin(&self) -> KnownOpen<'a> {
+        KnownOpen::new(&*self.routed.queries)
+    }
+
+    async fn step(&self, known: &mut KnownOpen<'a>) -> Result<Duration> {
+        let resent = if self.ownership.owns(FIRST_PARTITION) {
+            self.resend(known).await
+        } else {
+            known.forget(&*self.routed.queries);
+            within(self.timeout, self.channel.resend_missed(self.clock.now())).await
+        };
+        self.log(resent, &mut known.is_failing);
+        Ok(self.every)
+    }
 }
 
 impl Resend {
-    /// Runs until it is stopped.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let mut is_failing = false;
-        let mut known = KnownOpen::new(&*self.queries);
-        loop {
-            let round = async {
-                let resent = if self.ownership.owns(FIRST) {
-                    self.round(&mut known).await
-                } else {
-                    known = KnownOpen::new(&*self.queries);
-                    within(self.timeout, self.channel.resend_missed(self.clock.now())).await
-                };
-                self.note(resent, &mut is_failing);
-                tokio::time::sleep(self.every).await;
-            };
-            if self.stop.run_until_cancelled(round).await.is_none() {
-                return Ok(());
-            }
-        }
-    }
-
-    async fn round<'a>(&'a self, known: &mut KnownOpen<'a>) -> std::result::Result<(), Failure> {
+    async fn resend<'a>(&'a self, known: &mut KnownOpen<'a>) -> std::result::Result<(), Failure> {
         let now = self.clock.now();
         // The loops that need the engine report that it is away.
         let open = match self.open(known, now).await {
@@ -134,7 +132,7 @@ impl Resend {
         within(self.timeout, self.channel.resend(open, &blind, now)).await
     }
 
-    fn note(&self, resent: std::result::Result<(), Failure>, is_failing: &mut bool) {
+    fn log(&self, resent: std::result::Result<(), Failure>, is_failing: &mut bool) {
         let receiver = &self.receiver;
         match resent {
             Ok(()) => {
@@ -162,7 +160,8 @@ impl Resend {
             }
             let Some(page) = known.pages.next().await? else { break };
             // If a page were left out, its alerts would end.
-            let page = self.known_of(page, &held).await.inspect_err(|_| known.begin_again(&*self.queries))?;
+            let page =
+                self.known_of(page, &held).await.inspect_err(|_| known.begin_again(&*self.routed.queries))?;
             let (oldest, count) = &mut known.read;
             for record in page {
                 *count += 1;
@@ -174,14 +173,14 @@ impl Resend {
         }
         let (oldest, count) = std::mem::take(&mut known.read);
         let whole = OpenRecords { oldest: oldest.into(), count };
-        known.begin_again(&*self.queries);
+        known.begin_again(&*self.routed.queries);
         known.whole = Some(whole.clone());
         Ok(whole)
     }
 
     /// The records `open`, with the episodes of units that flap in place of their records.
     async fn with_episodes(&self, mut open: OpenRecords, now: Timestamp) -> Result<OpenRecords> {
-        let episodes = self.flapping.all_lasting(&self.partitions).await?;
+        let episodes = self.routed.flapping.all_lasting(&self.partitions).await?;
         if episodes.is_empty() {
             return Ok(open);
         }
@@ -200,7 +199,7 @@ impl Resend {
 
     async fn still_open(&self, mut whole: OpenRecords) -> Result<OpenRecords> {
         let ids: Vec<RecordId> = whole.oldest.iter().map(|record| record.id.clone()).collect();
-        let read = ids.into_iter().map(|id| async move { self.queries.record(&id).await });
+        let read = ids.into_iter().map(|id| async move { self.routed.queries.record(&id).await });
         let records: Vec<Option<OfflineRecord>> = stream::iter(read).buffered(AT_ONCE).try_collect().await?;
         let count = whole.oldest.len();
         whole.oldest = records.into_iter().flatten().filter(|record| record.closed_by.is_none()).collect();
@@ -210,10 +209,10 @@ impl Resend {
 
     async fn held(&self, now: Timestamp) -> Result<HoldReasons> {
         Ok(HoldReasons {
-            silences: self.silences.current().await?,
-            inhibitors: self.holds.inhibitions.current().await?,
-            tripped_at: self.holds.breaker.held().await?.map(|trip| trip.at),
-            muted_since: self.routes.muted_since(now),
+            silences: self.routed.holds.silences.current().await?,
+            inhibitors: self.routed.holds.inhibitions.current().await?,
+            tripped_at: self.routed.holds.breaker.held().await?.map(|trip| trip.at),
+            muted_since: self.routed.routes.muted_since(now),
             now,
         })
     }
@@ -224,7 +223,7 @@ impl Resend {
         if self.is_notified_after_others {
             let others = records.iter().zip(&is_known).filter(|(_, is_known)| !**is_known);
             let others: Vec<&OfflineRecord> = others.map(|(record, _)| record).collect();
-            let memberships = self.groups.memberships(&others).await?;
+            let memberships = self.routed.groups.memberships(&others).await?;
             let rest = is_known.iter_mut().filter(|is_known| !**is_known);
             for (is_known, groups) in rest.zip(memberships) {
                 *is_known = groups.iter().any(|group| group.is_known_to(&self.receiver));
@@ -242,7 +241,7 @@ impl Resend {
         }
         let inhibited_at = inhibitors.held(record, *now).and_then(|held| held.since());
         let held_at = inhibited_at.into_iter().chain(*tripped_at).min();
-        self.routes.of(record).into_iter().any(|MatchedRoute { id, route, .. }| {
+        self.routed.routes.of(record).into_iter().any(|MatchedRoute { id, route, .. }| {
             let ready_at = route.ready_at(record);
             let held_at = held_at.into_iter().chain(muted_since.get(id).copied()).min();
             let is_notified = ready_at <= *now && held_at.is_none_or(|at| ready_at < at);

@@ -10,30 +10,25 @@
 //!
 //! # Why no record is missed
 //! The dispatcher leaves a record out only by alert silences that it read after the outbox; for the others a copy of
-//! the last second suffices. This loop reads the alert silences and then the open records. An alert silence that is
-//! over for this loop was active when the dispatcher of any instance read it, so the record was open by then, and is
+//! the last second suffices. This work reads the alert silences and then the open records. An alert silence that is
+//! over here was active when the dispatcher of any instance read it, so the record was open by then, and is
 //! found here. After a start, and when partitions get another owner, every alert silence that is over counts as one
 //! that has just ended.
 
 use std::collections::HashSet;
-use std::sync::Arc;
-
-use tokio_util::sync::CancellationToken;
+use std::time::Duration;
 
 use super::TICK;
-use super::failures::EngineFailures;
+use super::due::DueWork;
 use super::group::groups_of;
-use super::holds::Holds;
+use super::routed_groups::RoutedGroups;
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{FlapDetector, Ownership, Silences};
+use crate::fleet::Ownership;
 use crate::presence::OfflineRecord;
 use crate::routing::alert_silence::SilenceState;
-use crate::routing::{AlertSilence, AlertSilences, Destinations, Routes, SilenceId};
-use crate::store::{Capacity, Join, OpenPages, OutboxEvent, Queries, Result, StoredGroups, partition_of};
-use crate::telemetry::{Loop, Telemetry};
-
-/// The name of the loop in the reports of failures.
-const NAME: &str = "ended silences";
+use crate::routing::{AlertSilence, AlertSilences, SilenceId};
+use crate::store::{Capacity, Join, OpenPages, OutboxEvent, Result, partition_of};
+use crate::telemetry::Loop;
 
 /// Whether an event joins no group for now.
 pub(super) fn is_held(event: &OutboxEvent, silences: &AlertSilences, now: Timestamp) -> bool {
@@ -42,46 +37,31 @@ pub(super) fn is_held(event: &OutboxEvent, silences: &AlertSilences, now: Timest
     event.record().is_some_and(is_covered)
 }
 
+/// Lets the records of ended alert silences join.
 pub(super) struct Silenced {
-    pub routes: Routes,
-    pub destinations: Destinations,
-    pub groups: StoredGroups,
-    pub queries: Arc<dyn Queries>,
-    pub silences: Arc<Silences>,
-    pub holds: Holds,
-    pub flapping: Arc<FlapDetector>,
+    pub routed: RoutedGroups,
     pub ownership: Ownership,
     pub clock: Clock,
-    pub telemetry: Arc<Telemetry>,
-    pub stop: CancellationToken,
 }
 
 /// The part of the work that is done.
 #[derive(Default)]
-struct SilenceProgress {
+pub(super) struct SilenceProgress {
     partitions: Vec<u16>,
     /// Alert silences whose records have joined, with their ends.
     ended: HashSet<(SilenceId, Timestamp)>,
 }
 
-impl Silenced {
-    /// Runs until it is stopped.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let mut done = SilenceProgress::default();
-        let mut failures = EngineFailures::new(Loop::Dispatch, NAME, &self.telemetry);
-        loop {
-            let step = async {
-                let stepped = self.step(&mut done).await;
-                failures.pause_after(stepped.map(|()| TICK)).await;
-            };
-            if self.stop.run_until_cancelled(step).await.is_none() {
-                return Ok(());
-            }
-        }
+impl DueWork for Silenced {
+    type Progress = SilenceProgress;
+    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Dispatch, "ended silences"));
+
+    fn begin(&self) -> SilenceProgress {
+        SilenceProgress::default()
     }
 
-    async fn step(&self, done: &mut SilenceProgress) -> Result<()> {
-        let silences = self.silences.current().await?;
+    async fn step(&self, done: &mut SilenceProgress) -> Result<Duration> {
+        let silences = self.routed.holds.silences.current().await?;
         let (view, now) = (self.ownership.view(), self.clock.now());
         if done.partitions != view.partitions {
             *done = SilenceProgress { partitions: view.partitions.clone(), ended: HashSet::new() };
@@ -95,9 +75,11 @@ impl Silenced {
             self.join_again(&ended, &silences, &done.partitions, now).await?;
             done.ended = over.iter().map(name).collect();
         }
-        Ok(())
+        Ok(TICK)
     }
+}
 
+impl Silenced {
     /// Lets open records join that an ended alert silence matches and no active one covers.
     async fn join_again(
         &self,
@@ -106,28 +88,28 @@ impl Silenced {
         partitions: &[u16],
         now: Timestamp,
     ) -> Result<()> {
-        let is_own = |record: &OfflineRecord| {
-            partitions.contains(&partition_of(&record.id.unit, self.groups.partitions()))
-        };
+        let RoutedGroups { routes, groups, queries, flapping, .. } = &self.routed;
+        let is_own =
+            |record: &OfflineRecord| partitions.contains(&partition_of(&record.id.unit, groups.partitions()));
         let ended: HashSet<SilenceId> = ended.iter().map(|one| one.id).collect();
         let was_covered =
             |record: &OfflineRecord| silences.matching(record).any(|one| ended.contains(&one.id));
-        let destinations = self.holds.at(&self.destinations, now).await?;
-        let mut pages = OpenPages::new(&*self.queries);
+        let destinations = self.routed.destinations_at(now).await?;
+        let mut pages = OpenPages::new(&**queries);
         while let Some(page) = pages.next().await? {
             let joins = page.into_iter().filter(|record| is_own(record) && was_covered(record));
             let joins = joins.filter(|record| silences.covered_until(record, now).is_none());
             let records: Vec<OfflineRecord> = joins.collect();
             // Receivers are notified of the episode in place of the silence.
-            let episodes = self.flapping.lasting(records.iter().map(|record| &record.id.unit)).await?;
+            let episodes = flapping.lasting(records.iter().map(|record| &record.id.unit)).await?;
             let joins: Vec<Join> = records
                 .into_iter()
                 .map(|record| episodes.get(&record.id.unit).cloned().unwrap_or(record))
                 .map(OutboxEvent::Record)
-                .map(|event| Join { groups: groups_of(&event, &self.routes), event })
+                .map(|event| Join { groups: groups_of(&event, routes), event })
                 .collect();
             if !joins.is_empty() {
-                self.groups.join(&joins, &destinations, &Capacity::NONE, now).await?;
+                groups.join(&joins, &destinations, &Capacity::NONE, now).await?;
             }
         }
         Ok(())

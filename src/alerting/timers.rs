@@ -12,15 +12,14 @@
 //!
 //! Time is that of the fleet, which never goes back: a jump of a machine's clock fires nothing early.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, sleep_until};
 
-use super::buffer::{DeliveryBuffer, Slots, count, reserve_in};
-use super::failures::EngineFailures;
+use super::buffer::{Buffers, Slots, count, reserve_in};
+use super::due::DueWork;
 use super::{LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, Timers};
@@ -52,43 +51,33 @@ pub(super) struct TimerFiring {
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
-    pub buffers: HashMap<String, Arc<DeliveryBuffer>>,
+    pub buffers: Buffers,
     /// The longest time that an attempt to deliver may take.
     pub longest_attempt: Duration,
-    pub stop: CancellationToken,
 }
 
 /// How often timers were fired, and when the work beside firing is due.
-struct Next {
+pub(super) struct TimerProgress {
     turn: usize,
+    stepped: Instant,
     tidy: Instant,
     others: Instant,
     mend: Instant,
 }
 
-impl TimerFiring {
-    /// Runs until it is stopped.
-    pub async fn run(self) -> anyhow::Result<()> {
-        let mut failures = EngineFailures::new(Loop::Timers, "", &self.telemetry);
-        let mut ownership = self.ownership.clone();
-        let registered = self.timers.registered();
-        let mut next = Next { turn: 0, tidy: Instant::now(), others: Instant::now(), mend: Instant::now() };
-        loop {
-            let looked = Instant::now();
-            let wait = failures.wait_after(self.step(&mut next).await);
-            let is_answered = !failures.are_going_on();
-            tokio::select! {
-                biased;
-                () = self.stop.cancelled() => return Ok(()),
-                () = registered.notified(), if is_answered => sleep_until(looked + BETWEEN_LOOKS).await,
-                () = ownership.changed(), if is_answered => {}
-                () = sleep(wait) => {}
-            }
-        }
+impl DueWork for TimerFiring {
+    type Progress = TimerProgress;
+    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Timers, ""));
+    const FINISHES_STEPS: bool = true;
+
+    fn begin(&self) -> TimerProgress {
+        let now = Instant::now();
+        TimerProgress { turn: 0, stepped: now, tidy: now, others: now, mend: now }
     }
 
     /// Fires timers that are due. Answers how long it is until the next one is, at most a tick.
-    async fn step(&self, next: &mut Next) -> Result<Duration> {
+    async fn step(&self, next: &mut TimerProgress) -> Result<Duration> {
+        next.stepped = Instant::now();
         let classes = &self.timers.rules().classes;
         if classes.is_empty() {
             return Ok(TICK);
@@ -111,6 +100,13 @@ impl TimerFiring {
         Ok(wait)
     }
 
+    async fn hint(&self, progress: &TimerProgress) {
+        self.timers.registered().notified().await;
+        sleep_until(progress.stepped + BETWEEN_LOOKS).await;
+    }
+}
+
+impl TimerFiring {
     /// Fires due timers and answers the wait until the next step. `turn` rotates the partitions, so that a partition
     /// with many due timers is not always first.
     async fn fire_due(&self, own: &[u16], turn: usize, classes: &TimerClasses) -> Result<Duration> {
@@ -132,7 +128,7 @@ impl TimerFiring {
     /// has a free slot; then a whole step is fired, because the receivers may be away.
     async fn room(&self, classes: &TimerClasses) -> usize {
         let names: BTreeSet<&String> = classes.values().flat_map(|class| &class.receivers).collect();
-        let buffers: Vec<_> = names.into_iter().filter_map(|name| self.buffers.get(name).cloned()).collect();
+        let buffers: Vec<_> = names.into_iter().filter_map(|name| self.buffers.of(name).cloned()).collect();
         let slots = reserve_in(&buffers, STEP).await;
         slots.iter().map(count).max().filter(|most| *most > 0).map_or(STEP, |most| most.max(LEAST))
     }
@@ -167,12 +163,12 @@ impl TimerFiring {
         }
         for delivery in fired.deliveries {
             let slots = slots.get_mut(&delivery.receiver).and_then(Option::as_mut);
-            if let (Some(buffer), Some(slots)) = (self.buffers.get(&delivery.receiver), slots) {
+            if let (Some(buffer), Some(slots)) = (self.buffers.of(&delivery.receiver), slots) {
                 buffer.push(delivery, capacity.until, slots);
             }
         }
         if fired.has_queued {
-            self.buffers.values().for_each(|buffer| buffer.notify());
+            self.buffers.notify();
         }
         Ok(fired.timers.len())
     }
@@ -186,7 +182,7 @@ impl TimerFiring {
             }
         }
         let slots = wanted.into_iter().filter_map(|(name, count)| {
-            Some((name.clone(), self.buffers.get(name)?.reserve_for_joins(count)))
+            Some((name.clone(), self.buffers.of(name)?.reserve_for_joins(count)))
         });
         slots.collect()
     }

@@ -38,6 +38,12 @@ impl Interval {
     pub fn contains(&self, moment: Timestamp) -> bool {
         self.from <= moment && moment < self.to
     }
+
+    /// How much of it lies outside the intervals of a ledger.
+    pub fn length_outside(&self, ledger: &Ledger) -> Duration {
+        let shared = |one: &Interval| one.to.min(self.to).since(one.from.max(self.from));
+        self.length().saturating_sub(ledger.intervals.iter().map(shared).sum())
+    }
 }
 
 /// The blind intervals that still matter, in order and disjoint.
@@ -166,6 +172,21 @@ mod tests {
         for (intervals, seen, allowed, owed, deadline) in cases {
             let got = ledger(intervals).deadline(at(seen), ms(allowed), ms(owed));
             assert_eq!(got, at(deadline), "{intervals:?} seen {seen}");
+        }
+    }
+
+    #[test]
+    fn the_length_outside_a_ledger_leaves_out_what_both_share() {
+        let cases: [(&[(i64, i64)], i64, i64, u64); 5] = [
+            (&[], 10, 30, 20),
+            (&[(0, 12), (20, 25), (29, 90)], 10, 30, 12),
+            (&[(0, 10), (30, 40)], 10, 30, 20), // they touch
+            (&[(0, 90)], 10, 30, 0),
+            (&[(0, 90)], 30, 30, 0),
+        ];
+        for (intervals, from, to, outside) in cases {
+            let interval = Interval { from: at(from), to: at(to) };
+            assert_eq!(interval.length_outside(&ledger(intervals)), ms(outside), "{from} {to} {intervals:?}");
         }
     }
 

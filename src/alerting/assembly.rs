@@ -1,0 +1,310 @@
+//! Builds the loops of alerting, one for each receiver and one for each kind of due work, and runs them.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use futures_util::StreamExt;
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::FuturesUnordered;
+use tokio::sync::{Notify, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::blind::BlindNotifier;
+use super::buffer::{Buffers, DeliveryBuffer};
+use super::channel::{Channel, LastingBlindness, open};
+use super::deliver::{Deliver, LEASED_PER_ATTEMPT};
+use super::dispatch::Dispatcher;
+use super::due::{self, DueWork};
+use super::flapping::Stability;
+use super::fleet_notices::FleetNotices;
+use super::group_incidents::GroupIncidents;
+use super::holds::Holds;
+use super::incidents::Incidents;
+use super::limit::ReceiverLimit;
+use super::mass_offline::MassOffline;
+use super::orphans::Orphans;
+use super::resend::{Resend, notified_after_others};
+use super::routed_groups::RoutedGroups;
+use super::silenced::Silenced;
+use super::stateful_alerts::{StatefulAlerts, StatefulReceivers};
+use super::timers::TimerFiring;
+use super::{AlertingConfig, ReceiverConfig, Stores};
+use crate::clock::Clock;
+use crate::fleet::{Attempts, FlapDetector, Inhibitions, MassBreaker, Ownership, ReceiverHealths};
+use crate::presence::Filters;
+use crate::routing::Routes;
+use crate::telemetry::Telemetry;
+
+/// Notifies operators until it is stopped; attempts that are under way get a moment to end. Ends early only
+/// with an error. `outbox_grew` wakes it when the outbox has a new entry.
+pub async fn run(
+    config: AlertingConfig,
+    stores: Stores,
+    ownership: Ownership,
+    clock: Clock,
+    telemetry: Arc<Telemetry>,
+    outbox_grew: Arc<Notify>,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let routed = routed_groups(&config, &stores, &telemetry);
+    let (deliveries, cells) = (stores.deliveries.clone(), stores.cells.clone());
+    let incidents = GroupIncidents::new(stores.groups.clone(), deliveries, stores.queries.clone(), cells);
+    let mut assembly = Assembly {
+        routed,
+        incidents: Arc::new(incidents),
+        healths: Arc::new(ReceiverHealths::new(stores.cells.clone())),
+        attempts: Attempts::new(stores.cells.clone()),
+        notified_after_others: notified_after_others(&config),
+        lasting_blindness: watch::Sender::new(Vec::new()),
+        lasting_trip: watch::Sender::new(None),
+        buffers: HashMap::new(),
+        notified_of_blindness: Vec::new(),
+        stateful: StatefulReceivers::default(),
+        longest_attempt: Duration::ZERO,
+        loops: Loops {
+            running: FuturesUnordered::new(),
+            ownership: ownership.clone(),
+            telemetry: telemetry.clone(),
+            stop,
+        },
+        stores,
+        ownership,
+        clock,
+        telemetry,
+    };
+    for receiver in config.receivers {
+        assembly.add_receiver(receiver)?;
+    }
+    assembly.with_due_work(config.blind_after, config.filters, outbox_grew).run().await
+}
+
+fn routed_groups(config: &AlertingConfig, stores: &Stores, telemetry: &Arc<Telemetry>) -> RoutedGroups {
+    let Stores { cells, queries, silences, .. } = stores;
+    let routes = Routes::new(config.route.clone());
+    let names = config.receivers.iter().map(|receiver| receiver.name.clone());
+    let destinations = routes.destinations(names.collect()).with_archive(config.archive_after.clone());
+    let inhibitions = Inhibitions::new(cells.clone(), config.inhibition.clone(), telemetry.clone());
+    let breaker = MassBreaker::new(
+        config.breaker.clone().map(|rule| (rule, stores.units.clone())),
+        cells.clone(),
+        queries.clone(),
+        silences.clone(),
+        telemetry.clone(),
+    );
+    RoutedGroups {
+        routes,
+        destinations,
+        groups: stores.groups.clone(),
+        queries: queries.clone(),
+        holds: Holds {
+            inhibitions: Arc::new(inhibitions),
+            breaker: Arc::new(breaker),
+            silences: silences.clone(),
+        },
+        flapping: Arc::new(FlapDetector::new(cells.clone(), config.flapping.clone(), telemetry.clone())),
+    }
+}
+
+/// The loops so far, and what they share.
+struct Assembly {
+    stores: Stores,
+    routed: RoutedGroups,
+    incidents: Arc<GroupIncidents>,
+    healths: Arc<ReceiverHealths>,
+    attempts: Attempts,
+    ownership: Ownership,
+    clock: Clock,
+    telemetry: Arc<Telemetry>,
+    notified_after_others: HashSet<String>,
+    lasting_blindness: watch::Sender<Vec<LastingBlindness>>,
+    lasting_trip: watch::Sender<Option<LastingBlindness>>,
+    buffers: HashMap<String, Arc<DeliveryBuffer>>,
+    notified_of_blindness: Vec<(ReceiverConfig, Arc<dyn Channel>)>,
+    stateful: StatefulReceivers,
+    /// The longest time that an attempt to deliver may take.
+    longest_attempt: Duration,
+    loops: Loops,
+}
+
+impl Assembly {
+    fn add_receiver(&mut self, receiver: ReceiverConfig) -> anyhow::Result<()> {
+        let name = receiver.name.clone();
+        let channel = open(&receiver).map_err(|error| anyhow::anyhow!("receiver {name}: {error}"))?;
+        channel.keep_order(self.stores.deliveries.clone());
+        if channel.keeps_alerts() {
+            self.stateful.all.insert(name.clone());
+        }
+        if channel.is_pager() {
+            self.stateful.pagers.insert(name.clone());
+        }
+        if self.routed.destinations.blind().receivers.contains(&name) {
+            self.notified_of_blindness.push((receiver.clone(), channel.clone()));
+        }
+        self.longest_attempt = self.longest_attempt.max(receiver.timeout);
+        self.telemetry.receiver_configured(&name);
+        self.add_resend(&receiver, &channel);
+        self.add_delivery(receiver, channel);
+        Ok(())
+    }
+
+    /// Sends open records again, if the receiver has to be told of them again.
+    fn add_resend(&mut self, receiver: &ReceiverConfig, channel: &Arc<dyn Channel>) {
+        let Some(every) = channel.resend_every() else { return };
+        let name = &receiver.name;
+        let is_notified_of_blindness = self.routed.destinations.blind().receivers.contains(name);
+        let resend = Resend {
+            receiver: name.clone(),
+            channel: channel.clone(),
+            every,
+            timeout: receiver.timeout,
+            is_notified_after_others: self.notified_after_others.contains(name),
+            routed: self.routed.clone(),
+            blindness: is_notified_of_blindness.then(|| self.lasting_blindness.subscribe()),
+            trip: is_notified_of_blindness.then(|| self.lasting_trip.subscribe()),
+            ownership: self.ownership.clone(),
+            partitions: (0..self.stores.groups.partitions()).collect(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
+        };
+        let Loops { ownership, telemetry, stop, .. } = &self.loops;
+        let (ownership, telemetry, stop) = (ownership.clone(), telemetry.clone(), stop.clone());
+        let run = async move {
+            due::run(&resend, ownership, telemetry, stop).await;
+            Ok(())
+        };
+        self.loops.add(format!("sending open records to {name} again"), run);
+    }
+
+    fn add_delivery(&mut self, receiver: ReceiverConfig, channel: Arc<dyn Channel>) {
+        let name = receiver.name.clone();
+        let capacity = receiver.concurrency.max(1) * LEASED_PER_ATTEMPT;
+        let (buffer, queue) = DeliveryBuffer::new(capacity, receiver.rate_limit.is_none());
+        self.buffers.insert(name.clone(), buffer.clone());
+        let census = &self.stores.census;
+        let incidents = Incidents {
+            lasting: self.incidents.clone(),
+            census: census.clone(),
+            labels: census.labels(),
+            is_pager: channel.is_pager(),
+        };
+        let limit = receiver.rate_limit;
+        let deliver = Deliver {
+            limit: limit.map(|limit| ReceiverLimit::new(limit, &name, self.stores.cells.clone())),
+            receiver,
+            channel,
+            engine: self.stores.deliveries.clone(),
+            destinations: self.routed.destinations.clone(),
+            incidents: Arc::new(incidents),
+            healths: self.healths.clone(),
+            attempts: self.attempts.clone(),
+            ownership: self.ownership.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
+            buffer,
+            stop: self.loops.stop.clone(),
+        };
+        self.loops.add(format!("delivering to {name}"), deliver.run(queue));
+    }
+
+    /// All loops. In one piece: it builds one kind of work after the other.
+    fn with_due_work(self, blind_after: Duration, filters: Filters, outbox_grew: Arc<Notify>) -> Loops {
+        let Assembly { stores, routed, ownership, clock, telemetry, mut loops, .. } = self;
+        let buffers = Buffers::new(self.buffers);
+        let notices = FleetNotices {
+            destination: routed.destinations.blind().clone(),
+            groups: stores.groups.clone(),
+            buffers: buffers.clone(),
+        };
+        let stateful_alerts = Arc::new(StatefulAlerts {
+            stateful: self.stateful,
+            incidents: self.incidents,
+            deliveries: stores.deliveries.clone(),
+            clock: clock.clone(),
+        });
+        loops.add_work("writing the health of receivers", self.healths);
+        let orphans = Orphans {
+            configured: buffers.receivers().cloned().collect(),
+            engine: stores.deliveries,
+            clock: clock.clone(),
+            telemetry: telemetry.clone(),
+        };
+        loops.add_work("looking for orphans", orphans);
+        let blind = BlindNotifier {
+            after: blind_after,
+            filters,
+            notices: notices.clone(),
+            receivers: self.notified_of_blindness,
+            hearing: stores.hearing.clone(),
+            clock: clock.clone(),
+            telemetry: telemetry.clone(),
+            lasting: self.lasting_blindness,
+        };
+        loops.add_work("notifying of blindness", blind);
+        let mass_offline = MassOffline {
+            breaker: routed.holds.breaker.clone(),
+            notices,
+            hearing: stores.hearing,
+            ownership: ownership.clone(),
+            clock: clock.clone(),
+            telemetry: telemetry.clone(),
+            lasting: self.lasting_trip,
+        };
+        loops.add_work("mass-offline breaker", mass_offline);
+        let silenced =
+            Silenced { routed: routed.clone(), ownership: ownership.clone(), clock: clock.clone() };
+        loops.add_work("ending silences", silenced);
+        let stability = Stability {
+            routed: routed.clone(),
+            stateful_alerts: stateful_alerts.clone(),
+            units: stores.units,
+            ownership: ownership.clone(),
+            clock: clock.clone(),
+        };
+        loops.add_work("ending episodes of flapping", stability);
+        let firing = TimerFiring {
+            engine: stores.timers.store(),
+            timers: stores.timers,
+            ownership: ownership.clone(),
+            clock: clock.clone(),
+            telemetry,
+            buffers: buffers.clone(),
+            longest_attempt: self.longest_attempt,
+        };
+        loops.add_work("firing timers", firing);
+        let outbox = stores.outbox;
+        let dispatcher =
+            Dispatcher { routed, outbox, ownership, clock, outbox_grew, stateful_alerts, buffers };
+        loops.add_work("dispatching", Arc::new(dispatcher));
+        loops
+    }
+}
+
+/// Loops, each with what it does.
+struct Loops {
+    running: FuturesUnordered<BoxFuture<'static, (String, anyhow::Result<()>)>>,
+    ownership: Ownership,
+    telemetry: Arc<Telemetry>,
+    stop: CancellationToken,
+}
+
+impl Loops {
+    fn add(&mut self, what: String, run: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
+        self.running.push(run.map(move |ended| (what, ended)).boxed());
+    }
+
+    fn add_work(&mut self, what: &str, work: impl DueWork + 'static) {
+        let (ownership, telemetry) = (self.ownership.clone(), self.telemetry.clone());
+        self.add(what.to_owned(), due::run(work, ownership, telemetry, self.stop.clone()).map(Ok));
+    }
+
+    /// Runs all loops until they are stopped.
+    async fn run(mut self) -> anyhow::Result<()> {
+        while let Some((what, ended)) = self.running.next().await {
+            ended.with_context(|| format!("alerting: {what} failed"))?;
+            ensure!(self.stop.is_cancelled(), "alerting: {what} ended although it was not stopped");
+        }
+        Ok(())
+    }
+}

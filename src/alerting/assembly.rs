@@ -17,7 +17,7 @@ use super::channel::{Channel, LastingBlindness, open};
 use super::deliver::{Deliver, LEASED_PER_ATTEMPT};
 use super::dispatch::Dispatcher;
 use super::due::{self, DueWork};
-use super::flapping::Stability;
+use super::flapping::EpisodeEnds;
 use super::fleet_notices::FleetNotices;
 use super::group_incidents::GroupIncidents;
 use super::holds::Holds;
@@ -27,7 +27,7 @@ use super::mass_offline::MassOffline;
 use super::orphans::Orphans;
 use super::resend::{Resend, notified_after_others};
 use super::routed_groups::RoutedGroups;
-use super::silenced::Silenced;
+use super::silenced::SilenceEnds;
 use super::stateful_alerts::{StatefulAlerts, StatefulReceivers};
 use super::timers::TimerFiring;
 use super::{AlertingConfig, ReceiverConfig, Stores};
@@ -252,17 +252,17 @@ impl Assembly {
             lasting: self.lasting_trip,
         };
         loops.add_work("mass-offline breaker", mass_offline);
-        let silenced =
-            Silenced { routed: routed.clone(), ownership: ownership.clone(), clock: clock.clone() };
-        loops.add_work("ending silences", silenced);
-        let stability = Stability {
+        let silence_ends =
+            SilenceEnds { routed: routed.clone(), ownership: ownership.clone(), clock: clock.clone() };
+        loops.add_work("ending silences", silence_ends);
+        let episode_ends = EpisodeEnds {
             routed: routed.clone(),
             stateful_alerts: stateful_alerts.clone(),
             units: stores.units,
             ownership: ownership.clone(),
             clock: clock.clone(),
         };
-        loops.add_work("ending episodes of flapping", stability);
+        loops.add_work("ending episodes of flapping", episode_ends);
         let firing = TimerFiring {
             engine: stores.timers.store(),
             timers: stores.timers,

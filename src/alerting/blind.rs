@@ -31,7 +31,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::channel::{Channel, Failure, LastingBlindness, within};
-use super::due::DueWork;
+use super::due::{DueWork, LoopName};
 use super::fleet_notices::FleetNotices;
 use super::group::{TOPICS, blind_group, group_of_kind};
 use super::{ReceiverConfig, TICK};
@@ -104,7 +104,7 @@ fn lasting(fleet: &FleetBlindness, kinds: &[KindBlindness]) -> Vec<LastingBlindn
 
 impl DueWork for BlindNotifier {
     type Progress = (FleetBlindness, Vec<KindBlindness>);
-    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Dispatch, "blindness"));
+    const REPORTED_AS: Option<LoopName> = Some((Loop::Dispatch, "blindness"));
 
     fn begin(&self) -> (FleetBlindness, Vec<KindBlindness>) {
         let of_kind = |(kind, filters): (&Kind, &Vec<String>)| KindBlindness {

@@ -46,7 +46,7 @@ impl OutboxSnapshot {
         Ok(OutboxSnapshot { at, since, left: left.collect() })
     }
 
-    /// Looks again.
+    /// Reads what is left.
     async fn update(&mut self, store: &dyn OutboxStore) -> Result<()> {
         let newest: Vec<Position> = self.left.iter().map(|one| one.newest.clone()).collect();
         let oldest = if newest.is_empty() { Vec::new() } else { store.oldest_up_to(&newest).await? };
@@ -69,9 +69,9 @@ impl CatchUp {
         CatchUp { up_to: Timestamp::ZERO, under_way: None }
     }
 
-    /// Looks at the outboxes of other instances. Answers the outboxes on which no instance works: their entries join
+    /// Observes the outboxes of other instances. Answers the outboxes on which no instance works: their entries join
     /// here. `longest`: how long groups wait for others; `now`: the own outboxes have joined up to this moment.
-    pub async fn look(
+    pub async fn observe(
         &mut self,
         store: &dyn OutboxStore,
         others: &[u16],

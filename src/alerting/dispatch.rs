@@ -1,10 +1,10 @@
 //! From the outbox into groups, and from groups to deliveries.
 //!
-//! One loop: let the entries of the outbox join their groups, remove them from the outbox, seal the groups
-//! that are due. It holds nothing itself. An entry leaves the outbox only after it has joined, and
-//! joining twice is joining once, so a crash or an engine that fails between any two steps loses
-//! nothing and repeats nothing. Several instances may dispatch at the same time; each works on its own
-//! partitions, and when these change, their next owner finds everything in the engine.
+//! A step lets entries of the outbox join their groups, removes them from the outbox, and seals the groups that are due.
+//! It keeps nothing in memory that is not in the engine. An entry leaves the outbox only after it has joined, and joining
+//! twice is joining once, so a crash or a failure of the engine between any two calls loses nothing and repeats nothing.
+//! Several instances may dispatch at the same time; each works on its own partitions, and when these change, their next
+//! owner finds everything in the engine.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::buffer::{Buffers, DeliveryBuffer, count, reserve_in};
 use super::catch_up::CatchUp;
-use super::due::DueWork;
+use super::due::{DueWork, LoopName};
 use super::flapping::{noted, records_of};
 use super::group::groups_of;
 use super::routed_groups::RoutedGroups;
@@ -81,7 +81,7 @@ enum GroupsDue {
 
 impl DueWork for Arc<Dispatcher> {
     type Progress = DispatchProgress;
-    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Dispatch, ""));
+    const REPORTED_AS: Option<LoopName> = Some((Loop::Dispatch, ""));
     const FINISHES_STEPS: bool = true;
 
     fn begin(&self) -> DispatchProgress {
@@ -261,7 +261,7 @@ impl Dispatcher {
         let others: Vec<u16> = (0..=self.routed.groups.partitions())
             .filter(|outbox| view.outboxes.binary_search(outbox).is_err())
             .collect();
-        let stalled = catch_up.look(&*self.outbox, &others, BACKLOG, joined).await?;
+        let stalled = catch_up.observe(&*self.outbox, &others, BACKLOG, joined).await?;
         if !stalled.is_empty() {
             self.join(&stalled).await?;
         }

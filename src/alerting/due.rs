@@ -19,13 +19,16 @@ use crate::fleet::Ownership;
 use crate::store::Result;
 use crate::telemetry::{Loop, Telemetry};
 
+/// The loop, and its name among loops of its kind.
+pub(super) type LoopName = (Loop, &'static str);
+
 /// A kind of work. Its state is in the engine; what only saves calls of the engine is its progress.
 pub(super) trait DueWork: Send + Sync {
     type Progress: Send + Sync;
 
     /// The name of the loop in the reports of failures. `None`: the loops without which no receiver is notified report
     /// that the engine is away.
-    const REPORTED_AS: Option<(Loop, &'static str)>;
+    const REPORTED_AS: Option<LoopName> = None;
     /// Whether a step that is under way at the stop may finish: it holds deliveries that would wait for the ends of
     /// their leases.
     const FINISHES_STEPS: bool = false;

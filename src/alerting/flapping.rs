@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::due::DueWork;
+use super::due::{DueWork, LoopName};
 use super::group::flapping_groups_of;
 use super::routed_groups::RoutedGroups;
 use super::stateful_alerts::StatefulAlerts;
@@ -30,11 +30,11 @@ use crate::routing::Destinations;
 use crate::store::{Capacity, Join, OutboxEvent, Result, UnitStore};
 use crate::telemetry::Loop;
 
-/// The most units that one step looks at.
+/// The most units that one step checks.
 const STEP: usize = 500;
 /// How often units are counted again, and how often the store is asked while no kind has flap detection.
 const COUNTED_EVERY: Duration = Duration::from_secs(300);
-/// How soon a unit whose facts cannot be read is looked at again.
+/// How soon a unit whose facts cannot be read is checked again.
 const UNREADABLE: Duration = Duration::from_secs(60);
 
 /// The events of which receivers are notified, in place of `events`.
@@ -69,7 +69,7 @@ pub(super) fn records_of(events: &[OutboxEvent]) -> impl Iterator<Item = &Offlin
 }
 
 /// Ends episodes.
-pub(super) struct Stability {
+pub(super) struct EpisodeEnds {
     pub routed: RoutedGroups,
     pub stateful_alerts: Arc<StatefulAlerts>,
     pub units: Arc<dyn UnitStore>,
@@ -80,9 +80,9 @@ pub(super) struct Stability {
 /// The partitions whose units are counted, and since when.
 pub(super) type Counted = Option<(Vec<u16>, Instant)>;
 
-impl DueWork for Stability {
+impl DueWork for EpisodeEnds {
     type Progress = Counted;
-    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Dispatch, "flapping units"));
+    const REPORTED_AS: Option<LoopName> = Some((Loop::Dispatch, "flapping units"));
 
     fn begin(&self) -> Counted {
         None
@@ -100,7 +100,7 @@ impl DueWork for Stability {
         let now = self.clock.now();
         match flapping.first(&partitions).await? {
             Some(first) if first <= now => {
-                self.look(&partitions, now).await?;
+                self.check_due(&partitions, now).await?;
                 Ok(MIN_WAIT)
             }
             first => {
@@ -115,9 +115,9 @@ impl DueWork for Stability {
     }
 }
 
-impl Stability {
-    /// Looks at the units that are due.
-    async fn look(&self, partitions: &[u16], now: Timestamp) -> Result<()> {
+impl EpisodeEnds {
+    /// Ends the episodes of due units that have been stable for long enough.
+    async fn check_due(&self, partitions: &[u16], now: Timestamp) -> Result<()> {
         let due = self.routed.flapping.due(partitions, now, STEP).await?;
         let units: Vec<_> = due.iter().map(|stored| stored.name.clone()).collect();
         let seen = self.units.read(&units).await?;

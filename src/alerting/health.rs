@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::due::DueWork;
 use crate::fleet::ReceiverHealths;
 use crate::store::Result;
-use crate::telemetry::Loop;
 
 /// How often outcomes are written, if there are new ones.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -16,7 +15,6 @@ const LAST_WRITE: Duration = Duration::from_secs(2);
 /// Outcomes that were not written stay for the next step.
 impl DueWork for Arc<ReceiverHealths> {
     type Progress = ();
-    const REPORTED_AS: Option<(Loop, &'static str)> = None;
 
     fn begin(&self) {}
 

@@ -118,7 +118,7 @@ impl DeliveriesInFlight {
         self.waiting.push_back(id);
     }
 
-    /// Whether so many records are held that no more deliveries are leased: a delivery of a storm has ten thousand.
+    /// Whether the held deliveries have too many records to lease more: one delivery of a storm has ten thousand.
     pub fn is_full(&self) -> bool {
         self.records.load(Ordering::Relaxed) > MAX_RECORDS
     }

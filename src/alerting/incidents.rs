@@ -4,9 +4,9 @@
 //! receiver is told the same. Only groups that units share have incidents, and only by labels that units are counted by.
 //!
 //! # What is stored beside it
-//! Which silences last is a fact of the engine. It does not say of which an incident was told, and the count of units
-//! by which it was one changes. So the cell of a group has the incident that was told, while it lasts. It is written
-//! before the notification: an attempt that finds the cell of its own notification goes on with it.
+//! The engine knows which silences last. It does not know of which incident receivers were notified, and the count of
+//! units that made it one changes. So a cell of the group keeps that incident while it lasts. The cell is written before
+//! the notification: an attempt that finds the cell of its own notification goes on with it.
 //!
 //! # Why no alert of a pager stays open
 //! A pager closes the alert of an incident with the return of its last unit *of which this pager was notified*: after an

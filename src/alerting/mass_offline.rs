@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use super::channel::LastingBlindness;
-use super::due::DueWork;
+use super::due::{DueWork, LoopName};
 use super::fleet_notices::FleetNotices;
 use super::message::{MassNotice, ValueShare};
 use super::{FIRST_PARTITION, TICK};
@@ -42,7 +42,7 @@ pub(super) struct MassOffline {
 
 impl DueWork for MassOffline {
     type Progress = ();
-    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Dispatch, "mass-offline breaker"));
+    const REPORTED_AS: Option<LoopName> = Some((Loop::Dispatch, "mass-offline breaker"));
 
     fn begin(&self) {}
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::due::DueWork;
 use crate::clock::Clock;
 use crate::store::{Backlog, Result, StoredDeliveries};
-use crate::telemetry::{Loop, Telemetry};
+use crate::telemetry::Telemetry;
 
 /// How often the engine is asked; also how long the queue of a receiver that another instance had may stay unseen.
 const INTERVAL: Duration = Duration::from_secs(600);
@@ -31,7 +31,6 @@ pub(super) struct Orphans {
 
 impl DueWork for Orphans {
     type Progress = ();
-    const REPORTED_AS: Option<(Loop, &'static str)> = None;
 
     fn begin(&self) {}
 

@@ -1,8 +1,8 @@
 //! Tells receivers again of open records: Alertmanager forgets alerts that are not repeated.
 //!
-//! One instance does it, the owner of the first partition. A round reads up to [`MAX_PAGES`] of the open records,
-//! newest first. In a larger storm a pass over all of them takes several rounds; meanwhile the records of the last pass
-//! that are still open are sent. A round keeps the records whose routes name the receiver and whose wait is over: the
+//! One instance does it, the owner of the first partition. A step reads up to [`MAX_PAGES`] of the open records,
+//! newest first. In a larger storm a pass over all of them takes several steps; meanwhile the records of the last pass
+//! that are still open are sent. A step keeps the records whose routes name the receiver and whose wait is over: the
 //! receiver was notified of them, or is about to be. A record that alert silences have covered since it was detected is
 //! left out, and so is a record that was inhibited, held by the mass-offline breaker, or muted by its route, before its
 //! wait was over. A unit that flaps is sent as its episode.
@@ -26,9 +26,9 @@ use crate::fleet::Ownership;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::routing::{AlertSilences, Inhibitors, MatchedRoute};
 use crate::store::{OpenPages, Queries, Result};
-use crate::telemetry::{Loop, Telemetry};
+use crate::telemetry::Telemetry;
 
-/// The most pages of open records that a round reads, of a thousand each.
+/// The most pages of open records that a step reads, of a thousand each.
 const MAX_PAGES: usize = 20;
 /// How many records are read at once to see whether they are still open.
 const AT_ONCE: usize = 16;
@@ -80,7 +80,7 @@ pub(super) struct KnownOpen<'a> {
     read: (VecDeque<OfflineRecord>, usize),
     /// When all pages were read last.
     whole: Option<OpenRecords>,
-    /// The last round failed, and the log says so.
+    /// The last step failed, and the log says so.
     is_failing: bool,
 }
 
@@ -101,7 +101,6 @@ impl<'a> KnownOpen<'a> {
 
 impl<'a> DueWork for &'a Resend {
     type Progress = KnownOpen<'a>;
-    const REPORTED_AS: Option<(Loop, &'static str)> = None;
 
     fn begin(&self) -> KnownOpen<'a> {
         KnownOpen::new(&*self.routed.queries)
@@ -147,7 +146,7 @@ impl Resend {
         }
     }
 
-    /// The open records to send: all, if this round reads every page; else the records of the last complete round that
+    /// The open records to send: all, if this step reads every page; else the records of the last complete pass that
     /// are still open.
     async fn open<'a>(&'a self, known: &mut KnownOpen<'a>, now: Timestamp) -> Result<OpenRecords> {
         let most = self.channel.most_resent();

@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use super::TICK;
-use super::due::DueWork;
+use super::due::{DueWork, LoopName};
 use super::group::groups_of;
 use super::routed_groups::RoutedGroups;
 use crate::clock::{Clock, Timestamp};
@@ -38,7 +38,7 @@ pub(super) fn is_held(event: &OutboxEvent, silences: &AlertSilences, now: Timest
 }
 
 /// Lets the records of ended alert silences join.
-pub(super) struct Silenced {
+pub(super) struct SilenceEnds {
     pub routed: RoutedGroups,
     pub ownership: Ownership,
     pub clock: Clock,
@@ -52,9 +52,9 @@ pub(super) struct SilenceProgress {
     ended: HashSet<(SilenceId, Timestamp)>,
 }
 
-impl DueWork for Silenced {
+impl DueWork for SilenceEnds {
     type Progress = SilenceProgress;
-    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Dispatch, "ended silences"));
+    const REPORTED_AS: Option<LoopName> = Some((Loop::Dispatch, "ended silences"));
 
     fn begin(&self) -> SilenceProgress {
         SilenceProgress::default()
@@ -79,7 +79,7 @@ impl DueWork for Silenced {
     }
 }
 
-impl Silenced {
+impl SilenceEnds {
     /// Lets open records join that an ended alert silence matches and no active one covers.
     async fn join_again(
         &self,

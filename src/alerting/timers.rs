@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 use super::buffer::{Buffers, Slots, count, reserve_in};
-use super::due::DueWork;
+use super::due::{DueWork, LoopName};
 use super::{LEASE, MIN_WAIT, TICK, rotated, tick};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, Timers};
@@ -33,8 +33,8 @@ const STEP: usize = 1000;
 const LEAST: usize = 100;
 /// Timers that are overdue for so long are fired by every instance.
 const OVERDUE: Duration = Duration::from_secs(1);
-/// The shortest time between two looks: a client that registers one timer after the other costs no more than that.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
+/// The shortest time between two steps: a client that registers one timer after the other costs no more than that.
+const BETWEEN_STEPS: Duration = Duration::from_millis(2);
 /// After how long a timer of a type that is not configured here is looked at again.
 const PUT_OFF: Duration = Duration::from_secs(30);
 /// How often timers are counted, forgotten, and only attempts without an outcome are given up.
@@ -67,7 +67,7 @@ pub(super) struct TimerProgress {
 
 impl DueWork for TimerFiring {
     type Progress = TimerProgress;
-    const REPORTED_AS: Option<(Loop, &'static str)> = Some((Loop::Timers, ""));
+    const REPORTED_AS: Option<LoopName> = Some((Loop::Timers, ""));
     const FINISHES_STEPS: bool = true;
 
     fn begin(&self) -> TimerProgress {
@@ -102,7 +102,7 @@ impl DueWork for TimerFiring {
 
     async fn hint(&self, progress: &TimerProgress) {
         self.timers.registered().notified().await;
-        sleep_until(progress.stepped + BETWEEN_LOOKS).await;
+        sleep_until(progress.stepped + BETWEEN_STEPS).await;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rollcall::alerting::RateLimit;
+use rollcall::alerting::{LEASE, RateLimit};
 use rollcall::fleet::Attempts;
 use rollcall::fleet::Ownership;
 use rollcall::fleet::ownership::View;
@@ -166,6 +166,34 @@ async fn a_digest_keeps_its_id_and_its_content_over_failures_and_a_crash() {
     world.waits(2).await;
     world.advance(HOUR);
     assert_eq!(listed(&message(&sink, 5).await, "offline"), ["x", "y"]);
+    world.waits(0).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_digest_of_a_dead_instance_is_attempted_again_when_its_lease_is_over() {
+    let sink = hook().await;
+    let mut world = World::new("unit", vec![limited(2, webhook_to(sink.url(), None))]).await;
+    for (number, unit) in [(1, "a"), (2, "b")] {
+        world.notify_loss(&[unit]).await;
+        message(&sink, number).await;
+    }
+    world.notify_loss(&strs(&names("u", 5))).await;
+    world.waits(5).await;
+    sink.answer_with([Answer::Hang]);
+    world.advance(HOUR);
+    let unanswered = message(&sink, 3).await;
+    world.crash().await;
+    sink.release();
+    world.start();
+    // Much less than the time that an attempt may take.
+    world.advance(LEASE);
+    let again = message(&sink, 4).await;
+    assert_eq!(
+        (again.header("webhook-id"), &again.body),
+        (unanswered.header("webhook-id"), &unanswered.body)
+    );
+    assert_eq!(again.json()["data"]["merged"], 5);
     world.waits(0).await;
     world.stop().await;
 }

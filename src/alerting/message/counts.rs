@@ -102,7 +102,7 @@ pub fn number(number: u64) -> String {
     grouped
 }
 
-/// The last line of a list from which so many are left out: `and 1 948 more`.
+/// The last line of a shortened list: `and 1 948 more`.
 pub fn line_of_rest(count: usize) -> String {
     format!("and {} more", number(count as u64))
 }

@@ -63,21 +63,18 @@ pub async fn run(
         notified_of_blindness: Vec::new(),
         stateful: StatefulReceivers::default(),
         longest_attempt: Duration::ZERO,
-        loops: Loops {
-            running: FuturesUnordered::new(),
-            ownership: ownership.clone(),
-            telemetry: telemetry.clone(),
-            stop,
-        },
+        loops: FuturesUnordered::new(),
         stores,
         ownership,
         clock,
         telemetry,
+        stop,
     };
     for receiver in config.receivers {
         assembly.add_receiver(receiver)?;
     }
-    assembly.with_due_work(config.blind_after, config.filters, outbox_grew).run().await
+    assembly.add_due_work(config.blind_after, config.filters, outbox_grew);
+    assembly.run().await
 }
 
 fn routed_groups(config: &AlertingConfig, stores: &Stores, telemetry: &Arc<Telemetry>) -> RoutedGroups {
@@ -117,6 +114,7 @@ struct Assembly {
     ownership: Ownership,
     clock: Clock,
     telemetry: Arc<Telemetry>,
+    stop: CancellationToken,
     notified_after_others: HashSet<String>,
     lasting_blindness: watch::Sender<Vec<LastingBlindness>>,
     lasting_trip: watch::Sender<Option<LastingBlindness>>,
@@ -125,7 +123,8 @@ struct Assembly {
     stateful: StatefulReceivers,
     /// The longest time that an attempt to deliver may take.
     longest_attempt: Duration,
-    loops: Loops,
+    /// Each with what it does.
+    loops: FuturesUnordered<BoxFuture<'static, (String, anyhow::Result<()>)>>,
 }
 
 impl Assembly {
@@ -168,13 +167,13 @@ impl Assembly {
             clock: self.clock.clone(),
             telemetry: self.telemetry.clone(),
         };
-        let Loops { ownership, telemetry, stop, .. } = &self.loops;
-        let (ownership, telemetry, stop) = (ownership.clone(), telemetry.clone(), stop.clone());
+        let (ownership, telemetry, stop) =
+            (self.ownership.clone(), self.telemetry.clone(), self.stop.clone());
         let run = async move {
             due::run(&resend, ownership, telemetry, stop).await;
             Ok(())
         };
-        self.loops.add(format!("sending open records to {name} again"), run);
+        self.add(format!("sending open records to {name} again"), run);
     }
 
     fn add_delivery(&mut self, receiver: ReceiverConfig, channel: Arc<dyn Channel>) {
@@ -203,95 +202,92 @@ impl Assembly {
             clock: self.clock.clone(),
             telemetry: self.telemetry.clone(),
             buffer,
-            stop: self.loops.stop.clone(),
+            stop: self.stop.clone(),
         };
-        self.loops.add(format!("delivering to {name}"), deliver.run(queue));
+        self.add(format!("delivering to {name}"), deliver.run(queue));
     }
 
-    /// All loops. In one piece: it builds one kind of work after the other.
-    fn with_due_work(self, blind_after: Duration, filters: Filters, outbox_grew: Arc<Notify>) -> Loops {
-        let Assembly { stores, routed, ownership, clock, telemetry, mut loops, .. } = self;
-        let buffers = Buffers::new(self.buffers);
+    /// In one piece: it only builds one kind of work after the other.
+    fn add_due_work(&mut self, blind_after: Duration, filters: Filters, outbox_grew: Arc<Notify>) {
+        let buffers = Buffers::new(std::mem::take(&mut self.buffers));
         let notices = FleetNotices {
-            destination: routed.destinations.blind().clone(),
-            groups: stores.groups.clone(),
+            destination: self.routed.destinations.blind().clone(),
+            groups: self.stores.groups.clone(),
             buffers: buffers.clone(),
         };
         let stateful_alerts = Arc::new(StatefulAlerts {
-            stateful: self.stateful,
-            incidents: self.incidents,
-            deliveries: stores.deliveries.clone(),
-            clock: clock.clone(),
+            stateful: std::mem::take(&mut self.stateful),
+            incidents: self.incidents.clone(),
+            deliveries: self.stores.deliveries.clone(),
+            clock: self.clock.clone(),
         });
-        loops.add_work("writing the health of receivers", self.healths);
+        self.add_work("writing the health of receivers", self.healths.clone());
         let orphans = Orphans {
             configured: buffers.receivers().cloned().collect(),
-            engine: stores.deliveries,
-            clock: clock.clone(),
-            telemetry: telemetry.clone(),
+            engine: self.stores.deliveries.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
         };
-        loops.add_work("looking for orphans", orphans);
+        self.add_work("looking for orphans", orphans);
         let blind = BlindNotifier {
             after: blind_after,
             filters,
             notices: notices.clone(),
-            receivers: self.notified_of_blindness,
-            hearing: stores.hearing.clone(),
-            clock: clock.clone(),
-            telemetry: telemetry.clone(),
-            lasting: self.lasting_blindness,
+            receivers: std::mem::take(&mut self.notified_of_blindness),
+            hearing: self.stores.hearing.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
+            lasting: self.lasting_blindness.clone(),
         };
-        loops.add_work("notifying of blindness", blind);
+        self.add_work("notifying of blindness", blind);
         let mass_offline = MassOffline {
-            breaker: routed.holds.breaker.clone(),
+            breaker: self.routed.holds.breaker.clone(),
             notices,
-            hearing: stores.hearing,
-            ownership: ownership.clone(),
-            clock: clock.clone(),
-            telemetry: telemetry.clone(),
-            lasting: self.lasting_trip,
+            hearing: self.stores.hearing.clone(),
+            ownership: self.ownership.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
+            lasting: self.lasting_trip.clone(),
         };
-        loops.add_work("mass-offline breaker", mass_offline);
-        let silence_ends =
-            SilenceEnds { routed: routed.clone(), ownership: ownership.clone(), clock: clock.clone() };
-        loops.add_work("ending silences", silence_ends);
+        self.add_work("mass-offline breaker", mass_offline);
+        let silence_ends = SilenceEnds {
+            routed: self.routed.clone(),
+            ownership: self.ownership.clone(),
+            clock: self.clock.clone(),
+        };
+        self.add_work("ending silences", silence_ends);
         let episode_ends = EpisodeEnds {
-            routed: routed.clone(),
+            routed: self.routed.clone(),
             stateful_alerts: stateful_alerts.clone(),
-            units: stores.units,
-            ownership: ownership.clone(),
-            clock: clock.clone(),
+            units: self.stores.units.clone(),
+            ownership: self.ownership.clone(),
+            clock: self.clock.clone(),
         };
-        loops.add_work("ending episodes of flapping", episode_ends);
+        self.add_work("ending episodes of flapping", episode_ends);
         let firing = TimerFiring {
-            engine: stores.timers.store(),
-            timers: stores.timers,
-            ownership: ownership.clone(),
-            clock: clock.clone(),
-            telemetry,
+            engine: self.stores.timers.store(),
+            timers: self.stores.timers.clone(),
+            ownership: self.ownership.clone(),
+            clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
             buffers: buffers.clone(),
             longest_attempt: self.longest_attempt,
         };
-        loops.add_work("firing timers", firing);
-        let outbox = stores.outbox;
-        let dispatcher =
-            Dispatcher { routed, outbox, ownership, clock, outbox_grew, stateful_alerts, buffers };
-        loops.add_work("dispatching", Arc::new(dispatcher));
-        loops
+        self.add_work("firing timers", firing);
+        let dispatcher = Dispatcher {
+            routed: self.routed.clone(),
+            outbox: self.stores.outbox.clone(),
+            ownership: self.ownership.clone(),
+            clock: self.clock.clone(),
+            outbox_grew,
+            stateful_alerts,
+            buffers,
+        };
+        self.add_work("dispatching", Arc::new(dispatcher));
     }
-}
 
-/// Loops, each with what it does.
-struct Loops {
-    running: FuturesUnordered<BoxFuture<'static, (String, anyhow::Result<()>)>>,
-    ownership: Ownership,
-    telemetry: Arc<Telemetry>,
-    stop: CancellationToken,
-}
-
-impl Loops {
     fn add(&mut self, what: String, run: impl Future<Output = anyhow::Result<()>> + Send + 'static) {
-        self.running.push(run.map(move |ended| (what, ended)).boxed());
+        self.loops.push(run.map(move |ended| (what, ended)).boxed());
     }
 
     fn add_work(&mut self, what: &str, work: impl DueWork + 'static) {
@@ -301,7 +297,7 @@ impl Loops {
 
     /// Runs all loops until they are stopped.
     async fn run(mut self) -> anyhow::Result<()> {
-        while let Some((what, ended)) = self.running.next().await {
+        while let Some((what, ended)) = self.loops.next().await {
             ended.with_context(|| format!("alerting: {what} failed"))?;
             ensure!(self.stop.is_cancelled(), "alerting: {what} ended although it was not stopped");
         }

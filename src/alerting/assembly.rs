@@ -84,7 +84,7 @@ fn routed_groups(config: &AlertingConfig, stores: &Stores, telemetry: &Arc<Telem
     let destinations = routes.destinations(names.collect()).with_archive(config.archive_after.clone());
     let inhibitions = Inhibitions::new(cells.clone(), config.inhibition.clone(), telemetry.clone());
     let breaker = MassBreaker::new(
-        config.breaker.clone().map(|rule| (rule, stores.units.clone())),
+        config.breaker.map(|rule| (rule, stores.units.clone())),
         cells.clone(),
         queries.clone(),
         silences.clone(),

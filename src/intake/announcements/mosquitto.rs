@@ -1,6 +1,8 @@
 //! Mosquitto: its log of connections, where `log_dest topic` and `connection_messages` switch it on. Notices are on
 //! `$SYS/broker/log/N`; that a session took another one over is an error, on `$SYS/broker/log/E`.
 //!
+//! Version 2.0 names the client alone, and version 2.1 also its address: `Client one [127.0.0.1:48134] disconnected`.
+//!
 //! A line names its client by an id that the client chose. So the words around the id are fixed at both ends of the
 //! line, and a line in which an id could begin or end at two places says nothing.
 
@@ -24,9 +26,14 @@ pub(in crate::intake) fn read(line: &[u8]) -> Option<(&str, Said)> {
     if let Some(rest) = after(line, "Client ") {
         return ended(rest);
     }
+    let gone = Said::Gone(Cause::Disconnected);
+    // An error of TLS, or of the system.
+    if let Some(rest) = after(line, "Bad socket read/write on client ") {
+        return Some((only_before(rest, &[": "])?, gone));
+    }
     // Version 1.
     let id = after(line, "Socket error on client ")?.strip_suffix(", disconnecting.")?;
-    Some((id, Said::Gone(Cause::Disconnected)))
+    Some((id, gone))
 }
 
 /// The line after these words, with which it begins, or which follow the time of the line.
@@ -53,6 +60,9 @@ fn connected(rest: &str) -> Option<&str> {
 /// The client and the reason in `<id> closed its connection.` and its like.
 fn ended(rest: &str) -> Option<(&str, Said)> {
     let gone = Said::Gone(Cause::Disconnected);
+    if let Some((named, reason)) = rest.rsplit_once("] disconnected") {
+        return with_address(named, reason);
+    }
     for (words, said) in [
         (" disconnected.", Said::Left),
         (" closed its connection.", gone),
@@ -65,11 +75,29 @@ fn ended(rest: &str) -> Option<(&str, Said)> {
             return Some((id, said));
         }
     }
-    let mut reasons = [" disconnected due to ", " disconnected: "]
-        .into_iter()
-        .flat_map(|words| rest.match_indices(words).map(|(at, _)| at));
-    let end = reasons.next()?;
-    (reasons.next().is_none() && rest.ends_with('.')).then_some((&rest[..end], gone))
+    let id = only_before(rest, &[" disconnected due to ", " disconnected: "])?;
+    rest.ends_with('.').then_some((id, gone))
+}
+
+/// The client and the reason of version 2.1: `<id> [<address>:<port>`, and what follows `] disconnected`.
+fn with_address<'a>(named: &'a str, reason: &str) -> Option<(&'a str, Said)> {
+    let (id, address) = named.rsplit_once(" [")?;
+    let port = address.rsplit_once(':')?.1;
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let said = match reason {
+        "." => Said::Left,
+        ": session taken over." => Said::Nothing,
+        _ if reason.starts_with(": ") => Said::Gone(Cause::Disconnected),
+        _ => return None,
+    };
+    is_port.then_some((id, said))
+}
+
+/// The text before these words, if they stand there once.
+fn only_before<'a>(text: &'a str, words: &[&str]) -> Option<&'a str> {
+    let mut found = words.iter().flat_map(|words| text.match_indices(words).map(|(at, _)| at));
+    let end = found.next()?;
+    found.next().is_none().then_some(&text[..end])
 }
 
 #[cfg(test)]
@@ -79,7 +107,7 @@ mod tests {
     #[test]
     fn a_line_of_the_log_says_that_a_client_came_or_ended() {
         let (here, gone) = (Some(Said::Here), Some(Said::Gone(Cause::Disconnected)));
-        // Lines of Mosquitto 2.0.11, and one of version 1.
+        // Lines of Mosquitto 2.0.11.
         let cases = [
             ("1795915471: New connection from 127.0.0.1:48134 on port 21883.", "", None),
             ("1795915471: New client connected from 127.0.0.1:48134 as one (p2, c1, k60).", "one", here),
@@ -100,11 +128,31 @@ mod tests {
             ),
             ("1795915472: Client x disconnected due to protocol error.", "x", gone),
             ("1795915472: Client x disconnected: Connection reset by peer.", "x", gone),
+            ("1: Bad socket read/write on client x: A TLS error occurred.", "x", gone),
+            ("1: Client x negotiated TLSv1.3 cipher TLS_AES_256_GCM_SHA384", "", None),
+            ("1: Client connection from 192.0.2.1 denied: max_connections exceeded.", "", None),
+            // Lines of version 1 and of version 2.1.
             ("1515309375: Socket error on client x, disconnecting.", "x", gone),
+            ("1795933561: New client connected from 127.0.0.1:47067 as one (p4, c1, k60).", "one", here),
+            ("1795933561: Client one [127.0.0.1:47067] disconnected.", "one", Some(Said::Left)),
+            ("1795933564: Client four x [::1:54379] disconnected.", "four x", Some(Said::Left)),
+            ("1: Client cut [127.0.0.1:50571] disconnected: connection closed by client.", "cut", gone),
+            ("1: Client frozen [127.0.0.1:57866] disconnected: exceeded timeout.", "frozen", gone),
+            ("1: Client x [127.0.0.1:5] disconnected: session taken over.", "x", Some(Said::Nothing)),
+            ("1: Client x [127.0.0.1:5] disconnected: bad socket read/write: A TLS error.", "x", gone),
+            ("1: Client x [127.0.0.1] disconnected.", "", None),
             // Ids that clients choose to be taken for another one.
             ("1: Client a disconnected. b disconnected.", "a disconnected. b", Some(Said::Left)),
             ("1: Client a: Client b disconnected.", "a: Client b", Some(Said::Left)),
             ("1: Client a disconnected due to x disconnected due to protocol error.", "", None),
+            ("1: Bad socket read/write on client a: b: A TLS error occurred.", "", None),
+            (
+                "1: Client a [::1:5] disconnected: b [::1:6] disconnected.",
+                "a [::1:5] disconnected: b",
+                Some(Said::Left),
+            ),
+            ("1: Client a] disconnected: [::1:6] disconnected: exceeded timeout.", "a] disconnected:", gone),
+            ("1: Client a] disconnected: protocol error.", "", None),
             ("1: New client connected from 127.0.0.1:1 as a (p2, c1, k1) (p2, c1, k60).", "", None),
             ("1: New client connected from 127.0.0.1:1 as a (p2, c1, k1, u'(p2, c1').", "a", here),
             ("1: New client connected from 127.0.0.1:1 as a (p2, c1, k1, u' (p2, c1').", "", None),

@@ -9,7 +9,7 @@
 //! A bridge is often an availability topic of all its devices. Its end says nothing of a single device, so a topic that
 //! several devices name counts for none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
@@ -198,9 +198,12 @@ impl Availability {
             "" => text(payload)?.to_owned(),
             field => field_of(payload, field)?,
         };
+        // Templates write a boolean with a capital letter.
+        let is_boolean = !self.field.is_empty() && matches!(&*word, "true" | "false");
+        let is = |named: &str| *word == *named || is_boolean && word.eq_ignore_ascii_case(named);
         match () {
-            () if *word == *self.online => Some(true),
-            () if *word == *self.offline => Some(false),
+            () if is(&self.online) => Some(true),
+            () if is(&self.offline) => Some(false),
             () => None,
         }
     }
@@ -215,13 +218,33 @@ fn words<'a>(object: &'a Map<String, Value>, names: [&str; 2]) -> Option<&'a str
     member(object, names)?.as_str()
 }
 
+/// A word, which may be written as a number or a boolean.
+fn word_of(value: &Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text.clone()),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Bool(true) => Some("True".to_owned()),
+        Value::Bool(false) => Some("False".to_owned()),
+        _ => None,
+    }
+}
+
+/// Whether a member names a topic on which its device reports. Commands come from elsewhere, and so does the newest
+/// version that a device could have.
+fn is_of_reports(name: &str) -> bool {
+    let is_command =
+        ["command_topic", "cmd_t"].iter().any(|end| name.ends_with(end)) || name.starts_with("set_");
+    let is_of_others = matches!(name, "availability_topic" | "avty_t" | "latest_version_topic" | "l_ver_t");
+    let is_topic = name == "t" || name.ends_with("topic") || name.ends_with("_t");
+    is_topic && !is_command && !is_of_others
+}
+
 /// The identifier and the labels of the device.
 fn device_of(message: &Map<String, Value>) -> Option<(Box<str>, Labels)> {
     let device = member(message, ["device", "dev"])?.as_object()?;
     let first = |value: &Value| match value {
-        Value::String(text) => Some(text.clone()),
-        Value::Array(all) => Some(all.first()?.as_str()?.to_owned()),
-        _ => None,
+        Value::Array(all) => word_of(all.first()?),
+        one => word_of(one),
     };
     // A connection is a pair of its type and its address.
     let connection =
@@ -267,29 +290,35 @@ fn entity_of(entity: &Map<String, Value>, message: &Map<String, Value>) -> Entit
         };
         (!topic.is_empty() && topic.len() <= MAX_TOPIC).then(|| topic.into_boxed_str())
     };
-    let online = word(["payload_available", "pl_avail"]).unwrap_or("online");
-    let offline = word(["payload_not_available", "pl_not_avail"]).unwrap_or("offline");
-    let of_topic = |name: &str, online: &str, offline: &str, template: Option<&str>| {
+    let of_topic = |name: &str, words: [Option<&Value>; 2], template: Option<&str>| {
+        let [online, offline] = [(words[0], "online"), (words[1], "offline")]
+            .map(|(word, default)| word.and_then(word_of).unwrap_or_else(|| default.to_owned()).into());
         let field = template.map_or(Some(""), field_in)?.into();
-        Some(Availability { topic: topic(name)?, online: online.into(), offline: offline.into(), field })
+        Some(Availability { topic: topic(name)?, online, offline, field })
     };
+    let payloads = [["payload_available", "pl_avail"], ["payload_not_available", "pl_not_avail"]];
     let of_one = |one: &Value| {
         let one = one.as_object()?;
-        let online = words(one, ["payload_available", "pl_avail"]).unwrap_or("online");
-        let offline = words(one, ["payload_not_available", "pl_not_avail"]).unwrap_or("offline");
-        of_topic(words(one, ["topic", "t"])?, online, offline, words(one, ["value_template", "val_tpl"]))
+        let template = words(one, ["value_template", "val_tpl"]);
+        of_topic(words(one, ["topic", "t"])?, payloads.map(|names| member(one, names)), template)
     };
-    let listed =
-        value(["availability", "avty"]).and_then(Value::as_array).into_iter().flatten().filter_map(of_one);
+    let listed = value(["availability", "avty"]).map_or(&[][..], |listed| match listed {
+        Value::Array(all) => all,
+        one => std::slice::from_ref(one),
+    });
     let single = word(["availability_topic", "avty_t"])
-        .and_then(|name| of_topic(name, online, offline, word(["availability_template", "avty_tpl"])));
+        .and_then(|name| of_topic(name, payloads.map(value), word(["availability_template", "avty_tpl"])));
     let mode = match word(["availability_mode", "avty_mode"]) {
         Some("all") => AvailabilityMode::All,
         Some("any") => AvailabilityMode::Any,
         _ => AvailabilityMode::Latest,
     };
-    let reports = words(entity, ["state_topic", "stat_t"]).and_then(topic).into_iter().collect();
-    Entity { availability: listed.chain(single).take(MAX_TOPICS).collect(), mode, reports }
+    let availability = listed.iter().filter_map(of_one).chain(single).take(MAX_TOPICS).collect();
+    // Of the topics of reports, only the state is one that a message may name for all entities.
+    let own = entity.iter().filter(|(name, _)| is_of_reports(name)).filter_map(|(_, value)| value.as_str());
+    let shared = word(["state_topic", "stat_t"]);
+    let reports: BTreeSet<Box<str>> = own.chain(shared).filter_map(topic).take(MAX_TOPICS).collect();
+    Entity { availability, mode, reports: reports.into_iter().collect() }
 }
 
 /// The field in a template that takes one field of a JSON object; other templates are not read.
@@ -390,6 +419,47 @@ mod tests {
             assert_eq!(events.iter().map(of_event).collect::<Vec<_>>(), expected, "{mode}");
             assert_eq!(said(&mut discovery, "dev/1/x", "5"), Some(REPORT));
         }
+    }
+
+    #[test]
+    fn a_device_reports_on_each_topic_that_is_none_of_commands() {
+        // A light, a fan, and the trigger of a button, with and without abbreviations.
+        let message = r#"{"~":"dev/1","dev":{"ids":[17,"x"]},"stat_t":"~/shared","avty":{"t":"~/up","pl_avail":1,"pl_not_avail":0},
+            "cmps":{"light":{"p":"light","stat_t":"~/light","bri_stat_t":"~/light/level","cmd_t":"~/light/set","bri_cmd_t":"~/x"},
+            "fan":{"p":"fan","percentage_state_topic":"dev/1/fan","command_topic":"dev/1/fan/set","json_attr_t":"info/~"},
+            "cover":{"p":"cover","position_topic":"~/cover","set_position_topic":"~/cover/set"},
+            "ota":{"p":"update","l_ver_t":"~/latest"},"button":{"p":"device_automation","t":"~/button"}}}"#;
+        let mut discovery = Discovery::default();
+        assert!(discovery.discover("homeassistant/device/one/config", message.as_bytes()));
+        for (topic, is_report) in [
+            ("dev/1/light", true),
+            ("dev/1/light/level", true),
+            ("dev/1/light/set", false),
+            ("dev/1/x", false),
+            ("dev/1/fan", true),
+            ("dev/1/fan/set", false),
+            ("info/dev/1", true),
+            ("dev/1/cover", true),
+            ("dev/1/cover/set", false),
+            ("dev/1/latest", false),
+            ("dev/1/button", true),
+            ("dev/1/shared", true),
+        ] {
+            assert_eq!(said(&mut discovery, topic, "?"), is_report.then_some(REPORT), "{topic}");
+        }
+        assert_eq!(discovery.read("dev/1/up", b"0", false), [("17".into(), Some(GONE))]);
+        assert_eq!(said(&mut discovery, "dev/1/up", "1"), Some(Said::Here));
+    }
+
+    #[test]
+    fn a_boolean_is_the_word_that_a_template_makes_of_it() {
+        let message = r#"{"availability":[{"topic":"a","value_template":"{{ value_json.up }}","payload_available":"True",
+            "payload_not_available":"False"}],"device":{"identifiers":"one"}}"#;
+        let mut discovery = Discovery::default();
+        assert!(discovery.discover("homeassistant/sensor/one/config", message.as_bytes()));
+        assert_eq!(said(&mut discovery, "a", "{\"up\":true}"), Some(Said::Here));
+        assert_eq!(said(&mut discovery, "a", "{\"up\":false}"), Some(GONE));
+        assert_eq!(said(&mut discovery, "a", "{\"up\":null}"), None);
     }
 
     #[test]

@@ -252,7 +252,8 @@ impl Connection {
             }
         }
         if self.state.has_left(&self.proof.borrow()) {
-            self.session.host.iter().for_each(|host| host.publish(&open.client, false));
+            let now = self.clock.now();
+            self.session.host.iter().for_each(|host| host.publish_end(&open.client, now));
             leave(open.client, events).await;
         }
         // Without DISCONNECT, the broker publishes the will: the messages that it gave this member since its last

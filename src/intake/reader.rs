@@ -246,18 +246,30 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prost::Message;
+
     use crate::clock::Clock;
     use crate::fleet::Rules;
+    use crate::intake::announcements::sparkplug::payload::{Metric, Payload};
+    use crate::intake::announcements::{Format, Planned, PresenceRules};
     use crate::intake::topic::Template;
     use crate::presence::{Kind, KindRules};
 
     const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_000);
 
     fn reader() -> Reader {
+        reader_of(None)
+    }
+
+    fn reader_of(presence: Option<PresenceRules>) -> Reader {
         let kind: Kind = "pump".parse().unwrap();
         let rules = Rules::from_iter([(kind.clone(), KindRules::new(kind.clone()))]);
-        let template = Template::parse("{site}/{unit}/data", Some(kind)).unwrap();
+        let template = Template::parse("{site}/{unit}/data", Some(kind.clone())).unwrap();
         let topics = Topics::new(vec![template], Arc::new(rules.clone()).into());
+        let topics = match presence {
+            Some(presence) => topics.with_presence(&kind, &presence).unwrap(),
+            None => topics,
+        };
         Reader {
             probes: Arc::new(Probes::new(&topics.filters_of_kinds(), &rules, str::to_owned)),
             recent: Arc::default(),
@@ -403,6 +415,40 @@ mod tests {
             Content::Nothing,
             "by a clock that is ahead"
         );
+    }
+
+    /// Which units are there, and which are gone.
+    fn told(content: Content) -> Vec<String> {
+        match content {
+            Content::Several(all) => all.into_iter().flat_map(told).collect(),
+            Content::Heartbeat(heartbeat) => vec![format!("{} is there", heartbeat.unit)],
+            Content::Announcement(one) => vec![format!("{} is gone", one.unit)],
+            _ => Vec::new(),
+        }
+    }
+
+    #[test]
+    fn data_of_a_sparkplug_device_prove_its_node_and_its_death_does_not() {
+        let (format, settle) = (Format::Sparkplug(Default::default()), Duration::ZERO);
+        let topics = format.topics().iter().map(|topic| (*topic).to_owned()).collect();
+        let reader = reader_of(Some(PresenceRules { format, topics, settle, planned: Planned::Ignore }));
+        let payload = |is_historical| {
+            let metrics = vec![Metric { is_historical, ..Metric::default() }];
+            Payload { metrics, ..Payload::default() }.encode_to_vec()
+        };
+        let (node, device) = ("pump:plant.n1 is there", "pump:plant.n1.d1 is there");
+        let cases: [(&str, Option<bool>, &[&str]); 6] = [
+            ("NBIRTH/n1", None, &[node]),
+            ("DBIRTH/n1/d1", None, &[device, node]),
+            ("DDATA/n1/d1", Some(false), &[device, node]),
+            ("DDATA/n1/d1", Some(true), &[node]),
+            ("NDATA/n1", Some(true), &[node]),
+            ("DDEATH/n1/d1", None, &["pump:plant.n1.d1 is gone"]),
+        ];
+        for (topic, is_historical, expected) in cases {
+            let content = read(&reader, &format!("spBv1.0/plant/{topic}"), &payload(is_historical), false);
+            assert_eq!(told(content), expected, "{topic} {is_historical:?}");
+        }
     }
 
     #[test]

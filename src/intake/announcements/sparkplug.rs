@@ -3,11 +3,11 @@
 //! | type | meaning |
 //! |---|---|
 //! | `NBIRTH`, `DBIRTH` | the node or the device is there, and these are its metrics |
-//! | `NDATA`, `DDATA` | a heartbeat |
-//! | `DDEATH` | the device is gone, the node is there |
+//! | `NDATA`, `DDATA` | a heartbeat; of the node alone, if a device's values were all kept on the way |
+//! | `DDEATH` | the device is gone |
 //! | `NDEATH` | the node is gone, and so are its devices; see [`nodes`] for which session it means |
 //!
-//! A node publishes for its devices, so a message of a device is a heartbeat of its node, too.
+//! A node publishes for its devices, so a birth and data of a device are heartbeats of its node, too.
 //!
 //! A host tells nodes by a retained message on [`state_topic`] that it is there, and its last will tells them that it is
 //! not. Nodes that have it as their primary host keep their data meanwhile.

@@ -46,10 +46,10 @@ impl Connection {
             Action::ReportGrants(grants) => grants.log(self.session.client_id()),
             Action::ReportConnected => {
                 telemetry.mqtt_connected(&self.name, &self.session.address.to_string());
-                self.session.host.iter().for_each(|host| host.publish(&open.client, true));
+                self.session.host.iter().for_each(|host| host.publish(&open.client));
             }
             Action::PublishHostState => {
-                self.session.host.iter().for_each(|host| host.publish(&open.client, true));
+                self.session.host.iter().for_each(|host| host.publish(&open.client));
             }
             Action::Record(queued) => {
                 if queued.ack.is_some() {

@@ -14,7 +14,7 @@ use crate::telemetry::Rejection;
 const DOT: &str = "a group or a node has a dot in its name, so that two devices could get one id";
 
 impl Reader {
-    /// Reads a message of a node, or of a device that its node publishes: that is a heartbeat of both.
+    /// Reads a message of a node, or of a device that its node publishes: a birth and data are heartbeats of both.
     ///
     /// In one piece: each step needs what the steps before it found.
     pub(super) fn sparkplug(
@@ -62,11 +62,15 @@ impl Reader {
             all.push(Content::Announcement(dies(&origin.unit, Cause::Disconnected).into()));
         } else {
             self.take_metrics(&origin.unit, &read, of, at, &mut issues);
-            let (unit, labels) = (origin.unit.clone(), origin.labels.clone());
-            all.push(heartbeat(unit, at, message, labels));
+            // Values that the node kept say that the device was there once.
+            if !(is_device && read.is_historical()) {
+                let (unit, labels) = (origin.unit.clone(), origin.labels.clone());
+                all.push(heartbeat(unit, at, message, labels));
+            }
         }
         self.note_issues(&origin.unit, issues);
-        if is_device {
+        // Some libraries connect each device by itself: its death is a last will, and proves nothing of its node.
+        if is_device && of != MessageType::Death {
             let labels = origin.labels.into_iter().filter(|(label, _)| label != "device").collect();
             all.push(heartbeat(node.clone(), at, message, labels));
         }

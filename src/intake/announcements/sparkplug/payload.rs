@@ -77,6 +77,11 @@ impl Payload {
         }
     }
 
+    /// Whether it has metrics, and all of them were kept on the way.
+    pub fn is_historical(&self) -> bool {
+        !self.metrics.is_empty() && self.metrics.iter().all(|metric| metric.is_historical == Some(true))
+    }
+
     /// The number of the message in its session.
     pub fn number(&self) -> Option<u8> {
         u8::try_from(self.seq?).ok()
@@ -204,6 +209,19 @@ mod tests {
         assert_eq!(value_of(value, read.metrics[0].datatype), Value::Int(-5));
         assert_eq!(Payload::read(b"offline"), None);
         assert_eq!(Payload::read(b""), Some(Payload::default()));
+    }
+
+    #[test]
+    fn a_message_is_of_the_past_if_all_its_values_are() {
+        let kept = |is_historical| Metric { is_historical, ..metric("Runs", MetricValue::Long(1)) };
+        for (metrics, expected) in [
+            (vec![], false),
+            (vec![kept(None)], false),
+            (vec![kept(Some(true)), kept(Some(false))], false),
+            (vec![kept(Some(true)), kept(Some(true))], true),
+        ] {
+            assert_eq!(Payload { metrics, ..Payload::default() }.is_historical(), expected);
+        }
     }
 
     #[test]

@@ -42,10 +42,8 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
         State::Offline => match &view.record {
             Some(record) if record.cause.is_announced() => {
                 let offline = span(now.since(record.deadline));
-                format!(
-                    "{heard}. {}, and it was not heard since; it is offline for {offline}.",
-                    announced(record.cause)
-                )
+                let why = announced(record.cause);
+                format!("{heard}. {why}, and nothing came from it since: it has been offline for {offline}.")
             }
             Some(record) => {
                 format!("{heard}. Its deadline passed {} ago.", span(now.since(record.deadline)))
@@ -53,16 +51,21 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
             None => format!("{heard}, and its deadline has passed."),
         },
         State::NeverSeen => format!("It is registered and was never heard.{until_offline}"),
-        State::Paused => match view.paused_until {
-            Some(until) => {
-                let rest = span(until.since(now));
-                format!("{heard}. It is paused for another {rest}: its silence does not count.")
-            }
-            None => format!("{heard}. It declared a planned silence (sleep)."),
-        },
+        State::Paused => format!("{heard}. {}", paused(view, now)),
         State::Unknown => {
             format!("{heard}. Its deadline has passed, but Rollcall has no proof of hearing up to it yet.")
         }
+    }
+}
+
+/// Why the silence of the unit does not count.
+fn paused(view: &UnitDetails, now: Timestamp) -> String {
+    let rest = |until: Timestamp| span(until.since(now));
+    let said = "It said that it would be silent: that does not count until it is heard again";
+    match (view.paused_until, view.sleeps_until) {
+        (Some(until), _) => format!("It is paused for another {}: its silence does not count.", rest(until)),
+        (None, Some(until)) => format!("{said}, for another {} at most.", rest(until)),
+        (None, None) => format!("{said}."),
     }
 }
 
@@ -70,7 +73,7 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
 pub(super) fn announced(cause: Cause) -> &'static str {
     match cause {
         Cause::LastWill => "Its last will was published",
-        Cause::NodeDeath => "It was declared dead",
+        Cause::NodeDeath => "The death of its Sparkplug node was published",
         Cause::Disconnected => "It was reported as disconnected",
         Cause::Silence | Cause::NeverSeen | Cause::Flapping => "It fell silent",
     }

@@ -98,7 +98,7 @@ impl BodyReader for Bodies {
     fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, String> {
         self.known(&unit)?;
         let settle = self.settle.get(&unit.kind).copied().unwrap_or(SETTLE);
-        let follows_birth = self.recent.announced(&unit, at, None);
+        let follows_birth = self.recent.announced(&unit, at, None, true);
         let says = Announced::Gone { cause: Cause::Disconnected, settle };
         Ok(Announcement { unit, at, says, follows_birth, is_unsure: false, has_devices: false })
     }

@@ -41,6 +41,14 @@ mod tests {
                 "proto_name":"MQTT","ipaddress":"127.0.0.1","disconnected_at":1625572213873,"clientid":"c1"}}"#
             )
         };
+        // As version 5 writes it: with the begin of the session, as a rule does.
+        let of_version_5 = |reason: &str| {
+            format!(
+                r#"{{"username":null,"ts":1625572213873,"sockport":1883,"reason":"{reason}","protocol":"mqtt",
+                "proto_ver":5,"proto_name":"MQTT","ipaddress":"127.0.0.1","disconnected_at":1625572213873,
+                "connected_at":1625572213000,"clientid":"c1"}}"#
+            )
+        };
         let connected = r#"{"username":"foo","ts":1625572213873,"sockport":1883,"proto_ver":4,"proto_name":"MQTT",
             "keepalive":60,"ipaddress":"127.0.0.1","expiry_interval":0,"connected_at":1625572213000,"connack":0,
             "clientid":"c1","clean_start":true}"#;
@@ -54,6 +62,10 @@ mod tests {
             (of_system("normal"), Some((Said::Left, 1_625_572_213_873))),
             (of_system("takenover"), Some((Said::Nothing, 1_625_572_213_873))),
             (of_system("discarded"), Some((Said::Nothing, 1_625_572_213_873))),
+            (of_version_5("normal"), Some((Said::Left, 1_625_572_213_000))),
+            (of_version_5("takenover"), Some((Said::Nothing, 1_625_572_213_000))),
+            (of_version_5("kicked"), Some((gone, 1_625_572_213_000))),
+            (of_version_5("disconnect_with_will_message"), Some((gone, 1_625_572_213_000))),
             (of_rule.to_owned(), Some((gone, 1_625_572_213_000))),
             ("{}".to_owned(), None),
             ("offline".to_owned(), None),

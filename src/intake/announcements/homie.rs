@@ -1,6 +1,5 @@
 //! Homie 4 and 5: `$state` of a device. `lost` is its last will. A device that publishes `disconnected` leaves on
-//! purpose, and one that is `sleeping` says so. With `init`, `ready` and `alert` it is there. The empty payload removes
-//! a device of version 5.
+//! purpose, and one that is `sleeping` says so. With `init`, `ready` and `alert` it is there.
 
 use super::Said;
 use super::last_will::text;

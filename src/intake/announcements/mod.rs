@@ -40,7 +40,7 @@ pub(super) enum Said {
     Left,
     /// The unit sleeps, and says so.
     Sleeps,
-    /// Nothing about the unit: a session ended because another one took it over.
+    /// Nothing about the unit: a session ended because another one took it over, or a retained state was deleted.
     Nothing,
 }
 
@@ -91,7 +91,7 @@ impl Format {
             Format::Tasmota => &["tele/{unit}/LWT"],
             Format::Homie => &["homie/{unit}/$state", "homie/5/{unit}/$state"],
             Format::Zigbee2Mqtt => &["zigbee2mqtt/{unit}/availability"],
-            Format::EspHome => &["esphome/{unit}/status"],
+            Format::EspHome => &["{unit}/status"],
             Format::Emqx => {
                 &["$SYS/brokers/+/clients/{unit}/connected", "$SYS/brokers/+/clients/{unit}/disconnected"]
             }
@@ -178,7 +178,10 @@ pub struct PresenceRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     Heartbeat,
-    Announces(Announced),
+    /// The end of a session, which may be one that another session took over.
+    Ends(Announced),
+    /// A departure or a sleep that the unit announces before it.
+    Plans(Announced),
     /// A planned departure that is ignored.
     Nothing,
     /// The message is in none of the forms of the format.
@@ -187,14 +190,18 @@ pub(super) enum Meaning {
 
 impl PresenceRules {
     /// The meaning of a message, and the number of its session, if it has one. `is_status`: its topic is for
-    /// announcements only; any other message is a heartbeat.
+    /// announcements only; any other message is a heartbeat. A message without content deletes a retained state, as when
+    /// a device is renamed.
     pub(super) fn meaning(
         &self,
         payload: &[u8],
         is_status: bool,
         rules: &KindRules,
     ) -> (Meaning, Option<i64>) {
-        let event = self.format.read(payload);
+        let event = match payload {
+            [] if is_status => Some(Said::Nothing.into()),
+            _ => self.format.read(payload),
+        };
         let meaning = self.meaning_of(event.map(|event| event.said), is_status, rules);
         (meaning, event.and_then(|event| event.order))
     }
@@ -222,12 +229,12 @@ impl PresenceRules {
     }
 
     pub(super) fn meaning_of(&self, said: Option<Said>, is_status: bool, rules: &KindRules) -> Meaning {
-        let gone = |cause| Meaning::Announces(Announced::Gone { cause, settle: self.settle });
-        let away = Meaning::Announces(Announced::Away(rules.max_sleep));
+        let gone = |cause| Announced::Gone { cause, settle: self.settle };
+        let away = Meaning::Plans(Announced::Away(rules.max_sleep));
         match (said, self.planned) {
             (Some(Said::Here), _) => Meaning::Heartbeat,
-            (Some(Said::Gone(cause)), _) => gone(cause),
-            (Some(Said::Left), Planned::Offline) => gone(Cause::Disconnected),
+            (Some(Said::Gone(cause)), _) => Meaning::Ends(gone(cause)),
+            (Some(Said::Left), Planned::Offline) => Meaning::Plans(gone(Cause::Disconnected)),
             (Some(Said::Left), Planned::Pause) => away,
             (Some(Said::Sleeps), _) if rules.accept_sleep => away,
             (Some(Said::Left | Said::Sleeps | Said::Nothing), _) => Meaning::Nothing,
@@ -304,8 +311,9 @@ impl RecentSessions {
         self.gone.store(at.as_millis(), Ordering::Relaxed);
     }
 
-    /// Notes an announcement that a unit is gone. Answers whether it is the end of a session that was taken over.
-    pub fn announced(&self, unit: &Unit, at: Timestamp, order: Option<i64>) -> bool {
+    /// Notes an announcement that a unit is gone, or leaves on purpose. Answers whether it is the end of a session that was
+    /// taken over. A unit that wakes for a moment may leave right after its birth.
+    pub fn announced(&self, unit: &Unit, at: Timestamp, order: Option<i64>, is_planned: bool) -> bool {
         self.gone(at);
         let mut sessions = self.lock();
         let session = match order {
@@ -319,7 +327,7 @@ impl RecentSessions {
             return true;
         }
         let is_this = order.is_some() && session.order == order;
-        if session.took_over && !is_this && at <= session.born + TAKEOVER {
+        if session.took_over && !is_planned && !is_this && at <= session.born + TAKEOVER {
             // The next will is that of the new session.
             session.took_over = false;
             return true;
@@ -357,8 +365,8 @@ mod tests {
     fn a_planned_departure_is_what_the_kind_says() {
         let kind: crate::presence::Kind = "lamp".parse().unwrap();
         let rules = KindRules::new(kind);
-        let away = Meaning::Announces(Announced::Away(rules.max_sleep));
-        let gone = Meaning::Announces(Announced::Gone { cause: Cause::Disconnected, settle: Duration::ZERO });
+        let away = Meaning::Plans(Announced::Away(rules.max_sleep));
+        let gone = Meaning::Plans(Announced::Gone { cause: Cause::Disconnected, settle: Duration::ZERO });
         for (planned, expected) in
             [(Planned::Pause, away), (Planned::Offline, gone), (Planned::Ignore, Meaning::Nothing)]
         {
@@ -369,6 +377,7 @@ mod tests {
             assert_eq!(presence.meaning(b"ready", true, &rules).0, Meaning::Heartbeat);
             assert_eq!(presence.meaning(b"21.5", true, &rules).0, Meaning::Unknown);
             assert_eq!(presence.meaning(b"21.5", false, &rules).0, Meaning::Heartbeat);
+            assert_eq!(presence.meaning(b"", true, &rules).0, Meaning::Nothing);
         }
     }
 
@@ -376,9 +385,10 @@ mod tests {
     fn the_will_of_a_session_that_was_taken_over_comes_right_after_the_birth_of_the_next() {
         let (start, unit) = (Timestamp::from_millis(1_732_147_200_000), "lamp:1".parse::<Unit>().unwrap());
         let at = |ms| start + Duration::from_millis(ms);
-        // Births and wills with their moments, and whether each will is one of a session that was taken over.
+        // Births, wills and planned departures with their moments, and whether each end is one of a session that was taken
+        // over.
         type Case = (&'static str, &'static [(char, u64)], &'static [bool]);
-        let cases: [Case; 7] = [
+        let cases: [Case; 8] = [
             ("cut right after the first birth", &[('b', 0), ('w', 5)], &[false]),
             (
                 "the will before the birth",
@@ -389,6 +399,7 @@ mod tests {
             ("then the new session ends", &[('b', 0), ('b', 5000), ('w', 5010), ('w', 5020)], &[true, false]),
             ("long after the birth", &[('b', 0), ('b', 5000), ('w', 5251)], &[false]),
             ("a will without a birth", &[('w', 0)], &[false]),
+            ("it wakes, is ready and sleeps", &[('b', 0), ('b', 20), ('p', 60)], &[false]),
             ("three sessions", &[('b', 0), ('b', 10), ('w', 11), ('b', 20), ('w', 21)], &[true, true]),
         ];
         for (what, events, expected) in cases {
@@ -397,7 +408,7 @@ mod tests {
             for (event, ms) in events {
                 match event {
                     'b' => assert!(recent.born(&unit, at(*ms), None)),
-                    _ => taken_over.push(recent.announced(&unit, at(*ms), None)),
+                    end => taken_over.push(recent.announced(&unit, at(*ms), None, *end == 'p')),
                 }
             }
             assert_eq!(taken_over, expected, "{what}");
@@ -424,7 +435,7 @@ mod tests {
             let recent = RecentSessions::default();
             let note = |(event, number): &(char, i64)| match event {
                 'b' => recent.born(&unit, at, Some(*number)),
-                _ => recent.announced(&unit, at, Some(*number)),
+                _ => recent.announced(&unit, at, Some(*number), false),
             };
             assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
         }
@@ -434,7 +445,7 @@ mod tests {
     fn a_heartbeat_in_the_millisecond_of_an_announcement_counts_for_the_next_one() {
         let (at, ms) = (Timestamp::from_millis(1_732_147_200_000), Duration::from_millis(1));
         let recent = RecentSessions::default();
-        recent.announced(&"lamp:1".parse().unwrap(), at, None);
+        recent.announced(&"lamp:1".parse().unwrap(), at, None, false);
         assert_eq!([at, at + ms].map(|at| recent.after_announcement(at)), [at + ms; 2]);
     }
 }

@@ -111,9 +111,10 @@ impl Reader {
                 Ok((!is_news).then_some(Content::Nothing))
             }
             Meaning::Heartbeat => Ok(None),
-            Meaning::Announces(says) => {
+            Meaning::Ends(says) | Meaning::Plans(says) => {
                 let at = announced_at(message, arrived);
-                let follows_birth = self.recent.announced(unit, at, order);
+                let is_planned = matches!(meaning, Meaning::Plans(_));
+                let follows_birth = self.recent.announced(unit, at, order, is_planned);
                 // Another instance may have been given the birth of a session that took this one over.
                 let is_unsure = !is_status && self.probes.answers_topic().is_some();
                 let announcement = Announcement { follows_birth, is_unsure, ..gone(unit, at, says) };

@@ -149,9 +149,9 @@ pub enum MemberTransition {
 }
 
 impl MemberTransition {
-    /// Whether the transition waits for nothing: whatever follows, it is part of the next notification of its group.
-    pub fn is_final(self) -> bool {
-        self != MemberTransition::Offline
+    /// Whether its silence is over.
+    pub fn is_end(self) -> bool {
+        matches!(self, MemberTransition::Online | MemberTransition::Removed)
     }
 }
 
@@ -176,11 +176,10 @@ impl Stage {
     /// The stage of a member after a transition; `None`: the transition changes nothing. `now` is `None` for a new
     /// member.
     pub fn next(now: Option<Stage>, form: MemberTransition) -> Option<Stage> {
-        let is_end = matches!(form, MemberTransition::Online | MemberTransition::Removed);
         match now {
-            None if !is_end => Some(Stage::Waits),
+            None if !form.is_end() => Some(Stage::Waits),
             Some(Stage::Notified) if form == MemberTransition::Online => Some(Stage::IsBack),
-            None | Some(Stage::Waits | Stage::Notified) if is_end => Some(Stage::Over),
+            None | Some(Stage::Waits | Stage::Notified) if form.is_end() => Some(Stage::Over),
             _ => None,
         }
     }

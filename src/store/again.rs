@@ -1,10 +1,10 @@
 //! A notification that is stored once more: for its receiver again, or for a fallback.
 
-use super::notification::{GroupMember, Notification, notification_id};
+use super::notification::{Notification, notification_id};
 use super::receiver_list::lists;
-use super::{Delivery, Destinations, MeantFor, OutboxEvent};
+use super::{Delivery, Destinations, MeantFor};
 use crate::clock::Timestamp;
-use crate::presence::{Guarantee, OfflineRecord};
+use crate::presence::Guarantee;
 
 /// Where the notifications of a receiver that takes nothing go.
 pub(super) struct ToFallback<'a> {
@@ -65,11 +65,5 @@ impl Notification {
         let id = notification_id(&delivery.id, to);
         let meant_for = MeantFor { receiver: delivery.receiver.clone(), since };
         (id, Notification { meant_for: Some(meant_for), ..Notification::again(delivery) })
-    }
-}
-
-impl GroupMember {
-    pub fn of_record(record: &OfflineRecord) -> GroupMember {
-        GroupMember::new(&OutboxEvent::Record(record.clone()))
     }
 }

@@ -7,12 +7,13 @@
 //! The number after the last partition stands for what belongs to the fleet as a whole.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::change_set::ChangeSet;
 use super::member_names::of_member;
 use super::partition::partition_of_timer;
 use super::receiver_name::ReceiverName;
@@ -157,8 +158,7 @@ impl Table {
 
     /// As engines name it: with the receiver behind a colon.
     pub fn place(self) -> Cow<'static, str> {
-        let name = self.as_str();
-        self.receiver().map_or(Cow::Borrowed(name), |receiver| format!("{name}:{receiver}").into())
+        place(self.as_str(), self.receiver())
     }
 
     /// The receiver, if it is a table of one.
@@ -173,11 +173,8 @@ impl Table {
     }
 
     pub fn named(name: &str) -> Option<Table> {
-        let (name, receiver) = name.split_once(':').map_or((name, None), |(name, of)| (name, Some(of)));
-        let receivers: Vec<ReceiverName> = receiver.map(ReceiverName::of).into_iter().collect();
-        let is_meant =
-            |table: &Table| table.as_str() == name && table.receiver().is_some() == receiver.is_some();
-        Table::all(&receivers).find(is_meant)
+        let (name, receiver) = read_place(name);
+        Table::all(receiver.as_slice()).find(|table| (table.as_str(), table.receiver()) == (name, receiver))
     }
 
     /// The sort of its values, in the log and in metrics.
@@ -308,8 +305,7 @@ impl Index {
 
     /// As engines name it: with the receiver behind a colon.
     pub fn place(self) -> Cow<'static, str> {
-        let name = self.as_str();
-        self.receiver().map_or(Cow::Borrowed(name), |receiver| format!("{name}:{receiver}").into())
+        place(self.as_str(), self.receiver())
     }
 
     /// The receiver, if it is an index of one.
@@ -318,11 +314,8 @@ impl Index {
     }
 
     pub fn named(name: &str) -> Option<Index> {
-        let (name, receiver) = name.split_once(':').map_or((name, None), |(name, of)| (name, Some(of)));
-        let receivers: Vec<ReceiverName> = receiver.map(ReceiverName::of).into_iter().collect();
-        let is_meant =
-            |index: &Index| index.as_str() == name && index.receiver().is_some() == receiver.is_some();
-        Index::all(&receivers).find(is_meant)
+        let (name, receiver) = read_place(name);
+        Index::all(receiver.as_slice()).find(|index| (index.as_str(), index.receiver()) == (name, receiver))
     }
 
     /// The table with the cells of its names.
@@ -338,6 +331,16 @@ impl Index {
             Index::Dead(name) => Table::DeadLetters(name),
         }
     }
+}
+
+/// The name of a table or an index, with the receiver behind a colon.
+fn place(name: &'static str, receiver: Option<ReceiverName>) -> Cow<'static, str> {
+    receiver.map_or(Cow::Borrowed(name), |receiver| format!("{name}:{receiver}").into())
+}
+
+/// The name and the receiver of a [`place`].
+fn read_place(place: &str) -> (&str, Option<ReceiverName>) {
+    place.split_once(':').map_or((place, None), |(name, of)| (name, Some(ReceiverName::of(of))))
 }
 
 /// As engines name it.
@@ -438,171 +441,6 @@ impl NameRange {
         // No name has the greatest character.
         NameRange { partition, from: begin.to_owned(), before: format!("{begin}{}", char::MAX) }
     }
-}
-
-/// What a part of a change-set expects or does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum What {
-    /// Expects a cell to have this value.
-    Has(Table),
-    /// Expects no such cell.
-    Lacks(Table),
-    /// Expects an entry to be at this number.
-    IsAt(Index),
-    /// Expects no such entry.
-    IsOff(Index),
-    Put(Table),
-    Remove(Table),
-    /// Adds to the number in a cell.
-    Add(Table),
-    Enter(Index),
-    Leave(Index),
-    Append(Log),
-}
-
-/// A part of a change-set, on one cell or entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChangePart {
-    pub what: What,
-    /// Empty for `Append`.
-    pub name: Arc<str>,
-    /// Of `Has`, `Put` and `Append`. A seal has ten thousand of them, which are not copied on their way.
-    pub value: Arc<[u8]>,
-    /// Of `IsAt` and `Enter`; of `Add`, how much.
-    pub at: i64,
-}
-
-/// Changes of one partition that apply together, if all that is expected is so before.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChangeSet {
-    pub partition: u16,
-    pub parts: Vec<ChangePart>,
-}
-
-impl ChangeSet {
-    pub fn of(partition: u16) -> ChangeSet {
-        ChangeSet { partition, parts: Vec::new() }
-    }
-
-    /// Expects a cell to have this value; `None`: not to be.
-    #[must_use]
-    pub fn has(self, table: Table, name: &str, value: Option<&[u8]>) -> ChangeSet {
-        self.has_stored(table, name, value.map(Arc::from).as_ref())
-    }
-
-    /// See [`ChangeSet::has`].
-    #[must_use]
-    pub(super) fn has_stored(self, table: Table, name: &str, value: Option<&Arc<[u8]>>) -> ChangeSet {
-        let what = if value.is_some() { What::Has(table) } else { What::Lacks(table) };
-        self.part(what, name, value.cloned().unwrap_or_default(), 0)
-    }
-
-    /// Expects an entry to be at this number; `None`: not to be.
-    #[must_use]
-    pub fn is_at(self, index: Index, name: &str, at: Option<i64>) -> ChangeSet {
-        let what = if at.is_some() { What::IsAt(index) } else { What::IsOff(index) };
-        self.part(what, name, Arc::default(), at.unwrap_or_default())
-    }
-
-    /// Writes a cell; `None` removes it.
-    #[must_use]
-    pub fn put(self, table: Table, name: &str, value: Option<&[u8]>) -> ChangeSet {
-        let what = if value.is_some() { What::Put(table) } else { What::Remove(table) };
-        self.part(what, name, value.map(Arc::from).unwrap_or_default(), 0)
-    }
-
-    /// Writes a cell.
-    #[must_use]
-    pub(super) fn put_stored(self, table: Table, name: &str, value: &Arc<[u8]>) -> ChangeSet {
-        self.part(What::Put(table), name, value.clone(), 0)
-    }
-
-    /// Adds to the number in a cell. An absent cell is zero, and a cell that becomes zero is removed; so is text that is
-    /// no number. Change-sets that only add to a cell never wait for one another, and expect nothing of it. No change-set
-    /// adds to a cell that it also writes.
-    #[must_use]
-    pub fn add(self, table: Table, name: &str, more: i64) -> ChangeSet {
-        self.part(What::Add(table), name, Arc::default(), more)
-    }
-
-    /// Enters a name into an index; `None` takes it out.
-    #[must_use]
-    pub fn enter(self, index: Index, name: &str, at: Option<i64>) -> ChangeSet {
-        let what = if at.is_some() { What::Enter(index) } else { What::Leave(index) };
-        self.part(what, name, Arc::default(), at.unwrap_or_default())
-    }
-
-    /// Appends an entry to a log.
-    #[must_use]
-    pub fn append(self, log: Log, entry: &[u8]) -> ChangeSet {
-        self.part(What::Append(log), "", Arc::from(entry), 0)
-    }
-
-    fn part(mut self, what: What, name: &str, value: Arc<[u8]>, at: i64) -> ChangeSet {
-        self.parts.push(ChangePart { what, name: name.into(), value, at });
-        self
-    }
-
-    /// What it expects and does, without names and values, and how many parts in a row do it. Change-sets of one shape
-    /// are written together.
-    pub(super) fn shape(&self) -> Shape {
-        let mut shape = Shape::new();
-        for ChangePart { what, .. } in &self.parts {
-            match shape.last_mut().filter(|(last, _)| last == what) {
-                Some((_, times)) => *times += 1,
-                None => shape.push((*what, 1)),
-            }
-        }
-        shape
-    }
-
-    /// The cells and entries that it reads or writes, and whether it only adds to them.
-    fn touched(&self) -> impl Iterator<Item = (Touched<'_>, bool)> {
-        self.parts.iter().filter_map(|ChangePart { what, name, .. }| match what {
-            What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
-                Some(((Place::Of(*table), &**name), false))
-            }
-            What::Add(table) => Some(((Place::Of(*table), &**name), true)),
-            What::IsAt(index) | What::IsOff(index) | What::Enter(index) | What::Leave(index) => {
-                Some(((Place::In(*index), &**name), false))
-            }
-            What::Append(_) => None,
-        })
-    }
-}
-
-/// See [`ChangeSet::shape`].
-pub(super) type Shape = Vec<(What, usize)>;
-
-/// Where a cell or an entry is.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Place {
-    Of(Table),
-    In(Index),
-}
-
-/// A cell or an entry of a partition.
-type Touched<'a> = (Place, &'a str);
-
-/// The places of change-sets, in batches that are written one after the other: no two of a batch touch one cell or
-/// entry, so all that a batch expects can be read before its first write. Change-sets that only add to a cell may be in
-/// one batch.
-pub(super) fn batches(sets: &[ChangeSet]) -> Vec<Vec<usize>> {
-    let mut last: HashMap<(u16, Touched<'_>, bool), usize> = HashMap::new();
-    let mut batches: Vec<Vec<usize>> = Vec::new();
-    for (at, set) in sets.iter().enumerate() {
-        let of = |name, adds| (set.partition, name, adds);
-        let before = set.touched().flat_map(|(name, adds)| {
-            [last.get(&of(name, false)), last.get(&of(name, true)).filter(|_| !adds)]
-        });
-        let batch = before.flatten().map(|batch| batch + 1).max().unwrap_or(0);
-        last.extend(set.touched().map(|(name, adds)| (of(name, adds), batch)));
-        if batch == batches.len() {
-            batches.push(Vec::new());
-        }
-        batches[batch].push(at);
-    }
-    batches
 }
 
 /// Where the next page of a scan begins. Only the engine that made it reads it.
@@ -723,21 +561,4 @@ pub trait Cells: Layout {
 
     /// Moves what cannot be read away, if it is still so, and reports it: see `docs/broken-values.md`.
     async fn quarantine_cell(&self, unreadable: &Unreadable, why: &str) -> Result<()>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn change_sets_that_touch_one_cell_are_written_one_after_the_other() {
-        let put = |partition, name: &str| ChangeSet::of(partition).put(Table::Flaps, name, Some(b""));
-        let enter = |name: &str| ChangeSet::of(0).enter(Index::FlapChecks, name, Some(1));
-        let both = put(0, "a").enter(Index::FlapChecks, "b", None);
-        let sets = [put(0, "a"), put(1, "a"), put(0, "b"), put(0, "a"), enter("b"), both, put(0, "b")];
-        assert_eq!(batches(&sets), [vec![0, 1, 2, 4], vec![3, 6], vec![5]]);
-        let add = || ChangeSet::of(0).add(Table::Flaps, "a", 1);
-        assert_eq!(batches(&[add(), add(), put(0, "a"), add(), add()]), [vec![0, 1], vec![2], vec![3, 4]]);
-        assert_eq!(batches(&[]), Vec::<Vec<usize>>::new());
-    }
 }

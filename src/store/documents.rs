@@ -9,9 +9,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::cells::{
-    Cell, Cells, ChangeSet, Index, IndexEntry, IndexRange, Log, NameRange, Table, Unreadable,
-};
+use super::cells::{Cell, Cells, Index, IndexEntry, IndexRange, Log, NameRange, Table, Unreadable};
+use super::change_set::ChangeSet;
 use super::json::{from_json, to_json};
 use super::{EngineError, MAX_STEP, Result};
 use crate::clock::Timestamp;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::documents::{Document, TableValue};
-use super::{ChangeSet, EngineError, Index, ReceiverName, Result, Table};
+use super::{Cell, ChangeSet, EngineError, Index, ReceiverName, Result, Table};
 use crate::clock::Timestamp;
 
 /// Stored as words: how many attempts at the first notification were begun, with a `+` behind while one is under way,
@@ -39,6 +39,10 @@ impl TableValue for Lane {
 }
 
 impl Lane {
+    pub fn cell(receiver: &str, partition: u16, group: &str) -> Cell {
+        Cell { table: Table::Lanes(ReceiverName::of(receiver)), partition, name: group.to_owned() }
+    }
+
     pub fn first(&self) -> &str {
         self.notifications.first().map_or("", String::as_str)
     }
@@ -64,8 +68,16 @@ impl TableValue for Owed {
     const TABLE: Table = Table::Owed;
 }
 
+/// A change-set that also says how many receivers a new notification waits for.
+pub(super) fn owe(set: ChangeSet, notification: &str, receivers: usize) -> ChangeSet {
+    if receivers < 2 {
+        return set;
+    }
+    set.put(Table::Owed, notification, Some(receivers.to_string().as_bytes()))
+}
+
 /// A change-set that also puts notifications at the end of a lane. A new lane is due at `at`; or, if it is leased, its
-/// lease ends then.
+/// lease ends then. A known lane that has left the queue is due at `at` as well.
 pub(super) fn append(
     set: ChangeSet,
     lane: &Document<Lane>,
@@ -82,7 +94,10 @@ pub(super) fn append(
     after.notifications.extend(ids.iter().map(|id| (*id).to_owned()));
     let set = lane.change_in(set, Some(&after))?;
     let queue = Index::Queue(ReceiverName::of(receiver));
-    Ok(if is_new { set.enter(queue, &lane.name, Some(at.as_millis())) } else { set })
+    Ok(match is_new {
+        true => set.enter(queue, &lane.name, Some(at.as_millis())),
+        false => set.enter_new(queue, &lane.name, at.as_millis()),
+    })
 }
 
 #[cfg(test)]

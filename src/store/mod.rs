@@ -54,6 +54,7 @@ mod again;
 mod attempts;
 mod audit;
 mod cells;
+mod change_set;
 pub mod data;
 mod deadline_check;
 mod deliveries;
@@ -91,9 +92,10 @@ pub use attempts::{
 };
 pub use audit::{AuditEntry, Audited, MAX_AUDITED};
 pub use cells::{
-    Cell, CellCursor, CellPage, Cells, ChangePart, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log,
-    Logged, NameRange, Table, Unreadable, What,
+    Cell, CellCursor, CellPage, Cells, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged, NameRange,
+    Table, Unreadable,
 };
+pub use change_set::{ChangePart, ChangeSet, What};
 pub use data::{Catalogue, DataStore, Metric, MetricType, MetricValue, Reading};
 pub use deadline_check::{CheckGuard, DeadlineCheck, PendingCheck};
 pub use deliveries::{DeliveryEngine, Discarded, StoredDeliveries};

@@ -10,6 +10,7 @@ use serde::de::{MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::json::{from_json, to_json};
+use super::member_names::name_of;
 use super::receiver_list::lists;
 use super::{
     DataLoss, DeadLetter, Delivery, EngineError, Group, GroupContext, MeantFor, OutboxEvent, Result,
@@ -134,7 +135,7 @@ impl GroupMember {
                     (Transition::Offline, _) => MemberTransition::Offline,
                     (Transition::Online, _) => MemberTransition::Online,
                 };
-                let id = format!("{} {}", record.deadline.as_millis(), record.id);
+                let id = name_of(record);
                 GroupMember { id, form, deadline: record.deadline, detected_at: record.detected_at }
             }
             OutboxEvent::Blind(interval) | OutboxEvent::DataLost(DataLoss { interval, .. }) => {
@@ -435,8 +436,16 @@ pub(super) fn discarded(delivery: Delivery, at: Timestamp) -> DeadLetter {
 
 /// The name of a blind interval, the same while it lasts and when it is over.
 pub(super) fn blindness(interval: &Interval) -> String {
-    format!("blind {}", interval.from.as_millis())
+    format!("{BLINDNESS}{}", interval.from.as_millis())
 }
+
+/// Whether a member with this name is a blind interval.
+pub(super) fn is_blindness(member: &str) -> bool {
+    member.starts_with(BLINDNESS)
+}
+
+/// The begin of the names of blind intervals.
+const BLINDNESS: &str = "blind ";
 
 impl Notification {
     /// Blind intervals that lasted when this was sealed and are over by now: of the fleet or, where the members

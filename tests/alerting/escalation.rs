@@ -6,7 +6,7 @@ use rollcall::alerting::Fallback;
 use rollcall::presence::Recoveries;
 use rollcall::simulate::servers::free_port;
 use rollcall::simulate::webhook_sink::WebhookSink;
-use rollcall::store::{Escalation, FollowUps, StoredDeliveries, StoredGroups};
+use rollcall::store::{Escalation, FollowUps, StoredDeliveries};
 use serde_json::Value;
 
 use super::incidents::{names, open_pages};
@@ -208,6 +208,11 @@ async fn with_a_loss_before_any_follow_up(
     world
 }
 
+/// When a group is looked at for a reminder or an escalation.
+async fn first_look(world: &World) -> Option<Timestamp> {
+    world.groups().first_reminder(&world.partitions()).await.unwrap()
+}
+
 /// Changes the routes as a reload does. Waits until the groups are looked at as soon as the new routes say.
 async fn change(world: &mut World, again: FollowUps) {
     world.stop().await;
@@ -215,7 +220,7 @@ async fn change(world: &mut World, again: FollowUps) {
     world.config.route.again = again;
     world.start();
     let is_applied = async || {
-        let next = StoredGroups::new(world.engine.clone()).first_reminder(&world.partitions()).await.unwrap();
+        let next = first_look(world).await;
         next.is_none_or(|next| next > world.clock.now() && next <= world.clock.now() + first)
     };
     until("the routes are applied", is_applied).await;
@@ -229,14 +234,7 @@ async fn a_first_escalation_reaches_silences_that_were_notified_before_it() {
         let step = Escalation { after: 10 * MINUTE, receivers: vec!["pager".to_owned()] };
         let again = FollowUps { repeat: None, escalate: vec![step] };
         change(&mut world, again.clone()).await;
-        let is_planned = async || {
-            StoredGroups::new(world.engine.clone())
-                .first_reminder(&world.partitions())
-                .await
-                .unwrap()
-                .is_some()
-        };
-        until("the escalation is planned", is_planned).await;
+        until("the escalation is planned", async || first_look(&world).await.is_some()).await;
         world.advance(11 * MINUTE);
         calls.wait_for(1, MAX_WAIT).await.unwrap();
         world.delivered("pager").await;
@@ -259,14 +257,7 @@ async fn a_shorter_repeat_interval_reaches_silences_that_were_notified_before_it
         let mut world = with_a_loss_before_any_follow_up(on, "kind", &chat, &calls).await;
         let every = |interval: Duration| FollowUps { repeat: Some(interval), escalate: Vec::new() };
         change(&mut world, every(4 * HOUR)).await;
-        let is_planned = async || {
-            StoredGroups::new(world.engine.clone())
-                .first_reminder(&world.partitions())
-                .await
-                .unwrap()
-                .is_some()
-        };
-        until("a reminder is planned", is_planned).await;
+        until("a reminder is planned", async || first_look(&world).await.is_some()).await;
         world.advance(20 * MINUTE);
         change(&mut world, every(30 * MINUTE)).await;
         world.advance(11 * MINUTE);

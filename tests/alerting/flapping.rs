@@ -5,7 +5,7 @@ use std::time::Duration;
 use rollcall::fleet::deliveries::DeliveryState;
 use rollcall::presence::FlapRule;
 use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
-use rollcall::store::{FollowUps, StoredGroups};
+use rollcall::store::FollowUps;
 
 use super::instances::Instance;
 use super::silences::silence;
@@ -154,9 +154,7 @@ async fn a_unit_that_is_stable_and_online_is_told_and_a_removed_one_is_not() {
     assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 1.0);
     lose(&world).await;
     world.silences.expire(covers, "anna", world.clock.now()).await.unwrap();
-    let joined = async || {
-        StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap().is_some()
-    };
+    let joined = async || world.groups().first_seal(&world.partitions()).await.unwrap().is_some();
     until("the episode joins when the silence is over", joined).await;
     world.pass(2 * WAIT).await;
     assert_eq!(told(&sink, 7).await, message("flapping", &["flapping"]));

@@ -7,7 +7,7 @@ use rollcall::alerting;
 use rollcall::fleet::ownership::View;
 use rollcall::fleet::{Ownership, Silences};
 use rollcall::simulate::webhook_sink::Answer;
-use rollcall::store::{StoredDeliveries, StoredGroups, partition_of, partition_of_group};
+use rollcall::store::{StoredDeliveries, partition_of, partition_of_group};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -35,7 +35,7 @@ impl Instance {
         let silences = Arc::new(Silences::new(world.engine.clone()));
         let stores = alerting::Stores {
             outbox: world.engine.clone(),
-            groups: StoredGroups::new(world.engine.clone()),
+            groups: world.groups(),
             hearing: world.engine.clone(),
             queries: world.engine.clone(),
             cells: world.engine.clone(),
@@ -113,14 +113,14 @@ async fn an_alert_silence_holds_for_all_instances_and_its_end_is_notified_once_w
     // The views disagree while the silence ends: partitions are owned by no instance, by both, then by one again.
     a.sees(&world, &["b"]);
     b.sees(&world, &["a"]);
-    assert_eq!(StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(), None);
+    assert_eq!(world.groups().first_seal(&world.partitions()).await.unwrap(), None);
     assert!(world.silences.expire(id, "ana", world.clock.now()).await.unwrap());
     a.sees(&world, &["a"]);
     b.sees(&world, &["b"]);
     until("all are notified", async || {
         a.sees(&world, &both);
         b.sees(&world, &both);
-        let next = StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap();
+        let next = world.groups().first_seal(&world.partitions()).await.unwrap();
         if next.is_some_and(|next| next > world.clock.now()) {
             world.advance(WAIT);
         }
@@ -149,12 +149,8 @@ async fn notifications_of_one_group_arrive_in_order_while_its_partition_moves() 
     world.lose(&["y"]).await;
     world.joined().await;
     world.advance(5 * WAIT);
-    let sealed = async || {
-        StoredGroups::new(world.engine.clone())
-            .first_seal(&world.partitions())
-            .await
-            .is_ok_and(|next| next.is_none())
-    };
+    let sealed =
+        async || world.groups().first_seal(&world.partitions()).await.is_ok_and(|next| next.is_none());
     until("both wait for their delivery", sealed).await;
     world.advance(2 * HOUR);
     let received = sink.wait_for(3, MAX_WAIT).await.unwrap();

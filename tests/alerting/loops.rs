@@ -9,7 +9,7 @@ use rollcall::presence::{Probed, Recoveries};
 use rollcall::routing::parse_matchers;
 use rollcall::simulate::mail_sink::{self, MailSink};
 use rollcall::simulate::webhook_sink::Answer;
-use rollcall::store::{Escalation, FollowUps, StoredDeliveries, StoredGroups};
+use rollcall::store::{Escalation, FollowUps, StoredDeliveries};
 use serde_json::json;
 
 use super::world::{On, TIMEOUT, WAIT, World, hook, listed, named, until};
@@ -319,9 +319,7 @@ async fn receivers_are_reminded_and_others_are_notified_until_the_unit_is_back()
     world.delivered("hook").await;
     world.delivered("boss").await;
     world.advance(3 * HOUR);
-    let none = async || {
-        StoredGroups::new(world.engine.clone()).first_reminder(&world.partitions()).await.unwrap().is_none()
-    };
+    let none = async || world.groups().first_reminder(&world.partitions()).await.unwrap().is_none();
     until("the group is looked at no more", none).await;
     world.stop().await;
     assert_eq!((sink.received().len(), boss.received().len()), (3, 3));

@@ -6,7 +6,6 @@ use std::time::Duration;
 use rollcall::routing::alert_silence::SilenceRequest;
 use rollcall::routing::{SilenceId, parse_label_matchers};
 use rollcall::simulate::webhook_sink::WebhookSink;
-use rollcall::store::StoredGroups;
 
 use super::world::{On, WAIT, World, hook, listed, until};
 use super::*;
@@ -27,7 +26,7 @@ pub async fn silence(world: &World, matchers: &str, span: Duration) -> SilenceId
 /// Lets waits pass until there are `count` notifications: a group that was sealed just now may still seem to wait.
 async fn notify_waiting(world: &World, sink: &WebhookSink, count: usize) {
     let notified = async || {
-        if StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap().is_some() {
+        if world.groups().first_seal(&world.partitions()).await.unwrap().is_some() {
             world.advance(WAIT);
         }
         sink.received().len() >= count

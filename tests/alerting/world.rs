@@ -194,7 +194,7 @@ impl World {
             let settled = async || {
                 let all = self.partitions();
                 let due = [
-                    StoredGroups::new(self.engine.clone()).first_seal(&all).await.unwrap(),
+                    self.groups().first_seal(&all).await.unwrap(),
                     self.engine
                         .entries(Index::FlapChecks, &all, i64::MAX, 1)
                         .await
@@ -245,10 +245,14 @@ impl World {
         self.advance(WAIT);
     }
 
+    pub fn groups(&self) -> StoredGroups {
+        StoredGroups::new(self.engine.clone())
+    }
+
     /// Waits until nothing is due to be sealed.
     pub async fn sealed(&self) {
         let is_sealed = async || {
-            let due = StoredGroups::new(self.engine.clone()).first_seal(&self.partitions()).await.unwrap();
+            let due = self.groups().first_seal(&self.partitions()).await.unwrap();
             due.is_none_or(|due| due > self.clock.now())
         };
         until("what is due is sealed", is_sealed).await;

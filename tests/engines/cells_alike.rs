@@ -24,6 +24,7 @@ enum Part {
     Put(usize, Option<usize>),
     Add(usize, i64),
     Enter(usize, Option<i64>),
+    EnterNew(usize, i64),
     /// Into the index that is found by its names.
     EnterName(usize, bool),
     Append(usize),
@@ -41,6 +42,7 @@ fn part() -> impl Strategy<Value = Part> {
         4 => (name(), value()).prop_map(|(name, value)| Part::Put(name, value)),
         4 => (name(), -8..9i64).prop_map(|(name, more)| Part::Add(name, more)),
         4 => (name(), at()).prop_map(|(name, at)| Part::Enter(name, at)),
+        3 => (name(), -5..30i64).prop_map(|(name, at)| Part::EnterNew(name, at)),
         3 => (name(), any::<bool>()).prop_map(|(name, is_in)| Part::EnterName(name, is_in)),
         2 => (0..VALUES.len()).prop_map(Part::Append),
     ]
@@ -62,6 +64,7 @@ fn change_set(of: (Table, Index), (partition, parts): &(u16, Vec<Part>), shown: 
         Part::Put(name, value) => set.put(table, NAMES[*name], value.map(|value| VALUES[value])),
         Part::Add(name, more) => set.add(Table::Counts, NAMES[*name], *more),
         Part::Enter(name, at) => set.enter(index, NAMES[*name], *at),
+        Part::EnterNew(name, at) => set.enter_new(index, NAMES[*name], *at),
         Part::EnterName(name, is_in) => set.enter(Index::AttemptsOf, NAMES[*name], is_in.then_some(0)),
         Part::Append(value) => set.append(Log::Audit, VALUES[*value]),
     })

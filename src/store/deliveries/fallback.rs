@@ -13,7 +13,8 @@ use crate::store::again::ToFallback;
 use crate::store::documents::{Document, TableValue};
 use crate::store::json::to_json;
 use crate::store::lane::{Lane, append};
-use crate::store::notification::{GroupMember, Notification};
+use crate::store::member_names::name_of;
+use crate::store::notification::Notification;
 use crate::store::{
     Cell, ChangeSet, Delivery, Destinations, MeantFor, NotifiedSilence, ReceiverName, Result, Table,
 };
@@ -121,18 +122,17 @@ impl StoredDeliveries {
         now: Timestamp,
     ) -> Result<usize> {
         let done = Table::FallbackDone(ReceiverName::of(&fallback.meant_for.receiver));
-        let cell = |table, name: &String| Cell { table, partition, name: name.clone() };
-        let marks =
-            self.documents.read_cells(lanes.iter().map(|(group, _)| cell(done, group)).collect()).await?;
+        let mark = |(group, _): &(String, Lane)| Cell { table: done, partition, name: group.clone() };
+        let marks = self.documents.read_cells(lanes.iter().map(mark).collect()).await?;
         let (mut copied, mut silences) = (Vec::new(), Vec::new());
         for ((group, lane), mark) in lanes.iter().zip(marks) {
             copied.extend(self.copied(fallback, (group, lane), mark, &mut silences).await?);
         }
         // First: a copy of which the fallback is not notified of the return would be an alert that stays open.
         self.groups.add_receiver(fallback.to, &silences).await?;
-        let table = Table::Lanes(ReceiverName::of(fallback.to));
-        let cells = copied.iter().map(|one| cell(table, &one.mark.name)).collect();
-        let queues: Vec<Document<Lane>> = self.documents.read_cells(cells).await?;
+        let lane = |one: &CopiedLane| Lane::cell(fallback.to, partition, &one.mark.name);
+        let queues: Vec<Document<Lane>> =
+            self.documents.read_cells(copied.iter().map(lane).collect()).await?;
         let (mut sets, mut counts) = (Vec::new(), Vec::new());
         for (CopiedLane { mark, last, copies }, lane) in copied.into_iter().zip(queues) {
             let mut set = mark.change_in(ChangeSet::of(partition), Some(&CopiedUpTo(last)))?;
@@ -177,9 +177,10 @@ impl StoredDeliveries {
                 continue;
             };
             let delivery = Delivery::of(Some(part), group, &format!("{id}.{receiver}"), receiver);
-            silences.extend(delivery.offline.iter().map(|record| {
-                let GroupMember { id, detected_at, .. } = GroupMember::of_record(record);
-                NotifiedSilence { group: group.clone(), member: id, detected_at }
+            silences.extend(delivery.offline.iter().map(|record| NotifiedSilence {
+                group: group.clone(),
+                member: name_of(record),
+                detected_at: record.detected_at,
             }));
             copies.push(Notification::for_fallback(&delivery, fallback.to, fallback.meant_for.since));
         }
@@ -190,8 +191,8 @@ impl StoredDeliveries {
     async fn forget_marks(&self, partition: u16, receiver: &str) -> Result<()> {
         let of = ReceiverName::of(receiver);
         let marks = self.engine.all_cells(Table::FallbackDone(of), partition).await?;
-        let cell = |name: &String| Cell { table: Table::Lanes(of), partition, name: name.clone() };
-        let waiting = self.engine.read_cells(&marks.keys().map(cell).collect::<Vec<_>>()).await?;
+        let lane = |group: &String| Lane::cell(receiver, partition, group);
+        let waiting = self.engine.read_cells(&marks.keys().map(lane).collect::<Vec<_>>()).await?;
         let gone = marks.keys().zip(waiting).filter(|(_, lane)| lane.is_none());
         let set =
             |(group, _): (&String, _)| ChangeSet::of(partition).put(Table::FallbackDone(of), group, None);

@@ -65,12 +65,7 @@ impl StoredDeliveries {
         until: Timestamp,
     ) -> Result<Vec<Delivery>> {
         let queue = Index::Queue(ReceiverName::of(receiver));
-        let table = Table::Lanes(ReceiverName::of(receiver));
-        let cell = |IndexEntry { partition, name, .. }: &IndexEntry| Cell {
-            table,
-            partition: *partition,
-            name: name.clone(),
-        };
+        let cell = |IndexEntry { partition, name, .. }: &IndexEntry| Lane::cell(receiver, *partition, name);
         let lanes = self.documents.read_cells(entries.iter().map(cell).collect()).await?;
         let due: Vec<DueGroup> =
             entries.into_iter().zip(lanes).map(|(entry, lane)| DueGroup { entry, lane }).collect();

@@ -127,11 +127,10 @@ impl StoredDeliveries {
         lanes: Vec<(String, Vec<u8>)>,
         now: Timestamp,
     ) -> Result<Discarded> {
-        let table = Table::Lanes(ReceiverName::of(receiver));
         let mut firsts = Vec::new();
         let mut unreadable = 0;
-        for (name, stored) in lanes {
-            let cell = Cell { table, partition, name };
+        for (group, stored) in lanes {
+            let cell = Lane::cell(receiver, partition, &group);
             let lane: Document<Lane> = self.documents.document(cell, Some(stored)).await?;
             match lane.value {
                 Some(known) => firsts.push((lane.name, known.first().to_owned())),

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use super::lane::Lane;
 use super::notification::Notification;
 use super::{
     Cell, Delivery, Documents, EngineError, GroupEngine, HearingStore, Index, ReceiverName, Result,
@@ -78,8 +79,7 @@ impl StoredDeliveries {
 
     /// The lane of a delivery.
     fn lane(&self, delivery: &Delivery) -> Cell {
-        let table = Table::Lanes(ReceiverName::of(&delivery.receiver));
-        Cell { table, partition: self.partition(delivery), name: delivery.group.key.clone() }
+        Lane::cell(&delivery.receiver, self.partition(delivery), &delivery.group.key)
     }
 
     /// The notifications of these groups and ids as they are stored, in order.

@@ -8,8 +8,7 @@ use crate::store::cells::CellCursor;
 use crate::store::documents::TableValue;
 use crate::store::lane::Lane;
 use crate::store::{
-    Backlog, Cell, Delivery, Index, ReceiverName, Result, Table, WaitingDelivery, WaitingPage,
-    partition_of_group,
+    Backlog, Delivery, Index, ReceiverName, Result, Table, WaitingDelivery, WaitingPage, partition_of_group,
 };
 
 /// How many notifications a page has, about.
@@ -95,11 +94,7 @@ impl StoredDeliveries {
 
     /// For each of these groups, by their keys, whether a notification of it waits for the receiver.
     pub async fn have_waiting(&self, receiver: &str, groups: &[String]) -> Result<Vec<bool>> {
-        let table = Table::Lanes(ReceiverName::of(receiver));
-        let cell = |group: &String| {
-            let partition = partition_of_group(group, self.partitions());
-            Cell { table, partition, name: group.clone() }
-        };
+        let cell = |group: &String| Lane::cell(receiver, partition_of_group(group, self.partitions()), group);
         let lanes = self.engine.read_cells(&groups.iter().map(cell).collect::<Vec<_>>()).await?;
         Ok(lanes.iter().map(Option::is_some).collect())
     }

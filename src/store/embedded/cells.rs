@@ -11,7 +11,7 @@ use serde_json::json;
 use super::EmbeddedEngine;
 use super::error::DatabaseResult;
 use super::stored::text;
-use crate::store::cells::What;
+use crate::store::change_set::What;
 use crate::store::json::to_json;
 use crate::store::{
     Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged,
@@ -251,7 +251,7 @@ pub(super) fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bo
             What::IsAt(index) => at(database, index, of, &part.name)? == Some(part.at),
             What::IsOff(index) => at(database, index, of, &part.name)?.is_none(),
             What::Put(_) | What::Remove(_) | What::Add(_) => true,
-            What::Enter(_) | What::Leave(_) | What::Append(_) => true,
+            What::Enter(_) | What::EnterNew(_) | What::Leave(_) | What::Append(_) => true,
         };
         if !is_so {
             return Ok(false);
@@ -270,6 +270,11 @@ pub(super) fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bo
                 }
             }
             What::Enter(index) => enter(database, index, of, &part.name, part.at)?,
+            What::EnterNew(index) => {
+                let insert = "INSERT OR IGNORE INTO entries(idx, partition, name, at) VALUES(?, ?, ?, ?)";
+                let with = params![index.place(), of, part.name, part.at];
+                database.prepare_cached(insert)?.execute(with)?;
+            }
             What::Leave(index) => {
                 let delete = "DELETE FROM entries WHERE idx = ? AND partition = ? AND name = ?";
                 database.prepare_cached(delete)?.execute(params![index.place(), of, part.name])?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::member::GroupsOf;
-use super::names::of_group;
+use super::names::{of_group, returning_name};
 use super::step::{GroupStep, JoiningEvent};
 use super::{ROUNDS, StoredGroups, contended};
 use crate::clock::Timestamp;
@@ -58,7 +58,7 @@ impl JoinedGroup {
     }
 
     fn has_end(&self) -> bool {
-        self.events.iter().any(JoiningEvent::is_end)
+        self.events.iter().any(|one| one.member.form.is_end())
     }
 }
 
@@ -170,7 +170,7 @@ impl StoredGroups {
             return Ok(Vec::new());
         }
         let keys: Vec<String> = groups.iter().map(|one| one.group.key.clone()).collect();
-        let (stored, due) = tokio::try_join!(self.load_groups(&keys), self.groups_due(&keys))?;
+        let (stored, due) = tokio::try_join!(self.documents.read(&keys), self.groups_due(&keys))?;
         let new =
             |((key, stored), due)| GroupStep::new(key, stored, due, (destinations, now), self.partitions());
         let mut steps: Vec<GroupStep> = keys.into_iter().zip(stored).zip(due).map(new).collect();
@@ -210,9 +210,9 @@ impl StoredGroups {
             }
             let silences = one.events.iter().filter(|event| event.member.form == MemberTransition::Offline);
             for record in silences.filter_map(|event| event.event.record()) {
-                let unit = record.id.unit.to_string();
-                names.push((self.partition(&one.group.key), format!("{}\n{unit}", one.group.key)));
-                asked.push((at, unit));
+                let unit = &record.id.unit;
+                names.push((self.partition(&one.group.key), returning_name(&one.group.key, unit)));
+                asked.push((at, unit.to_string()));
             }
         }
         if names.is_empty() {

@@ -1,15 +1,12 @@
 //! What a step of a group needs to know, read for many groups at once.
 
-use std::collections::{BTreeMap, HashMap};
-
 use super::member::{GroupVersion, StoredGroup, StoredMember};
 use super::names::of_group;
-use super::step::{GroupLane, GroupStep};
+use super::step::GroupStep;
 use super::{StoredGroups, member_cell};
-use crate::clock::Timestamp;
 use crate::store::documents::{Document, TableValue};
 use crate::store::lane::Lane;
-use crate::store::{Cell, Index, ReceiverName, Result, Table, partition_of_group};
+use crate::store::{Cell, Index, Result, partition_of_group};
 
 impl StoredGroups {
     /// The members of these groups, as they are stored.
@@ -24,11 +21,6 @@ impl StoredGroups {
             steps[*at].know(name, document);
         }
         Ok(())
-    }
-
-    /// The groups with these keys, as they are stored.
-    pub(super) async fn load_groups(&self, keys: &[String]) -> Result<Vec<Document<StoredGroup>>> {
-        self.documents.read::<StoredGroup>(keys).await
     }
 
     pub(super) async fn load_versions(&self, steps: &mut [GroupStep<'_>], of: &[usize]) -> Result<()> {
@@ -52,24 +44,15 @@ impl StoredGroups {
         }
         let looks = |at: &&usize| steps[**at].destination.pace.looks_after.is_some();
         let of: Vec<usize> = of.iter().filter(looks).copied().collect();
-        let next = self.numbers_of(Index::Reminders, steps, &of).await?;
+        if of.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<&str> = of.iter().map(|at| steps[*at].key.as_str()).collect();
+        let next = self.documents.numbers::<StoredGroup>(Index::Reminders, &keys).await?;
         for (at, next) in of.into_iter().zip(next) {
             steps[at].reminder = next;
         }
         Ok(())
-    }
-
-    async fn numbers_of(
-        &self,
-        index: Index,
-        steps: &[GroupStep<'_>],
-        of: &[usize],
-    ) -> Result<Vec<Option<Timestamp>>> {
-        if of.is_empty() {
-            return Ok(Vec::new());
-        }
-        let keys: Vec<&str> = of.iter().map(|at| steps[*at].key.as_str()).collect();
-        self.documents.numbers::<StoredGroup>(index, &keys).await
     }
 
     /// The lanes of these receivers.
@@ -79,27 +62,12 @@ impl StoredGroups {
         of: Vec<(usize, String)>,
     ) -> Result<()> {
         let cell = |(at, receiver): &(usize, String)| {
-            let name = steps[*at].key.clone();
-            let partition = partition_of_group(&name, self.partitions());
-            Cell { table: Table::Lanes(ReceiverName::of(receiver)), partition, name }
+            let key = &steps[*at].key;
+            Lane::cell(receiver, self.partition(key), key)
         };
-        let lanes: Vec<Document<Lane>> = self.documents.read_cells(of.iter().map(cell).collect()).await?;
-        let mut waiting: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (place, lane) in lanes.iter().enumerate().filter(|(_, lane)| lane.value.is_some()) {
-            waiting.entry(of[place].1.as_str()).or_default().push(place);
-            debug_assert_eq!(lane.name, steps[of[place].0].key);
-        }
-        let mut is_queued: HashMap<usize, bool> = HashMap::new();
-        for (receiver, places) in waiting {
-            let name =
-                |place: &usize| (self.partition(&steps[of[*place].0].key), steps[of[*place].0].key.as_str());
-            let names: Vec<(u16, &str)> = places.iter().map(name).collect();
-            let at = self.engine.numbers(Index::Queue(ReceiverName::of(receiver)), &names).await?;
-            is_queued.extend(places.into_iter().zip(at.into_iter().map(|at| at.is_some())));
-        }
-        for (place, ((at, receiver), lane)) in of.into_iter().zip(lanes).enumerate() {
-            let is_queued = is_queued.get(&place).copied().unwrap_or(true);
-            steps[at].lanes.insert(receiver, GroupLane { lane, is_queued });
+        let lanes = self.documents.read_cells(of.iter().map(cell).collect()).await?;
+        for ((at, receiver), lane) in of.into_iter().zip(lanes) {
+            steps[at].lanes.insert(receiver, lane);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use super::{ROUNDS, StoredGroups, contended, member_cell};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Stage};
 use crate::store::documents::Document;
-use crate::store::member_names::{names_of, of_member};
+use crate::store::member_names::{name_of, names_of, of_member};
 use crate::store::receiver_list::with;
 use crate::store::{ChangeSet, Group, Index, MAX_STEP, Membership, Result};
 
@@ -24,12 +24,13 @@ pub struct NotifiedSilence {
 impl StoredGroups {
     /// The groups that each of these open records joined, and the receivers that were notified of it there.
     pub async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {
-        let names: Vec<String> = records.iter().map(|record| names_of(record)[0].clone()).collect();
+        let names: Vec<String> = records.iter().map(|record| name_of(record)).collect();
         let of: Vec<Document<GroupsOf>> = self.documents.read(&names).await?;
         let mut cells = Vec::new();
         for (record, groups) in records.iter().zip(&of) {
             for group in groups.value.iter().flat_map(|groups| &groups.0) {
-                cells.extend(names_of(record).map(|name| member_cell(&group.key, &name, self.partitions())));
+                let names = names_of(&name_of(record), record.detected_at);
+                cells.extend(names.map(|name| member_cell(&group.key, &name, self.partitions())));
             }
         }
         let mut members = self.documents.read_cells::<StoredMember>(cells).await?.into_iter();
@@ -64,8 +65,8 @@ impl StoredGroups {
     pub async fn add_receiver(&self, receiver: &str, silences: &[NotifiedSilence]) -> Result<()> {
         // A silence that was detected again is a member of its own.
         let names = |NotifiedSilence { group, member, detected_at }: &NotifiedSilence| {
-            let again = format!("{member} {}", detected_at.as_millis());
-            [member.clone(), again].map(|name| (member_cell(group, &name, self.partitions()), *detected_at))
+            names_of(member, *detected_at)
+                .map(|name| (member_cell(group, &name, self.partitions()), *detected_at))
         };
         let all: Vec<_> = silences.iter().flat_map(names).collect();
         for step in all.chunks(MAX_STEP) {

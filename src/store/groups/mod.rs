@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{Cells, Documents, EngineError, Index, Result, Table, UnitStore};
+use super::{Cell, Cells, Documents, EngineError, Index, Result, Table, UnitStore, partition_of_group};
 use crate::clock::Timestamp;
 
 mod join;
@@ -25,6 +25,7 @@ mod tidy;
 pub use join::{Capacity, Join, JoinResult};
 use member::StoredGroup;
 pub use members::NotifiedSilence;
+use names::member_name;
 
 /// How often something is decided upon again while others change it all the time.
 const ROUNDS: usize = 20;
@@ -68,9 +69,9 @@ impl StoredGroups {
 }
 
 /// The cell of a member.
-fn member_cell(group: &str, member: &str, partitions: u16) -> super::Cell {
-    let name = format!("{group}\n{member}");
-    super::Cell { table: Table::Members, partition: Table::Members.partition(&name, partitions), name }
+fn member_cell(group: &str, member: &str, partitions: u16) -> Cell {
+    let (partition, name) = (partition_of_group(group, partitions), member_name(group, member));
+    Cell { table: Table::Members, partition, name }
 }
 
 fn contended(group: &str) -> EngineError {

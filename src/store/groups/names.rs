@@ -4,7 +4,23 @@
 //! one.
 
 use crate::clock::Timestamp;
+use crate::presence::Unit;
 use crate::store::{NameRange, partition_of_group};
+
+/// A member, as [`Table::Members`](crate::store::Table::Members) names it.
+pub(super) fn member_name(group: &str, member: &str) -> String {
+    format!("{group}\n{member}")
+}
+
+/// The group and the member of such a name.
+pub(super) fn read_member(name: &str) -> Option<(&str, &str)> {
+    name.split_once('\n')
+}
+
+/// A unit whose return waits, as [`Index::Returning`](crate::store::Index::Returning) names it.
+pub(super) fn returning_name(group: &str, unit: &Unit) -> String {
+    format!("{group}\n{unit}")
+}
 
 /// A member that waits, as [`Index::Waiting`](crate::store::Index::Waiting) names it.
 ///

@@ -9,10 +9,10 @@ use super::{StoredGroups, member_cell};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Stage, Unit};
 use crate::store::documents::Document;
-use crate::store::lane::{Lane, append};
+use crate::store::lane::{Lane, append, owe};
 use crate::store::member_names::of_member;
 use crate::store::notification::MAX_REMINDED;
-use crate::store::{Cell, ChangeSet, Destinations, Group, Index, IndexEntry, ReceiverName, Result, Table};
+use crate::store::{ChangeSet, Destinations, Group, Index, IndexEntry, Result, Table};
 
 /// How many groups one call looks at.
 const GROUPS: usize = 50;
@@ -97,15 +97,10 @@ impl StoredGroups {
 
     /// The receivers for which no notification of the group waits.
     async fn idle(&self, group: &str, receivers: &[&String]) -> Result<Vec<String>> {
-        let lanes: Vec<Cell> = receivers.iter().map(|name| self.lane_of(group, name)).collect();
-        let idle =
-            receivers.iter().zip(self.engine.read_cells(&lanes).await?).filter(|(_, lane)| lane.is_none());
+        let lane = |name: &&String| Lane::cell(name, self.partition(group), group);
+        let lanes = self.engine.read_cells(&receivers.iter().map(lane).collect::<Vec<_>>()).await?;
+        let idle = receivers.iter().zip(lanes).filter(|(_, lane)| lane.is_none());
         Ok(idle.map(|(receiver, _)| (*receiver).clone()).collect())
-    }
-
-    fn lane_of(&self, group: &str, receiver: &str) -> Cell {
-        let table = Table::Lanes(ReceiverName::of(receiver));
-        Cell { table, partition: self.partition(group), name: group.to_owned() }
     }
 
     /// Some members of a group that last, with their open records.
@@ -162,13 +157,12 @@ impl StoredGroups {
         let mut of_receivers: BTreeMap<&String, Vec<&str>> = BTreeMap::new();
         for RepeatNotification { id, notification, receivers } in notifications {
             set = set.put(Table::Notifications, id, Some(&notification.stored()?));
-            if receivers.len() > 1 {
-                set = set.put(Table::Owed, id, Some(receivers.len().to_string().as_bytes()));
-            }
+            set = owe(set, id, receivers.len());
             receivers.iter().for_each(|name| of_receivers.entry(name).or_default().push(id));
         }
-        let cells = of_receivers.keys().map(|name| self.lane_of(group, name)).collect();
-        let lanes: Vec<Document<Lane>> = self.documents.read_cells(cells).await?;
+        let cell = |name: &&String| Lane::cell(name, set.partition, group);
+        let lanes: Vec<Document<Lane>> =
+            self.documents.read_cells(of_receivers.keys().map(cell).collect()).await?;
         for ((receiver, ids), lane) in of_receivers.into_iter().zip(&lanes) {
             set = append(set, lane, receiver, &ids, (now, false))?;
         }

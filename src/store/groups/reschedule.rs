@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::StoredGroups;
 use super::member::{GroupsOf, StoredGroup, StoredMember};
-use super::names::lasting_name;
+use super::names::{lasting_name, read_member};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, Stage};
 use crate::routing::is_flapping;
@@ -67,7 +67,7 @@ impl StoredGroups {
                 let cell = Cell { table: Table::Members, partition, name };
                 let known: Document<StoredMember> = self.documents.document(cell, Some(stored)).await?;
                 let is_notified = known.value.as_ref().is_some_and(|one| one.stage == Stage::Notified);
-                let Some((group, _)) = known.name.split_once('\n').filter(|_| is_notified) else { continue };
+                let Some((group, _)) = read_member(&known.name).filter(|_| is_notified) else { continue };
                 if !is_flapping(group) && destinations.of(group).again.first().is_some() {
                     missing.entry(group.to_owned()).or_default().push(known);
                 }
@@ -89,7 +89,7 @@ impl StoredGroups {
         let keys: Vec<String> = missing.keys().cloned().collect();
         let names: Vec<&str> = keys.iter().map(String::as_str).collect();
         let next = self.documents.numbers::<StoredGroup>(Index::Reminders, &names).await?;
-        let groups = self.load_groups(&keys).await?;
+        let groups = self.documents.read::<StoredGroup>(&keys).await?;
         let mut sets = Vec::new();
         for (((key, members), next), group) in missing.into_iter().zip(next).zip(groups) {
             let is_new = |member: &StoredMember| member.lasts_since().is_none();
@@ -104,7 +104,7 @@ impl StoredGroups {
                 set = group.change_in(set, Some(&StoredGroup { labels, ..state }))?;
             }
             for (known, member) in new {
-                let (_, own) = known.name.split_once('\n').unwrap_or_default();
+                let (_, own) = read_member(&known.name).unwrap_or_default();
                 set = known.change_in(set, Some(&member.lasting(now)))?;
                 set = set.enter(Index::Lasting, &lasting_name(&key, now, own), Some(0));
             }
@@ -119,7 +119,7 @@ impl StoredGroups {
 
     /// The labels of a group, by the record of one of its members.
     async fn labels_of(&self, key: &str, name: &str) -> Result<Option<Labels>> {
-        let Some((member, _)) = name.split_once('\n').and_then(|(_, member)| of_member(member)) else {
+        let Some((member, _)) = read_member(name).and_then(|(_, member)| of_member(member)) else {
             return Ok(None);
         };
         let of = self.documents.one::<GroupsOf>(&member.to_owned()).await?;

@@ -80,7 +80,7 @@ impl StoredGroups {
         now: Timestamp,
     ) -> Result<Vec<GroupStep<'a>>> {
         let keys: Vec<String> = due.iter().map(|entry| entry.name.clone()).collect();
-        let groups = self.load_groups(&keys).await?;
+        let groups = self.documents.read(&keys).await?;
         let new = |(entry, group): (&IndexEntry, _)| {
             let at = Some(Timestamp::from_millis(entry.at));
             GroupStep::new(entry.name.clone(), group, at, (destinations, now), self.partitions())

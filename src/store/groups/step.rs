@@ -5,19 +5,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::member::{GroupVersion, MemberWait, StoredGroup, StoredMember};
-use super::names::{WaitingName, lasting_name};
+use super::names::{WaitingName, lasting_name, member_name, returning_name};
 use super::sealed::SealedMembers;
 use crate::clock::Timestamp;
 use crate::presence::{
     GroupTimes, JoiningTransition, Left, MemberTransition, Sealed, Stage, is_detected_again,
 };
 use crate::store::documents::Document;
-use crate::store::lane::{Lane, append};
-use crate::store::member_names::of_member;
-use crate::store::notification::{GroupMember, MAX_MEMBERS, Notification};
+use crate::store::lane::{Lane, append, owe};
+use crate::store::member_names::{names_of, of_member};
+use crate::store::notification::{GroupMember, MAX_MEMBERS, Notification, is_blindness};
 use crate::store::{
-    Cell, ChangeSet, Delivery, Destination, Destinations, Group, Index, OutboxEvent, ReceiverName, Result,
-    Table, partition_of_group,
+    Cell, ChangeSet, Delivery, Destination, Destinations, Group, Index, OutboxEvent, Result, Table,
+    partition_of_group,
 };
 
 /// When a group is looked at again in which others may have begun to wait meanwhile.
@@ -39,12 +39,7 @@ impl JoiningEvent {
 
     /// The names that its member may have.
     pub fn names(&self) -> [String; 2] {
-        let GroupMember { id, detected_at, .. } = &self.member;
-        [id.clone(), format!("{id} {}", detected_at.as_millis())]
-    }
-
-    pub fn is_end(&self) -> bool {
-        matches!(self.member.form, MemberTransition::Online | MemberTransition::Removed)
+        names_of(&self.member.id, self.member.detected_at)
     }
 }
 
@@ -84,13 +79,12 @@ impl MemberEntries {
             is_over: member.stage == Stage::Over,
         }
     }
-}
 
-/// The lane of a receiver.
-pub(super) struct GroupLane {
-    pub lane: Document<Lane>,
-    /// Whether its group is in the queue.
-    pub is_queued: bool,
+    /// The name of the member among those that wait, if it waits.
+    fn waiting_name(&self, member: &str) -> Option<WaitingName> {
+        let (is_silence, since) = self.waits?;
+        Some(WaitingName { is_silence, since, member: member.to_owned() })
+    }
 }
 
 /// A notification that the step seals.
@@ -98,11 +92,10 @@ struct SealedGroup {
     id: String,
     /// As it is stored.
     body: Arc<[u8]>,
-    /// Unless it is too large to be there twice.
+    /// If its deliveries may be leased to the caller: it has silences only, and is not too large to be there twice.
     notification: Option<Notification>,
     /// Its receivers, and whether the delivery to each is leased to the caller.
     told: Vec<(String, bool)>,
-    may_be_leased: bool,
 }
 
 /// A notification of more members is not handed out as they join.
@@ -133,7 +126,8 @@ pub(super) struct GroupStep<'a> {
     next_reminder: Option<Timestamp>,
     /// Since when returns wait, by unit.
     pub returning: HashMap<String, Timestamp>,
-    pub lanes: BTreeMap<String, GroupLane>,
+    /// The lanes of receivers.
+    pub lanes: BTreeMap<String, Document<Lane>>,
     sealed: Option<SealedGroup>,
     /// How many members are sealed.
     pub count: usize,
@@ -149,11 +143,7 @@ impl<'a> GroupStep<'a> {
     ) -> GroupStep<'a> {
         let destination = destinations.of(&key);
         GroupStep {
-            others: destinations
-                .receivers()
-                .iter()
-                .filter(|name| !destination.receivers.contains(name))
-                .collect(),
+            others: destinations.others(&destination),
             destination,
             destinations,
             now,
@@ -200,7 +190,7 @@ impl<'a> GroupStep<'a> {
         let is_other =
             |known: &StoredMember| is_detected_again(known.stage, known.detected_at(), detected_at);
         // A member that is over is forgotten some time, and its silence may have been detected again before.
-        if !first.map_or(joining.is_end(), is_other) {
+        if !first.map_or(joining.member.form.is_end(), is_other) {
             return (name, first);
         }
         let second = known(&again);
@@ -262,12 +252,8 @@ impl<'a> GroupStep<'a> {
 
     fn change(&mut self, name: &str, after: StoredMember) {
         let known = self.members.entry(name.to_owned()).or_insert_with(|| {
-            let cell = Cell {
-                table: Table::Members,
-                partition: self.partition,
-                name: format!("{}\n{name}", self.key),
-            };
-            let before = Document::absent(cell);
+            let name = member_name(&self.key, name);
+            let before = Document::absent(Cell { table: Table::Members, partition: self.partition, name });
             KnownMember { before, was: MemberEntries::default(), after: None, is_changed: true }
         });
         (known.after, known.is_changed) = (Some(after), true);
@@ -278,8 +264,7 @@ impl<'a> GroupStep<'a> {
         if self.due.is_some() || self.next_due.is_none_or(|due| due > self.now) {
             return Ok(());
         }
-        let waiting =
-            self.members.iter().filter_map(|(name, known)| waiting_name(name, known.after.as_ref()?));
+        let waiting = self.members.iter().filter_map(|(name, known)| known.is().waiting_name(name));
         let mut waiting: Vec<WaitingName> = waiting.collect();
         waiting.sort_unstable();
         let ready = self.ready(&waiting);
@@ -314,7 +299,7 @@ impl<'a> GroupStep<'a> {
             |one: &&WaitingName| one.since <= if one.is_silence { since.silence } else { since.other };
         let ready: Vec<WaitingName> = waiting.iter().filter(is_ready).take(MAX_MEMBERS).cloned().collect();
         // Returns alone wait for the interval, also if the group is looked at within it.
-        let waits_not = |one: &WaitingName| one.is_silence || is_blind(&one.member);
+        let waits_not = |one: &WaitingName| one.is_silence || is_blindness(&one.member);
         let is_early = !ready.iter().any(waits_not) && !self.is_last() && times.is_within(pace, now);
         if is_early { Vec::new() } else { ready }
     }
@@ -421,7 +406,8 @@ impl<'a> GroupStep<'a> {
             return Ok(());
         }
         let group = Group { key: self.key.clone(), labels: self.after.labels.clone().unwrap_or_default() };
-        let (id, may_be_leased) = (sealed.id(&self.key), sealed.has_only_silences());
+        let id = sealed.id(&self.key);
+        let may_be_leased = sealed.has_only_silences() && ready.len() <= HANDED_OUT;
         let notification = Notification {
             lasting: pace.is_shared.then_some(self.lasting as u64),
             before: before.filter(|_| pace.is_shared).map(Timestamp::as_millis),
@@ -429,9 +415,8 @@ impl<'a> GroupStep<'a> {
         };
         let told = told.into_iter().map(|name| (name, false)).collect();
         let body = notification.stored()?.into();
-        let notification = Some(notification).filter(|_| ready.len() <= HANDED_OUT);
-        let may_be_leased = may_be_leased && notification.is_some();
-        self.sealed = Some(SealedGroup { id, body, notification, told, may_be_leased });
+        self.sealed =
+            Some(SealedGroup { id, body, notification: may_be_leased.then_some(notification), told });
         Ok(())
     }
 
@@ -443,9 +428,11 @@ impl<'a> GroupStep<'a> {
 
     /// Leases the deliveries of new lanes to the caller, as far as it takes them.
     pub fn hand_out(&mut self, free: &mut HashMap<&str, usize>) {
-        let Some(sealed) = self.sealed.as_mut().filter(|sealed| sealed.may_be_leased) else { return };
+        let Some(sealed) = self.sealed.as_mut().filter(|sealed| sealed.notification.is_some()) else {
+            return;
+        };
         for (receiver, is_leased) in &mut sealed.told {
-            let is_new = self.lanes.get(receiver).is_none_or(|known| known.lane.value.is_none());
+            let is_new = self.lanes.get(receiver).is_none_or(|lane| lane.value.is_none());
             if let Some(free) = free.get_mut(receiver.as_str()).filter(|free| is_new && **free > 0) {
                 *free -= 1;
                 *is_leased = true;
@@ -485,7 +472,7 @@ impl<'a> GroupStep<'a> {
 
     /// What changes if all is as it was read. Its parts are in one order, so that alike steps are written together.
     pub fn change_set(&self, until: Timestamp) -> Result<ChangeSet> {
-        let (key, name_of) = (self.key.as_str(), |member: &str| format!("{}\n{member}", self.key));
+        let key = self.key.as_str();
         let changed: Vec<(&String, &KnownMember)> =
             self.members.iter().filter(|(_, known)| known.is_changed).collect();
         let is_same = changed.is_empty() && self.stray.is_empty() && self.next_due == self.due;
@@ -530,7 +517,7 @@ impl<'a> GroupStep<'a> {
         }
         let over = changed.iter().filter(|(_, known)| known.is_over_now());
         for (member, _) in over {
-            set = set.enter(Index::Over, &name_of(member), Some(self.now.as_millis()));
+            set = set.enter(Index::Over, &member_name(key, member), Some(self.now.as_millis()));
         }
         if let Some(next) = self.next_reminder {
             let next = self.reminder.map_or(next, |known| known.min(next));
@@ -558,15 +545,12 @@ impl<'a> GroupStep<'a> {
         let returns_wait = self.destination.pace.returns_wait().is_some();
         for (is_after, at) in [(false, None), (true, Some(0))] {
             for (name, known) in changed {
-                let of = if is_after { MemberEntries::of(known.after.as_ref()) } else { known.was };
-                waiting.extend(of.waits.map(|(is_silence, since)| {
-                    let member = (*name).clone();
-                    (WaitingName { is_silence, since, member }.text(&self.key), at)
-                }));
+                let of = if is_after { known.is() } else { known.was };
+                waiting.extend(of.waiting_name(name).map(|one| (one.text(&self.key), at)));
                 lasting.extend(of.lasts.map(|since| (lasting_name(&self.key, since, name), at)));
                 let since = of.waits.filter(|_| of.is_back && returns_wait).map(|(_, since)| since);
                 returning.extend(since.zip(of_member(name)).map(|(since, (_, id))| {
-                    (format!("{}\n{}", self.key, id.unit), at.map(|_| since.as_millis()))
+                    (returning_name(&self.key, &id.unit), at.map(|_| since.as_millis()))
                 }));
             }
         }
@@ -576,24 +560,12 @@ impl<'a> GroupStep<'a> {
     /// A change-set that also puts the notification at the end of each lane. `until`: when leases end.
     fn notification_in(&self, mut set: ChangeSet, until: Timestamp) -> Result<ChangeSet> {
         let Some(SealedGroup { id, body, told, .. }) = &self.sealed else { return Ok(set) };
-        set = set.put_stored(Table::Notifications, id, body);
-        if told.len() > 1 {
-            set = set.put(Table::Owed, id, Some(told.len().to_string().as_bytes()));
-        }
+        set = owe(set.put_stored(Table::Notifications, id, body), id, told.len());
         for (receiver, is_leased) in told {
-            let of = ReceiverName::of(receiver);
-            let absent = || {
-                let cell =
-                    Cell { table: Table::Lanes(of), partition: self.partition, name: self.key.clone() };
-                GroupLane { lane: Document::absent(cell), is_queued: true }
-            };
-            let new = absent();
-            let known = self.lanes.get(receiver).unwrap_or(&new);
+            let new = Document::absent(Lane::cell(receiver, self.partition, &self.key));
+            let lane = self.lanes.get(receiver).unwrap_or(&new);
             let at = if *is_leased { until } else { self.now };
-            set = append(set, &known.lane, receiver, &[id], (at, *is_leased))?;
-            if known.lane.value.is_some() && !known.is_queued {
-                set = set.enter(Index::Queue(of), &self.key, Some(self.now.as_millis()));
-            }
+            set = append(set, lane, receiver, &[id], (at, *is_leased))?;
         }
         Ok(set)
     }
@@ -603,23 +575,17 @@ impl<'a> GroupStep<'a> {
 type NamedEntries = Vec<(String, Option<i64>)>;
 
 impl KnownMember {
+    fn is(&self) -> MemberEntries {
+        MemberEntries::of(self.after.as_ref())
+    }
+
     /// Whether it begins to wait, or to last.
     fn begins(&self) -> bool {
-        let is = MemberEntries::of(self.after.as_ref());
+        let is = self.is();
         (self.was.waits.is_none() && is.waits.is_some()) || (self.was.lasts.is_none() && is.lasts.is_some())
     }
 
     fn is_over_now(&self) -> bool {
-        !self.was.is_over && MemberEntries::of(self.after.as_ref()).is_over
+        !self.was.is_over && self.is().is_over
     }
-}
-
-/// Whether it is the name of a member that is a blind interval.
-fn is_blind(member: &str) -> bool {
-    member.starts_with("blind ")
-}
-
-fn waiting_name(name: &str, member: &StoredMember) -> Option<WaitingName> {
-    let since = member.waits.as_ref()?.since();
-    Some(WaitingName { is_silence: !member.is_final(), since, member: name.to_owned() })
 }

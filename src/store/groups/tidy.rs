@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::StoredGroups;
 use super::member::{GroupsOf, StoredGroup, StoredMember};
-use super::names::of_group;
+use super::names::{of_group, read_member};
 use crate::clock::Timestamp;
 use crate::presence::Stage;
 use crate::store::documents::{Document, TableValue};
@@ -31,7 +31,7 @@ impl StoredGroups {
             let is_over = member.value.as_ref().is_none_or(|member| member.stage == Stage::Over);
             let set = member.expect_in(ChangeSet::of(*partition)).enter(Index::Over, name, None);
             sets.push(if is_over { member.change_in(set, None)? } else { set });
-            let (group, member) = name.split_once('\n').unwrap_or((name, ""));
+            let (group, member) = read_member(name).unwrap_or((name, ""));
             groups.insert(group.to_owned());
             if let Some((id, _)) = of_member(member).filter(|_| is_over) {
                 let of_unit = GroupsOf::TABLE.partition(id, self.partitions());
@@ -48,7 +48,7 @@ impl StoredGroups {
         let names: Vec<&str> = keys.iter().map(String::as_str).collect();
         let ranges: Vec<_> = keys.iter().map(|key| of_group(key, self.partitions())).collect();
         let (stored, due, next, lasting) = tokio::try_join!(
-            self.load_groups(&keys),
+            self.documents.read::<StoredGroup>(&keys),
             self.documents.numbers::<StoredGroup>(Index::GroupsDue, &names),
             self.documents.numbers::<StoredGroup>(Index::Reminders, &names),
             self.documents.count_names(Index::Lasting, &ranges),

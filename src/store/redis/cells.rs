@@ -14,7 +14,7 @@ use super::due_members::due_members;
 use super::fields::FieldScan;
 use super::key_scan::KeyScan;
 use super::{RedisEngine, outbox};
-use crate::store::cells::{Shape, What, batches};
+use crate::store::change_set::{Shape, What, batches};
 use crate::store::{
     Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged,
     NameRange, ReceiverName, Result, Table, Unreadable,
@@ -335,6 +335,7 @@ impl RedisEngine {
                 What::IsAt(_) => "is_at",
                 What::IsOff(_) => "is_off",
                 What::Enter(_) => "enter",
+                What::EnterNew(_) => "enter_new",
                 What::Leave(_) => "leave",
                 What::Append(_) => "append",
             };
@@ -346,9 +347,11 @@ impl RedisEngine {
                 | What::Add(table) => {
                     (self.keys.cells(partition, *table), table.is_paged().then_some(*table))
                 }
-                What::IsAt(index) | What::IsOff(index) | What::Enter(index) | What::Leave(index) => {
-                    (self.keys.index(partition, *index), None)
-                }
+                What::IsAt(index)
+                | What::IsOff(index)
+                | What::Enter(index)
+                | What::EnterNew(index)
+                | What::Leave(index) => (self.keys.index(partition, *index), None),
                 What::Append(log) => (self.keys.log(partition, *log), None),
             };
             match paged {
@@ -412,7 +415,7 @@ pub(super) fn add_names(call: &mut ScriptInvocation<'_>, shape: &Shape, sets: &[
         for part in parts() {
             match what {
                 What::Has(_) | What::Put(_) | What::Append(_) => call.arg(&*part.value),
-                What::IsAt(_) | What::Enter(_) | What::Add(_) => call.arg(part.at),
+                What::IsAt(_) | What::Enter(_) | What::EnterNew(_) | What::Add(_) => call.arg(part.at),
                 What::Lacks(_) | What::IsOff(_) | What::Remove(_) | What::Leave(_) => &mut *call,
             };
         }

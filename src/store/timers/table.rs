@@ -11,12 +11,13 @@ use crate::presence::{
     DEFAULT_TIMER_KEEP, DueTimer, FiredTimer, Forgotten, NewTimer, Timer, TimerCancelled, TimerClass,
     TimerId, TimerRegistered, TimerType,
 };
-use crate::store::cells::{ChangeSet, Index, Table};
+use crate::store::cells::{Index, Table};
+use crate::store::change_set::ChangeSet;
 use crate::store::documents::{Document, Documents, TableValue};
 use crate::store::json::to_json;
-use crate::store::lane::{Lane, Owed, append};
+use crate::store::lane::{Lane, append, owe};
 use crate::store::notification::Notification;
-use crate::store::{Cell, Delivery, EngineError, ReceiverName, Result, group_of_timer};
+use crate::store::{Cell, Delivery, EngineError, Result, group_of_timer};
 
 /// How often timers are decided upon again, one after the other, while others change all of them.
 const ATTEMPTS: usize = 20;
@@ -73,8 +74,7 @@ struct Firing {
 
 impl Firing {
     fn lane(&self, receiver: &str) -> Cell {
-        let table = Table::Lanes(ReceiverName::of(receiver));
-        Cell { table, partition: self.changes.partition, name: self.group.clone() }
+        Lane::cell(receiver, self.changes.partition, &self.group)
     }
 
     fn empty_lanes(&self) -> Vec<Document<Lane>> {
@@ -98,10 +98,7 @@ impl Firing {
         if !lanes.is_empty() {
             set = set.put(Table::Notifications, &self.id, Some(self.notification.as_bytes()));
         }
-        if lanes.len() > 1 {
-            set = set.put(Table::Owed, &self.id, Some(&Owed(lanes.len() as u64).encode()?));
-        }
-        Ok((set, leased))
+        Ok((owe(set, &self.id, lanes.len()), leased))
     }
 }
 

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, Labels, OfflineRecord, Unit};
 use rollcall::store::{
-    Backlog, Capacity, Delivery, Destinations, Discarded, Group, GroupContext, Join, OutboxEvent, Pace,
-    StoredDeliveries, StoredGroups, partition_of_group,
+    Backlog, Capacity, ChangeSet, Delivery, Destinations, Discarded, Group, GroupContext, Index, Join,
+    OutboxEvent, Pace, ReceiverName, StoredDeliveries, partition_of_group,
 };
 
 use super::ground::Ground;
@@ -45,7 +45,7 @@ impl<G: Ground> World<G> {
             event: OutboxEvent::Record(record.clone()),
         };
         let joins: Vec<Join> = records.iter().map(|record| join(record)).collect();
-        StoredGroups::new(self.engine.clone())
+        self.groups()
             .join(&joins, &Destinations::all(pace, &["hook".to_owned()]), &Capacity::NONE, now)
             .await
             .unwrap()
@@ -57,17 +57,14 @@ impl<G: Ground> World<G> {
     }
 
     async fn seal_at(&self, pace: Pace, now: Timestamp) -> usize {
-        StoredGroups::new(self.engine.clone())
+        self.groups()
             .seal(&self.partitions(), &Destinations::all(pace, &["hook".to_owned()]), now)
             .await
             .unwrap()
     }
 
     async fn lease(&self, now: Timestamp) -> Vec<Delivery> {
-        StoredDeliveries::new(self.engine.clone())
-            .lease(&self.partitions(), "hook", now, now + MINUTE, 100)
-            .await
-            .unwrap()
+        self.deliveries().lease(&self.partitions(), "hook", now, now + MINUTE, 100).await.unwrap()
     }
 
     async fn sealed(&self, records: &[&OfflineRecord], now: Timestamp) -> Vec<Delivery> {
@@ -87,12 +84,9 @@ pub async fn promise_06_a_dead_holders_lease_comes_back<G: Ground>(world: World<
     // A living holder may extend its lease.
     let later = now + 2 * MINUTE;
     let held = [Arc::new(first.clone())];
-    StoredDeliveries::new(world.engine.clone()).extend_leases(&held, later).await.unwrap();
+    world.deliveries().extend_leases(&held, later).await.unwrap();
     assert_eq!(world.lease(now + MINUTE).await, []);
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).first_lease(&world.partitions(), "hook").await.unwrap(),
-        Some(later)
-    );
+    assert_eq!(world.deliveries().first_lease(&world.partitions(), "hook").await.unwrap(), Some(later));
     let again = StoredDeliveries::new(other.clone())
         .lease(&world.partitions(), "hook", later, later + MINUTE, 100)
         .await
@@ -113,11 +107,8 @@ pub async fn promise_06_a_delivery_that_was_taken_over_cannot_be_extended<G: Gro
     assert_eq!((first.attempt, second.attempt), (1, 2));
     // The first holder continues.
     let held = [Arc::new(first.clone())];
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).extend_leases(&held, later + 9 * MINUTE).await.unwrap(),
-        [false]
-    );
-    StoredDeliveries::new(world.engine.clone()).retry_later(&first, later).await.unwrap();
+    assert_eq!(world.deliveries().extend_leases(&held, later + 9 * MINUTE).await.unwrap(), [false]);
+    world.deliveries().retry_later(&first, later).await.unwrap();
     assert_eq!(world.lease(later).await, [], "the second holds it");
     assert_eq!(
         StoredDeliveries::new(other.clone())
@@ -128,7 +119,7 @@ pub async fn promise_06_a_delivery_that_was_taken_over_cannot_be_extended<G: Gro
     );
     assert_eq!(world.lease(later + MINUTE).await, []);
     // A delivery that the first holder has made anyway counts.
-    StoredDeliveries::new(world.engine.clone()).delivered(&[first], later).await.unwrap();
+    world.deliveries().delivered(&[first], later).await.unwrap();
     assert_eq!(
         StoredDeliveries::new(other.clone())
             .extend_leases(&[Arc::new(second)], later + 3 * MINUTE)
@@ -151,17 +142,12 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
     let now = world.at(1000);
     let receivers = ["hook".to_owned(), "mail".to_owned()];
     let room = Capacity { most: vec![3, 2], until: now + MINUTE };
-    let joined = StoredGroups::new(world.engine.clone())
-        .join(&joins, &Destinations::all(AT_ONCE, &receivers), &room, now)
-        .await
-        .unwrap();
+    let joined =
+        world.groups().join(&joins, &Destinations::all(AT_ONCE, &receivers), &room, now).await.unwrap();
     assert_eq!(joined.sealed, 5);
     for (receiver, most) in receivers.iter().zip(room.most) {
         let lease = async |at| {
-            StoredDeliveries::new(world.engine.clone())
-                .lease(&world.partitions(), receiver, at, at + MINUTE, 100)
-                .await
-                .unwrap()
+            world.deliveries().lease(&world.partitions(), receiver, at, at + MINUTE, 100).await.unwrap()
         };
         let handed_out = joined.deliveries.iter().filter(|delivery| delivery.receiver == *receiver);
         let handed_out: Vec<Delivery> = handed_out.cloned().collect();
@@ -170,14 +156,14 @@ pub async fn promise_06_a_delivery_that_joining_hands_out_is_leased_in_the_same_
         assert_eq!(handed_out.len() + fetched.len(), 5, "each is held once");
         assert_eq!(lease(now).await, []);
         // The deliveries of a dead holder come back unchanged.
-        StoredDeliveries::new(world.engine.clone()).delivered(&fetched, now).await.unwrap();
+        world.deliveries().delivered(&fetched, now).await.unwrap();
         let mut again = lease(now + MINUTE).await;
         let mut lost: Vec<Delivery> =
             handed_out.into_iter().map(|delivery| Delivery { attempt: 2, ..delivery }).collect();
         again.sort_by(|a, b| a.id.cmp(&b.id));
         lost.sort_by(|a, b| a.id.cmp(&b.id));
         assert_eq!(again, lost);
-        StoredDeliveries::new(world.engine.clone()).delivered(&again, now + MINUTE).await.unwrap();
+        world.deliveries().delivered(&again, now + MINUTE).await.unwrap();
         assert_eq!(lease(world.hours(100)).await, []);
     }
 }
@@ -193,43 +179,33 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     let hook = ["hook".to_owned()];
     let now = world.at(1000);
     let room = Capacity { most: vec![64], until: now + MINUTE };
-    let joined = StoredGroups::new(world.engine.clone())
-        .join(&joins, &Destinations::all(AT_ONCE, &hook), &room, now)
-        .await
-        .unwrap();
+    let joined = world.groups().join(&joins, &Destinations::all(AT_ONCE, &hook), &room, now).await.unwrap();
     // If joining hands nothing out, the deliveries are leased.
     let mut held = joined.deliveries;
     held.extend(world.lease(now).await);
     held.sort_by(|a, b| a.group.key.cmp(&b.group.key));
     assert_eq!(held.len(), 64);
-    let backlog =
-        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap();
+    let backlog = world.deliveries().backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (64, 0));
     // Some are delivered, retried later, dead-lettered or extended; the holders of the rest never answer.
     let (delivered, rest) = held.split_at(40);
     let (retried_later, rest) = rest.split_at(4);
     let (dead_lettered, rest) = rest.split_at(4);
     let (extended, lost) = rest.split_at(8);
-    StoredDeliveries::new(world.engine.clone()).delivered(delivered, now).await.unwrap();
-    StoredDeliveries::new(world.engine.clone())
-        .retry_later(&retried_later[0], now + 3 * MINUTE)
-        .await
-        .unwrap();
+    world.deliveries().delivered(delivered, now).await.unwrap();
+    world.deliveries().retry_later(&retried_later[0], now + 3 * MINUTE).await.unwrap();
     for delivery in &retried_later[1..] {
-        StoredDeliveries::new(world.engine.clone()).retry_later(delivery, now + MINUTE / 2).await.unwrap();
+        world.deliveries().retry_later(delivery, now + MINUTE / 2).await.unwrap();
     }
     for delivery in dead_lettered {
-        StoredDeliveries::new(world.engine.clone()).dead_letter(delivery, "gone", now).await.unwrap();
+        world.deliveries().dead_letter(delivery, "gone", now).await.unwrap();
     }
     let extended: Vec<Arc<Delivery>> = extended.iter().cloned().map(Arc::new).collect();
-    StoredDeliveries::new(world.engine.clone()).extend_leases(&extended, now + 2 * MINUTE).await.unwrap();
+    world.deliveries().extend_leases(&extended, now + 2 * MINUTE).await.unwrap();
     // A return follows its silence, which is under way.
     let returns: Vec<Join> =
         [&extended[0], &lost[0]].map(|delivery| join(&back(&delivery.offline[0], Closing::Return))).into();
-    StoredGroups::new(world.engine.clone())
-        .join(&returns, &Destinations::all(AT_ONCE, &hook), &room, now)
-        .await
-        .unwrap();
+    world.groups().join(&returns, &Destinations::all(AT_ONCE, &hook), &room, now).await.unwrap();
     assert_eq!(world.lease(now).await, []);
     let ids = |deliveries: &[Delivery]| -> HashSet<(String, u32)> {
         deliveries.iter().map(|delivery| (delivery.id.clone(), delivery.attempt)).collect()
@@ -239,25 +215,24 @@ pub async fn promise_06_deliveries_leased_together_end_one_by_one<G: Ground>(wor
     };
     let early = world.lease(now + MINUTE / 2).await;
     assert_eq!(ids(&early), again(&retried_later[1..]));
-    StoredDeliveries::new(world.engine.clone()).delivered(&early, now + MINUTE / 2).await.unwrap();
+    world.deliveries().delivered(&early, now + MINUTE / 2).await.unwrap();
     // The engine may take several steps.
     let mut found = world.lease(now + MINUTE).await;
     found.extend(world.lease(now + MINUTE).await);
     assert_eq!(ids(&found), again(lost));
     let same = |delivery: &&Delivery| lost.iter().any(|lost| lost.offline == delivery.offline);
     assert_eq!(found.iter().filter(same).count(), lost.len(), "their contents are unchanged");
-    StoredDeliveries::new(world.engine.clone()).delivered(&found, now + MINUTE).await.unwrap();
+    world.deliveries().delivered(&found, now + MINUTE).await.unwrap();
     let follows = world.lease(now + MINUTE).await;
     assert_eq!(follows.len(), 1, "the return");
     assert_eq!(follows[0].online[0].id, lost[0].offline[0].id);
-    StoredDeliveries::new(world.engine.clone()).delivered(&follows, now + MINUTE).await.unwrap();
+    world.deliveries().delivered(&follows, now + MINUTE).await.unwrap();
     let held: Vec<Delivery> = extended.iter().map(|delivery| (**delivery).clone()).collect();
     assert_eq!(ids(&world.lease(now + 2 * MINUTE).await), again(&held));
-    StoredDeliveries::new(world.engine.clone()).delivered(&held, now + 2 * MINUTE).await.unwrap();
+    world.deliveries().delivered(&held, now + 2 * MINUTE).await.unwrap();
     assert_eq!(world.lease(now + 2 * MINUTE).await.len(), 1, "the other return");
     assert_eq!(ids(&world.lease(now + 3 * MINUTE).await).len(), 2, "the one that was retried latest, too");
-    let backlog =
-        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap();
+    let backlog = world.deliveries().backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (2, 4));
 }
 
@@ -274,41 +249,34 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
         };
         let room = Capacity { most: vec![2], until: now + 2 * MINUTE };
         let (joins, hook) = ([join("g"), join(&beside)], ["hook".to_owned()]);
-        let mut held = StoredGroups::new(world.engine.clone())
+        let mut held = world
+            .groups()
             .join(&joins, &Destinations::all(AT_ONCE, &hook), &room, now)
             .await
             .unwrap()
             .deliveries;
         held.extend(
-            StoredDeliveries::new(world.engine.clone())
-                .lease(&world.partitions(), "hook", now, room.until, 10)
-                .await
-                .unwrap(),
+            world.deliveries().lease(&world.partitions(), "hook", now, room.until, 10).await.unwrap(),
         );
         assert_eq!(held.len(), 2);
         let (own, other): (Vec<Delivery>, Vec<Delivery>) =
             held.into_iter().partition(|delivery| delivery.group.key == "g");
-        StoredDeliveries::new(world.engine.clone()).delivered(&other, now).await.unwrap();
+        world.deliveries().delivered(&other, now).await.unwrap();
         own.into_iter().next().unwrap()
     };
     let now = world.hours(2);
     let notified = hand_out(&first, now).await;
-    StoredDeliveries::new(world.engine.clone())
-        .delivered(std::slice::from_ref(&notified), now)
-        .await
-        .unwrap();
+    world.deliveries().delivered(std::slice::from_ref(&notified), now).await.unwrap();
     // The earlier holder does not know yet.
-    StoredDeliveries::new(world.engine.clone())
-        .extend_leases(&[Arc::new(notified.clone())], now + MINUTE)
-        .await
-        .unwrap();
-    StoredDeliveries::new(world.engine.clone()).retry_later(&notified, now + MINUTE).await.unwrap();
+    world.deliveries().extend_leases(&[Arc::new(notified.clone())], now + MINUTE).await.unwrap();
+    world.deliveries().retry_later(&notified, now + MINUTE).await.unwrap();
     let next = hand_out(&second, now).await;
     // The next notification of its group waits for it.
     let third = offline(&world.unit("b"), world.hours(1));
     let joins = [Join { groups: vec![group("g")], event: OutboxEvent::Record(third.clone()) }];
     let room = Capacity { most: vec![1], until: now + 2 * MINUTE };
-    let joined = StoredGroups::new(world.engine.clone())
+    let joined = world
+        .groups()
         .join(&joins, &Destinations::all(AT_ONCE, &["hook".to_owned()]), &room, now)
         .await
         .unwrap();
@@ -317,7 +285,7 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
     let mut again = world.lease(now + 2 * MINUTE).await;
     again.extend(world.lease(now + 2 * MINUTE).await);
     assert_eq!(again, [Delivery { attempt: 2, ..next }]);
-    StoredDeliveries::new(world.engine.clone()).delivered(&again, now + 2 * MINUTE).await.unwrap();
+    world.deliveries().delivered(&again, now + 2 * MINUTE).await.unwrap();
     assert_eq!(world.lease(now + 2 * MINUTE).await[0].offline, [third]);
 }
 
@@ -325,14 +293,12 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
 pub async fn delivered_to<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -> Vec<Delivery> {
     let mut notified = Vec::new();
     loop {
-        let leased = StoredDeliveries::new(world.engine.clone())
-            .lease(&world.partitions(), receiver, now, now + MINUTE, 100)
-            .await
-            .unwrap();
+        let leased =
+            world.deliveries().lease(&world.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
         if leased.is_empty() {
             return notified;
         }
-        StoredDeliveries::new(world.engine.clone()).delivered(&leased, now).await.unwrap();
+        world.deliveries().delivered(&leased, now).await.unwrap();
         notified.extend(leased);
     }
 }
@@ -351,11 +317,9 @@ pub async fn notify<G: Ground>(
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
     let receivers: Vec<String> = receivers.iter().map(|name| (*name).to_owned()).collect();
-    StoredGroups::new(world.engine.clone())
-        .join(&joins, &Destinations::all(AT_ONCE, &receivers), &Capacity::NONE, now)
-        .await
-        .unwrap();
-    while StoredGroups::new(world.engine.clone())
+    world.groups().join(&joins, &Destinations::all(AT_ONCE, &receivers), &Capacity::NONE, now).await.unwrap();
+    while world
+        .groups()
         .seal(&world.partitions(), &Destinations::all(AT_ONCE, &receivers), now)
         .await
         .unwrap()
@@ -377,7 +341,7 @@ pub async fn promise_05_a_return_is_notified_whatever_group_it_falls_into_now<G:
         notify(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(2)).await;
     }
     assert_eq!(world.lease(world.at(2)).await, [], "their silence is under way");
-    StoredDeliveries::new(world.engine.clone()).delivered(&silences, world.at(3)).await.unwrap();
+    world.deliveries().delivered(&silences, world.at(3)).await.unwrap();
     for one in &returns[4..] {
         notify(&world, &format!("other-{}", one.unit), &[one], &["hook"], world.at(4)).await;
         notify(&world, "a third", &[one], &["hook"], world.at(5)).await;
@@ -406,12 +370,13 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
     let join = Join { groups: vec![group("own")], event: OutboxEvent::Record(alone.clone()) };
     let room = Capacity { most: vec![1], until: world.at(3) + MINUTE };
     let hook = ["hook".to_owned()];
-    let handed = StoredGroups::new(world.engine.clone())
+    let handed = world
+        .groups()
         .join(&[join], &Destinations::all(AT_ONCE, &hook), &room, world.at(3))
         .await
         .unwrap()
         .deliveries;
-    StoredDeliveries::new(world.engine.clone()).delivered(&handed, world.at(4)).await.unwrap();
+    world.deliveries().delivered(&handed, world.at(4)).await.unwrap();
     notify(&world, "g", &[&both], &["hook", "mail"], world.at(5)).await;
     let offline_to = async |name| -> Vec<String> {
         let notified = delivered_to(&world, name, world.at(6)).await;
@@ -443,8 +408,7 @@ pub async fn promise_05_a_return_goes_to_the_receivers_that_were_notified_of_the
             .collect();
         named.sort_unstable();
         assert_eq!(named, expected, "{receiver}");
-        let backlog =
-            StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), receiver).await.unwrap();
+        let backlog = world.deliveries().backlog(&world.partitions(), receiver).await.unwrap();
         assert_eq!(backlog, Default::default(), "{receiver}");
     }
 }
@@ -498,7 +462,8 @@ pub async fn promise_07_transitions_of_one_call_join_the_groups_of_their_records
     let join = async |joins: [(&str, &OfflineRecord); 2], now| {
         let event = |record: &OfflineRecord| OutboxEvent::Record(record.clone());
         let joins = joins.map(|(key, record)| Join { groups: vec![group(key)], event: event(record) });
-        StoredGroups::new(world.engine.clone())
+        world
+            .groups()
             .join(&joins, &Destinations::all(AT_ONCE, &["hook".to_owned()]), &Capacity::NONE, now)
             .await
             .unwrap()
@@ -538,11 +503,11 @@ pub async fn promise_07_joining_is_idempotent_also_after_it_was_sent<G: Ground>(
     let notified = world.sealed(&[&off], world.at(1)).await;
     assert_eq!(notified.len(), 1);
     assert_eq!(world.sealed(&[&off], world.at(2)).await, []);
-    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(2)).await.unwrap();
+    world.deliveries().delivered(&notified, world.at(2)).await.unwrap();
     assert_eq!(world.sealed(&[&off], world.at(3)).await, []);
     let notified = world.sealed(&[&on, &off, &on], world.at(4)).await;
     assert_eq!((notified.len(), notified[0].online.as_slice()), (1, [on.clone()].as_slice()));
-    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(5)).await.unwrap();
+    world.deliveries().delivered(&notified, world.at(5)).await.unwrap();
     assert_eq!(world.sealed(&[&off, &on], world.at(6)).await, []);
 }
 
@@ -567,7 +532,7 @@ pub async fn promise_07_a_unit_that_returns_before_its_group_is_sealed_is_never_
     world.join_at(&[&back(&stays, Closing::Return)], pace, world.hours(1)).await;
     let other = offline(&world.unit("c"), world.at(0));
     world.join_at(&[&other, &back(&other, Closing::Return)], pace, world.hours(1)).await;
-    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.hours(1)).await.unwrap();
+    world.deliveries().delivered(&notified, world.hours(1)).await.unwrap();
     world.seal(world.hours(2)).await;
     let notified = world.lease(world.hours(2)).await;
     assert_eq!((notified.len(), notified[0].online.len(), notified[0].offline.len()), (1, 1, 0));
@@ -577,25 +542,16 @@ pub async fn promise_08_delivered_is_never_leased_again<G: Ground>(world: World<
     let notified = world.sealed(&[&offline(&world.unit("a"), world.at(0))], world.at(0)).await;
     assert_eq!(notified.len(), 1);
     for _ in 0..2 {
-        StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(1)).await.unwrap();
+        world.deliveries().delivered(&notified, world.at(1)).await.unwrap();
         assert_eq!(world.lease(world.hours(1000)).await, []);
     }
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).first_lease(&world.partitions(), "hook").await.unwrap(),
-        None
-    );
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap(),
-        Default::default()
-    );
+    assert_eq!(world.deliveries().first_lease(&world.partitions(), "hook").await.unwrap(), None);
+    assert_eq!(world.deliveries().backlog(&world.partitions(), "hook").await.unwrap(), Default::default());
     // A late end of a lease that is over changes nothing either.
-    StoredDeliveries::new(world.engine.clone()).retry_later(&notified[0], world.at(2)).await.unwrap();
-    StoredDeliveries::new(world.engine.clone()).dead_letter(&notified[0], "late", world.at(2)).await.unwrap();
+    world.deliveries().retry_later(&notified[0], world.at(2)).await.unwrap();
+    world.deliveries().dead_letter(&notified[0], "late", world.at(2)).await.unwrap();
     assert_eq!(world.lease(world.hours(1000)).await, []);
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap().dead,
-        0
-    );
+    assert_eq!(world.deliveries().backlog(&world.partitions(), "hook").await.unwrap().dead, 0);
 }
 
 pub async fn promise_12_the_silence_of_a_removed_unit_is_no_longer_notified<G: Ground>(world: World<G>) {
@@ -613,8 +569,7 @@ pub async fn promise_12_the_silence_of_a_removed_unit_is_no_longer_notified<G: G
 pub async fn a_group_keeps_group_wait_and_group_interval<G: Ground>(world: World<G>) {
     let pace = Pace::new(Duration::from_secs(10), Duration::from_secs(300));
     let seconds = |s: u64| world.at(s * 1000);
-    let first_seal =
-        async || StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap();
+    let first_seal = async || world.groups().first_seal(&world.partitions()).await.unwrap();
     let silent = |name: &str| offline(&world.unit(name), seconds(0));
     world.join_at(&[&silent("a")], pace, seconds(0)).await;
     world.join_at(&[&silent("b")], pace, seconds(5)).await;
@@ -650,20 +605,13 @@ pub async fn a_unit_that_returns_within_its_own_wait_is_never_notified<G: Ground
     world.join_at(&[&silent("blip")], pace, seconds(9)).await;
     assert_eq!(world.seal_at(pace, seconds(10)).await, 1);
     world.join_at(&[&back(&silent("blip"), Closing::Return)], pace, seconds(11)).await;
-    assert_eq!(
-        StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(),
-        None,
-        "no member waits"
-    );
+    assert_eq!(world.groups().first_seal(&world.partitions()).await.unwrap(), None, "no member waits");
     // The first member of a group comes back: the wait of the others does not change.
     world.join_at(&[&silent("gone")], pace, seconds(400)).await;
     world.join_at(&[&silent("stays")], pace, seconds(404)).await;
     world.join_at(&[&back(&silent("gone"), Closing::Return)], pace, seconds(405)).await;
     assert_eq!(world.seal_at(pace, seconds(410)).await, 0);
-    assert_eq!(
-        StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(),
-        Some(seconds(414))
-    );
+    assert_eq!(world.groups().first_seal(&world.partitions()).await.unwrap(), Some(seconds(414)));
     assert_eq!(world.seal_at(pace, seconds(414)).await, 1);
     let notified = delivered_to(&world, "hook", seconds(420)).await;
     let named: Vec<&str> = notified
@@ -698,17 +646,14 @@ pub async fn the_members_of_a_due_group_do_not_wait<G: Ground>(world: World<G>) 
     let (a, b, c, d) = (record("a"), record("b"), record("c"), record("d"));
     let pace = Pace::new(Duration::ZERO, MINUTE);
     assert_eq!(world.join_at(&[&a], pace, world.at(1)).await, 1);
-    assert_eq!(StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(), None);
+    assert_eq!(world.groups().first_seal(&world.partitions()).await.unwrap(), None);
     let notified = world.lease(world.at(1)).await;
     assert_eq!((notified.len(), notified[0].offline.as_slice()), (1, [a.clone()].as_slice()));
-    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(2)).await.unwrap();
+    world.deliveries().delivered(&notified, world.at(2)).await.unwrap();
     // The group keeps group_interval, and a later member does not overtake waiting ones.
     let next = world.at(1) + MINUTE;
     assert_eq!(world.join_at(&[&b], pace, world.at(3)).await, 0);
-    assert_eq!(
-        StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(),
-        Some(next)
-    );
+    assert_eq!(world.groups().first_seal(&world.partitions()).await.unwrap(), Some(next));
     assert_eq!(world.join_at(&[&c], pace, next + MINUTE).await, 0);
     assert_eq!(world.seal(next + MINUTE).await, 2);
     let notified = world.lease(next + MINUTE).await;
@@ -728,13 +673,36 @@ pub async fn notifications_of_one_group_are_handed_out_in_order<G: Ground>(world
     let first = world.sealed(&[&off], world.at(0)).await;
     // The first attempt fails; the return waits behind it.
     assert_eq!(world.sealed(&[&on], world.at(1)).await, []);
-    StoredDeliveries::new(world.engine.clone()).retry_later(&first[0], world.hours(1)).await.unwrap();
+    world.deliveries().retry_later(&first[0], world.hours(1)).await.unwrap();
     assert_eq!(world.lease(world.at(2)).await, []);
     let again = world.lease(world.hours(1)).await;
     assert_eq!((again.len(), again[0].id.as_str()), (1, first[0].id.as_str()));
-    StoredDeliveries::new(world.engine.clone()).delivered(&again, world.hours(1)).await.unwrap();
+    world.deliveries().delivered(&again, world.hours(1)).await.unwrap();
     let next = world.lease(world.hours(1)).await;
     assert_eq!((next.len(), next[0].online.as_slice()), (1, [on].as_slice()));
+}
+
+/// A fault lost the entry of a lane: nothing leases its notifications until another one comes.
+pub async fn a_lane_that_has_left_the_queue_is_due_again_with_its_next_notification<G: Ground>(
+    world: World<G>,
+) {
+    let [one, other, third] = ["a", "b", "c"].map(|id| offline(&world.unit(id), world.at(0)));
+    let now = world.at(1000);
+    world.join(&[&one], now).await;
+    world.seal(now).await;
+    let (queue, partition) =
+        (Index::Queue(ReceiverName::of("hook")), partition_of_group("g", world.engine.partitions()));
+    let lost = ChangeSet::of(partition).enter(queue, "g", None);
+    assert_eq!(world.engine.write_cells(&[lost]).await.unwrap(), [true]);
+    assert_eq!(world.lease(now + MINUTE).await, [], "the queue is lost");
+    let later = now + 2 * MINUTE;
+    let first = world.sealed(&[&other], later).await;
+    assert_eq!(first.len(), 1, "of a lane one notification is leased");
+    assert_eq!((first[0].attempt, first[0].offline.as_slice()), (1, [one].as_slice()));
+    // The entry of a lane that is leased stays as it is.
+    assert_eq!(world.sealed(&[&third], later).await, []);
+    world.deliveries().delivered(&first, later).await.unwrap();
+    assert_eq!(world.lease(later).await[0].offline, [other]);
 }
 
 pub async fn a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_letter<G: Ground>(
@@ -742,18 +710,14 @@ pub async fn a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_lett
 ) {
     let (off, fine) = (offline(&world.unit("a"), world.at(0)), offline(&world.unit("b"), world.at(0)));
     let first = world.sealed(&[&off], world.at(0)).await;
-    StoredDeliveries::new(world.engine.clone())
-        .dead_letter(&first[0], "410 gone", world.at(1))
-        .await
-        .unwrap();
-    let backlog =
-        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap();
+    world.deliveries().dead_letter(&first[0], "410 gone", world.at(1)).await.unwrap();
+    let backlog = world.deliveries().backlog(&world.partitions(), "hook").await.unwrap();
     assert_eq!((backlog.waiting, backlog.dead), (0, 1));
-    let letters = StoredDeliveries::new(world.engine.clone()).dead_letters("hook", 10).await.unwrap();
+    let letters = world.deliveries().dead_letters("hook", 10).await.unwrap();
     assert_eq!((letters[0].reason.as_str(), &letters[0].delivery), ("410 gone", &first[0]));
     assert_eq!(world.sealed(&[&back(&off, Closing::Return)], world.at(2)).await, []);
     let notified = world.sealed(&[&fine], world.at(3)).await;
-    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.at(3)).await.unwrap();
+    world.deliveries().delivered(&notified, world.at(3)).await.unwrap();
     let notified = world.sealed(&[&back(&fine, Closing::Return)], world.at(4)).await;
     assert_eq!(notified[0].online, [back(&fine, Closing::Return)]);
 }
@@ -761,34 +725,25 @@ pub async fn a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_lett
 pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground>(world: World<G>) {
     let now = world.at(0);
     let names = ["hook".to_owned(), "mail".to_owned()];
-    StoredDeliveries::new(world.engine.clone()).register_receivers(&["hook".to_owned()], now).await.unwrap();
-    StoredDeliveries::new(world.engine.clone()).register_receivers(&["mail".to_owned()], now).await.unwrap();
-    assert_eq!(StoredDeliveries::new(world.engine.clone()).kept().await.unwrap(), []);
+    world.deliveries().register_receivers(&["hook".to_owned()], now).await.unwrap();
+    world.deliveries().register_receivers(&["mail".to_owned()], now).await.unwrap();
+    assert_eq!(world.deliveries().kept().await.unwrap(), []);
     let records: Vec<OfflineRecord> = world.units(120).iter().map(|unit| offline(unit, now)).collect();
     let join = |record: &OfflineRecord| Join {
         groups: vec![group(&format!("g{}", record.unit))],
         event: OutboxEvent::Record(record.clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
-    StoredGroups::new(world.engine.clone())
-        .join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, now)
-        .await
-        .unwrap();
-    StoredGroups::new(world.engine.clone())
-        .seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), now)
-        .await
-        .unwrap();
+    world.groups().join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, now).await.unwrap();
+    world.groups().seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), now).await.unwrap();
     let leased = world.lease(now).await;
-    StoredDeliveries::new(world.engine.clone()).dead_letter(&leased[0], "410 gone", now).await.unwrap();
+    world.deliveries().dead_letter(&leased[0], "410 gone", now).await.unwrap();
     let kept = |waiting: u64, dead: u64| Backlog { waiting, dead };
     let mail = ("mail".to_owned(), kept(120, 0));
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).kept().await.unwrap(),
-        [("hook".to_owned(), kept(119, 1)), mail.clone()]
-    );
+    assert_eq!(world.deliveries().kept().await.unwrap(), [("hook".to_owned(), kept(119, 1)), mail.clone()]);
     let mut removed = 0;
     loop {
-        let step = StoredDeliveries::new(world.engine.clone()).discard("hook", now).await.unwrap();
+        let step = world.deliveries().discard("hook", now).await.unwrap();
         removed += step.removed;
         assert!(step.ended <= 500 && step.removed <= 500, "{step:?}");
         if step == Discarded::default() {
@@ -796,41 +751,28 @@ pub async fn the_backlog_of_a_receiver_is_counted_and_can_be_discarded<G: Ground
         }
     }
     assert_eq!(removed, 120);
-    assert_eq!(StoredDeliveries::new(world.engine.clone()).kept().await.unwrap(), [mail]);
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).first_lease(&world.partitions(), "hook").await.unwrap(),
-        None
-    );
+    assert_eq!(world.deliveries().kept().await.unwrap(), [mail]);
+    assert_eq!(world.deliveries().first_lease(&world.partitions(), "hook").await.unwrap(), None);
     // The deliveries of the other receiver are unchanged, and it alone is notified of the returns.
     let later = world.hours(2);
-    let notified = StoredDeliveries::new(world.engine.clone())
-        .lease(&world.partitions(), "mail", later, later + MINUTE, 500)
-        .await
-        .unwrap();
+    let notified =
+        world.deliveries().lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
     assert_eq!(notified.iter().map(|delivery| delivery.offline.len()).sum::<usize>(), 120);
-    StoredDeliveries::new(world.engine.clone()).delivered(&notified, later).await.unwrap();
+    world.deliveries().delivered(&notified, later).await.unwrap();
     let returned: Vec<OfflineRecord> = records.iter().map(|record| back(record, Closing::Return)).collect();
     let joins: Vec<Join> = returned.iter().map(join).collect();
-    StoredGroups::new(world.engine.clone())
-        .join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, later)
-        .await
-        .unwrap();
-    StoredGroups::new(world.engine.clone())
-        .seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), later)
-        .await
-        .unwrap();
+    world.groups().join(&joins, &Destinations::all(AT_ONCE, &names), &Capacity::NONE, later).await.unwrap();
+    world.groups().seal(&world.partitions(), &Destinations::all(AT_ONCE, &names), later).await.unwrap();
     assert_eq!(world.lease(later).await, []);
-    let notified = StoredDeliveries::new(world.engine.clone())
-        .lease(&world.partitions(), "mail", later, later + MINUTE, 500)
-        .await
-        .unwrap();
+    let notified =
+        world.deliveries().lease(&world.partitions(), "mail", later, later + MINUTE, 500).await.unwrap();
     assert_eq!(notified.iter().map(|delivery| delivery.online.len()).sum::<usize>(), 120);
 }
 
 pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Ground>(world: World<G>) {
     let both = ["hook".to_owned(), "mail".to_owned()];
     let mail = ["mail".to_owned()];
-    StoredDeliveries::new(world.engine.clone()).register_receivers(&both, world.at(0)).await.unwrap();
+    world.deliveries().register_receivers(&both, world.at(0)).await.unwrap();
     let names = ["stays", "blip", "notified", "back", "swallowed", "both-stays", "both-blip"];
     let units = names.map(|name| world.unit(name));
     world.hear_all(&units, world.at(0)).await;
@@ -840,7 +782,8 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     for interval in [Timestamp::NEVER, world.hours(41)] {
         let event = OutboxEvent::Blind(Interval { from: world.hours(40), to: interval });
         let join = [Join { groups: vec![Group { key: "blind".into(), labels: Labels::new() }], event }];
-        StoredGroups::new(world.engine.clone())
+        world
+            .groups()
             .join(&join, &Destinations::all(AT_ONCE, &both), &Capacity::NONE, world.hours(49))
             .await
             .unwrap();
@@ -848,7 +791,8 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     // A kind that is still blind.
     let lasting = OutboxEvent::Blind(Interval { from: world.hours(40), to: Timestamp::NEVER });
     let of_kind = [Join { groups: vec![group("blind,kind=detector")], event: lasting }];
-    StoredGroups::new(world.engine.clone())
+    world
+        .groups()
         .join(&of_kind, &Destinations::all(AT_ONCE, &both), &Capacity::NONE, world.hours(49))
         .await
         .unwrap();
@@ -857,22 +801,16 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
     for delivery in world.lease(world.hours(49)).await {
         let is_notified = |record: &OfflineRecord| ["notified", "back"].contains(&record.unit.as_str());
         if delivery.offline.iter().any(is_notified) {
-            StoredDeliveries::new(world.engine.clone())
-                .delivered(&[delivery], world.hours(49))
-                .await
-                .unwrap();
+            world.deliveries().delivered(&[delivery], world.hours(49)).await.unwrap();
         } else {
-            StoredDeliveries::new(world.engine.clone())
-                .retry_later(&delivery, world.hours(50))
-                .await
-                .unwrap();
+            world.deliveries().retry_later(&delivery, world.hours(50)).await.unwrap();
         }
     }
     for name in ["back", "swallowed"] {
         world.hear(&world.unit(name), world.hours(49)).await;
     }
     world.seal_outbox(&both, world.hours(50)).await;
-    StoredDeliveries::new(world.engine.clone()).register_receivers(&mail, world.hours(50)).await.unwrap();
+    world.deliveries().register_receivers(&mail, world.hours(50)).await.unwrap();
     for name in ["blip", "notified", "both-blip"] {
         world.hear(&world.unit(name), world.hours(51)).await;
     }
@@ -923,10 +861,7 @@ pub async fn a_receiver_that_was_absent_is_notified_of_what_still_holds<G: Groun
         .collect::<Vec<_>>();
     online.sort();
     assert_eq!(online, ["both-stays", "stays"]);
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), "hook").await.unwrap(),
-        Backlog::default()
-    );
+    assert_eq!(world.deliveries().backlog(&world.partitions(), "hook").await.unwrap(), Backlog::default());
 }
 
 impl<G: Ground> World<G> {
@@ -940,9 +875,8 @@ impl<G: Ground> World<G> {
         };
         let joins: Vec<Join> = entries.iter().map(join).collect();
         let to = Destinations::all(AT_ONCE, receivers);
-        let joined =
-            StoredGroups::new(self.engine.clone()).join(&joins, &to, &Capacity::NONE, now).await.unwrap();
-        StoredGroups::new(self.engine.clone()).seal(&self.partitions(), &to, now).await.unwrap();
+        let joined = self.groups().join(&joins, &to, &Capacity::NONE, now).await.unwrap();
+        self.groups().seal(&self.partitions(), &to, now).await.unwrap();
         let positions: Vec<rollcall::store::Position> =
             entries.into_iter().map(|entry| entry.position).collect();
         self.engine.remove_entries(&positions, &joined.groups).await.unwrap();
@@ -952,19 +886,13 @@ impl<G: Ground> World<G> {
     async fn deliver_all(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
         let mut notified = Vec::new();
         for _ in 0..1000 {
-            let leased = StoredDeliveries::new(self.engine.clone())
-                .lease(&self.partitions(), receiver, now, now + MINUTE, 100)
-                .await
-                .unwrap();
-            let waiting = StoredDeliveries::new(self.engine.clone())
-                .backlog(&self.partitions(), receiver)
-                .await
-                .unwrap()
-                .waiting;
+            let leased =
+                self.deliveries().lease(&self.partitions(), receiver, now, now + MINUTE, 100).await.unwrap();
+            let waiting = self.deliveries().backlog(&self.partitions(), receiver).await.unwrap().waiting;
             if leased.is_empty() && waiting == 0 {
                 return notified;
             }
-            StoredDeliveries::new(self.engine.clone()).delivered(&leased, now).await.unwrap();
+            self.deliveries().delivered(&leased, now).await.unwrap();
             notified.extend(leased);
         }
         panic!("there is something left for {receiver} after all of this: {notified:?}");
@@ -1020,7 +948,8 @@ pub async fn a_long_blind_interval_is_notified_at_once_and_by_itself<G: Ground>(
     let join = Join { groups: vec![group("blind")], event: outbox[0].event.clone() };
     for _ in 0..2 {
         let joins = std::slice::from_ref(&join);
-        StoredGroups::new(world.engine.clone())
+        world
+            .groups()
             .join(joins, &Destinations::all(pace, &["hook".to_owned()]), &Capacity::NONE, world.hours(2))
             .await
             .unwrap();
@@ -1048,7 +977,8 @@ pub async fn the_same_members_give_the_same_id<G: Ground>(world: World<G>) {
     let joins = [Join { groups: vec![group("g")], event: OutboxEvent::Record(off) }];
     let room = Capacity { most: vec![1], until: handing.hours(1) };
     let hook = ["hook".to_owned()];
-    let joined = StoredGroups::new(handing.engine.clone())
+    let joined = handing
+        .groups()
         .join(&joins, &Destinations::all(AT_ONCE, &hook), &room, handing.at(5))
         .await
         .unwrap();

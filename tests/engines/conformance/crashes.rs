@@ -6,8 +6,7 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, Interval, Lifecycle, OfflineRecord, Unit};
 use rollcall::store::{
-    Capacity, Destinations, Gap, Group, Join, OutboxEntry, OutboxEvent, Pace, ShareMember, StoredDeliveries,
-    StoredGroups, Subscription,
+    Capacity, Destinations, Gap, Group, Join, OutboxEntry, OutboxEvent, Pace, ShareMember, Subscription,
 };
 
 use super::ground::Ground;
@@ -45,7 +44,7 @@ impl<G: Ground> World<G> {
         let group = Group { key: "g".into(), labels: Default::default() };
         let join = |entry: &OutboxEntry| Join { groups: vec![group.clone()], event: entry.event.clone() };
         let joins: Vec<Join> = entries.iter().map(join).collect();
-        StoredGroups::new(self.engine.clone())
+        self.groups()
             .join(&joins, &Destinations::all(WAITS, &["hook".to_owned()]), &Capacity::NONE, now - MOMENT)
             .await
             .unwrap();
@@ -188,26 +187,17 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
     let positions: Vec<_> = entries.into_iter().map(|entry| entry.position).collect();
     world.engine.remove_entries(&positions, &Default::default()).await.unwrap();
     assert_eq!(
-        StoredGroups::new(world.engine.clone())
-            .seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), now)
-            .await
-            .unwrap(),
+        world.groups().seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), now).await.unwrap(),
         300
     );
     world.crash().await;
     assert_eq!(world.outbox().await, []);
     assert_eq!(
-        StoredGroups::new(world.engine.clone())
-            .seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), now)
-            .await
-            .unwrap(),
+        world.groups().seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), now).await.unwrap(),
         0
     );
     let lease = async |world: &World<G>, at| {
-        StoredDeliveries::new(world.engine.clone())
-            .lease(&world.partitions(), "hook", at, at + MINUTE, 10)
-            .await
-            .unwrap()
+        world.deliveries().lease(&world.partitions(), "hook", at, at + MINUTE, 10).await.unwrap()
     };
     let first = lease(&world, now).await;
     assert_eq!((first.len(), first[0].offline.len()), (1, 300));
@@ -218,7 +208,7 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
         again = lease(&world, now + MINUTE).await;
     }
     assert_eq!((again.len(), &again[0].id, again[0].attempt), (1, &first[0].id, 2));
-    StoredDeliveries::new(world.engine.clone()).delivered(&again, now + MINUTE).await.unwrap();
+    world.deliveries().delivered(&again, now + MINUTE).await.unwrap();
     world.crash().await;
     assert_eq!(lease(&world, world.hours(1000)).await, []);
     let records: Vec<OfflineRecord> = first[0].offline.clone();
@@ -227,12 +217,14 @@ pub async fn promise_07_crashes_between_the_steps_of_a_notification_change_no_id
         event: OutboxEvent::Record(record.clone()),
     };
     let again: Vec<Join> = records.iter().map(again).collect();
-    StoredGroups::new(world.engine.clone())
+    world
+        .groups()
         .join(&again, &Destinations::all(AT_ONCE, &hook), &Capacity::NONE, world.hours(50))
         .await
         .unwrap();
     assert_eq!(
-        StoredGroups::new(world.engine.clone())
+        world
+            .groups()
             .seal(&world.partitions(), &Destinations::all(AT_ONCE, &hook), world.hours(50))
             .await
             .unwrap(),

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, FirstUnit, Incident, OfflineRecord};
-use rollcall::store::{
-    Capacity, Delivery, Destinations, Group, Join, OutboxEvent, Pace, StoredDeliveries, StoredGroups,
-};
+use rollcall::store::{Capacity, Delivery, Destinations, Group, Join, OutboxEvent, Pace, StoredDeliveries};
 
 use super::alerts::{back, offline};
 use super::ground::Ground;
@@ -24,10 +22,7 @@ impl<G: Ground> World<G> {
     async fn join_north(&self, record: OfflineRecord, now: Timestamp) {
         let group = Group { key: GROUP.into(), labels: Default::default() };
         let joins = [Join { groups: vec![group], event: OutboxEvent::Record(record) }];
-        StoredGroups::new(self.engine.clone())
-            .join(&joins, &Self::at_hook(), &Capacity::NONE, now)
-            .await
-            .unwrap();
+        self.groups().join(&joins, &Self::at_hook(), &Capacity::NONE, now).await.unwrap();
     }
 
     /// The silence of a unit at this hour, and its notification.
@@ -35,11 +30,8 @@ impl<G: Ground> World<G> {
         let record = offline(&self.unit(name), self.hours(hour));
         self.join_north(record.clone(), self.hours(hour)).await;
         let now = self.hours(hour) + 2 * MINUTE;
-        StoredGroups::new(self.engine.clone()).seal(&self.partitions(), &Self::at_hook(), now).await.unwrap();
-        let leased = StoredDeliveries::new(self.engine.clone())
-            .lease(&self.partitions(), "hook", now, now + MINUTE, 1)
-            .await
-            .unwrap();
+        self.groups().seal(&self.partitions(), &Self::at_hook(), now).await.unwrap();
+        let leased = self.deliveries().lease(&self.partitions(), "hook", now, now + MINUTE, 1).await.unwrap();
         (record, leased.into_iter().next().unwrap())
     }
 }
@@ -106,10 +98,10 @@ pub async fn a_notification_tells_of_the_incidents_that_it_was_judged_by_first<G
 
 pub async fn silences_that_last_are_found_by_when_receivers_were_notified<G: Ground>(world: World<G>) {
     let (first, one) = world.notification("a", 1).await;
-    StoredDeliveries::new(world.engine.clone()).delivered(&[one], world.hours(1) + 2 * MINUTE).await.unwrap();
+    world.deliveries().delivered(&[one], world.hours(1) + 2 * MINUTE).await.unwrap();
     let (second, _) = world.notification("b", 2).await;
     let lasting = async |from: Timestamp, before: Option<Timestamp>| {
-        let mut lasting = StoredGroups::new(world.engine.clone()).lasting(GROUP, from, before).await.unwrap();
+        let mut lasting = world.groups().lasting(GROUP, from, before).await.unwrap();
         lasting.sort();
         lasting
     };

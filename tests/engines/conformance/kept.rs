@@ -9,7 +9,7 @@ use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
     ATTEMPT_BYTES, Attempt, AttemptEnd, AttemptMade, AttemptResult, Capacity, Cell, Delivery, Destinations,
     EndedLease, Engine, EntryOrder, Group, Index, Join, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
-    StoredDeliveries, StoredGroups, Table, partition_of_group,
+    StoredDeliveries, Table, partition_of_group,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -29,22 +29,19 @@ impl<G: Ground> World<G> {
         };
         let joins: Vec<Join> = records.iter().map(join).collect();
         let hook = Destinations::all(Pace::AT_ONCE, &["hook".to_owned()]);
-        StoredGroups::new(self.engine.clone()).join(&joins, &hook, &Capacity::NONE, now).await.unwrap();
-        StoredGroups::new(self.engine.clone()).seal(&self.partitions(), &hook, now).await.unwrap();
+        self.groups().join(&joins, &hook, &Capacity::NONE, now).await.unwrap();
+        self.groups().seal(&self.partitions(), &hook, now).await.unwrap();
         self.leased(now).await
     }
 
     async fn leased(&self, now: Timestamp) -> Vec<Delivery> {
-        StoredDeliveries::new(self.engine.clone())
-            .lease(&self.partitions(), "hook", now, now + MINUTE, 100)
-            .await
-            .unwrap()
+        self.deliveries().lease(&self.partitions(), "hook", now, now + MINUTE, 100).await.unwrap()
     }
 
     async fn end(&self, delivery: &Delivery, end: AttemptEnd, answer: &str, now: Timestamp) {
         let attempt = Some(AttemptMade { at: now, took: MINUTE / 60, answer: answer.to_owned() });
         let ended = EndedLease { delivery: Arc::new(delivery.clone()), end, attempt };
-        StoredDeliveries::new(self.engine.clone()).end_attempts(&[ended], now).await.unwrap();
+        self.deliveries().end_attempts(&[ended], now).await.unwrap();
     }
 
     fn record_of_attempts(&self) -> Attempts {
@@ -128,10 +125,8 @@ pub async fn the_newest_letters_and_attempts_of_all_partitions_come_first<G: Gro
         let first: Vec<Timestamp> = (0..limit.min(newest + 1)).map(|on| world.at(on)).collect();
         let limit = limit as usize;
         for (order, expected) in [(EntryOrder::NewestFirst, last), (EntryOrder::OldestFirst, first)] {
-            let letters = StoredDeliveries::new(world.engine.clone())
-                .dead_letters_between("hook", from, until, limit, order)
-                .await
-                .unwrap();
+            let letters =
+                world.deliveries().dead_letters_between("hook", from, until, limit, order).await.unwrap();
             assert_eq!(letters.iter().map(|letter| letter.at).collect::<Vec<_>>(), expected);
             let attempts = world.record_of_attempts().between(from, until, limit, order).await.unwrap();
             assert_eq!(attempts.iter().map(|entry| entry.at).collect::<Vec<_>>(), expected);
@@ -154,7 +149,7 @@ pub async fn the_record_of_attempts_of_a_partition_is_bounded<G: Ground>(world: 
         let attempt = Some(AttemptMade { at: world.at(n), took: HOUR, answer: String::new() });
         let ended = EndedLease { delivery: delivery.clone(), end: AttemptEnd::Delivered, attempt };
         let (ended, before) = (vec![ended; 8], if n == 0 { 0 } else { bytes().await });
-        StoredDeliveries::new(world.engine.clone()).end_attempts(&ended, world.at(n)).await.unwrap();
+        world.deliveries().end_attempts(&ended, world.at(n)).await.unwrap();
         written += bytes().await - before;
         attempts.were_put_on_record(&ended).await.unwrap();
         if written > MAX_ATTEMPT_BYTES * 3 / 2 {
@@ -172,33 +167,28 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     let record = offline(&world.unit("a"), world.at(0));
     let first = world.sealed_in("a", std::slice::from_ref(&record), world.at(1)).await.remove(0);
     let id = first.notification();
-    StoredDeliveries::new(world.engine.clone()).dead_letter(&first, "410 Gone", world.at(2)).await.unwrap();
+    world.deliveries().dead_letter(&first, "410 Gone", world.at(2)).await.unwrap();
     let letters = async |from, until| {
-        StoredDeliveries::new(world.engine.clone())
+        world
+            .deliveries()
             .dead_letters_between("hook", from, until, 10, EntryOrder::NewestFirst)
             .await
             .unwrap()
     };
     assert_eq!(letters(world.at(3), world.hours(1)).await, []);
     let letter = letters(world.at(2), world.at(2)).await.remove(0);
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).letter("hook", id).await.unwrap().as_ref(),
-        Some(&letter)
-    );
+    assert_eq!(world.deliveries().letter("hook", id).await.unwrap().as_ref(), Some(&letter));
 
-    assert!(StoredDeliveries::new(world.engine.clone()).replay(&letter.delivery, world.at(3)).await.unwrap());
-    assert!(
-        !StoredDeliveries::new(world.engine.clone()).replay(&letter.delivery, world.at(3)).await.unwrap(),
-        "it waits already"
-    );
-    assert_eq!(StoredDeliveries::new(world.engine.clone()).letter("hook", id).await.unwrap(), None);
-    let page = StoredDeliveries::new(world.engine.clone()).waiting("hook", None).await.unwrap();
+    assert!(world.deliveries().replay(&letter.delivery, world.at(3)).await.unwrap());
+    assert!(!world.deliveries().replay(&letter.delivery, world.at(3)).await.unwrap(), "it waits already");
+    assert_eq!(world.deliveries().letter("hook", id).await.unwrap(), None);
+    let page = world.deliveries().waiting("hook", None).await.unwrap();
     let waiting: Vec<(&str, u32)> =
         page.waiting.iter().map(|one| (one.delivery.id.as_str(), one.delivery.attempt)).collect();
     assert_eq!((waiting, page.waiting[0].next), (vec![(first.id.as_str(), 0)], Some(world.at(3))));
     let again = world.leased(world.at(3)).await;
     assert_eq!(again, [Delivery { attempt: 1, ..first.clone() }]);
-    StoredDeliveries::new(world.engine.clone()).delivered(&again, world.at(4)).await.unwrap();
+    world.deliveries().delivered(&again, world.at(4)).await.unwrap();
     assert_eq!(world.leased(world.hours(1)).await, []);
     // Its receiver knows of the silence now, so it is notified of the return.
     let returned = back(&record, Closing::Return);
@@ -206,22 +196,16 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     assert_eq!(notified[0].online, [returned]);
 
     // A delivered notification can be replayed too, while another of its group waits.
-    assert!(StoredDeliveries::new(world.engine.clone()).replay(&first, world.hours(1)).await.unwrap());
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).waiting("hook", None).await.unwrap().waiting.len(),
-        2
-    );
-    StoredDeliveries::new(world.engine.clone()).delivered(&notified, world.hours(1)).await.unwrap();
+    assert!(world.deliveries().replay(&first, world.hours(1)).await.unwrap());
+    assert_eq!(world.deliveries().waiting("hook", None).await.unwrap().waiting.len(), 2);
+    world.deliveries().delivered(&notified, world.hours(1)).await.unwrap();
     let again = world.leased(world.hours(1)).await;
     assert_eq!((again.len(), &again[0].id, &again[0].offline), (1, &first.id, &vec![record]));
-    StoredDeliveries::new(world.engine.clone())
-        .dead_letter(&again[0], "410 Gone", world.hours(1))
-        .await
-        .unwrap();
-    let letters = StoredDeliveries::new(world.engine.clone()).dead_letters("hook", 10).await.unwrap();
-    assert_eq!(StoredDeliveries::new(world.engine.clone()).purge(&letters).await.unwrap(), 1);
-    assert_eq!(StoredDeliveries::new(world.engine.clone()).purge(&letters).await.unwrap(), 0);
-    assert_eq!(StoredDeliveries::new(world.engine.clone()).kept().await.unwrap(), []);
+    world.deliveries().dead_letter(&again[0], "410 Gone", world.hours(1)).await.unwrap();
+    let letters = world.deliveries().dead_letters("hook", 10).await.unwrap();
+    assert_eq!(world.deliveries().purge(&letters).await.unwrap(), 1);
+    assert_eq!(world.deliveries().purge(&letters).await.unwrap(), 0);
+    assert_eq!(world.deliveries().kept().await.unwrap(), []);
 }
 
 /// Several notifications are queued in order, notifications of a lane together; a waiting notification is not queued
@@ -239,21 +223,14 @@ pub async fn notifications_of_many_lanes_and_receivers_are_queued_together<G: Gr
     let in_one = ids.iter().flat_map(|id| receivers.map(|receiver| of(id, receiver, "one")));
     let own = ids[..20].iter().map(|id| of(&format!("own-{id}"), "hook", &format!("group-{id}")));
     let all: Vec<Delivery> = in_one.chain(own).collect();
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).replay_all(&all, world.at(2)).await.unwrap(),
-        vec![true; all.len()]
-    );
-    let again = StoredDeliveries::new(world.engine.clone())
-        .replay_all(&[&all[..2], &[of("new", "hook", "one")]].concat(), world.at(3))
-        .await;
+    assert_eq!(world.deliveries().replay_all(&all, world.at(2)).await.unwrap(), vec![true; all.len()]);
+    let again =
+        world.deliveries().replay_all(&[&all[..2], &[of("new", "hook", "one")]].concat(), world.at(3)).await;
     assert_eq!(again.unwrap(), [false, false, true]);
     for receiver in receivers {
         let (mut after, mut waiting) = (None, Vec::new());
         loop {
-            let page = StoredDeliveries::new(world.engine.clone())
-                .waiting(receiver, after.as_deref())
-                .await
-                .unwrap();
+            let page = world.deliveries().waiting(receiver, after.as_deref()).await.unwrap();
             waiting.extend(page.waiting.into_iter().map(|one| one.delivery));
             after = page.next;
             if after.is_none() {
@@ -273,18 +250,18 @@ pub async fn notifications_of_many_lanes_and_receivers_are_queued_together<G: Gr
 pub async fn returns_before_a_dead_letter_that_is_delivered_again_are_left_out<G: Ground>(world: World<G>) {
     let [a, b, c] = ["a", "b", "c"].map(|id| offline(&world.unit(id), world.at(0)));
     let letter = world.sealed_in("group", &[a.clone(), b.clone()], world.at(1)).await.remove(0);
-    StoredDeliveries::new(world.engine.clone()).dead_letter(&letter, "410 Gone", world.at(2)).await.unwrap();
+    world.deliveries().dead_letter(&letter, "410 Gone", world.at(2)).await.unwrap();
     let under_way = world.sealed_in("group", std::slice::from_ref(&c), world.at(3)).await;
     assert_eq!(under_way[0].offline, [c]);
     assert_eq!(world.sealed_in("group", &[back(&a, Closing::Return)], world.at(4)).await, []);
-    assert!(StoredDeliveries::new(world.engine.clone()).replay(&letter, world.at(5)).await.unwrap());
+    assert!(world.deliveries().replay(&letter, world.at(5)).await.unwrap());
     let returned = back(&b, Closing::Return);
     assert_eq!(world.sealed_in("group", std::slice::from_ref(&returned), world.at(6)).await, []);
-    StoredDeliveries::new(world.engine.clone()).delivered(&under_way, world.at(7)).await.unwrap();
+    world.deliveries().delivered(&under_way, world.at(7)).await.unwrap();
     assert_eq!(world.leased(world.at(7)).await, [], "the first return is left out");
     let again = world.leased(world.at(7)).await;
     assert_eq!(again[0].id, letter.id);
-    StoredDeliveries::new(world.engine.clone()).delivered(&again, world.at(8)).await.unwrap();
+    world.deliveries().delivered(&again, world.at(8)).await.unwrap();
     assert_eq!(world.leased(world.at(8)).await[0].online, [returned]);
 }
 
@@ -293,7 +270,7 @@ pub async fn what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease<G: 
     for (at, record) in records.iter().enumerate() {
         let leased = world.sealed_in("a", std::slice::from_ref(record), world.at(at as u64)).await;
         for delivery in leased {
-            StoredDeliveries::new(world.engine.clone()).retry_later(&delivery, world.at(2)).await.unwrap();
+            world.deliveries().retry_later(&delivery, world.at(2)).await.unwrap();
         }
     }
     let (other, _) = world.another().await;
@@ -314,9 +291,9 @@ pub async fn what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease<G: 
 }
 
 pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
-    let since = StoredDeliveries::new(world.engine.clone()).down_since("hook", world.at(1)).await.unwrap();
+    let since = world.deliveries().down_since("hook", world.at(1)).await.unwrap();
     assert_eq!(
-        (since, StoredDeliveries::new(world.engine.clone()).down_since("hook", world.at(5)).await.unwrap()),
+        (since, world.deliveries().down_since("hook", world.at(5)).await.unwrap()),
         (world.at(1), since)
     );
     let records: Vec<OfflineRecord> = world.units(3).iter().map(|unit| offline(unit, world.at(0))).collect();
@@ -338,11 +315,9 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     let mut copies = Vec::new();
     for _ in 0..2 {
         let now = world.at(5);
-        let leased = StoredDeliveries::new(world.engine.clone())
-            .lease(&world.partitions(), "mail", now, now + MINUTE, 10)
-            .await
-            .unwrap();
-        StoredDeliveries::new(world.engine.clone()).delivered(&leased, now).await.unwrap();
+        let leased =
+            world.deliveries().lease(&world.partitions(), "mail", now, now + MINUTE, 10).await.unwrap();
+        world.deliveries().delivered(&leased, now).await.unwrap();
         copies.extend(leased);
     }
     assert!(copies.iter().all(|copy| copy.meant_for.as_ref() == Some(&meant_for)), "{copies:?}");
@@ -351,29 +326,22 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     assert_eq!(told, records);
     assert!(copies.iter().all(|copy| copy.notification() != first.notification()), "an id of its own");
     // The receiver itself still gets its notifications.
-    StoredDeliveries::new(world.engine.clone())
-        .delivered(&[first, third[0].clone()], world.at(6))
-        .await
-        .unwrap();
+    world.deliveries().delivered(&[first, third[0].clone()], world.at(6)).await.unwrap();
     let next = world.leased(world.at(6)).await;
     assert_eq!((next.len(), &next[0].offline, &next[0].meant_for), (1, &vec![records[1].clone()], &None));
-    StoredDeliveries::new(world.engine.clone()).is_up("hook").await.unwrap();
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).down_since("hook", world.at(9)).await.unwrap(),
-        world.at(9)
-    );
+    world.deliveries().is_up("hook").await.unwrap();
+    assert_eq!(world.deliveries().down_since("hook", world.at(9)).await.unwrap(), world.at(9));
     assert_eq!(fall_back(&world.engine, world.at(9)).await, 0, "what is left was queued before");
     // A fallback that is notified of the group itself needs no copy.
     world.sealed_in("c", &records[..1], world.at(9)).await;
     let both = Destinations::all(Pace::AT_ONCE, &["hook", "mail"].map(str::to_owned));
-    let copied = StoredDeliveries::new(world.engine.clone())
-        .fall_back(&world.partitions(), &meant_for, "mail", &both, world.at(10))
-        .await;
+    let copied =
+        world.deliveries().fall_back(&world.partitions(), &meant_for, "mail", &both, world.at(10)).await;
     assert_eq!(copied.unwrap(), 0);
 }
 
 pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G: Ground>(world: World<G>) {
-    let since = StoredDeliveries::new(world.engine.clone()).down_since("hook", world.at(1)).await.unwrap();
+    let since = world.deliveries().down_since("hook", world.at(1)).await.unwrap();
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
     let records = ["a", "b"].map(|name| offline(&world.unit(name), world.at(0)));
     let to = Destinations::all(Pace::AT_ONCE, &["hook".to_owned()])
@@ -381,14 +349,15 @@ pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G:
     let join = async |record: &OfflineRecord, now: Timestamp| {
         let groups = vec![Group { key: "a".to_owned(), labels: Default::default() }];
         let joins = [Join { groups, event: OutboxEvent::Record(record.clone()) }];
-        StoredGroups::new(world.engine.clone()).join(&joins, &to, &Capacity::NONE, now).await.unwrap();
-        StoredGroups::new(world.engine.clone()).seal(&world.partitions(), &to, now).await.unwrap();
+        world.groups().join(&joins, &to, &Capacity::NONE, now).await.unwrap();
+        world.groups().seal(&world.partitions(), &to, now).await.unwrap();
     };
     let taken = async |receiver: &str, now: Timestamp| {
         delivered_to(&world, receiver, now).await.iter().map(line).collect::<Vec<String>>()
     };
     let fall_back = async |now| {
-        StoredDeliveries::new(world.engine.clone())
+        world
+            .deliveries()
             .fall_back(&world.partitions(), &meant_for, "mail", &Destinations::all(Pace::AT_ONCE, &[]), now)
             .await
             .unwrap();
@@ -403,7 +372,7 @@ pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G:
     fall_back(world.at(5)).await;
     assert_eq!(taken("mail", world.at(6)).await, ["off: , on: a"]);
     // The other unit is back when the receiver is, too.
-    StoredDeliveries::new(world.engine.clone()).is_up("hook").await.unwrap();
+    world.deliveries().is_up("hook").await.unwrap();
     assert_eq!(taken("hook", world.at(7)).await.len(), 3);
     join(&returned(&records[1]), world.at(8)).await;
     for receiver in ["hook", "mail"] {

@@ -176,6 +176,7 @@ macro_rules! every_case {
                 a_unit_that_returns_within_its_own_wait_is_never_notified
                 a_group_that_members_keep_joining_is_sealed_all_the_same
                 notifications_of_one_group_are_handed_out_in_order
+                a_lane_that_has_left_the_queue_is_due_again_with_its_next_notification
                 a_return_does_not_go_to_a_receiver_whose_silence_became_a_dead_letter
                 the_backlog_of_a_receiver_is_counted_and_can_be_discarded
                 a_receiver_that_was_absent_is_notified_of_what_still_holds

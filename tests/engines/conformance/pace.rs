@@ -9,7 +9,7 @@ use rollcall::presence::{Acknowledgement, Closing, OfflineRecord, Recoveries};
 use rollcall::routing::{Minutes, RouteTimes, TimeInterval, zone};
 use rollcall::store::{
     Capacity, Delivery, Destination, Destinations, Escalation, FollowUps, Group, Join, Membership,
-    OutboxEvent, Pace, StoredDeliveries, StoredGroups,
+    OutboxEvent, Pace,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -32,19 +32,17 @@ impl<G: Ground> World<G> {
             event: OutboxEvent::Record((*record).clone()),
         };
         let joins: Vec<Join> = records.iter().map(join).collect();
-        StoredGroups::new(self.engine.clone()).join(&joins, &to(pace), &Capacity::NONE, now).await.unwrap();
+        self.groups().join(&joins, &to(pace), &Capacity::NONE, now).await.unwrap();
     }
 
     /// Seals what is due, and delivers it: `off:` or `on:` and the units of each notification.
     async fn sealed_at(&self, pace: Pace, now: Timestamp) -> Vec<String> {
-        while StoredGroups::new(self.engine.clone()).seal(&self.partitions(), &to(pace), now).await.unwrap()
-            > 0
-        {}
+        while self.groups().seal(&self.partitions(), &to(pace), now).await.unwrap() > 0 {}
         delivered_to(self, "hook", now).await.iter().map(line).collect()
     }
 
     async fn due_at(&self) -> Option<Timestamp> {
-        StoredGroups::new(self.engine.clone()).first_seal(&self.partitions()).await.unwrap()
+        self.groups().first_seal(&self.partitions()).await.unwrap()
     }
 }
 
@@ -211,21 +209,13 @@ pub async fn a_muted_route_notifies_of_what_still_holds_when_the_mute_is_over<G:
             let group = Group { key: key.clone(), labels: Default::default() };
             let joins = [Join { groups: vec![group], event: OutboxEvent::Record(record.clone()) }];
             let room = Capacity { most: vec![10], until: now + Duration::from_secs(60) };
-            let joined = StoredGroups::new(world.engine.clone())
-                .join(&joins, &destinations(now), &room, now)
-                .await
-                .unwrap();
+            let joined = world.groups().join(&joins, &destinations(now), &room, now).await.unwrap();
             let handed: Vec<String> = joined.deliveries.iter().map(line).collect();
-            StoredDeliveries::new(world.engine.clone()).delivered(&joined.deliveries, now).await.unwrap();
+            world.deliveries().delivered(&joined.deliveries, now).await.unwrap();
             handed
         };
         let notified = async |now: Timestamp| {
-            while StoredGroups::new(world.engine.clone())
-                .seal(&world.partitions(), &destinations(now), now)
-                .await
-                .unwrap()
-                > 0
-            {}
+            while world.groups().seal(&world.partitions(), &destinations(now), now).await.unwrap() > 0 {}
             delivered_to(&world, "hook", now).await.iter().map(line).collect::<Vec<String>>()
         };
         let names = ["before", "stays", "back"];
@@ -280,9 +270,9 @@ impl<G: Ground> World<G> {
             event: OutboxEvent::Record((*record).clone()),
         };
         let joins: Vec<Join> = records.iter().map(join).collect();
-        StoredGroups::new(self.engine.clone()).join(&joins, to, &Capacity::NONE, now).await.unwrap();
-        while StoredGroups::new(self.engine.clone()).seal(&self.partitions(), to, now).await.unwrap() > 0 {}
-        while StoredGroups::new(self.engine.clone()).remind(&self.partitions(), to, now).await.unwrap() > 0 {}
+        self.groups().join(&joins, to, &Capacity::NONE, now).await.unwrap();
+        while self.groups().seal(&self.partitions(), to, now).await.unwrap() > 0 {}
+        while self.groups().remind(&self.partitions(), to, now).await.unwrap() > 0 {}
         let mut notified = [Vec::new(), Vec::new()];
         for (receiver, lines) in ["hook", "boss"].into_iter().zip(&mut notified) {
             for delivery in delivered_to(self, receiver, now).await {
@@ -295,7 +285,7 @@ impl<G: Ground> World<G> {
     }
 
     async fn looks_at(&self) -> Option<Timestamp> {
-        StoredGroups::new(self.engine.clone()).first_reminder(&self.partitions()).await.unwrap()
+        self.groups().first_reminder(&self.partitions()).await.unwrap()
     }
 }
 
@@ -377,25 +367,19 @@ pub async fn a_reminder_that_is_given_up_hides_no_return<G: Ground>(world: World
     let to = again(Pace::AT_ONCE, Some(60), None);
     let give_up = async |now: Timestamp| {
         let until = now + Duration::from_secs(60);
-        let leased = StoredDeliveries::new(world.engine.clone())
-            .lease(&world.partitions(), "hook", now, until, 10)
-            .await
-            .unwrap();
-        StoredDeliveries::new(world.engine.clone()).dead_letter(&leased[0], "410 Gone", now).await.unwrap();
+        let leased = world.deliveries().lease(&world.partitions(), "hook", now, until, 10).await.unwrap();
+        world.deliveries().dead_letter(&leased[0], "410 Gone", now).await.unwrap();
         leased.iter().map(line).collect::<Vec<String>>()
     };
     assert_eq!(world.goes_on(&[&a], &to, minutes(0)).await, told(&["off: a, on: "], &[]));
-    assert_eq!(
-        StoredGroups::new(world.engine.clone()).remind(&world.partitions(), &to, minutes(60)).await.unwrap(),
-        1
-    );
+    assert_eq!(world.groups().remind(&world.partitions(), &to, minutes(60)).await.unwrap(), 1);
     assert_eq!(give_up(minutes(60)).await, ["off: a, on: "]);
     let back = world.goes_on(&[&returned(&a)], &to, minutes(61)).await;
     assert_eq!(back, told(&["off: , on: a"], &[]), "its receiver was notified of the silence");
     // A silence of which its receiver was not notified leads to no reminder and no return.
     let group = Group { key: "site=north".into(), labels: [("site".into(), "north".into())].into() };
     let joins = [Join { groups: vec![group], event: OutboxEvent::Record(b.clone()) }];
-    StoredGroups::new(world.engine.clone()).join(&joins, &to, &Capacity::NONE, minutes(200)).await.unwrap();
+    world.groups().join(&joins, &to, &Capacity::NONE, minutes(200)).await.unwrap();
     assert_eq!(give_up(minutes(200)).await, ["off: b, on: "]);
     assert_eq!(world.goes_on(&[], &to, minutes(261)).await, NOTHING);
     assert_eq!(world.goes_on(&[&returned(&b)], &to, minutes(262)).await, NOTHING);
@@ -409,12 +393,9 @@ pub async fn a_receiver_for_which_a_notification_waits_gets_no_reminder_beside_i
     let to = again(Pace::AT_ONCE, Some(60), None);
     let group = Group { key: "site=north".into(), labels: [("site".into(), "north".into())].into() };
     let joins = [Join { groups: vec![group], event: OutboxEvent::Record(a.clone()) }];
-    StoredGroups::new(world.engine.clone()).join(&joins, &to, &Capacity::NONE, minutes(0)).await.unwrap();
+    world.groups().join(&joins, &to, &Capacity::NONE, minutes(0)).await.unwrap();
     for hours in 1..=3 {
-        let reminded = StoredGroups::new(world.engine.clone())
-            .remind(&world.partitions(), &to, minutes(60 * hours))
-            .await
-            .unwrap();
+        let reminded = world.groups().remind(&world.partitions(), &to, minutes(60 * hours)).await.unwrap();
         assert_eq!(reminded, 0, "after {hours} hours without its receiver");
     }
     let back = world.goes_on(&[], &to, minutes(181)).await;
@@ -472,7 +453,7 @@ pub async fn each_group_of_a_record_says_which_receivers_were_notified_of_it<G: 
     let [a, b] = ["a", "b"].map(|name| offline(&world.unit(name), world.at(0)));
     let to = again(Pace::new(Duration::from_secs(600), Duration::ZERO), None, Some(30));
     let receivers = async || {
-        let found = StoredGroups::new(world.engine.clone()).memberships(&[&a, &b]).await.unwrap();
+        let found = world.groups().memberships(&[&a, &b]).await.unwrap();
         let [of_a, of_b]: [Vec<Membership>; 2] = found.try_into().unwrap();
         assert_eq!(of_b, [], "it joined no group");
         let group = |one: Membership| {

@@ -442,16 +442,15 @@ mod only_redis {
         let pace = Pace::AT_ONCE;
         let (now, later) = (world.hours(49), world.hours(50));
         let joins = [Join { groups: vec![group.clone()], event }];
-        let joined = StoredGroups::new(world.engine.clone())
-            .join(&joins, &Destinations::all(pace, &[]), &Capacity::NONE, now)
-            .await
-            .unwrap();
+        let joined =
+            world.groups().join(&joins, &Destinations::all(pace, &[]), &Capacity::NONE, now).await.unwrap();
         assert_eq!(joined.sealed, 1);
         world.hear(&unit, now).await;
         let event = world.outbox().await.remove(1).event;
         let waits = Pace { wait: Duration::from_secs(60), ..pace };
         assert_eq!(
-            StoredGroups::new(world.engine.clone())
+            world
+                .groups()
                 .join(
                     &[Join { groups: vec![group], event }],
                     &Destinations::all(waits, &[]),
@@ -464,16 +463,10 @@ mod only_redis {
             0
         );
         assert_eq!(
-            StoredGroups::new(world.engine.clone())
-                .seal(&world.partitions(), &Destinations::all(waits, &[]), later)
-                .await
-                .unwrap(),
+            world.groups().seal(&world.partitions(), &Destinations::all(waits, &[]), later).await.unwrap(),
             0
         );
-        assert_eq!(
-            StoredGroups::new(world.engine.clone()).first_seal(&world.partitions()).await.unwrap(),
-            None
-        );
+        assert_eq!(world.groups().first_seal(&world.partitions()).await.unwrap(), None);
         let kept: Vec<String> = world.ground.0.ask(cmd("KEYS").arg("*:cells:notifications")).await;
         assert_eq!(kept, [""; 0]);
     }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Closing, OfflineRecord};
 use rollcall::store::{
-    Capacity, Destination, Destinations, Group, Join, JoinResult, OutboxEvent, Pace, StoredDeliveries,
-    StoredGroups, partition_of_group,
+    Capacity, Destination, Destinations, Group, Join, JoinResult, OutboxEvent, Pace, partition_of_group,
 };
 
 use super::alerts::{back, delivered_to, offline};
@@ -54,11 +53,11 @@ async fn join<G: Ground>(
         event: OutboxEvent::Record((*record).clone()),
     };
     let joins: Vec<Join> = records.iter().map(join).collect();
-    StoredGroups::new(world.engine.clone()).join(&joins, to, &Capacity::NONE, now).await.unwrap()
+    world.groups().join(&joins, to, &Capacity::NONE, now).await.unwrap()
 }
 
 async fn seal<G: Ground>(world: &World<G>, to: &Destinations, now: Timestamp) {
-    while StoredGroups::new(world.engine.clone()).seal(&world.partitions(), to, now).await.unwrap() > 0 {}
+    while world.groups().seal(&world.partitions(), to, now).await.unwrap() > 0 {}
 }
 
 /// The notifications of a receiver: the key of the group, the units that are offline, and the units that are back.
@@ -76,8 +75,7 @@ async fn notified<G: Ground>(world: &World<G>, receiver: &str, now: Timestamp) -
         .map(|one| format!("{}: [{}] [{}]", one.group.key, line(&one.offline), line(&one.online)))
         .collect();
     lines.sort();
-    let backlog =
-        StoredDeliveries::new(world.engine.clone()).backlog(&world.partitions(), receiver).await.unwrap();
+    let backlog = world.deliveries().backlog(&world.partitions(), receiver).await.unwrap();
     assert_eq!(backlog, Default::default(), "{receiver}");
     lines
 }
@@ -203,12 +201,12 @@ pub async fn joining_hands_out_silences_of_several_routes_up_to_the_room_of_each
     let now = world.at(1);
     // The room is given in the order of the receivers: hook, mail, ops.
     let room = Capacity { most: vec![5, 1, 9], until: now + MINUTE };
-    let joined = StoredGroups::new(world.engine.clone()).join(&joins, &to, &room, now).await.unwrap();
+    let joined = world.groups().join(&joins, &to, &room, now).await.unwrap();
     assert_eq!(joined.sealed, 24);
     assert!(joined.has_queued);
     let handed = |name: &str| joined.deliveries.iter().filter(|one| one.receiver == name).count();
     assert!(handed("hook") <= 5 && handed("mail") <= 1 && handed("ops") == 0, "{:?}", joined.deliveries);
-    StoredDeliveries::new(world.engine.clone()).delivered(&joined.deliveries, now).await.unwrap();
+    world.deliveries().delivered(&joined.deliveries, now).await.unwrap();
     for receiver in ["hook", "mail"] {
         let rest = notified(&world, receiver, now + MINUTE).await;
         assert_eq!(rest.len() + handed(receiver), 12, "{receiver}");
@@ -231,18 +229,12 @@ pub async fn a_receiver_of_two_routes_is_notified_by_one_where_the_other_gave_up
     join(&world, &[(groups, &a)], &to, world.at(1)).await;
     seal(&world, &to, world.at(1)).await;
     let now = world.at(2);
-    let leased = StoredDeliveries::new(world.engine.clone())
-        .lease(&world.partitions(), "hook", now, now + MINUTE, 100)
-        .await
-        .unwrap();
+    let leased = world.deliveries().lease(&world.partitions(), "hook", now, now + MINUTE, 100).await.unwrap();
     assert_eq!(leased.len(), 2);
     for one in &leased {
         match one.group.key == first {
-            true => StoredDeliveries::new(world.engine.clone()).dead_letter(one, "410", now).await.unwrap(),
-            false => StoredDeliveries::new(world.engine.clone())
-                .delivered(std::slice::from_ref(one), now)
-                .await
-                .unwrap(),
+            true => world.deliveries().dead_letter(one, "410", now).await.unwrap(),
+            false => world.deliveries().delivered(std::slice::from_ref(one), now).await.unwrap(),
         }
     }
     join(&world, &[(groups, &back(&a, Closing::Return))], &to, world.at(3)).await;

@@ -10,8 +10,7 @@ use rollcall::presence::{
 };
 use rollcall::store::{
     AttemptEnd, AttemptMade, Delivery, Destinations, EndedLease, FindTimers, Fired, MeantFor, Pace,
-    StoredDeliveries, StoredTimers, TimerCancelled, TimerCapacity, TimerClasses, TimerRegistered,
-    group_of_timer,
+    StoredTimers, TimerCancelled, TimerCapacity, TimerClasses, TimerRegistered, group_of_timer,
 };
 
 use super::ground::Ground;
@@ -85,10 +84,8 @@ impl<G: Ground> World<G> {
     async fn leases(&self, receiver: &str, now: Timestamp) -> Vec<Delivery> {
         let mut all = Vec::new();
         loop {
-            let some = StoredDeliveries::new(self.engine.clone())
-                .lease(&self.partitions(), receiver, now, now + MINUTE, 500)
-                .await
-                .unwrap();
+            let some =
+                self.deliveries().lease(&self.partitions(), receiver, now, now + MINUTE, 500).await.unwrap();
             if some.is_empty() {
                 return all;
             }
@@ -99,7 +96,7 @@ impl<G: Ground> World<G> {
     async fn ends(&self, delivery: &Delivery, end: AttemptEnd, now: Timestamp) {
         let attempt = AttemptMade { at: now, took: Duration::ZERO, answer: String::new() };
         let ended = EndedLease { delivery: Arc::new(delivery.clone()), end, attempt: Some(attempt) };
-        StoredDeliveries::new(self.engine.clone()).end_attempts(&[ended], now).await.unwrap();
+        self.deliveries().end_attempts(&[ended], now).await.unwrap();
     }
 }
 
@@ -198,10 +195,10 @@ pub async fn promise_16_deliveries_that_firing_hands_out_are_leased_in_the_same_
     // The instance that has leased the deliveries dies: they come back.
     let again = world.leases("hook", due + 2 * MINUTE).await;
     assert_eq!(again.len(), 10);
-    StoredDeliveries::new(world.engine.clone()).delivered(&again, due + 2 * MINUTE).await.unwrap();
+    world.deliveries().delivered(&again, due + 2 * MINUTE).await.unwrap();
     assert_eq!(world.state("timer-00003").await, Some(TimerState::Fired), "mail has not got it");
     let mailed = world.leases("mail", due + 2 * MINUTE).await;
-    StoredDeliveries::new(world.engine.clone()).delivered(&mailed, due + 2 * MINUTE).await.unwrap();
+    world.deliveries().delivered(&mailed, due + 2 * MINUTE).await.unwrap();
     assert_eq!(world.state("timer-00003").await, Some(TimerState::Delivered));
     assert_eq!(world.leases("hook", due + HOUR).await, []);
 }
@@ -307,12 +304,9 @@ pub async fn promise_19_an_at_most_once_timer_is_never_attempted_twice<G: Ground
     let of = |name: &str| leased.iter().find(|one| one.group.key == group_of_timer(&id(name))).unwrap();
     let names = ["timer-00000", "timer-00001", "timer-00002"];
     let begun: Vec<&Delivery> = names.iter().map(|name| of(name)).collect();
+    assert_eq!(world.deliveries().begin_only_attempts(&begun, due).await.unwrap(), [true; 3]);
     assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).begin_only_attempts(&begun, due).await.unwrap(),
-        [true; 3]
-    );
-    assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).begin_only_attempts(&begun, due).await.unwrap(),
+        world.deliveries().begin_only_attempts(&begun, due).await.unwrap(),
         [false; 3],
         "marked already"
     );
@@ -347,7 +341,7 @@ pub async fn promise_19_an_at_most_once_timer_is_never_attempted_twice<G: Ground
         ]
     );
     assert_eq!(
-        StoredDeliveries::new(world.engine.clone()).dead_letters("hook", 10).await.unwrap(),
+        world.deliveries().dead_letters("hook", 10).await.unwrap(),
         [],
         "none of them can be replayed"
     );
@@ -370,16 +364,16 @@ pub async fn the_state_of_a_timer_is_true_after_it_is_given_up_replayed_and_purg
         }
     }
     assert_eq!(world.state("a").await, Some(TimerState::Dead));
-    let letters = StoredDeliveries::new(world.engine.clone()).dead_letters("mail", 10).await.unwrap();
+    let letters = world.deliveries().dead_letters("mail", 10).await.unwrap();
     let of = |name: &str| letters.iter().find(|one| one.delivery.timers[0].id == id(name)).unwrap().clone();
-    assert!(StoredDeliveries::new(world.engine.clone()).replay(&of("a").delivery, due).await.unwrap());
+    assert!(world.deliveries().replay(&of("a").delivery, due).await.unwrap());
     assert_eq!(world.state("a").await, Some(TimerState::Fired));
     let again = world.leases("mail", due).await;
     assert_eq!(again.iter().map(|one| one.id.as_str()).collect::<Vec<_>>(), [of("a").delivery.id.as_str()]);
     assert_eq!(again[0].timers, of("a").delivery.timers);
     world.ends(&again[0], AttemptEnd::Delivered, due).await;
     assert_eq!(world.state("a").await, Some(TimerState::Delivered));
-    assert_eq!(StoredDeliveries::new(world.engine.clone()).purge(&[of("b")]).await.unwrap(), 1);
+    assert_eq!(world.deliveries().purge(&[of("b")]).await.unwrap(), 1);
     assert_eq!(world.state("b").await, Some(TimerState::Dead));
 }
 
@@ -463,7 +457,7 @@ pub async fn timers_that_ended_are_forgotten_when_their_class_says_so<G: Ground>
     let leased = world.leases("hook", due).await;
     world.ends(&leased[0], AttemptEnd::Delivered, due).await;
     assert_eq!(forgets(due + HOUR).await.unwrap(), 2, "one is not delivered yet, and is kept");
-    StoredDeliveries::new(world.engine.clone()).delivered(&leased, due + HOUR).await.unwrap();
+    world.deliveries().delivered(&leased, due + HOUR).await.unwrap();
     assert_eq!(forgets(due + 3 * HOUR).await.unwrap(), 1);
     let left = world.timers().find_timers(&FindTimers::default(), 10).await.unwrap();
     assert_eq!(left.timers, []);
@@ -495,10 +489,11 @@ pub async fn promise_19_an_at_most_once_timer_goes_to_no_fallback<G: Ground>(wor
     let due = world.at(1000);
     world.registers(&[timer("only", "once", due), timer("other", "report", due)]).await;
     assert_eq!(world.fires(due, 0).await.timers.len(), 2);
-    let since = StoredDeliveries::new(world.engine.clone()).down_since("hook", due).await.unwrap();
+    let since = world.deliveries().down_since("hook", due).await.unwrap();
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
     assert_eq!(
-        StoredDeliveries::new(world.engine.clone())
+        world
+            .deliveries()
             .fall_back(&world.partitions(), &meant_for, "mail", &Destinations::all(Pace::AT_ONCE, &[]), due)
             .await
             .unwrap(),

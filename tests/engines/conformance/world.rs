@@ -9,7 +9,10 @@ use rollcall::fleet::{Mirror, Roll};
 use rollcall::presence::{
     Declared, Heartbeat, Interval, Kind, KindRules, OfflineRecord, Registration, Snapshot, Unit,
 };
-use rollcall::store::{Advance, DeadlineCheck, Engine, Gap, OutboxEntry, OutboxEvent, Subscription};
+use rollcall::store::{
+    Advance, DeadlineCheck, Engine, Gap, OutboxEntry, OutboxEvent, StoredDeliveries, StoredGroups,
+    Subscription,
+};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
 
@@ -45,6 +48,14 @@ impl<G: Ground> World<G> {
         let roll = roll(engine.clone());
         roll.refresh_hearing().await.unwrap();
         (engine, roll)
+    }
+
+    pub fn groups(&self) -> StoredGroups {
+        StoredGroups::new(self.engine.clone())
+    }
+
+    pub fn deliveries(&self) -> StoredDeliveries {
+        StoredDeliveries::new(self.engine.clone())
     }
 
     /// Every partition.

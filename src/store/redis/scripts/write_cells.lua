@@ -16,12 +16,13 @@
 --       put     writes fields with values
 --       remove  removes fields
 --       add     adds to the numbers in fields
---       enter   writes members with scores
+--       enter   writes members with scores; enter_new only those that are not there
 --       leave   removes members
 --       append  instead of names the most entries of the stream; adds entries
 --
 -- Returns nothing: it declares a function that answers for each change-set 1 if it is written, else 0.
-local WIDTH = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, add = 2, enter = 2, leave = 1, append = 2 }
+local WIDTH = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, add = 2, append = 2 }
+WIDTH.enter, WIDTH.enter_new, WIDTH.leave = 2, 2, 1
 -- How many words a command gets at once, because the stack of a script ends: an even number, for pairs.
 local MOST = 2000
 
@@ -70,6 +71,7 @@ local function write_cells(before, a)
       end
     end
   end
+  local function try_zset(column) redis.call('ZCARD', column.key) end
   -- A key of a wrong type fails here, before any write: Redis does not undo a script.
   local read = {
     has = function(column)
@@ -99,10 +101,8 @@ local function write_cells(before, a)
         sums[key][ARGV[column.from + at]] = tonumber(string.match(now or '', '^%-?%d+$')) or 0
       end)
     end,
-    put = try_hash,
-    remove = try_hash,
-    enter = function(column) redis.call('ZCARD', column.key) end,
-    leave = function(column) redis.call('ZCARD', column.key) end,
+    put = try_hash, remove = try_hash,
+    enter = try_zset, enter_new = try_zset, leave = try_zset,
     append = function(column) redis.call('XLEN', column.key) end,
   }
   for _, column in ipairs(columns) do
@@ -120,6 +120,7 @@ local function write_cells(before, a)
     put = function(key, words) all(put, key, words) end,
     remove = function(key, words) all(remove, key, words) end,
     enter = function(key, words) all(function(of, ...) redis.call('ZADD', of, ...) end, key, words) end,
+    enter_new = function(key, words) all(function(of, ...) redis.call('ZADD', of, 'NX', ...) end, key, words) end,
     leave = function(key, words) all(function(of, ...) redis.call('ZREM', of, ...) end, key, words) end,
     append = function(key, words)
       for word = 1, #words, 2 do
@@ -149,7 +150,7 @@ local function write_cells(before, a)
     for at = 0, write[what] and column.names - 1 or -1 do
       if written[at % count + 1] == 1 then
         local name, value = ARGV[column.from + at], ARGV[column.values + at]
-        if what == 'enter' then
+        if what == 'enter' or what == 'enter_new' then
           words[#words + 1] = value
         end
         words[#words + 1] = name

@@ -48,6 +48,7 @@ mod coverage;
 mod cursor;
 mod deliveries;
 mod ended_sessions;
+mod entry_answers;
 mod entries;
 mod entry_body;
 mod explain;

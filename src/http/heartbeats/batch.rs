@@ -10,10 +10,8 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
 
 use super::{BATCHES, HeartbeatsState, not_of, why_not};
 use crate::cause;
@@ -22,19 +20,17 @@ use crate::fleet::StrangerReason;
 use crate::http::DeviceRights;
 use crate::http::changes::Caller;
 use crate::http::entries::{BatchEntry, MAX_ENTRY};
-use crate::http::entry_body::{EntryBody, MAX_UPLOAD_TIME, NextEntries};
+use crate::http::entry_answers::{EntryAnswers, in_time, reason, turn};
+use crate::http::entry_body::{EntryBody, NextEntries};
 use crate::http::http_error::HttpError;
 use crate::http::units::parse;
 use crate::presence::{Heartbeat, Unit};
 use crate::store::{EngineError, Result};
-use crate::telemetry::truncate;
 
 /// The most heartbeats of a request.
 const MAX_HEARTBEATS: usize = 100_000;
 /// A step is recorded when it has this many heartbeats.
 const STEP: usize = 1000;
-/// The longest reason of a refusal in an answer, in characters.
-const MAX_REASON: usize = 300;
 
 /// The unit of a heartbeat; its other fields are those of a payload.
 #[derive(Deserialize)]
@@ -66,8 +62,7 @@ struct HeartbeatBatch {
     /// The entries of this step, in order.
     step: Vec<std::result::Result<Heartbeat, BadEntry>>,
     entries: usize,
-    /// The answers as JSON, with commas between them.
-    answers: Vec<u8>,
+    answers: EntryAnswers,
     recorded: u64,
     refused: u64,
 }
@@ -80,16 +75,14 @@ pub(super) async fn record(
 ) -> std::result::Result<Response, HttpError> {
     let rights = state.admit(&caller)?;
     let body = EntryBody::new(&headers, body)?;
-    let Ok(_turn) = state.batches.try_acquire() else {
-        let detail = format!("{BATCHES} batches are being read; try again later");
-        return Err(HttpError::unavailable(detail));
-    };
+    let _turn = turn(&state.batches, BATCHES)?;
     let mut batch = HeartbeatBatch::default();
-    let read = timeout(MAX_UPLOAD_TIME, state.read(body, (&caller, rights), &mut batch)).await;
-    let read = read.unwrap_or_else(|_| Err(HttpError::bad_request("the heartbeats took too long to arrive")));
-    match read {
-        Ok(()) => Ok(([(CONTENT_TYPE, "application/json")], batch.into_answer()).into_response()),
-        Err(problem) => Err(problem.with("answered", (batch.recorded + batch.refused).into())),
+    match in_time(state.read(body, (&caller, rights), &mut batch), "heartbeats").await {
+        Ok(()) => {
+            let counts = [("recorded", batch.recorded), ("refused", batch.refused)];
+            Ok(batch.answers.response(&counts, "heartbeats"))
+        }
+        Err(problem) => Err(batch.answers.with(problem)),
     }
 }
 
@@ -187,19 +180,7 @@ impl HeartbeatBatch {
             Some(_) => self.refused += 1,
             None => self.recorded += 1,
         }
-        if !self.answers.is_empty() {
-            self.answers.push(b',');
-        }
         let (kind, id) = unit.map(|unit| (unit.kind.as_str(), unit.id.as_str())).unzip();
-        let answer = EntryAnswer { kind, unit: id, error: error.map(|why| truncate(why, MAX_REASON)) };
-        serde_json::to_writer(&mut self.answers, &answer).expect("plain structs with text keys are JSON");
-    }
-
-    fn into_answer(self) -> Vec<u8> {
-        let HeartbeatBatch { mut answers, recorded, refused, .. } = self;
-        let head = format!("{{\"recorded\":{recorded},\"refused\":{refused},\"heartbeats\":[");
-        answers.splice(..0, head.into_bytes());
-        answers.extend_from_slice(b"]}");
-        answers
+        self.answers.add(&EntryAnswer { kind, unit: id, error: error.map(reason) });
     }
 }

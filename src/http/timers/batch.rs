@@ -9,16 +9,15 @@ use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use serde::Serialize;
-use tokio::time::timeout;
 
 use super::{RegisteredTimer, TimersState};
 use crate::fleet::timers::{BadTimer, TimerRefusal, TimerRequest};
 use crate::http::changes::Caller;
 use crate::http::entries::{BatchEntry, MAX_ENTRY, TooLong};
-use crate::http::entry_body::{EntryBody, MAX_UPLOAD_TIME, NextEntries};
+use crate::http::entry_answers::{EntryAnswers, in_time, reason, turn};
+use crate::http::entry_body::{EntryBody, NextEntries};
 use crate::http::http_error::HttpError;
 use crate::presence::TimerId;
 use crate::store::{Audited, TimerRegistered};
@@ -29,8 +28,6 @@ const MAX_TIMERS: usize = 100_000;
 /// A step is written when it has this many timers, or `STEP_BYTES` bytes of them.
 const STEP: usize = 1000;
 const STEP_BYTES: usize = 1 << 20;
-/// The longest reason of a refusal in an answer, in characters.
-const MAX_REASON: usize = 300;
 
 /// A timer of a batch that was refused.
 #[derive(Serialize)]
@@ -46,8 +43,7 @@ struct TimerBatch {
     step: Vec<Result<TimerRequest, BadTimer>>,
     bytes: usize,
     entries: usize,
-    /// The answers as JSON, with commas between them.
-    answers: Vec<u8>,
+    answers: EntryAnswers,
     created: u64,
     changed: u64,
     refused: u64,
@@ -61,13 +57,9 @@ pub(super) async fn register(
 ) -> Result<Response, HttpError> {
     state.admit(&caller)?;
     let body = EntryBody::new(&headers, body)?;
-    let Ok(_turn) = state.batches.try_acquire() else {
-        let detail = format!("{} batches are being read; try again later", super::BATCHES);
-        return Err(HttpError::unavailable(detail));
-    };
+    let _turn = turn(&state.batches, super::BATCHES)?;
     let mut batch = TimerBatch::default();
-    let read = timeout(MAX_UPLOAD_TIME, state.read(body, &caller, &mut batch)).await;
-    let read = read.unwrap_or_else(|_| Err(HttpError::bad_request("the timers took too long to arrive")));
+    let read = in_time(state.read(body, &caller, &mut batch), "timers").await;
     // After an error nothing is left to write. If the body broke off, its last step is dropped.
     let written = match &read {
         Ok(()) => state.write(&mut batch).await,
@@ -78,11 +70,11 @@ pub(super) async fn register(
         state.note(&caller, Audited::TimersRegistered, &subject, String::new).await?;
     }
     match read.and(written) {
-        Ok(()) => Ok(([(CONTENT_TYPE, "application/json")], batch.into_answer()).into_response()),
-        Err(problem) => {
-            let answered = batch.created + batch.changed + batch.refused;
-            Err(problem.with("answered", answered.into()))
+        Ok(()) => {
+            let counts = [("created", batch.created), ("changed", batch.changed), ("refused", batch.refused)];
+            Ok(batch.answers.response(&counts, "timers"))
         }
+        Err(problem) => Err(batch.answers.with(problem)),
     }
 }
 
@@ -164,27 +156,11 @@ impl TimerBatch {
             TimerRegistered::Created => self.created += 1,
             _ => self.changed += 1,
         }
-        self.add(&RegisteredTimer::of(wanted, registered));
+        self.answers.add(&RegisteredTimer::of(wanted, registered));
     }
 
     fn refuse(&mut self, id: Option<&TimerId>, error: &str) {
         self.refused += 1;
-        self.add(&RefusedTimer { id, error: crate::telemetry::truncate(error, MAX_REASON) });
-    }
-
-    fn add(&mut self, answer: &impl Serialize) {
-        if !self.answers.is_empty() {
-            self.answers.push(b',');
-        }
-        serde_json::to_writer(&mut self.answers, answer).expect("plain structs with text keys are JSON");
-    }
-
-    fn into_answer(self) -> Vec<u8> {
-        let TimerBatch { mut answers, created, changed, refused, .. } = self;
-        let head =
-            format!("{{\"created\":{created},\"changed\":{changed},\"refused\":{refused},\"timers\":[");
-        answers.splice(..0, head.into_bytes());
-        answers.extend_from_slice(b"]}");
-        answers
+        self.answers.add(&RefusedTimer { id, error: reason(error) });
     }
 }

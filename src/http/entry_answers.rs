@@ -1,0 +1,66 @@
+//! The answer to a batch: an answer to each of its entries, in order, behind the counts of all.
+
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::timeout;
+
+use super::entry_body::MAX_UPLOAD_TIME;
+use super::http_error::HttpError;
+use crate::telemetry::truncate;
+
+/// The longest reason of a refusal in an answer, in characters.
+const MAX_REASON: usize = 300;
+
+/// The answers so far: one of a batch of a hundred thousand is short, so they are kept until all are there.
+#[derive(Default)]
+pub(super) struct EntryAnswers {
+    /// As JSON, with commas between them.
+    json: Vec<u8>,
+    count: u64,
+}
+
+impl EntryAnswers {
+    pub fn add(&mut self, answer: &impl Serialize) {
+        if self.count > 0 {
+            self.json.push(b',');
+        }
+        self.count += 1;
+        serde_json::to_writer(&mut self.json, answer).expect("plain structs with text keys are JSON");
+    }
+
+    /// The answer to a batch that was read to its end: these counts, and the answers under this name.
+    pub fn response(self, counts: &[(&str, u64)], name: &str) -> Response {
+        let counts = counts.iter().map(|(count, number)| format!("\"{count}\":{number},"));
+        let mut json = format!("{{{}\"{name}\":[", counts.collect::<String>()).into_bytes();
+        json.extend(self.json);
+        json.extend_from_slice(b"]}");
+        ([(CONTENT_TYPE, "application/json")], json).into_response()
+    }
+
+    /// A problem that ended the batch, with the number of entries that are answered.
+    pub fn with(&self, problem: HttpError) -> HttpError {
+        problem.with("answered", self.count.into())
+    }
+}
+
+/// Why an entry was refused, as its answer says it.
+pub(super) fn reason(why: &str) -> &str {
+    truncate(why, MAX_REASON)
+}
+
+/// The turn of a batch among those that are read at a time.
+pub(super) fn turn(batches: &Semaphore, most: usize) -> Result<SemaphorePermit<'_>, HttpError> {
+    let detail = || format!("{most} batches are being read; try again later");
+    batches.try_acquire().map_err(|_| HttpError::unavailable(detail()))
+}
+
+/// Reads a body, whose entries are `what`, in the time that it may take.
+pub(super) async fn in_time(
+    read: impl Future<Output = Result<(), HttpError>>,
+    what: &str,
+) -> Result<(), HttpError> {
+    let late = |_| Err(HttpError::bad_request(format!("the {what} took too long to arrive")));
+    timeout(MAX_UPLOAD_TIME, read).await.unwrap_or_else(late)
+}

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use futures_util::future::try_join_all;
@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use rollcall::clock::{Clock, Timestamp, parse_moment};
+use rollcall::clock::{Clock, Stopwatch, Timestamp, monotonic, parse_moment};
 use rollcall::store::UnitStore;
 use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
@@ -227,18 +227,18 @@ async fn ask_all(rollcall: &Rollcall, rate: u32, span: Duration) -> anyhow::Resu
     let client = Client::builder().no_proxy().build()?;
     let mut ticks = interval(Duration::from_secs(1) / rate);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
-    let (mut asked, end) = (JoinSet::new(), Instant::now() + span);
+    let (mut asked, end) = (JoinSet::new(), monotonic() + span);
     let pid = rollcall.server.pid();
     let before = usage(pid)?.cpu;
     let rooms = PAGES.map(|_| Arc::new(Semaphore::new(AT_ONCE)));
     for number in (0..PAGES.len()).cycle() {
         ticks.tick().await;
-        if Instant::now() > end {
+        if monotonic() > end {
             break;
         }
         let (request, room) = (client.get(rollcall.page(PAGES[number].1)), rooms[number].clone());
         asked.spawn(async move {
-            let began = Instant::now();
+            let began = Stopwatch::start();
             let _turn = room.acquire().await?;
             let answer = request.send().await?;
             let (status, text) = (answer.status(), answer.text().await?);
@@ -335,7 +335,7 @@ async fn export(report: &mut Report, ground: &Ground, rollcall: &Rollcall, units
     let pid = rollcall.server.pid();
     let (before, done) = (usage(pid)?.rss, CancellationToken::new());
     let most = tokio::spawn(most_memory(pid, done.clone()));
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let mut answer = reqwest::get(rollcall.page("/api/v1/units:export")).await?.error_for_status()?;
     let mut lines = 0_u64;
     while let Some(chunk) = answer.chunk().await? {
@@ -367,7 +367,7 @@ async fn import(report: &mut Report, name: &str, units: u32) -> anyhow::Result<(
     let pid = rollcall.server.pid();
     let (before, done) = (usage(pid)?.rss, CancellationToken::new());
     let most = tokio::spawn(most_memory(pid, done.clone()));
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let request =
         Client::new().post(rollcall.page("/api/v1/units:import")).header("content-type", "text/csv");
     let answer = request.body(inventory).send().await?.error_for_status()?.text().await?;

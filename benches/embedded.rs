@@ -2,13 +2,13 @@
 //! restart.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
 use futures_util::{StreamExt, stream};
 use tempfile::TempDir;
 
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{Clock, Stopwatch, Timestamp};
 use rollcall::fleet::Roll;
 use rollcall::store::Engine;
 use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
@@ -112,7 +112,7 @@ async fn storm(report: &mut Report, embedded: &Hearing, due: u32, clock: &Clock)
     let title = format!("{} due at once, embedded engine", thousands(due));
     say(&title);
     let now = clock.now();
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let sweeps = (0..embedded.engine.partitions()).map(|partition| {
         let (engine, roll) = (embedded.engine.clone(), embedded.roll.clone());
         tokio::spawn(async move {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{Clock, Stopwatch, Timestamp};
 use rollcall::fleet::{HearingConfig, Mirror, Roll, Rules};
 use rollcall::presence::{Heartbeat, KindRules};
 use rollcall::store::{Engine, partition_of};
@@ -88,7 +88,7 @@ pub fn roll(engine: Arc<dyn Engine>, clock: &Clock) -> Roll {
 
 /// Records heartbeats as intake does with full batches, and returns how long that took.
 pub async fn hear(roll: &Arc<Roll>, beats: &[Heartbeat], clock: &Clock) -> anyhow::Result<Duration> {
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let batches = beats.chunks(RECORDED_AT_ONCE).map(|batch| roll.hear(batch, clock.now()));
     stream::iter(batches).buffered(BATCHES_AT_ONCE).try_for_each(|_| std::future::ready(Ok(()))).await?;
     Ok(began.elapsed())
@@ -99,7 +99,7 @@ pub async fn hear(roll: &Arc<Roll>, beats: &[Heartbeat], clock: &Clock) -> anyho
 async fn raw_pipeline(world: &World, beats: &[Heartbeat]) -> anyhow::Result<Duration> {
     let batches: Vec<(Vec<u8>, usize)> = beats.chunks(BATCH).map(commands).collect();
     let halves: Vec<_> = batches.chunks(batches.len().div_ceil(2)).collect();
-    let began = Instant::now();
+    let began = Stopwatch::start();
     try_join_all(halves.into_iter().map(|half| send(world.redis.port(), half))).await?;
     Ok(began.elapsed())
 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{Value, pipe};
 
-use rollcall::clock::Clock;
+use rollcall::clock::{Clock, monotonic};
 use rollcall::store::redis::HashTags;
 
 use crate::harness::figures::{Goal, Report};
@@ -130,9 +130,9 @@ async fn fail(
     let due = |unit: u32| begun + APART * (unit - first) - TIMEOUT;
     Fleet(first..first + DUE).fill(&engine_on(url).await?, clock.now(), due).await?;
     tokio::time::sleep((begun + DYING).since(clock.now())).await;
-    let killed = Instant::now();
+    let killed = monotonic();
     kill();
-    while killed.elapsed() < MAX_WAIT {
+    while monotonic().duration_since(killed) < MAX_WAIT {
         for replica in &mut replicas {
             replica.ask().await?;
             if let (Some(promoted), Some(accepted), Some(recorded)) =
@@ -175,7 +175,7 @@ impl Replica {
         // There is no count while the cluster is down.
         let count = |answer: &Value| if let Value::Int(count) = answer { Some(*count) } else { None };
         let records: Option<i64> = answers[1..].iter().map(count).sum();
-        let now = Instant::now();
+        let now = monotonic();
         if !is_primary {
             self.records = records.unwrap_or(self.records);
             return Ok(());

@@ -1,11 +1,12 @@
 //! Every unit of a fleet is heard for the first time over the broker, until all are admitted.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::harness::figures::{Goal, Report};
 use crate::harness::fleet::KIND;
 use crate::harness::publisher::Load;
 use crate::harness::{World, thousands, until};
+use rollcall::clock::Stopwatch;
 
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
@@ -14,7 +15,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let rollcall = world.serve(KIND).await?;
     let (port, connections) = (world.broker.port(), 4);
     let load = Load { port, first: 0, units, qos: 1, rate: 0, once: true, connections };
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let _publisher = load.start()?;
     until("every unit was admitted", MAX_WAIT, async || {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -2,9 +2,9 @@
 //! broker. Broker, publisher, Redis and Rollcall share the cores, so the CPU time of each per
 //! message is shown, too.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rollcall::clock::Clock;
+use rollcall::clock::{Clock, Stopwatch};
 
 use crate::harness::figures::{Goal, Report};
 use crate::harness::fleet::{Fleet, KIND};
@@ -130,7 +130,7 @@ async fn flow(
 ) -> anyhow::Result<Flow> {
     tokio::time::sleep(WARM_UP).await;
     let before: Vec<Duration> = cpu(pids)?;
-    let (began, first) = (Instant::now(), count().await?);
+    let (began, first) = (Stopwatch::start(), count().await?);
     tokio::time::sleep(MEASURED).await;
     let messages = count().await? - first;
     let per_second = messages / began.elapsed().as_secs_f64();

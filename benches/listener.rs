@@ -1,8 +1,9 @@
 //! Devices that connect straight to Rollcall, on the embedded engine, beside the same devices at a Mosquitto whose
 //! client Rollcall is: processor time for a heartbeat, how soon it is acknowledged, and many connections.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rollcall::clock::{Stopwatch, monotonic};
 use rollcall::simulate::servers::free_port;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -89,7 +90,7 @@ async fn flow(
     let _publisher = load.start()?;
     tokio::time::sleep(WARM_UP).await;
     let pids: Vec<u32> = [rollcall.server.pid()].into_iter().chain(broker).collect();
-    let (before, began, first) = (cpu_of(&pids)?, Instant::now(), rollcall.recorded().await?);
+    let (before, began, first) = (cpu_of(&pids)?, Stopwatch::start(), rollcall.recorded().await?);
     tokio::time::sleep(MEASURED).await;
     let count = rollcall.recorded().await? - first;
     let spent = cpu_of(&pids)? - before;
@@ -117,13 +118,13 @@ async fn latencies(port: u16, rate: u32) -> anyhow::Result<Vec<f64>> {
         clients.spawn(async move {
             let mut waits = Vec::new();
             let mut ticks = tokio::time::interval(Duration::from_secs(1) * CONNECTIONS / rate);
-            let until = Instant::now() + WARM_UP + MEASURED;
+            let until = monotonic() + WARM_UP + MEASURED;
             let topic = format!("units/{number:03}/heartbeat");
             let head = [0x32, topic.len() as u8 + 6, 0, topic.len() as u8];
             let packet = [&head[..], topic.as_bytes(), b"\0\x01{}"].concat();
-            while Instant::now() < until {
+            while monotonic() < until {
                 ticks.tick().await;
-                let (sent, mut answer) = (Instant::now(), [0; 4]);
+                let (sent, mut answer) = (Stopwatch::start(), [0; 4]);
                 stream.write_all(&packet).await?;
                 stream.read_exact(&mut answer).await?;
                 waits.push(sent.elapsed().as_secs_f64() * 1e3);
@@ -170,7 +171,7 @@ async fn many(report: &mut Report, world: &mut World) -> anyhow::Result<()> {
     let mut open = Vec::new();
     for what in ["accepted", "accepted again at once"] {
         open.clear();
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let mut clients = JoinSet::new();
         for part in 0..20 {
             clients.spawn(async move {

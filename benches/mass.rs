@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{Clock, Stopwatch, Timestamp};
 
 use crate::harness::bare_commands;
 use crate::harness::figures::{Goal, Report, TAKEN};
@@ -225,7 +225,7 @@ impl Probe {
             let mut connection = client.get_connection()?;
             let mut latencies = Vec::new();
             while !ended.load(Ordering::Relaxed) {
-                let began = Instant::now();
+                let began = Stopwatch::start();
                 redis::cmd("SET").arg("other").arg("value").exec(&mut connection)?;
                 latencies.push(began.elapsed().as_secs_f64() * 1000.0);
                 std::thread::park_timeout(Duration::from_millis(1));

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -10,7 +10,7 @@ use reqwest::header::{ACCEPT, ACCEPT_ENCODING};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{Clock, Stopwatch, Timestamp};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::redis::RedisEngine;
 use rollcall::store::{DataStore, Reading};
@@ -99,7 +99,7 @@ pub async fn aggregates(rollcall: &Rollcall) -> anyhow::Result<f64> {
 /// Writes a value for every unit; returns how many seconds that took.
 async fn write_values(engine: &Arc<RedisEngine>, units: u32, at: Timestamp) -> anyhow::Result<f64> {
     say("notifying");
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let numbers: Vec<u32> = (0..units).collect();
     let chunks = numbers.chunks(CHUNK).map(|chunk| async move {
         let values: Vec<_> = chunk.iter().map(|n| (unit(*n), format!("3.{}", n % 100))).collect();
@@ -150,7 +150,7 @@ impl Page {
             let before = usage(pid)?.rss;
             let done = CancellationToken::new();
             let most = tokio::spawn(most_memory(pid, done.clone()));
-            let began = Instant::now();
+            let began = Stopwatch::start();
             let request = client.get(rollcall.page(self.path)).header(ACCEPT, self.accept);
             let mut page = request.header(ACCEPT_ENCODING, self.encoding).send().await?.error_for_status()?;
             (answer.bytes, answer.lines) = (0, 0);
@@ -207,7 +207,7 @@ async fn scrapes(report: &mut Report, units: u32) -> anyhow::Result<()> {
     for query in aggregate_queries()? {
         let mut took = Vec::new();
         for _ in 0..ROUNDS {
-            let began = Instant::now();
+            let began = Stopwatch::start();
             prometheus.ask(&query).await?;
             took.push(began.elapsed().as_secs_f64() * 1e3);
         }

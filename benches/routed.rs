@@ -3,10 +3,10 @@
 
 use std::fmt::Write;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{Clock, Stopwatch, Timestamp};
 use rollcall::config;
 use rollcall::presence::OfflineRecord;
 use rollcall::routing::Routes;
@@ -83,7 +83,7 @@ fn time_of_a_route(options: &str) -> anyhow::Result<f64> {
     let at = Timestamp::from_millis(1_772_366_400_000);
     let labels = [("site".to_owned(), "site-3".to_owned())].into();
     let record = OfflineRecord { labels, ..OfflineRecord::open("detector:7".parse()?, at, at, at) };
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     for _ in 0..RECORDS {
         ensure!(black_box(routes.of(black_box(&record))).len() == 1, "a record has one route");
     }

@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use redis::cmd;
-use rollcall::clock::Timestamp;
+use rollcall::clock::{Stopwatch, Timestamp, monotonic};
 
 #[path = "../tests/faults/world/mod.rs"]
 mod world;
@@ -166,7 +166,7 @@ fn main() -> ExitCode {
     let instances = number("INSTANCES").map(|instances| instances as usize);
     println!("a soak of {minutes} minutes; SEED={seed} repeats its choices");
     let runtime = tokio::runtime::Runtime::new().expect("threads can be made");
-    let until = Instant::now() + Duration::from_secs(60 * minutes);
+    let until = monotonic() + Duration::from_secs(60 * minutes);
     let violations = runtime.block_on(walk(seed, until, instances));
     println!("{violations} violations");
     if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -177,7 +177,7 @@ async fn walk(seed: u64, until: Instant, instances: Option<usize>) -> usize {
     let mut chance = StdRng::seed_from_u64(seed);
     let (mut violations, mut number) = (0, 0);
     let mut next = Vec::new();
-    while Instant::now() < until {
+    while monotonic() < until {
         let instances = instances.unwrap_or_else(|| [1, 3, 3, 5][chance.random_range(0..4)]);
         let plan = plan(instances);
         // Several instances share the fleet, or each hears all of it and keeps a backlog.
@@ -215,7 +215,7 @@ async fn stretch(
     let only = only();
     let mut world = World::with_seed(plan, seed).await;
     for _ in 0..FAULTS_A_WORLD {
-        if Instant::now() >= until {
+        if monotonic() >= until {
             return;
         }
         *number += 1;
@@ -224,7 +224,7 @@ async fn stretch(
             next.shuffle(chance);
         }
         let fault = only.or_else(|| next.pop()).expect("there are faults");
-        let began = Instant::now();
+        let began = Stopwatch::start();
         world.live(3 * TIMEOUT);
         world.pass_some(TIMEOUT).await;
         happen(&mut world, fault, chance).await;

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use redis::aio::MultiplexedConnection;
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{Clock, Stopwatch, Timestamp};
 use rollcall::presence::{Guarantee, NewTimer, TimerClass, TimerId, TimerType};
 use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::store::{Engine, StoredTimers, TimerClasses};
@@ -83,7 +83,7 @@ fn timers(name: &str, count: usize, due: impl Fn(usize) -> Timestamp) -> Vec<New
 }
 
 async fn register(engine: &Arc<dyn Engine>, timers: &[NewTimer]) -> anyhow::Result<Duration> {
-    let (began, stored) = (Instant::now(), StoredTimers::new(engine.clone()));
+    let (began, stored) = (Stopwatch::start(), StoredTimers::new(engine.clone()));
     let calls = timers.chunks(BATCH).map(|batch| stored.register(batch, false));
     let answers: Vec<_> = stream::iter(calls).buffered(CALLS).try_collect().await?;
     ensure!(answers.iter().map(Vec::len).sum::<usize>() == timers.len(), "some were not answered");
@@ -92,7 +92,7 @@ async fn register(engine: &Arc<dyn Engine>, timers: &[NewTimer]) -> anyhow::Resu
 
 async fn cancel(engine: &Arc<dyn Engine>, timers: &[NewTimer]) -> anyhow::Result<Duration> {
     let ids: Vec<TimerId> = timers.iter().take(CANCELLED).map(|timer| timer.id.clone()).collect();
-    let began = Instant::now();
+    let began = Stopwatch::start();
     StoredTimers::new(engine.clone()).cancel(&ids, &classes(), Clock::system().now()).await?;
     Ok(began.elapsed())
 }

@@ -19,10 +19,12 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 mod fleet;
+mod monotonic;
 mod span;
 mod steps;
 
 use fleet::FleetClock;
+pub use monotonic::{Stopwatch, monotonic};
 pub use span::{parse_moment, parse_span, shown_span};
 pub use steps::{CONFIRMED, HeldStep, Steps};
 

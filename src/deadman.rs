@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use reqwest::{Client, redirect};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use crate::clock::monotonic;
 use crate::telemetry::Telemetry;
 use crate::{cause, trust};
 
@@ -69,7 +70,7 @@ struct Deadman {
 
 impl Deadman {
     async fn run(&mut self) {
-        let mut grace_until = Some(Instant::now() + GRACE);
+        let mut grace_until = Some(monotonic() + GRACE);
         self.ping("start", String::new()).await;
         let mut ticks = interval(self.config.every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -79,7 +80,7 @@ impl Deadman {
             if failures.is_empty() {
                 grace_until = None;
                 self.ping("", failures).await;
-            } else if grace_until.is_none_or(|until| until <= Instant::now()) {
+            } else if grace_until.is_none_or(|until| until <= monotonic()) {
                 self.ping("fail", failures).await;
             }
         }

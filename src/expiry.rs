@@ -22,14 +22,13 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::{Mirror, Ownership, Roll};
 use crate::presence::{Progress, Unit};
 use crate::store::{Hint, MAX_STEP, Result, UnitStore, partition_of};
@@ -112,9 +111,9 @@ impl Expiry {
             if let Err(error) = listened
                 && failures > 1
                 && !self.telemetry.is_dependency_down()
-                && logged.is_none_or(|at| at.elapsed() >= LOG_AGAIN)
+                && logged.is_none_or(|at| monotonic().duration_since(at) >= LOG_AGAIN)
             {
-                logged = Some(Instant::now());
+                logged = Some(monotonic());
                 tracing::warn!(
                     "expiry notifications do not arrive; the sweep finds silences without them: {error}"
                 );
@@ -139,11 +138,12 @@ impl Expiry {
     }
 
     async fn check_deadlines(self: &Arc<Self>, hints: &mut mpsc::Receiver<Hint>) {
-        let mut passes = Passes::default();
+        let mut passes = Passes::new(monotonic());
         let mut work = JoinSet::new();
         let mut hinted = Vec::new();
         let mut ownership = self.ownership.clone();
         loop {
+            passes.turn(monotonic());
             self.recheck(&mut passes, &mut work);
             self.follow(&mut hinted, &mut passes, &mut work);
             self.ask(&mut passes, &mut work);
@@ -151,6 +151,7 @@ impl Expiry {
             tokio::select! {
                 Some(done) = work.join_next(), if !work.is_empty() => {
                     let done = done.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+                    passes.turn(monotonic());
                     self.done(done, &mut passes, &mut work);
                 }
                 // Cancel-safe: received hints are in `hinted`.

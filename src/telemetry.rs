@@ -11,9 +11,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 
 use prometheus::Registry;
-use tokio::time::Instant;
-
-use crate::clock::Clock;
 
 mod configuration;
 mod engine;
@@ -63,6 +60,8 @@ use unknown_topics::SharedTopicList;
 pub use unknown_topics::{UnknownTopic, UnknownTopics};
 use unreadable::UnreadableValues;
 
+use crate::clock::{Clock, monotonic};
+
 /// The longest text from a device that the log shows, in characters.
 pub const MAX_SHOWN: usize = 200;
 
@@ -108,9 +107,9 @@ impl Telemetry {
             clock: clock.clone(),
             problems: OpenProblems::at_start(),
             engine_servers: EngineServers::at_start(),
-            offline_log: Mutex::new(LogLimit::new(Instant::now())),
-            new_log: Mutex::new(LogLimit::new(Instant::now())),
-            online_log: Mutex::new(LogLimit::new(Instant::now())),
+            offline_log: Mutex::new(LogLimit::new(monotonic())),
+            new_log: Mutex::new(LogLimit::new(monotonic())),
+            online_log: Mutex::new(LogLimit::new(monotonic())),
             has_heard: AtomicBool::new(false),
             blind_until: AtomicI64::new(0),
             unheard: Mutex::default(),

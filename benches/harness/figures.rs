@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use rollcall::clock::Clock;
+use rollcall::clock::{Clock, monotonic};
 use serde::{Deserialize, Serialize};
 
 use super::machine::{Machine, load};
@@ -72,7 +72,7 @@ pub struct Report {
 impl Report {
     /// A report without figures.
     pub fn new(machine: Machine) -> anyhow::Result<Report> {
-        let (began, others) = (Instant::now(), OtherLoad::watch()?);
+        let (began, others) = (monotonic(), OtherLoad::watch()?);
         Ok(Report { results: Results { machine, sections: Vec::new() }, load: load(), began, others })
     }
 
@@ -84,7 +84,11 @@ impl Report {
         let (benchmark, load) = (benchmark.to_owned(), self.load);
         self.results.sections.push(Section { benchmark, date, load, redis, figures: Vec::new() });
         self.others = OtherLoad::watch()?;
-        eprintln!("[{:4.0} s] {}", self.began.elapsed().as_secs_f64(), self.section().benchmark);
+        eprintln!(
+            "[{:4.0} s] {}",
+            monotonic().duration_since(self.began).as_secs_f64(),
+            self.section().benchmark
+        );
         Ok(())
     }
 

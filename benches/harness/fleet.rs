@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
 use futures_util::{StreamExt, TryStreamExt, stream};
 
-use rollcall::clock::Timestamp;
+use rollcall::clock::{Stopwatch, Timestamp};
 use rollcall::presence::{
     Change, Facts, Heartbeat, IndexChange, KeyChange, Labels, Lifecycle, Snapshot, Unit,
 };
@@ -67,7 +67,7 @@ impl Fleet {
     ) -> anyhow::Result<()> {
         say(format!("registering {} units", thousands(self.0.len() as u32)));
         let numbers: Vec<u32> = self.0.clone().collect();
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let chunks = numbers.chunks(CHUNK).map(|chunk| {
             // Keys last until the deadline, however long registering takes.
             let passed = began.elapsed();

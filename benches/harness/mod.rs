@@ -1,6 +1,6 @@
 //! Servers, load and figures that benchmarks share.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::bail;
 
@@ -20,6 +20,7 @@ pub mod sink;
 pub mod subscriber;
 pub mod world;
 
+use rollcall::clock::Stopwatch;
 pub use servers::Servers;
 pub use world::World;
 
@@ -34,7 +35,7 @@ pub async fn until(
     patience: Duration,
     mut fact: impl AsyncFnMut() -> anyhow::Result<bool>,
 ) -> anyhow::Result<Duration> {
-    let began = Instant::now();
+    let began = Stopwatch::start();
     while !fact().await? {
         if began.elapsed() > patience {
             bail!("not within {patience:?}: {what}");

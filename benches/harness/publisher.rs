@@ -14,9 +14,10 @@ use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{MissedTickBehavior, interval_at};
 
 use super::fleet::unit;
+use rollcall::clock::monotonic;
 
 /// Packets of QoS 1 that may wait for their acknowledgement, on each connection.
 const WINDOW: usize = 1000;
@@ -105,9 +106,9 @@ pub async fn fall_silent(
     }
     beats.sort_by_key(|(at, _)| *at);
     let mut stream = enter(port, "fleet").await?;
-    let began = tokio::time::Instant::now();
+    let began = monotonic();
     for (at, packet) in beats {
-        tokio::time::sleep_until(began + at).await;
+        tokio::time::sleep_until((began + at).into()).await;
         stream.write_all(&packet).await?;
     }
     Ok(())
@@ -158,8 +159,8 @@ async fn publish_part(load: Load, part: u32) -> anyhow::Result<()> {
     });
     let chunks = chunks(&load, part);
     // Connections take turns: together they would be silent for most of the time.
-    let first = Instant::now() + pause(&load) * part / load.connections;
-    let mut ticks = interval_at(first, pause(&load));
+    let first = monotonic() + pause(&load) * part / load.connections;
+    let mut ticks = interval_at(first.into(), pause(&load));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
     loop {
         for (packets, bytes) in &chunks {

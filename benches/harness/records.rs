@@ -9,7 +9,7 @@ use redis::streams::StreamReadOptions;
 use redis::{AsyncCommands, pipe};
 use tokio::task::JoinHandle;
 
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{Clock, Timestamp, monotonic};
 use rollcall::store::encoding;
 
 use super::World;
@@ -62,7 +62,7 @@ impl Watch {
 
     /// Watches outboxes, each over its connection, for the time `span`.
     pub fn on(outboxes: Vec<(MultiplexedConnection, Vec<String>)>, span: Duration) -> Watch {
-        let end = Instant::now() + span;
+        let end = monotonic() + span;
         Watch(tokio::spawn(async move {
             let watched = outboxes.into_iter().map(|(client, keys)| watch(client, keys, end));
             Ok(try_join_all(watched).await?.into_iter().flatten().collect())
@@ -84,7 +84,7 @@ async fn watch(
     let mut last: HashMap<String, String> = outboxes.into_iter().map(|key| (key, "0".to_owned())).collect();
     let mut late_ms = Vec::new();
     let wait = StreamReadOptions::default().block(200).count(1000);
-    while Instant::now() < end {
+    while monotonic() < end {
         let (keys, ids): (Vec<&String>, Vec<&String>) = last.iter().unzip();
         let streams: Option<Streams> = client.xread_options(&keys, &ids, &wait).await?;
         for (key, entries) in streams.into_iter().flatten() {

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::task::JoinError;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::breaker::BreakerChange;
 use super::channel::{Failure, ReceiverAnswer, attempt_part};
 use super::deliver::{Deliver, MAX_ATTEMPTS};
 use super::in_flight::{DeliveriesInFlight, FinishedAttempt, Sent};
 use super::outcome::outcome_of;
-use crate::clock::Timestamp;
+use crate::clock::{Stopwatch, Timestamp};
 use crate::store::{AttemptEnd, AttemptMade, Delivery, EndedLease};
 use crate::telemetry::{DeliveryOutcome, Loop};
 
@@ -128,7 +128,7 @@ impl Deliver {
             if at.is_none() && !self.is_admitted(&delivery).await {
                 return None;
             }
-            let (begun, now) = (Instant::now(), self.clock.now());
+            let (begun, now) = (Stopwatch::start(), self.clock.now());
             // No other instance takes a delivery with a mark, whatever becomes of its lease.
             if at.is_none() && now >= until && !delivery.is_at_most_once() {
                 return None;

@@ -24,18 +24,17 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::channel::{Channel, Failure, LastingBlindness, within};
 use super::due::{DueWork, LoopName};
 use super::fleet_notices::FleetNotices;
 use super::group::{TOPICS, blind_group, group_of_kind};
 use super::{ReceiverConfig, TICK};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Stopwatch, Timestamp, monotonic};
 use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
 use crate::store::{Delivery, Group, HearingStore, OutboxEvent, Result, notification_of};
 use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
@@ -222,11 +221,8 @@ impl BlindNotifier {
 
     fn ongoing_since(&self, from: Timestamp, at: Timestamp) -> OngoingBlindness {
         tracing::warn!(%from, "blind for longer than hearing.tell_after: the receivers are notified");
-        let direct = self.receivers.iter().map(|_| DirectDelivery {
-            is_done: false,
-            attempts: 0,
-            next: Instant::now(),
-        });
+        let direct =
+            self.receivers.iter().map(|_| DirectDelivery { is_done: false, attempts: 0, next: monotonic() });
         OngoingBlindness { from, at, is_recorded: false, direct: direct.collect() }
     }
 
@@ -262,7 +258,7 @@ impl BlindNotifier {
         let id = notification_of(&group.key, &event);
         let at = ongoing.at;
         let due = self.receivers.iter().zip(&mut ongoing.direct);
-        let due = due.filter(|(_, direct)| !direct.is_done && direct.next <= Instant::now());
+        let due = due.filter(|(_, direct)| !direct.is_done && direct.next <= monotonic());
         let attempts = due.map(|((receiver, channel), direct)| {
             direct.attempts += 1;
             let delivery = Delivery {
@@ -271,7 +267,7 @@ impl BlindNotifier {
                 ..Delivery::new(format!("{id}.{}", receiver.name), &receiver.name, group.clone(), at)
             };
             async move {
-                let began = Instant::now();
+                let began = Stopwatch::start();
                 let result = within(receiver.timeout, channel.send(&delivery, self.clock.now())).await;
                 self.conclude(receiver, direct, result.map(|_| ()), began.elapsed());
             }
@@ -294,7 +290,7 @@ impl BlindNotifier {
         };
         // A receiver that wants no more notifications gets no other attempt.
         direct.is_done = matches!(why, Failure::Gone { .. });
-        direct.next = Instant::now() + receiver.retry.backoff().wait(direct.attempts, rand::random());
+        direct.next = monotonic() + receiver.retry.backoff().wait(direct.attempts, rand::random());
         tracing::warn!(receiver = name, "not notified of blindness while the engine is down: {why}");
         self.telemetry.notification(name, DeliveryOutcome::Retry, took, &why.to_string());
     }

@@ -5,11 +5,9 @@
 //! group only after every entry has joined that was in those outboxes by then. Entries that stay in their outbox are
 //! joined by this instance: joining twice is joining once. Else operators would be told of a unit that is back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
-
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::store::{OutboxStore, Position, Result};
 
 /// After this time without a change, no instance works on an outbox.
@@ -40,7 +38,7 @@ struct OutboxBacklog {
 
 impl OutboxSnapshot {
     async fn take(store: &dyn OutboxStore, others: &[u16], at: Timestamp) -> Result<OutboxSnapshot> {
-        let since = Instant::now();
+        let since = monotonic();
         let newest = store.newest_entries(others).await?;
         let left = newest.into_iter().map(|newest| OutboxBacklog { oldest: newest.clone(), newest, since });
         Ok(OutboxSnapshot { at, since, left: left.collect() })
@@ -50,7 +48,7 @@ impl OutboxSnapshot {
     async fn update(&mut self, store: &dyn OutboxStore) -> Result<()> {
         let newest: Vec<Position> = self.left.iter().map(|one| one.newest.clone()).collect();
         let oldest = if newest.is_empty() { Vec::new() } else { store.oldest_up_to(&newest).await? };
-        let now = Instant::now();
+        let now = monotonic();
         self.left.retain_mut(|one| {
             let Some(found) = oldest.iter().find(|entry| entry.outbox == one.newest.outbox) else {
                 return false;
@@ -92,10 +90,12 @@ impl CatchUp {
         let stalled: Vec<u16> = snapshot
             .left
             .iter()
-            .filter(|one| one.since.elapsed() >= STALLED && others.contains(&one.newest.outbox))
+            .filter(|one| {
+                monotonic().duration_since(one.since) >= STALLED && others.contains(&one.newest.outbox)
+            })
             .map(|one| one.newest.outbox)
             .collect();
-        if snapshot.left.is_empty() || snapshot.since.elapsed() >= longest {
+        if snapshot.left.is_empty() || monotonic().duration_since(snapshot.since) >= longest {
             self.up_to = snapshot.at;
             self.under_way = None;
         }

@@ -29,12 +29,12 @@
 //! An admission decides what is leased, and takes room for each message: see `deliver/limited.rs`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::future::OptionFuture;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 use super::buffer::{Buffered, DeliveryBuffer};
@@ -44,7 +44,7 @@ use super::in_flight::DeliveriesInFlight;
 use super::incidents::Incidents;
 use super::limit::ReceiverLimit;
 use super::{ENGINE_BACKOFF, LEASE, MIN_WAIT, ReceiverConfig, tick};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::{Attempts, Ownership, ReceiverHealths};
 use crate::store::{AttemptEnd, Destinations, EndedLease, StoredDeliveries, partition_of_group};
 use crate::telemetry::{Loop, Telemetry};
@@ -95,10 +95,10 @@ impl Deliver {
     }
 
     async fn deliver(self: &Arc<Self>, mut queue: UnboundedReceiver<Buffered>) -> anyhow::Result<()> {
-        let (mut in_flight, mut calls) = (DeliveriesInFlight::new(), EngineCalls::new(Instant::now()));
+        let (mut in_flight, mut calls) = (DeliveriesInFlight::new(), EngineCalls::new(monotonic()));
         let mut ownership = self.ownership.clone();
         loop {
-            let now = Instant::now();
+            let now = monotonic();
             while let Ok(buffered) = queue.try_recv() {
                 in_flight.push(buffered);
             }
@@ -129,7 +129,7 @@ impl Deliver {
                 Some(buffered) = queue.recv() => { in_flight.push(buffered); None }
                 () = self.buffer.notified(), if is_well => { calls.lease_at = now; None }
                 () = ownership.changed(), if is_well => { calls.lease_at = now; None }
-                () = sleep_until(next.max(now + MIN_WAIT)) => None,
+                () = sleep_until(next.max(now + MIN_WAIT).into()) => None,
             };
             if failed.is_some() {
                 calls.back_off();
@@ -202,12 +202,12 @@ impl Deliver {
         mut queue: UnboundedReceiver<Buffered>,
         mut calls: EngineCalls,
     ) -> anyhow::Result<()> {
-        let until = Instant::now() + STOP_TIMEOUT;
+        let until = monotonic() + STOP_TIMEOUT;
         while let Some(recorded) = calls.recordings.next().await {
             self.recorded(&mut calls, &mut in_flight, recorded);
         }
         if let Some(leasing) = calls.leasing.take()
-            && let Ok(leased) = tokio::time::timeout_at(until, leasing).await
+            && let Ok(leased) = tokio::time::timeout_at(until.into(), leasing).await
         {
             self.leased(&mut calls, &mut in_flight, leased);
         }
@@ -220,13 +220,13 @@ impl Deliver {
             unbegun.map(|delivery| EndedLease { delivery, end: AttemptEnd::RetryAt(now), attempt: None });
         in_flight.unrecorded.extend(unbegun);
         self.record_last(&mut in_flight).await;
-        while !in_flight.attempts.is_empty() && Instant::now() < until {
+        while !in_flight.attempts.is_empty() && monotonic() < until {
             tokio::select! {
                 Some(finished) = in_flight.attempts.join_next() => {
                     self.finish_attempt(&mut in_flight, finished)?;
                 }
                 // Until an attempt has ended, none is made by others.
-                () = sleep_until((Instant::now() + EXTEND).min(until)) => {
+                () = sleep_until((monotonic() + EXTEND).min(until).into()) => {
                     let before = self.clock.now() + LEASE;
                     if let Some(extending) = self.extend_leases(in_flight.to_extend(before)) {
                         let extended = extending.await;

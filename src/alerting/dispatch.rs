@@ -8,11 +8,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::buffer::{Buffers, DeliveryBuffer, count, reserve_in};
 use super::catch_up::CatchUp;
@@ -23,7 +22,7 @@ use super::routed_groups::RoutedGroups;
 use super::silenced::is_held;
 use super::stateful_alerts::{StatefulAlerts, acknowledged, removed};
 use super::{FIRST_PARTITION, LEASE, MIN_WAIT, tick};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::Ownership;
 use crate::fleet::ownership::View;
 use crate::presence::Trip;
@@ -87,7 +86,7 @@ impl DueWork for Arc<Dispatcher> {
     fn begin(&self) -> DispatchProgress {
         DispatchProgress {
             compared: None,
-            sealed: Instant::now(),
+            sealed: monotonic(),
             rescheduled: BTreeSet::new(),
             catch_up: CatchUp::begin(),
         }
@@ -98,12 +97,12 @@ impl DueWork for Arc<Dispatcher> {
     async fn step(&self, progress: &mut DispatchProgress) -> Result<Duration> {
         let is_due = match progress.compared {
             None => true,
-            Some(at) => at.elapsed() > COMPARED_EVERY && self.ownership.owns(FIRST_PARTITION),
+            Some(at) => monotonic().duration_since(at) > COMPARED_EVERY && self.ownership.owns(FIRST_PARTITION),
         };
         if is_due {
             let RoutedGroups { holds, queries, .. } = &self.routed;
             holds.inhibitions.compare(&**queries, self.clock.now()).await?;
-            progress.compared = Some(Instant::now());
+            progress.compared = Some(monotonic());
         }
         self.dispatch(progress).await
     }
@@ -118,11 +117,11 @@ impl Dispatcher {
     async fn dispatch(self: &Arc<Self>, progress: &mut DispatchProgress) -> Result<Duration> {
         let now = self.clock.now();
         let joined = self.join_all().await?;
-        if joined >= STEP && progress.sealed.elapsed() < BACKLOG {
+        if joined >= STEP && monotonic().duration_since(progress.sealed) < BACKLOG {
             return Ok(Duration::ZERO);
         }
         let wait = self.seal(progress, now).await?;
-        progress.sealed = Instant::now();
+        progress.sealed = monotonic();
         // The outbox may hold more.
         Ok(if joined > 0 { Duration::ZERO } else { wait })
     }

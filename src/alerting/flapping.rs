@@ -14,16 +14,15 @@
 //! which changes nothing.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
 
 use super::due::{DueWork, LoopName};
 use super::group::flapping_groups_of;
 use super::routed_groups::RoutedGroups;
 use super::stateful_alerts::StatefulAlerts;
 use super::{MIN_WAIT, TICK};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::{FlapDetector, Ownership, StoredFlaps};
 use crate::presence::{Closing, FlapCheck, FlapNotification, Flaps, OfflineRecord, Snapshot};
 use crate::routing::Destinations;
@@ -91,7 +90,9 @@ impl DueWork for EpisodeEnds {
     async fn step(&self, counted: &mut Counted) -> Result<Duration> {
         let flapping = &self.routed.flapping;
         let partitions = self.ownership.view().partitions.clone();
-        let is_counted = |(of, at): &(Vec<u16>, Instant)| *of == partitions && at.elapsed() < COUNTED_EVERY;
+        let is_counted = |(of, at): &(Vec<u16>, Instant)| {
+            *of == partitions && monotonic().duration_since(*at) < COUNTED_EVERY
+        };
         if !counted.as_ref().is_some_and(is_counted) {
             flapping.count(&partitions).await?;
         } else if !flapping.is_configured() {
@@ -107,7 +108,7 @@ impl DueWork for EpisodeEnds {
                 // A rule that a reload removed may have left units; they are ended until no unit is due any more.
                 let is_done = flapping.is_configured() || first.is_none();
                 if is_done && !counted.as_ref().is_some_and(is_counted) {
-                    *counted = Some((partitions, Instant::now()));
+                    *counted = Some((partitions, monotonic()));
                 }
                 Ok(first.map_or(TICK, |first| first.since(now).clamp(MIN_WAIT, TICK)))
             }

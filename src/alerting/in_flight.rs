@@ -9,12 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 
 use super::breaker::Breaker;
 use super::buffer::{Buffered, Slots};
 use super::channel::{Failure, ReceiverAnswer};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::store::{Delivery, EndedLease};
 use crate::telemetry::LogLimit;
 
@@ -90,8 +89,8 @@ impl DeliveriesInFlight {
             breaker: Breaker::default(),
             is_down: None,
             is_failing: false,
-            deliveries_logged: LogLimit::new(Instant::now()),
-            failures_logged: LogLimit::new(Instant::now()),
+            deliveries_logged: LogLimit::new(monotonic()),
+            failures_logged: LogLimit::new(monotonic()),
             records: Arc::default(),
         }
     }

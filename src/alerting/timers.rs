@@ -14,14 +14,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 use super::buffer::{Buffers, Slots, count, reserve_in};
 use super::due::{DueWork, LoopName};
 use super::{LEASE, MIN_WAIT, TICK, rotated, tick};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::{Ownership, Timers};
 use crate::presence::Timer;
 use crate::store::{Result, StoredTimers, TimerCapacity, TimerClasses};
@@ -71,13 +71,13 @@ impl DueWork for TimerFiring {
     const FINISHES_STEPS: bool = true;
 
     fn begin(&self) -> TimerProgress {
-        let now = Instant::now();
+        let now = monotonic();
         TimerProgress { turn: 0, stepped: now, tidy: now, others: now, mend: now }
     }
 
     /// Fires timers that are due. Answers how long it is until the next one is, at most a tick.
     async fn step(&self, next: &mut TimerProgress) -> Result<Duration> {
-        next.stepped = Instant::now();
+        next.stepped = monotonic();
         let classes = &self.timers.rules().classes;
         if classes.is_empty() {
             return Ok(TICK);
@@ -85,16 +85,16 @@ impl DueWork for TimerFiring {
         let view = self.ownership.view();
         let wait = self.fire_due(&view.partitions, next.turn, classes).await?;
         next.turn = next.turn.wrapping_add(1);
-        if next.others <= Instant::now() {
-            next.others = Instant::now() + TICK;
+        if next.others <= monotonic() {
+            next.others = monotonic() + TICK;
             self.fire_overdue(&view.partitions, classes).await?;
         }
-        if next.tidy <= Instant::now() {
-            next.tidy = Instant::now() + TIDIED_EVERY;
+        if next.tidy <= monotonic() {
+            next.tidy = monotonic() + TIDIED_EVERY;
             self.tidy(&view.partitions).await?;
         }
-        if next.mend <= Instant::now() {
-            next.mend = Instant::now() + MENDED_EVERY;
+        if next.mend <= monotonic() {
+            next.mend = monotonic() + MENDED_EVERY;
             self.engine.repair_timers(&view.partitions).await?;
         }
         Ok(wait)
@@ -102,7 +102,7 @@ impl DueWork for TimerFiring {
 
     async fn hint(&self, progress: &TimerProgress) {
         self.timers.registered().notified().await;
-        sleep_until(progress.stepped + BETWEEN_STEPS).await;
+        sleep_until((progress.stepped + BETWEEN_STEPS).into()).await;
     }
 }
 

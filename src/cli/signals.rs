@@ -1,13 +1,13 @@
 //! The signals of the process.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::clock::monotonic;
 use crate::http::ReloadRequest;
 
 /// Signals within this time count as one: `timeout` signals the process and its group, a terminal
@@ -53,10 +53,10 @@ pub(super) fn stop(on_hang_up: HangUp) -> std::io::Result<CancellationToken> {
             match asked {
                 None => {
                     tracing::info!("stopping; another signal, at least a second later, stops at once");
-                    asked = Some(Instant::now());
+                    asked = Some(monotonic());
                     cancelled.cancel();
                 }
-                Some(first) if first.elapsed() <= SAME_SIGNAL => {}
+                Some(first) if monotonic().duration_since(first) <= SAME_SIGNAL => {}
                 Some(_) => {
                     tracing::warn!("a second signal came, stopping at once");
                     std::process::exit(super::FAILED.into());

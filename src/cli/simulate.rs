@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::logging;
 use super::signals::{self, HangUp};
 use crate::address::BrokerAddress;
+use crate::clock::monotonic;
 use crate::config::Span;
 use crate::simulate::fleet::{self, FleetConfig, Progress};
 
@@ -145,11 +146,11 @@ fn describe(now: &Progress) -> String {
 async fn print_lines(mut seen: watch::Receiver<Progress>) {
     let mut printed: Option<Instant> = None;
     while seen.changed().await.is_ok() {
-        let now = seen.borrow_and_update().clone();
-        if printed.is_none_or(|printed| printed.elapsed() >= LINE_EVERY) {
+        let (now, at) = (seen.borrow_and_update().clone(), monotonic());
+        if printed.is_none_or(|printed| at.duration_since(printed) >= LINE_EVERY) {
             // The reader may be gone; the fleet goes on.
             let _ = writeln!(stderr(), "{}", describe(&now));
-            printed = Some(Instant::now());
+            printed = Some(at);
         }
     }
 }

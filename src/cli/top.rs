@@ -13,13 +13,13 @@ use anyhow::ensure;
 use clap::Args;
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::logging;
 use super::remote::{Remote, RemoteArguments};
 use super::table::has_colours;
 use super::times::span;
-use crate::clock::Clock;
+use crate::clock::{Clock, monotonic};
 
 mod keys;
 mod lateness;
@@ -105,10 +105,10 @@ async fn watch(remote: &Remote, every: Duration, first: FleetAnswers) -> anyhow:
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks.reset();
     let place = remote.place();
-    let mut earlier = VecDeque::from([(Instant::now(), first.delays.clone())]);
+    let mut earlier = VecDeque::from([(monotonic(), first.delays.clone())]);
     let (mut answers, mut failure) = (first, None::<String>);
     loop {
-        let now = Instant::now();
+        let now = monotonic();
         while earlier.len() > 1 && earlier.get(1).is_some_and(|(at, _)| now - *at >= LATELY) {
             earlier.pop_front();
         }
@@ -151,7 +151,7 @@ async fn watch(remote: &Remote, every: Duration, first: FleetAnswers) -> anyhow:
         };
         match asked {
             Ok(now) => {
-                earlier.push_back((Instant::now(), now.delays.clone()));
+                earlier.push_back((monotonic(), now.delays.clone()));
                 (answers, failure) = (now, None);
             }
             Err(error) => failure = Some(format!("{error:#}")),

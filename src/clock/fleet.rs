@@ -12,13 +12,15 @@
 //! once, and the time that it skips counts as not heard.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use super::monotonic::Stopwatch;
 
 /// In milliseconds since 1970.
 #[derive(Debug)]
 pub(super) struct FleetClock {
     /// When this clock was started, on the monotonic clock.
-    started: Instant,
+    started: Stopwatch,
     /// The time at `started`.
     base: AtomicI64,
     /// The latest time that was returned.
@@ -31,7 +33,7 @@ impl FleetClock {
     /// Starts at `machine`, the time of the machine's clock.
     pub fn new(machine: i64) -> FleetClock {
         FleetClock {
-            started: Instant::now(),
+            started: Stopwatch::start(),
             base: AtomicI64::new(machine),
             latest: AtomicI64::new(i64::MIN),
             follows: AtomicBool::new(false),

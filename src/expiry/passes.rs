@@ -10,9 +10,7 @@
 //! Near by, a partition has one sweep at a time: units that come due meanwhile are checked together, which costs less.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::clock::Timestamp;
 use crate::presence::Unit;
@@ -128,6 +126,8 @@ pub(super) struct Passes {
     waiting: HashMap<Unit, CheckSource>,
     /// More units wait for hearing than `waiting` may hold.
     has_overflowed: bool,
+    /// The moment of this turn, which the loop says: see [`Passes::turn`].
+    moment: Instant,
     /// The last recheck of waiting units because of a tick.
     last_tick: Option<Instant>,
     /// How far Rollcall had heard at the last recheck.
@@ -169,9 +169,10 @@ fn behind(until: Timestamp, round_trip: Duration) -> Timestamp {
     until - ROUND_TRIPS_OF_A_SWEEP * round_trip
 }
 
-impl Default for Passes {
-    fn default() -> Passes {
+impl Passes {
+    pub fn new(moment: Instant) -> Passes {
         Passes {
+            moment,
             firsts: HashMap::new(),
             excluded: Excluded::default(),
             waiting: HashMap::new(),
@@ -194,9 +195,12 @@ impl Default for Passes {
             next: Timestamp::NEVER,
         }
     }
-}
 
-impl Passes {
+    /// What follows is done at this moment.
+    pub fn turn(&mut self, moment: Instant) {
+        self.moment = moment;
+    }
+
     /// The checks of waiting units, if Rollcall has heard more or a tick has passed. With a tick the index is read
     /// from its beginning again, which finds entries that were written behind a sweep.
     /// `apart`: units with different numbers are in different checks.
@@ -207,7 +211,7 @@ impl Passes {
         is_far: bool,
         apart: impl Fn(&Unit) -> u16,
     ) -> Vec<Check> {
-        let is_tick = self.last_tick.is_none_or(|last_tick| last_tick.elapsed() >= tick);
+        let is_tick = self.last_tick.is_none_or(|last_tick| self.since(last_tick) >= tick);
         if !is_tick && !self.is_stale && self.heard == heard {
             return Vec::new();
         }
@@ -219,7 +223,7 @@ impl Passes {
             self.has_changed = true;
         }
         if is_tick {
-            self.last_tick = Some(Instant::now());
+            self.last_tick = Some(self.moment);
         }
         (self.heard, self.is_stale, self.has_overflowed) = (heard, false, false);
         let mut checks: HashMap<(CheckSource, u16), Vec<Unit>> = HashMap::new();
@@ -262,7 +266,7 @@ impl Passes {
             (false, true) => ASK_AGAIN,
             (false, false) => tick,
         };
-        soon.min(tick).saturating_sub(asked.elapsed()).min(self.next.since(now))
+        soon.min(tick).saturating_sub(self.since(asked)).min(self.next.since(now))
     }
 
     /// Notes that the index is asked. Answers for each own partition that was swept the moment after which the index is
@@ -276,7 +280,7 @@ impl Passes {
 
     /// The index has answered.
     pub fn answered(&mut self) {
-        (self.is_asking, self.is_unanswered, self.asked) = (false, false, Some(Instant::now()));
+        (self.is_asking, self.is_unanswered, self.asked) = (false, false, Some(self.moment));
     }
 
     /// The index has not answered.
@@ -305,7 +309,8 @@ impl Passes {
             })
         };
         self.failing.retain(|failing, _| is_due(failing));
-        self.resting.retain(|_, failed| failed.elapsed() < ASK_AGAIN);
+        let now = self.moment;
+        self.resting.retain(|_, failed| now.duration_since(*failed) < ASK_AGAIN);
         for first in firsts {
             if first.our_turn() > latest {
                 self.next = self.next.min(first.our_turn() + MILLISECOND);
@@ -374,8 +379,8 @@ impl Passes {
             }
             Err(error) => {
                 self.swept.remove(&partition);
-                self.resting.insert(partition, Instant::now());
-                self.failing.entry(Some(partition)).or_insert_with(Instant::now);
+                self.resting.insert(partition, self.moment);
+                self.failing.entry(Some(partition)).or_insert(self.moment);
                 Err(error)
             }
         }
@@ -421,7 +426,7 @@ impl Passes {
                 Ok(())
             }
             Some(error) => {
-                self.failing.entry(None).or_insert_with(Instant::now);
+                self.failing.entry(None).or_insert(self.moment);
                 Err(error)
             }
         }
@@ -442,6 +447,10 @@ impl Passes {
     /// While slots of a cluster move, one partition after another cannot be swept for a moment, but no partition for
     /// long.
     pub fn fails_for(&self) -> Option<Duration> {
-        self.failing.values().map(Instant::elapsed).max()
+        self.failing.values().map(|since| self.since(*since)).max()
+    }
+
+    fn since(&self, moment: Instant) -> Duration {
+        self.moment.duration_since(moment)
     }
 }

@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::mirror::LabelValues;
 use super::{CanaryPace, Mirror, Ownership, SharedRules};
+use crate::clock::Stopwatch;
 use crate::presence::{Kind, Unit};
 use crate::store::roster::{KindCount, KindCounts};
 use crate::store::{Result, Roster, partition_of};
@@ -58,7 +58,7 @@ pub struct Census {
     client: AtomicU64,
     /// In how many exchanges in a row another instance had the same client id.
     shared: AtomicU32,
-    begun: Instant,
+    begun: Stopwatch,
 }
 
 struct Limit {
@@ -105,7 +105,7 @@ impl Census {
             different: AtomicU32::new(0),
             client: AtomicU64::new(0),
             shared: AtomicU32::new(0),
-            begun: Instant::now(),
+            begun: Stopwatch::start(),
         }
     }
 

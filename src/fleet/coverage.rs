@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use futures_util::TryStreamExt;
@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use super::Silences;
-use crate::clock::Timestamp;
+use crate::clock::{Stopwatch, Timestamp};
 use crate::presence::{OfflineRecord, Snapshot};
 use crate::routing::alert_silence::SilenceState;
 use crate::routing::{AlertSilence, AlertSilences, Matcher, SilenceId};
@@ -140,7 +140,7 @@ impl PartitionCount {
         }
         let records: Vec<OfflineRecord> = page.iter().filter_map(record).collect();
         let silences = self.silences.clone();
-        let began = Instant::now();
+        let began = Stopwatch::start();
         // Expressions may take long.
         let Ok(found) = spawn_blocking(move || of_records(&silences, &records)).await else { return };
         let mut so_far = self.so_far();

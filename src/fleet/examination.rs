@@ -5,10 +5,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, monotonic};
 use crate::store::Examine;
 use crate::telemetry::{EngineWarning, Loop, Telemetry};
 
@@ -36,12 +36,12 @@ pub async fn run(
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut last = Instant::now();
+    let mut last = monotonic();
     let mut next = last;
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = sleep_until(next) => {}
+            () = sleep_until(next.into()) => {}
             () = engine.wants_examination() => sleep(REQUEST_DELAY).await,
             () = engine.suspects_its_servers() => {
                 next = next.min(last + REQUEST_INTERVAL);
@@ -53,7 +53,7 @@ pub async fn run(
             () = stop.cancelled() => return Ok(()),
             examined = engine.examine(clock.now()) => examined,
         };
-        last = Instant::now();
+        last = monotonic();
         let warnings = match examined {
             Ok(warnings) => warnings,
             Err(error) => {

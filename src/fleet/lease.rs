@@ -21,11 +21,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::Ownership;
-use crate::clock::{CONFIRMED, Clock};
+use crate::clock::{CONFIRMED, Clock, Stopwatch};
 use crate::fleet::ownership::View;
 use crate::store::roster::RenewalReply;
 use crate::store::{HearingStore, Result, Roster};
@@ -85,7 +84,7 @@ impl Lease {
         let part = format!("{:08x}", rand::random::<u32>());
         let own = renamed(instance, &part);
         lease.take_as(&own).await?;
-        let began = Instant::now();
+        let began = Stopwatch::start();
         while began.elapsed() < LENGTH + INTERVAL {
             tokio::time::sleep(INTERVAL / 2).await;
             lease.renew().await?;
@@ -160,7 +159,7 @@ impl Lease {
     async fn renew(&self) -> Result<Duration> {
         let before = self.view.borrow().clone();
         let heard = self.hearing.hearing().await?.heard;
-        let asked = Instant::now();
+        let asked = Stopwatch::start();
         let attendance = self.roster.renew(&before.instance, LENGTH, heard).await?;
         self.clock.follow(attendance.now, asked.elapsed());
         if let Some(address) = &self.address {

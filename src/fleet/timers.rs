@@ -10,15 +10,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::presence::{NewTimer, Timer, TimerId, TimerState, TimerType};
 use crate::store::{
     EngineError, FindTimers, Result, StoredTimers, TimerCancelled, TimerClasses, TimerEngine, TimerPage,
@@ -211,11 +210,11 @@ impl Timers {
 
     /// Reads the counts again if they are older than `most`.
     async fn read_counts(&self, most: Duration) -> Result<()> {
-        let is_old = self.counts().read_at.is_none_or(|at| at.elapsed() >= most);
+        let is_old = self.counts().read_at.is_none_or(|at| monotonic().duration_since(at) >= most);
         if is_old {
             let partitions: Vec<u16> = (0..self.store.partitions()).collect();
             let waiting = self.store.count_timers(&partitions).await?;
-            *self.counts() = WaitingCounts { waiting, read_at: Some(Instant::now()) };
+            *self.counts() = WaitingCounts { waiting, read_at: Some(monotonic()) };
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! each unit the time before it was known.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderMap, Uri};
@@ -22,7 +22,7 @@ use super::peers::{Peers, is_from_peer};
 use super::scans::Scans;
 use super::unit_filter::{known_kind, label_pair};
 use super::units::parse;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::mirror::{Archive, KnownTime, UnitFilter};
 use crate::fleet::{Mirror, Roll};
 use crate::presence::{Hearing, Interval, Kind, OfflineRecord, Unit};
@@ -149,7 +149,7 @@ async fn availability(
         return Ok(Json(state.read_for(&wanted).await?).into_response());
     }
     let asked = (wanted.kind, wanted.label);
-    if let Some((answer, is_due)) = state.recent.find(&asked, Instant::now()) {
+    if let Some((answer, is_due)) = state.recent.find(&asked, monotonic()) {
         if is_due {
             tokio::spawn(async move { state.renew(asked).await });
         }
@@ -157,7 +157,7 @@ async fn availability(
     }
     let turn = state.turn.clone();
     let _turn = turn.lock().await;
-    let answer = match state.recent.find(&asked, Instant::now()) {
+    let answer = match state.recent.find(&asked, monotonic()) {
         Some((answer, _)) => answer,
         None => state.renew(asked).await?,
     };

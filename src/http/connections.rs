@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 use super::Pages;
 use super::http_error::HttpError;
 use super::proxies::PeerAddress;
+use crate::clock::monotonic;
 use crate::telemetry::{CutReason, Telemetry};
 use crate::trust::ServerTls;
 
@@ -158,7 +159,7 @@ async fn serve(
         () = slot.evicted() => return,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            let longest = if activity.idle_since().is_some() { LAST_BYTES } else { STOP_TIMEOUT };
+            let longest = if activity.idle_since(monotonic()).is_some() { LAST_BYTES } else { STOP_TIMEOUT };
             let Ok(ended) = timeout(longest, connection).await else { return };
             ended
         }

@@ -212,7 +212,7 @@ async fn received(body: Body) -> Result<File, HttpError> {
     let mut body = body.into_data_stream();
     let (mut length, pace) = (0, UploadPace::begin());
     loop {
-        let Ok(chunk) = timeout_at(pace.deadline(length), body.next()).await else {
+        let Ok(chunk) = timeout_at(pace.deadline(length).into(), body.next()).await else {
             return Err(HttpError::bad_request(UploadPace::TOO_SLOW));
         };
         let Some(chunk) = chunk else { return file.map_err(unwritable) };

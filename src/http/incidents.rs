@@ -6,15 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, watch};
-use tokio::time::Instant;
 
 use super::breaker::breaker;
 use super::http_error::HttpError;
 use super::{AlertRoutes, PageSources};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::{MassBreaker, Roll, Silences};
 use crate::presence::{Interval, Labels, OfflineRecord, Trip};
 use crate::store::{OpenPages, Queries};
@@ -92,11 +91,11 @@ impl IncidentReader {
     /// The content of the page, up to [`RECENT`] old.
     pub async fn recent(&self) -> Result<Arc<OngoingIncident>, HttpError> {
         let mut recent = self.recent.lock().await;
-        if let Some(read) = recent.as_ref().filter(|read| read.at.elapsed() < RECENT) {
+        if let Some(read) = recent.as_ref().filter(|read| monotonic().duration_since(read.at) < RECENT) {
             return Ok(read.lasting.clone());
         }
         let lasting = Arc::new(self.read().await?);
-        *recent = Some(RecentlyRead { at: Instant::now(), lasting: lasting.clone() });
+        *recent = Some(RecentlyRead { at: monotonic(), lasting: lasting.clone() });
         Ok(lasting)
     }
 

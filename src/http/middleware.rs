@@ -13,7 +13,6 @@ use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use subtle::ConstantTimeEq;
-use tokio::time::Instant;
 
 use super::changes::{Caller, HasTokens, foreign_host};
 use super::ended_sessions::EndedSessions;
@@ -23,7 +22,7 @@ use super::proxies::{PeerAddress, Proxies};
 use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
 use super::session::{BrowserSessions, WRONG_WAITS};
 use super::{Role, Token, alertmanager, heartbeats, import, timers};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Stopwatch, Timestamp};
 
 /// How long an answer may take to begin.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -50,7 +49,7 @@ pub(super) struct AdmissionRules {
     pub rate: Option<RequestRate>,
     pub requests: Arc<RequestLimit>,
     /// The start of the clock of rate limits.
-    pub began: Instant,
+    pub began: Stopwatch,
     /// Wrong bearer tokens.
     pub wrong: Arc<RequestLimit>,
     /// The host of `http.external_url`.

@@ -22,10 +22,9 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use ring::digest::{SHA256, digest};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::fleet::{BodyReader, Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timers};
 use crate::presence::{Kind, Unit};
 use crate::routing::{Inhibition, Route, Routes};
@@ -474,7 +473,7 @@ fn guarded(pages: Router, config: &Config, known: Option<KnownClients>) -> Route
         known,
         rate: RequestRate::per_second(config.requests_per_second, BURST),
         requests: Arc::new(RequestLimit::open()),
-        began: Instant::now(),
+        began: Stopwatch::start(),
         wrong: Arc::new(RequestLimit::closed()),
         external_host: config.external_host().map(Arc::from),
     };

@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedMutexGuard;
-use tokio::time::Instant;
 
 use super::http_error::HttpError;
+use crate::clock::monotonic;
 
 /// The greatest age of an answer. The time that it took to make is added, so slow answers are shared too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ impl MaxAge {
         MaxAge { new: Duration::from_millis(700), usable: Duration::from_millis(1500) };
 
     /// Whether an answer that was made then may be given now.
-    fn has_usable(self, made: Instant) -> bool {
-        !self.usable.is_zero() && made.elapsed() < self.usable
+    fn has_usable(self, made: Instant, now: Instant) -> bool {
+        !self.usable.is_zero() && now.duration_since(made) < self.usable
     }
 }
 
@@ -92,8 +92,9 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
     where
         F: Future<Output = Result<T, HttpError>> + Send + 'static,
     {
-        let (kept, asked_at) = (self.kept(asked), Instant::now());
-        let is_usable = |last: &SharedAnswer<T>| last.began >= asked_at || age.has_usable(last.made);
+        let (kept, asked_at) = (self.kept(asked), monotonic());
+        let is_usable =
+            |last: &SharedAnswer<T>| last.began >= asked_at || age.has_usable(last.made, monotonic());
         if let Some(last) = kept.last().filter(is_usable) {
             if last.made + age.new <= asked_at
                 && let Ok(turn) = kept.turn.clone().try_lock_owned()
@@ -153,9 +154,9 @@ impl<T> CachedAnswer<T> {
         make: impl Future<Output = Result<T, HttpError>>,
         _turn: &OwnedMutexGuard<()>,
     ) -> Result<Arc<T>, HttpError> {
-        let began = Instant::now();
+        let began = monotonic();
         let answer = Arc::new(make.await?);
-        *self.lock() = Some(SharedAnswer { answer: answer.clone(), began, made: Instant::now() });
+        *self.lock() = Some(SharedAnswer { answer: answer.clone(), began, made: monotonic() });
         Ok(answer)
     }
 

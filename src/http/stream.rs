@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, Uri};
@@ -27,13 +27,14 @@ use axum::routing::get;
 use axum::{Json, Router};
 use futures_util::stream::unfold;
 use serde::Deserialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::PageSources;
 use super::http_error::{HttpError, query};
 use super::peers::is_from_peer;
 use super::summary::Summaries;
+use crate::clock::monotonic;
 
 mod feed;
 
@@ -142,7 +143,7 @@ async fn stream(
     };
     let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
     let follower = Follower::begin(state, last, client).await;
-    let end = Instant::now() + MAX_LIFE;
+    let end = monotonic() + MAX_LIFE;
     let events = unfold(follower, move |mut follower| async move {
         let event = follower.next(end).await?;
         Some((Ok::<Event, Infallible>(event), follower))
@@ -166,7 +167,7 @@ impl Follower {
 
     /// The next event; `None` at the end of the stream.
     async fn next(&mut self, end: Instant) -> Option<Event> {
-        while Instant::now() < end {
+        while monotonic() < end {
             if self.waiting.is_empty() && self.missed.is_none() {
                 self.look().await;
             }

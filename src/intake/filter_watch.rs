@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::Config;
 use super::engine_writer::EngineWriter;
 use super::probe::{Probe, ProbeStatus, Probes};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::fleet::CanaryPace;
 use crate::presence::Hearing;
 
@@ -99,9 +99,9 @@ impl FilterWatch {
         }
         if is_taken {
             self.writer.telemetry.share_taken(Some(strangers(&self.share)));
-            return Some(Instant::now());
+            return Some(monotonic());
         }
-        let is_over = taken.is_some_and(|taken| taken.elapsed() > CALM);
+        let is_over = taken.is_some_and(|taken| monotonic().duration_since(taken) > CALM);
         if is_over {
             self.writer.telemetry.share_taken(None);
         }

@@ -18,13 +18,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use super::canary::{self, ReportedCanary};
 use super::engine_writer::EngineWriter;
 use super::mqtt::{Link, Proof, UNPROVED_TRIPS};
 use super::probe::{Probe, Probes};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::fleet::Roll;
 use crate::presence::{Announcement, Probed};
 use crate::store::{ShareMember, Subscription};
@@ -184,7 +183,7 @@ impl HearingReporter {
             writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
             self.last_canary = Some((connection, sent_at));
             self.proof.send_modify(|proof| {
-                proof.at = Some(Instant::now());
+                proof.at = Some(monotonic());
                 proof.canary = sent_at;
             });
         } else if let Subscription::Member(member) = subscription {
@@ -236,7 +235,7 @@ impl HearingReporter {
         self.last_canary = Some((member.connection, now));
         self.proof.send_replace(Proof {
             attends: self.attends,
-            at: Some(Instant::now()),
+            at: Some(monotonic()),
             canary: sent_at,
             left: false,
             round_trip,

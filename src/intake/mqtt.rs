@@ -26,17 +26,17 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rumqttc::{AsyncClient, ConnectionError, Event, EventLoop, Packet};
 use tokio::sync::watch;
-use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until, timeout};
+use tokio::time::{Interval, MissedTickBehavior, interval_at, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::drops::BrokerDrops;
 use super::reader::{Incoming, Reader};
 use crate::backoff::Backoff;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Stopwatch, Timestamp, monotonic};
 use crate::presence::TAKEOVER;
 use crate::telemetry::ConnectionLoss;
 
@@ -152,7 +152,7 @@ fn connect_timeout(failures: u32) -> Duration {
 
 /// An interval with its first tick at `first`.
 fn ticks(first: Instant, period: Duration) -> Interval {
-    let mut ticks = interval_at(first, period);
+    let mut ticks = interval_at(first.into(), period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
@@ -195,7 +195,7 @@ impl Connection {
         let telemetry = self.reader.telemetry.clone();
         let mut failures = 0;
         while self.has_room().await {
-            let began = Instant::now();
+            let began = Stopwatch::start();
             let Err(end) = self.connect(failures).await;
             self.hand_over();
             self.clean_up(&end);
@@ -224,7 +224,7 @@ impl Connection {
 
     /// Connects, and stays connected until the connection ends.
     async fn connect(&mut self, failures: u32) -> Result<Infallible, End> {
-        let now = Instant::now();
+        let now = monotonic();
         self.state.on_connect(now);
         if let Some(host) = &self.session.host {
             host.connecting(self.clock.now());
@@ -241,12 +241,12 @@ impl Connection {
                     self.receive(&packet, &mut open)?;
                 }
                 Ok(_) => {
-                    self.state.on_timer(Instant::now(), false, &mut open.actions);
+                    self.state.on_timer(monotonic(), false, &mut open.actions);
                     self.act(&mut open, None)?;
                 }
                 Err(error) => {
                     let (loss, why) = (loss(&error), describe(&error));
-                    self.state.on_disconnect(loss, why, Instant::now(), &mut open.actions);
+                    self.state.on_disconnect(loss, why, monotonic(), &mut open.actions);
                     self.act(&mut open, None)?;
                 }
             }
@@ -290,11 +290,11 @@ impl Connection {
                 biased;
                 () = &mut recorded => return Ok(None),
                 () = &mut stopped, if !self.state.is_stopping() => {
-                    self.state.on_stop(Instant::now(), &mut open.actions);
+                    self.state.on_stop(monotonic(), &mut open.actions);
                 }
-                () = sleep_until(timer) => {
+                () = sleep_until(timer.into()) => {
                     let is_held_back = open.unacknowledged.is_more_than(most);
-                    self.state.on_timer(Instant::now(), is_held_back, &mut open.actions);
+                    self.state.on_timer(monotonic(), is_held_back, &mut open.actions);
                 }
                 Ok(()) = self.proof.changed() => {
                     let proof = self.proof.borrow_and_update().clone();
@@ -302,7 +302,7 @@ impl Connection {
                 }
                 _ = open.ticks.tick(), if self.state.is_sending_canaries() => self.tick(open),
                 event = &mut poll => {
-                    open.coalescer.on_wake(Instant::now());
+                    open.coalescer.on_wake(monotonic());
                     return Ok(Some(event));
                 }
             }
@@ -311,7 +311,7 @@ impl Connection {
     }
 
     fn now(&self) -> Now {
-        Now { clock: self.clock.now(), instant: Instant::now() }
+        Now { clock: self.clock.now(), instant: monotonic() }
     }
 
     fn receive(&mut self, packet: &Packet, open: &mut OpenConnection) -> Result<(), End> {
@@ -327,7 +327,7 @@ impl Connection {
     }
 
     fn tick(&mut self, open: &mut OpenConnection) {
-        let (now, period) = (Instant::now(), self.state.period());
+        let (now, period) = (monotonic(), self.state.period());
         if open.ticks.period() != period {
             // A unit with a shorter timeout has appeared.
             open.ticks = ticks(now + period, period);
@@ -351,7 +351,7 @@ impl Connection {
 
     /// Notes the end of the connection in the state and in the probes.
     fn clean_up(&mut self, end: &End) {
-        let now = Instant::now();
+        let now = monotonic();
         let mut actions = Actions::new();
         let loss = match end {
             End::Lost(loss, _) => Some(*loss),

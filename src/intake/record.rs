@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesOrdered;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 use super::announcements::HeldAnnouncements;
 use super::engine_writer::EngineWriter;
@@ -24,7 +24,7 @@ use super::listener::Receipt;
 use super::mqtt::{BrokerAck, Link};
 use super::reader::Content;
 use super::timers::{self, ReceivedCommand};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::presence::{Announcement, Heartbeat};
 use crate::telemetry::AnnouncementOutcome;
 
@@ -136,14 +136,14 @@ async fn apply_all(
     let mut messages = Vec::new();
     let mut in_progress = FuturesOrdered::new();
     let (mut is_open, mut was_full) = (true, false);
-    let mut next = Instant::now();
+    let mut next = monotonic();
     loop {
         is_applying.store(!in_progress.is_empty(), Ordering::Relaxed);
         let distance = writer.roll.round_trip() / FAR_CONCURRENT;
         let is_far = !distance.is_zero() && in_progress.len() < FAR_CONCURRENT as usize;
         let has_room = in_progress.is_empty()
             || (was_full && in_progress.len() < CONCURRENT)
-            || (is_far && next <= Instant::now());
+            || (is_far && next <= monotonic());
         // Each future here is cancel-safe: it can be dropped without a loss when another one is ready first.
         tokio::select! {
             biased;
@@ -161,11 +161,11 @@ async fn apply_all(
                 is_open = count > 0;
                 was_full = count == most;
                 if is_open {
-                    next = Instant::now() + distance;
+                    next = monotonic() + distance;
                     in_progress.push_back(apply(writer.clone(), Batch::of(&mut messages)));
                 }
             }
-            () = sleep_until(next), if is_open && is_far && !has_room => {}
+            () = sleep_until(next.into()), if is_open && is_far && !has_room => {}
             else => return,
         }
     }

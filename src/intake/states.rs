@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::engine_writer::EngineWriter;
-use crate::clock::Timestamp;
+use crate::clock::{Stopwatch, Timestamp};
 use crate::fleet::mirror::{Chunk, Cursor, UnitFilter};
 use crate::fleet::{Mirror, Ownership};
 use crate::presence::{State, Unit};
@@ -105,7 +105,7 @@ impl StatePublisher {
         let (stop, mut position) = (self.writer.stop.clone(), self.writer.roll.transitions().end());
         let (mut pass, mut pause) = (0, TICK);
         while !is_over(&stop, pause).await {
-            let began = Instant::now();
+            let began = Stopwatch::start();
             if !self.published.is_ready() {
                 continue;
             }
@@ -128,7 +128,7 @@ impl StatePublisher {
         let (mut read, mut differing) = (Duration::ZERO, Vec::new());
         let (hearing, now) = (roll.hearing(), self.writer.clock.now());
         loop {
-            let began = Instant::now();
+            let began = Stopwatch::start();
             let is_more = mirror.read_next(&mut cursor, &mut chunk, &hearing, now);
             if is_more {
                 let mut published = self.published.lock();
@@ -166,7 +166,7 @@ impl StatePublisher {
 
     /// Publishes the states of units as the engine holds them now, at the allowed rate.
     async fn publish(&self, units: &[Differing], pass: u32) -> Result<(), Interrupted> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let wanted: Vec<(Unit, bool)> = units.iter().map(|one| (one.unit.clone(), one.is_back)).collect();
         let states = self.writer.roll.states(&wanted, self.writer.clock.now()).await;
         let states = states.map_err(|error| self.engine_failed(&error))?;
@@ -199,7 +199,7 @@ impl StatePublisher {
         };
         let missing = self.published.lock().missing(pass, is_gone);
         for units in missing.chunks(BATCH) {
-            let began = Instant::now();
+            let began = Stopwatch::start();
             let wanted: Vec<(Unit, bool)> = units.iter().map(|unit| (unit.clone(), false)).collect();
             // The mirror may be a moment behind the engine.
             let states = self.writer.roll.states(&wanted, self.writer.clock.now()).await;
@@ -239,7 +239,7 @@ impl StatePublisher {
     }
 
     /// Waits until so many messages are no more than the rate allows since then.
-    async fn keep_rate(&self, count: u32, began: Instant) {
+    async fn keep_rate(&self, count: u32, began: Stopwatch) {
         let allowed = Duration::from_secs(1) * count / self.config.rate.max(1);
         sleep(allowed.saturating_sub(began.elapsed())).await;
     }

@@ -8,7 +8,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use rumqttc::{
@@ -16,12 +16,13 @@ use rumqttc::{
 };
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::address::{BrokerAddress, Scheme};
 use crate::backoff::Backoff;
 use crate::cause;
+use crate::clock::monotonic;
 pub use events::{FleetEvent, FleetEvents};
 pub use power::PowerCuts;
 use schedule::{Schedule, ScheduledHeartbeat};
@@ -193,7 +194,7 @@ pub async fn run(
     // The child token is cancelled when this function returns.
     let stop = stop.child_token();
     let _stopped = stop.clone().drop_guard();
-    let began = Instant::now();
+    let began = monotonic();
     let mut connections = JoinSet::new();
     for number in 0..config.connections() {
         let connection =
@@ -209,10 +210,11 @@ pub async fn run(
                 Some(ended) => ended.context("a connection of the fleet failed")??,
                 None => break,
             },
-            () = async { sleep_until(end.expect("checked")).await }, if end.is_some() && !stop.is_cancelled() => {
+            () = async { sleep_until(end.expect("checked").into()).await }, if end.is_some() && !stop.is_cancelled() => {
                 stop.cancel();
             }
             now = ticks.tick() => {
+                let now = now.into_std();
                 let sent = counters.sent.load(Relaxed);
                 let seconds = now.saturating_duration_since(before.1).as_secs_f64().max(0.001);
                 report(&progress, &counters, config.units, (sent - before.0) as f64 / seconds);
@@ -224,7 +226,7 @@ pub async fn run(
     Ok(Summary {
         sent: counters.sent.load(Relaxed),
         missed: counters.missed.load(Relaxed),
-        took: began.elapsed(),
+        took: monotonic().duration_since(began),
     })
 }
 
@@ -262,7 +264,7 @@ impl FleetConnection {
         let polling = tokio::spawn(poll(events, connected.clone()));
         let mut schedule = Schedule::new(&self.config, self.number);
         while let Some(due) = schedule.due() {
-            if stop.run_until_cancelled(sleep_until(self.began + due)).await.is_none() {
+            if stop.run_until_cancelled(sleep_until((self.began + due).into())).await.is_none() {
                 break;
             }
             let Some(heartbeat) = schedule.next() else { break };

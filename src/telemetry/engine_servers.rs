@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use prometheus::IntGaugeVec;
 
+use crate::clock::monotonic;
+
 /// For how long a server counts as down after it refused a command: callers of the server try again meanwhile.
 const REFUSED: Duration = Duration::from_secs(10);
 
@@ -33,12 +35,12 @@ impl ServerAnswers {
 
     /// The server refused a command that another attempt does not pass.
     pub fn refuse(&self) {
-        *self.0.refused.lock().expect("nothing panics under this lock") = Some(Instant::now());
+        *self.0.refused.lock().expect("nothing panics under this lock") = Some(monotonic());
     }
 
-    fn get(&self) -> bool {
+    fn get(&self, now: Instant) -> bool {
         let refused = *self.0.refused.lock().expect("nothing panics under this lock");
-        self.0.answers.load(Ordering::Relaxed) && refused.is_none_or(|at| at.elapsed() >= REFUSED)
+        self.0.answers.load(Ordering::Relaxed) && refused.is_none_or(|at| now.duration_since(at) >= REFUSED)
     }
 }
 
@@ -79,13 +81,14 @@ impl EngineServers {
     /// such server, all servers are down.
     pub fn count(&self, gauge: &IntGaugeVec) {
         let servers = self.lock();
-        let all_answer = servers.iter().all(|(_, answers)| answers.get());
+        let now = monotonic();
+        let all_answer = servers.iter().all(|(_, answers)| answers.get(now));
         let is_up = self.is_up();
         if servers.is_empty() {
             gauge.with_label_values(&[UNKNOWN]).set(is_up.into());
         }
         for (address, answers) in servers.iter() {
-            let is_up = answers.get() && (is_up || !all_answer);
+            let is_up = answers.get(now) && (is_up || !all_answer);
             gauge.with_label_values(&[address]).set(is_up.into());
         }
     }

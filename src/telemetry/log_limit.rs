@@ -1,8 +1,6 @@
 //! A limit for log lines about many units or deliveries: in a storm a few lines are enough.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The most lines in a span; the rest is counted.
 const MAX_LINES: usize = 20;
@@ -45,10 +43,11 @@ impl LogLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::monotonic;
 
     #[tokio::test]
     async fn a_few_lines_are_written_and_the_rest_is_counted() {
-        let begin = Instant::now();
+        let begin = monotonic();
         let mut limit = LogLimit::new(begin);
         assert_eq!((0..50).filter(|_| limit.admit()).count(), MAX_LINES);
         assert_eq!(limit.end_span(begin + SPAN / 2), None);

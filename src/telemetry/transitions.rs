@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::labels::{CheckOutcome, CheckSource};
 use super::problems::{KINDS_REMOVED, Severity};
 use super::{LogLimit, Telemetry, removed_kinds_text};
+use crate::clock::monotonic;
 use crate::presence::{Closing, Kind, OfflineRecord, Transition, Unit};
 
 impl Telemetry {
@@ -76,7 +76,7 @@ impl Telemetry {
     pub async fn log_suppressed_transitions(&self, stop: &CancellationToken) {
         let mut every = tokio::time::interval(Duration::from_secs(1));
         while stop.run_until_cancelled(every.tick()).await.is_some() {
-            let now = Instant::now();
+            let now = monotonic();
             if let Some(more) = self.log_limit(Transition::Offline).end_span(now) {
                 tracing::warn!(more, "more units went offline than are named; /api/v1/records lists all");
             }

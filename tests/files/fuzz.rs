@@ -7,12 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rollcall::alerting::{self, MailContent, MessageConfig, ReceiverMessage};
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{Clock, Stopwatch, Timestamp, monotonic};
 use rollcall::config::{self, EngineConfig};
 use rollcall::fleet::coverage::Coverage;
 use rollcall::fleet::timers::{FARTHEST_DUE, TimerRequest};
@@ -131,13 +131,13 @@ impl Twister {
 fn fuzz(examples: &[impl AsRef<[u8]>], mut check: impl FnMut(&[u8])) {
     let seed: u64 = std::env::var("SEED").ok().map_or(7, |seed| seed.parse().expect("SEED is a number"));
     let minutes = std::env::var("FUZZ_MINUTES").ok().map(|minutes| minutes.parse::<f64>().expect("minutes"));
-    let until = minutes.map(|minutes| Instant::now() + Duration::from_secs_f64(minutes * 60.0));
+    let until = minutes.map(|minutes| monotonic() + Duration::from_secs_f64(minutes * 60.0));
     let examples = examples.iter().map(|example| example.as_ref().to_vec()).collect();
     let mut twister = Twister { random: StdRng::seed_from_u64(seed), examples };
     let mut tried = 0u64;
-    while until.map_or(tried < u64::from(FEW), |until| Instant::now() < until) {
+    while until.map_or(tried < u64::from(FEW), |until| monotonic() < until) {
         let bytes = twister.next();
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let outcome = catch_unwind(AssertUnwindSafe(|| check(&bytes)));
         let shown = || format!("input {tried} of SEED={seed}: b\"{}\"", bytes.escape_ascii());
         if let Err(panic) = outcome {

@@ -7,8 +7,9 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use rollcall::clock::monotonic;
 use rollcall::simulate::servers::free_port;
 use tempfile::TempDir;
 
@@ -46,9 +47,9 @@ impl Demo {
     /// Waits for a line with this text, and returns all lines up to it.
     fn up_to(&self, wanted: &str) -> Vec<String> {
         let mut all = Vec::new();
-        let until = Instant::now() + MAX_WAIT;
+        let until = monotonic() + MAX_WAIT;
         loop {
-            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match self.lines.recv_timeout(until.saturating_duration_since(monotonic())) {
                 Ok(line) => all.push(line),
                 Err(_) => panic!("no {wanted:?} in:\n{}", all.join("\n")),
             }

@@ -10,6 +10,7 @@ use redis::{Cmd, FromRedisValue, cmd};
 
 use super::certificates::Authority;
 use super::node::{Node, Place, in_parallel, shipped, until};
+use rollcall::clock::{Stopwatch, monotonic};
 
 const SLOTS: u16 = 16384;
 
@@ -318,8 +319,8 @@ impl Cluster {
         let node = &self.nodes[replica];
         let mut asked: Option<Instant> = None;
         until("the replica is promoted", async || {
-            if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(6)) {
-                asked = Some(Instant::now());
+            if asked.is_none_or(|at| monotonic().duration_since(at) > Duration::from_secs(6)) {
+                asked = Some(monotonic());
                 let _ = node.try_ask::<()>(cmd("CLUSTER").arg("FAILOVER")).await;
             }
             itself(node).await.is_some_and(|itself| itself.is_primary && itself.count() > 0)
@@ -427,7 +428,7 @@ impl Cluster {
     /// Runs `redis-cli --cluster`, and repeats it while the servers do not agree yet on an earlier change.
     async fn manage(&self, what: &str, how: &[&str]) {
         let (_, node) = self.answering().next().expect("a server runs");
-        let began = Instant::now();
+        let began = Stopwatch::start();
         loop {
             let mut command = tokio::process::Command::new("redis-cli");
             command.args(["--cluster", what, &node.address()]).args(how);

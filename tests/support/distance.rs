@@ -1,13 +1,14 @@
 //! A server that is far away: bytes in both directions are delayed, by a delay that may change.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rollcall::clock::monotonic;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 /// A proxy to a server of this machine.
 pub struct Distance {
@@ -62,7 +63,7 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: watch::Rec
     let (sender, mut under_way) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let arrive = async {
         while let Some((at, bytes)) = under_way.recv().await {
-            sleep_until(at).await;
+            sleep_until(at.into()).await;
             if to.write_all(&bytes).await.is_err() {
                 return;
             }
@@ -72,7 +73,7 @@ async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, delay: watch::Rec
         let mut bytes = vec![0; 16 << 10];
         while let Ok(read @ 1..) = from.read(&mut bytes).await {
             let delay = *delay.borrow();
-            let _ = sender.send((Instant::now() + delay, bytes[..read].to_vec()));
+            let _ = sender.send((monotonic() + delay, bytes[..read].to_vec()));
         }
     };
     tokio::select! {

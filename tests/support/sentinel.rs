@@ -9,6 +9,7 @@ use redis::{Cmd, FromRedisValue, cmd};
 
 use super::certificates::Authority;
 use super::node::{Node, Place, in_parallel, shipped, until};
+use rollcall::clock::monotonic;
 
 /// The name of the service.
 pub const SERVICE: &str = "main";
@@ -200,10 +201,10 @@ impl Sentinel {
         let mut asked: Option<Instant> = None;
         let mut found = None;
         until("a replica is promoted", async || {
-            if asked.is_none_or(|at| at.elapsed() > 3 * self.plan.failover_timeout)
+            if asked.is_none_or(|at| monotonic().duration_since(at) > 3 * self.plan.failover_timeout)
                 && sentinel.try_ask::<()>(&ask).await.is_ok()
             {
-                asked = Some(Instant::now());
+                asked = Some(monotonic());
             }
             found = self.primary_now().await.filter(|number| *number != former);
             found.is_some()

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use lettre::Address;
@@ -26,14 +26,13 @@ use lettre::transport::smtp::Error;
 use lettre::transport::smtp::client::AsyncSmtpConnection;
 use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
 use lettre::transport::smtp::extension::ClientId;
-use tokio::time::Instant;
 
 use super::mail_content::{MailContent, TABLE_NAME};
 use super::{Channel, Failure, ReceiverAnswer, cause_of};
 use crate::alerting::message::{MessageConfig, ReceiverMessage, test_delivery};
 use crate::alerting::put_off;
 use crate::alerting::text::plain;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::store::{Delivery, StoredDeliveries};
 use crate::telemetry::Unreached;
 use crate::trust::TlsFiles;
@@ -157,7 +156,7 @@ impl Email {
             return self.refused_by_all(delivery, refused, put_off);
         }
         let text = self.hand_over(&mut connection, &mail.formatted(), has_table).await?;
-        self.idle().push((connection, Instant::now()));
+        self.idle().push((connection, monotonic()));
         self.note_refused(&taken, &refused, &put_off);
         let later = put_off.iter().map(|(recipient, _)| *recipient).filter(|_| is_patient).chain(behind);
         let rest = put_off::for_recipients(delivery, &later.collect::<Vec<_>>());
@@ -313,7 +312,7 @@ impl Email {
 
     fn take_idle(&self) -> Option<AsyncSmtpConnection> {
         let mut idle = self.idle();
-        idle.retain(|(_, since)| since.elapsed() < MAX_IDLE);
+        idle.retain(|(_, since)| monotonic().duration_since(*since) < MAX_IDLE);
         idle.pop().map(|(connection, _)| connection)
     }
 

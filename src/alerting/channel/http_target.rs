@@ -19,7 +19,7 @@ use hyper::{Method, Response, StatusCode};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 use url::{Host, Url};
 
 use super::http_client::{Address, HttpClient, http_client};
@@ -27,7 +27,7 @@ use super::private_addresses::{DENIED, addresses, is_private};
 use super::secrets::Secrets;
 use super::{Failure, ReceiverAnswer, cause_of, tls};
 use crate::alerting::text::short;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::trust::TlsFiles;
 
 /// The most bytes of an answer that are read.
@@ -225,9 +225,9 @@ fn asked_in_json(status: StatusCode, body: &str) -> Option<Duration> {
 
 /// The beginning of an answer's body, as far as it comes in time.
 async fn read(mut body: Incoming) -> String {
-    let until = Instant::now() + BODY_TIMEOUT;
+    let until = monotonic() + BODY_TIMEOUT;
     let mut start = Vec::new();
-    while let Ok(Some(Ok(frame))) = timeout_at(until, body.frame()).await {
+    while let Ok(Some(Ok(frame))) = timeout_at(until.into(), body.frame()).await {
         let Ok(chunk) = frame.into_data() else { continue };
         start.extend_from_slice(&chunk[..chunk.len().min(MAX_ANSWER - start.len())]);
         if start.len() >= MAX_ANSWER {

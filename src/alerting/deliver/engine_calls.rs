@@ -4,17 +4,16 @@
 //! has several outcomes, and the next one does not wait for it, because attempts wait for both.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::FuturesUnordered;
-use tokio::time::Instant;
 
 use super::{Deliver, LEASED_PER_ATTEMPT};
 use crate::alerting::buffer::{Buffered, Slots};
 use crate::alerting::in_flight::DeliveriesInFlight;
 use crate::alerting::{ENGINE_BACKOFF, LEASE, TICK, rotated, tick};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::store::{AttemptEnd, Backlog, Delivery, EndedLease, EngineError, MAX_STEP, Result};
 use crate::telemetry::Loop;
 
@@ -115,7 +114,7 @@ impl EngineCalls {
     /// The engine failed, and is not called again before the backoff is over.
     pub fn back_off(&mut self) {
         self.failures += 1;
-        self.lease_at = Instant::now() + ENGINE_BACKOFF.wait(self.failures, rand::random());
+        self.lease_at = monotonic() + ENGINE_BACKOFF.wait(self.failures, rand::random());
     }
 
     fn is_backing_off(&self, now: Instant) -> bool {
@@ -169,7 +168,7 @@ impl Deliver {
     }
 
     fn begin_lease(self: &Arc<Self>, calls: &mut EngineCalls, in_flight: &DeliveriesInFlight, now: Instant) {
-        let counts = calls.counted_at.is_none_or(|at: Instant| at.elapsed() >= TICK);
+        let counts = calls.counted_at.is_none_or(|at: Instant| now.duration_since(at) >= TICK);
         let is_disabled = in_flight.disabled.is_some();
         let is_probe = in_flight.breaker.is_open() && !is_disabled;
         let most = match is_probe {
@@ -251,7 +250,7 @@ impl Deliver {
         if calls.has_none_to_extend {
             self.telemetry.engine_answered(Loop::Delivery, &self.leases());
         }
-        calls.lease_at = Instant::now() + batch.leased.rest;
+        calls.lease_at = monotonic() + batch.leased.rest;
         if let Some(Backlog { waiting, dead }) = batch.backlog {
             self.telemetry.backlog(&self.receiver.name, waiting, dead);
         }
@@ -316,7 +315,7 @@ impl Deliver {
                 // meanwhile.
                 let has_ended = outcomes.iter().any(|one| !matches!(one.end, AttemptEnd::RetryAt(_)));
                 if has_ended && in_flight.waiting.is_empty() && calls.failures == 0 {
-                    calls.lease_at = calls.lease_at.min(Instant::now());
+                    calls.lease_at = calls.lease_at.min(monotonic());
                 }
                 None
             }

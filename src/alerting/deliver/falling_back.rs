@@ -7,15 +7,14 @@
 //! letters.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::FutureExt;
-use tokio::time::Instant;
 
 use super::Deliver;
 use super::engine_calls::{EngineCalls, FallbackCall};
 use crate::alerting::{Fallback, TICK};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::store::{EngineError, MeantFor, Result};
 use crate::telemetry::Loop;
 
@@ -78,7 +77,7 @@ impl Deliver {
             Ok(FallbackCall { is_down, queued }) => {
                 self.telemetry.engine_answered(Loop::Delivery, &which);
                 calls.known_down = Some(is_down);
-                calls.fall_at = Instant::now() + if queued.is_some() { PAUSE } else { TICK };
+                calls.fall_at = monotonic() + if queued.is_some() { PAUSE } else { TICK };
                 self.log_fallen(queued);
                 None
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, interval, sleep_until};
+use tokio::time::{interval, sleep_until};
 
 use super::output::DemoOutput;
 use crate::simulate::fleet::{FleetConfig, FleetEvent, FleetEvents, Progress};
@@ -19,7 +19,7 @@ pub(super) async fn print(fleet: &FleetConfig, mut progress: watch::Receiver<Pro
     for (at, event) in FleetEvents::new(fleet) {
         loop {
             tokio::select! {
-                () = sleep_until(began + at) => break,
+                () = sleep_until((began + at).into()) => break,
                 _ = status.tick() => output.line(&describe_status(&progress.borrow_and_update())),
             }
         }

@@ -15,12 +15,12 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use tokio::time::Instant;
 
 use super::Roll;
+use crate::clock::monotonic;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 use crate::store::{EngineError, MAX_STEP, Result, partition_of};
 
@@ -109,7 +109,7 @@ impl Unconfirmed {
     /// Notes that the engine was asked about `units`, and has answered.
     pub fn asked<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
         let mut pending_changes = self.lock();
-        let now = Instant::now();
+        let now = monotonic();
         let mut known = HashSet::new();
         for unit in units {
             let Some(pending) = pending_changes.get_mut(unit) else { continue };

@@ -1,10 +1,11 @@
 //! How much a round reads, and how it is spread over time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::sleep_until;
 
 use super::Walk;
+use crate::clock::monotonic;
 
 /// How many units of one server all instances together read in a second, a tenth of them whole: a fifth of a core of
 /// that server. A round of a large fleet has more units than its period allows at this rate, and takes longer.
@@ -18,24 +19,24 @@ pub(super) struct WalkPace {
 
 impl WalkPace {
     pub fn new(period: Duration) -> WalkPace {
-        WalkPace { began: Instant::now(), period }
+        WalkPace { began: monotonic(), period }
     }
 
     pub fn is_over(&self) -> bool {
-        self.began.elapsed() >= self.period
+        monotonic().duration_since(self.began) >= self.period
     }
 
     /// Waits until the period is over, but not longer than `most`.
     pub async fn rest_at_most(&self, most: Duration) {
-        sleep_until((self.began + self.period).min(Instant::now() + most)).await;
+        sleep_until((self.began + self.period).min(monotonic() + most).into()).await;
     }
 
     /// Waits until the part `done` of the period, from 0 to 1, has passed, as long as `goes_on` answers true, which is
     /// asked each `every`.
     pub async fn rest(&self, done: f64, goes_on: impl Fn() -> bool, every: Duration) {
         let until = self.began + self.period.mul_f64(done.clamp(0.0, 1.0));
-        while Instant::now() < until && goes_on() {
-            sleep_until(until.min(Instant::now() + every)).await;
+        while monotonic() < until && goes_on() {
+            sleep_until(until.min(monotonic() + every).into()).await;
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -13,7 +13,7 @@ use tokio::task::spawn_blocking;
 use super::alert::{ShownAlert, Suppressed};
 use super::filter::AlertFilter;
 use super::{AlertmanagerState, NOBODY, Receiver, list};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::fleet::{FlapDetector, Inhibitions};
 use crate::http::AlertRoutes;
 use crate::http::http_error::HttpError;
@@ -127,10 +127,10 @@ impl AlertFilter {
     /// compares, and gives up after [`MAX_SELECTING`].
     async fn selected(&self, open: NewestRecords) -> Result<NewestRecords, HttpError> {
         let matchers = self.matchers.clone();
-        let (until, records) = (Instant::now() + MAX_SELECTING, open.records);
+        let (until, records) = (monotonic() + MAX_SELECTING, open.records);
         let takes = move |record: &OfflineRecord| matchers.iter().all(|matcher| is_match(matcher, record));
         let selecting = spawn_blocking(move || {
-            let in_time = records.into_iter().map(|record| (Instant::now() < until).then_some(record));
+            let in_time = records.into_iter().map(|record| (monotonic() < until).then_some(record));
             in_time.filter(|one| one.as_ref().is_none_or(&takes)).collect::<Option<Vec<OfflineRecord>>>()
         });
         let selected = selecting.await.map_err(|error| HttpError::internal(error.to_string()))?;

@@ -66,6 +66,7 @@ impl RecentAnswers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::monotonic;
 
     fn answer(units: u64) -> Arc<Availability> {
         let range = crate::presence::Interval {
@@ -82,7 +83,7 @@ mod tests {
 
     #[test]
     fn an_answer_is_given_while_one_caller_makes_a_newer_one() {
-        let (recent, begin) = (RecentAnswers::default(), Instant::now());
+        let (recent, begin) = (RecentAnswers::default(), monotonic());
         let found =
             |at: Instant| recent.find(&asked("pump"), at).map(|(answer, is_due)| (answer.units, is_due));
         assert_eq!(found(begin), None);
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_oldest_leaves_for_another_one() {
-        let (recent, begin) = (RecentAnswers::default(), Instant::now());
+        let (recent, begin) = (RecentAnswers::default(), monotonic());
         for number in 0..=MAX_ANSWERS {
             recent.keep(asked(&number.to_string()), answer(1), begin + Duration::from_millis(number as u64));
         }

@@ -1,9 +1,9 @@
 //! The activity of a connection: whether it is idle, and since when.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
+use crate::clock::monotonic;
 
 /// A connection whose client did not read for this long may lose its slot; pauses of a slow reader are shorter.
 const STALLED: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ pub(super) struct Activity {
 impl Activity {
     pub fn new() -> Activity {
         Activity {
-            begun: Instant::now(),
+            begun: monotonic(),
             waits: AtomicU64::new(1),
             stalls: AtomicU64::new(0),
             requests: AtomicU64::new(0),
@@ -69,19 +69,19 @@ impl Activity {
     }
 
     /// Since when the connection is idle; `None` while a request is answered.
-    pub fn idle_since(&self) -> Option<Instant> {
+    pub fn idle_since(&self, now: Instant) -> Option<Instant> {
         let since = |moment: &AtomicU64| {
             let moment = moment.load(Ordering::Relaxed).checked_sub(1)?;
             Some(self.begun + Duration::from_millis(moment))
         };
         // The end of an answer may be handed over and not read yet.
         match since(&self.stalls) {
-            Some(stalled) => Some(stalled).filter(|since| since.elapsed() >= STALLED),
+            Some(stalled) => Some(stalled).filter(|since| now.duration_since(*since) >= STALLED),
             None => since(&self.waits),
         }
     }
 
     fn now(&self) -> u64 {
-        self.begun.elapsed().as_millis() as u64 + 1
+        monotonic().duration_since(self.begun).as_millis() as u64 + 1
     }
 }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::activity::Activity;
 use crate::address::client_network;
+use crate::clock::monotonic;
 
 /// The most connections at a time.
 #[derive(Clone, Copy)]
@@ -123,9 +124,10 @@ impl SlotsInUse {
     }
 
     fn longest_idle(&self, which: impl Fn(&SlotHolder) -> bool) -> Option<u64> {
+        let now = monotonic();
         let chosen = self.by_number.iter().filter(|(_, connection)| which(connection));
         let idle =
-            chosen.filter_map(|(number, connection)| Some((connection.activity.idle_since()?, *number)));
+            chosen.filter_map(|(number, connection)| Some((connection.activity.idle_since(now)?, *number)));
         idle.min().map(|(_, number)| number)
     }
 }

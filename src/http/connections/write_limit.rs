@@ -7,12 +7,13 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep};
+use tokio::time::Sleep;
 
 use super::activity::Activity;
+use crate::clock::monotonic;
 
 /// How slowly an answer may be read.
 #[derive(Clone, Copy)]
@@ -81,7 +82,7 @@ impl<S> WriteLimited<S> {
         }
         let earned = Duration::from_secs(self.taken / self.limit.slowest_rate.max(1));
         let left = (self.limit.patience + earned).saturating_sub(self.waited);
-        let now = Instant::now();
+        let now = monotonic();
         self.waits_since = Some(now);
         self.deadline.as_mut().reset(now + left);
         self.activity.stalls();
@@ -90,7 +91,7 @@ impl<S> WriteLimited<S> {
     fn moved(&mut self, count: u64) {
         self.taken += count;
         if let Some(since) = self.waits_since.take() {
-            self.waited += since.elapsed();
+            self.waited += monotonic().duration_since(since);
             self.activity.progresses();
         }
     }

@@ -5,9 +5,9 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
+use crate::clock::monotonic;
 
 /// The most inventories that arrive at once. Each may take the largest size on disk.
 const MAX_AT_ONCE: usize = 4;
@@ -54,7 +54,7 @@ impl UploadPace {
     pub const TOO_SLOW: &str = "the inventory arrives too slowly; send at least 16 KiB a second";
 
     pub fn begin() -> UploadPace {
-        UploadPace { begun: Instant::now() }
+        UploadPace { begun: monotonic() }
     }
 
     /// By when the next part has to come, after this many bytes.

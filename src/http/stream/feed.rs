@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use super::PATH;
+use crate::clock::monotonic;
 use crate::fleet::Roll;
 use crate::fleet::transitions::{Following, Newest};
 use crate::http::PageSources;
@@ -106,7 +106,7 @@ impl Feed {
     /// The lock is held while others are asked: clients that come meanwhile share the answer.
     async fn refreshed(&self) -> tokio::sync::MutexGuard<'_, Merged> {
         let mut merged = self.merged.lock().await;
-        if merged.asked.is_some_and(|asked| asked.elapsed() < RECENT) {
+        if merged.asked.is_some_and(|asked| monotonic().duration_since(asked) < RECENT) {
             return merged;
         }
         let known: Vec<String> =
@@ -115,18 +115,19 @@ impl Feed {
         let Following { items, end, is_cut } = self.roll.transitions().after(merged.own, MAX_TRANSITIONS);
         merged.own = end;
         merged.add(is_cut, &items);
-        parts.into_iter().for_each(|part| merged.take(part));
-        merged.others.retain(|_, (_, answered)| answered.elapsed() < REMEMBERED);
-        merged.asked = Some(Instant::now());
+        let now = monotonic();
+        parts.into_iter().for_each(|part| merged.take(part, now));
+        merged.others.retain(|_, (_, answered)| now.duration_since(*answered) < REMEMBERED);
+        merged.asked = Some(now);
         merged
     }
 }
 
 impl Merged {
-    fn take(&mut self, part: TransitionsPart) {
+    fn take(&mut self, part: TransitionsPart, now: Instant) {
         // Before the first answers no client can miss anything.
         let is_first = self.asked.is_none();
-        self.others.insert(part.run, (part.end, Instant::now()));
+        self.others.insert(part.run, (part.end, now));
         self.add(part.is_cut && !is_first, &part.records);
     }
 

@@ -16,11 +16,11 @@ use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::task::yield_now;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Sleep, sleep_until, timeout};
 
 use super::access_control::Peer;
 use super::bytes::{KEEP_ALIVE, QUOTA, STOPPING, TAKEN_OVER, Version, Violation};
@@ -31,6 +31,7 @@ use super::message::Wire;
 use super::session::{self, Session};
 use super::sessions::LastWill;
 use super::shared::{QUEUED_WITHIN, Shared};
+use crate::clock::monotonic;
 use crate::intake::record::QueuedMessage;
 use crate::telemetry::BrokerRefusal;
 
@@ -127,7 +128,7 @@ impl Connection {
 
     /// Reads the packets that have arrived, as far as the limits allow.
     fn process(&mut self) -> Result<(), End> {
-        let (input, now) = (std::mem::take(&mut self.input), Instant::now());
+        let (input, now) = (std::mem::take(&mut self.input), monotonic());
         let mut at = 0;
         let result = loop {
             if self.pause(now).is_some() || self.is_full() {
@@ -206,7 +207,7 @@ impl Connection {
             if let Some(why) = self.session.ended(self.number) {
                 return Err(End::GivenUp(why));
             }
-            let (large, is_all) = self.session.write(&mut self.out, Instant::now());
+            let (large, is_all) = self.session.write(&mut self.out, monotonic());
             // An idle connection keeps no buffer.
             let out = std::mem::take(&mut self.out);
             if out.is_empty() && is_all {
@@ -244,7 +245,7 @@ impl Connection {
 
     /// Waits until there is something to do.
     async fn wait(&mut self) -> Result<(), End> {
-        let (now, is_stopping) = (Instant::now(), self.shared.stop.is_cancelled());
+        let (now, is_stopping) = (monotonic(), self.shared.stop.is_cancelled());
         if is_stopping
             && self.batch.is_empty()
             && self.handing_over.is_none()
@@ -262,8 +263,10 @@ impl Connection {
         }
         let may_read = pause.is_none() && !self.is_full() && !is_stopping;
         let next = self.next_timer(now, pause, is_stopping);
-        if self.timer.deadline() != next && (next < self.timer.deadline() || self.timer.is_elapsed()) {
-            self.timer.as_mut().reset(next);
+        if self.timer.deadline() != next.into()
+            && (next < self.timer.deadline().into_std() || self.timer.is_elapsed())
+        {
+            self.timer.as_mut().reset(next.into());
         }
         let Connection { stream, input, session, handing_over, timer, shared, .. } = self;
         let read = tokio::select! {
@@ -279,7 +282,7 @@ impl Connection {
         match read {
             Ok(0) | Err(_) => Err(End::Lost),
             Ok(count) => {
-                let now = Instant::now();
+                let now = monotonic();
                 self.shared.pauses.arrived(std::mem::replace(&mut self.heard, now), now);
                 self.bytes.take(count, now);
                 if self.bytes.waits_until(now).is_some() {
@@ -301,7 +304,7 @@ impl Connection {
     }
 
     fn on_timer(&mut self, may_read: bool) -> Result<(), End> {
-        let now = Instant::now();
+        let now = monotonic();
         if self.shared.stop.is_cancelled() {
             return Err(End::Stopping);
         }
@@ -408,5 +411,5 @@ pub async fn close(stream: &mut Box<dyn Stream>, last: &[u8]) {
 
 /// A timer that is set when it is needed.
 pub fn timer() -> Pin<Box<Sleep>> {
-    Box::pin(sleep_until(Instant::now() + LATER))
+    Box::pin(sleep_until((monotonic() + LATER).into()))
 }

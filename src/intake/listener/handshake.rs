@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::access_control::{Peer, Refusal};
 use super::bytes::{BAD_CLIENT_ID, PROTOCOL, UNSUPPORTED_VERSION, Version, Violation};
@@ -25,6 +25,7 @@ use super::properties::{
 use super::receive::MAX_ALIASES;
 use super::sessions::{Joined, MAX_EXPIRY};
 use super::shared::{Shared, seconds, will_of};
+use crate::clock::monotonic;
 use crate::telemetry::BrokerRefusal;
 
 /// The largest CONNECT: names, password and will. The will is kept as long as the connection lasts.
@@ -192,7 +193,7 @@ async fn connected(
         granted.extend(peer.id.as_bytes());
     }
     encode::connected(&mut out, connect.version, is_present, &granted);
-    let now = Instant::now();
+    let now = monotonic();
     Connection {
         shared: shared.clone(),
         stream,

@@ -7,9 +7,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::address::client_network;
 
@@ -92,10 +90,11 @@ impl Drop for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::monotonic;
 
     #[test]
     fn what_was_taken_too_much_is_waited_for_and_no_more_than_a_second_is_saved_up() {
-        let now = Instant::now();
+        let now = monotonic();
         let mut rate = Rate::new(10, now);
         rate.take(10, now);
         assert_eq!(rate.waits_until(now), None);

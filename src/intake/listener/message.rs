@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-use tokio::time::Instant;
+use std::time::Instant;
 
 use super::bytes::Version;
 use super::codec::Publish;

@@ -18,9 +18,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
+use crate::clock::monotonic;
 
 const PAUSE: Duration = Duration::from_millis(5);
 /// Longer than a pause: a client in a hurry is seen also if a pause has held it up.
@@ -47,7 +47,7 @@ impl Pauses {
     /// The thread has nothing to do. Blocks it.
     #[expect(clippy::disallowed_methods, reason = "see the head of this file")]
     pub fn pause(&self) {
-        if self.are_due(Instant::now()) {
+        if self.are_due(monotonic()) {
             std::thread::sleep(PAUSE);
         }
     }
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn there_are_no_pauses_while_a_client_sends_as_fast_as_it_is_answered() {
-        let (pauses, now) = (Pauses::default(), Instant::now());
+        let (pauses, now) = (Pauses::default(), monotonic());
         assert!(pauses.are_due(now));
         pauses.arrived(now, now + HURRY);
         assert!(pauses.are_due(now + HURRY), "each client sends now and then");
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn there_are_no_pauses_while_the_engine_works_on_a_batch() {
-        let (pauses, now) = (Pauses::default(), Instant::now());
+        let (pauses, now) = (Pauses::default(), monotonic());
         pauses.is_applying.store(true, Ordering::Relaxed);
         assert!(!pauses.are_due(now));
         pauses.is_applying.store(false, Ordering::Relaxed);

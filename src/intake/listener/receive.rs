@@ -1,6 +1,6 @@
 //! What a connection does with each packet of its client.
 
-use tokio::time::Instant;
+use std::time::Instant;
 
 use super::bytes::{
     BAD_ALIAS, NOT_AUTHORIZED, PROTOCOL, QUOTA, RECEIVE_MAXIMUM_EXCEEDED, UNKNOWN_ID, Version, Violation,

@@ -13,12 +13,11 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use tokio::time::Instant;
-
 use super::codec::Subscribe;
 use super::message::{Delivery, Kept, Message};
 use super::names;
 use super::session::Session;
+use crate::clock::monotonic;
 use crate::presence::covers;
 
 const MAX_RETAINED: usize = 10_000;
@@ -202,7 +201,7 @@ impl Router {
     }
 
     fn deliver_retained(&self, session: &Session, filter: &str, most: u8, number: Option<u32>) -> usize {
-        let (now, mut count) = (Instant::now(), 0);
+        let (now, mut count) = (monotonic(), 0);
         let retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
         // Only topics that begin as the filter does are compared; `a/#` also fits `a`.
         let begin = filter.split(['+', '#']).next().unwrap_or_default().trim_end_matches('/');

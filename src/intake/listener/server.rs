@@ -8,13 +8,13 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinSet, yield_now};
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
@@ -27,6 +27,7 @@ use super::router::Router;
 use super::sessions::Sessions;
 use super::shared::Shared;
 use super::{Config, websocket};
+use crate::clock::monotonic;
 use crate::fleet::CanaryPace;
 use crate::intake::engine_writer::EngineWriter;
 use crate::intake::hearing_reporter::HearingReporter;
@@ -197,7 +198,7 @@ fn answers(shared: &Arc<Shared>) -> Answers {
 async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), failed: Arc<Failed>) {
     loop {
         let failed = *failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let accepts = failed.is_none_or(|at| at.elapsed() > 2 * ACCEPT_RETRY);
+        let accepts = failed.is_none_or(|at| monotonic().duration_since(at) > 2 * ACCEPT_RETRY);
         let sent_at = shared.door.clock.now();
         // The packets that have arrived by now are read first.
         yield_now().await;
@@ -220,7 +221,7 @@ async fn end_sessions(shared: &Shared) {
         for session in shared.sessions.trim() {
             shared.without_room(&session);
         }
-        for will in shared.sessions.expire(Instant::now(), &shared.router) {
+        for will in shared.sessions.expire(monotonic(), &shared.router) {
             shared.publish_will(will).await;
         }
     }
@@ -241,10 +242,10 @@ impl Accepting {
     /// Accepts connections; never ends.
     async fn run(self) {
         let access = &self.shared.access;
-        let mut before = Instant::now();
+        let mut before = monotonic();
         loop {
             let accepted = self.listener.accept().await;
-            let now = Instant::now();
+            let now = monotonic();
             self.shared.pauses.arrived(std::mem::replace(&mut before, now), now);
             match accepted {
                 Ok((stream, from)) => match self.pending.take(from.ip(), 1) {
@@ -258,7 +259,7 @@ impl Accepting {
                     let why =
                         format!("no connection can be accepted: {error}; raise the limit of open files");
                     access.refuse(BrokerRefusal::Connection, &Peer::unknown(NOWHERE), &why);
-                    *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                    *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(monotonic());
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }

@@ -9,9 +9,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::encode::{self, Kind};
 use super::limits::Share;

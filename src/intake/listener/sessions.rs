@@ -6,14 +6,13 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::access_control::Peer;
 use super::message::{Message, Wire};
 use super::router::Router;
 use super::session::{End, MAX_KEPT_AWAY, Session};
+use crate::clock::monotonic;
 
 /// How long a session is kept at most while its client is away.
 pub const MAX_EXPIRY: Duration = Duration::from_secs(86_400);
@@ -97,7 +96,7 @@ impl Sessions {
         }
         let session = session.unwrap_or_else(|| Arc::new(Session::new(id, number, self.kept.clone())));
         session.connect(number, wire);
-        let (user, until) = (user.map(str::to_owned), Instant::now());
+        let (user, until) = (user.map(str::to_owned), monotonic());
         let client = Client { session: session.clone(), user, connection: number, until, will: None };
         state.clients.insert(id.into(), client);
         Some(Joined { session, is_present, took_over, will })
@@ -129,7 +128,7 @@ impl Sessions {
             end(session, router);
             return Vec::from_iter(will);
         }
-        let now = Instant::now();
+        let now = monotonic();
         (client.connection, client.until) = (0, now + expiry.min(MAX_EXPIRY));
         let end = (client.until, session.id.clone());
         let mut due = Vec::from_iter(will);
@@ -242,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_session_that_ends_first_makes_room_and_none_outlives_its_time() {
-        let (router, now) = (Router::default(), Instant::now());
+        let (router, now) = (Router::default(), monotonic());
         let sessions = Sessions::new(2, router.kept.clone());
         for (number, id, seconds) in [(1, "a", 90), (2, "b", 30), (3, "c", 60)] {
             let session = join(&sessions, id, number, true, &router).session;

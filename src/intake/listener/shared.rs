@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::Config;
@@ -18,6 +18,7 @@ use super::properties::{CONTENT_TYPE, CORRELATION};
 use super::router::{Routed, Router};
 use super::session::Session;
 use super::sessions::{LastWill, Sessions};
+use crate::clock::monotonic;
 use crate::intake::timers::ReplyTo;
 use crate::telemetry::BrokerRefusal;
 
@@ -46,7 +47,7 @@ impl Shared {
     pub fn pass_on(&self, peer: &Peer, publish: &Publish, from: u64) {
         let Publish { topic, qos, retain, payload, ref listed, .. } = *publish;
         let copy = || Message {
-            expires: listed.expiry.map(|expiry| Instant::now() + seconds(expiry)),
+            expires: listed.expiry.map(|expiry| monotonic() + seconds(expiry)),
             ..Message::of(from, topic, payload, listed)
         };
         self.route(peer, Routed { topic, qos, retain, from }, copy);
@@ -59,7 +60,7 @@ impl Shared {
         if !self.access.may_publish(&peer, &message.topic) {
             return;
         }
-        let message = Message { expires: expiry.map(|expiry| Instant::now() + expiry), ..message };
+        let message = Message { expires: expiry.map(|expiry| monotonic() + expiry), ..message };
         let (topic, from) = (&*message.topic, message.from);
         self.route(&peer, Routed { topic, qos, retain, from }, || message.clone());
         let arrived = self.door.clock.now();

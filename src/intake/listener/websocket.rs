@@ -20,7 +20,6 @@ use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::Error as Refused;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::handshake::server::create_response_with_body;
@@ -29,6 +28,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::{Control, Data, OpC
 
 use super::connection::{NotOpened, Stream, poll_into};
 use super::limits::Rate;
+use crate::clock::monotonic;
 
 /// The most bytes of a frame to the client.
 const MAX_FRAME: usize = 16 << 10;
@@ -117,7 +117,7 @@ fn invalid<T>(why: &str) -> Result<T> {
 impl WebSocket {
     fn new(stream: Box<dyn Stream>, input: Vec<u8>) -> WebSocket {
         let (left, mask, masked, is_open, is_closed) = (0, [0; 4], 0, false, false);
-        let (empty, out) = (Rate::new(MAX_EMPTY, Instant::now()), Vec::new());
+        let (empty, out) = (Rate::new(MAX_EMPTY, monotonic()), Vec::new());
         WebSocket { stream, input, left, mask, masked, is_open, is_closed, empty, out }
     }
 
@@ -156,7 +156,7 @@ impl WebSocket {
             _ => return invalid("a frame that is out of place, or with text"),
         }
         if self.left == 0 {
-            let now = Instant::now();
+            let now = monotonic();
             self.empty.take(1, now);
             if self.empty.waits_until(now).is_some() {
                 return invalid("more than a hundred frames without data in a second");

@@ -6,10 +6,9 @@
 //! canaries are numbered and come back in order: if one is missing between two that came back, other messages may
 //! be missing beside it, and that time counts as blind.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rumqttc::{AsyncClient, PublishOptions, QoS};
-use tokio::time::Instant;
 
 use super::Session;
 use crate::clock::Timestamp;

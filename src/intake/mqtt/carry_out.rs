@@ -1,11 +1,11 @@
 //! Carries out the actions of a connection's state.
 
 use rumqttc::{Publish, PublishOptions, QoS};
-use tokio::time::Instant;
 
 use super::link::Link;
 use super::state::{Action, Requests};
 use super::{Connection, End, OpenConnection};
+use crate::clock::monotonic;
 use crate::telemetry::{ConnectionLoss, Rejection};
 
 impl Connection {
@@ -72,16 +72,16 @@ impl Connection {
             }
             Action::SendCanary(seq) => {
                 if self.canaries.publish(&open.client, seq, self.clock.now()) {
-                    self.state.canary_sent(seq, Instant::now());
+                    self.state.canary_sent(seq, monotonic());
                 }
             }
             Action::TickNow => open.ticks.reset_immediately(),
-            Action::TickSoon => open.tick_soon(Instant::now()),
+            Action::TickSoon => open.tick_soon(monotonic()),
             Action::PublishProbe(index) => {
                 if let Some(probes) = &mut self.probes
                     && probes.publish(&open.client, index, self.clock.now())
                 {
-                    self.state.probe_published(index, Instant::now());
+                    self.state.probe_published(index, monotonic());
                 }
             }
             Action::TellOfProbe(topic, probe) => {

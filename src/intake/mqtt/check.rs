@@ -9,18 +9,18 @@
 //! on a topic of each template, as a unit with an id that is reserved for this
 //! (see `topic`) and that no Rollcall takes for a unit, and waits until it comes back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use futures_util::FutureExt;
 use rumqttc::{AsyncClient, Event, EventLoop, ManualAck, Packet, PubAck, PubAckReason, QoS};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::failure::{describe, no_share};
 use super::probe_publisher::{Answer, publish_tracked};
 use super::session::Grants;
 use super::{Session, leave};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Stopwatch, Timestamp, monotonic};
 use crate::intake::canary::{self, Canary, Key};
 use crate::intake::topic::FleetFilters;
 use crate::intake::{Config, Template};
@@ -137,11 +137,12 @@ async fn listen(
     mut probes: Vec<TopicProbe>,
 ) -> Result<Vec<TopicProbe>, String> {
     let key = Key::of_fleet(&format!("{:016x}", rand::random::<u64>()));
-    let (began, mut wait, mut until) = (Instant::now(), WAIT, None);
+    let (began, mut wait) = (Stopwatch::start(), WAIT);
+    let mut until: Option<Instant> = None;
     while probes.iter().any(|probe| !probe.came_back) {
         let polled = match until {
             None => events.poll().await,
-            Some(until) => match timeout_at(until, events.poll()).await {
+            Some(until) => match timeout_at(until.into(), events.poll()).await {
                 Ok(polled) => polled,
                 Err(_) => break,
             },
@@ -158,7 +159,7 @@ async fn listen(
                 grants.refusal().map_or(Ok(()), Err)?;
                 let now = Clock::system().now();
                 probes.iter_mut().try_for_each(|probe| probe.publish(client, &key, now))?;
-                until = Some(Instant::now() + wait);
+                until = Some(monotonic() + wait);
             }
             Event::Incoming(Packet::Publish(message)) => {
                 if message.qos != QoS::AtMostOnce {

@@ -3,11 +3,10 @@
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rumqttc::{AsyncClient, ManualAck, PubAck, PublishOptions, PublishProperties, QoS};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use crate::clock::Timestamp;
 use crate::intake::canary;

@@ -8,10 +8,9 @@
 //! this process; once if the broker says that a right is missing.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rumqttc::PubAckReason;
-use tokio::time::Instant;
 
 use crate::fleet::CanaryPace;
 use crate::intake::probe::Probes;

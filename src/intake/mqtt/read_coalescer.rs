@@ -15,9 +15,9 @@
 //! acknowledgements. When as much as it may send ahead is not acknowledged, the broker queues the rest, which costs it
 //! twice as much for a message, and stays behind.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tokio::time::Instant;
+use crate::clock::monotonic;
 
 /// In this time a few kilobytes arrive.
 const PAUSE: Duration = Duration::from_micros(300);
@@ -47,7 +47,7 @@ impl ReadCoalescer {
         if std::mem::take(&mut self.is_busy) {
             std::thread::sleep(PAUSE);
         }
-        self.waits_since = Some(Instant::now());
+        self.waits_since = Some(monotonic());
     }
 
     /// Notes that something arrived during the wait.
@@ -74,7 +74,7 @@ mod tests {
             assert!(!coalescer.is_busy, "one pause for each wait");
         }
         let mut coalescer = ReadCoalescer::default();
-        coalescer.on_wake(Instant::now());
+        coalescer.on_wake(monotonic());
         assert!(!coalescer.is_busy, "it did not wait");
     }
 }

@@ -25,10 +25,9 @@
 //! canary, is a dead connection.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rumqttc::{ConnAck, Packet, PubAckReason, Publish, QoS, SubAck};
-use tokio::time::Instant;
 
 use super::canaries::CanarySequence;
 use super::failure::no_share;
@@ -38,7 +37,7 @@ use super::message_age::MessageAge;
 use super::probe_schedule::{ProbeOutcome, ProbeSchedule};
 use super::redelivery::RedeliveryFilter;
 use super::session::{Grants, Session};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::fleet::CanaryPace;
 use crate::intake::canary::Canary;
 use crate::intake::drops;
@@ -107,7 +106,7 @@ impl ConnectionState {
         probes: Option<ProbeSchedule>,
         number: u64,
     ) -> ConnectionState {
-        let now = Instant::now();
+        let now = monotonic();
         ConnectionState {
             number,
             stage: ConnectionStage::Closed,

@@ -12,10 +12,11 @@ use rumqttc::{
     RetainForwardRule, SubscribeFilterInput,
 };
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{BACKOFF, Session, failures_after};
+use crate::clock::Stopwatch;
 use crate::intake::Config;
 use crate::intake::states::{self, Outlet, Published};
 use crate::intake::topic::FleetFilters;
@@ -70,7 +71,7 @@ impl StateConnection {
     pub async fn run(self, stop: CancellationToken) {
         let mut failures = 0;
         loop {
-            let began = Instant::now();
+            let began = Stopwatch::start();
             let why = match stop.run_until_cancelled(self.connect()).await {
                 None => return,
                 Some(why) => why,

@@ -5,7 +5,7 @@ use rumqttc::{Publish, QoS};
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::fleet::CanaryPace;
 use crate::fleet::Rules;
 use crate::intake::canary::{self, Key};
@@ -89,10 +89,10 @@ impl World {
         let (_proof, proof) = watch::channel(Proof::default());
         let pace = Arc::new(CanaryPace::fixed(Duration::from_secs(3)));
         let mut state = ConnectionState::new(session.clone(), pace, None, "process", None, 0);
-        state.on_connect(Instant::now());
+        state.on_connect(monotonic());
         let open = OpenConnection::new(
             session.open(1, super::CONNECT).0,
-            ticks(Instant::now(), Duration::from_secs(1)),
+            ticks(monotonic(), Duration::from_secs(1)),
         );
         let connection = Connection {
             name: "main".to_owned(),

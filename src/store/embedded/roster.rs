@@ -3,15 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use rusqlite::Connection;
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::EmbeddedEngine;
-use crate::clock::{Clock, Steps, Timestamp};
+use crate::clock::{Clock, Steps, Timestamp, monotonic};
 use crate::presence::{EngineTime, Renewed, RosterState};
 use crate::store::roster::KindCounts;
 use crate::store::{RenewalReply, Result, Roster};
@@ -29,16 +28,12 @@ struct Instances {
     roster: RosterState,
     /// The last renewal, by a clock that is never set.
     renewed_at: Option<Instant>,
-    /// The addresses for metrics, and until when they hold.
-    addresses: BTreeMap<String, (String, Instant)>,
-    /// The counted units, and until when the counts hold.
-    counts: BTreeMap<String, (KindCounts, Instant)>,
 }
 
 impl Instances {
     /// The time of the fleet; `None` before the first renewal.
-    fn time(&self) -> Option<Timestamp> {
-        Some(self.roster.last? + self.renewed_at?.elapsed())
+    fn time(&self, now: Instant) -> Option<Timestamp> {
+        Some(self.roster.last? + now.duration_since(self.renewed_at?))
     }
 }
 
@@ -52,7 +47,7 @@ impl Leases {
 
     /// The time of the fleet.
     pub fn now(&self) -> Timestamp {
-        self.lock().time().unwrap_or_else(Clock::machine)
+        self.lock().time(monotonic()).unwrap_or_else(Clock::machine)
     }
 
     /// The sum of the steps of the clock.
@@ -68,11 +63,11 @@ impl Leases {
 #[async_trait]
 impl Roster for EmbeddedEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply> {
-        let engine_clock = Clock::machine();
+        let (engine_clock, now) = (Clock::machine(), monotonic());
         let (reply, accepted) = {
             let mut state = self.leases.lock();
-            let (expected, passed) = (state.time(), state.renewed_at.map(|at| at.elapsed()));
-            state.renewed_at = Some(Instant::now());
+            let (expected, passed) = (state.time(now), state.renewed_at.map(|at| now.duration_since(at)));
+            state.renewed_at = Some(now);
             let before = state.roster.steps.accepted;
             let time = EngineTime { clock: engine_clock, passed: passed.unwrap_or_default(), expected };
             let Renewed { now, is_new, first_end, .. } = state.roster.renew(instance, lease, heard, time);
@@ -107,36 +102,6 @@ impl Roster for EmbeddedEngine {
         state.counts.remove(instance);
         self.leases.changed.notify_one();
         Ok(())
-    }
-
-    async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()> {
-        let entry = (address.to_owned(), Instant::now() + lease);
-        let mut state = self.leases.lock();
-        state.addresses.insert(instance.to_owned(), entry);
-        Ok(())
-    }
-
-    async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>> {
-        let mut state = self.leases.lock();
-        state.addresses.retain(|_, (_, until)| *until > Instant::now());
-        let address = |instance: &String| state.addresses.get(instance).map(|(address, _)| address.clone());
-        Ok(instances.iter().map(address).collect())
-    }
-
-    async fn announce_counts(&self, instance: &str, counts: &KindCounts, holds: Duration) -> Result<()> {
-        let entry = (counts.clone(), Instant::now() + holds);
-        let mut state = self.leases.lock();
-        state.counts.insert(instance.to_owned(), entry);
-        Ok(())
-    }
-
-    async fn counts(&self, instances: &[String]) -> Result<Vec<KindCounts>> {
-        let mut state = self.leases.lock();
-        state.counts.retain(|_, (_, until)| *until > Instant::now());
-        Ok(instances
-            .iter()
-            .filter_map(|name| state.counts.get(name).map(|(counts, _)| counts.clone()))
-            .collect())
     }
 
     async fn changed(&self) {

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
@@ -24,6 +24,7 @@ use super::error::{DatabaseError, DatabaseResult};
 use super::full_scan::FullScan;
 use super::last_seen::{Flush, LastSeenTables};
 use super::write_job::WriteJob;
+use crate::clock::{Stopwatch, monotonic};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -113,7 +114,7 @@ impl Writer {
         job: Box<dyn WriteJob>,
         answered: oneshot::Receiver<Result<T>>,
     ) -> Result<T> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         self.enqueue(job).await?;
         let answer = answered.await.map_err(|_| ended())?;
         self.telemetry.engine_command(name, began.elapsed());
@@ -174,12 +175,12 @@ struct WriterThread {
 
 impl WriterThread {
     fn run(mut self, queue: &Receiver<QueuedJob>) {
-        let mut flush_at = Instant::now() + WRITE_BEHIND;
+        let mut flush_at = monotonic() + WRITE_BEHIND;
         let mut rows = 0;
         loop {
             let mut permits = Vec::new();
             let mut jobs: Vec<Box<dyn WriteJob>> = Vec::new();
-            let first = queue.recv_timeout(flush_at.saturating_duration_since(Instant::now()));
+            let first = queue.recv_timeout(flush_at.saturating_duration_since(monotonic()));
             let is_over = matches!(first, Err(RecvTimeoutError::Disconnected));
             for QueuedJob { job, _permit } in
                 first.into_iter().chain(queue.try_iter().take(JOBS_PER_TRANSACTION))
@@ -187,7 +188,7 @@ impl WriterThread {
                 jobs.push(job);
                 permits.push(_permit);
             }
-            let is_flush = is_over || flush_at <= Instant::now();
+            let is_flush = is_over || flush_at <= monotonic();
             if !is_flush {
                 self.write(jobs);
                 continue;
@@ -199,7 +200,7 @@ impl WriterThread {
             }
             // The flush is last: a unit with a change in this transaction is written by that change.
             jobs.push(Box::new(Flush::new(self.last_seen.clone(), self.telemetry.clone())));
-            flush_at = Instant::now() + WRITE_BEHIND;
+            flush_at = monotonic() + WRITE_BEHIND;
             self.write(jobs);
             if is_calm {
                 database::release_cache(&self.database);

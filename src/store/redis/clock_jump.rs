@@ -95,6 +95,7 @@ impl ServerClock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::monotonic;
 
     fn at(ms: i64) -> Timestamp {
         Timestamp::from_millis(ms)
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_clock_jumped_if_it_is_ahead_of_the_time_that_has_passed() {
-        let begin = Instant::now();
+        let begin = monotonic();
         let after = |ms: u64| begin + Duration::from_millis(ms);
         // (arrival of the answer, the clock in it, whether that is a jump)
         let cases = [
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn another_server_is_ahead_of_the_time_of_the_fleet_and_not_of_a_clock_that_has_stepped() {
-        let begin = Instant::now();
+        let begin = monotonic();
         let mut clock = ServerClock::default();
         assert_eq!(clock.ahead_of_fleet(begin, at(70_000)), Duration::ZERO, "there was no renewal yet");
         clock.renewed(begin, at(70_000), at(10_000));
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_jump_lasts_until_a_renewal_has_handled_it() {
-        let begin = Instant::now();
+        let begin = monotonic();
         let mut clock = ServerClock::default();
         clock.renewed(begin, at(10_000), at(10_000));
         let last = clock.last_renewal();
@@ -158,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_answer_to_a_request_from_before_the_renewal_that_handled_a_jump_is_of_before_it() {
-        let begin = Instant::now();
+        let begin = monotonic();
         let mut clock = ServerClock::default();
         clock.renewed(begin, at(10_000), at(10_000));
         let before = clock.last_renewal();

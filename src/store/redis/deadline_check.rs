@@ -39,7 +39,7 @@ use super::keys::{Keys, PageId};
 use super::ledger::Versions;
 use super::reading::{is_marked, milliseconds, units_read};
 use super::topology::RedisServer;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::presence::{Change, IndexChange, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, EngineError, MAX_STEP, Result, encoding};
 
@@ -122,10 +122,10 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     let read = async {
         if is_far {
             let answers = engine.topology.send_to("deadline_check", &server, &pipe).await?;
-            return Ok((None, answers, Instant::now()));
+            return Ok((None, answers, monotonic()));
         }
         let (connection, answers) = engine.topology.ask_dedicated("deadline_check", &server, &pipe).await?;
-        Ok((Some(connection), answers, Instant::now()))
+        Ok((Some(connection), answers, monotonic()))
     };
     let read: Result<(Option<Dedicated>, Vec<Value>, Instant)> = read.await;
     let (connection, mut answers, arrived) = read?;

@@ -5,17 +5,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use redis::{InfoDict, pipe};
-use tokio::time::Instant;
 
 use super::clock_difference::{ClockOffset, servers_off};
 use super::keys::Keys;
 use super::topology::{RedisServer, Topology};
 use super::{RedisEngine, eviction, meta, quarantine, replicas, rights};
-use crate::clock::Timestamp;
+use crate::clock::{Stopwatch, Timestamp, monotonic};
 use crate::store::{EngineError, Result, Warning};
 use crate::telemetry::EngineWarning;
 
@@ -49,13 +48,14 @@ pub(super) struct ServerState {
 /// Examines the servers of a running service, and repairs faults as far as possible. If some of several servers do not
 /// answer, that is a warning, and the others are examined anyway.
 pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let (states, others) = read_all(&engine.topology, (now, began)).await?;
     let is_partial = is_partial(&states);
     let are_down = states.iter().all(|(_, state)| state.is_err());
     let failed =
         states.iter().filter(|(_, state)| state.is_err()).map(|(server, _)| server.address().to_owned());
-    let lasting = engine.away.note(failed.chain(others.iter().map(|(address, _)| address.clone())));
+    let lasting =
+        engine.away.note(failed.chain(others.iter().map(|(address, _)| address.clone())), monotonic());
     if engine.away.has_any() {
         engine.topology.request_examination();
     }
@@ -101,7 +101,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
 /// The condition of every primary, and the other servers that do not do their work, with the reason.
 async fn read_all(
     topology: &Topology,
-    at: (Timestamp, Instant),
+    at: (Timestamp, Stopwatch),
 ) -> Result<(Vec<(Arc<RedisServer>, Result<ServerState>)>, Vec<(String, String)>)> {
     if topology.is_fixed() {
         return Ok((read_servers(topology, at).await?, Vec::new()));
@@ -148,9 +148,8 @@ pub(super) struct Unreachable(Mutex<BTreeMap<String, Instant>>);
 
 impl Unreachable {
     /// Notes the servers that do not answer now. Answers the servers whose silence a failover does not explain.
-    fn note(&self, addresses: impl Iterator<Item = String>) -> BTreeSet<String> {
+    fn note(&self, addresses: impl Iterator<Item = String>, now: Instant) -> BTreeSet<String> {
         let mut all = self.0.lock().expect("nothing panics under this lock");
-        let now = Instant::now();
         let known = std::mem::take(&mut *all);
         all.extend(addresses.map(|address| {
             let since = known.get(&address).copied().unwrap_or(now);
@@ -252,7 +251,7 @@ pub(super) fn replica_warnings(topology: &Topology, state: &ServerState) -> Vec<
 async fn clock_warning(
     topology: &Topology,
     states: &[(Arc<RedisServer>, Result<ServerState>)],
-    (now, began): (Timestamp, Instant),
+    (now, began): (Timestamp, Stopwatch),
 ) -> Option<Warning> {
     let read =
         states.iter().filter_map(|(server, state)| Some((server.address().to_owned(), state.as_ref().ok()?)));
@@ -268,10 +267,10 @@ async fn clock_warning(
         let server = topology.open(&at).ok()?;
         let mut question = pipe();
         question.cmd("TIME");
-        let sent = Instant::now();
+        let (sent_at, sent) = (now + began.elapsed(), Stopwatch::start());
         let answer = tokio::time::timeout(FARTHEST_REPLICA, server.send(&question, 0, 1)).await.ok()?.ok()?;
         let time = redis::from_redis_value(answer.into_iter().next()?).ok()?;
-        Some((at.to_string(), ClockOffset::of(time, now + sent.duration_since(began), sent.elapsed())))
+        Some((at.to_string(), ClockOffset::of(time, sent_at, sent.elapsed())))
     });
     clocks.extend(join_all(replicas).await.into_iter().flatten());
     let of_hearing = topology.server_of_hearing()?;
@@ -328,7 +327,7 @@ async fn read_fleet(topology: &Topology, keys: &Keys) -> Result<Option<String>> 
 /// the moment of the answer.
 pub(super) async fn read_servers(
     topology: &Topology,
-    (now, began): (Timestamp, Instant),
+    (now, began): (Timestamp, Stopwatch),
 ) -> Result<Vec<(Arc<RedisServer>, Result<ServerState>)>> {
     let servers = topology.servers().await?;
     let states = servers
@@ -340,13 +339,13 @@ pub(super) async fn read_servers(
 pub(super) async fn read_server(
     topology: &Topology,
     server: Arc<RedisServer>,
-    (now, began): (Timestamp, Instant),
+    (now, began): (Timestamp, Stopwatch),
 ) -> Result<ServerState> {
     let mut read = pipe();
     read.cmd("TIME").cmd("INFO");
-    let sent = Instant::now();
+    let (sent_at, sent) = (now + began.elapsed(), Stopwatch::start());
     let (time, info): ((i64, i64), InfoDict) = topology.send_to("info", &server, &read).await?;
-    let clock = ClockOffset::of(time, now + sent.duration_since(began), sent.elapsed());
+    let clock = ClockOffset::of(time, sent_at, sent.elapsed());
     let mut read = pipe();
     read.cmd("CONFIG").arg("GET").arg("save");
     read.cmd("CONFIG").arg("GET").arg("notify-keyspace-events");

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::{FromRedisValue, Pipeline, pipe};
@@ -26,7 +26,7 @@ use super::ledger::{HearingReply, TAKEN};
 use super::reading::milliseconds;
 use super::topology::ServerView;
 use super::watermarks::{HAS_WATERMARKS, Watermarks, primaries};
-use crate::clock::Timestamp;
+use crate::clock::{Stopwatch, Timestamp};
 use crate::presence::{
     BLIND_RETENTION, BlindInterval, Gap, Hearing, HearingState, Interval, Probed, ShareMember, Subscription,
     prove,
@@ -121,7 +121,7 @@ impl RedisEngine {
         gap: Gap,
         behind: &Pipeline,
     ) -> Result<(Advance, U)> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         loop {
             let view = self.topology.view().await?;
             match self.advance_under(&view, (subscription, sent_at, gap), behind).await {

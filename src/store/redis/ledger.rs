@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use redis::{Pipeline, Value, pipe};
 
@@ -10,7 +9,7 @@ use super::clock_jump::LastRenewal;
 use super::hearing_fields::parse_filter;
 use super::reading::milliseconds;
 use super::{RedisEngine, eviction};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::presence::{FilterProofs, Hearing, Interval, Kind, Ledger};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Stored;
@@ -42,7 +41,7 @@ impl RedisEngine {
     pub(super) async fn hearing_of(&self, stored: HearingReply, last: LastRenewal) -> Result<Hearing> {
         let ((heard, version, of_kinds, fleet, evicted), filters, (seconds, micros)) = stored;
         let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
-        let jumped = self.server_clock().read(last, Instant::now(), server);
+        let jumped = self.server_clock().read(last, monotonic(), server);
         let mut known = self.ledger.lock().await;
         let number =
             |field, value: &Option<Vec<u8>>| self.hearing_number(field, value.as_deref()).unwrap_or(0);

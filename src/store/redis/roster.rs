@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
-use crate::clock::Timestamp;
+use crate::clock::{Stopwatch, Timestamp, monotonic};
 use crate::presence::MAX_LEASE;
 use crate::store::roster::KindCounts;
 use crate::store::{EngineError, RenewalReply, Result, Roster};
@@ -25,7 +25,7 @@ struct Renewal {
 #[async_trait]
 impl Roster for RedisEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let begun = self.renew_once(instance, lease, heard, None).await?;
         // The repetition reports to the server a jump that the answer revealed.
         let renewed = match begun {
@@ -43,7 +43,7 @@ impl Roster for RedisEngine {
         self.stepped_ms.store(stepped.as_millis() as u64, Ordering::SeqCst);
         self.server_clock().renewed(sent, attendance.engine_clock, attendance.now);
         // A primary that was replaced while it was away accepts writes for some seconds after its return.
-        let fleet = || attendance.now + sent.elapsed();
+        let fleet = || attendance.now + monotonic().duration_since(sent);
         tokio::join!(self.topology.check_roles(), self.follow_evictions(fleet));
         self.store_evictions().await?;
         self.topology.share(attendance.instances.len());
@@ -114,7 +114,7 @@ impl RedisEngine {
     ) -> Result<Option<Renewal>> {
         let (last, jumped, expected) = {
             let clock = self.server_clock();
-            (clock.last_renewal(), clock.jumped(), clock.fleet_time(Instant::now()))
+            (clock.last_renewal(), clock.jumped(), clock.fleet_time(monotonic()))
         };
         let mut script = self.scripts.renew.prepare_invoke();
         script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
@@ -124,9 +124,9 @@ impl RedisEngine {
         script.arg(MAX_LEASE.as_millis() as u64);
         script.arg(expected.map(|at| at.as_millis().to_string()).unwrap_or_default());
         script.arg(again.map(|took| took.as_millis().to_string()).unwrap_or_default());
-        let sent = Instant::now();
+        let sent = monotonic();
         let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
-        let answered = Instant::now();
+        let answered = monotonic();
         if let ([first, server], true) = (answer.as_slice(), jumped.is_none())
             && first.is_empty()
         {

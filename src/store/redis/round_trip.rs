@@ -11,9 +11,7 @@
 //! are in time.
 
 use std::sync::Mutex;
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 /// For how long an answer counts at the least; at the most for twice as long.
 const WINDOW: Duration = Duration::from_secs(5);
@@ -67,10 +65,11 @@ impl MinimumSince {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::monotonic;
 
     #[test]
     fn more_steps_are_under_way_if_every_answer_takes_long_and_only_then() {
-        let (trip, began) = (ShortestRoundTrip::default(), Instant::now());
+        let (trip, began) = (ShortestRoundTrip::default(), monotonic());
         let took =
             |at: u64, ms: u64| times(trip.took(Duration::from_millis(ms), began + Duration::from_secs(at)));
         // (at, answered within, times)

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use redis::{InfoDict, Pipeline, pipe};
-use tokio::time::Instant;
 
 use super::clock_difference::{ClockOffset, servers_off};
 use super::examine::{
@@ -15,7 +14,7 @@ use super::keys::Keys;
 use super::replicas::replicas;
 use super::topology::{HostPort, RedisServer, Topology, classify};
 use super::{RedisConfig, meta, rights};
-use crate::clock::Timestamp;
+use crate::clock::{Stopwatch, Timestamp};
 use crate::store::{Condition, EngineError, Result, ServerCondition, Warning};
 use crate::telemetry::EngineWarning;
 
@@ -31,7 +30,7 @@ pub(super) async fn survey(topology: &Topology, config: &RedisConfig, now: Times
 }
 
 async fn survey_fleet(topology: &Topology, config: &RedisConfig, now: Timestamp) -> Result<Condition> {
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let (keys, stored) = match meta::read_keys(topology, config).await {
         Ok(keys) => (keys, Ok(())),
         // If the user has no right to read the fleet, the next step names all missing rights.
@@ -74,7 +73,7 @@ pub(super) async fn servers(
     if topology.is_fixed() {
         return Ok(Vec::new());
     }
-    let began = Instant::now();
+    let began = Stopwatch::start();
     // The survey says why no primary is known. The sentinels may say more of it.
     let primaries = read_servers(topology, (now, began)).await.unwrap_or_default();
     let replicas: BTreeSet<HostPort> =

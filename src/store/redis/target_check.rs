@@ -13,11 +13,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{InfoDict, Pipeline, pipe};
-use tokio::time::Instant;
 
 use super::replication::Wait;
 use super::topology::{RedisServer, Topology, slot_of};
 use super::{Keys, RedisConfig};
+use crate::clock::Stopwatch;
 use crate::store::{EngineError, Result};
 
 /// How long replicas may take until they have the fleet: a first copy of them may be under way.
@@ -70,7 +70,7 @@ impl TargetCheck {
             return Ok(());
         }
         write.cmd("WAIT").arg(wanted).arg(ONE_WAIT.as_millis() as u64);
-        let began = Instant::now();
+        let began = Stopwatch::start();
         while topology.replicated(server, &write).await? < wanted {
             if began.elapsed() > MAX_WAIT {
                 return Err(EngineError::Unavailable(format!(

@@ -26,9 +26,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use redis::pipe;
-use tokio::time::Instant;
 
 use super::RedisEngine;
 use super::keys::Keys;
@@ -154,6 +154,7 @@ impl RedisEngine {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::monotonic;
 
     #[test]
     fn a_primary_that_is_replaced_counts_until_a_canary_was_recorded() {
@@ -166,7 +167,7 @@ mod tests {
         assert!(known.is_one_replaced(&of(&["a", "c"])), "its canary was not recorded");
         known.keep(of(&["a", "c"]));
         assert!(!known.is_one_replaced(&of(&["a", "c"])));
-        let again = Primaries::from([("a".to_owned(), None), ("c".to_owned(), Some(Instant::now()))]);
+        let again = Primaries::from([("a".to_owned(), None), ("c".to_owned(), Some(monotonic()))]);
         assert!(known.is_one_replaced(&again), "another one was the primary meanwhile");
     }
 

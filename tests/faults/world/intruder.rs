@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rollcall::clock::Timestamp;
+use rollcall::clock::{Timestamp, monotonic};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -24,8 +24,8 @@ pub async fn steal_session(port: u16, client_id: &str, hold: Duration) -> bool {
 pub async fn forge_canaries(port: u16, client_id: &str, span: Duration) -> usize {
     let Ok(mut stream) = comes(port, "forger").await else { return 0 };
     let topic = format!("rollcall/canary/{client_id}");
-    let (began, mut forged) = (tokio::time::Instant::now(), 0);
-    while began.elapsed() < span {
+    let (began, mut forged) = (monotonic(), 0);
+    while monotonic().duration_since(began) < span {
         let moments = [now(), now() + Duration::from_secs(3600), Timestamp::ZERO];
         let sent_at = moments[forged % moments.len()].as_millis();
         let seq = [u64::MAX, 1 << 20, 0, forged as u64][forged % 4];

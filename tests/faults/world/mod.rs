@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use rollcall::clock::Timestamp;
+use rollcall::clock::{Timestamp, monotonic};
 use rollcall::presence::OfflineRecord;
 use rollcall::simulate::servers::free_port;
 use rollcall::simulate::webhook_sink::{self, WebhookSink};
@@ -547,12 +547,12 @@ impl World {
     /// machine that is fast enough: see `undisturbed.rs`. `make bench ONLY=failover` measures how soon.
     pub async fn resumes(&mut self) {
         let mut undisturbed = self.undisturbed.take().expect("there are several servers");
-        let back = tokio::time::Instant::now();
+        let back = monotonic();
         let resumes = async {
             self.ready().await;
-            let ready = back.elapsed();
+            let ready = monotonic().duration_since(back);
             self.probe().await;
-            let took = back.elapsed().as_millis();
+            let took = monotonic().duration_since(back).as_millis();
             println!("ready after {} ms, detection resumed after {took} ms", ready.as_millis());
         };
         let probes = undisturbed.probes_during(resumes).await;
@@ -579,12 +579,12 @@ impl World {
     /// Waits until the counts of the instances match the engine.
     async fn counts_are_right(&self) {
         let mut wrong = None;
-        let begun = tokio::time::Instant::now();
-        while begun.elapsed() < MAX_WAIT {
+        let begun = monotonic();
+        while monotonic().duration_since(begun) < MAX_WAIT {
             wrong = self.miscounts().await;
             match &wrong {
                 Some(wrong) if wrong.is_empty() => {
-                    println!("counts are right after {} ms", begun.elapsed().as_millis());
+                    println!("counts are right after {} ms", monotonic().duration_since(begun).as_millis());
                     return;
                 }
                 _ => tokio::time::sleep(Duration::from_millis(200)).await,
@@ -623,9 +623,9 @@ impl World {
         let planned =
             async |world: &World| !world.fleet.devices().iter().any(|device| device.has_plans(now()));
         self.eventually("every device did what it was to do", planned).await;
-        let begun = tokio::time::Instant::now();
+        let begun = monotonic();
         let mut left = None;
-        while begun.elapsed() < MAX_WAIT {
+        while monotonic().duration_since(begun) < MAX_WAIT {
             left = self.evidence().await.map(|evidence| (evidence.judge(), evidence));
             match &left {
                 Some((findings, _)) if findings.is_empty() => return,

@@ -5,7 +5,7 @@
 //! [`IDLE`] is closed, which is sooner than a broker expects a ping.
 
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, ready};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
@@ -13,11 +13,12 @@ use rumqttc::{
     AsyncClient, Broker, ConnectReturnCode, ConnectionError, Event, EventLoop, MqttOptions, NetworkOptions,
     Packet, PubAckReason, PublishOptions, PublishResult, QoS, TlsConfiguration, Transport,
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::MqttConfig;
 use crate::address::{BrokerAddress, Scheme};
 use crate::alerting::channel::{Failure, tls};
+use crate::clock::monotonic;
 use crate::{cause, trust};
 
 /// How long a disconnect may take.
@@ -165,7 +166,7 @@ impl Connections {
         }
         let (client, events) =
             AsyncClient::builder(options).capacity(usize::from(UNACKNOWLEDGED) + 8).build();
-        BrokerConnection { client, events, used_at: Instant::now() }
+        BrokerConnection { client, events, used_at: monotonic() }
     }
 
     fn options(&self, client_id: &str) -> MqttOptions {
@@ -201,7 +202,7 @@ impl Idle {
     /// Keeps a connection for the next attempt.
     fn put(self: &Arc<Idle>, connection: BrokerConnection) {
         let mut state = self.state();
-        state.connections.push(BrokerConnection { used_at: Instant::now(), ..connection });
+        state.connections.push(BrokerConnection { used_at: monotonic(), ..connection });
         if !std::mem::replace(&mut state.is_watched, true) {
             tokio::spawn(self.clone().watch());
         }
@@ -217,7 +218,10 @@ impl Idle {
                 if !state.is_watched {
                     return;
                 }
-                state.connections.extract_if(.., |connection| connection.used_at.elapsed() >= IDLE).collect()
+                state
+                    .connections
+                    .extract_if(.., |connection| monotonic().duration_since(connection.used_at) >= IDLE)
+                    .collect()
             };
             join_all(unused.into_iter().map(BrokerConnection::leave)).await;
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::clock::monotonic;
 
 fn message(kept: &Arc<AtomicUsize>, size: usize) -> Arc<Message> {
     let kept = Some(Kept::new(kept, size));
@@ -24,11 +25,11 @@ fn memory_is_counted_until_a_message_is_acknowledged_and_once_for_all_clients() 
     assert!(delivers(&one, &large) && delivers(&other, &large));
     drop(large);
     let mut out = Vec::new();
-    let (payload, is_all) = one.write(&mut out, Instant::now());
+    let (payload, is_all) = one.write(&mut out, monotonic());
     assert!(payload.is_some_and(|message| message.payload.len() == 1 << 20) && !is_all && out.len() < 20);
     assert!(one.bytes() > 1 << 20 && (1 << 20..1 << 21).contains(&kept.load(Ordering::Relaxed)));
     one.completed(1);
-    assert_eq!((one.bytes(), one.write(&mut Vec::new(), Instant::now()).1), (0, true));
+    assert_eq!((one.bytes(), one.write(&mut Vec::new(), monotonic()).1), (0, true));
     drop(other);
     assert_eq!(kept.load(Ordering::Relaxed), 0);
 }

@@ -1,8 +1,6 @@
 //! The inputs and outputs of the state of a connection.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::clock::Timestamp;
 use crate::intake::mqtt::probe_schedule::ProbeOutcome;

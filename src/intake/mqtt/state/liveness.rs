@@ -1,8 +1,6 @@
 //! How long a connection may receive nothing, or prove nothing, before it is of no use.
 
-use std::time::Duration;
-
-use tokio::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::intake::mqtt::failure;
 use crate::intake::mqtt::session::SilenceLimits;
@@ -106,6 +104,7 @@ impl Liveness {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::monotonic;
     use crate::intake::mqtt::Session;
     use crate::intake::mqtt::tests::config;
     use crate::intake::topic::FleetFilters;
@@ -125,7 +124,7 @@ mod tests {
         ];
         for (share, round_trip, silent, unproved, is_exceeded) in cases {
             let session = Session::new(&config(share), "main", FleetFilters::default()).unwrap();
-            let began = Instant::now();
+            let began = monotonic();
             let mut liveness = Liveness::new(session.limits, began);
             liveness.attend(began, Duration::from_secs(round_trip));
             let now = began + Duration::from_secs(100);

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use rumqttc::{ConnAckProperties, ConnectReturnCode, SubscribeReasonCode, UnsubAckReason};
 
 use super::*;
+use crate::clock::monotonic;
 use crate::fleet::Rules;
 use crate::intake::canary::{Canary, Key};
 use crate::intake::mqtt::tests::config;
@@ -85,7 +86,7 @@ impl World {
         let schedule = is_probing.then(|| ProbeSchedule::new(probes));
         World {
             state: ConnectionState::new(session, pace, heard, "process", schedule, 0),
-            now: Now { clock: Timestamp::from_millis(BEGIN * 1000), instant: Instant::now() },
+            now: Now { clock: Timestamp::from_millis(BEGIN * 1000), instant: monotonic() },
             sent: HashMap::new(),
             key: Key::of_fleet("fleet"),
         }

@@ -23,11 +23,11 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use redis::{FromRedisValue, Pipeline, RedisResult, Value};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 
 use super::RedisConfig;
 use super::admission::Permit;
 use super::dedicated::Dedicated;
+use crate::clock::Stopwatch;
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -193,7 +193,7 @@ impl Topology {
             let nothing = redis::from_redis_value(Value::Array(Vec::new()));
             return nothing.map_err(|error| EngineError::Damaged(format!("{name}: {error}")));
         }
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let mut connection = self.routed();
         let answer = pipe.query_async(&mut connection).await;
         self.judge(&connection, name, began, answer)
@@ -206,7 +206,7 @@ impl Topology {
         server: &RedisServer,
         pipe: &Pipeline,
     ) -> Result<T> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let answers = server.send(pipe, 0, pipe.len()).await.and_then(first_error);
         let answer = answers.and_then(|answers| Ok(redis::from_redis_value(Value::Array(answers))?));
         self.judge_of(server.address(), name, began, answer)
@@ -228,7 +228,7 @@ impl Topology {
         pipe: &Pipeline,
         read: impl FnOnce(Vec<Value>) -> RedisResult<T>,
     ) -> Result<T> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let mut connection = self.routed();
         let answers = connection.send_together(pipe, slot).await;
         self.judge(&connection, name, began, answers.and_then(first_error).and_then(read))
@@ -241,7 +241,7 @@ impl Topology {
         first: &Pipeline,
         others: &Pipeline,
     ) -> Result<(Vec<Value>, Vec<Value>)> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         self.judge_of(server.address(), "probe", began, server.try_out(first, others).await)
     }
 
@@ -252,7 +252,7 @@ impl Topology {
         server: &RedisServer,
         pipe: &Pipeline,
     ) -> Result<(Dedicated, T)> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         self.judge_of(server.address(), name, began, server.ask_dedicated(pipe).await)
     }
 
@@ -273,14 +273,14 @@ impl Topology {
         connection: Dedicated,
         pipe: &Pipeline,
     ) -> Result<(Dedicated, T)> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let answer = server.until_left(connection.send(pipe)).await;
         self.judge_of(server.address(), name, began, answer)
     }
 
     /// See [`RedisServer::replicated`].
     pub async fn replicated(&self, server: &RedisServer, write_and_wait: &Pipeline) -> Result<usize> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let answer = server.replicated(write_and_wait).await;
         self.judge_of(server.address(), "replicated", began, answer)
     }
@@ -340,7 +340,7 @@ impl Topology {
         &self,
         connection: &RoutedConnection<'_>,
         name: &'static str,
-        began: Instant,
+        began: Stopwatch,
         answer: RedisResult<T>,
     ) -> Result<T> {
         let failed = if answer.is_err() { connection.failed_at() } else { None };
@@ -351,7 +351,7 @@ impl Topology {
         &self,
         address: &str,
         name: &'static str,
-        began: Instant,
+        began: Stopwatch,
         answer: RedisResult<T>,
     ) -> Result<T> {
         self.telemetry.engine_command(name, began.elapsed());

@@ -18,12 +18,12 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value};
-use tokio::time::Instant;
 
 use super::errors::{NO_SERVERS, is_not_executed, was_not_executed};
 use super::server::RedisServer;
 use super::servers::{ServerView, Servers};
 use super::slots::{is_about_scripts, slot_of_command};
+use crate::clock::Stopwatch;
 use crate::store::EngineError;
 
 /// For how long commands that no server executes are sent again.
@@ -46,13 +46,13 @@ pub struct RoutedConnection<'a> {
 
 /// Waits a little longer before each attempt.
 struct RetryWait {
-    began: Instant,
+    began: Stopwatch,
     wait: Duration,
 }
 
 impl RetryWait {
     fn begin() -> RetryWait {
-        RetryWait { began: Instant::now(), wait: WAITS.0 }
+        RetryWait { began: Stopwatch::start(), wait: WAITS.0 }
     }
 
     /// Learns the servers again and waits before another attempt. False if the servers never change, the attempts take

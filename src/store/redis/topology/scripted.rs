@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use redis::aio::ConnectionLike;
 use redis::{FromRedisValue, Pipeline, ScriptInvocation, Value};
-use tokio::time::Instant;
 
 use super::errors::first_error;
 use super::routed::RoutedConnection;
 use super::{ServerView, Topology};
+use crate::clock::Stopwatch;
 use crate::store::Result;
 
 impl Topology {
@@ -40,7 +40,7 @@ impl Topology {
         name: &'static str,
         script: &ScriptInvocation<'_>,
     ) -> Result<T> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let answer = script.invoke_async(&mut connection).await;
         self.judge(&connection, name, began, answer)
     }
@@ -54,7 +54,7 @@ impl Topology {
         script: &ScriptInvocation<'_>,
         behind: &Pipeline,
     ) -> Result<(T, U)> {
-        let began = Instant::now();
+        let began = Stopwatch::start();
         let mut batch = redis::pipe();
         batch.invoke_script(script);
         for command in behind.cmd_iter() {

@@ -10,16 +10,16 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::errors::{is_cut, is_refused_login};
+use crate::clock::monotonic;
 use crate::store::redis::admission::Admission;
 use crate::store::redis::config::{CONNECT, RESPONSE, patience};
 use crate::store::redis::dedicated::{Dedicated, IdleConnections};
@@ -66,7 +66,7 @@ impl RedisServer {
             address,
             client,
             connection: ArcSwap::from_pointee(connection),
-            replaced: Mutex::new(Instant::now()),
+            replaced: Mutex::new(monotonic()),
             idle: IdleConnections::default(),
             admission: Admission::new(),
             round_trip: ShortestRoundTrip::default(),
@@ -79,7 +79,7 @@ impl RedisServer {
 
     /// Notes that the server becomes a primary now.
     pub fn taking_over(self) -> RedisServer {
-        RedisServer { since: Some(Instant::now()), ..self }
+        RedisServer { since: Some(monotonic()), ..self }
     }
 
     /// Since when the server is a primary; `None` if it was a primary when the servers were learned first.
@@ -133,7 +133,7 @@ impl RedisServer {
     }
 
     pub async fn send_one(&self, command: &Cmd) -> RedisResult<Value> {
-        let began = Instant::now();
+        let began = monotonic();
         let mut connection = ConnectionManager::clone(&self.connection.load());
         let answer = self.until_left(connection.send_packed_command(command)).await;
         self.answered(began, answer)
@@ -141,7 +141,7 @@ impl RedisServer {
 
     /// Sends commands as one batch. For `offset` and `count` see [`redis::aio::ConnectionLike`].
     pub async fn send(&self, pipe: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
-        let began = Instant::now();
+        let began = monotonic();
         let mut connection = ConnectionManager::clone(&self.connection.load());
         let answers = self.until_left(connection.send_packed_commands(pipe, offset, count)).await;
         self.answered(began, answers)
@@ -149,7 +149,7 @@ impl RedisServer {
 
     /// Sends commands that may be repeated as one batch, over a dedicated connection.
     pub async fn ask_dedicated<T: FromRedisValue>(&self, pipe: &Pipeline) -> RedisResult<(Dedicated, T)> {
-        let began = Instant::now();
+        let began = monotonic();
         let answer = self.until_left(self.idle.ask(&self.client, pipe)).await;
         self.answered(began, answer)
     }
@@ -191,10 +191,11 @@ impl RedisServer {
     /// proxy that hangs, stays open.
     fn connect_anew(&self) {
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
-        if replaced.elapsed() < LOGIN_AGAIN {
+        let now = monotonic();
+        if now.duration_since(*replaced) < LOGIN_AGAIN {
             return;
         }
-        *replaced = Instant::now();
+        *replaced = now;
         if let Ok(connection) = ConnectionManager::new_lazy_with_config(self.client.clone(), manager()) {
             self.connection.store(Arc::new(connection));
         }
@@ -206,7 +207,7 @@ impl RedisServer {
             self.connect_anew();
         }
         if answer.is_ok() {
-            let now = Instant::now();
+            let now = monotonic();
             self.admission.set_times(times(self.round_trip.took(now.duration_since(began), now)));
         }
         answer

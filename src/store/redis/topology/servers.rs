@@ -3,18 +3,18 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use redis::Value;
 use tokio::sync::{Notify, watch};
-use tokio::time::Instant;
 
 use super::address::HostPort;
 use super::discovery::{Discovery, Observer, Primary, TopologyEvent, addresses};
 use super::errors::classify;
 use super::server::RedisServer;
 use super::slots::SlotMap;
+use crate::clock::{Stopwatch, monotonic};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
@@ -135,14 +135,14 @@ impl Servers {
             return Ok(());
         }
         if let Some((at, failed)) = &*learned
-            && at.elapsed() < MIN_PERIOD
+            && monotonic().duration_since(*at) < MIN_PERIOD
         {
             // Without any server, the next caller needs the reason.
             let failed = failed.clone().filter(|_| before.number == 0);
             return failed.map_or(Ok(()), Err);
         }
         let primaries = self.discovery.learn(&addresses(&before.primaries)).await;
-        *learned = Some((Instant::now(), primaries.as_ref().err().cloned()));
+        *learned = Some((monotonic(), primaries.as_ref().err().cloned()));
         *self.failure() = primaries.as_ref().err().map(ToString::to_string);
         let primaries = primaries?;
         if primaries == before.primaries {
@@ -254,9 +254,9 @@ impl Servers {
         loop {
             tokio::select! {
                 event = &mut changed => {
-                    let is_believed = distrusted.is_none_or(|since| since.elapsed() > DISTRUST);
+                    let is_believed = distrusted.is_none_or(|since| monotonic().duration_since(since) > DISTRUST);
                     if event == TopologyEvent::Promotion && is_believed {
-                        distrusted = (!self.await_promotion().await).then(Instant::now);
+                        distrusted = (!self.await_promotion().await).then(monotonic);
                     }
                     changed = self.discovery.changed();
                 }
@@ -275,7 +275,7 @@ impl Servers {
     /// promoted.
     async fn await_promotion(&self) -> bool {
         tracing::info!("a replica is about to be promoted; the next commands go to the new primary");
-        let (before, began) = (self.now(), Instant::now());
+        let (before, began) = (self.now(), Stopwatch::start());
         self.promotion.send_replace(true);
         let is_under_way = async || began.elapsed() < MIN_PROMOTION || self.discovery.is_promoting().await;
         while began.elapsed() < PROMOTION && same_primaries(&before, &self.now()) && is_under_way().await {

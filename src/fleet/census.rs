@@ -26,9 +26,8 @@ use crate::store::roster::{KindCount, KindCounts};
 use crate::store::{Result, Roster, partition_of};
 use crate::telemetry::{Loop, Telemetry};
 
-/// How often instances exchange counts, and how long a count is valid.
+/// How often instances exchange counts.
 const INTERVAL: Duration = Duration::from_secs(2);
-const HOLDS: Duration = Duration::from_secs(8);
 
 /// A kind counts as full for this long after it refused a unit.
 const CALM: Duration = Duration::from_secs(60);
@@ -213,7 +212,7 @@ impl Census {
             CLIENT.to_owned(),
             KindCount { units: self.client.load(Ordering::SeqCst), shortest_ms: None },
         );
-        roster.announce_counts(instance, &own, HOLDS).await?;
+        roster.announce_counts(instance, &own).await?;
         let mut counts = roster.counts(&others).await?;
         let mut met = Vec::new();
         for (kind, limit) in &self.kinds {

@@ -107,7 +107,15 @@ impl Lease {
         let alone = View::new(instance, Vec::new(), self.roster.partitions());
         self.view.send_replace(Arc::new(alone));
         self.renew().await?;
-        Ok(self.view.borrow().terms > 0)
+        let view = self.view.borrow().clone();
+        let is_taken = view.terms > 0;
+        if is_taken {
+            // What this instance announced before it ended, and others that are gone, counts no more.
+            let others: Vec<String> =
+                view.instances.iter().filter(|name| *name != instance).cloned().collect();
+            self.roster.forget_all_but(&others).await?;
+        }
+        Ok(is_taken)
     }
 
     /// The part that was added to the name of this instance, because another process has that name.
@@ -118,7 +126,7 @@ impl Lease {
     /// Announces the address of this instance for metrics, now and with each renewal.
     pub async fn announce(&mut self, address: String) -> Result<()> {
         let instance = self.view.borrow().instance.clone();
-        self.roster.announce(&instance, &address, LENGTH).await?;
+        self.roster.announce(&instance, &address).await?;
         self.address = Some(address);
         Ok(())
     }
@@ -163,7 +171,7 @@ impl Lease {
         let attendance = self.roster.renew(&before.instance, LENGTH, heard).await?;
         self.clock.follow(attendance.now, asked.elapsed());
         if let Some(address) = &self.address {
-            self.roster.announce(&before.instance, address, LENGTH).await?;
+            self.roster.announce(&before.instance, address).await?;
         }
         let behind = attendance.now.since(attendance.engine_clock);
         let off = if attendance.ahead.is_some() { None } else { self.clock_is_off(behind) };

@@ -23,7 +23,7 @@ use crate::presence::{
     FleetCount, MassOfflineRule, OfflineRecord, ReleaseReason, Snapshot, Trip, Unit, release,
 };
 use crate::store::{
-    AuditEntry, Audited, Cells, Document, Documents, EngineError, Log, OpenPages, Queries, Result, Table,
+    AuditEntry, Audited, Cells, Document, Documents, EngineError, OpenPages, Queries, Result, Table,
     TableValue, UnitStore,
 };
 use crate::telemetry::Telemetry;
@@ -276,7 +276,8 @@ impl MassBreaker {
     async fn write(&self, last: &Document<Trip>, trip: &Trip, entry: Option<&AuditEntry>) -> Result<bool> {
         let mut set = self.documents.change(last, Some(trip))?;
         if let Some(entry) = entry {
-            set = self.documents.append(set, Log::Audit, entry)?;
+            set = self.documents.audit(set, entry)?;
+            self.documents.bound_audit().await?;
         }
         Ok(self.documents.write(&[set]).await? == [true])
     }

@@ -12,7 +12,7 @@ use super::collection::{Changed, Collection, DocumentsByName};
 use crate::clock::Timestamp;
 use crate::routing::alert_silence::{self, MAX_SILENCES, SilenceError, SilenceRequest};
 use crate::routing::{AlertSilence, AlertSilences, MAX_KEPT, Matcher, SilenceId, held};
-use crate::store::{AuditEntry, Audited, Cells, ChangeSet, Documents, EngineError, Log, Table, TableValue};
+use crate::store::{AuditEntry, Audited, Cells, ChangeSet, Documents, EngineError, Table, TableValue};
 
 /// The longest text of matchers in the audit, in bytes.
 const MAX_AUDITED: usize = 1024;
@@ -116,13 +116,14 @@ impl Silences {
 
     /// Adds a change to the audit that belongs to no alert silence.
     pub async fn note(&self, entry: &AuditEntry) -> Result<(), EngineError> {
-        let set = self.documents.append(ChangeSet::of(self.documents.fleet()), Log::Audit, entry)?;
-        self.documents.write(&[set]).await.map(|_| ())
+        let set = self.documents.audit(ChangeSet::of(self.documents.fleet()), entry)?;
+        self.documents.write(&[set]).await?;
+        self.documents.bound_audit().await
     }
 
     /// The last changes, newest first.
     pub async fn audit(&self, limit: usize) -> Result<Vec<AuditEntry>, EngineError> {
-        self.documents.newest(Log::Audit, limit).await
+        self.documents.audited(limit).await
     }
 
     /// Writes the answer of `decide`, unless it is empty.
@@ -145,12 +146,15 @@ impl Silences {
             }
             let mut with = ChangeSet::of(self.documents.fleet());
             for one in &written {
-                with = self.documents.append(with, Log::Audit, &entry(one, stored, author, now))?;
+                with = self.documents.audit(with, &entry(one, stored, author, now))?;
             }
             let write = written.iter().map(|one| (one.id, one.clone())).collect();
             Ok(Some(Changed { write, forget, with: Some(with) }))
         };
         self.known.change(decided).await?;
+        if !written.is_empty() {
+            self.documents.bound_audit().await?;
+        }
         Ok(written)
     }
 }

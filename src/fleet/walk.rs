@@ -51,7 +51,7 @@ use super::coverage::Coverage;
 use super::mirror::KeyBatch;
 use super::{Attempts, Mirror, Ownership, Roll};
 use crate::clock::Clock;
-use crate::store::{Queries, Result, Roster};
+use crate::store::{Queries, Result, Roster, noted_pages, remove_notes};
 use crate::telemetry::{Loop, Telemetry};
 
 mod pace;
@@ -215,10 +215,10 @@ impl Walk {
     /// its note is removed may be lost.
     async fn read_notes(&self, noted: &mut BTreeSet<(u16, u32)>) -> Result<()> {
         noted.retain(|(partition, _)| self.ownership.owns(*partition));
-        let found = self.engine.noted(&self.own_partitions()).await?;
+        let found = noted_pages(&*self.engine, &self.own_partitions()).await?;
         noted.extend(&found);
         // Remove the notes before the pages are read: a later change is noted again.
-        self.engine.remove_notes(&found).await?;
+        remove_notes(&*self.engine, &found).await?;
         let read = stream::iter(noted.clone()).map(async |(partition, page)| {
             let compared = self.compare_page(partition, page, false, None).await;
             compared.map(|_| (partition, page))

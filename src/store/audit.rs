@@ -1,11 +1,20 @@
 //! The audit: the last changes that operators made.
+//!
+//! An entry is a cell, written in the step of the change that it tells of. The oldest leave once there are too many.
+
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use super::documents::{Documents, TableValue};
+use super::{ChangeSet, EntryOrder, Index, IndexRange, Result, Table};
 use crate::clock::Timestamp;
 
 /// The most entries of the audit; the oldest leave first.
 pub const MAX_AUDITED: usize = 1000;
+
+/// Entries of this process, so that entries of one moment stay in order.
+static ENTRIES: AtomicU32 = AtomicU32::new(0);
 
 /// The change that an operator made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,4 +74,47 @@ pub struct AuditEntry {
     pub subject: String,
     /// The new state, such as matchers and times; a number; or a comment.
     pub text: String,
+}
+
+impl TableValue for AuditEntry {
+    type Name = String;
+    const TABLE: Table = Table::Audit;
+}
+
+impl Documents {
+    /// A change-set of the fleet that also puts an entry on the audit.
+    pub fn audit(&self, set: ChangeSet, entry: &AuditEntry) -> Result<ChangeSet> {
+        let (number, random) = (ENTRIES.fetch_add(1, Ordering::Relaxed), rand::random::<u32>());
+        let name = format!("{number:08x}{random:08x}");
+        let set = set.enter(Index::Audited, &name, Some(entry.at.as_millis()));
+        self.put(set, &name, Some(entry))
+    }
+
+    /// The last entries of the audit, newest first.
+    pub async fn audited(&self, limit: usize) -> Result<Vec<AuditEntry>> {
+        let names = self.audit_entries(EntryOrder::NewestFirst, limit).await?;
+        let entries = self.read::<AuditEntry>(&names).await?;
+        Ok(entries.into_iter().filter_map(|entry| entry.value).collect())
+    }
+
+    /// Removes the oldest entries of the audit, as many as there are too many.
+    pub async fn bound_audit(&self) -> Result<()> {
+        let over = self.size(Index::Audited, self.fleet()).await?.saturating_sub(MAX_AUDITED);
+        if over == 0 {
+            return Ok(());
+        }
+        let over = self.audit_entries(EntryOrder::OldestFirst, over).await?;
+        let remove = |name: &String| {
+            let set = ChangeSet::of(self.fleet()).put(Table::Audit, name, None);
+            set.enter(Index::Audited, name, None)
+        };
+        self.write(&over.iter().map(remove).collect::<Vec<_>>()).await?;
+        Ok(())
+    }
+
+    async fn audit_entries(&self, order: EntryOrder, limit: usize) -> Result<Vec<String>> {
+        let range = IndexRange { index: Index::Audited, from: i64::MIN, until: i64::MAX, limit, order };
+        let entries = self.range(&range, &[self.fleet()]).await?;
+        Ok(entries.into_iter().map(|entry| entry.name).collect())
+    }
 }

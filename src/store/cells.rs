@@ -17,7 +17,7 @@ use super::change_set::ChangeSet;
 use super::member_names::of_member;
 use super::partition::partition_of_timer;
 use super::receiver_name::ReceiverName;
-use super::{Layout, MAX_AUDITED, Result, partition_of, partition_of_group};
+use super::{Layout, Result, partition_of, partition_of_group};
 use crate::telemetry::{Stored, Telemetry};
 
 /// The tables of cells.
@@ -47,6 +47,12 @@ pub enum Table {
     Sessions,
     /// `fleet` → since when it is watched: see `http/beginning.rs`.
     Watched,
+    /// The changes that operators made: see `store/audit.rs`.
+    Audit,
+    /// An instance → its address for metrics: see `store/roster.rs`.
+    Addresses,
+    /// An instance → the counts of its own units.
+    InstanceCounts,
     /// A group → its labels, and when it was sealed last: see `store/groups/`.
     Groups,
     /// A group → how often members began to wait or to last there. Another value means that others may do so by now.
@@ -85,7 +91,7 @@ pub enum Table {
 
 impl Table {
     /// The tables that belong to no receiver.
-    const SHARED: [Table; 25] = [
+    const SHARED: [Table; 28] = [
         Table::Flaps,
         Table::Episodes,
         Table::Incidents,
@@ -102,6 +108,9 @@ impl Table {
         Table::Receivers,
         Table::Sessions,
         Table::Watched,
+        Table::Audit,
+        Table::Addresses,
+        Table::InstanceCounts,
         Table::Attempts,
         Table::Counts,
         Table::Timers,
@@ -136,6 +145,9 @@ impl Table {
             Table::Receivers => "receivers",
             Table::Sessions => "sessions",
             Table::Watched => "watched",
+            Table::Audit => "audit",
+            Table::Addresses => "addresses",
+            Table::InstanceCounts => "instance_counts",
             Table::Groups => "groups",
             Table::GroupVersions => "group_versions",
             Table::Members => "members",
@@ -188,6 +200,8 @@ impl Table {
             Table::Lanes(_) | Table::FallbackDone(_) => Stored::Delivery,
             Table::DeadLetters(_) | Table::Unnotified(_) => Stored::DeadLetter,
             Table::Attempts => Stored::Attempt,
+            Table::Audit => Stored::Audit,
+            Table::Addresses | Table::InstanceCounts => Stored::Roster,
             Table::Timers | Table::PastTimers | Table::TimerCounts => Stored::Timer,
             Table::Versions | Table::Sources | Table::Breaker => Stored::Other,
             Table::Sessions | Table::Watched | Table::Counts => Stored::Other,
@@ -254,6 +268,10 @@ pub enum Index {
     TimersKept,
     /// The timers of [`Table::PastTimers`] with an only attempt that has no outcome, by when the last one began (ms).
     OnlyAttempts,
+    /// The entries of [`Table::Audit`], by when the change was made (ms).
+    Audited,
+    /// The pages of units that another instance changed: see `store/notes.rs`. All are at zero.
+    Noted,
     /// The groups of [`Table::Lanes`], by their next attempt (ms).
     Queue(ReceiverName),
     /// The notifications of [`Table::DeadLetters`], by when they were given up (ms).
@@ -261,7 +279,7 @@ pub enum Index {
 }
 
 impl Index {
-    const SHARED: [Index; 13] = [
+    const SHARED: [Index; 15] = [
         Index::GroupsDue,
         Index::Waiting,
         Index::Returning,
@@ -275,6 +293,8 @@ impl Index {
         Index::TimersEnded,
         Index::TimersKept,
         Index::OnlyAttempts,
+        Index::Audited,
+        Index::Noted,
     ];
 
     /// All indexes; the indexes of a receiver for each of these receivers.
@@ -298,6 +318,8 @@ impl Index {
             Index::TimersEnded => "timers_ended",
             Index::TimersKept => "timers_kept",
             Index::OnlyAttempts => "only_attempts",
+            Index::Audited => "audited",
+            Index::Noted => "noted",
             Index::Queue(_) => "queue",
             Index::Dead(_) => "dead",
         }
@@ -310,7 +332,7 @@ impl Index {
 
     /// The receiver, if it is an index of one.
     pub fn receiver(self) -> Option<ReceiverName> {
-        self.table().receiver()
+        self.table()?.receiver()
     }
 
     pub fn named(name: &str) -> Option<Index> {
@@ -319,17 +341,24 @@ impl Index {
     }
 
     /// The table with the cells of its names.
-    pub fn table(self) -> Table {
-        match self {
+    fn table(self) -> Option<Table> {
+        Some(match self {
             Index::GroupsDue | Index::Reminders => Table::Groups,
             Index::Waiting | Index::Returning | Index::Lasting | Index::Over => Table::Members,
             Index::FlapChecks => Table::Flaps,
             Index::AttemptsWritten | Index::AttemptsOf => Table::Attempts,
             Index::Timers => Table::Timers,
             Index::TimersEnded | Index::TimersKept | Index::OnlyAttempts => Table::PastTimers,
+            Index::Audited => Table::Audit,
+            Index::Noted => return None,
             Index::Queue(name) => Table::Lanes(name),
             Index::Dead(name) => Table::DeadLetters(name),
-        }
+        })
+    }
+
+    /// The sort of what it names, in the log and in metrics.
+    pub fn what(self) -> Stored {
+        self.table().map_or(Stored::Notes, Table::what)
     }
 }
 
@@ -354,41 +383,6 @@ impl Display for Table {
 impl Display for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place())
-    }
-}
-
-/// The logs: entries in the order in which they were appended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Log {
-    /// The changes that operators made.
-    Audit,
-}
-
-impl Log {
-    pub const ALL: [Log; 1] = [Log::Audit];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Log::Audit => "audit",
-        }
-    }
-
-    pub fn named(name: &str) -> Option<Log> {
-        Log::ALL.into_iter().find(|log| log.as_str() == name)
-    }
-
-    /// The sort of its entries, in the log and in metrics.
-    pub fn what(self) -> Stored {
-        match self {
-            Log::Audit => Stored::Audit,
-        }
-    }
-
-    /// The most entries; the oldest leave first.
-    pub fn most(self) -> usize {
-        match self {
-            Log::Audit => MAX_AUDITED,
-        }
     }
 }
 
@@ -455,15 +449,6 @@ pub struct CellPage {
     pub next: Option<CellCursor>,
 }
 
-/// An entry of a log.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Logged {
-    pub partition: u16,
-    /// Only the engine that made it reads it.
-    pub id: String,
-    pub value: Vec<u8>,
-}
-
 /// A value that cannot be read, or a name that cannot be the name of anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreadable {
@@ -471,7 +456,6 @@ pub enum Unreadable {
     /// Whoever reads it takes the part that can be read, so a copy is moved away.
     CellInPart(Cell, Vec<u8>),
     Entry(Index, IndexEntry),
-    Logged(Log, Logged),
 }
 
 /// The cells of a fleet.
@@ -555,9 +539,6 @@ pub trait Cells: Layout {
         }
         Ok(all)
     }
-
-    /// Up to `limit` entries of a log, newest first.
-    async fn newest(&self, log: Log, partition: u16, limit: usize) -> Result<Vec<Logged>>;
 
     /// Moves what cannot be read away, if it is still so, and reports it: see `docs/broken-values.md`.
     async fn quarantine_cell(&self, unreadable: &Unreadable, why: &str) -> Result<()>;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::cells::{Index, Log, Table};
+use super::cells::{Index, Table};
 
 /// What a part of a change-set expects or does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,16 +24,14 @@ pub enum What {
     /// Enters a name that is not in the index; the number of another one stays.
     EnterNew(Index),
     Leave(Index),
-    Append(Log),
 }
 
 /// A part of a change-set, on one cell or entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangePart {
     pub what: What,
-    /// Empty for `Append`.
     pub name: Arc<str>,
-    /// Of `Has`, `Put` and `Append`. A seal has ten thousand of them, which are not copied on their way.
+    /// Of `Has` and `Put`. A seal has ten thousand of them, which are not copied on their way.
     pub value: Arc<[u8]>,
     /// Of `IsAt`, `Enter` and `EnterNew`; of `Add`, how much.
     pub at: i64,
@@ -105,12 +103,6 @@ impl ChangeSet {
         self.part(What::EnterNew(index), name, Arc::default(), at)
     }
 
-    /// Appends an entry to a log.
-    #[must_use]
-    pub fn append(self, log: Log, entry: &[u8]) -> ChangeSet {
-        self.part(What::Append(log), "", Arc::from(entry), 0)
-    }
-
     fn part(mut self, what: What, name: &str, value: Arc<[u8]>, at: i64) -> ChangeSet {
         self.parts.push(ChangePart { what, name: name.into(), value, at });
         self
@@ -131,7 +123,7 @@ impl ChangeSet {
 
     /// The cells and entries that it reads or writes, and whether it only adds to them.
     fn touched(&self) -> impl Iterator<Item = (Touched<'_>, bool)> {
-        self.parts.iter().filter_map(|ChangePart { what, name, .. }| match what {
+        self.parts.iter().map(|ChangePart { what, name, .. }| match what {
             What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
                 Some(((Place::Of(*table), &**name), false))
             }
@@ -140,7 +132,6 @@ impl ChangeSet {
             What::Enter(index) | What::EnterNew(index) | What::Leave(index) => {
                 Some(((Place::In(*index), &**name), false))
             }
-            What::Append(_) => None,
         })
     }
 }

@@ -9,7 +9,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::cells::{Cell, Cells, Index, IndexEntry, IndexRange, Log, NameRange, Table, Unreadable};
+use super::cells::{Cell, Cells, Index, IndexEntry, IndexRange, NameRange, Table, Unreadable};
 use super::change_set::ChangeSet;
 use super::json::{from_json, to_json};
 use super::{EngineError, MAX_STEP, Result};
@@ -218,29 +218,16 @@ impl Documents {
         Ok(stored.into_iter().map(|stored| number(stored).unwrap_or(0)).collect())
     }
 
-    /// Up to `limit` entries of a log of the fleet, newest first; entries that cannot be read are moved away.
-    pub async fn newest<T: DeserializeOwned>(&self, log: Log, limit: usize) -> Result<Vec<T>> {
-        let mut newest = Vec::new();
-        for logged in self.cells.newest(log, self.fleet(), limit).await? {
-            match from_json(log.as_str(), &String::from_utf8_lossy(&logged.value)) {
-                Ok(entry) => newest.push(entry),
-                Err(why) => {
-                    self.cells.quarantine_cell(&Unreadable::Logged(log, logged), &why.to_string()).await?;
-                }
-            }
-        }
-        Ok(newest)
+    /// How many entries an index of a partition has.
+    pub(super) async fn size(&self, index: Index, partition: u16) -> Result<usize> {
+        let size = self.cells.sizes(index, &[partition]).await?.pop();
+        Ok(size.unwrap_or(0).max(0) as usize)
     }
 
     /// A change-set that also writes this document; `None` removes it.
     pub fn put<T: TableValue>(&self, set: ChangeSet, name: &T::Name, value: Option<&T>) -> Result<ChangeSet> {
         let value = value.map(T::encode).transpose()?;
         Ok(set.put(T::TABLE, &name.to_string(), value.as_deref()))
-    }
-
-    /// A change-set that also appends an entry to a log of the fleet.
-    pub fn append(&self, set: ChangeSet, log: Log, entry: &impl Serialize) -> Result<ChangeSet> {
-        Ok(set.append(log, to_json(entry)?.as_bytes()))
     }
 
     /// The change-set of a document that writes this value if the document is still as it was read; `None` removes it.

@@ -15,9 +15,7 @@ use async_trait::async_trait;
 use futures_util::stream::{self, StreamExt};
 
 use super::lane::Lane;
-use super::{
-    Cells, EngineError, Index, IndexEntry, Log, OutboxEvent, ReceiverName, Result, Table, TableValue,
-};
+use super::{Cells, EngineError, Index, IndexEntry, OutboxEvent, ReceiverName, Result, Table, TableValue};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Unit};
 
@@ -34,7 +32,7 @@ pub(super) fn incomplete(target: &str) -> EngineError {
 }
 
 /// The number of the layout: how the engines store a fleet. A fleet of another layout is refused.
-pub(super) const LAYOUT: u32 = 7;
+pub(super) const LAYOUT: u32 = 8;
 
 /// Refuses the fleet at `place` if it is of another layout; `place_option` is the option that names a place for a new
 /// fleet. `None`: it was written before layouts had numbers.
@@ -87,15 +85,10 @@ pub enum MigrationItem {
         name: String,
         at: i64,
     },
-    /// An entry of a log, of the fleet as a whole; in order.
-    Logged {
-        log: Log,
-        value: Vec<u8>,
-    },
 }
 
 impl MigrationItem {
-    /// The cells of a partition, their indexes and logs.
+    /// The cells of a partition, and their indexes.
     pub(super) async fn cells(
         engine: &impl Cells,
         partition: u16,
@@ -110,10 +103,6 @@ impl MigrationItem {
             let entries = engine.entries(index, &[partition], i64::MAX, usize::MAX).await?.into_iter();
             let item = |IndexEntry { at, name, .. }| MigrationItem::Entry { index, partition, name, at };
             items.extend(entries.map(item));
-        }
-        for log in Log::ALL {
-            let logged = engine.newest(log, partition, log.most()).await?.into_iter().rev();
-            items.extend(logged.map(|one| MigrationItem::Logged { log, value: one.value }));
         }
         Ok(items)
     }
@@ -182,7 +171,7 @@ impl Moved {
             MigrationItem::Cell { table: Table::DeadLetters(_), .. } => self.dead_letters += 1,
             MigrationItem::Cell { table: Table::Silences, .. } => self.silences += 1,
             MigrationItem::Cell { table: Table::Timers, .. } => self.timers += 1,
-            MigrationItem::Cell { .. } | MigrationItem::Entry { .. } | MigrationItem::Logged { .. } => {}
+            MigrationItem::Cell { .. } | MigrationItem::Entry { .. } => {}
         }
     }
 }

@@ -70,6 +70,7 @@ mod lane;
 mod member_names;
 mod membership;
 pub mod migration;
+mod notes;
 mod notification;
 mod outbox;
 pub mod partition;
@@ -92,8 +93,8 @@ pub use attempts::{
 };
 pub use audit::{AuditEntry, Audited, MAX_AUDITED};
 pub use cells::{
-    Cell, CellCursor, CellPage, Cells, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged, NameRange,
-    Table, Unreadable,
+    Cell, CellCursor, CellPage, Cells, EntryOrder, Index, IndexEntry, IndexRange, NameRange, Table,
+    Unreadable,
 };
 pub use change_set::{ChangePart, ChangeSet, What};
 pub use data::{Catalogue, DataStore, Metric, MetricType, MetricValue, Reading};
@@ -108,10 +109,11 @@ pub use error::{EngineError, Result};
 pub use groups::{Capacity, GroupEngine, Join, JoinResult, NotifiedSilence, StoredGroups};
 pub use hearing::{Advance, HearingStore};
 pub use membership::Membership;
+pub use notes::{note, noted_pages, remove_notes};
 pub use notification::{delivery_of_any, notification_id, notification_of};
 pub use outbox::{DataLoss, OutboxEntry, OutboxEvent, OutboxStore, Position};
+use partition::crc16;
 pub use partition::{by_partition, partition_of, partition_of_group};
-use partition::{checksum, crc16};
 pub use queries::{History, OpenPages, Queries};
 pub use receiver_name::ReceiverName;
 pub use roster::{RenewalReply, Roster};

@@ -8,6 +8,12 @@ pub fn partition_of(unit: &Unit, partitions: u16) -> u16 {
     checksum(unit) % partitions.max(1)
 }
 
+/// The page of a unit in its partition, where units lie on pages: the low part of the checksum is the partition, the high
+/// part the page.
+pub(super) fn page_of(unit: &Unit, partitions: u16, pages: u32) -> u32 {
+    u32::from(checksum(unit) / partitions.max(1)) % pages.max(1)
+}
+
 /// The partition that holds a group, as if its key were the name of a unit.
 pub fn partition_of_group(key: &str, partitions: u16) -> u16 {
     crc16(&[key.as_bytes()]) % partitions.max(1)

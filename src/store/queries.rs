@@ -6,13 +6,13 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::table::UnitTables;
-use super::{Layout, Result};
+use super::{Cells, Result};
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
 
 /// Facts and records, read only.
 #[async_trait]
-pub trait Queries: Layout {
+pub trait Queries: Cells {
     async fn record(&self, id: &RecordId) -> Result<Option<OfflineRecord>>;
 
     /// Up to `limit` records, newest detection first, strictly before `before` (time of detection, id). `open`:
@@ -47,16 +47,6 @@ pub trait Queries: Layout {
 
     /// The values of the expiry keys of units (`<kind>:<unit>`) of a partition, in order.
     async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>>;
-
-    /// Notes for the owners of their partitions that another instance changed these units.
-    async fn note(&self, units: &[&Unit]) -> Result<()>;
-
-    /// A bounded number of pages of these partitions that another instance changed. They stay until
-    /// [`Queries::remove_notes`].
-    async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>>;
-
-    /// Removes the notes of these pages: they are read after that.
-    async fn remove_notes(&self, pages: &[(u16, u32)]) -> Result<()>;
 
     /// Removes a bounded number of records of these partitions that were closed before `before`. Answers how many.
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize>;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use super::{Layout, Result};
+use super::{Cell, Cells, ChangeSet, Result, Table};
 use crate::clock::Timestamp;
 
 /// The counts of an instance's own units, by the name of the kind.
@@ -40,7 +40,7 @@ pub struct RenewalReply {
 
 /// The live instances, and the clock that they share.
 #[async_trait]
-pub trait Roster: Layout {
+pub trait Roster: Cells {
     /// Takes or renews the lease of an instance. The other instances are notified of a new lease.
     ///
     /// Leases end by the engine's clock, so that all instances agree on the valid ones. If that clock goes back,
@@ -51,23 +51,59 @@ pub trait Roster: Layout {
     /// Gives up the lease of an instance, and notifies the other instances.
     async fn resign(&self, instance: &str) -> Result<()>;
 
-    /// Announces the address of an instance for metrics, for the length of a lease; each renewal repeats it.
-    async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()>;
-
-    /// The addresses of instances for metrics, in order; `None` for an instance that did not announce its address
-    /// lately.
-    async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>>;
-
-    /// Announces the counts of an instance's own units; they are valid for `ttl`.
-    async fn announce_counts(&self, instance: &str, counts: &KindCounts, ttl: Duration) -> Result<()>;
-
-    /// The valid counts of instances; unreadable counts are left out.
-    async fn counts(&self, instances: &[String]) -> Result<Vec<KindCounts>>;
-
     /// The sum of the steps of the clock that were accepted, as of the last renewal: see `clock/steps.rs`.
     fn stepped(&self) -> Duration;
 
     /// Ends when an instance starts or stops. The notification may be lost, so a caller also renews from time to
     /// time.
     async fn changed(&self);
+}
+
+/// What instances announce about themselves. It counts for as long as they have a lease.
+impl<'a> dyn Roster + 'a {
+    /// Announces the address of an instance for metrics.
+    pub async fn announce(&self, instance: &str, address: &str) -> Result<()> {
+        self.put(&[(Table::Addresses, instance)], Some(address.as_bytes())).await
+    }
+
+    /// The addresses of instances for metrics, in order; `None` for an instance without one.
+    pub async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>> {
+        let stored = self.announced(Table::Addresses, instances).await?;
+        Ok(stored.into_iter().map(|address| String::from_utf8(address?).ok()).collect())
+    }
+
+    /// Announces the counts of an instance's own units.
+    pub async fn announce_counts(&self, instance: &str, counts: &KindCounts) -> Result<()> {
+        let text = serde_json::to_vec(counts).expect("names and numbers are always JSON");
+        self.put(&[(Table::InstanceCounts, instance)], Some(&text)).await
+    }
+
+    /// The counts of instances; unreadable counts are left out.
+    pub async fn counts(&self, instances: &[String]) -> Result<Vec<KindCounts>> {
+        let stored = self.announced(Table::InstanceCounts, instances).await?;
+        Ok(stored.into_iter().flatten().filter_map(|text| serde_json::from_slice(&text).ok()).collect())
+    }
+
+    /// Forgets what was announced by instances other than these.
+    pub async fn forget_all_but(&self, instances: &[String]) -> Result<()> {
+        let mut gone = Vec::new();
+        for table in [Table::Addresses, Table::InstanceCounts] {
+            let names = self.all_cells(table, self.partitions()).await?.into_keys();
+            gone.extend(names.filter(|name| !instances.contains(name)).map(|name| (table, name)));
+        }
+        let gone: Vec<(Table, &str)> = gone.iter().map(|(table, name)| (*table, name.as_str())).collect();
+        self.put(&gone, None).await
+    }
+
+    async fn announced(&self, table: Table, instances: &[String]) -> Result<Vec<Option<Vec<u8>>>> {
+        let cell = |name: &String| Cell { table, partition: self.partitions(), name: name.clone() };
+        self.read_cells(&instances.iter().map(cell).collect::<Vec<_>>()).await
+    }
+
+    async fn put(&self, cells: &[(Table, &str)], value: Option<&[u8]>) -> Result<()> {
+        let put = |set: ChangeSet, (table, name): &(Table, &str)| set.put(*table, name, value);
+        let set = cells.iter().fold(ChangeSet::of(self.partitions()), put);
+        self.write_cells(&[set]).await?;
+        Ok(())
+    }
 }

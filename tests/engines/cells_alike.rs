@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
-use rollcall::store::{Cell, ChangeSet, Engine, EntryOrder, Index, IndexRange, Log, NameRange, Table};
+use rollcall::store::{Cell, ChangeSet, Engine, EntryOrder, Index, IndexRange, NameRange, Table};
 
 use crate::both_engines::{PARTITIONS, engines};
 use crate::support::redis::Redis;
@@ -27,7 +27,6 @@ enum Part {
     EnterNew(usize, i64),
     /// Into the index that is found by its names.
     EnterName(usize, bool),
-    Append(usize),
 }
 
 fn part() -> impl Strategy<Value = Part> {
@@ -44,7 +43,6 @@ fn part() -> impl Strategy<Value = Part> {
         4 => (name(), at()).prop_map(|(name, at)| Part::Enter(name, at)),
         3 => (name(), -5..30i64).prop_map(|(name, at)| Part::EnterNew(name, at)),
         3 => (name(), any::<bool>()).prop_map(|(name, is_in)| Part::EnterName(name, is_in)),
-        2 => (0..VALUES.len()).prop_map(Part::Append),
     ]
 }
 
@@ -66,7 +64,6 @@ fn change_set(of: (Table, Index), (partition, parts): &(u16, Vec<Part>), shown: 
         Part::Enter(name, at) => set.enter(index, NAMES[*name], *at),
         Part::EnterNew(name, at) => set.enter_new(index, NAMES[*name], *at),
         Part::EnterName(name, is_in) => set.enter(Index::AttemptsOf, NAMES[*name], is_in.then_some(0)),
-        Part::Append(value) => set.append(Log::Audit, VALUES[*value]),
     })
 }
 
@@ -87,13 +84,7 @@ async fn shows(engine: &Arc<dyn Engine>, (table, index): (Table, Index), until: 
         let counts = engine.all_cells(Table::Counts, partition).await.unwrap();
         let due = engine.entries(index, &[partition], until, 2).await.unwrap();
         let after = engine.entries_after(index, &[partition], (until, NAMES[1]), i64::MAX, 2).await.unwrap();
-        // The shapes of one call are written in any order.
-        let mut logged = engine.newest(Log::Audit, partition, 1000).await.unwrap();
-        logged.sort_by(|one, other| one.value.cmp(&other.value));
-        let logged: Vec<Vec<u8>> = logged.into_iter().map(|one| one.value).collect();
-        text += &format!(
-            "{partition}: {cells:?}, {counts:?}, {entries:?}, due {due:?}, then {after:?}, logged {logged:?}\n"
-        );
+        text += &format!("{partition}: {cells:?}, {counts:?}, {entries:?}, due {due:?}, then {after:?}\n");
     }
     for partitions in [vec![], (0..=PARTITIONS).collect()] {
         let due = engine.entries(index, &partitions, until, 3).await.unwrap();

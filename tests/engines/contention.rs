@@ -12,8 +12,8 @@ use rollcall::routing::alert_silence::SilenceRequest;
 use rollcall::routing::parse_label_matchers;
 use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::store::{
-    Cell, CellCursor, CellPage, Cells, ChangeSet, Documents, Index, IndexEntry, IndexRange, Layout, Log,
-    Logged, NameRange, ReceiverName, Result, Table, Unreadable, What,
+    Cell, CellCursor, CellPage, Cells, ChangeSet, Documents, Index, IndexEntry, IndexRange, Layout,
+    NameRange, ReceiverName, Result, Table, Unreadable, What,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -107,10 +107,6 @@ impl Cells for Contended {
 
     async fn scan_cells(&self, table: Table, partition: u16, from: Option<CellCursor>) -> Result<CellPage> {
         self.engine.scan_cells(table, partition, from).await
-    }
-
-    async fn newest(&self, log: Log, partition: u16, limit: usize) -> Result<Vec<Logged>> {
-        self.engine.newest(log, partition, limit).await
     }
 
     async fn quarantine_cell(&self, unreadable: &Unreadable, why: &str) -> Result<()> {

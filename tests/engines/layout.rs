@@ -59,7 +59,7 @@ async fn an_existing_fleet_keeps_its_number_of_partitions_without_a_word_in_the_
 #[tokio::test]
 async fn the_form_of_the_tags_is_read_before_any_other_key() {
     let redis = Redis::start();
-    let fields = [("fleet", "0123456789abcdef"), ("layout", "7"), ("partitions", "48"), ("tags", "spread")];
+    let fields = [("fleet", "0123456789abcdef"), ("layout", "8"), ("partitions", "48"), ("tags", "spread")];
     redis::cmd("HSET").arg("rollcall:meta").arg(&fields).exec(&mut redis.client()).unwrap();
     let config = RedisConfig { url: redis.url(), ..RedisConfig::default() };
     let engine: Arc<dyn Engine> = Arc::new(connect(&config).await.unwrap());
@@ -92,7 +92,7 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
     let redis = Redis::start();
     let config = RedisConfig { url: redis.url(), ..RedisConfig::default() };
     connect(&config).await.unwrap();
-    assert_eq!(meta(&redis, "layout").as_deref(), Some("7"));
+    assert_eq!(meta(&redis, "layout").as_deref(), Some("8"));
     for (command, says) in [("HDEL", "is stored in an older layout"), ("HSET", "is stored in layout 3,")] {
         let mut change = redis::cmd(command);
         change.arg("rollcall:meta").arg("layout");
@@ -102,7 +102,7 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
         change.exec(&mut redis.client()).unwrap();
         let before = meta(&redis, "layout");
         for why in [refusal(&config).await, survey_refusal(&config).await] {
-            assert!(why.contains(says) && why.contains("this version reads layout 7"), "{why}");
+            assert!(why.contains(says) && why.contains("this version reads layout 8"), "{why}");
             assert!(why.contains("rollcall export") && why.contains("another engine.prefix"), "{why}");
         }
         assert_eq!(meta(&redis, "layout"), before);

@@ -474,7 +474,8 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
     fleet.roll.check_deadlines(&[unit(0)], fleet.clock.now()).await.unwrap();
     let fleet = fleet.without_detectors();
     let counts = KindCounts::from([("detector".to_owned(), KindCount::default())]);
-    fleet.engine.announce_counts("two", &counts, 3600 * SECOND).await.unwrap();
+    let roster: &dyn Roster = &*fleet.engine;
+    roster.announce_counts("two", &counts).await.unwrap();
     // The instance owns all partitions anyway, as if the other one was not noticed yet.
     let instances = ["one", "two"].map(str::to_owned).to_vec();
     let partitions: Vec<u16> = (0..fleet.engine.partitions()).collect();

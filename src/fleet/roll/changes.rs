@@ -2,7 +2,7 @@
 
 use super::Roll;
 use crate::presence::{Change, Facts, Lifecycle, OfflineRecord, Snapshot, Transition, Unit};
-use crate::store::{EngineError, Result, partition_of};
+use crate::store::{EngineError, Result, note, partition_of};
 use crate::telemetry::{Loop, Stored};
 
 impl Roll {
@@ -75,7 +75,7 @@ impl Roll {
         }
         // Without a note the mirror of the owner has these changes only after its next whole read of the partition.
         if !foreign.is_empty()
-            && let Err(error) = self.engine.note(&foreign).await
+            && let Err(error) = note(&*self.engine, &foreign).await
         {
             self.unconfirmed.recheck(foreign);
             self.telemetry.engine_failed(Loop::Notes, "", &error);

@@ -22,7 +22,7 @@ use futures_util::future::join_all;
 use super::Roll;
 use crate::clock::monotonic;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
-use crate::store::{EngineError, MAX_STEP, Result, partition_of};
+use crate::store::{EngineError, MAX_STEP, Result, note, partition_of};
 
 /// How long an engine that answers again may take to execute the commands that it had received before.
 const MAX_DELAY: Duration = Duration::from_secs(5);
@@ -164,7 +164,7 @@ impl Roll {
             if self.mirror.keeps(partition) {
                 self.compare(partition, &units).await?;
             } else {
-                self.engine.note(&units.iter().collect::<Vec<&Unit>>()).await?;
+                note(&*self.engine, &units.iter().collect::<Vec<&Unit>>()).await?;
             }
             self.unconfirmed.asked(&units);
         }

@@ -84,7 +84,7 @@ impl<S> WriteLimited<S> {
         let left = (self.limit.patience + earned).saturating_sub(self.waited);
         let now = monotonic();
         self.waits_since = Some(now);
-        self.deadline.as_mut().reset(now + left);
+        self.deadline.as_mut().reset((now + left).into());
         self.activity.stalls();
     }
 

@@ -50,6 +50,7 @@ mod liveness;
 
 pub use action::{Action, Actions, Now, Requests};
 use liveness::Liveness;
+
 pub use liveness::UNPROVED_TRIPS;
 
 /// How long leaving in order may take.

@@ -14,8 +14,8 @@ use super::stored::text;
 use crate::store::change_set::What;
 use crate::store::json::to_json;
 use crate::store::{
-    Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged,
-    NameRange, ReceiverName, Result, Table, Unreadable,
+    Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, NameRange,
+    ReceiverName, Result, Table, Unreadable,
 };
 use crate::telemetry::Telemetry;
 
@@ -175,19 +175,6 @@ impl Cells for EmbeddedEngine {
         self.readers.read(read).await
     }
 
-    async fn newest(&self, log: Log, partition: u16, limit: usize) -> Result<Vec<Logged>> {
-        let read = move |database: &Connection| {
-            let mut select = database.prepare_cached(
-                "SELECT id, entry FROM logs WHERE log = ? AND partition = ? ORDER BY id DESC LIMIT ?",
-            )?;
-            let rows = select.query_map(params![log.as_str(), partition, limit as i64], |row| {
-                Ok(Logged { partition, id: row.get::<_, i64>(0)?.to_string(), value: bytes(row, 1)? })
-            })?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
-        };
-        self.readers.read(read).await
-    }
-
     async fn quarantine_cell(&self, unreadable: &Unreadable, why: &str) -> Result<()> {
         let (what, place) = match unreadable {
             Unreadable::Cell(Cell { table, name, .. }, _)
@@ -195,10 +182,7 @@ impl Cells for EmbeddedEngine {
                 (table.what(), format!("table cells {table} {name:?}"))
             }
             Unreadable::Entry(index, IndexEntry { name, .. }) => {
-                (index.table().what(), format!("table entries {index} {name:?}"))
-            }
-            Unreadable::Logged(log, Logged { id, .. }) => {
-                (log.what(), format!("table logs {} id \"{id}\"", log.as_str()))
+                (index.what(), format!("table entries {index} {name:?}"))
             }
         };
         let (unreadable, reason, at) = (unreadable.clone(), why.to_owned(), place.clone());
@@ -251,7 +235,7 @@ pub(super) fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bo
             What::IsAt(index) => at(database, index, of, &part.name)? == Some(part.at),
             What::IsOff(index) => at(database, index, of, &part.name)?.is_none(),
             What::Put(_) | What::Remove(_) | What::Add(_) => true,
-            What::Enter(_) | What::EnterNew(_) | What::Leave(_) | What::Append(_) => true,
+            What::Enter(_) | What::EnterNew(_) | What::Leave(_) => true,
         };
         if !is_so {
             return Ok(false);
@@ -279,7 +263,6 @@ pub(super) fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bo
                 let delete = "DELETE FROM entries WHERE idx = ? AND partition = ? AND name = ?";
                 database.prepare_cached(delete)?.execute(params![index.place(), of, part.name])?;
             }
-            What::Append(log) => append(database, log, of, &part.value)?,
             What::Has(_) | What::Lacks(_) | What::IsAt(_) | What::IsOff(_) => {}
         }
     }
@@ -309,18 +292,6 @@ fn remove(database: &Connection, table: Table, partition: u16, name: &str) -> Da
     database
         .prepare_cached("DELETE FROM cells WHERE tbl = ? AND partition = ? AND name = ?")?
         .execute(params![table.place(), partition, name])?;
-    Ok(())
-}
-
-pub(super) fn append(database: &Connection, log: Log, partition: u16, entry: &[u8]) -> DatabaseResult<()> {
-    database.prepare_cached("INSERT INTO logs(log, partition, entry) VALUES(?, ?, ?)")?.execute(params![
-        log.as_str(),
-        partition,
-        stored(entry)
-    ])?;
-    let delete = "DELETE FROM logs WHERE log = ?1 AND partition = ?2 AND id <= \
-                  (SELECT id FROM logs WHERE log = ?1 AND partition = ?2 ORDER BY id DESC LIMIT 1 OFFSET ?3)";
-    database.prepare_cached(delete)?.execute(params![log.as_str(), partition, log.most() as i64])?;
     Ok(())
 }
 
@@ -356,11 +327,6 @@ fn move_away(database: &Connection, unreadable: &Unreadable, place: &str, why: &
             let set = ChangeSet::of(*partition).is_at(*index, name, Some(*at)).enter(*index, name, None);
             let row = json!({ "idx": index.place(), "partition": partition, "name": name, "at": at });
             ("entries", row, apply(database, &set)?)
-        }
-        Unreadable::Logged(log, Logged { partition, id, value }) => {
-            let id = id.parse::<i64>().unwrap_or_default();
-            let row = json!({ "id": id, "log": log.as_str(), "partition": partition, "entry": lossy(value) });
-            ("logs", row, database.execute("DELETE FROM logs WHERE id = ?", [id])? > 0)
         }
     };
     if is_gone {

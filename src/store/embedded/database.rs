@@ -47,7 +47,6 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 /// | `outbox` | events without a group yet (JSON), by partition; events of hearing have the number after the last |
 /// | `cells` | the cells of all tables (JSON, or words for a timer that waits and for a lane): see `store/cells.rs` |
 /// | `entries` | the entries of all indexes |
-/// | `logs` | the entries of all logs (JSON) |
 /// | `unreadable` | quarantined rows (JSON), see `quarantine.rs` |
 const TABLES: &str = "
 CREATE TABLE meta(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -70,9 +69,6 @@ CREATE TABLE cells(tbl TEXT NOT NULL, partition INTEGER NOT NULL, name TEXT NOT 
 CREATE TABLE entries(idx TEXT NOT NULL, partition INTEGER NOT NULL, name TEXT NOT NULL, at INTEGER NOT NULL,
   PRIMARY KEY(idx, partition, name)) WITHOUT ROWID;
 CREATE INDEX entries_first ON entries(idx, at, name);
-CREATE TABLE logs(id INTEGER PRIMARY KEY AUTOINCREMENT, log TEXT NOT NULL, partition INTEGER NOT NULL,
-  entry BLOB NOT NULL);
-CREATE INDEX logs_newest ON logs(log, partition, id);
 ";
 
 /// Opens the fleet of a directory, for writing, or creates it. Answers the number of its partitions, too.

@@ -22,7 +22,7 @@ use crate::store::{migration::Importer, migration::MigrationItem};
 const MUST_BE_EMPTY: [&str; 3] = ["units", "records", "outbox"];
 /// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
 /// units that get their slots.
-const CLEARED: [&str; 7] = ["heartbeats", "pages", "data", "blind", "cells", "entries", "logs"];
+const CLEARED: [&str; 6] = ["heartbeats", "pages", "data", "blind", "cells", "entries"];
 
 /// A directory into which a fleet is imported. Dropped before [`Importer::complete`], it is rolled back.
 pub struct EmbeddedImporter {
@@ -118,9 +118,6 @@ impl TargetDatabase {
             }
             MigrationItem::Entry { index, partition, name, at } => {
                 cells::enter(&self.database, *index, *partition, name, *at)
-            }
-            MigrationItem::Logged { log, value } => {
-                cells::append(&self.database, *log, self.partitions, value)
             }
         }
     }

@@ -203,19 +203,6 @@ impl Queries for EmbeddedEngine {
         Ok(names.iter().map(|name| table.alive(name)).collect())
     }
 
-    /// Every process that could change a unit is this one, which shows all partitions.
-    async fn note(&self, _units: &[&Unit]) -> Result<()> {
-        Ok(())
-    }
-
-    async fn noted(&self, _partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
-        Ok(Vec::new())
-    }
-
-    async fn remove_notes(&self, _pages: &[(u16, u32)]) -> Result<()> {
-        Ok(())
-    }
-
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {
         let delete = "DELETE FROM records WHERE rowid IN (SELECT rowid FROM records WHERE closed < ? AND \
                       partition IN (SELECT value FROM json_each(?)) ORDER BY closed LIMIT ?)";

@@ -1,7 +1,6 @@
 //! The roster: one process has the fleet to itself, so leases are kept in memory and end with it. The time of the fleet
 //! is the time of the machine, and follows its clock by the rule of `clock/steps.rs`.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -12,10 +11,9 @@ use tokio::sync::Notify;
 use super::EmbeddedEngine;
 use crate::clock::{Clock, Steps, Timestamp, monotonic};
 use crate::presence::{EngineTime, Renewed, RosterState};
-use crate::store::roster::KindCounts;
 use crate::store::{RenewalReply, Result, Roster};
 
-/// The leases, addresses and counts of instances.
+/// The leases of instances.
 #[derive(Default)]
 pub(super) struct Leases {
     instances: Mutex<Instances>,
@@ -98,8 +96,6 @@ impl Roster for EmbeddedEngine {
     async fn resign(&self, instance: &str) -> Result<()> {
         let mut state = self.leases.lock();
         state.roster.ends.remove(instance);
-        state.addresses.remove(instance);
-        state.counts.remove(instance);
         self.leases.changed.notify_one();
         Ok(())
     }

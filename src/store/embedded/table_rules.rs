@@ -31,11 +31,8 @@ pub(super) enum ColumnType {
     /// The number of a partition or outbox, checked by [`ColumnType::fits`].
     Partition,
     Text,
-    /// Any value as JSON.
-    Json,
     CellTable,
     CellIndex,
-    CellLog,
     Unit,
     RecordId,
     Record,
@@ -162,17 +159,6 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("at", Number, Zero),
         ],
     },
-    TableRule {
-        table: "logs",
-        what: Stored::Audit,
-        key: &["id"],
-        columns: &[
-            column("id", Number, RemoveRow),
-            column("log", CellLog, RemoveRow),
-            column("partition", Partition, RemoveRow),
-            column("entry", Json, RemoveRow),
-        ],
-    },
 ];
 
 impl ColumnType {
@@ -196,10 +182,8 @@ impl ColumnType {
         }
         match self {
             Text => true,
-            Json => json::<serde::de::IgnoredAny>(text),
             CellTable => crate::store::Table::named(text).is_some(),
             CellIndex => crate::store::Index::named(text).is_some(),
-            CellLog => crate::store::Log::named(text).is_some(),
             Unit => text.parse::<crate::presence::Unit>().is_ok(),
             RecordId => text.parse::<crate::presence::RecordId>().is_ok(),
             Record => json::<OfflineRecord>(text),

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use redis::{ScriptInvocation, pipe};
 
+use super::RedisEngine;
 use super::due_members::due_members;
 use super::fields::FieldScan;
 use super::key_scan::KeyScan;
-use super::{RedisEngine, outbox};
 use crate::store::change_set::{Shape, What, batches};
 use crate::store::{
-    Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, Log, Logged,
-    NameRange, ReceiverName, Result, Table, Unreadable,
+    Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, NameRange,
+    ReceiverName, Result, Table, Unreadable,
 };
 use crate::telemetry::Telemetry;
 
@@ -224,18 +224,6 @@ impl Cells for RedisEngine {
         Ok(page)
     }
 
-    async fn newest(&self, log: Log, partition: u16, limit: usize) -> Result<Vec<Logged>> {
-        let mut read = pipe();
-        read.cmd("XREVRANGE").arg(self.keys.log(partition, log)).arg("+").arg("-");
-        read.arg("COUNT").arg(limit.min(log.most()));
-        let (entries,): (Vec<outbox::StreamEntry>,) = self.topology.send("newest", &read).await?;
-        let logged = |(id, fields): outbox::StreamEntry| {
-            let value = fields.chunks_exact(2).find(|pair| pair[0] == b"entry").map(|pair| pair[1].clone());
-            Logged { partition, id, value: value.unwrap_or_default() }
-        };
-        Ok(entries.into_iter().map(logged).collect())
-    }
-
     async fn quarantine_cell(&self, unreadable: &Unreadable, why: &str) -> Result<()> {
         match unreadable {
             Unreadable::Cell(Cell { table, partition, name }, value) => {
@@ -255,17 +243,7 @@ impl Cells for RedisEngine {
             }
             Unreadable::Entry(index, IndexEntry { name, partition, .. }) => {
                 let key = self.keys.index(*partition, *index);
-                self.quarantine_members(&key, &[name.clone().into_bytes()], index.table().what()).await
-            }
-            Unreadable::Logged(log, Logged { partition, id, value }) => {
-                let key = self.keys.log(*partition, *log);
-                let mut put = pipe();
-                put.atomic();
-                put.hset(self.keys.unreadable_of(&key), format!("{key}\n{id}"), value.as_slice()).ignore();
-                put.xdel(&key, &[id]).ignore();
-                self.topology.send::<()>("quarantine", &put).await?;
-                self.telemetry.unreadable(log.what(), &format!("{key} {id}"), why);
-                Ok(())
+                self.quarantine_members(&key, &[name.clone().into_bytes()], index.what()).await
             }
         }
     }
@@ -284,7 +262,7 @@ impl RedisEngine {
             names.push(String::from_utf8(member).map_err(|no| unreadable.push(no.into_bytes())).ok());
         }
         let key = self.keys.index(partition, index);
-        self.quarantine_members(&key, &unreadable, index.table().what()).await?;
+        self.quarantine_members(&key, &unreadable, index.what()).await?;
         Ok(names)
     }
 
@@ -337,7 +315,6 @@ impl RedisEngine {
                 What::Enter(_) => "enter",
                 What::EnterNew(_) => "enter_new",
                 What::Leave(_) => "leave",
-                What::Append(_) => "append",
             };
             let (key, paged) = match what {
                 What::Has(table)
@@ -352,7 +329,6 @@ impl RedisEngine {
                 | What::Enter(index)
                 | What::EnterNew(index)
                 | What::Leave(index) => (self.keys.index(partition, *index), None),
-                What::Append(log) => (self.keys.log(partition, *log), None),
             };
             match paged {
                 None => call.key(key).arg(word),
@@ -407,14 +383,11 @@ pub(super) fn add_names(call: &mut ScriptInvocation<'_>, shape: &Shape, sets: &[
     for (what, times) in shape {
         let parts = || (from..from + times).flat_map(|at| sets.iter().map(move |set| &set.parts[at]));
         for part in parts() {
-            match what {
-                What::Append(log) => call.arg(log.most()),
-                _ => call.arg(&*part.name),
-            };
+            call.arg(&*part.name);
         }
         for part in parts() {
             match what {
-                What::Has(_) | What::Put(_) | What::Append(_) => call.arg(&*part.value),
+                What::Has(_) | What::Put(_) => call.arg(&*part.value),
                 What::IsAt(_) | What::Enter(_) | What::EnterNew(_) | What::Add(_) => call.arg(part.at),
                 What::Lacks(_) | What::IsOff(_) | What::Remove(_) | What::Leave(_) => &mut *call,
             };

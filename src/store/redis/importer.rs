@@ -142,10 +142,6 @@ impl RedisImporter {
             MigrationItem::Entry { index, partition, name, at } => {
                 pipe.zadd(self.keys.index(*partition, *index), name, *at).ignore();
             }
-            MigrationItem::Logged { log, value } => {
-                let key = self.keys.log(self.keys.partitions(), *log);
-                pipe.cmd("XADD").arg(key).arg("*").arg("entry").arg(value.as_slice()).ignore();
-            }
         }
         Ok(())
     }

@@ -17,10 +17,8 @@
 //! | `rollcall:{hearing}:filters` | hash | `<kind> <topic filter>` → up to when it was heard (ms) |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that have joined no group yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel for instances that start or stop |
-//! | `rollcall:{hearing}:address:<instance>` | string | the address of an instance for metrics; PX = its lease |
-//! | `rollcall:{hearing}:counts:<instance>` | string | an instance's own units by kind: their number and shortest timeout, JSON; PX = 8 s |
-//! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched`; `receiver_list`: receivers that are or were configured, and since when each is configured or absent; `down`: receivers with a fallback that take nothing, and since when |
-//! | `rollcall:{hearing}:log:<log>` | stream | `audit`: the last changes that operators made (JSON) |
+//! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched`; `receiver_list`: receivers that are or were configured, and since when each is configured or absent; `down`: receivers with a fallback that take nothing, and since when; `audit`: the last changes that operators made; `addresses`: instance → its address for metrics; `instance_counts`: instance → its own units by kind, their number and shortest timeout |
+//! | `rollcall:{hearing}:index:<index>` | zset | `audited`: the entries of `audit`, by when the change was made (ms) |
 //! | `rollcall:{hearing}:clock` | hash | `server`: the server's clock, `fleet`: the time of the fleet, at the last renewal; `jump`: the server's clock when a jump forward was handled (ms); `ahead`, `since`, `stepped`: steps of the server's clock, see `renew.lua` |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms); PX = timeout + grace |
 //! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), see `watermarks.rs` |
@@ -29,7 +27,6 @@
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `store/encoding.rs` |
 //! | `rollcall:{pN}:data` | set | names of the metrics with values in this partition |
 //! | `rollcall:{pN}:data:<metric>:<page>` | hash | `<kind>:<unit>` → `<at> <value>`: the newest value and when it arrived (ms) |
-//! | `rollcall:{pN}:noted` | set | pages that another instance changed and the owner has not read yet |
 //! | `rollcall:{pN}:offline` | zset | `<kind>:<unit>` by time of detection (ms): units with an open record, which is in their facts |
 //! | `rollcall:{pN}:past` | zset | ids of closed records by time of detection (ms) |
 //! | `rollcall:{pN}:closed` | zset | ids of closed records by time of closing (ms) |
@@ -39,7 +36,7 @@
 //! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON); `incidents`: group → the incident of its silences that lasts (JSON, see `alerting/incidents.rs`); `groups`: group → its labels and when it was sealed last (JSON); `group_versions`: group → how often members began to wait or to last there; `members`: `<group>`, line break, `<member>` → how far the member has come, which receivers were notified of it, and its record while it waits (JSON, see `store/groups/member.rs`); `groups_of`: member → the groups of its record (JSON), by the unit's partition; `past_timers`: timer that fired or was cancelled → its type, moment, data and receipts (JSON); `timer_counts`: type → how many timers of it wait; `notifications`: id → notification that waits (JSON); `owed`: id → number of receivers that still need the notification, if more than one |
 //! | `rollcall:{pN}:cells:<table>:<receiver>` | hash | the same of a table that each receiver has. `lanes`: group → attempts at its first notification, with `+` while one is under way, and the ids of all in order; `dead_letters`: id → dead letter (JSON); `fallback_done`: group → the last of its notifications that its fallback got too, while the receiver takes nothing; `unnotified`: silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`; `-` → `-` if some of them may be in notifications that wait |
 //! | `rollcall:{pN}:cells:<table>:<page>` | hash | the same of a table on pages. `timers`: timer that waits → its type, moment and data, see `store/timers/stored.rs` |
-//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `groups_due`: groups in which members wait, by when they are due (ms); `waiting`: members that wait, `<group>`, line break, `0` or for a silence `1` and since when (ms, 15 digits), line break, `<member>`; `lasting`: silences that last of which receivers know, `<group>`, line break, when they were notified, line break, `<member>`; `returning`: `<group>`, line break, `<unit>` by since when its return waits, where returns wait (ms); `reminders`: groups with members in `lasting`, by when they are looked at again (ms); `over`: members that are over, kept for a day so that late repetitions do not join (ms); `flap_checks`: the units of `flaps`, by when they are looked at (ms); `timers`: timers that wait, by their moment (ms), or by when an instance looks at them again, if their type is not configured; `timers_ended`, `timers_kept`: those of `past_timers`, by their moment, and by until when they are kept (ms); `only_attempts`: those with an attempt that is never repeated and has no outcome, by when the last one began (ms) |
+//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `groups_due`: groups in which members wait, by when they are due (ms); `waiting`: members that wait, `<group>`, line break, `0` or for a silence `1` and since when (ms, 15 digits), line break, `<member>`; `lasting`: silences that last of which receivers know, `<group>`, line break, when they were notified, line break, `<member>`; `returning`: `<group>`, line break, `<unit>` by since when its return waits, where returns wait (ms); `reminders`: groups with members in `lasting`, by when they are looked at again (ms); `over`: members that are over, kept for a day so that late repetitions do not join (ms); `flap_checks`: the units of `flaps`, by when they are looked at (ms); `timers`: timers that wait, by their moment (ms), or by when an instance looks at them again, if their type is not configured; `timers_ended`, `timers_kept`: those of `past_timers`, by their moment, and by until when they are kept (ms); `noted`: pages of `facts` that another instance changed and the owner has not read yet; `only_attempts`: those with an attempt that is never repeated and has no outcome, by when the last one began (ms) |
 //! | `rollcall:{pN}:index:<index>:<receiver>` | zset | the same of an index that each receiver has. `queue`: groups by their next attempt (ms); `dead`: ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
@@ -53,12 +50,13 @@ use std::sync::Arc;
 
 mod rules;
 
-pub use rules::{KEY_RULES, KeyRule};
+pub use rules::{KEY_RULES, KeyPlace, KeyRule};
 
 use super::tags::HashTags;
 use super::topology::slot_of;
 use crate::presence::{Kind, Unit};
-use crate::store::{Index, Log, Table, crc16, partition_of};
+use crate::store::partition::page_of;
+use crate::store::{Index, Table, crc16, partition_of};
 
 /// The most pages that a partition's facts lie on.
 const MAX_PAGES: u32 = 1024;
@@ -171,14 +169,6 @@ impl Keys {
         format!("{}:{{hearing}}:roster", self.prefix)
     }
 
-    pub fn counts(&self, instance: &str) -> String {
-        format!("{}:{{hearing}}:counts:{instance}", self.prefix)
-    }
-
-    pub fn address(&self, instance: &str) -> String {
-        format!("{}:{{hearing}}:address:{instance}", self.prefix)
-    }
-
     pub fn clock(&self) -> String {
         format!("{}:{{hearing}}:clock", self.prefix)
     }
@@ -235,7 +225,7 @@ impl Keys {
     pub fn sort(&self, key: &str) -> Option<&'static KeyRule> {
         let rest = key.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (tag, rest) = rest.strip_prefix('{')?.split_once("}:")?;
-        let is_hearing = tag == "hearing";
+        let place = if tag == "hearing" { KeyPlace::Hearing } else { KeyPlace::Partition };
         let (name, owner) = match rest.split_once(':') {
             Some((name, owner)) => (name, Some(owner)),
             None => (rest, None),
@@ -244,9 +234,9 @@ impl Keys {
         if owner.is_some_and(|owner| owner == "unreadable" || owner.ends_with(":unreadable")) {
             return None;
         }
-        KEY_RULES.iter().find(|sort| {
-            sort.name == name && sort.is_hearing == is_hearing && sort.has_owner == owner.is_some()
-        })
+        KEY_RULES
+            .iter()
+            .find(|sort| sort.name == name && sort.is_at(place) && sort.has_owner == owner.is_some())
     }
 
     /// One key of each sort in each partition, to examine the rights to them.
@@ -255,9 +245,9 @@ impl Keys {
         let mut all = vec![self.meta()];
         for sort in KEY_RULES.iter().filter(|sort| sort.name != "meta") {
             let of = |p| self.in_partition(p, &format!("{}{}", sort.name, owner(sort)));
-            let partitions =
-                if sort.is_hearing { self.partitions..self.partitions + 1 } else { 0..self.partitions };
-            all.extend(partitions.map(of));
+            let from = if sort.is_at(KeyPlace::Partition) { 0 } else { self.partitions };
+            let to = self.partitions + u16::from(sort.is_at(KeyPlace::Hearing));
+            all.extend((from..to).map(of));
         }
         all
     }
@@ -284,8 +274,7 @@ impl Keys {
 
     /// The page of the facts of a unit: the low part of the checksum is the partition, the high part the page.
     pub fn page_id(&self, unit: &Unit) -> PageId {
-        let crc = crate::store::checksum(unit);
-        (crc % self.partitions, u32::from(crc / self.partitions) % self.pages())
+        (self.partition(unit), page_of(unit, self.partitions, self.pages()))
     }
 
     /// The indices of units, sorted by page.
@@ -308,11 +297,6 @@ impl Keys {
     /// owner.
     pub fn in_partition(&self, partition: u16, name: &str) -> String {
         [self.begin(partition), name].concat()
-    }
-
-    /// A key with one instance for each receiver in a partition, such as `queue`, or for each group, such as `waiting`.
-    pub fn of(&self, partition: u16, name: &str, owner: &str) -> String {
-        self.within(partition, format_args!("{name}:{owner}"))
     }
 
     /// The hash of a table that is not on pages.
@@ -338,11 +322,6 @@ impl Keys {
     /// The sorted set of an index.
     pub fn index(&self, partition: u16, index: Index) -> String {
         self.within(partition, format_args!("index:{index}"))
-    }
-
-    /// The stream of a log.
-    pub fn log(&self, partition: u16, log: Log) -> String {
-        self.of(partition, "log", log.as_str())
     }
 
     /// The unit of an expiry key of this fleet.

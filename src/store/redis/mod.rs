@@ -292,12 +292,18 @@ impl Examine for RedisEngine {
 /// The names of all sorts of keys, as in `keys.rs`, and their types: for documentation and tests. `{pN}`, which
 /// stands for `{pN.s}` too, and `{hearing}` are the tags; `<>` stands for an owner.
 pub fn sorts() -> Vec<(String, &'static str)> {
-    let name = |sort: &keys::KeyRule| match (sort.name, sort.is_hearing, sort.has_owner) {
-        ("meta", ..) => "meta".to_owned(),
-        (name, true, false) => format!("{{hearing}}:{name}"),
-        (name, true, true) => format!("{{hearing}}:{name}:<>"),
-        (name, false, false) => format!("{{pN}}:{name}"),
-        (name, false, true) => format!("{{pN}}:{name}:<>"),
-    };
-    keys::KEY_RULES.iter().map(|sort| (name(sort), sort.redis_type)).collect()
+    let mut sorts = Vec::new();
+    for sort in keys::KEY_RULES {
+        let owner = if sort.has_owner { ":<>" } else { "" };
+        let name = |tag: &str| format!("{tag}{}{owner}", sort.name);
+        let places = [(keys::KeyPlace::Hearing, "{hearing}:"), (keys::KeyPlace::Partition, "{pN}:")];
+        match sort.name {
+            "meta" => sorts.push((name(""), sort.redis_type)),
+            _ => {
+                let tags = places.into_iter().filter(|(place, _)| sort.is_at(*place));
+                sorts.extend(tags.map(|(_, tag)| (name(tag), sort.redis_type)));
+            }
+        }
+    }
+    sorts
 }

@@ -14,9 +14,6 @@ use crate::store::json::from_json;
 use crate::store::{History, Layout, Queries, Result};
 use crate::telemetry::Stored;
 
-/// The most notes of a partition that one call answers; the next call answers the rest.
-const MAX_NOTED: u32 = 64;
-
 /// The most ids of closed records that are read for the history of a unit: the ids of its partition, newest first.
 const MAX_LOOKED_AT: usize = 10_000;
 
@@ -154,48 +151,6 @@ impl Queries for RedisEngine {
             self.read_alive(partition, names.iter().map(|name| name.as_bytes())).await?;
         let moment = |ms: Option<Vec<u8>>| ms.as_deref().and_then(milliseconds).map(Timestamp::from_millis);
         Ok(alive.into_iter().map(moment).collect())
-    }
-
-    async fn note(&self, units: &[&Unit]) -> Result<()> {
-        let mut pipe = pipe();
-        for unit in units {
-            let noted = self.keys.in_partition(self.keys.partition(unit), "noted");
-            pipe.sadd(noted, self.keys.page(unit)).ignore();
-        }
-        if pipe.is_empty() { Ok(()) } else { self.topology.send("note", &pipe).await }
-    }
-
-    async fn noted(&self, partitions: &[u16]) -> Result<Vec<(u16, u32)>> {
-        let mut pipe = pipe();
-        for partition in partitions {
-            pipe.cmd("SRANDMEMBER").arg(self.keys.in_partition(*partition, "noted")).arg(MAX_NOTED);
-        }
-        let noted: Vec<Vec<Vec<u8>>> = self.topology.send("noted", &pipe).await?;
-        let page = |text: &[u8]| -> Option<u32> {
-            std::str::from_utf8(text).ok()?.parse().ok().filter(|page| *page < self.pages())
-        };
-        let (mut pages, mut others) = (Vec::new(), redis::pipe());
-        for (partition, members) in partitions.iter().zip(noted) {
-            for member in members {
-                match page(&member) {
-                    Some(page) => pages.push((*partition, page)),
-                    // Another program wrote this member.
-                    None => drop(others.srem(self.keys.in_partition(*partition, "noted"), member).ignore()),
-                }
-            }
-        }
-        if !others.is_empty() {
-            self.topology.send::<()>("noted", &others).await?;
-        }
-        Ok(pages)
-    }
-
-    async fn remove_notes(&self, pages: &[(u16, u32)]) -> Result<()> {
-        let mut pipe = pipe();
-        for (partition, page) in pages {
-            pipe.srem(self.keys.in_partition(*partition, "noted"), page).ignore();
-        }
-        if pipe.is_empty() { Ok(()) } else { self.topology.send("remove_notes", &pipe).await }
     }
 
     async fn forget_records(&self, partitions: &[u16], before: Timestamp) -> Result<usize> {

@@ -38,8 +38,6 @@ pub const COMMANDS: &[&str] = &[
     "SCRIPT LOAD return",
     "SET K 0",
     "SMEMBERS K",
-    "SRANDMEMBER K 1",
-    "SREM K x",
     "TIME",
     "TYPE K",
     "XADD K * x x",

@@ -9,7 +9,6 @@ use redis::pipe;
 use super::RedisEngine;
 use crate::clock::{Stopwatch, Timestamp, monotonic};
 use crate::presence::MAX_LEASE;
-use crate::store::roster::KindCounts;
 use crate::store::{EngineError, RenewalReply, Result, Roster};
 
 /// A renewal that the server has answered.
@@ -57,42 +56,10 @@ impl Roster for RedisEngine {
     async fn resign(&self, instance: &str) -> Result<()> {
         let mut leave = pipe();
         leave.zrem(self.keys.roster(), instance).ignore();
-        leave.del(self.keys.address(instance)).ignore();
-        leave.del(self.keys.counts(instance)).ignore();
         self.topology.send::<()>("resign", &leave).await?;
         let mut notify = pipe();
         notify.publish(self.keys.roster(), instance).ignore();
         self.topology.send("resign", &notify).await
-    }
-
-    async fn announce(&self, instance: &str, address: &str, lease: Duration) -> Result<()> {
-        let mut pipe = pipe();
-        pipe.pset_ex(self.keys.address(instance), address, lease.as_millis() as u64).ignore();
-        self.topology.send("announce", &pipe).await
-    }
-
-    async fn addresses(&self, instances: &[String]) -> Result<Vec<Option<String>>> {
-        let mut pipe = pipe();
-        for instance in instances {
-            pipe.get(self.keys.address(instance));
-        }
-        self.topology.send("addresses", &pipe).await
-    }
-
-    async fn announce_counts(&self, instance: &str, counts: &KindCounts, ttl: Duration) -> Result<()> {
-        let text = serde_json::to_string(counts).expect("names and numbers are always JSON");
-        let mut pipe = pipe();
-        pipe.pset_ex(self.keys.counts(instance), text, ttl.as_millis() as u64).ignore();
-        self.topology.send("announce_counts", &pipe).await
-    }
-
-    async fn counts(&self, instances: &[String]) -> Result<Vec<KindCounts>> {
-        let mut pipe = pipe();
-        for instance in instances {
-            pipe.get(self.keys.counts(instance));
-        }
-        let texts: Vec<Option<Vec<u8>>> = self.topology.send("counts", &pipe).await?;
-        Ok(texts.into_iter().flatten().filter_map(|text| serde_json::from_slice(&text).ok()).collect())
     }
 
     async fn changed(&self) {

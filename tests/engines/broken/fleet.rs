@@ -15,8 +15,8 @@ use rollcall::presence::{
 };
 use rollcall::store::{
     AttemptEnd, AttemptMade, Capacity, Delivery, Destinations, EndedLease, Engine, FindTimers, Gap, Group,
-    Join, OutboxEvent, Pace, Reading, ShareMember, StoredDeliveries, StoredGroups, StoredTimers,
-    Subscription, TimerCapacity, TimerClasses,
+    Join, OutboxEvent, Pace, Reading, Roster, ShareMember, StoredDeliveries, StoredGroups, StoredTimers,
+    Subscription, TimerCapacity, TimerClasses, note,
 };
 use rollcall::telemetry::{HealthProblem, Telemetry};
 use tokio::sync::Notify;
@@ -159,8 +159,9 @@ impl Fleet {
         };
         self.engine.advance(&kept, at, Gap { blind: HOUR / 2, tell_after: HOUR / 2 }).await.unwrap();
         self.engine.renew("one", Duration::from_secs(8), None).await.unwrap();
-        self.engine.announce("one", "127.0.0.1:1", Duration::from_secs(8)).await.unwrap();
-        self.engine.note(&[&unit(5)]).await.unwrap();
+        let roster: &dyn Roster = &*self.engine;
+        roster.announce("one", "127.0.0.1:1").await.unwrap();
+        note(&*self.engine, &[&unit(5)]).await.unwrap();
         self.live_timers(at).await;
         // When the value is poisoned, one silence waits in its group, and the event of another one waits in the
         // outbox.

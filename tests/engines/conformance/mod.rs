@@ -268,7 +268,7 @@ macro_rules! every_case {
                 instances_see_one_another_and_share_one_time
                 an_instance_that_resigned_is_gone_at_once
                 the_time_of_the_fleet_is_never_before_what_was_heard
-                an_instance_announces_its_address_for_as_long_as_it_holds_a_lease
+                what_an_instance_announces_counts_until_it_is_forgotten
             }
         }
     };

@@ -7,6 +7,8 @@ use rollcall::clock::Timestamp;
 use rollcall::fleet::lease;
 use rollcall::fleet::ownership::owner;
 use rollcall::presence::MAX_LEASE;
+use rollcall::store::Roster;
+use rollcall::store::roster::{KindCount, KindCounts};
 
 use super::ground::Ground;
 use super::world::World;
@@ -105,18 +107,19 @@ pub async fn the_time_of_the_fleet_is_never_before_what_was_heard<G: Ground>(wor
     assert_eq!(later.instances, ["a", "b"], "and leases go by it");
 }
 
-pub async fn an_instance_announces_its_address_for_as_long_as_it_holds_a_lease<G: Ground>(world: World<G>) {
+pub async fn what_an_instance_announces_counts_until_it_is_forgotten<G: Ground>(world: World<G>) {
     let names = ["a", "b", "c"].map(str::to_owned);
     let (other, _) = world.another().await;
-    world.engine.announce("a", "10.0.0.1:8080", MINUTE).await.unwrap();
-    world.engine.announce("b", "10.0.0.2:8080", Duration::from_millis(1)).await.unwrap();
-    let at = Some("10.0.0.1:8080".to_owned());
-    let ended = async {
-        while other.addresses(&names).await.unwrap() != [at.clone(), None, None] {
-            tokio::task::yield_now().await;
-        }
-    };
-    tokio::time::timeout(MINUTE, ended).await.expect("an address that is not announced again is forgotten");
-    world.engine.resign("a").await.unwrap();
-    assert_eq!(other.addresses(&names).await.unwrap(), [None, None, None]);
+    let (here, there): (&dyn Roster, &dyn Roster) = (&*world.engine, &*other);
+    here.announce("a", "10.0.0.1:8080").await.unwrap();
+    here.announce("b", "10.0.0.2:8080").await.unwrap();
+    here.announce("b", "10.0.0.3:8080").await.unwrap();
+    let counts = KindCounts::from([("detector".to_owned(), KindCount { units: 7, shortest_ms: None })]);
+    there.announce_counts("b", &counts).await.unwrap();
+    let [a, b] = ["10.0.0.1:8080", "10.0.0.3:8080"].map(|at| Some(at.to_owned()));
+    assert_eq!(there.addresses(&names).await.unwrap(), [a.clone(), b, None]);
+    assert_eq!(here.counts(&names).await.unwrap(), [counts]);
+    there.forget_all_but(&names[..1]).await.unwrap();
+    assert_eq!(there.addresses(&names).await.unwrap(), [a, None, None]);
+    assert_eq!(here.counts(&names).await.unwrap(), []);
 }

@@ -8,7 +8,7 @@ use rollcall::fleet::{Operators, Silences, SilencesError, Subject, UnitChange};
 use rollcall::presence::{Acknowledgement, RecordId, Unit};
 use rollcall::routing::alert_silence::{RETENTION, SilenceError, SilenceRequest};
 use rollcall::routing::{AlertSilence, SilenceId, parse_label_matchers};
-use rollcall::store::{AuditEntry, Audited, ChangeSet, Engine, Log, MAX_AUDITED};
+use rollcall::store::{AuditEntry, Audited, ChangeSet, Documents, Engine, MAX_AUDITED};
 
 use super::ground::Ground;
 use super::world::{HOUR, World};
@@ -201,11 +201,11 @@ pub async fn silences_that_ended_long_ago_are_removed_and_the_audit_is_bounded<G
     assert_eq!(ids(&silences.current().await.unwrap()), [kept], "{old} is over");
     let newest = silences.audit(1).await.unwrap().remove(0);
     let audit = |text: String| AuditEntry { text, ..newest.clone() };
-    let append = |set: ChangeSet, number: usize| {
-        set.append(Log::Audit, &serde_json::to_vec(&audit(number.to_string())).unwrap())
-    };
-    let appended = (0..MAX_AUDITED + 3).fold(ChangeSet::of(world.engine.partitions()), append);
+    let documents = Documents::new(world.engine.clone());
+    let append = |set: ChangeSet, number: usize| documents.audit(set, &audit(number.to_string())).unwrap();
+    let appended = (0..MAX_AUDITED + 2).fold(ChangeSet::of(world.engine.partitions()), append);
     assert_eq!(world.engine.write_cells(&[appended]).await.unwrap(), [true]);
+    silences.note(&audit((MAX_AUDITED + 2).to_string())).await.unwrap();
     let audit = silences.audit(usize::MAX).await.unwrap();
     let texts: Vec<usize> = audit.iter().map(|entry| entry.text.parse().unwrap()).collect();
     assert!(texts.iter().copied().eq((3..MAX_AUDITED + 3).rev()), "{texts:?}");

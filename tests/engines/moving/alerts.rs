@@ -4,7 +4,6 @@
 use super::*;
 use rollcall::fleet::Inhibitions;
 use rollcall::routing::{InhibitRule, Inhibition, parse_matchers};
-use rollcall::store::Log;
 use rollcall::store::{StoredDeliveries, StoredGroups};
 
 fn silence(name: &str) -> OutboxEvent {
@@ -126,13 +125,13 @@ async fn what_instances_share_is_the_same_after_a_migration_and_changes_from_the
             cells.sort();
             found.push(cells);
         }
-        let logged = engine.newest(Log::Audit, engine.partitions(), 10).await.unwrap();
-        (found, logged.into_iter().map(|one| one.value).collect::<Vec<_>>())
+        let audited = engine.entries(Index::Audited, &[engine.partitions()], i64::MAX, 10).await.unwrap();
+        (found, audited)
     };
     let put = async |engine: &dyn Engine, table: Table, name: &str| {
         let value = format!(r#"{{"of":"{}"}}"#, table.as_str());
         let set = ChangeSet::of(engine.partitions()).has(table, name, None);
-        let set = set.put(table, name, Some(value.as_bytes())).append(Log::Audit, name.as_bytes());
+        let set = set.put(table, name, Some(value.as_bytes())).enter(Index::Audited, name, Some(7));
         assert_eq!(engine.write_cells(&[set]).await.unwrap(), [true]);
     };
     let here = places.open("here").await;
@@ -143,7 +142,7 @@ async fn what_instances_share_is_the_same_after_a_migration_and_changes_from_the
     }
     let before = cells(&*here).await;
     assert!(before.0.iter().all(|cells| cells.len() == 2), "{before:?}");
-    assert_eq!(before.1[..3], [b"two".to_vec(), b"one".to_vec(), b"two".to_vec()]);
+    assert_eq!(before.1.iter().map(|entry| entry.name.as_str()).collect::<Vec<_>>(), ["one", "two"]);
     carry(&*here, &places.to_redis().await.unwrap()).await;
     let there = places.connect().await.unwrap();
     assert_eq!(cells(&*there).await, before);

@@ -15,7 +15,7 @@ use super::redis::PARTITIONS;
 use super::{World, now};
 
 /// The key types that are broken.
-pub const POISONED: [&str; 13] = [
+pub const POISONED: [&str; 11] = [
     "{hearing}:heard",
     "{hearing}:members",
     "{hearing}:floors",
@@ -23,8 +23,6 @@ pub const POISONED: [&str; 13] = [
     "{hearing}:session:<>",
     "{hearing}:filters",
     "{hearing}:roster",
-    "{hearing}:address:<>",
-    "{hearing}:counts:<>",
     "{hearing}:clock",
     ALIVE,
     FACTS,
@@ -32,17 +30,16 @@ pub const POISONED: [&str; 13] = [
 ];
 
 /// The key types that are left out, and why.
-pub const LEFT_OUT: [(&str, &str); 18] = [
+pub const LEFT_OUT: [(&str, &str); 17] = [
     ("meta", "without it there is no fleet, and the service says so and is not ready"),
     ("{hearing}:blind", "silence that began before counts in full: a silence may be called one too early"),
     ("{hearing}:blind:<>", "the same"),
     ("{hearing}:cells:<>", "no world has alert silences, rules of inhibition, or the mass-offline breaker"),
-    ("{hearing}:log:<>", "no world has changes of operators"),
+    ("{hearing}:index:<>", "no world has changes of operators"),
     ("{hearing}:outbox", "blind intervals that were not notified are not notified"),
     ("{pN}:heard", "written in a cluster only"),
     ("{pN}:replicated", "the same"),
     ("{pN}:deadlines", "found by the walk within five minutes, for which no world waits"),
-    ("{pN}:noted", "changes show within five minutes, for which no world waits"),
     ("{pN}:data:<>", "no unit of a world has values"),
     ("{pN}:offline", "open records are not listed, and the oracle goes by the list"),
     ("{pN}:past", "closed records are not listed"),

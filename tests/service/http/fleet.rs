@@ -135,7 +135,8 @@ async fn an_instance_asks_the_others_for_their_units() {
     fleet.hear(&["detector:a"]).await;
     other.hear_at("north", "detector:b").await;
     let address = other.url.trim_start_matches("http://");
-    fleet.engine.announce("two", address, 60 * SECOND).await.unwrap();
+    let roster: &dyn Roster = &*fleet.engine;
+    roster.announce("two", address).await.unwrap();
     let page = fleet.json("/api/v1/units").await;
     assert_eq!((ids(&page), &page["incomplete"]), (vec!["a", "b"], &json!([])));
     let summary = fleet.json("/api/v1/summary").await;

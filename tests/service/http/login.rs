@@ -114,7 +114,8 @@ async fn an_instance_shows_its_units_to_those_that_have_the_key_of_the_fleet() {
     fleet.fill();
     let announce = async |url: &str| {
         let address = url.trim_start_matches("http://");
-        fleet.engine.announce("two", address, 60 * SECOND).await.unwrap();
+        let roster: &dyn Roster = &*fleet.engine;
+        roster.announce("two", address).await.unwrap();
     };
     announce(&fleet.url).await;
     assert_eq!(units().await["incomplete"], json!([]));

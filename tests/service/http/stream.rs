@@ -93,7 +93,8 @@ async fn a_stream_says_when_the_fleet_has_changed() {
 async fn transitions_of_every_instance_are_told_once_and_a_client_goes_on_where_it_was() {
     let (fleet, other) = (Fleet::start().await, Fleet::start().await);
     let address = other.url.trim_start_matches("http://");
-    fleet.engine.announce("two", address, 60 * SECOND).await.unwrap();
+    let roster: &dyn Roster = &*fleet.engine;
+    roster.announce("two", address).await.unwrap();
     fleet.hear_at("north", "detector:a").await;
     other.hear(&["detector:b"]).await;
     let mut client = Client::start(&fleet, "").await;

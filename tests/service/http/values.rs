@@ -106,15 +106,16 @@ async fn a_unit_is_probed_by_name_whichever_instance_owns_it() {
 #[tokio::test]
 async fn the_targets_are_every_instance_with_an_address_and_each_of_its_shards() {
     let fleet = Fleet::start().await;
-    fleet.engine.announce("one", "10.0.0.1:8080", 100 * SECOND).await.unwrap();
-    fleet.engine.announce("gone", "10.0.0.9:8080", 100 * SECOND).await.unwrap();
+    let roster: &dyn Roster = &*fleet.engine;
+    roster.announce("one", "10.0.0.1:8080").await.unwrap();
+    roster.announce("gone", "10.0.0.9:8080").await.unwrap();
     let path = "/api/v1/prometheus/targets";
     let expected = json!([{
         "targets": ["10.0.0.1:8080"],
         "labels": { "__metrics_path__": "/metrics", "rollcall_instance": "one" },
     }]);
     assert_eq!(fleet.json(path).await, expected);
-    fleet.engine.announce("two", "10.0.0.2:8080", 100 * SECOND).await.unwrap();
+    roster.announce("two", "10.0.0.2:8080").await.unwrap();
     let targets = fleet.json(&format!("{path}?shards=2")).await;
     let shards: Vec<String> = targets
         .as_array()

@@ -8,18 +8,37 @@ pub struct KeyRule {
     pub name: &'static str,
     pub redis_type: &'static str,
     pub what: Stored,
-    /// Whether they belong to hearing, and not to a partition.
-    pub is_hearing: bool,
+    /// What they belong to; `None`: there are keys of both.
+    pub place: Option<KeyPlace>,
     /// Whether a unit, a page, a receiver or a group follows the name.
     pub has_owner: bool,
 }
 
-const fn sort(belongs_to: &str, name: &'static str, redis_type: &'static str, what: Stored) -> KeyRule {
-    let belongs_to = belongs_to.as_bytes();
-    KeyRule { name, redis_type, what, is_hearing: belongs_to[0] == b'h', has_owner: belongs_to.len() == 2 }
+/// What a key belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// Hearing, and what else belongs to the fleet as a whole.
+    Hearing,
+    Partition,
 }
 
-/// All sorts of keys: `h` belongs to hearing, `p` to a partition, `+` has an owner.
+impl KeyRule {
+    pub fn is_at(&self, place: KeyPlace) -> bool {
+        self.place.is_none_or(|own| own == place)
+    }
+}
+
+const fn sort(belongs_to: &str, name: &'static str, redis_type: &'static str, what: Stored) -> KeyRule {
+    let belongs_to = belongs_to.as_bytes();
+    let place = match belongs_to[0] {
+        b'h' => Some(KeyPlace::Hearing),
+        b'p' => Some(KeyPlace::Partition),
+        _ => None,
+    };
+    KeyRule { name, redis_type, what, place, has_owner: belongs_to.len() == 2 }
+}
+
+/// All sorts of keys: `h` belongs to hearing, `p` to a partition, `*` to both, `+` has an owner.
 pub const KEY_RULES: &[KeyRule] = &[
     sort("p", "meta", "hash", Stored::Other),
     sort("h", "heard", "hash", Stored::Hearing),
@@ -30,12 +49,7 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("h", "blind", "zset", Stored::Hearing),
     sort("h+", "blind", "zset", Stored::Hearing),
     sort("h", "filters", "hash", Stored::Hearing),
-    sort("h", "outbox", "stream", Stored::Outbox),
     sort("h", "roster", "zset", Stored::Roster),
-    sort("h+", "address", "string", Stored::Roster),
-    sort("h+", "counts", "string", Stored::Roster),
-    sort("h+", "cells", "hash", Stored::Other),
-    sort("h+", "log", "stream", Stored::Audit),
     sort("h", "clock", "hash", Stored::Roster),
     sort("p", "heard", "string", Stored::Hearing),
     sort("p", "replicated", "string", Stored::Other),
@@ -44,12 +58,11 @@ pub const KEY_RULES: &[KeyRule] = &[
     sort("p+", "facts", "hash", Stored::Facts),
     sort("p", "data", "set", Stored::Value),
     sort("p+", "data", "hash", Stored::Value),
-    sort("p", "noted", "set", Stored::Notes),
     sort("p", "offline", "zset", Stored::Record),
     sort("p", "past", "zset", Stored::Record),
     sort("p", "closed", "zset", Stored::Record),
     sort("p", "archive", "hash", Stored::Record),
-    sort("p", "outbox", "stream", Stored::Outbox),
-    sort("p+", "cells", "hash", Stored::Other),
-    sort("p+", "index", "zset", Stored::Other),
+    sort("*", "outbox", "stream", Stored::Outbox),
+    sort("*+", "cells", "hash", Stored::Other),
+    sort("*+", "index", "zset", Stored::Other),
 ];

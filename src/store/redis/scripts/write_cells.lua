@@ -3,7 +3,7 @@
 --
 -- A shape has columns: what they do, with which key, and how many names in a row each change-set has there.
 --
--- KEYS behind `before`: for each column its hash, zset or stream; of a table on pages the page of each name
+-- KEYS behind `before`: for each column its hash or zset; of a table on pages the page of each name
 --
 -- ARGV from `a` on: how many change-sets there are, and how many columns; for each column what it is, with `@` behind it
 --       for a table on pages, and how many names of it a change-set has; then for each column the first name of every
@@ -18,11 +18,9 @@
 --       add     adds to the numbers in fields
 --       enter   writes members with scores; enter_new only those that are not there
 --       leave   removes members
---       append  instead of names the most entries of the stream; adds entries
 --
 -- Returns nothing: it declares a function that answers for each change-set 1 if it is written, else 0.
-local WIDTH = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, add = 2, append = 2 }
-WIDTH.enter, WIDTH.enter_new, WIDTH.leave = 2, 2, 1
+local WIDTH = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, add = 2, enter = 2, enter_new = 2, leave = 1 }
 -- How many words a command gets at once, because the stack of a script ends: an even number, for pairs.
 local MOST = 2000
 
@@ -103,7 +101,6 @@ local function write_cells(before, a)
     end,
     put = try_hash, remove = try_hash,
     enter = try_zset, enter_new = try_zset, leave = try_zset,
-    append = function(column) redis.call('XLEN', column.key) end,
   }
   for _, column in ipairs(columns) do
     read[column.what](column)
@@ -122,11 +119,6 @@ local function write_cells(before, a)
     enter = function(key, words) all(function(of, ...) redis.call('ZADD', of, ...) end, key, words) end,
     enter_new = function(key, words) all(function(of, ...) redis.call('ZADD', of, 'NX', ...) end, key, words) end,
     leave = function(key, words) all(function(of, ...) redis.call('ZREM', of, ...) end, key, words) end,
-    append = function(key, words)
-      for word = 1, #words, 2 do
-        redis.call('XADD', key, 'MAXLEN', words[word], '*', 'entry', words[word + 1])
-      end
-    end,
     add = function(key, words)
       local now, changed, after, over = sums[key], {}, {}, {}
       for word = 1, #words, 2 do
@@ -154,7 +146,7 @@ local function write_cells(before, a)
           words[#words + 1] = value
         end
         words[#words + 1] = name
-        if what == 'put' or what == 'add' or what == 'append' then
+        if what == 'put' or what == 'add' then
           words[#words + 1] = value
         end
         if column.pages then

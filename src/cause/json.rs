@@ -170,21 +170,21 @@ mod tests {
         count: Option<u64>,
         share: Option<f64>,
         on: Option<bool>,
-        list: Option<Vec<Inner>>,
+        list: Option<Vec<InnerObject>>,
         labels: Option<BTreeMap<String, String>>,
-        mode: Option<Mode>,
+        mode: Option<ModeOption>,
     }
 
     #[derive(Debug, Deserialize)]
     #[serde(deny_unknown_fields)]
     #[allow(dead_code)]
-    struct Inner {
+    struct InnerObject {
         depth: i8,
     }
 
     #[derive(Debug, Deserialize)]
     #[serde(rename_all = "snake_case")]
-    enum Mode {
+    enum ModeOption {
         Fast,
         Slow,
     }

@@ -21,7 +21,7 @@ use super::signals::{self, HangUp};
 use super::simulate::span;
 use crate::http::Switches;
 use crate::service;
-use crate::simulate::fleet::{self, FleetConfig, PowerCuts, Progress, Summary};
+use crate::simulate::fleet::{self, FleetConfig, FleetProgress, PowerCuts, Summary};
 use output::DemoOutput;
 use setup::DemoSetup;
 
@@ -144,7 +144,7 @@ async fn simulate(
         Some(ready) => ready?,
     }
     output.welcome(setup, &fleet);
-    let (progress, seen) = watch::channel(Progress::default());
+    let (progress, seen) = watch::channel(FleetProgress::default());
     let ending = stop.child_token();
     let events = ending.run_until_cancelled(events::print(&fleet, seen, output));
     let (summary, _) = tokio::join!(

@@ -17,7 +17,7 @@ use super::signals::{self, HangUp};
 use crate::address::BrokerAddress;
 use crate::clock::monotonic;
 use crate::config::Span;
-use crate::simulate::fleet::{self, FleetConfig, Progress};
+use crate::simulate::fleet::{self, FleetConfig, FleetProgress};
 
 #[derive(Debug, Args)]
 pub(super) struct SimulateArguments {
@@ -109,7 +109,7 @@ pub(super) async fn run(arguments: SimulateArguments) -> anyhow::Result<ExitCode
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let fleet = arguments.fleet()?;
-    let (progress, seen) = watch::channel(Progress::default());
+    let (progress, seen) = watch::channel(FleetProgress::default());
     let shown = tokio::spawn(show(seen, fleet.duration));
     let summary = fleet::run(fleet, progress, stop).await;
     // The display ends by itself, because the sender of its channel is gone.
@@ -128,7 +128,7 @@ pub(super) async fn run(arguments: SimulateArguments) -> anyhow::Result<ExitCode
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// Shows the progress on standard error: as a bar if that is a terminal, otherwise as lines.
-async fn show(seen: watch::Receiver<Progress>, duration: Option<Duration>) {
+async fn show(seen: watch::Receiver<FleetProgress>, duration: Option<Duration>) {
     if stderr().is_terminal() {
         show_bar(seen, duration).await;
     } else {
@@ -136,14 +136,14 @@ async fn show(seen: watch::Receiver<Progress>, duration: Option<Duration>) {
     }
 }
 
-fn describe(now: &Progress) -> String {
+fn describe(now: &FleetProgress) -> String {
     format!(
         "{} units, {} silent; {:.0} heartbeats/s, {} sent, {} missed",
         now.total, now.silent, now.per_second, now.sent, now.missed
     )
 }
 
-async fn print_lines(mut seen: watch::Receiver<Progress>) {
+async fn print_lines(mut seen: watch::Receiver<FleetProgress>) {
     let mut printed: Option<Instant> = None;
     while seen.changed().await.is_ok() {
         let (now, at) = (seen.borrow_and_update().clone(), monotonic());
@@ -155,7 +155,7 @@ async fn print_lines(mut seen: watch::Receiver<Progress>) {
     }
 }
 
-async fn show_bar(mut seen: watch::Receiver<Progress>, duration: Option<Duration>) {
+async fn show_bar(mut seen: watch::Receiver<FleetProgress>, duration: Option<Duration>) {
     let bar = match duration {
         Some(duration) => ProgressBar::new(duration.as_secs()),
         None => ProgressBar::new_spinner(),

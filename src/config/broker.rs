@@ -6,7 +6,7 @@ use std::path::Path;
 use super::file::{self, Brokers, Mqtt};
 use super::problem::Problems;
 use super::secrets;
-use crate::intake::listener::{Config, NOT_BUILT_IN, Tls};
+use crate::intake::listener::{Config, ListenerTls, NOT_BUILT_IN};
 use crate::trust::ServerFiles;
 
 /// Whether devices connect straight to Rollcall.
@@ -77,7 +77,7 @@ pub(super) fn broker(
     Some(config)
 }
 
-fn tls(broker: &file::Broker, base: &Path, problems: &mut Problems) -> Option<Tls> {
+fn tls(broker: &file::Broker, base: &Path, problems: &mut Problems) -> Option<ListenerTls> {
     let listen = address("broker.tls_listen", &broker.tls_listen, problems);
     let websocket_listen = address("broker.websocket_tls_listen", &broker.websocket_tls_listen, problems);
     listen.or(websocket_listen)?;
@@ -89,7 +89,7 @@ fn tls(broker: &file::Broker, base: &Path, problems: &mut Problems) -> Option<Tl
                 .error(format!("broker.{key}"), format!("there is no file {}", base.join(value).display()));
         }
     }
-    Some(Tls {
+    Some(ListenerTls {
         listen,
         websocket_listen,
         files: ServerFiles {

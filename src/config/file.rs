@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::count::Count;
 use super::period::Period;
-use super::recoveries::Recoveries;
+use super::recoveries::RecoveriesOption;
 use super::span::Span;
 
 #[derive(Clone, Deserialize, Serialize)]
@@ -75,7 +75,7 @@ mod timers;
 pub use brokers::Brokers;
 pub use holds::{Breaker, Inhibit};
 pub use kind::{ClockSource, Kind, Metric, MetricType, OnPlanned, Presence, PresenceFormat, Registry, Trust};
-pub use timers::{Guarantee, Timer, Timers};
+pub use timers::{GuaranteeOption, Timer, Timers};
 
 section! {
     /// This process, one of several that serve one fleet.
@@ -253,7 +253,7 @@ section! {
         group_interval: Span = Span::from_secs(300),
         #[serde(rename = "for")]
         lasts: Span = Span::from_secs(0),
-        recoveries: Recoveries = Recoveries::All,
+        recoveries: RecoveriesOption = RecoveriesOption::All,
         repeat_interval: Span = Span::from_secs(0),
         escalate: Vec<Escalation> = Vec::new(),
         mute_times: Vec<String> = Vec::new(),
@@ -274,7 +274,7 @@ section! {
         group_interval: Option<Span> = None,
         #[serde(rename = "for")]
         lasts: Option<Span> = None,
-        recoveries: Option<Recoveries> = None,
+        recoveries: Option<RecoveriesOption> = None,
         repeat_interval: Option<Span> = None,
         escalate: Option<Vec<Escalation>> = None,
         mute_times: Vec<String> = Vec::new(),

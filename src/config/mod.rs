@@ -69,7 +69,7 @@ pub use span::Span;
 
 use environment::Overlaid;
 use file::File;
-use places::Places;
+use places::ConfigPlaces;
 use problem::Problems;
 use shown::Written;
 
@@ -182,7 +182,7 @@ pub fn parse(
     let options = Written { table: &table, variables: &variables }.options(&file);
     let shown = ShownConfiguration { file: source.map(|path| path.display().to_string()), options };
     let named = source.map(|_| name.as_str());
-    let places = Places { file: named, text, variables: &variables };
+    let places = ConfigPlaces { file: named, text, variables: &variables };
     match check(file, source, problems) {
         Ok(mut config) => {
             places.add_to(&mut config.warnings);

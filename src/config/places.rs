@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::problem::Problem;
 
-pub(super) struct Places<'a> {
+pub(super) struct ConfigPlaces<'a> {
     /// The file; `None`: there is none.
     pub file: Option<&'a str>,
     pub text: &'a str,
@@ -32,7 +32,7 @@ struct Found {
     shown: String,
 }
 
-impl Places<'_> {
+impl ConfigPlaces<'_> {
     /// Adds its place to each problem.
     pub fn add_to(&self, problems: &mut [Problem]) {
         let document = DeTable::parse(self.text).ok();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Span;
 use super::file::{Escalation, File, NestedRoute};
 use super::problem::{Problems, suggest};
-use super::recoveries::Recoveries;
-use super::times::Times;
+use super::recoveries::RecoveriesOption;
+use super::times::TimeIntervals;
 use crate::presence::{self, Pace, is_label_name};
 use crate::routing::{self, EVERY_LABEL, FollowUps, Matcher, Route, parse_matchers};
 
@@ -17,7 +17,7 @@ const DEEPEST: usize = 16;
 pub(super) fn root(file: &File, problems: &mut Problems) -> Route {
     let root = &file.route;
     let names: Vec<&str> = file.receiver.iter().map(|one| one.name.as_str()).collect();
-    let times = Times::new(file, problems);
+    let times = TimeIntervals::new(file, problems);
     receivers("route", &root.receivers, &names, problems);
     group_by("route", &root.group_by, problems);
     let wait = wait("route", root.group_wait, problems);
@@ -45,7 +45,7 @@ pub(super) fn root(file: &File, problems: &mut Problems) -> Route {
 /// Names that routes may name.
 struct RouteNames<'a> {
     receivers: &'a [&'a str],
-    times: &'a Times,
+    times: &'a TimeIntervals,
 }
 
 /// Checks the routes below a route; each inherits from `above`.
@@ -166,11 +166,11 @@ fn lasts(path: &str, given: Span, problems: &mut Problems) -> Duration {
     problems.span(&format!("{path}.for"), given, Span::from_secs(0), Span::from_days(90))
 }
 
-fn recoveries(path: &str, given: Recoveries, problems: &mut Problems) -> presence::Recoveries {
+fn recoveries(path: &str, given: RecoveriesOption, problems: &mut Problems) -> presence::Recoveries {
     let wait = match given {
-        Recoveries::None => return presence::Recoveries::None,
-        Recoveries::All => Span::from_secs(0),
-        Recoveries::For(wait) => wait,
+        RecoveriesOption::None => return presence::Recoveries::None,
+        RecoveriesOption::All => Span::from_secs(0),
+        RecoveriesOption::For(wait) => wait,
     };
     let path = format!("{path}.recoveries");
     presence::Recoveries::After(problems.span(&path, wait, Span::from_secs(0), Span::from_hours(24)))

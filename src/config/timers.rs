@@ -1,7 +1,7 @@
 //! Checks `[[timer]]` and `[timers]`: the classes of timers, and their limits.
 
 use super::Span;
-use super::file::{Channel, File, Format, Guarantee, Receiver, Timer};
+use super::file::{Channel, File, Format, GuaranteeOption, Receiver, Timer};
 use super::problem::{Problems, suggest};
 use crate::fleet::TimerRules;
 use crate::presence::{self, TimerClass};
@@ -34,8 +34,8 @@ fn class(path: &str, one: &Timer, receivers: &[Receiver], problems: &mut Problem
     let keep = problems.span(&format!("{path}.keep"), one.keep, Span::from_secs(60), Span::from_days(400));
     let most = problems.number(&format!("{path}.max"), one.max, 1, MAX_TIMERS);
     let guarantee = match one.guarantee {
-        Guarantee::AtLeastOnce => presence::Guarantee::AtLeastOnce,
-        Guarantee::AtMostOnce => presence::Guarantee::AtMostOnce,
+        GuaranteeOption::AtLeastOnce => presence::Guarantee::AtLeastOnce,
+        GuaranteeOption::AtMostOnce => presence::Guarantee::AtMostOnce,
     };
     let timer_type = problems.keep(&format!("{path}.type"), one.timer_type.parse())?;
     Some(TimerClass { timer_type, receivers: one.receivers.clone(), guarantee, keep, most })

@@ -23,10 +23,10 @@ const MONTHS: [&str; 12] = [
 ];
 
 /// The times of the file.
-pub(super) struct Times(Vec<Arc<TimeInterval>>);
+pub(super) struct TimeIntervals(Vec<Arc<TimeInterval>>);
 
-impl Times {
-    pub fn new(file: &File, problems: &mut Problems) -> Times {
+impl TimeIntervals {
+    pub fn new(file: &File, problems: &mut Problems) -> TimeIntervals {
         let mut all: Vec<Arc<TimeInterval>> = Vec::new();
         for (at, one) in file.time.iter().enumerate() {
             let path = format!("time[{at}]");
@@ -40,7 +40,7 @@ impl Times {
             }
             all.push(Arc::new(interval(&path, one, problems)));
         }
-        Times(all)
+        TimeIntervals(all)
     }
 
     /// The times that a route names.

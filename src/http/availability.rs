@@ -96,7 +96,7 @@ struct AvailabilityQuery {
 
 /// How much of a range units were not offline.
 #[derive(Debug, PartialEq, Serialize)]
-pub(super) struct Availability {
+pub(super) struct AvailabilityAnswer {
     pub from: Timestamp,
     pub until: Timestamp,
     /// How many units, as of now.
@@ -166,8 +166,8 @@ async fn availability(
 
 impl AvailabilityState {
     /// Makes an answer for the usual range, and keeps it.
-    async fn renew(&self, asked: AnswerKey) -> Result<Arc<Availability>, HttpError> {
-        let begun = Instant::now();
+    async fn renew(&self, asked: AnswerKey) -> Result<Arc<AvailabilityAnswer>, HttpError> {
+        let begun = monotonic();
         let (kind, label) = asked.clone();
         let wanted = AvailabilityQuery { kind, label, ..AvailabilityQuery::default() };
         match self.read_for(&wanted).await {
@@ -183,7 +183,7 @@ impl AvailabilityState {
         }
     }
 
-    async fn read_for(&self, wanted: &AvailabilityQuery) -> Result<Availability, HttpError> {
+    async fn read_for(&self, wanted: &AvailabilityQuery) -> Result<AvailabilityAnswer, HttpError> {
         let now = self.clock.now();
         let until = wanted.until.unwrap_or(now).min(now);
         let from = wanted.from.unwrap_or(until - DEFAULT_RANGE);
@@ -205,7 +205,7 @@ impl AvailabilityState {
         };
         let blind = overlap(range, ledger.intervals());
         let outages = records.iter().filter_map(|record| outage(record, range, &hearing));
-        Ok(Availability { is_complete: is_complete && has_all, ..summed(range, &of, blind, outages) })
+        Ok(AvailabilityAnswer { is_complete: is_complete && has_all, ..summed(range, &of, blind, outages) })
     }
 
     /// Since when a single unit is known.
@@ -339,7 +339,7 @@ fn summed(
     of: &AvailabilityPart,
     blind: Duration,
     outages: impl Iterator<Item = Duration>,
-) -> Availability {
+) -> AvailabilityAnswer {
     let (mut count, mut offline, mut longest) = (0, Duration::ZERO, Duration::ZERO);
     for outage in outages {
         (count, offline, longest) = (count + 1, offline + outage, longest.max(outage));
@@ -350,7 +350,7 @@ fn summed(
     let heard = range.length().saturating_sub(blind).as_secs_f64() / range_seconds.max(f64::MIN_POSITIVE);
     let all = watched * heard;
     let offline = offline.as_secs_f64();
-    Availability {
+    AvailabilityAnswer {
         from: range.from,
         until: range.to,
         units: of.units,

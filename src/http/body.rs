@@ -47,20 +47,20 @@ mod tests {
 
     #[derive(Debug, Default, PartialEq, Deserialize)]
     #[serde(default)]
-    struct Inner {
+    struct InnerBody {
         one: Option<u8>,
     }
 
     #[derive(Debug, PartialEq, Deserialize)]
-    struct Outer {
+    struct OuterBody {
         #[serde(deserialize_with = "object")]
-        inner: Inner,
+        inner: InnerBody,
     }
 
     #[test]
     fn a_body_is_an_object_and_so_is_one_within() {
-        let of = |text: &'static str| read::<Outer>(&Bytes::from_static(text.as_bytes())).ok();
-        assert_eq!(of(r#"{"inner": {"one": 1}}"#), Some(Outer { inner: Inner { one: Some(1) } }));
+        let of = |text: &'static str| read::<OuterBody>(&Bytes::from_static(text.as_bytes())).ok();
+        assert_eq!(of(r#"{"inner": {"one": 1}}"#), Some(OuterBody { inner: InnerBody { one: Some(1) } }));
         for wrong in [r#"[{"one": 1}]"#, r#"{"inner": [1]}"#, r#"{"inner": null}"#, "null", "", "{} {}"] {
             assert_eq!(of(wrong), None, "{wrong}");
         }

@@ -38,7 +38,7 @@ use crate::clock::monotonic;
 
 mod feed;
 
-use feed::Feed;
+use feed::TransitionFeed;
 
 const PATH: &str = "/api/v1/stream";
 
@@ -61,13 +61,13 @@ const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 #[derive(Clone)]
 struct StreamState {
     summaries: Summaries,
-    feed: Feed,
+    feed: TransitionFeed,
     clients: Arc<AtomicUsize>,
     stop: CancellationToken,
 }
 
 pub(super) fn page(sources: &PageSources, summaries: Summaries, stop: CancellationToken) -> Router {
-    let state = StreamState { summaries, feed: Feed::new(sources), clients: Arc::default(), stop };
+    let state = StreamState { summaries, feed: TransitionFeed::new(sources), clients: Arc::default(), stop };
     Router::new().route(PATH, get(stream)).with_state(state)
 }
 

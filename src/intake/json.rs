@@ -92,7 +92,7 @@ impl<'de> Visitor<'de> for PayloadVisitor<'_> {
             Branch { tree, node: ROOT, values: &mut scanned.values }.begin();
         }
         let key = KeySeed { fields, at: metrics.map(|tree| (tree, ROOT)) };
-        while let Some(Key { field, child }) = map.next_key_seed(key)? {
+        while let Some(KnownKey { field, child }) = map.next_key_seed(key)? {
             let values = &mut scanned.values;
             let branch = child.map(|(tree, node)| Branch { tree, node, values });
             let keep = match field {
@@ -122,7 +122,7 @@ enum Field {
 }
 
 /// The meaning of the name of a member.
-struct Key<'a> {
+struct KnownKey<'a> {
     field: Option<Field>,
     /// The node of the member, if metrics stand in it.
     child: Option<(&'a MetricTree, NodeIndex)>,
@@ -136,20 +136,20 @@ struct KeySeed<'a> {
 }
 
 impl<'de, 'a> DeserializeSeed<'de> for KeySeed<'a> {
-    type Value = Key<'a>;
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Key<'a>, D::Error> {
+    type Value = KnownKey<'a>;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<KnownKey<'a>, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
 impl<'a> Visitor<'_> for KeySeed<'a> {
-    type Value = Key<'a>;
+    type Value = KnownKey<'a>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the name of a field")
     }
 
-    fn visit_str<E: Error>(self, name: &str) -> Result<Key<'a>, E> {
+    fn visit_str<E: Error>(self, name: &str) -> Result<KnownKey<'a>, E> {
         let known = self.fields.and_then(|fields| {
             let known = [
                 (&fields.ts, Field::Ts),
@@ -160,7 +160,7 @@ impl<'a> Visitor<'_> for KeySeed<'a> {
             known.into_iter().find(|(wanted, _)| *wanted == name)
         });
         let child = self.at.and_then(|(tree, node)| Some((tree, tree.child(node, name)?)));
-        Ok(Key { field: known.map(|(_, field)| field), child })
+        Ok(KnownKey { field: known.map(|(_, field)| field), child })
     }
 }
 
@@ -298,7 +298,7 @@ impl<'de> Visitor<'de> for ValueSeed<'_> {
             return Ok(Some(Value::Other));
         };
         let key = KeySeed { fields: None, at: Some((tree, node)) };
-        while let Some(Key { child, .. }) = map.next_key_seed(key)? {
+        while let Some(KnownKey { child, .. }) = map.next_key_seed(key)? {
             let branch = child.map(|(tree, node)| Branch { tree, node, values: &mut *values });
             next_value(&mut map, branch, Keep::Nothing)?;
         }

@@ -16,7 +16,7 @@ pub struct Config {
     /// The address of devices that use WebSockets without TLS.
     pub websocket_listen: Option<SocketAddr>,
     /// The addresses of devices that use TLS, and the certificate.
-    pub tls: Option<Tls>,
+    pub tls: Option<ListenerTls>,
     /// The file of users, as `mosquitto_passwd` writes it.
     pub password_file: Option<PathBuf>,
     /// The file of rules, as Mosquitto's `acl_file`.
@@ -36,7 +36,7 @@ pub struct Config {
 
 /// Settings of TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tls {
+pub struct ListenerTls {
     pub listen: Option<SocketAddr>,
     /// The address of devices that use WebSockets over TLS.
     pub websocket_listen: Option<SocketAddr>,

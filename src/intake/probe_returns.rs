@@ -35,7 +35,7 @@ pub(super) struct ProbeReturns {
     /// The probes that prove the filter and were not reported yet; at most [`MAX_SENT`].
     proved: Vec<Timestamp>,
     /// The probes since the first missing one, until enough have come back in a row.
-    gap: Option<Gap>,
+    gap: Option<ProbeGap>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ struct SentProbe {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Gap {
+struct ProbeGap {
     missing: u32,
     came: u32,
     in_a_row: u32,

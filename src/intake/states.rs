@@ -29,7 +29,7 @@ mod published;
 mod topics;
 
 pub(super) use published::{Published, PublishedState};
-pub(super) use topics::{Topics, object_of, unit_of};
+pub(super) use topics::{StateTopics, object_of, unit_of};
 
 /// How often the mirror is read at most.
 const TICK: Duration = Duration::from_secs(1);
@@ -174,7 +174,7 @@ impl StatePublisher {
         let mut count = 0;
         for (Differing { unit, .. }, state) in units.iter().zip(states) {
             let Some(state) = state else { continue };
-            let topics = Topics::of(unit);
+            let topics = StateTopics::of(unit);
             if self.config.has_discovery && !self.published.lock().is_discovered(&topics.object) {
                 self.send(topics.discovery(), topics.discovery_payload(unit)).await?;
                 self.published.lock().discovered(&topics.object);
@@ -206,7 +206,7 @@ impl StatePublisher {
             let states = states.map_err(|error| self.engine_failed(&error))?;
             let mut count = 0;
             for (unit, _) in units.iter().zip(states).filter(|(_, state)| state.is_none()) {
-                let topics = Topics::of(unit);
+                let topics = StateTopics::of(unit);
                 if self.published.lock().is_discovered(&topics.object) {
                     self.send(topics.discovery(), Vec::new()).await?;
                     self.published.lock().removed_discovery(&topics.object);

@@ -7,7 +7,7 @@ use anyhow::bail;
 use tokio::task::JoinSet;
 
 use super::engine_writer::EngineWriter;
-pub use super::listener_config::{Config, NOT_BUILT_IN, Tls};
+pub use super::listener_config::{Config, ListenerTls, NOT_BUILT_IN};
 use super::{ProvedTopics, value_buffer::ValueBuffer};
 use crate::telemetry::Telemetry;
 use crate::trust::ServerTls;

@@ -149,7 +149,7 @@ impl FleetConfig {
 
 /// The state of a running fleet.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Progress {
+pub struct FleetProgress {
     pub sent: u64,
     /// Heartbeats that found no connection.
     pub missed: u64,
@@ -185,7 +185,7 @@ struct Counters {
 /// lost later is retried without end.
 pub async fn run(
     config: FleetConfig,
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<FleetProgress>,
     stop: CancellationToken,
 ) -> anyhow::Result<Summary> {
     config.check()?;
@@ -230,8 +230,8 @@ pub async fn run(
     })
 }
 
-fn report(progress: &watch::Sender<Progress>, counters: &Counters, total: usize, per_second: f64) {
-    progress.send_replace(Progress {
+fn report(progress: &watch::Sender<FleetProgress>, counters: &Counters, total: usize, per_second: f64) {
+    progress.send_replace(FleetProgress {
         sent: counters.sent.load(Relaxed),
         missed: counters.missed.load(Relaxed),
         per_second,

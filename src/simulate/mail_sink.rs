@@ -22,7 +22,7 @@ const MAX_LINE: u64 = 64 << 10;
 const MAX_MAIL: usize = 16 << 20;
 
 #[derive(Default)]
-pub struct Options {
+pub struct MailSinkOptions {
     /// The port; 0: any free port.
     pub port: u16,
     /// The login that a client has to send, if any: the base64 of `\0user\0password`.
@@ -93,7 +93,7 @@ struct SharedMails {
 
 impl MailSink {
     /// Starts the server. It accepts every mail until [`MailSink::reply_with`].
-    pub async fn start(options: Options) -> io::Result<MailSink> {
+    pub async fn start(options: MailSinkOptions) -> io::Result<MailSink> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, options.port)).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(SharedMails {

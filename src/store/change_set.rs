@@ -125,12 +125,12 @@ impl ChangeSet {
     fn touched(&self) -> impl Iterator<Item = (Touched<'_>, bool)> {
         self.parts.iter().map(|ChangePart { what, name, .. }| match what {
             What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
-                Some(((Place::Of(*table), &**name), false))
+                ((TouchedPlace::Of(*table), &**name), false)
             }
-            What::Add(table) => Some(((Place::Of(*table), &**name), true)),
-            What::IsAt(index) | What::IsOff(index) => Some(((Place::In(*index), &**name), false)),
+            What::Add(table) => ((TouchedPlace::Of(*table), &**name), true),
+            What::IsAt(index) | What::IsOff(index) => ((TouchedPlace::In(*index), &**name), false),
             What::Enter(index) | What::EnterNew(index) | What::Leave(index) => {
-                Some(((Place::In(*index), &**name), false))
+                ((TouchedPlace::In(*index), &**name), false)
             }
         })
     }
@@ -141,13 +141,13 @@ pub(super) type Shape = Vec<(What, usize)>;
 
 /// Where a cell or an entry is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Place {
+enum TouchedPlace {
     Of(Table),
     In(Index),
 }
 
 /// A cell or an entry of a partition.
-type Touched<'a> = (Place, &'a str);
+type Touched<'a> = (TouchedPlace, &'a str);
 
 /// The places of change-sets, in batches that are written one after the other: no two of a batch touch one cell or
 /// entry, so all that a batch expects can be read before its first write. Change-sets that only add to a cell may be in

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollcall::alerting::{Failure, Links, Zone, open, probe, send_test};
 use rollcall::presence::Interval;
-use rollcall::simulate::mail_sink::{Mail, MailSink, Options, Reply};
+use rollcall::simulate::mail_sink::{Mail, MailSink, MailSinkOptions, Reply};
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt};
 
@@ -16,7 +16,7 @@ const OPS: &str = "ops@example.org";
 const BOSS: &str = "boss@example.org";
 
 async fn sink() -> MailSink {
-    MailSink::start(Options::default()).await.unwrap()
+    MailSink::start(MailSinkOptions::default()).await.unwrap()
 }
 
 /// The mails for deliveries, sent one after the other.
@@ -420,7 +420,7 @@ async fn an_interrupted_conversation_is_not_continued() {
 /// Otherwise such a mail would block its group until it is given up, days later.
 #[tokio::test]
 async fn a_mail_that_is_too_large_for_the_server_goes_out_without_its_table() {
-    let sink = MailSink::start(Options::default()).await.unwrap();
+    let sink = MailSink::start(MailSinkOptions::default()).await.unwrap();
     sink.reply_with([Reply::Mail(552)]);
     let channel = open(&mail_to(format!("smtp://127.0.0.1:{}", sink.port()), &[OPS])).unwrap();
     let storm = delivery((0..60).map(|at| silent(&format!("detector:{at}"), now())).collect(), vec![]);
@@ -434,7 +434,8 @@ async fn a_mail_that_is_too_large_for_the_server_goes_out_without_its_table() {
 #[tokio::test]
 async fn a_wrong_password_is_retried_and_shows_in_a_probe() {
     let login = "AHVzZXJAc2l0ZQBwYSBzcw==".to_owned(); // user@site, pa ss
-    let sink = MailSink::start(Options { login: Some(login), ..Options::default() }).await.unwrap();
+    let sink =
+        MailSink::start(MailSinkOptions { login: Some(login), ..MailSinkOptions::default() }).await.unwrap();
     let with = |password: &str| {
         let smtp = format!("smtp://user%40site@127.0.0.1:{}", sink.port());
         let mut receiver = mail_to(smtp, &[OPS]);

@@ -44,7 +44,7 @@ pub fn names(prefix: &str, count: usize) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn most_units_of_a_site_are_one_incident_for_every_receiver_and_its_end_is_told_once() {
     let (sink, second) = (hook().await, hook().await);
-    let mail = MailSink::start(mail_sink::Options::default()).await.unwrap();
+    let mail = MailSink::start(mail_sink::MailSinkOptions::default()).await.unwrap();
     let receivers = vec![
         webhook_to(sink.url(), None),
         super::world::named("second", webhook_to(second.url(), None)),

@@ -55,7 +55,7 @@ async fn first_after_a_receiver(on: On) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silence_is_notified_after_group_wait_and_the_return_after_it() {
-    let (sink, mail) = (hook().await, MailSink::start(mail_sink::Options::default()).await.unwrap());
+    let (sink, mail) = (hook().await, MailSink::start(mail_sink::MailSinkOptions::default()).await.unwrap());
     let receivers = vec![webhook_to(sink.url(), None), mail_to(mail.url(), &["ops@example.org"])];
     let mut world = World::new("kind", receivers).await;
     world.notify_loss(&["a", "b"]).await;
@@ -184,7 +184,7 @@ async fn a_receiver_that_has_its_name_again_is_notified_of_what_still_holds() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_recipient_that_is_refused_is_shown_until_it_is_taken() {
-    let mail = MailSink::start(mail_sink::Options::default()).await.unwrap();
+    let mail = MailSink::start(mail_sink::MailSinkOptions::default()).await.unwrap();
     mail.reply_with([mail_sink::Reply::Recipient("gone@example.org".to_owned(), 550)]);
     let mut world =
         World::new("unit", vec![mail_to(mail.url(), &["ops@example.org", "gone@example.org"])]).await;
@@ -209,7 +209,7 @@ async fn a_recipient_that_is_refused_is_shown_until_it_is_taken() {
 async fn a_recipient_that_is_put_off_delays_no_other_and_gets_its_mails_after_a_restart() {
     const OPS: &str = "ops@example.org";
     for on in [On::Redis, On::Directory] {
-        let mail = MailSink::start(mail_sink::Options::default()).await.unwrap();
+        let mail = MailSink::start(mail_sink::MailSinkOptions::default()).await.unwrap();
         mail.reply_with([mail_sink::Reply::Recipient(OPS.to_owned(), 450)]);
         let receiver = mail_to(mail.url(), &[OPS, "boss@example.org"]);
         let mut world = World::on(on, "kind", vec![receiver]).await;

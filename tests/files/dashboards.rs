@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rollcall::clock::Clock;
-use rollcall::simulate::fleet::{self, FleetConfig, Progress};
+use rollcall::simulate::fleet::{self, FleetConfig, FleetProgress};
 use rollcall::simulate::servers::free_port;
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use serde_json::Value;
@@ -101,7 +101,7 @@ impl World {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let devices = tokio::spawn(async move {
-            fleet::run(fleet, watch::channel(Progress::default()).0, stopped).await.unwrap();
+            fleet::run(fleet, watch::channel(FleetProgress::default()).0, stopped).await.unwrap();
         });
         let dir = servers.dir.path().join("prometheus");
         let prometheus = Prometheus::start(&dir, &with_rules(&[listen], "1s"));

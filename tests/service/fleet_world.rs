@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::OfflineRecord;
-use rollcall::simulate::fleet::{self, FleetConfig, Progress};
+use rollcall::simulate::fleet::{self, FleetConfig, FleetProgress};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::redis::RedisEngine;
 use rollcall::store::{HearingStore, Layout, Queries, UnitStore};
@@ -67,7 +67,7 @@ impl FleetWorld {
             connections: 1,
             ..FleetConfig::new(&self.broker_url())
         };
-        let (sender, progress) = watch::channel(Progress::default());
+        let (sender, progress) = watch::channel(FleetProgress::default());
         let silence = CancellationToken::new();
         tokio::spawn(fleet::run(config, sender, silence.clone()));
         Fleet { progress, _silence: silence.drop_guard() }
@@ -115,7 +115,7 @@ impl Service {
 }
 
 pub struct Fleet {
-    progress: watch::Receiver<Progress>,
+    progress: watch::Receiver<FleetProgress>,
     _silence: DropGuard,
 }
 

@@ -42,7 +42,7 @@ impl World {
             redis: Server::redis(&dir.path().join("redis"), free_port().unwrap(), redis).unwrap(),
             broker: Server::mosquitto(&dir.path().join("broker"), free_port().unwrap(), "").unwrap(),
             hook: WebhookSink::start(webhook_sink::Options::default()).await.unwrap(),
-            mail: MailSink::start(mail_sink::Options::default()).await.unwrap(),
+            mail: MailSink::start(mail_sink::MailSinkOptions::default()).await.unwrap(),
             dir,
             http: free_port().unwrap(),
             options: options.to_owned(),

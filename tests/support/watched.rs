@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rollcall::simulate::fleet::{self, FleetConfig, Progress};
+use rollcall::simulate::fleet::{self, FleetConfig, FleetProgress};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{Options, WebhookSink};
 use serde_json::Value;
@@ -118,6 +118,6 @@ fn speak(units: usize, broker: &str) -> DropGuard {
         ..FleetConfig::new(broker)
     };
     let stop = CancellationToken::new();
-    tokio::spawn(fleet::run(fleet, watch::Sender::new(Progress::default()), stop.clone()));
+    tokio::spawn(fleet::run(fleet, watch::Sender::new(FleetProgress::default()), stop.clone()));
     stop.drop_guard()
 }

@@ -6,14 +6,19 @@ use tokio::sync::watch;
 use tokio::time::{interval, sleep_until};
 
 use super::output::DemoOutput;
-use crate::simulate::fleet::{FleetConfig, FleetEvent, FleetEvents, Progress};
+use crate::clock::monotonic;
+use crate::simulate::fleet::{FleetConfig, FleetEvent, FleetEvents, FleetProgress};
 
 /// How often the state of the fleet is printed.
 const STATUS_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Prints events until it is dropped.
-pub(super) async fn print(fleet: &FleetConfig, mut progress: watch::Receiver<Progress>, output: &DemoOutput) {
-    let began = Instant::now();
+pub(super) async fn print(
+    fleet: &FleetConfig,
+    mut progress: watch::Receiver<FleetProgress>,
+    output: &DemoOutput,
+) {
+    let began = monotonic();
     let mut status = interval(STATUS_INTERVAL);
     status.tick().await;
     for (at, event) in FleetEvents::new(fleet) {
@@ -27,7 +32,7 @@ pub(super) async fn print(fleet: &FleetConfig, mut progress: watch::Receiver<Pro
     }
 }
 
-fn describe_status(fleet: &Progress) -> String {
+fn describe_status(fleet: &FleetProgress) -> String {
     format!("fleet  silent: {} of {} units; {} heartbeats so far", fleet.silent, fleet.total, fleet.sent)
 }
 

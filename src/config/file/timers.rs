@@ -11,7 +11,7 @@ section! {
         #[serde(rename = "type")]
         timer_type: String = String::new(),
         receivers: Vec<String> = Vec::new(),
-        guarantee: Guarantee = Guarantee::AtLeastOnce,
+        guarantee: GuaranteeOption = GuaranteeOption::AtLeastOnce,
         keep: Span = Span(DEFAULT_TIMER_KEEP),
         max: u64 = DEFAULT_MOST_OF_CLASS,
     }
@@ -29,7 +29,7 @@ section! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs, reason = "options are explained in config/reference.toml, their one home")]
-pub enum Guarantee {
+pub enum GuaranteeOption {
     AtLeastOnce,
     AtMostOnce,
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use super::Availability;
+use super::AvailabilityAnswer;
 
 /// How long a request gets this answer, and no newer one is made.
 const FRESH: Duration = Duration::from_secs(10);
@@ -22,7 +22,7 @@ pub(super) type AnswerKey = (Option<String>, Option<String>);
 pub(super) struct RecentAnswers(Arc<Mutex<HashMap<AnswerKey, CachedAvailability>>>);
 
 struct CachedAvailability {
-    answer: Arc<Availability>,
+    answer: Arc<AvailabilityAnswer>,
     /// When the computation of the answer began.
     made: Instant,
     is_renewed: bool,
@@ -30,7 +30,7 @@ struct CachedAvailability {
 
 impl RecentAnswers {
     /// The answer, and whether the caller has to make a newer one.
-    pub fn find(&self, asked: &AnswerKey, now: Instant) -> Option<(Arc<Availability>, bool)> {
+    pub fn find(&self, asked: &AnswerKey, now: Instant) -> Option<(Arc<AvailabilityAnswer>, bool)> {
         let mut kept = self.lock();
         let found = kept.get_mut(asked).filter(|kept| now - kept.made < USABLE)?;
         let is_due = now - found.made >= FRESH && !found.is_renewed;
@@ -39,7 +39,7 @@ impl RecentAnswers {
     }
 
     /// Keeps an answer whose computation began at `made`, unless an answer that began later is kept already.
-    pub fn keep(&self, asked: AnswerKey, answer: Arc<Availability>, made: Instant) {
+    pub fn keep(&self, asked: AnswerKey, answer: Arc<AvailabilityAnswer>, made: Instant) {
         let mut kept = self.lock();
         if kept.get(&asked).is_some_and(|newer| newer.made > made) {
             return;
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
     use crate::clock::monotonic;
 
-    fn answer(units: u64) -> Arc<Availability> {
+    fn answer(units: u64) -> Arc<AvailabilityAnswer> {
         let range = crate::presence::Interval {
             from: crate::clock::Timestamp::ZERO,
             to: crate::clock::Timestamp::ZERO,

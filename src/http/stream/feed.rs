@@ -30,7 +30,7 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// The transitions that clients follow. Cheap to share.
 #[derive(Clone)]
-pub(super) struct Feed {
+pub(super) struct TransitionFeed {
     roll: Arc<Roll>,
     peers: Peers,
     merged: Arc<Mutex<Merged>>,
@@ -62,13 +62,13 @@ struct TransitionEvent<'a> {
     record: &'a OfflineRecord,
 }
 
-impl Feed {
-    pub fn new(sources: &PageSources) -> Feed {
+impl TransitionFeed {
+    pub fn new(sources: &PageSources) -> TransitionFeed {
         let roll = sources.roll.clone();
         let own = roll.transitions().end();
         let merged =
             Merged { asked: None, own, others: BTreeMap::new(), newest: Newest::new(MAX_TRANSITIONS) };
-        Feed { roll, peers: Peers::new(sources), merged: Arc::new(Mutex::new(merged)) }
+        TransitionFeed { roll, peers: Peers::new(sources), merged: Arc::new(Mutex::new(merged)) }
     }
 
     /// A number of this process: positions are those of its feed.

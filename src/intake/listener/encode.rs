@@ -7,7 +7,7 @@ use super::properties::{EXPIRY, SUBSCRIPTION_ID};
 /// The first byte of each acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::enum_variant_names, reason = "the specification calls the packets so")]
-pub enum Kind {
+pub enum AckKind {
     PubAck = 0x40,
     PubRec = 0x50,
     PubRel = 0x62,
@@ -47,7 +47,7 @@ pub fn refused(out: &mut Vec<u8>, version: Version, code: u8) {
 }
 
 /// An acknowledgement; only a client of MQTT 5 gets the reason code.
-pub fn acknowledgement(out: &mut Vec<u8>, version: Version, kind: Kind, id: u16, code: u8) {
+pub fn acknowledgement(out: &mut Vec<u8>, version: Version, kind: AckKind, id: u16, code: u8) {
     let [high, low] = id.to_be_bytes();
     match version {
         Version::Five if code != 0 => out.extend([kind as u8, 3, high, low, code]),

@@ -53,7 +53,7 @@ mod shared;
 mod users;
 mod websocket;
 
-pub use super::listener_config::{Config, NOT_BUILT_IN, Tls};
+pub use super::listener_config::{Config, ListenerTls, NOT_BUILT_IN};
 pub(super) use receipt::Receipt;
 pub use server::Listener;
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::encode::Kind;
+use super::encode::AckKind;
 use super::session::Session;
 
 #[derive(Debug)]
 pub struct Receipt {
     pub session: Arc<Session>,
     pub connection: u64,
-    pub kind: Kind,
+    pub kind: AckKind,
     pub id: u16,
     /// The reason code of the answer.
     pub code: u8,

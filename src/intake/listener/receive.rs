@@ -8,7 +8,7 @@ use super::bytes::{
 };
 use super::codec::{Frame, Packet, Publish, Subscribe};
 use super::connection::{Connection, End, WINDOW};
-use super::encode::{self, Kind};
+use super::encode::{self, AckKind};
 use super::names;
 use super::receipt::Receipt;
 use super::router::MAX_LEVELS;
@@ -53,11 +53,11 @@ impl Connection {
             Packet::PubRec(id, code) if code >= 0x80 => self.session.completed(id),
             Packet::PubRec(id, _) => {
                 let code = if self.session.received(id) { 0 } else { UNKNOWN_ID };
-                self.acknowledge(Kind::PubRel, id, code);
+                self.acknowledge(AckKind::PubRel, id, code);
             }
             Packet::PubRel(id) => {
                 let code = if self.session.release(id) { 0 } else { UNKNOWN_ID };
-                self.acknowledge(Kind::PubComp, id, code);
+                self.acknowledge(AckKind::PubComp, id, code);
             }
             Packet::PubComp(id) => self.session.completed(id),
             Packet::Subscribe { id, number, filters } => {
@@ -84,7 +84,7 @@ impl Connection {
         }
     }
 
-    fn acknowledge(&mut self, kind: Kind, id: u16, code: u8) {
+    fn acknowledge(&mut self, kind: AckKind, id: u16, code: u8) {
         encode::acknowledgement(&mut self.out, self.wire.version, kind, id, code);
     }
 
@@ -122,7 +122,7 @@ impl Connection {
                 }
             }
         }
-        let kind = if publish.qos == 2 { Kind::PubRec } else { Kind::PubAck };
+        let kind = if publish.qos == 2 { AckKind::PubRec } else { AckKind::PubAck };
         let may = self.shared.access.may_publish(&self.peer, publish.topic);
         let arrived = self.shared.door.clock.now();
         let mut content = Content::Nothing;

@@ -40,11 +40,11 @@ pub struct Router {
 #[derive(Default)]
 struct TopicNode {
     next: HashMap<Box<str>, TopicNode>,
-    here: Vec<Subscription>,
+    here: Vec<RoutedSubscription>,
 }
 
 #[derive(Clone)]
-struct Subscription {
+struct RoutedSubscription {
     session: Arc<Session>,
     /// The group of a shared subscription, with its filter.
     group: Option<Box<str>>,
@@ -88,7 +88,7 @@ impl Router {
         is_new: bool,
     ) -> usize {
         let (group, filter) = parts(asked.filter);
-        let subscription = Subscription {
+        let subscription = RoutedSubscription {
             session: session.clone(),
             group: group.map(Into::into),
             qos: asked.qos,
@@ -100,7 +100,7 @@ impl Router {
         let node =
             filter.split('/').fold(&mut *tree, |node, level| node.next.entry(level.into()).or_default());
         let is_same =
-            |one: &Subscription| one.session.number == session.number && one.group.as_deref() == group;
+            |one: &RoutedSubscription| one.session.number == session.number && one.group.as_deref() == group;
         match node.here.iter_mut().find(|one| is_same(one)) {
             Some(known) => *known = subscription,
             None => {
@@ -120,7 +120,7 @@ impl Router {
         let (group, filter) = parts(filter);
         let mut tree = self.tree.write().unwrap_or_else(PoisonError::into_inner);
         let levels: Vec<&str> = filter.split('/').collect();
-        let is_removed = tree.remove(&levels, &|one: &Subscription| {
+        let is_removed = tree.remove(&levels, &|one: &RoutedSubscription| {
             one.session.number == session.number && one.group.as_deref() == group
         });
         if is_removed {
@@ -158,9 +158,9 @@ impl Router {
         without_room.map(|of_one| of_one[0].session.clone()).collect()
     }
 
-    fn one_of_each_group(&self, found: Vec<Subscription>) -> Vec<Subscription> {
+    fn one_of_each_group(&self, found: Vec<RoutedSubscription>) -> Vec<RoutedSubscription> {
         let (shared, mut chosen): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| one.group.is_some());
-        let mut groups: HashMap<Box<str>, Vec<Subscription>> = HashMap::new();
+        let mut groups: HashMap<Box<str>, Vec<RoutedSubscription>> = HashMap::new();
         for one in shared {
             groups.entry(one.group.clone().unwrap_or_default()).or_default().push(one);
         }
@@ -223,7 +223,7 @@ impl Router {
 
 impl TopicNode {
     /// Finds the subscriptions to a topic; `rest` is the part of the topic that is not compared yet.
-    fn find(&self, rest: Option<&str>, is_first: bool, found: &mut Vec<Subscription>) {
+    fn find(&self, rest: Option<&str>, is_first: bool, found: &mut Vec<RoutedSubscription>) {
         // A wildcard in the first level matches no topic of the server.
         let is_open = !(is_first && rest.is_some_and(|topic| topic.starts_with('$')));
         if is_open && let Some(all) = self.next.get("#") {
@@ -239,7 +239,7 @@ impl TopicNode {
         }
     }
 
-    fn remove(&mut self, levels: &[&str], is_wanted: &impl Fn(&Subscription) -> bool) -> bool {
+    fn remove(&mut self, levels: &[&str], is_wanted: &impl Fn(&RoutedSubscription) -> bool) -> bool {
         let Some((level, rest)) = levels.split_first() else {
             let before = self.here.len();
             self.here.retain(|one| !is_wanted(one));

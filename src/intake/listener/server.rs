@@ -85,7 +85,7 @@ impl Listener {
         }
         let access = Arc::new(AccessControl::open(config, telemetry)?);
         // The files first: `rollcall check` tries them while a running instance has the addresses.
-        let open = |tls: &super::Tls| ServerTls::open("broker", &tls.files, Vec::new(), read_file);
+        let open = |tls: &super::ListenerTls| ServerTls::open("broker", &tls.files, Vec::new(), read_file);
         let tls =
             config.tls.as_ref().map(open).transpose().context("the broker cannot speak TLS")?.map(Arc::new);
         let mut sockets = Vec::new();

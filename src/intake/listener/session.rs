@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use tokio::sync::Notify;
 
-use super::encode::{self, Kind};
+use super::encode::{self, AckKind};
 use super::limits::Share;
 use super::message::{Delivery, Kept, Message, OVERHEAD, Wire};
 
@@ -53,7 +53,7 @@ struct State {
     wire: Wire,
     end: Option<End>,
     /// Acknowledgements to be written.
-    due: Vec<(Kind, u16, u8)>,
+    due: Vec<(AckKind, u16, u8)>,
     /// Messages of this connection that wait to be recorded.
     unrecorded: usize,
     /// Messages at QoS 2 that the client has not released, and whether each is recorded.
@@ -100,7 +100,7 @@ impl Session {
         let State { in_flight, due, .. } = &mut *state;
         for sent in in_flight {
             sent.is_due_again = true;
-            due.extend(sent.is_received.then_some((Kind::PubRel, sent.id, 0)));
+            due.extend(sent.is_received.then_some((AckKind::PubRel, sent.id, 0)));
         }
         self.wake.notify_one();
     }
@@ -193,9 +193,9 @@ impl Session {
     }
 
     /// Notes that a message is recorded, or need not be: its acknowledgement is due, unless its connection has ended.
-    pub fn recorded(&self, connection: u64, kind: Kind, id: u16, code: u8) {
+    pub fn recorded(&self, connection: u64, kind: AckKind, id: u16, code: u8) {
         let mut state = self.lock();
-        if kind == Kind::PubRec
+        if kind == AckKind::PubRec
             && let Some(is_recorded) = state.unreleased.get_mut(&id)
         {
             *is_recorded = true;
@@ -216,7 +216,7 @@ impl Session {
     /// How many messages of the client are not acknowledged yet.
     pub fn unacknowledged(&self) -> usize {
         let state = self.lock();
-        let acknowledged = state.due.iter().filter(|(kind, ..)| *kind == Kind::PubAck).count();
+        let acknowledged = state.due.iter().filter(|(kind, ..)| *kind == AckKind::PubAck).count();
         state.unrecorded.max(state.unreleased.len()) + acknowledged
     }
 
@@ -229,7 +229,7 @@ impl Session {
     pub fn incoming(&self, id: u16, most: usize) -> Incoming {
         let mut state = self.lock();
         match state.unreleased.get(&id) {
-            Some(true) => state.due.push((Kind::PubRec, id, 0)),
+            Some(true) => state.due.push((AckKind::PubRec, id, 0)),
             Some(false) => {}
             None if state.unreleased.len() >= most => return Incoming::TooMany,
             None => {

@@ -16,7 +16,7 @@ pub(in crate::intake) const STATES_FILTER: &str = "rollcall/state/#";
 pub(in crate::intake) const DISCOVERY_FILTER: &str = "homeassistant/binary_sensor/rollcall/+/config";
 
 /// The topics of a unit.
-pub struct Topics {
+pub struct StateTopics {
     pub state: String,
     /// The name of the unit in the topic of its discovery.
     pub object: String,
@@ -30,10 +30,10 @@ struct StatePayload {
     cause: Option<Cause>,
 }
 
-impl Topics {
-    pub fn of(unit: &Unit) -> Topics {
+impl StateTopics {
+    pub fn of(unit: &Unit) -> StateTopics {
         let name = format!("{}/{}", unit.kind, unit.id);
-        Topics { state: format!("{STATES}{name}"), object: object(unit) }
+        StateTopics { state: format!("{STATES}{name}"), object: object(unit) }
     }
 
     /// The topic by which Home Assistant discovers the unit.
@@ -107,7 +107,7 @@ mod tests {
         let mut objects = Vec::new();
         for name in ["pump:7", "pump:Halle 3", "pump:Halle_3", "pump:Halle.3", "pump_a:7", "pump:a_7"] {
             let unit: Unit = name.parse().unwrap();
-            let topics = Topics::of(&unit);
+            let topics = StateTopics::of(&unit);
             assert_eq!(unit_of(&topics.state), Some(unit));
             assert_eq!(object_of(&topics.discovery()), Some(topics.object.as_str()));
             objects.push(topics.object);

@@ -167,7 +167,7 @@ impl InMemoryHearing {
             let MemberState { connection, heard, release } = state.clone()?;
             let (share, client_id) = (share.clone(), client_id.clone());
             let release_ms = release.as_millis() as u64;
-            Some(StoredMember { share, client_id, connection, heard, release_ms })
+            Some(StoredShareMember { share, client_id, connection, heard, release_ms })
         };
         let of_session = |(client_id, (heard, until)): (&String, &(Timestamp, Timestamp))| {
             let known = self.state.sessions.get(client_id);
@@ -194,7 +194,7 @@ impl From<StoredHearing> for InMemoryHearing {
         let mut heard = InMemoryHearing { taken: stored.taken, ..InMemoryHearing::default() };
         heard.state.heard = stored.heard;
         heard.state.floors = stored.floors;
-        for StoredMember { share, client_id, connection, heard: proved, release_ms } in stored.members {
+        for StoredShareMember { share, client_id, connection, heard: proved, release_ms } in stored.members {
             let release = Duration::from_millis(release_ms);
             let state = MemberState { connection, heard: proved, release };
             heard.state.members.insert((share, client_id), Some(state));
@@ -219,7 +219,7 @@ impl From<StoredHearing> for InMemoryHearing {
 #[derive(Serialize, Deserialize)]
 pub(super) struct StoredHearing {
     heard: Option<Timestamp>,
-    members: Vec<StoredMember>,
+    members: Vec<StoredShareMember>,
     floors: BTreeMap<String, Timestamp>,
     sessions: BTreeMap<String, StoredSession>,
     #[serde(default)]
@@ -229,7 +229,7 @@ pub(super) struct StoredHearing {
 }
 
 #[derive(Serialize, Deserialize)]
-struct StoredMember {
+struct StoredShareMember {
     share: String,
     client_id: String,
     connection: u64,

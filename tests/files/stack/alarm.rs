@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rollcall::simulate::mail_sink::{MailSink, Options};
+use rollcall::simulate::mail_sink::{MailSink, MailSinkOptions};
 use rollcall::simulate::servers::{Server, free_port};
 
 use super::{output, read};
@@ -40,7 +40,7 @@ fn fire(server: &Server, labels: &[&str]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cause_is_mailed_and_its_consequences_are_not() {
     let dir = tempfile::tempdir().unwrap();
-    let mail = MailSink::start(Options::default()).await.unwrap();
+    let mail = MailSink::start(MailSinkOptions::default()).await.unwrap();
     let server = alertmanager(dir.path(), &mail);
     fire(&server, &["alertname=RollcallWatchdog", "severity=none"]);
     fire(&server, &["alertname=RollcallEngineDown", "severity=critical", "instance=a", "job=rollcall"]);

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::support::redis::signal;
 use rollcall::clock::Clock;
 use rollcall::presence::Lifecycle;
-use rollcall::simulate::fleet::{self, FleetConfig, Progress};
+use rollcall::simulate::fleet::{self, FleetConfig, FleetProgress};
 use world::{World, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -418,7 +418,7 @@ async fn every_unit_of_a_simulated_fleet_is_heard_and_no_heartbeat_is_lost() {
         qos: 1,
         ..FleetConfig::new(&world.config.url)
     };
-    let (progress, seen) = watch::channel(Progress::default());
+    let (progress, seen) = watch::channel(FleetProgress::default());
     let enough = CancellationToken::new();
     let fleet = tokio::spawn(fleet::run(config, progress, enough.clone()));
     eventually("each is known", async || world.units().await == 2000).await;
@@ -438,7 +438,7 @@ async fn every_unit_of_a_simulated_fleet_is_heard_and_no_heartbeat_is_lost() {
 async fn a_fleet_without_a_broker_says_so_at_once() {
     let mut world = World::new("").await;
     world.broker.kill();
-    let (progress, _) = watch::channel(Progress::default());
+    let (progress, _) = watch::channel(FleetProgress::default());
     let failed = fleet::run(FleetConfig::new(&world.config.url), progress, CancellationToken::new()).await;
     assert!(failed.unwrap_err().to_string().contains("no connection to the MQTT broker"));
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::clock::Clock;
-use crate::simulate::mail_sink::{MailSink, Options};
+use crate::simulate::mail_sink::{MailSink, MailSinkOptions};
 
 const MAX_WAIT: Duration = Duration::from_secs(20);
 
@@ -87,7 +87,7 @@ fn config() -> EmailConfig {
 #[tokio::test]
 async fn a_mail_goes_out_within_tls_to_a_server_of_an_own_authority() {
     for (scheme, begins) in [("smtps", Begins::AtOnce), ("smtp+starttls", Begins::AfterStartTls)] {
-        let sink = MailSink::start(Options::default()).await.unwrap();
+        let sink = MailSink::start(MailSinkOptions::default()).await.unwrap();
         let (port, authority) = server(&sink, begins).await;
         let dir = tempfile::tempdir().unwrap();
         let ca = dir.path().join("ca.pem");
@@ -107,7 +107,7 @@ async fn a_mail_goes_out_within_tls_to_a_server_of_an_own_authority() {
 
 #[tokio::test]
 async fn a_mail_server_with_an_unknown_authority_gets_no_mail() {
-    let sink = MailSink::start(Options::default()).await.unwrap();
+    let sink = MailSink::start(MailSinkOptions::default()).await.unwrap();
     let (port, _) = server(&sink, Begins::AtOnce).await;
     let why = channel(port).send_test(Clock::system().now()).await.unwrap_err().to_string();
     assert!(why.contains("certificate"), "{why}");

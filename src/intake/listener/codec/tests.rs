@@ -158,7 +158,8 @@ fn no_client_gets_bytes_of_another_version() {
         write(&mut out);
         out
     };
-    let ack = |version| written(&|out| encode::acknowledgement(out, version, encode::Kind::PubAck, 7, 0x87));
+    let ack =
+        |version| written(&|out| encode::acknowledgement(out, version, encode::AckKind::PubAck, 7, 0x87));
     assert_eq!(ack(Version::Four), [0x40, 2, 0, 7]);
     assert_eq!(ack(Version::Five), [0x40, 3, 0, 7, 0x87]);
     let suback = |version| written(&|out| encode::subscribed(out, version, 7, &[1, 0x87]));

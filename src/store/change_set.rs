@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::cells::{Index, Table};
+use super::cell_tables::{Index, Table};
 
 /// What a part of a change-set expects or does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::cells::{Cell, Cells, Index, IndexEntry, IndexRange, NameRange, Table, Unreadable};
+use super::cell_tables::{Index, Table};
+use super::cells::{Cell, Cells, IndexEntry, IndexRange, NameRange, Unreadable};
 use super::change_set::ChangeSet;
 use super::json::{from_json, to_json};
 use super::{EngineError, MAX_STEP, Result};

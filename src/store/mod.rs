@@ -5,7 +5,7 @@
 //! | [`UnitStore`] | the roll, expiry, http, alerting | expiry keys, the deadline index, facts, records |
 //! | [`HearingStore`] | the roll, alerting | how far Rollcall has heard; the ledger of blind intervals |
 //! | [`OutboxStore`] | alerting | the outbox: transitions that have not joined their groups yet |
-//! | [`Cells`] | [`Documents`], [`StoredGroups`], [`StoredDeliveries`], [`StoredTimers`] | everything that is decided above the engines, such as groups, deliveries, timers and alert silences: cells, indexes of their names, logs |
+//! | [`Cells`] | [`Documents`], [`StoredGroups`], [`StoredDeliveries`], [`StoredTimers`] | everything that is decided above the engines, such as groups, deliveries, timers and alert silences: cells, and indexes of their names |
 //! | [`DataStore`] | the roll, http | the newest values of the units' metrics |
 //! | [`Queries`] | http, the mirror, alerting | the same facts and records, in pages; marks of changes and the removal of old records |
 //! | [`Roster`] | every loop, through [`Ownership`](crate::fleet::Ownership) | the live instances, and the clock that they share |
@@ -53,6 +53,7 @@ use crate::telemetry::EngineWarning;
 mod again;
 mod attempts;
 mod audit;
+mod cell_tables;
 mod cells;
 mod change_set;
 pub mod data;
@@ -92,9 +93,9 @@ pub use attempts::{
     MAX_ATTEMPT_BYTES, on_record, word_of_notification, word_of_record,
 };
 pub use audit::{AuditEntry, Audited, MAX_AUDITED};
+pub use cell_tables::{Index, Table};
 pub use cells::{
-    Cell, CellCursor, CellPage, Cells, EntryOrder, Index, IndexEntry, IndexRange, NameRange, Table,
-    Unreadable,
+    Cell, CellCursor, CellPage, Cells, EntryOrder, IndexEntry, IndexRange, NameRange, Unreadable,
 };
 pub use change_set::{ChangePart, ChangeSet, What};
 pub use data::{Catalogue, DataStore, Metric, MetricType, MetricValue, Reading};

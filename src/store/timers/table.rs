@@ -11,7 +11,7 @@ use crate::presence::{
     DEFAULT_TIMER_KEEP, DueTimer, FiredTimer, Forgotten, NewTimer, Timer, TimerCancelled, TimerClass,
     TimerId, TimerRegistered, TimerType,
 };
-use crate::store::cells::{Index, Table};
+use crate::store::cell_tables::{Index, Table};
 use crate::store::change_set::ChangeSet;
 use crate::store::documents::{Document, Documents, TableValue};
 use crate::store::json::to_json;

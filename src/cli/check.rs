@@ -45,6 +45,9 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct CheckArguments {
     #[command(flatten)]
     file: ConfigFile,
+    /// Connect to nothing: read the configuration and its files alone.
+    #[arg(long)]
+    offline: bool,
     /// Print one JSON array.
     #[arg(long)]
     json: bool,
@@ -101,7 +104,10 @@ pub(super) async fn run(arguments: CheckArguments) -> anyhow::Result<ExitCode> {
     logging::start_silently()?;
     let (findings, code) = match arguments.file.load() {
         Ok(config) => {
-            let findings = examine(&config).await;
+            let mut findings = examine(&config);
+            if !arguments.offline {
+                findings.extend(connect(&config).await);
+            }
             let failed = findings.iter().any(|finding| finding.outcome == FindingOutcome::Fail);
             (findings, if failed { FAILED } else { 0 })
         }
@@ -124,7 +130,8 @@ fn misconfigured(error: ConfigError) -> Vec<Finding> {
     }
 }
 
-async fn examine(config: &Config) -> Vec<Finding> {
+/// The findings about the configuration and its files.
+fn examine(config: &Config) -> Vec<Finding> {
     let source = config.source.as_ref();
     let source = source.map_or_else(
         || format!("every option has its default: {}", without_file()),
@@ -136,6 +143,20 @@ async fn examine(config: &Config) -> Vec<Finding> {
     if let Some(why) = alerting::without_receivers(&config.alerting) {
         findings.push(Finding::warn("receivers", why));
     }
+    findings.extend(unguarded(config));
+    findings.extend(topics(config));
+    findings.extend(names::examine(config));
+    let now = Clock::system().now();
+    let of_pages = config.http.tls.as_ref().map(|tls| &tls.files);
+    let of_devices = config.broker.as_ref().and_then(|broker| broker.tls.as_ref()).map(|tls| &tls.files);
+    findings.extend(certificate::examine("http", of_pages, now));
+    findings.extend(certificate::examine("broker", of_devices, now));
+    findings.extend(never_active("route", &config.alerting.route, now));
+    findings
+}
+
+/// The findings about everything that Rollcall depends on.
+async fn connect(config: &Config) -> Vec<Finding> {
     let (engine, unreadable, orphans, unwatched, broker, ids, receivers, differs, named) = tokio::join!(
         engine::examine(&config.engine),
         unreadable::examine(&config.engine),
@@ -148,21 +169,12 @@ async fn examine(config: &Config) -> Vec<Finding> {
         ids::of_running_instance(config.http.listen)
     );
     let listen_at = config.http.listen;
-    findings.extend(listen("http.listen", listen_at, listen_at).await);
+    let mut findings: Vec<Finding> = listen("http.listen", listen_at, listen_at).await.into_iter().collect();
     if let Some(tls) = &config.http.tls {
         findings.extend(listen("http.tls_listen", tls.listen, listen_at).await);
     }
-    findings.extend(unguarded(config));
-    findings.extend(topics(config));
-    findings.extend(names::examine(config));
     findings.extend(differs);
     findings.extend(named);
-    let now = Clock::system().now();
-    let of_pages = config.http.tls.as_ref().map(|tls| &tls.files);
-    let of_devices = config.broker.as_ref().and_then(|broker| broker.tls.as_ref()).map(|tls| &tls.files);
-    findings.extend(certificate::examine("http", of_pages, now));
-    findings.extend(certificate::examine("broker", of_devices, now));
-    findings.extend(never_active("route", &config.alerting.route, now));
     findings.extend(engine);
     findings.extend(unreadable);
     findings.extend(orphans);

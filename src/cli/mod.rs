@@ -53,6 +53,7 @@ mod template;
 mod times;
 mod token;
 mod top;
+mod version;
 
 const FAILED: u8 = 1;
 const WRONG_ARGUMENTS: u8 = 2;
@@ -64,7 +65,7 @@ const EVENT_INTERVAL: u32 = 5;
 
 /// Notices when a device of a fleet goes silent, and notifies operators once.
 #[derive(Debug, Parser)]
-#[command(name = "rollcall", version)]
+#[command(name = "rollcall", version = version::text())]
 #[command(
     after_help = "First: rollcall demo. Then: rollcall check, rollcall serve. See docs/first-fleet.md."
 )]

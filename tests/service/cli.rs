@@ -103,6 +103,29 @@ fn a_bad_configuration_ends_with_78_and_a_bad_command_line_with_2() {
 }
 
 #[test]
+fn an_offline_check_asks_no_server_and_refuses_what_serve_would_refuse() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("rollcall.toml");
+    // No server is there.
+    let away = "engine.url = \"redis://127.0.0.1:1\"\nmqtt.url = \"mqtt://127.0.0.1:1\"\n";
+    for (text, code, says) in [
+        (away.to_owned(), 0, "ok    configuration: rollcall.toml is valid"),
+        (format!("{away}http.listen = \"0.0.0.0:8080\"\n"), 1, "rollcall serve would end at once"),
+        (format!("{away}engine.urll = \"\"\n"), 78, "unknown key `urll`"),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        let output = rollcall(dir.path(), &["check", "--offline"], &[]);
+        let printed = self::text(&output.stdout);
+        assert_eq!(output.status.code(), Some(code), "{printed}");
+        assert!(printed.contains(says) && !printed.contains("engine: "), "{printed}");
+    }
+    assert_eq!(
+        rollcall(dir.path(), &["check", "--offline", "--config", "gone.toml"], &[]).status.code(),
+        Some(78)
+    );
+}
+
+#[test]
 fn check_passes_when_everything_is_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &["--save", "60 1"]).unwrap();

@@ -37,14 +37,23 @@ pub(super) const LAYOUT: u32 = 8;
 /// Refuses the fleet at `place` if it is of another layout; `place_option` is the option that names a place for a new
 /// fleet. `None`: it was written before layouts had numbers.
 pub(super) fn check_layout(found: Option<u32>, place: &str, place_option: &str) -> Result<()> {
-    if found == Some(LAYOUT) {
-        return Ok(());
-    }
-    let found = found.map_or("an older layout".to_owned(), |found| format!("layout {found}"));
+    let (found, advice) = match found {
+        Some(LAYOUT) => return Ok(()),
+        Some(newer) if newer > LAYOUT => (
+            format!("layout {newer}, which is a newer version's"),
+            "start the newer version again; to go back, restore the backup that was taken before the upgrade"
+                .to_owned(),
+        ),
+        older => (
+            older.map_or("an older layout".to_owned(), |older| format!("layout {older}")),
+            format!(
+                "with the version that wrote it, write its units to a file (rollcall export); then set another \
+                 {place_option}, start this version, and read the file (rollcall import)"
+            ),
+        ),
+    };
     Err(EngineError::Refused(format!(
-        "the fleet at {place} is stored in {found}, and this version reads layout {LAYOUT}: with the version that wrote \
-         it, write its units to a file (rollcall export); then set another {place_option}, start this version, and read \
-         the file (rollcall import)"
+        "the fleet at {place} is stored in {found}, and this version reads layout {LAYOUT}: {advice}"
     )))
 }
 

@@ -93,17 +93,20 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
     let config = RedisConfig { url: redis.url(), ..RedisConfig::default() };
     connect(&config).await.unwrap();
     assert_eq!(meta(&redis, "layout").as_deref(), Some("8"));
-    for (command, says) in [("HDEL", "is stored in an older layout"), ("HSET", "is stored in layout 3,")] {
-        let mut change = redis::cmd(command);
-        change.arg("rollcall:meta").arg("layout");
-        if command == "HSET" {
-            change.arg(3);
-        }
+    for (layout, says, advice) in [
+        (None, "is stored in an older layout", "rollcall export"),
+        (Some(3), "is stored in layout 3,", "another engine.prefix"),
+        (Some(99), "is stored in layout 99, which is a newer version's", "start the newer version again"),
+    ] {
+        let change = match layout {
+            None => redis::cmd("HDEL").arg("rollcall:meta").arg("layout").to_owned(),
+            Some(number) => redis::cmd("HSET").arg("rollcall:meta").arg("layout").arg(number).to_owned(),
+        };
         change.exec(&mut redis.client()).unwrap();
         let before = meta(&redis, "layout");
         for why in [refusal(&config).await, survey_refusal(&config).await] {
             assert!(why.contains(says) && why.contains("this version reads layout 8"), "{why}");
-            assert!(why.contains("rollcall export") && why.contains("another engine.prefix"), "{why}");
+            assert!(why.contains(advice), "{why}");
         }
         assert_eq!(meta(&redis, "layout"), before);
     }
@@ -121,11 +124,16 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
     let dir = tempfile::tempdir().unwrap();
     let config = embedded::EmbeddedConfig { path: dir.path().join("fleet"), partitions: None };
     drop(EmbeddedEngine::open(&config, telemetry()).await.unwrap());
-    let database = rusqlite::Connection::open(dir.path().join("fleet/rollcall.db")).unwrap();
-    database.pragma_update(None, "user_version", 3).unwrap();
-    drop(database);
-    let why = EmbeddedEngine::open(&config, telemetry()).await.err().unwrap().to_string();
-    assert!(why.contains("is stored in layout 3,") && why.contains("another engine.path"), "{why}");
+    for (layout, says, advice) in [
+        (3, "is stored in layout 3,", "another engine.path"),
+        (99, "is stored in layout 99,", "start the newer version again"),
+    ] {
+        let database = rusqlite::Connection::open(dir.path().join("fleet/rollcall.db")).unwrap();
+        database.pragma_update(None, "user_version", layout).unwrap();
+        drop(database);
+        let why = EmbeddedEngine::open(&config, telemetry()).await.err().unwrap().to_string();
+        assert!(why.contains(says) && why.contains(advice), "{why}");
+    }
 }
 
 async fn survey_refusal(config: &RedisConfig) -> String {

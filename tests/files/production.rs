@@ -6,9 +6,12 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
+use rollcall::config::EngineConfig;
 use rollcall::simulate::servers::{Server, free_port};
 use tempfile::TempDir;
 use tokio::io::AsyncBufReadExt;
+
+use crate::reference::load;
 
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
@@ -241,8 +244,10 @@ async fn only_rollcall_speaks_below_rollcall() {
 /// The unit of systemd, with the program of this build.
 fn service(dir: &Path) -> String {
     let text = read("config/systemd/rollcall.service");
-    let here = text.replace("/usr/local/bin/rollcall", env!("CARGO_BIN_EXE_rollcall"));
-    assert_ne!(text, here, "the program moved");
+    // systemd finds the program in /usr/local/bin, where an operator puts it, or in /usr/bin, where a package does.
+    let here = text.replace("=rollcall ", &format!("={} ", env!("CARGO_BIN_EXE_rollcall")));
+    assert_eq!(text.matches("=rollcall ").count(), 2, "the program moved");
+    assert_ne!(text, here);
     let file = dir.join("rollcall.service");
     std::fs::write(&file, here).unwrap();
     file.to_str().unwrap().to_owned()
@@ -261,6 +266,25 @@ fn the_service_of_systemd_is_confined() {
     let dir = tempfile::tempdir().unwrap();
     // The threshold is in tenths: 0 is no exposure, 100 full exposure; an ordinary service has 96.
     succeeds("systemd-analyze", &["security", "--offline=true", "--threshold=15", &service(dir.path())]);
+}
+
+#[test]
+fn the_configuration_of_the_packages_needs_nothing_else_and_is_of_this_machine_alone() {
+    let config = load(&read("packages/rollcall.toml"), "packages/rollcall.toml".as_ref());
+    let EngineConfig::Embedded(engine) = &config.engine else { panic!("{} is a server", config.engine) };
+    assert_eq!(engine.path, Path::new("/var/lib/rollcall"));
+    assert!(config.broker.is_some() && config.http.listen.ip().is_loopback());
+    assert!(read("packages/rollcall.toml").contains("listen = \"127.0.0.1:1883\""));
+    assert!(read("config/systemd/rollcall.service").contains("\nStateDirectory=rollcall\n"));
+}
+
+/// `make packages` installs them; here only the shell reads them.
+#[test]
+fn every_script_of_the_packages_is_a_script() {
+    for name in ["postinst", "prerm", "postrm"] {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/deb").join(name);
+        succeeds("sh", &["-n", script.to_str().unwrap()]);
+    }
 }
 
 #[test]

@@ -93,13 +93,13 @@ fn a_release_has_a_static_program_and_an_image_for_each_architecture() {
     // A program is built on a machine that can run it, because it writes its own manual pages.
     assert_eq!(of("package", "runner"), of("image", "runner"));
     let dist = read(".ci/dist");
-    for uploaded in ["target/package/*.tar.gz ", "target/package/*.tar.gz.sha256"] {
+    for uploaded in ["tar.gz", "deb", "rpm", "sha256"].map(|kind| format!(" target/package/*.{kind} ")) {
         assert!(
-            steps(&release, "run").iter().any(|step| format!("{step} ").contains(uploaded)),
+            steps(&release, "run").iter().any(|step| format!("{step} ").contains(&uploaded)),
             "{uploaded}"
         );
     }
-    assert!(dist.contains("cd target/package") && dist.contains("$name.tar.gz.sha256"));
+    assert!(dist.contains("cd target/package") && dist.contains(".ci/pack \"$package\""));
 }
 
 #[test]
@@ -108,7 +108,13 @@ fn every_packed_file_is_in_the_repository() {
     let packed = dist.lines().find_map(|line| line.strip_prefix("cp -r ")).expect("files are copied");
     let files: Vec<&str> = packed.split(' ').filter(|word| !word.starts_with('"')).collect();
     assert!(files.contains(&"LICENSE") && files.contains(&"config"), "{files:?}");
-    for file in files.into_iter().chain([".ci/sbom.jq", ".ci/need", "config/systemd/rollcall.service"]) {
+    for file in files.into_iter().chain([
+        ".ci/sbom.jq",
+        ".ci/need",
+        ".ci/made-of",
+        ".ci/pack",
+        "config/systemd/rollcall.service",
+    ]) {
         assert!(root().join(file).exists(), "{file} is not here");
     }
 }

@@ -1,8 +1,14 @@
-# Rollcall alone: one program without a state. Its configuration is /etc/rollcall/rollcall.toml, or
+# Rollcall alone: one static program, and nothing else. Its configuration is /etc/rollcall/rollcall.toml, or
 # ROLLCALL_… variables.
+#
+#   docker build --build-arg ROLLCALL_COMMIT="$(git rev-parse HEAD)" --tag rollcall:local .
+#
+# `make digests` pins the image that it is built from.
 
 FROM rust:1.95.0-slim-bookworm AS build
 WORKDIR /build
+RUN apt-get update && apt-get install -y --no-install-recommends jq musl-tools && rm -rf /var/lib/apt/lists/* \
+    && echo "$(uname -m)-unknown-linux-musl" > triple && rustup target add "$(cat triple)"
 # The image has the toolchain: with rust-toolchain.toml it would fetch formatter and lints as well.
 COPY Cargo.toml Cargo.lock ./
 COPY .cargo .cargo
@@ -11,17 +17,34 @@ COPY .cargo .cargo
 RUN mkdir -p src benches \
     && echo 'fn main() {}' | tee src/main.rs benches/main.rs benches/soak.rs benches/quiet.rs > /dev/null \
     && touch src/lib.rs \
-    && cargo build --profile dist --locked --bin rollcall
+    && cargo build --profile dist --locked --target "$(cat triple)" --bin rollcall
 COPY benches benches
 COPY src src
+ARG ROLLCALL_COMMIT=""
 # Copied files keep their times, which may be before that build.
-RUN touch src/lib.rs src/main.rs && cargo build --profile dist --locked --bin rollcall
+RUN touch src/lib.rs src/main.rs && cargo build --profile dist --locked --target "$(cat triple)" --bin rollcall
+COPY .ci/made-of .ci/made-of
+COPY .ci/sbom.jq .ci/sbom.jq
+COPY LICENSE LICENSE
+# The files of the image. An import waits in /tmp while it is checked.
+RUN install -D -m 0755 "target/$(cat triple)/dist/rollcall" /image/usr/bin/rollcall \
+    && install -d /image/etc/rollcall /image/usr/share/doc/rollcall && install -d -m 1777 /image/tmp \
+    && install -m 0644 LICENSE /image/usr/share/doc/rollcall/LICENSE \
+    && .ci/made-of /image/usr/share/doc/rollcall "$(cat triple)"
 
-# The same Debian as above, for its C library. Roots of trust for TLS are built into the program.
-FROM debian:12.12-slim
-RUN useradd --uid 10001 --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin rollcall
-COPY --from=build /build/target/dist/rollcall /usr/local/bin/rollcall
-COPY LICENSE /usr/share/doc/rollcall/LICENSE
+# Roots of trust for TLS and time zones are built into the program. A receiver of the type `exec` needs an image that has its
+# program: FROM one, and COPY --from=rollcall /usr/bin/rollcall.
+FROM scratch
+ARG ROLLCALL_COMMIT=""
+LABEL org.opencontainers.image.title="Rollcall" \
+    org.opencontainers.image.description="Notices when a device of a fleet goes silent" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.version="0.1.0" \
+    org.opencontainers.image.revision="$ROLLCALL_COMMIT"
+# addresses
+# end of addresses
+COPY --from=build /image /
+ENV PATH=/usr/bin
 # Rollcall reads rollcall.toml in its working directory, if there is one.
 WORKDIR /etc/rollcall
 # By number, so that an orchestrator can see that it is not root.

@@ -32,6 +32,34 @@ async fn five_members_that_are_killed_in_turn_lose_no_unit_and_mark_none_offline
     world.rests().await;
 }
 
+/// As a Deployment replaces its pods: the next instance is ready before another gets SIGTERM. No disturbance is noted, so
+/// every silence meanwhile has to be found in time.
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_that_are_replaced_one_after_the_other_leave_no_blind_time() {
+    let mut world = World::new(plan(3)).await;
+    world.instances[2].stop();
+    world.live(5 * TIMEOUT);
+    let mut stops = Vec::new();
+    for (next, gone) in [(2, 0), (0, 1), (1, 2), (2, 0), (0, 1)] {
+        world.instances[next].start();
+        let is_ready = async |world: &World| {
+            world.instances[next].page("/readyz").await.is_some_and(|(status, _)| status == 200)
+        };
+        world.eventually("the next one is ready", is_ready).await;
+        let from = world.disturb();
+        world.instances[gone].stop();
+        stops.push((from, world.disturb()));
+        world.pass_some(SECOND).await;
+    }
+    let blind: Vec<_> = world.instances.iter().flat_map(|instance| instance.blind()).collect();
+    for (from, to) in stops {
+        let meanwhile: Vec<_> = blind.iter().filter(|(began, ended)| *began < to && *ended > from).collect();
+        assert!(meanwhile.is_empty(), "stopped from {from} to {to}, blind {meanwhile:?}");
+    }
+    world.instances[1].start();
+    world.rests().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_member_that_is_frozen_beyond_its_keep_alive_marks_no_unit_offline() {
     let mut world = World::new(plan(3)).await;

@@ -1,11 +1,12 @@
 # The commands of this repository. `make` alone lists them.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench soak fuzz api quiet lint fmt docs dist cluster sentinel versions
+.PHONY: help demo test bench soak fuzz api quiet lint fmt docs dist packages stack kubernetes digests addresses cluster sentinel \
+    versions
 MAKEFLAGS += --no-print-directory
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: ## Watch a simulated fleet; needs nothing else
 	cargo run --locked -- demo
@@ -115,5 +116,24 @@ bench: ## Measure speed and memory beside what they are compared with, three qua
 	@.ci/need redis-server:redis-server mosquitto:mosquitto npm:npm
 	cargo bench --locked --bench figures -- $(if $(ONLY),--only $(ONLY)) $(if $(UNITS),--units $(UNITS))
 
-dist: ## Make the package of a release in target/package, about ten minutes [TARGET=triple]
+dist: ## Make the packages of a release in target/package: tar.gz, deb and rpm, about ten minutes [TARGET=triple]
 	@.ci/dist
+
+# As root: it makes a root of Debian, boots it, and upgrades, downgrades and purges the .deb in it.
+packages: ## Install, upgrade and remove the packages that make dist made, in a clean Debian
+	@.ci/packages
+
+# 69: there is no Docker here; .ci/stack says so.
+stack: ## Check the files of containers: without Docker what can be checked, with Docker the stack that runs
+	cargo test --locked --test files -- stack:: kubernetes::
+	@.ci/kubernetes
+	@.ci/stack || [ $$? -eq 69 ]
+
+kubernetes: ## Render config/kubernetes with kubectl and helm, and check it against the schemas of Kubernetes
+	@.ci/kubernetes
+
+digests: ## Pin the images of the Dockerfile and of docker-compose.yml to their digests; needs Docker
+	@.ci/digests
+
+addresses: ## Write the addresses of docs/addresses.toml wherever they stand
+	@.ci/addresses

@@ -92,7 +92,8 @@ fn every_alert_says_what_is_wrong_and_leads_to_help_that_exists() {
         }
         let link = alert["annotations"]["runbook_url"].as_str().unwrap_or_default();
         let (file, section) = link.split_once('#').unwrap_or_else(|| panic!("{name} leads to {link:?}"));
-        assert!(root().join(file).is_file(), "{name}: there is no {file}");
+        let page = file.rsplit('/').next().unwrap_or(file);
+        assert!(root().join("docs").join(page).is_file(), "{name}: there is no {file}");
         assert_eq!(section, name.to_lowercase(), "{name}");
         assert!(sections.contains(section), "{name} has no section in the runbook");
         helped.insert(section.to_owned());

@@ -15,7 +15,11 @@ use crate::reference::load;
 const LANGUAGES: [&str; 8] = ["toml", "sh", "json", "yaml", "promql", "python", "text", "console"];
 
 /// Programs that commands of the documentation call beside Rollcall.
-const PROGRAMS: [&str; 21] = [
+const PROGRAMS: [&str; 25] = [
+    "apt",
+    "dnf",
+    "helm",
+    "kubectl",
     "amtool",
     "cargo",
     "make",
@@ -162,7 +166,7 @@ fn every_command_is_one_that_there_is() {
         }
         let files = line.words.iter().filter(|word| word.starts_with("config/"));
         found.extend(
-            files.filter(|file| !root().join(file).is_file()).map(|file| says(&format!("{file} is gone"))),
+            files.filter(|file| !root().join(file).exists()).map(|file| says(&format!("{file} is gone"))),
         );
     }
     none(found);

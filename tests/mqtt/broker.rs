@@ -10,7 +10,7 @@ use std::time::Duration;
 use rollcall::clock::Clock;
 use rollcall::config::{self, EngineConfig};
 use rollcall::fleet::{Mirror, Roll, Timers};
-use rollcall::intake::listener::{Config, Listener, Tls};
+use rollcall::intake::listener::{Config, Listener, ListenerTls};
 use rollcall::intake::{self, ValueBuffer};
 use rollcall::simulate::servers::free_port;
 use rollcall::store::Engine;
@@ -65,9 +65,9 @@ fn plain(port: u16) -> Config {
 }
 
 /// A listener for TLS, with certificates of its own.
-fn tls(port: u16, dir: &Path) -> Tls {
+fn tls(port: u16, dir: &Path) -> ListenerTls {
     certificates(dir);
-    Tls {
+    ListenerTls {
         listen: Some(loopback(port)),
         websocket_listen: None,
         files: ServerFiles { cert: dir.join("server.pem"), key: dir.join("server.key"), client_ca: None },

@@ -52,8 +52,9 @@
 //!
 //! # Announcements
 //! A last will says at once what a deadline says later, and lies when a session is taken over or a broker ends. So it
-//! opens no record: [`presence::announce`] moves the deadline of its unit, and the check above decides. Before that it
-//! waits in [`intake`] until a canary shows that the broker outlived it.
+//! only moves the deadline of its unit ([`presence::announce`]), and the check above decides: in the same step if it can
+//! decide now, else when the deadline index has the unit. Before that it waits in [`intake`] until a canary shows that
+//! the broker outlived it.
 //!
 //! # Blindness
 //! Every second, or faster where timeouts are short, a canary goes out over the broker and comes back through the same

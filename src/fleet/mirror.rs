@@ -10,12 +10,14 @@
 //!
 //! No decision is made from the mirror.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, RwLockReadGuard};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use tokio::sync::Notify;
 
 use super::SharedRules;
 use crate::clock::Timestamp;
@@ -77,6 +79,8 @@ pub struct Mirror {
     is_view: bool,
     partitions: Box<[Mutex<CopyState>]>,
     was_ever_filled: AtomicBool,
+    /// Notified when a partition was completely compared, or the kept partitions changed.
+    compared: Notify,
 }
 
 const UNRANKED: u16 = u16::MAX;
@@ -111,8 +115,8 @@ impl Mirror {
         let rank = |kind: &Kind| kinds.binary_search(kind).map_or(UNRANKED, |rank| rank as u16);
         let ranks = tables.kinds().all().iter().map(rank).collect();
         let partitions = (0..tables.partitions()).map(|_| Mutex::default()).collect();
-        let was_ever_filled = AtomicBool::new(false);
-        Mirror { kinds, rules, numbers, ranks, tables, is_view, partitions, was_ever_filled }
+        let (was_ever_filled, compared) = (AtomicBool::new(false), Notify::new());
+        Mirror { kinds, rules, numbers, ranks, tables, is_view, partitions, was_ever_filled, compared }
     }
 
     /// Whether the engine keeps the tables, so that nothing has to be brought into them.
@@ -165,6 +169,7 @@ impl Mirror {
                 self.write(partition).reset(is_kept(partition));
             }
         }
+        self.compared.notify_waiters();
     }
 
     pub fn keeps(&self, partition: u16) -> bool {
@@ -240,6 +245,7 @@ impl Mirror {
         if self.is_filled() {
             self.was_ever_filled.store(true, Ordering::Relaxed);
         }
+        self.compared.notify_waiters();
     }
 
     /// Whether the mirror was filled once, with the partitions that were kept then.
@@ -256,6 +262,18 @@ impl Mirror {
     /// Whether lists and counts have every unit of the partitions that are kept.
     pub fn is_filled(&self) -> bool {
         self.is_view || self.is_walked()
+    }
+
+    /// Waits until lists and counts have every unit of the partitions that are kept. Cancel-safe.
+    pub async fn filled(&self) {
+        loop {
+            let mut compared = pin!(self.compared.notified());
+            compared.as_mut().enable();
+            if self.is_filled() {
+                return;
+            }
+            compared.await;
+        }
     }
 
     /// Whether every partition that is kept was completely compared at least once.

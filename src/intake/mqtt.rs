@@ -37,7 +37,6 @@ use super::drops::BrokerDrops;
 use super::reader::{Incoming, Reader};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Stopwatch, Timestamp, monotonic};
-use crate::presence::TAKEOVER;
 use crate::telemetry::ConnectionLoss;
 
 mod anonymous;
@@ -87,8 +86,9 @@ const SUCCESS: Duration = Duration::from_secs(5);
 const CONNECT: Duration = Duration::from_secs(5);
 const MAX_CONNECT: Duration = Duration::from_secs(30);
 
-/// A canary is sent this long after an announcement, which waits for one that was sent [`TAKEOVER`] after it.
-pub(super) const SOON: Duration = TAKEOVER.saturating_add(Duration::from_millis(2));
+/// A canary that an announcement waits for is sent this much later than it has to be: in a storm of announcements, few
+/// canaries serve them all.
+pub(super) const TOGETHER: Duration = Duration::from_millis(4);
 
 /// How long the broker may take to close the connection after DISCONNECT.
 const DISCONNECT: Duration = Duration::from_secs(1);
@@ -133,10 +133,10 @@ struct OpenConnection {
     unacknowledged: Arc<Unacknowledged>,
     /// Actions that are not carried out yet.
     actions: Actions,
-    /// Whether the next tick comes within [`SOON`].
-    is_tick_soon: bool,
-    /// When the last announcement came for which no canary is certain to be late enough.
-    announced: Option<Instant>,
+    /// When the next tick comes, if it comes early for an announcement.
+    early: Option<Instant>,
+    /// A tick at this moment is late enough for every announcement that waits.
+    proves: Option<Instant>,
 }
 
 /// The number of failures in a row, when a connection ends that lasted for `lasted`.
@@ -165,26 +165,33 @@ impl OpenConnection {
             coalescer: ReadCoalescer::default(),
             unacknowledged: Arc::default(),
             actions: Actions::new(),
-            is_tick_soon: false,
-            announced: None,
+            early: None,
+            proves: None,
         }
     }
 
-    /// Lets a tick come [`SOON`]. A tick that is to come before is not put off, and another one follows it.
-    fn tick_soon(&mut self, now: Instant) {
-        self.announced = Some(now);
-        if self.ticks.period() > SOON && !std::mem::replace(&mut self.is_tick_soon, true) {
-            self.ticks.reset_after(SOON);
-        }
+    /// Lets a tick come so long after an announcement that comes now. An early tick that is to come before is not put
+    /// off, and another one follows it.
+    fn tick_after(&mut self, wait: Duration, now: Instant) {
+        let at = now + wait + TOGETHER;
+        self.proves = self.proves.max(Some(at));
+        self.come_early(at, now);
     }
 
     /// Notes a tick.
     fn ticked(&mut self, now: Instant) {
-        self.is_tick_soon = false;
-        let rest = self.announced.take().map(|announced| (announced + SOON).saturating_duration_since(now));
-        if let Some(rest) = rest.filter(|rest| !rest.is_zero() && self.ticks.period() > SOON) {
-            (self.is_tick_soon, self.announced) = (true, Some(now + rest - SOON));
-            self.ticks.reset_after(rest);
+        self.early = None;
+        self.proves = self.proves.filter(|at| *at > now);
+        if let Some(at) = self.proves {
+            self.come_early(at, now);
+        }
+    }
+
+    fn come_early(&mut self, at: Instant, now: Instant) {
+        let wait = at.saturating_duration_since(now);
+        if self.ticks.period() > wait && self.early.is_none_or(|early| at < early) {
+            self.early = Some(at);
+            self.ticks.reset_after(wait);
         }
     }
 }

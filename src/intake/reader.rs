@@ -51,12 +51,21 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// Whether a unit is announced as gone.
-    pub fn announces(&self) -> bool {
+    /// How long after it a canary has to be sent, if a unit is announced as gone.
+    pub fn canary_after(&self) -> Option<Duration> {
         match self {
-            Content::Announcement(_) => true,
-            Content::Several(all) => all.iter().any(Content::announces),
-            _ => false,
+            Content::Announcement(announcement) => Some(announcement.wait()),
+            Content::Several(all) => all.iter().filter_map(Content::canary_after).max(),
+            _ => None,
+        }
+    }
+
+    /// Changes each announcement that a unit is gone.
+    pub fn change_announcements(&mut self, change: &dyn Fn(&mut Announcement)) {
+        match self {
+            Content::Announcement(announcement) => change(announcement),
+            Content::Several(all) => all.iter_mut().for_each(|one| one.change_announcements(change)),
+            _ => {}
         }
     }
 }

@@ -24,6 +24,9 @@ pub struct Announcement {
     pub says: Announced,
     /// Whether the unit announced that it is there a moment before: then this is the will of its former session.
     pub follows_birth: bool,
+    /// Whether it may be the will of a session that another one took over: the birth of that one comes within
+    /// [`TAKEOVER`]. `false` where the broker says which sessions were taken over.
+    pub may_be_former: bool,
     /// Whether another instance may have been given such an announcement: see [`TAKEOVER`].
     pub is_unsure: bool,
     /// Whether the devices of the unit are gone with it: the units whose ids begin with its own and a dot.
@@ -32,6 +35,13 @@ pub struct Announcement {
 
 /// How long after the birth of a session the will of the one before it may come.
 pub const TAKEOVER: Duration = Duration::from_millis(250);
+
+impl Announcement {
+    /// How long after it a canary has to be sent that proves it.
+    pub fn wait(&self) -> Duration {
+        if self.may_be_former { TAKEOVER } else { Duration::ZERO }
+    }
+}
 
 /// What is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -51,6 +51,11 @@ pub trait UnitStore: Layout {
     /// expires when it is read.
     fn check_deadlines<'a>(&'a self, units: &[Unit]) -> Vec<PendingCheck<'a>>;
 
+    /// As [`UnitStore::check_deadlines`], for units that still have expiry keys: those that are announced as gone.
+    fn check_present<'a>(&'a self, units: &[Unit]) -> Vec<PendingCheck<'a>> {
+        self.check_deadlines(units)
+    }
+
     /// The open records of units whose facts are lost, in order. Fields that no other stored value has follow from
     /// the id of the record.
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>>;

@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::{
-    Change, Declared, Hearing, Heartbeat, KindRules, Registration, Snapshot, Unit, Verdict, check_deadline,
-    hear, register,
+    Announced, Announcement, Cause, Change, Declared, Hearing, Heartbeat, KindRules, Registration, Snapshot,
+    Unit, Verdict, announce, check_deadline, hear, register,
 };
 use rollcall::store::redis::{HashTags, RedisEngine, facts_key};
 use rollcall::store::{Engine, partition_of};
@@ -46,6 +46,8 @@ enum Event {
     HeartbeatResult,
     Registered,
     KeyExpires,
+    /// The unit is announced as gone, a second ago, with proof.
+    Announced,
 }
 
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
@@ -54,6 +56,7 @@ fn rounds() -> impl Strategy<Value = Vec<Round>> {
         3 => Just(Event::HeartbeatResult),
         1 => Just(Event::Registered),
         4 => Just(Event::KeyExpires),
+        2 => Just(Event::Announced),
     ];
     let events = prop::collection::vec(event, 3 * ON_PAGE);
     let meanwhile = prop::option::weighted(0.2, 0..3 * ON_PAGE);
@@ -118,7 +121,7 @@ impl Way {
         let hearing = Hearing { heard: Some(now), ..Hearing::default() };
         for (unit, event) in units.iter().zip(&round.events) {
             match event {
-                Event::Nothing => {}
+                Event::Nothing | Event::Announced => {}
                 Event::HeartbeatResult => self.hear(unit, &rules, &hearing, now).await,
                 Event::Registered => {
                     let seen = self.engine.read(std::slice::from_ref(unit)).await.unwrap().remove(0);
@@ -132,16 +135,33 @@ impl Way {
                 }
             }
         }
+        let is_announced = |unit: &Unit| {
+            units
+                .iter()
+                .zip(&round.events)
+                .any(|(one, event)| one == unit && matches!(event, Event::Announced))
+        };
+        let change = |seen: &Snapshot| {
+            if is_announced(&seen.unit) {
+                return announce(
+                    seen,
+                    &gone(&seen.unit, now - Duration::from_secs(1)),
+                    &rules,
+                    &hearing,
+                    now,
+                )
+                .1;
+            }
+            match check_deadline(seen, &rules, &hearing, now) {
+                Verdict::Alive(change)
+                | Verdict::Offline(change)
+                | Verdict::Back(change)
+                | Verdict::Gone(change) => Some(change),
+                Verdict::Undecided => None,
+            }
+        };
         let decide = |units: Vec<Snapshot>| -> Vec<(Snapshot, Change)> {
-            let decided =
-                units.into_iter().filter_map(|seen| match check_deadline(&seen, &rules, &hearing, now) {
-                    Verdict::Alive(change)
-                    | Verdict::Offline(change)
-                    | Verdict::Back(change)
-                    | Verdict::Gone(change) => Some((seen, change)),
-                    Verdict::Undecided => None,
-                });
-            decided.collect()
+            units.into_iter().filter_map(|seen| change(&seen).map(|change| (seen, change))).collect()
         };
         let (mut read, mut answers) = (Vec::new(), BTreeMap::new());
         let mut note = |changes: &[(Snapshot, Change)], applied: Vec<bool>| {
@@ -150,7 +170,7 @@ impl Way {
         let meanwhile = round.heard_meanwhile.map(|index| &units[index]);
         if self.is_checked {
             let mut checks = Vec::new();
-            for pending in self.engine.check_deadlines(units) {
+            for pending in self.engine.check_present(units) {
                 checks.push(pending.await.unwrap());
             }
             if let Some(unit) = meanwhile {
@@ -225,6 +245,12 @@ impl Way {
     }
 }
 
+fn gone(unit: &Unit, at: Timestamp) -> Announcement {
+    let says = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
+    let (follows_birth, may_be_former, is_unsure, has_devices) = Default::default();
+    Announcement { unit: unit.clone(), at, says, follows_birth, may_be_former, is_unsure, has_devices }
+}
+
 /// How many transactions the server has executed.
 fn executed(redis: &mut redis::Connection) -> u64 {
     let info: String = redis::cmd("INFO").arg("commandstats").query(redis).unwrap();
@@ -239,6 +265,7 @@ fn openings_are_written_alike_by_transaction_and_script() {
     let units = units();
     let number = std::sync::atomic::AtomicUsize::new(0);
     let transactions = std::sync::atomic::AtomicU64::new(0);
+    let with_keys = std::sync::atomic::AtomicUsize::new(0);
     let mut runner = TestRunner::new(Config { cases: 64, failure_persistence: None, ..Config::default() });
     let tried = runner.run(&rounds(), |rounds| {
         runtime.block_on(async {
@@ -252,6 +279,13 @@ fn openings_are_written_alike_by_transaction_and_script() {
                 let before = executed(client);
                 let by_transaction = nearby.take(&units, round, now, client).await;
                 transactions.fetch_add(executed(client) - before, std::sync::atomic::Ordering::Relaxed);
+                let had_key = |(unit, event): (&Unit, &Event)| {
+                    let seen = by_transaction.0.iter().find(|seen| seen.unit == *unit);
+                    let is_applied = by_transaction.1.get(&unit.to_string()) == Some(&true);
+                    matches!(event, Event::Announced) && is_applied && seen.unwrap().alive.is_some()
+                };
+                let count = units.iter().zip(&round.events).filter(|both| had_key(*both)).count();
+                with_keys.fetch_add(count, std::sync::atomic::Ordering::Relaxed);
                 let by_script = far.take(&units, round, now, client).await;
                 prop_assert_eq!(by_transaction, by_script, "round {}: {:?}", n, round);
                 prop_assert_eq!(nearby.stored(client), far.stored(client), "round {}: {:?}", n, round);
@@ -262,4 +296,6 @@ fn openings_are_written_alike_by_transaction_and_script() {
     tried.unwrap();
     let transactions = transactions.into_inner();
     assert!(transactions > 30, "only {transactions} transactions were executed");
+    let with_keys = with_keys.into_inner();
+    assert!(with_keys > 10, "only {with_keys} units that were announced as gone had keys");
 }

@@ -161,3 +161,45 @@ async fn a_will_that_a_share_gives_to_another_instance_than_the_birth_marks_no_u
     world.eventually("a lamp is told", async |world| !told(world).await.is_empty()).await;
     assert_eq!(told(&world).await, [id(last)]);
 }
+
+/// A message is acknowledged when it is recorded, and an announcement waits for its proof after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unit_whose_announcement_a_crash_loses_is_found_by_its_timeout() {
+    let kinds = format!(
+        "[[kind]]\nname = \"lamp\"\ntimeout = \"10s\"\ntopics = [\"lamps/{{unit}}/data\"]\n\
+         presence = {{ format = \"last_will\", trust = \"proof\"{STATUS} }}\n"
+    );
+    let mut world = World::new(Plan { units: 10, kinds, ..Plan::new(1) }).await;
+    world.live(SECOND);
+    let mut stream = lamp(world.broker.port(), 0).await;
+    let mut lost = None;
+    for number in (0..LAMPS).step_by(2) {
+        says(&mut stream, &status(number), "online").await;
+        let before = world.known().await.unwrap_or(usize::MAX);
+        says(&mut stream, &status(number), "offline").await;
+        says(&mut stream, &status(number + 1), "online").await;
+        world
+            .eventually("what came after the will is recorded", async |world| {
+                world.known().await.is_some_and(|known| known > before)
+            })
+            .await;
+        world.kill_member(0);
+        if !told(&world).await.contains(&id(number)) {
+            lost = Some(id(number));
+            break;
+        }
+        world.instances[0].start();
+        world.ready().await;
+    }
+    let lost = lost.expect("a crash came before the check of an announcement");
+    world.instances[0].start();
+    world.ready().await;
+    world.eventually("it is found", async |world| told(world).await.contains(&lost)).await;
+    let records = world.records().await.unwrap();
+    let of_it: Vec<&str> = records
+        .iter()
+        .filter(|record| record.unit.as_str() == lost)
+        .map(|record| record.cause.as_str())
+        .collect();
+    assert_eq!(of_it, ["silence"]);
+}

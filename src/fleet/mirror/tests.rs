@@ -1,3 +1,4 @@
+use futures_util::FutureExt;
 use proptest::prelude::*;
 
 use super::*;
@@ -146,6 +147,20 @@ fn a_unit_that_the_engine_has_lost_leaves_with_the_next_round() {
     }
     walk(&mirror, 0, || vec![present(unit(3), at(0))]);
     assert_eq!(ids(&mirror), ["unit 3"]);
+}
+
+#[test]
+fn it_is_filled_when_each_partition_that_is_kept_was_compared() {
+    let mirror = Mirror::new(rules(), 3);
+    let mut filled = Box::pin(mirror.filled());
+    for partition in 0..2 {
+        walk(&mirror, partition, Vec::new);
+        assert!((&mut filled).now_or_never().is_none(), "{partition}");
+    }
+    // Another instance owns the last one from now on.
+    mirror.keep(|partition| partition < 2);
+    assert!((&mut filled).now_or_never().is_some());
+    assert!(mirror.filled().now_or_never().is_some());
 }
 
 #[test]

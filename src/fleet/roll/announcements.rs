@@ -1,23 +1,29 @@
-//! Announcements that units are gone: their deadlines are earlier, and those that are due now are checked at once.
+//! Announcements that units are gone: the deadlines of the units are earlier, and those that are due now open their
+//! records in the same step.
+//!
+//! The units are read and written as those of a deadline check, so that hearing counts as it was after they were read.
+//! Of a proof that cannot be decided yet, the deadline index has the unit, and the sweep checks it.
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use hashbrown::HashMap;
+use tokio::time::timeout;
 
+use super::checks::BegunCheck;
 use super::{ATTEMPTS, Roll};
 use crate::clock::Timestamp;
 use crate::fleet::mirror::Cursor;
-use crate::presence::{self, Announced, Announcement, AnnouncementResult, Unit};
-use crate::store::{MAX_STEP, Result};
-use crate::telemetry::{AnnouncementOutcome, CheckSource};
+use crate::presence::{self, Announcement, AnnouncementResult, Unit};
+use crate::store::{PendingCheck, Result};
+use crate::telemetry::{AnnouncementOutcome, CheckOutcome, CheckSource};
 
-/// Steps that are under way at once; no unit is in two of them.
-const STEPS_AT_ONCE: usize = 4;
-
-/// How long the devices of a node that is gone may wait until the mirror has read the fleet, and how often it is asked.
+/// How long the devices of a node that is gone may wait until the mirror has read the fleet.
 const FILLED_WITHIN: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(50);
+
+/// The newest announcement of each unit.
+type ByUnit<'a> = HashMap<Unit, &'a Announcement>;
 
 impl Roll {
     /// Applies announcements. Of several of one unit, the newest counts. The devices of nodes that are gone are gone,
@@ -29,17 +35,13 @@ impl Roll {
     ) -> Result<()> {
         self.announce_units(announcements, &clock).await?;
         let with_devices = |one: &&Announcement| one.has_devices && !one.follows_birth;
-        let nodes: HashMap<Unit, &Announcement> =
+        let nodes: ByUnit =
             announcements.iter().filter(with_devices).map(|one| (one.unit.clone(), one)).collect();
         if nodes.is_empty() {
             return Ok(());
         }
         // A process that has just started knows the devices of a node when it has read the fleet.
-        let mut waited = Duration::ZERO;
-        while !self.mirror.is_filled() && waited < FILLED_WITHIN {
-            tokio::time::sleep(LOOK).await;
-            waited += LOOK;
-        }
+        let _ = timeout(FILLED_WITHIN, self.mirror.filled()).await;
         let (above, mut cursor) = (nodes.keys().cloned().collect(), Cursor::default());
         while let Some(below) = self.mirror.below(&mut cursor, &above) {
             let of_device = |(node, device): (Unit, Unit)| {
@@ -57,63 +59,70 @@ impl Roll {
         announcements: &[Announcement],
         clock: &(impl Fn() -> Timestamp + Send + Sync),
     ) -> Result<()> {
-        let mut newest: HashMap<&Unit, &Announcement> = HashMap::new();
+        let mut newest = ByUnit::new();
         for one in announcements {
-            let known = newest.entry(&one.unit).or_insert(one);
+            let known = newest.entry_ref(&one.unit).or_insert(one);
             if known.at <= one.at {
                 *known = one;
             }
         }
-        let newest: Vec<&Announcement> = newest.into_values().collect();
-        for steps in newest.chunks(STEPS_AT_ONCE * MAX_STEP) {
-            let steps = steps.chunks(MAX_STEP).map(|step| self.announce_step(step, clock()));
-            let due: Vec<Vec<Unit>> = join_all(steps).await.into_iter().collect::<Result<_>>()?;
-            let due: Vec<Unit> = due.into_iter().flatten().collect();
-            // Units that cannot be decided yet are in the deadline index, where the sweep finds them.
-            if !due.is_empty() {
-                self.check_suspects(&due, CheckSource::Announcement, clock).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the units whose announcement is proof.
-    async fn announce_step(&self, step: &[&Announcement], now: Timestamp) -> Result<Vec<Unit>> {
-        let (hearing, rules) = (self.hearing(), self.rules());
-        let mut open: Vec<&Announcement> = step.to_vec();
-        let mut due = Vec::new();
+        let mut open: Vec<Unit> = newest.keys().cloned().collect();
         for _ in 0..ATTEMPTS {
-            let units: Vec<Unit> = open.iter().map(|one| one.unit.clone()).collect();
-            let (mut decided, mut changes) = (Vec::new(), Vec::new());
-            for (one, seen) in open.drain(..).zip(self.engine.read(&units).await?) {
-                let Some(rules) = rules.get(&seen.unit.kind) else { continue };
-                let believed = self.corrected_unit(&seen, now);
-                let believed = believed.as_ref().unwrap_or(&seen);
-                match presence::announce(believed, one, rules, &hearing, now) {
-                    (result, Some(change)) => {
-                        decided.push((one, result));
-                        changes.push((seen, change));
-                    }
-                    (result, None) => self.telemetry.announcements(AnnouncementOutcome::of(result), 1),
-                }
+            let mut checks: Vec<BoxFuture<'_, Result<Vec<Unit>>>> = Vec::new();
+            for pending in self.engine.check_present(&open) {
+                checks.push(self.announce_check(pending, &newest, clock).boxed());
             }
-            for ((one, result), applied) in decided.into_iter().zip(self.apply(&changes).await?) {
-                if !applied {
-                    open.push(one);
-                    continue;
-                }
-                self.telemetry.announcements(AnnouncementOutcome::of(result), 1);
-                if matches!(one.says, Announced::Gone { settle, .. } if settle.is_zero()) {
-                    due.push(one.unit.clone());
-                }
-            }
+            open = self.run_checks(checks).await?;
             if open.is_empty() {
-                return Ok(due);
+                return Ok(());
             }
         }
         // Units that change so often are heard.
         let stale = AnnouncementOutcome::of(AnnouncementResult::Stale);
         self.telemetry.announcements(stale, open.len() as u64);
-        Ok(due)
+        Ok(())
+    }
+
+    /// Returns the units that changed meanwhile.
+    async fn announce_check(
+        &self,
+        pending: PendingCheck<'_>,
+        newest: &ByUnit<'_>,
+        clock: &(impl Fn() -> Timestamp + Send + Sync),
+    ) -> Result<Vec<Unit>> {
+        let BegunCheck { units, hearing, guard } = self.begin_check(pending).await?;
+        let (now, all_rules) = (clock(), self.rules());
+        let (mut results, mut changes) = (Vec::new(), Vec::new());
+        for seen in units {
+            let (Some(one), Some(rules)) = (newest.get(&seen.unit), all_rules.get(&seen.unit.kind)) else {
+                continue;
+            };
+            let believed = self.corrected_unit(&seen, now);
+            let (result, change) =
+                presence::announce(believed.as_ref().unwrap_or(&seen), one, rules, &hearing, now);
+            match change {
+                None => self.telemetry.announcements(AnnouncementOutcome::of(result), 1),
+                Some(change) => {
+                    results.push(result);
+                    changes.push((seen, change));
+                }
+            }
+        }
+        if changes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let applied = self.apply_by(&changes, guard.apply(&changes)).await?;
+        let mut again = Vec::new();
+        for (((seen, change), result), applied) in changes.into_iter().zip(results).zip(applied) {
+            if !applied {
+                again.push(seen.unit);
+                continue;
+            }
+            self.telemetry.announcements(AnnouncementOutcome::of(result), 1);
+            if change.record.is_some() {
+                self.telemetry.deadlines_checked(CheckSource::Announcement, CheckOutcome::Offline, 1);
+            }
+        }
+        Ok(again)
     }
 }

@@ -45,6 +45,14 @@ struct Decisions {
     unreadable: Vec<Unit>,
 }
 
+/// The units of a check as they were read.
+pub(super) struct BegunCheck<'a> {
+    pub units: Vec<Snapshot>,
+    /// How far Rollcall had heard after they were read.
+    pub hearing: Arc<Hearing>,
+    pub guard: Box<dyn CheckGuard + 'a>,
+}
+
 impl Roll {
     /// Checks suspects of the walk, each at most once in the list, and opens the records of overdue units. Answers
     /// with the units that cannot be decided, because Rollcall has not heard far enough.
@@ -60,33 +68,42 @@ impl Roll {
         source: CheckSource,
         clock: impl Fn() -> Timestamp + Send + Sync,
     ) -> Result<Vec<Unit>> {
-        let has_failed = AtomicBool::new(false);
         let mut checks: Vec<BoxFuture<'_, Result<Vec<Unit>>>> = Vec::new();
         for pending in self.engine.check_deadlines(suspects) {
-            checks.push(self.check_unless(&has_failed, pending, source, &clock).boxed());
+            checks.push(self.check(pending, source, &clock).boxed());
         }
-        let at_once = if self.round_trip().is_zero() { CHECKS_AT_ONCE } else { FAR_CHECKS_AT_ONCE };
-        let checked: Vec<Result<Vec<Unit>>> = stream::iter(checks).buffer_unordered(at_once).collect().await;
-        let undecided: Vec<Vec<Unit>> = checked.into_iter().collect::<Result<_>>()?;
-        Ok(undecided.into_iter().flatten().collect())
+        self.run_checks(checks).await
     }
 
-    /// When a check fails, checks under way go on to their end and no more begin. A fault of one batch stops no other.
-    async fn check_unless(
+    /// Runs checks, some at a time, and returns the units that they answer with. When a check fails, checks under way go
+    /// on to their end and no more begin. A fault of one batch stops no other.
+    pub(super) async fn run_checks(
         &self,
-        has_failed: &AtomicBool,
-        pending: PendingCheck<'_>,
-        source: CheckSource,
-        clock: &(impl Fn() -> Timestamp + Send + Sync),
+        checks: Vec<BoxFuture<'_, Result<Vec<Unit>>>>,
     ) -> Result<Vec<Unit>> {
-        if has_failed.load(Ordering::Relaxed) {
-            return Ok(Vec::new());
+        let has_failed = AtomicBool::new(false);
+        let mut begun: Vec<BoxFuture<'_, Result<Vec<Unit>>>> = Vec::new();
+        for check in checks {
+            begun.push(unless(&has_failed, check).boxed());
         }
-        let undecided = self.check(pending, source, clock).await;
-        use EngineError::{Passing, Unavailable, WrongType};
-        let is_away = matches!(undecided, Err(Unavailable(_) | Passing(_) | WrongType(_)));
-        has_failed.fetch_or(is_away, Ordering::Relaxed);
-        undecided
+        let at_once = if self.round_trip().is_zero() { CHECKS_AT_ONCE } else { FAR_CHECKS_AT_ONCE };
+        let checked: Vec<Result<Vec<Unit>>> = stream::iter(begun).buffer_unordered(at_once).collect().await;
+        let units: Vec<Vec<Unit>> = checked.into_iter().collect::<Result<_>>()?;
+        Ok(units.into_iter().flatten().collect())
+    }
+
+    /// Reads the units of a check, and how far Rollcall had heard then.
+    pub(super) async fn begin_check<'a>(&self, pending: PendingCheck<'a>) -> Result<BegunCheck<'a>> {
+        let read = self.begin_hearing();
+        let DeadlineCheck { units, hearing, watermark, ahead, guard } = pending.await?;
+        let mut hearing = self.keep_hearing(hearing, read);
+        if let Some(watermark) = watermark.filter(|watermark| hearing.heard > Some(*watermark)) {
+            hearing = Arc::new(hearing.up_to(watermark));
+        }
+        if !ahead.is_zero() {
+            hearing = Arc::new(hearing.with_clock_ahead(ahead));
+        }
+        Ok(BegunCheck { units, hearing, guard })
     }
 
     async fn check(
@@ -95,16 +112,8 @@ impl Roll {
         source: CheckSource,
         clock: &(impl Fn() -> Timestamp + Send + Sync),
     ) -> Result<Vec<Unit>> {
-        let read = self.begin_hearing();
-        let DeadlineCheck { units, hearing, watermark, ahead, guard } = pending.await?;
+        let BegunCheck { units, hearing, guard } = self.begin_check(pending).await?;
         let now = clock();
-        let mut hearing = self.keep_hearing(hearing, read);
-        if let Some(watermark) = watermark.filter(|watermark| hearing.heard > Some(*watermark)) {
-            hearing = Arc::new(hearing.up_to(watermark));
-        }
-        if !ahead.is_zero() {
-            hearing = Arc::new(hearing.with_clock_ahead(ahead));
-        }
         let mut decisions = Decisions::default();
         for seen in units {
             match self.decide_check(&seen, source, &hearing, now) {
@@ -239,6 +248,18 @@ impl Roll {
         );
         self.telemetry.unreadable(Stored::Facts, &seen.unit.to_string(), &why);
     }
+}
+
+/// Runs a check unless another one has found that the engine is away.
+async fn unless(has_failed: &AtomicBool, check: BoxFuture<'_, Result<Vec<Unit>>>) -> Result<Vec<Unit>> {
+    if has_failed.load(Ordering::Relaxed) {
+        return Ok(Vec::new());
+    }
+    let checked = check.await;
+    use EngineError::{Passing, Unavailable, WrongType};
+    let is_away = matches!(checked, Err(Unavailable(_) | Passing(_) | WrongType(_)));
+    has_failed.fetch_or(is_away, Ordering::Relaxed);
+    checked
 }
 
 /// A unit whose kind is no longer configured has no deadline; it is checked again later, because its kind may come

@@ -4,12 +4,14 @@
 //! announcement waits until a canary comes back that was sent after it, over the same connection. If the connection ends
 //! before, the announcement says nothing of its unit: deadlines find the unit if it is gone.
 //!
-//! A broker also publishes the will of a session before the birth of the next one that takes it over. So that canary is
-//! sent a moment later ([`TAKEOVER`]): the birth comes before it and makes the announcement void.
+//! A broker also publishes the will of a session before the birth of the next one that takes it over: the device publishes
+//! that birth when it has the broker's answer, a round trip later. So unless the broker says which sessions were taken
+//! over, that canary is sent a moment later ([`TAKEOVER`](crate::presence::TAKEOVER)): the birth comes before it and makes
+//! the announcement void.
 
 use crate::clock::Timestamp;
 use crate::intake::hearing_reporter::HearingEvent;
-use crate::presence::{Announcement, TAKEOVER};
+use crate::presence::Announcement;
 use crate::telemetry::{AnnouncementOutcome, Telemetry};
 
 /// The most announcements that wait; deadlines find the units of others.
@@ -39,7 +41,7 @@ impl HeldAnnouncements {
                     let before = self.held.len();
                     self.held.retain(|(connection, ..)| *connection == of);
                     lost += before - self.held.len();
-                    let is_proved = |one: &mut (u64, Timestamp, Announcement)| one.1 + TAKEOVER < sent_at;
+                    let is_proved = |one: &mut (u64, Timestamp, Announcement)| one.1 + one.2.wait() < sent_at;
                     proved.extend(self.held.extract_if(.., is_proved).map(|(.., one)| one));
                 }
             }
@@ -61,18 +63,20 @@ mod tests {
     #[test]
     fn an_announcement_waits_for_a_canary_that_was_sent_long_enough_after_it_over_the_same_connection() {
         let at = |ms: i64| Timestamp::from_millis(1_732_147_200_000 + ms);
-        let announced = |connection, unit: &str, ms| HearingEvent::Announced {
+        let announced_by = |connection, unit: &str, ms, may_be_former| HearingEvent::Announced {
             connection,
             announcement: Box::new(Announcement {
                 unit: unit.parse().unwrap(),
                 at: at(ms),
                 says: Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO },
                 follows_birth: false,
+                may_be_former,
                 is_unsure: false,
                 has_devices: false,
             }),
             arrived: at(ms),
         };
+        let announced = |connection, unit: &str, ms| announced_by(connection, unit, ms, true);
         let canary = |connection, ms| HearingEvent::Canary { connection, sent_at: at(ms) };
         let telemetry = Telemetry::new(&Clock::by_hand(at(0)));
         let mut held = HeldAnnouncements::default();
@@ -87,5 +91,9 @@ mod tests {
         // The connection ended.
         assert_eq!(proved(&[canary(2, 520), canary(2, 530)]), none);
         assert_eq!(proved(&[announced(2, "lamp:d", 531), canary(2, 782)]), ["lamp:d"]);
+        // The broker says which sessions were taken over.
+        let known = announced_by(2, "lamp:e", 790, false);
+        assert_eq!(proved(&[known, announced(2, "lamp:f", 790), canary(2, 790)]), none);
+        assert_eq!(proved(&[canary(2, 791)]), ["lamp:e"]);
     }
 }

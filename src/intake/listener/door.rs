@@ -45,7 +45,18 @@ impl Door {
             return Content::Nothing;
         }
         let topic = topic.as_bytes();
-        self.reader.read(&Incoming { topic, payload, reply_to, ..Incoming::default() }, arrived)
+        let message = Incoming { topic, payload, reply_to, ..Incoming::default() };
+        let mut content = self.reader.read(&message, arrived);
+        // The listener knows which sessions were taken over: see [`Door::read_will`].
+        content.change_announcements(&|announcement| announcement.may_be_former = false);
+        content
+    }
+
+    /// Reads the will of a session. That of a session that another one took over announces nothing: `is_former`.
+    pub fn read_will(&self, topic: &str, payload: &[u8], is_former: bool, arrived: Timestamp) -> Content {
+        let mut content = self.read(topic, payload, None, arrived);
+        content.change_announcements(&|announcement| announcement.follows_birth |= is_former);
+        content
     }
 
     /// A message for the queue; `None`: the message means nothing to Rollcall, and no client waits for its
@@ -56,7 +67,7 @@ impl Door {
         arrived: Timestamp,
         receipt: Option<Receipt>,
     ) -> Option<QueuedMessage> {
-        if content.announces() {
+        if content.canary_after().is_some() {
             self.announced.notify_one();
         }
         let counts = receipt.is_some() || content != Content::Nothing;

@@ -208,7 +208,7 @@ async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), 
         // An announcement waits for a tick.
         let period = pace.period(period);
         if timeout(period, shared.door.announced.notified()).await.is_ok() {
-            tokio::time::sleep(period.min(intake::mqtt::SOON)).await;
+            tokio::time::sleep(period.min(intake::mqtt::TOGETHER)).await;
         }
     }
 }

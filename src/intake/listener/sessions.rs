@@ -26,6 +26,8 @@ pub struct LastWill {
     pub retain: bool,
     pub delay: Duration,
     pub expiry: Option<Duration>,
+    /// Whether its client is connected again.
+    pub is_former: bool,
 }
 
 pub struct Sessions {
@@ -89,7 +91,7 @@ impl Sessions {
                 client.session.give_up(End::TakenOver);
             }
             if is_clean {
-                will = client.end(router);
+                will = client.end(router).map(former);
             } else {
                 (session, is_present) = (Some(client.session), true);
             }
@@ -117,11 +119,11 @@ impl Sessions {
             state.clients.get_mut(&session.id).filter(|client| client.session.number == session.number);
         let Some(client) = client else {
             // The session has ended: its client connected again without it.
-            return Vec::from_iter(will);
+            return Vec::from_iter(will.map(former));
         };
         if client.connection != number {
             // The session goes on in another connection: a will that was to wait for it is not published.
-            return Vec::from_iter(will.filter(|will| will.delay.is_zero()));
+            return Vec::from_iter(will.filter(|will| will.delay.is_zero()).map(former));
         }
         if expiry.is_zero() {
             state.clients.remove(&session.id);
@@ -199,6 +201,10 @@ impl Client {
     }
 }
 
+fn former(will: LastWill) -> LastWill {
+    LastWill { is_former: true, ..will }
+}
+
 fn end(session: &Session, router: &Router) {
     for filter in session.end() {
         router.unsubscribe(session, &filter);
@@ -265,20 +271,25 @@ mod tests {
             retain: false,
             delay: Duration::from_secs(60),
             expiry: None,
+            is_former: false,
         };
-        let leave = |session: &Session, number: u64| {
-            sessions.leave(session, number, Duration::from_secs(600), Some(will()), &router).len() == 1
+        let leaves = |session: &Session, number: u64| {
+            sessions.leave(session, number, Duration::from_secs(600), Some(will()), &router)
         };
+        let leave = |session: &Session, number: u64| leaves(session, number).len() == 1;
         let first = join(&sessions, "a", 1, true, &router).session;
         // The second connection takes over with the session, and the third without it.
         let second = join(&sessions, "a", 2, false, &router).session;
         assert!(!leave(&first, 1));
         let third = join(&sessions, "a", 3, true, &router).session;
-        assert!(leave(&second, 2));
+        assert!(leaves(&second, 2).iter().all(|will| will.is_former) && leave(&second, 2));
         let shares = Shares::new(10);
         assert_eq!(second.subscribe("a", 10, || shares.take([127, 0, 0, 1].into(), 1)), None, "it has ended");
         // The will waits until the client connects again without its session.
         assert!(!leave(&third, 3));
-        assert!(join(&sessions, "a", 4, true, &router).will.is_some());
+        let fourth = join(&sessions, "a", 4, true, &router);
+        assert!(fourth.will.is_some_and(|will| will.is_former), "its client is connected again");
+        let ended = sessions.leave(&fourth.session, 4, Duration::ZERO, Some(will()), &router);
+        assert!(!ended[0].is_former, "its client is gone");
     }
 }

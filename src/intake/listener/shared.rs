@@ -56,7 +56,7 @@ impl Shared {
     /// Publishes a last will with the rights of its client, and queues it for the recorder if it means something to
     /// Rollcall.
     pub async fn publish_will(&self, will: LastWill) {
-        let LastWill { peer, message, qos, retain, expiry, .. } = will;
+        let LastWill { peer, message, qos, retain, expiry, is_former, .. } = will;
         if !self.access.may_publish(&peer, &message.topic) {
             return;
         }
@@ -64,7 +64,7 @@ impl Shared {
         let (topic, from) = (&*message.topic, message.from);
         self.route(&peer, Routed { topic, qos, retain, from }, || message.clone());
         let arrived = self.door.clock.now();
-        let content = self.door.read(topic, &message.payload, None, arrived);
+        let content = self.door.read_will(topic, &message.payload, is_former, arrived);
         if let Some(message) = self.door.queued(content, arrived, None) {
             // A will is only a hint, so it may be lost while the queue does not move, which is blind time.
             let sending = self.stop.run_until_cancelled(self.door.queue.send(message));
@@ -132,6 +132,7 @@ pub fn will_of(will: &Will, peer: &Peer, from: u64) -> LastWill {
         retain,
         delay: seconds(listed.will_delay),
         expiry: listed.expiry.map(seconds),
+        is_former: false,
     }
 }
 

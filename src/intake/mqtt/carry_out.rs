@@ -76,7 +76,7 @@ impl Connection {
                 }
             }
             Action::TickNow => open.ticks.reset_immediately(),
-            Action::TickSoon => open.tick_soon(monotonic()),
+            Action::TickAfter(wait) => open.tick_after(wait, monotonic()),
             Action::PublishProbe(index) => {
                 if let Some(probes) = &mut self.probes
                     && probes.publish(&open.client, index, self.clock.now())

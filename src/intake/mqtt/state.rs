@@ -279,8 +279,10 @@ impl ConnectionState {
             actions.push(Action::TellOfProbe(topic, probe));
             content = Content::Nothing;
         }
+        if let Some(after) = content.canary_after() {
+            actions.push(Action::TickAfter(after));
+        }
         match &content {
-            content if content.announces() => actions.push(Action::TickSoon),
             Content::Heartbeat(_) | Content::Several(_) if self.transit.is_unbounded(now) => {
                 self.deaf_until = self.deaf_until.max(now);
             }

@@ -117,7 +117,10 @@ impl Reader {
                 let follows_birth = self.recent.announced(unit, at, order, is_planned);
                 // Another instance may have been given the birth of a session that took this one over.
                 let is_unsure = !is_status && self.probes.answers_topic().is_some();
-                let announcement = Announcement { follows_birth, is_unsure, ..gone(unit, at, says) };
+                // Events of clients say which sessions were taken over.
+                let may_be_former = !presence.format.is_of_clients();
+                let announcement =
+                    Announcement { follows_birth, may_be_former, is_unsure, ..gone(unit, at, says) };
                 Ok(Some(Content::Announcement(announcement.into())))
             }
             Meaning::Nothing => Ok(Some(Content::Nothing)),
@@ -138,5 +141,6 @@ pub(super) fn announced_at(message: &Incoming, arrived: Timestamp) -> Timestamp 
 /// The announcement of a unit of whose sessions nothing else is known.
 pub(super) fn gone(unit: &Unit, at: Timestamp, says: Announced) -> Announcement {
     let unit = unit.clone();
-    Announcement { unit, at, says, follows_birth: false, is_unsure: false, has_devices: false }
+    let (follows_birth, may_be_former) = (false, true);
+    Announcement { unit, at, says, follows_birth, may_be_former, is_unsure: false, has_devices: false }
 }

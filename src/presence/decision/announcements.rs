@@ -1,6 +1,6 @@
 //! The decision about an announcement that a unit is gone: its deadline is earlier from then on, or nothing changes.
 
-use super::{as_seen, next_check, presumed};
+use super::{Verdict, as_seen, check_deadline, next_check, presumed};
 use crate::clock::Timestamp;
 use crate::presence::{
     Announced, Announcement, AnnouncementResult, Change, Departure, Hearing, IndexChange, Interval,
@@ -9,16 +9,17 @@ use crate::presence::{
 
 /// Decides what an announcement changes.
 ///
-/// It moves the next check of its unit and opens no record: the check decides. An announcement of a time that was blind
-/// says nothing: what ended then may have been the broker, or the way to it.
+/// It moves the next check of its unit. If that check opens the record now, its change is the answer: a unit is read and
+/// written once. An announcement of a time that was blind says nothing: what ended then may have been the broker, or the
+/// way to it.
 pub fn announce(
     seen: &Snapshot,
     announcement: &Announcement,
     rules: &KindRules,
-    hearing: &Hearing,
+    fleet: &Hearing,
     now: Timestamp,
 ) -> (AnnouncementResult, Option<Change>) {
-    let hearing = hearing.of(&rules.kind);
+    let hearing = fleet.of(&rules.kind);
     let Some(facts) = seen.facts.as_ref().filter(|facts| facts.lifecycle == Lifecycle::Present) else {
         return (AnnouncementResult::NotPresent, None);
     };
@@ -50,7 +51,11 @@ pub fn announce(
         }
     };
     let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
-    (result, Some(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None }))
+    let announced = Snapshot { facts: Some(facts), ..seen.clone() };
+    if let Verdict::Offline(change) = check_deadline(&announced, rules, fleet, now) {
+        return (result, Some(change));
+    }
+    (result, Some(Change { key: KeyChange::Keep, index, facts: announced.facts, record: None }))
 }
 
 #[cfg(test)]
@@ -89,8 +94,9 @@ mod tests {
 
     fn announcement(seconds: u32, says: Announced) -> Announcement {
         let unit = present().unit;
-        let (follows_birth, is_unsure, has_devices) = Default::default();
-        Announcement { unit, at: HEARD + seconds * S, says, follows_birth, is_unsure, has_devices }
+        let (follows_birth, may_be_former, is_unsure, has_devices) = Default::default();
+        let at = HEARD + seconds * S;
+        Announcement { unit, at, says, follows_birth, may_be_former, is_unsure, has_devices }
     }
 
     fn announced(seen: &Snapshot, says: Announced) -> Snapshot {
@@ -227,6 +233,39 @@ mod tests {
             let now = HEARD + Duration::from_millis(5_001);
             let verdict = check_deadline(&seen, &rules, &with_kind(fleet, kind), now);
             assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{fleet} {kind}");
+        }
+    }
+
+    #[test]
+    fn a_record_that_opens_with_its_announcement_is_the_one_that_a_check_after_it_opens() {
+        let late = Snapshot { alive: None, ..present() };
+        for (what, seen, says, seconds, opens) in [
+            ("a proof", present(), PROOF, 6, true),
+            ("in this millisecond", present(), PROOF, 5, false),
+            ("without a key", late.clone(), PROOF, 6, true),
+            ("a hint", present(), HINT, 6, false),
+            ("a hint that came late", present(), HINT, 16, true),
+            ("a hint without a key", late, HINT, 6, false),
+        ] {
+            let now = HEARD + seconds * S;
+            let announce = |heard: u32| {
+                let (result, change) =
+                    announce(&seen, &announcement(5, says), &rules(), &hearing(heard, &[]), now);
+                assert_eq!(result, AnnouncementResult::Taken, "{what}");
+                change.unwrap()
+            };
+            let (later, now_or_later) = (announce(3), announce(60));
+            assert_eq!((later.record.is_some(), now_or_later.record.is_some()), (false, opens), "{what}");
+            if !opens {
+                assert_eq!(now_or_later.index, later.index, "{what}");
+                continue;
+            }
+            let Verdict::Offline(checked) =
+                check_deadline(&after(&seen, later), &rules(), &hearing(60, &[]), now)
+            else {
+                panic!("{what}")
+            };
+            assert_eq!(now_or_later, checked, "{what}");
         }
     }
 

@@ -17,6 +17,9 @@
 //! unit out of the deadline index changes its facts in the same step. So if the facts are unchanged, the unit is in
 //! the index, and removing it is the lock that decides between callers.
 //!
+//! A unit that is announced as gone still has its key, and a heartbeat changes the key alone. So the check of such units
+//! watches their keys, too, and deletes them with the same step.
+//!
 //! # Why a page is not split
 //! Of two checks of parts of one page, one would have to start again.
 //!
@@ -37,10 +40,10 @@ use super::admission::Permit;
 use super::dedicated::Dedicated;
 use super::keys::{Keys, PageId};
 use super::ledger::Versions;
-use super::reading::{is_marked, milliseconds, units_read};
+use super::reading::{milliseconds, units_read};
 use super::topology::RedisServer;
 use crate::clock::{Timestamp, monotonic};
-use crate::presence::{Change, IndexChange, Snapshot, Unit};
+use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, EngineError, MAX_STEP, Result, encoding};
 
 /// How many units one check has, or a few more: the server writes that many in about half a millisecond.
@@ -57,6 +60,8 @@ struct Watch<'a> {
     has_archive: bool,
     /// `None` if nothing is watched.
     connection: Option<Dedicated>,
+    /// Whether expiry keys are watched, too.
+    has_keys: bool,
     server: Arc<RedisServer>,
     permit: Permit,
 }
@@ -80,10 +85,14 @@ pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
         .collect()
 }
 
-/// Reads the units of one check and watches them.
+/// Reads the units of one check and watches them; `has_keys`: with their expiry keys.
 ///
 /// In one piece: it is one round trip, whose answers are read in the order of its commands.
-pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<DeadlineCheck<'_>> {
+pub(super) async fn begin(
+    engine: &RedisEngine,
+    units: Vec<Unit>,
+    has_keys: bool,
+) -> Result<DeadlineCheck<'_>> {
     let Some(first) = units.first() else {
         return Err(EngineError::Damaged("a check of no unit".to_owned()));
     };
@@ -100,6 +109,11 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
         for on_page in located.chunk_by(|a, b| a.0 == b.0) {
             let (partition, page) = on_page[0].0;
             pipe.arg(engine.keys.facts_page(partition, page));
+        }
+        if has_keys {
+            for unit in &units {
+                pipe.arg(engine.keys.alive(unit));
+            }
         }
         pipe.ignore();
     }
@@ -170,7 +184,7 @@ pub(super) async fn begin(engine: &RedisEngine, units: Vec<Unit>) -> Result<Dead
     });
     let watermark: Option<Option<Vec<u8>>> =
         watermark.map(redis::from_redis_value).transpose().map_err(damaged)?;
-    let watch = Watch { engine, partition, has_archive, connection, server, permit };
+    let watch = Watch { engine, partition, has_archive, connection, has_keys, server, permit };
     let watermark = watermark.flatten().as_deref().and_then(milliseconds).map(Timestamp::from_millis);
     Ok(DeadlineCheck { units: read.snapshots, hearing, watermark, ahead, guard: Box::new(watch) })
 }
@@ -198,12 +212,12 @@ fn again(why: &str) -> EngineError {
 #[async_trait]
 impl CheckGuard for Watch<'_> {
     async fn apply(self: Box<Self>, changes: &[(Snapshot, Change)]) -> Result<Vec<bool>> {
-        let Watch { engine, partition, has_archive, connection, server, permit } = *self;
+        let Watch { engine, partition, has_archive, connection, has_keys, server, permit } = *self;
         let mut applied = vec![false; changes.len()];
         let (mut records, mut others) = (Vec::new(), Vec::new());
         let mut units = HashSet::new();
         for (page_id, index) in engine.keys.by_page(changes.iter().map(|(seen, _)| &seen.unit)) {
-            match Opening::of(page_id.1, index, &changes[index]) {
+            match Opening::of(page_id.1, index, &changes[index], has_keys) {
                 // Only the first change of a unit counts, as in the script.
                 Some(_) if !units.insert(&changes[index].0.unit) => {}
                 Some(record) if page_id.0 == partition && connection.is_some() => records.push(record),
@@ -234,16 +248,20 @@ struct Opening {
     facts: String,
     detected_at: i64,
     id: String,
+    has_key: bool,
 }
 
 impl Opening {
-    /// `None` unless the change opens the record of a unit without a key and takes the unit out of the index.
-    fn of(page: u32, index: usize, (seen, change): &(Snapshot, Change)) -> Option<Opening> {
+    /// `None` unless the change opens the record of a unit, and takes the unit out of the index. `has_keys`: units with
+    /// a key count, too, because it is watched.
+    fn of(page: u32, index: usize, (seen, change): &(Snapshot, Change), has_keys: bool) -> Option<Opening> {
         let record = change.record.as_ref().filter(|record| record.back_at.is_none())?;
-        if change.index != IndexChange::Take || is_marked(seen, change) {
+        let has_key = seen.alive.is_some();
+        if change.index != IndexChange::Take || change.key != KeyChange::Delete || has_key && !has_keys {
             return None;
         }
         Some(Opening {
+            has_key,
             page,
             index,
             unit: seen.unit.to_string(),
@@ -260,6 +278,14 @@ fn openings(keys: &Keys, partition: u16, records: &[Opening], has_archive: bool)
     write.atomic();
     let units: Vec<&String> = records.iter().map(|record| &record.unit).collect();
     write.zrem(keys.in_partition(partition, "deadlines"), &units).ignore();
+    let mut key = String::new();
+    keys.begin_alive(partition, &mut key);
+    let expired =
+        records.iter().filter(|record| record.has_key).map(|record| format!("{key}{}", record.unit));
+    let expired: Vec<String> = expired.collect();
+    if !expired.is_empty() {
+        write.del(expired).ignore();
+    }
     for page in records.chunk_by(|a, b| a.page == b.page) {
         let facts: Vec<(&String, &String)> =
             page.iter().map(|record| (&record.unit, &record.facts)).collect();

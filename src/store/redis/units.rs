@@ -100,7 +100,12 @@ impl UnitStore for RedisEngine {
 
     fn check_deadlines<'a>(&'a self, units: &[Unit]) -> Vec<PendingCheck<'a>> {
         let batches = deadline_check::cut(self, units).into_iter();
-        batches.map(|batch| deadline_check::begin(self, batch).boxed()).collect()
+        batches.map(|batch| deadline_check::begin(self, batch, false).boxed()).collect()
+    }
+
+    fn check_present<'a>(&'a self, units: &[Unit]) -> Vec<PendingCheck<'a>> {
+        let batches = deadline_check::cut(self, units).into_iter();
+        batches.map(|batch| deadline_check::begin(self, batch, true).boxed()).collect()
     }
 
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>> {

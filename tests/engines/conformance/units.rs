@@ -9,8 +9,8 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Mirror;
 use rollcall::fleet::Rules;
 use rollcall::presence::{
-    self, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules, Labels, Lifecycle,
-    OfflineRecord, Override, Registration, Snapshot, Unit, Verdict,
+    self, Announced, Announcement, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules,
+    Labels, Lifecycle, OfflineRecord, Override, Registration, Snapshot, Unit, Verdict,
 };
 use rollcall::store::OutboxEvent;
 use rollcall::telemetry::{CheckSource, Telemetry};
@@ -319,6 +319,60 @@ pub async fn a_check_takes_only_units_that_have_not_changed<G: Ground>(world: Wo
     assert_eq!((transitions.len(), world.open_records().await.len()), (silent.len(), silent.len()));
     assert_eq!(transitions.into_iter().map(|record| record.id.unit).collect::<BTreeSet<_>>(), silent);
     assert_eq!(BTreeSet::from_iter(world.due(world.hours(1000)).await), back);
+}
+
+/// Units that were heard a moment ago and are announced as gone: one of several instances opens each record, in the step
+/// that takes the unit out of the index.
+pub async fn a_proof_opens_each_record_once_and_a_heartbeat_meanwhile_is_a_return<G: Ground>(
+    world: World<G>,
+) {
+    let units = world.units(250);
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(2)).await;
+    let (at, now) = (world.hours(1), world.hours(2));
+    let gone = |unit: &Unit| {
+        let says = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
+        let (follows_birth, may_be_former, is_unsure, has_devices) = Default::default();
+        Announcement { unit: unit.clone(), at, says, follows_birth, may_be_former, is_unsure, has_devices }
+    };
+    let announcements: Vec<Announcement> = units.iter().map(gone).collect();
+    // A unit that is heard between reading and writing is left alone.
+    let heard = std::slice::from_ref(&units[0]);
+    let checked = world.engine.check_present(heard).remove(0).await.unwrap();
+    let all_rules = rules();
+    let change = |seen: Snapshot| {
+        let rules = all_rules.get(&seen.unit.kind).unwrap();
+        let (_, change) = presence::announce(&seen, &announcements[0], rules, &checked.hearing, now);
+        (seen, change.unwrap())
+    };
+    let changes: Vec<_> = checked.units.into_iter().map(change).collect();
+    assert!(changes[0].1.record.is_some());
+    world.hear(&units[0], world.hours(1) + MS).await;
+    assert_eq!(checked.guard.apply(&changes).await.unwrap(), [false]);
+
+    let mut rivals = Vec::new();
+    for _ in 0..3 {
+        rivals.push(world.another().await.1);
+    }
+    let all = rivals.iter().map(|rival| rival.announce(&announcements, || now));
+    futures_util::future::try_join_all(all).await.unwrap();
+    let transitions = world.transitions().await;
+    let opened: BTreeSet<Unit> = transitions.iter().map(|record| record.id.unit.clone()).collect();
+    assert_eq!(transitions.len(), units.len() - 1);
+    assert_eq!(opened, units[1..].iter().cloned().collect());
+    assert!(transitions.iter().all(|record| (record.cause, record.deadline) == (Cause::LastWill, at)));
+    assert_eq!(world.read(&units[1]).await.alive, None);
+    assert_eq!(world.due(world.hours(1000)).await, [units[0].clone()]);
+
+    // A proof that cannot be decided yet is in the index, where the sweep finds it.
+    let later = Announcement { at: world.hours(3), ..announcements[0].clone() };
+    let after = world.hours(4);
+    rivals[0].announce(&[later], || after).await.unwrap();
+    assert_eq!(world.transitions().await.len(), units.len() - 1);
+    assert_eq!(world.due(world.hours(3)).await, [units[0].clone()]);
+    world.heard_until(world.hours(4)).await;
+    world.check(&units[0], world.hours(4)).await;
+    assert_eq!(world.transitions().await.len(), units.len());
 }
 
 pub async fn of_two_changes_of_one_unit_by_one_check_one_is_applied<G: Ground>(world: World<G>) {

@@ -42,8 +42,8 @@ pub enum Action {
     SendCanary(u64),
     /// Let the next tick come at once.
     TickNow,
-    /// Let the next tick come soon: an announcement waits for a canary that is sent after it.
-    TickSoon,
+    /// An announcement waits for a canary that is sent so long after it.
+    TickAfter(Duration),
     /// Publish the probe with this number.
     PublishProbe(usize),
     /// Tell another member of the share on this topic that its probe came.

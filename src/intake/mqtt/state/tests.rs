@@ -263,7 +263,7 @@ fn shown(action: &Action) -> String {
         Action::RejectOverflow => "overflow".to_owned(),
         Action::CountBrokerDrops => "count".to_owned(),
         Action::SendCanary(seq) => format!("send {seq}"),
-        Action::TickSoon => "tick soon".to_owned(),
+        Action::TickAfter(wait) => format!("tick after {wait:?}"),
         Action::PublishHostState => "publish the host's state".to_owned(),
         Action::TickNow => "tick now".to_owned(),
         Action::PublishProbe(index) => format!("probe {index}"),

@@ -2,6 +2,10 @@
 
 use crate::clock::Timestamp;
 use crate::presence::{Announcement, Heartbeat, Unit};
+use crate::telemetry::Rejection;
+
+/// Why what a device sent does not count, and that in words.
+pub type Refused = (Rejection, String);
 
 /// Reads the bodies of requests of devices.
 pub trait BodyReader: Send + Sync {
@@ -9,11 +13,11 @@ pub trait BodyReader: Send + Sync {
     ///
     /// # Errors
     /// The unit is of no configured kind, no unit of its kind has this id, or the heartbeat is too old.
-    fn heartbeat(&self, unit: Unit, body: &[u8], arrived: Timestamp) -> Result<Heartbeat, String>;
+    fn heartbeat(&self, unit: Unit, body: &[u8], arrived: Timestamp) -> Result<Heartbeat, Refused>;
 
     /// The announcement that a unit is gone.
     ///
     /// # Errors
     /// The unit is of no configured kind, or no unit of its kind has this id.
-    fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, String>;
+    fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, Refused>;
 }

@@ -59,7 +59,7 @@ pub mod transitions;
 pub mod walk;
 
 pub use attempts::Attempts;
-pub use bodies::BodyReader;
+pub use bodies::{BodyReader, Refused};
 pub use canary_pace::CanaryPace;
 pub use census::Census;
 pub use collection::{Changed, Collection, DocumentsByName};

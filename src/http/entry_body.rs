@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::{Body, BodyDataStream};
 use axum::http::HeaderMap;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use futures_util::StreamExt;
 use tokio::time::timeout;
 
@@ -33,8 +33,13 @@ pub(super) struct NextEntries {
 
 impl EntryBody {
     /// # Errors
-    /// The body is declared as something else than JSON or lines of JSON.
+    /// The body is declared as something else than JSON or lines of JSON, or as compressed.
     pub fn new(headers: &HeaderMap, body: Body) -> Result<EntryBody, HttpError> {
+        if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
+            return Err(HttpError::unsupported_media_type(
+                "a batch is not compressed: send it without content-encoding",
+            ));
+        }
         let splitter = EntrySplitter::new(format_of(headers)?);
         Ok(EntryBody { body: body.into_data_stream(), splitter, length: 0 })
     }

@@ -11,27 +11,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
-use tokio::sync::Semaphore;
 
 use super::changes::{Caller, MAX_BODY};
 use super::http_error::HttpError;
-use super::operators::{UnitPath, unit};
+use super::operators::UnitPath;
 use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
+use super::units::parse;
 use super::{Config, DeviceRights, PageSources, Role, Token};
 use crate::clock::Clock;
-use crate::fleet::{BodyReader, Roll, StrangerReason};
-use crate::presence::Unit;
+use crate::fleet::{BodyReader, Refused, Roll, StrangerReason};
+use crate::presence::{NameError, Unit};
+use crate::telemetry::{Rejection, Telemetry};
 
 mod batch;
+mod turns;
+
+use turns::Turns;
 
 pub(super) const PATH: &str = "/api/v1/heartbeats";
 /// The beginning of the paths of single units.
 const PING: &str = "/ping/";
-/// Batches that are read at a time; each holds its answers in memory.
-const BATCHES: usize = 16;
 /// A token saves up the heartbeats that it may send in this time.
 const SAVED: Duration = Duration::from_secs(10);
 const OK: &str = "OK\n";
@@ -42,7 +44,8 @@ pub(super) struct HeartbeatsState {
     bodies: Arc<dyn BodyReader>,
     tokens: Arc<[Token]>,
     sent: Arc<RequestLimit>,
-    batches: Arc<Semaphore>,
+    turns: Turns,
+    telemetry: Arc<Telemetry>,
     clock: Clock,
 }
 
@@ -70,7 +73,8 @@ async fn alive(
     // The content of a body that is too large, or breaks off, is ignored: its unit lives.
     let body = to_bytes(body, MAX_BODY).await.unwrap_or_default();
     let now = state.clock.now();
-    let heartbeat = state.bodies.heartbeat(unit, &body, now).map_err(HttpError::bad_request)?;
+    let read = state.bodies.heartbeat(unit.clone(), &body, now);
+    let heartbeat = read.map_err(|refused| state.refused(&path_of(&unit), refused))?;
     match state.roll.hear(&[heartbeat], now).await?.into_iter().next() {
         Some((unit, reason)) => Err(HttpError::conflict(why_not(&unit, reason))),
         None => Ok(OK),
@@ -83,7 +87,8 @@ async fn fail(
     path: UnitPath,
 ) -> Result<&'static str, HttpError> {
     let unit = state.admitted_unit(&caller, path)?;
-    let announced = state.bodies.departure(unit, state.clock.now()).map_err(HttpError::bad_request)?;
+    let announced = state.bodies.departure(unit.clone(), state.clock.now());
+    let announced = announced.map_err(|refused| state.refused(&path_of(&unit), refused))?;
     state.roll.announce(&[announced], || state.clock.now()).await?;
     Ok(OK)
 }
@@ -107,19 +112,33 @@ impl HeartbeatsState {
             bodies: sources.bodies.clone(),
             tokens: config.tokens.as_slice().into(),
             sent: Arc::new(RequestLimit::open()),
-            batches: Arc::new(Semaphore::new(BATCHES)),
+            turns: Turns::default(),
+            telemetry: sources.telemetry.clone(),
             clock: sources.clock.clone(),
+        }
+    }
+
+    /// Counts what a request says of a unit and does not count.
+    fn refused(&self, path: &str, (reason, why): Refused) -> HttpError {
+        self.telemetry.heartbeat_refused(path, reason, &why);
+        match reason {
+            Rejection::Forbidden => HttpError::forbidden(why),
+            _ => HttpError::bad_request(why),
         }
     }
 
     /// Checks the client of a request about one unit, and counts the request.
     fn admitted_unit(&self, caller: &Caller, path: UnitPath) -> Result<Unit, HttpError> {
         let rights = self.admit(caller)?;
-        let unit = unit(path)?;
+        let Path((kind, id)) = path?;
         self.count(caller, rights, 1);
+        let bad = |error: NameError| {
+            self.refused(&format!("{PING}{kind}/{id}"), (Rejection::BadUnit, error.to_string()))
+        };
+        let unit = parse(&kind, &id).map_err(bad)?;
         match rights.is_none_or(|rights| rights.allow(&unit)) {
             true => Ok(unit),
-            false => Err(HttpError::forbidden(not_of(&unit))),
+            false => Err(self.refused(&path_of(&unit), (Rejection::Forbidden, not_of(&unit)))),
         }
     }
 
@@ -143,6 +162,7 @@ impl HeartbeatsState {
                 let detail = format!(
                     "this token may send {most} heartbeats a second (heartbeats_per_second); try again later"
                 );
+                self.telemetry.heartbeat_refused(caller.token_name(), Rejection::RateLimited, &detail);
                 HttpError::too_many_requests(detail, wait)
             })?;
         }
@@ -160,6 +180,10 @@ impl HeartbeatsState {
 fn limit(caller: &Caller, rights: &DeviceRights) -> Option<(LimitedClient, RequestRate)> {
     let rate = RequestRate::per_second(rights.heartbeats_per_second, SAVED)?;
     Some((LimitedClient::Named(caller.token_name().to_owned()), rate))
+}
+
+fn path_of(unit: &Unit) -> String {
+    format!("{PING}{}/{}", unit.kind, unit.id)
 }
 
 fn not_of(unit: &impl Display) -> String {

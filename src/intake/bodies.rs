@@ -9,9 +9,9 @@ use super::announcements::RecentSessions;
 use super::value_buffer::ValueBuffer;
 use super::{Config, Fields, PayloadIssues, payload};
 use crate::clock::Timestamp;
-use crate::fleet::{BodyReader, SharedRules};
+use crate::fleet::{BodyReader, Refused, SharedRules};
 use crate::presence::{Announced, Announcement, Cause, Heartbeat, Kind, KindRules, Labels, Unit};
-use crate::telemetry::Telemetry;
+use crate::telemetry::{Rejection, Telemetry};
 
 /// How long a unit of a kind without `presence` may take to be heard after it was announced as gone.
 const SETTLE: Duration = Duration::from_secs(10);
@@ -51,18 +51,18 @@ impl Bodies {
     }
 
     /// The rules of the unit's kind, and the labels in the unit's name.
-    fn known(&self, unit: &Unit) -> Result<(Arc<KindRules>, Labels), String> {
+    fn known(&self, unit: &Unit) -> Result<(Arc<KindRules>, Labels), Refused> {
         let Some(rules) = self.rules.of(unit.kind.as_str()) else {
-            return Err(format!("there is no kind {}; see [[kind]]", unit.kind));
+            let why = format!("there is no kind {}; see [[kind]]", unit.kind);
+            return Err((Rejection::UnknownKind, why));
         };
         if unit.id.is_reserved() {
-            return Err(format!("{} is an id of Rollcall itself", unit.id));
+            return Err((Rejection::BadUnit, format!("{} is an id of Rollcall itself", unit.id)));
         }
         let Some(parts) = rules.name.parts(unit.id.as_str()) else {
-            return Err(format!(
-                "{} is no id of a unit of kind {}: they are {}",
-                unit.id, unit.kind, rules.name
-            ));
+            let why =
+                format!("{} is no id of a unit of kind {}: they are {}", unit.id, unit.kind, rules.name);
+            return Err((Rejection::BadUnit, why));
         };
         let labels = parts.into_iter().filter(|(name, _)| *name != "unit");
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -71,7 +71,7 @@ impl Bodies {
 }
 
 impl BodyReader for Bodies {
-    fn heartbeat(&self, unit: Unit, body: &[u8], arrived: Timestamp) -> Result<Heartbeat, String> {
+    fn heartbeat(&self, unit: Unit, body: &[u8], arrived: Timestamp) -> Result<Heartbeat, Refused> {
         let (rules, labels) = self.known(&unit)?;
         let buffer = self.values.as_deref();
         let metrics = buffer.and_then(|buffer| buffer.metrics_of(&unit.kind));
@@ -80,7 +80,8 @@ impl BodyReader for Bodies {
         if let (Some(most), Some(sent)) = (self.max_age, parsed.sent)
             && arrived.since(sent) > most
         {
-            return Err(format!("it was sent at {sent}, longer ago than mqtt.max_age allows"));
+            let why = format!("it was sent at {sent}, longer ago than mqtt.max_age allows");
+            return Err((Rejection::TooOld, why));
         }
         if let Some(buffer) = buffer {
             buffer.take(&unit, parsed.at, parsed.values);
@@ -95,7 +96,7 @@ impl BodyReader for Bodies {
         Ok(Heartbeat { unit, at, not_before: None, place: None, declared })
     }
 
-    fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, String> {
+    fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, Refused> {
         self.known(&unit)?;
         let settle = self.settle.get(&unit.kind).copied().unwrap_or(SETTLE);
         let follows_birth = self.recent.announced(&unit, at, None, true);

@@ -63,10 +63,19 @@ impl Telemetry {
 
     /// A message did not count. `what` is logged, at a limited rate.
     pub fn message_rejected(&self, topic: &str, why: Rejection, what: &str) {
-        self.series.heartbeats.with_label_values(&[why.as_str()]).inc();
         if matches!(why, Rejection::BadTopic | Rejection::UnknownKind) {
             self.topic_of_no_kind(topic);
         }
+        self.rejected(topic, why, what);
+    }
+
+    /// A heartbeat over HTTP did not count. `path`: of its request. `what` is logged, at a limited rate.
+    pub fn heartbeat_refused(&self, path: &str, why: Rejection, what: &str) {
+        self.rejected(path, why, what);
+    }
+
+    fn rejected(&self, topic: &str, why: Rejection, what: &str) {
+        self.series.heartbeats.with_label_values(&[why.as_str()]).inc();
         if let Some(suppressed) = self.samples.admit(why.as_str()) {
             let topic = truncate(topic, MAX_SHOWN);
             tracing::warn!(topic, reason = why.as_str(), suppressed, "message rejected: {what}");

@@ -38,6 +38,12 @@ labels! {
         ForgedProbe => "forged_probe",
         /// The sender waits for no acknowledgement, and messages came faster than heartbeats are recorded.
         Overflow => "overflow",
+        /// Over HTTP: no object with kind and unit, or too long.
+        Unreadable => "unreadable",
+        /// Over HTTP: the token is not for this unit.
+        Forbidden => "forbidden",
+        /// Over HTTP: a request of a token that has to wait.
+        RateLimited => "rate_limited",
     }
 }
 

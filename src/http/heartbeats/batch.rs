@@ -13,10 +13,11 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 
-use super::{BATCHES, HeartbeatsState, not_of, why_not};
+use super::turns::{MOST, MOST_OF_ONE};
+use super::{HeartbeatsState, PATH, not_of, path_of, why_not};
 use crate::cause;
 use crate::clock::Timestamp;
-use crate::fleet::StrangerReason;
+use crate::fleet::{Refused, StrangerReason};
 use crate::http::DeviceRights;
 use crate::http::changes::Caller;
 use crate::http::entries::{BatchEntry, MAX_ENTRY};
@@ -26,6 +27,7 @@ use crate::http::http_error::HttpError;
 use crate::http::units::parse;
 use crate::presence::{Heartbeat, Unit};
 use crate::store::{EngineError, Result};
+use crate::telemetry::{Rejection, truncate};
 
 /// The most heartbeats of a request.
 const MAX_HEARTBEATS: usize = 100_000;
@@ -50,10 +52,10 @@ struct EntryAnswer<'a> {
     error: Option<&'a str>,
 }
 
-/// A heartbeat that cannot be read, with its unit if that is known.
+/// A heartbeat that does not count, with its unit if that is known.
 struct BadEntry {
     unit: Option<Unit>,
-    why: String,
+    refused: Refused,
 }
 
 /// The answers so far, and the heartbeats that wait to be recorded.
@@ -75,7 +77,11 @@ pub(super) async fn record(
 ) -> std::result::Result<Response, HttpError> {
     let rights = state.admit(&caller)?;
     let body = EntryBody::new(&headers, body)?;
-    let _turn = turn(&state.batches, BATCHES)?;
+    let Some(_turn) = state.turns.take(caller.token_name()) else {
+        let detail =
+            format!("{MOST_OF_ONE} batches of this token are being read, or {MOST} of all; try again later");
+        return Err(HttpError::unavailable(detail));
+    };
     let mut batch = HeartbeatBatch::default();
     match in_time(state.read(body, (&caller, rights), &mut batch), "heartbeats").await {
         Ok(()) => {
@@ -124,19 +130,22 @@ impl HeartbeatsState {
         rights: Option<&DeviceRights>,
         now: Timestamp,
     ) -> std::result::Result<Heartbeat, BadEntry> {
-        let bad = |unit: Option<Unit>, why: String| BadEntry { unit, why };
+        let bad = |reason: Rejection, why: String| BadEntry { unit: None, refused: (reason, why) };
+        let unreadable = |why: String| bad(Rejection::Unreadable, why);
         let json =
-            entry.map_err(|_| bad(None, format!("a heartbeat has at most {MAX_ENTRY} bytes of JSON")))?;
+            entry.map_err(|_| unreadable(format!("a heartbeat has at most {MAX_ENTRY} bytes of JSON")))?;
         if json.trim_ascii_start().first() != Some(&b'{') {
-            return Err(bad(None, "a heartbeat is an object with kind and unit".to_owned()));
+            return Err(unreadable("a heartbeat is an object with kind and unit".to_owned()));
         }
-        let read: EntryUnit = cause::json::read(&json).map_err(|why| bad(None, why))?;
-        let unit = parse(&read.kind, &read.unit).map_err(|error| bad(None, error.to_string()))?;
+        let read: EntryUnit = cause::json::read(&json).map_err(unreadable)?;
+        let unit =
+            parse(&read.kind, &read.unit).map_err(|error| bad(Rejection::BadUnit, error.to_string()))?;
         if rights.is_some_and(|rights| !rights.allow(&unit)) {
-            let why = not_of(&unit);
-            return Err(bad(Some(unit), why));
+            let refused = (Rejection::Forbidden, not_of(&unit));
+            return Err(BadEntry { unit: Some(unit), refused });
         }
-        self.bodies.heartbeat(unit.clone(), &json, now).map_err(|why| bad(Some(unit), why))
+        let heartbeat = self.bodies.heartbeat(unit.clone(), &json, now);
+        heartbeat.map_err(|refused| BadEntry { unit: Some(unit), refused })
     }
 
     /// Records the heartbeats of the step, and adds the answers to its entries.
@@ -167,7 +176,11 @@ impl HeartbeatsState {
                 Ok(heartbeat) => {
                     batch.answer(Some(&heartbeat.unit), refused.get(&heartbeat.unit).map(String::as_str))
                 }
-                Err(BadEntry { unit, why }) => batch.answer(unit.as_ref(), Some(why)),
+                Err(BadEntry { unit, refused: (reason, why) }) => {
+                    let path = unit.as_ref().map_or(PATH.to_owned(), path_of);
+                    self.telemetry.heartbeat_refused(&path, *reason, why);
+                    batch.answer(unit.as_ref(), Some(why));
+                }
             }
         }
         Ok(())

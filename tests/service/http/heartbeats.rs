@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
+use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Method, Response};
 use rollcall::http::{DeviceRights, Role, Token, UnitMetrics};
 use serde_json::{Value, json};
@@ -163,6 +163,58 @@ async fn a_batch_has_an_answer_for_each_heartbeat_in_order() {
     assert_eq!(problem["answered"], 1);
     assert_eq!(unit(&fleet, "detector/before").await["state"], "online");
     assert_eq!(batch(&fleet, "text/plain", "{}").await.status(), 415);
+    let url = format!("{}/api/v1/heartbeats", fleet.url);
+    let compressed = fleet.client.post(url).header(CONTENT_TYPE, "application/json");
+    let compressed = compressed.header(CONTENT_ENCODING, "gzip").body("[]").send().await.unwrap();
+    assert_eq!(compressed.status(), 415);
+}
+
+#[tokio::test]
+async fn what_is_refused_is_counted_by_reason_and_one_unit_may_stand_twice_in_a_batch() {
+    let device =
+        DeviceRights { kinds: vec![], unit_prefixes: vec!["north-".to_owned()], heartbeats_per_second: 1 };
+    let tokens = vec![
+        Token { device, ..token("north", Role::Device) },
+        token("any", Role::Device),
+        token("screen", Role::Viewer),
+    ];
+    let fleet = Fleet::start_with(tokens, UnitMetrics::All).await;
+    let ping = async |token: &str, path: &str| {
+        send(&fleet, token, Method::GET, &format!("/ping/{path}"), Value::Null).await.status().as_u16()
+    };
+    for (path, status) in [
+        ("gone/1", 400),
+        ("DETECTOR/1", 400),
+        ("detector/a%2Fb", 400),
+        ("detector/%00", 400),
+        ("detector/rollcall-probe/fail", 400),
+        ("gone/1/fail", 400),
+    ] {
+        assert_eq!(ping("any", path).await, status, "{path}");
+    }
+    assert_eq!(ping("north", "detector/south-1").await, 403);
+    let lines = [
+        r#"{"kind": "detector", "unit": "twice", "ts": "2026-03-01T11:59:58Z"}"#,
+        r#"{"kind": "detector", "unit": "twice"}"#,
+        r#"{"kind": "detector", "unit": "ahead", "ts": "2036-03-01T12:00:00Z"}"#,
+        r#"{"kind": "meter", "unit": "old", "ts": "2026-02-27T12:00:00Z"}"#,
+        r#"{"kind": "detector", "unit": "\ud800"}"#,
+        "7",
+    ];
+    let body = lines.join("\n").into_bytes();
+    let body = [body, b"\n{\"kind\": \"detector\", \"unit\": \"\xff\"}".to_vec()].concat();
+    let url = format!("{}/api/v1/heartbeats", fleet.url);
+    let post = fleet.client.post(url).header(CONTENT_TYPE, "application/x-ndjson").body(body);
+    let answer = json_of(post.bearer_auth("any").send().await.unwrap()).await;
+    assert_eq!((&answer["recorded"], &answer["refused"]), (&json!(3), &json!(4)), "{answer}");
+
+    let metrics = send(&fleet, "screen", Method::GET, "/metrics", Value::Null).await.text().await.unwrap();
+    for (reason, count) in
+        [("unknown_kind", 2), ("bad_unit", 4), ("forbidden", 1), ("too_old", 1), ("unreadable", 3)]
+    {
+        let line = format!("rollcall_heartbeats_total{{result=\"{reason}\"}} {count}");
+        assert!(metrics.lines().any(|one| one == line), "{line}\n{metrics}");
+    }
 }
 
 #[tokio::test]

@@ -59,6 +59,7 @@ pub(super) async fn run(arguments: MoveIdsArguments) -> anyhow::Result<ExitCode>
         return Ok(ExitCode::from(FAILED));
     }
     if !arguments.yes {
+        say_what_keeps_its_id(plan.offline, plan.removed);
         println!("nothing is changed; rename with --yes");
         return Ok(ExitCode::SUCCESS);
     }
@@ -77,13 +78,25 @@ pub(super) async fn run(arguments: MoveIdsArguments) -> anyhow::Result<ExitCode>
     bar.finish_and_clear();
     let Renamed { renamed, waiting } = renamed?;
     println!("{renamed} units are renamed");
-    if waiting > 0 {
+    say_what_keeps_its_id(waiting, plan.removed);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says which units keep their ids, and what happens to them.
+fn say_what_keeps_its_id(offline: usize, removed: usize) {
+    if offline > 0 {
         println!(
-            "{waiting} units are offline and keep their ids: their records close when this command is repeated after they \
-             were heard under their new ids"
+            "{offline} units are offline and keep their ids, under which receivers were notified: nobody is notified again. \
+             When such a device is heard, it is a new unit with its new id, and the record of the old id stays open until \
+             this command is repeated, which closes it as a return. Delete the old ids of devices that never come back"
         );
     }
-    Ok(ExitCode::SUCCESS)
+    if removed > 0 {
+        println!(
+            "{removed} ids were removed from the fleet, and their new ids are not known: a device of them that still sends \
+             is a new unit with its new id; delete it there"
+        );
+    }
 }
 
 /// Opens the engine, which no instance may serve.

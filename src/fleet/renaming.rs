@@ -13,7 +13,7 @@ use std::collections::{HashMap, HashSet};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use crate::clock::Timestamp;
-use crate::presence::{Change, Facts, KindRules, Renaming, Snapshot, Unit, UnitName, rename};
+use crate::presence::{Change, Facts, KindRules, Lifecycle, Renaming, Snapshot, Unit, UnitName, rename};
 use crate::store::{EngineError, FleetStore, MAX_STEP, Reading, Result};
 
 /// How often a unit is decided again that changed meanwhile.
@@ -28,6 +28,10 @@ pub struct RenamingPlan {
     pub moves: Vec<(Unit, Unit)>,
     /// Units that have their new ids.
     pub done: usize,
+    /// Units among those to move that are offline: they keep their ids until they are heard under the new ones.
+    pub offline: usize,
+    /// Ids that were removed from the fleet: the mark stays with the old id.
+    pub removed: usize,
     /// Why nothing may be changed, each in a sentence.
     pub problems: Vec<String>,
 }
@@ -51,6 +55,10 @@ struct KnownUnit {
 impl KnownUnit {
     fn label(&self, name: &str) -> Option<&str> {
         self.facts.as_ref()?.labels.get(name).map(String::as_str)
+    }
+
+    fn is_offline(&self) -> bool {
+        self.facts.as_ref().is_some_and(|facts| matches!(facts.lifecycle, Lifecycle::Offline(_)))
     }
 
     /// Whether this unit took over from the one with the id that it had before.
@@ -90,9 +98,11 @@ fn plan_of(units: &[KnownUnit], from: &UnitName, to: &UnitName) -> RenamingPlan 
     let mut targets: HashMap<Unit, &Unit> = HashMap::new();
     let present: HashSet<&Unit> = units.iter().filter(|one| !one.is_retired).map(|one| &one.unit).collect();
     let mut kept: HashSet<&Unit> = HashSet::new();
+    let mut left: HashSet<&str> = HashSet::new();
     let mut moves = Vec::new();
     for one in units.iter().filter(|one| !one.is_retired) {
-        if is_done(one, from, to, &ids) {
+        if let Some(before) = taken_over(one, from, to, &ids) {
+            left.insert(before.unit.id.as_str());
             kept.insert(&one.unit);
             plan.done += 1;
             continue;
@@ -103,9 +113,14 @@ fn plan_of(units: &[KnownUnit], from: &UnitName, to: &UnitName) -> RenamingPlan 
                 kept.insert(&one.unit);
                 plan.done += 1;
             }
-            Ok(new) => moves.push((&one.unit, new)),
+            Ok(new) => {
+                plan.offline += usize::from(one.is_offline());
+                moves.push((&one.unit, new));
+            }
         }
     }
+    let is_removed = |one: &&KnownUnit| one.is_retired && !left.contains(one.unit.id.as_str());
+    plan.removed = units.iter().filter(is_removed).count();
     for (old, new) in moves {
         if let Some(other) = targets.insert(new.clone(), old) {
             plan.problems.push(format!("{other} and {old} would both be {new}"));
@@ -118,17 +133,20 @@ fn plan_of(units: &[KnownUnit], from: &UnitName, to: &UnitName) -> RenamingPlan 
     plan
 }
 
-/// Whether the unit has its new id already.
-fn is_done(one: &KnownUnit, from: &UnitName, to: &UnitName, ids: &HashMap<&str, &KnownUnit>) -> bool {
-    let Some(parts) = to.parts(one.unit.id.as_str()) else { return false };
+/// The id that the unit had before, if it has its new id already.
+fn taken_over<'a>(
+    one: &KnownUnit,
+    from: &UnitName,
+    to: &UnitName,
+    ids: &HashMap<&str, &'a KnownUnit>,
+) -> Option<&'a KnownUnit> {
+    let parts = to.parts(one.unit.id.as_str())?;
     let of = |name: &str| parts.iter().find(|(own, _)| *own == name).map(|(_, value)| *value);
     let agrees = parts.iter().all(|(name, value)| *name == "unit" || one.label(name) == Some(*value));
     let all = from.captures().all(|name| of(name).is_some());
     let before = from.compose(|name| of(name).unwrap_or_default());
-    let Some(before) = before.ok().filter(|before| agrees && all && *before != one.unit.id) else {
-        return false;
-    };
-    ids.get(before.as_str()).is_some_and(|before| one.follows(before))
+    let before = before.ok().filter(|before| agrees && all && *before != one.unit.id)?;
+    ids.get(before.as_str()).copied().filter(|before| one.follows(before))
 }
 
 fn new_id(one: &KnownUnit, from: &UnitName, to: &UnitName) -> std::result::Result<Unit, String> {
@@ -230,7 +248,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::presence::{Known, Lifecycle};
+    use crate::presence::{Cause, Known, Silence};
 
     const START: Timestamp = Timestamp::from_millis(1_732_147_200_000);
 
@@ -278,6 +296,18 @@ mod tests {
         // An id that only looks like a new one.
         assert_eq!(of(to, &[("n.1", "n")], &[]), (moves(&["n.1>n.n.1"]), 0));
         assert_eq!(of(to, &[], &["1"]), (moves(&[]), 0));
+    }
+
+    #[test]
+    fn a_plan_counts_the_units_that_keep_their_ids() {
+        let mut units = ["1", "2", "n.3", "3", "4"].map(|id| known(id, "n", id == "3" || id == "4", 1));
+        let moment = START + Duration::from_secs(7200);
+        let allowed = Duration::from_secs(60);
+        let silence = Silence { deadline: moment, detected_at: moment, cause: Cause::Silence, allowed };
+        units[0].facts.as_mut().unwrap().lifecycle = Lifecycle::Offline(silence);
+        let plan = plan_of(&units, &UnitName::default(), &"{site}.{unit}".parse().unwrap());
+        // The old id of `n.3` was retired by the renaming, and 4 by an operator.
+        assert_eq!((plan.moves.len(), plan.done, plan.offline, plan.removed), (2, 1, 1, 1));
     }
 
     #[test]

@@ -151,6 +151,9 @@ async fn units_get_other_ids(engine: &str) {
     assert!(status == 0 && said.contains("3 units are renamed"), "{said}");
     let (status, said) = move_ids("detector", &["--yes"]);
     assert!(status == 0 && said.contains("0 units get another id, 3 have theirs already"), "{said}");
+    let told = world.hook.received().len();
+    let (_, said) = move_ids("quick", &[]);
+    assert!(said.contains("1 units are offline and keep their ids"), "{said}");
     let (_, said) = move_ids("quick", &["--yes"]);
     assert!(said.contains("1 units are offline and keep their ids"), "{said}");
 
@@ -177,6 +180,9 @@ async fn units_get_other_ids(engine: &str) {
     let records = world.records().await;
     let of = |unit: &str| records.iter().find(|record| record["unit"] == unit).unwrap()["closed_by"].clone();
     assert_eq!(of("7"), json!("return"), "{records:?}");
+    world
+        .eventually("its return is told, and nothing else", async || world.hook.received().len() == told + 1)
+        .await;
     assert!(records.iter().all(|record| record["kind"] == "quick"), "{records:?}");
 }
 

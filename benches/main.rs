@@ -17,6 +17,7 @@ use clap::{Parser, Subcommand};
 use harness::figures::Report;
 use harness::machine::Machine;
 
+mod announcements;
 mod api;
 mod bullmq;
 mod cluster;
@@ -47,7 +48,7 @@ mod wills;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 19] = [
+const BENCHMARKS: [&str; 20] = [
     "engine",
     "embedded",
     "ingest",
@@ -66,6 +67,7 @@ const BENCHMARKS: [&str; 19] = [
     "timers",
     "listener",
     "wills",
+    "announcements",
     TEN_MILLION,
 ];
 
@@ -76,7 +78,8 @@ const TEN_MILLION: &str = "ten_million";
 #[derive(Debug, Parser)]
 struct Options {
     /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand, routed,
-    /// rest, pages, api, growth, cluster, failover, timers, listener, wills; and ten_million, which runs only if it is named.
+    /// rest, pages, api, growth, cluster, failover, timers, listener, wills, announcements; and ten_million, which runs only if it is
+    /// named.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals mean little, and nothing is written.
@@ -146,6 +149,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "timers" => timers::run(&mut report, options.units).await?,
             "listener" => listener::run(&mut report, options.units).await?,
             "wills" => wills::run(&mut report, options.units).await?,
+            "announcements" => announcements::run(&mut report, options.units).await?,
             _ => ten_million::run(&mut report, options.units).await?,
         }
         report.end()?;

@@ -130,7 +130,7 @@ section! {
         max_age: Span = Span::from_secs(0),
         watch_sys: bool = false,
         publish_state: bool = false,
-        publish_state_rate: u32 = 10_000,
+        publish_state_rate: u32 = 20_000,
         homeassistant_discovery: bool = false,
         timers: bool = false,
         fields: Fields = Fields::default(),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -130,7 +131,11 @@ impl HeartbeatsState {
     /// Checks the client of a request about one unit, and counts the request.
     fn admitted_unit(&self, caller: &Caller, path: UnitPath) -> Result<Unit, HttpError> {
         let rights = self.admit(caller)?;
-        let Path((kind, id)) = path?;
+        let not_read = |error: PathRejection| {
+            self.telemetry.heartbeat_refused(PING, Rejection::BadUnit, &error.body_text());
+            HttpError::from(error)
+        };
+        let Path((kind, id)) = path.map_err(not_read)?;
         self.count(caller, rights, 1);
         let bad = |error: NameError| {
             self.refused(&format!("{PING}{kind}/{id}"), (Rejection::BadUnit, error.to_string()))

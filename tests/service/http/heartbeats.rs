@@ -187,6 +187,7 @@ async fn what_is_refused_is_counted_by_reason_and_one_unit_may_stand_twice_in_a_
         ("DETECTOR/1", 400),
         ("detector/a%2Fb", 400),
         ("detector/%00", 400),
+        ("detector/%ff", 400),
         ("detector/rollcall-probe/fail", 400),
         ("gone/1/fail", 400),
     ] {
@@ -210,7 +211,7 @@ async fn what_is_refused_is_counted_by_reason_and_one_unit_may_stand_twice_in_a_
 
     let metrics = send(&fleet, "screen", Method::GET, "/metrics", Value::Null).await.text().await.unwrap();
     for (reason, count) in
-        [("unknown_kind", 2), ("bad_unit", 4), ("forbidden", 1), ("too_old", 1), ("unreadable", 3)]
+        [("unknown_kind", 2), ("bad_unit", 5), ("forbidden", 1), ("too_old", 1), ("unreadable", 3)]
     {
         let line = format!("rollcall_heartbeats_total{{result=\"{reason}\"}} {count}");
         assert!(metrics.lines().any(|one| one == line), "{line}\n{metrics}");

@@ -105,7 +105,7 @@ async fn at_least(
 async fn cut_sockets(report: &mut Report) -> anyhow::Result<()> {
     let sink = Sink::start().await?;
     let options = format!(
-        "{LAMPS}\nroute = {{ receivers = [\"hook\"], group_by = [\"unit\"], group_wait = \"0s\" }}\n\
+        "{LAMPS}\n[route]\nreceivers = [\"hook\"]\ngroup_by = [\"unit\"]\ngroup_wait = \"0s\"\n\
          [[receiver]]\nname = \"hook\"\ntype = \"webhook\"\nurl = \"{}\"\n",
         sink.url()
     );

@@ -21,7 +21,7 @@ use crate::fleet::{Refused, StrangerReason};
 use crate::http::DeviceRights;
 use crate::http::changes::Caller;
 use crate::http::entries::{BatchEntry, MAX_ENTRY};
-use crate::http::entry_answers::{EntryAnswers, in_time, reason, turn};
+use crate::http::entry_answers::{EntryAnswers, in_time, reason};
 use crate::http::entry_body::{EntryBody, NextEntries};
 use crate::http::http_error::HttpError;
 use crate::http::units::parse;

@@ -1,9 +1,9 @@
 //! What announcements cost: a message of Sparkplug beside a plain heartbeat; the time from a cut socket to the webhook,
 //! at a broker and at the listener; and the published states of a storm.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rollcall::clock::Clock;
+use rollcall::clock::{Clock, Stopwatch};
 use rollcall::simulate::servers::free_port;
 
 use crate::harness::figures::{Goal, Report, TAKEN};
@@ -94,7 +94,7 @@ async fn at_least(
     wanted: f64,
     number: impl AsyncFn(&Rollcall) -> anyhow::Result<f64>,
 ) -> anyhow::Result<()> {
-    let began = Instant::now();
+    let began = Stopwatch::start();
     while number(process).await? < wanted {
         anyhow::ensure!(began.elapsed() < MAX_WAIT, "not within {MAX_WAIT:?}");
         tokio::time::sleep(ASKED).await;
@@ -136,7 +136,7 @@ async fn cut(
         let topic = format!("lamps/{number}/status");
         let device = publisher::with_will(port, &format!("lamp-{number}"), &topic).await?;
         at_least(process, recorded + 1.0, Rollcall::recorded).await?;
-        let (told, began) = (sink.notified(), Instant::now());
+        let (told, began) = (sink.notified(), Stopwatch::start());
         drop(device);
         while sink.notified() == told {
             anyhow::ensure!(began.elapsed() < MAX_WAIT, "no webhook within {MAX_WAIT:?}");

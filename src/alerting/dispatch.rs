@@ -97,7 +97,9 @@ impl DueWork for Arc<Dispatcher> {
     async fn step(&self, progress: &mut DispatchProgress) -> Result<Duration> {
         let is_due = match progress.compared {
             None => true,
-            Some(at) => monotonic().duration_since(at) > COMPARED_EVERY && self.ownership.owns(FIRST_PARTITION),
+            Some(at) => {
+                monotonic().duration_since(at) > COMPARED_EVERY && self.ownership.owns(FIRST_PARTITION)
+            }
         };
         if is_due {
             let RoutedGroups { holds, queries, .. } = &self.routed;

@@ -16,7 +16,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-
 use super::due::{DueWork, LoopName};
 use super::group::flapping_groups_of;
 use super::routed_groups::RoutedGroups;

@@ -177,17 +177,14 @@ mod tests {
 
     #[test]
     fn the_length_outside_a_ledger_leaves_out_what_both_share() {
-        let cases: [(&[(i64, i64)], i64, i64, u64); 5] = [
-            (&[], 10, 30, 20),
-            (&[(0, 12), (20, 25), (29, 90)], 10, 30, 12),
-            (&[(0, 10), (30, 40)], 10, 30, 20), // they touch
-            (&[(0, 90)], 10, 30, 0),
-            (&[(0, 90)], 30, 30, 0),
-        ];
-        for (intervals, from, to, outside) in cases {
-            let interval = Interval { from: at(from), to: at(to) };
-            assert_eq!(interval.length_outside(&ledger(intervals)), ms(outside), "{from} {to} {intervals:?}");
-        }
+        let outside = |intervals: &[(i64, i64)], from, to| {
+            Interval { from: at(from), to: at(to) }.length_outside(&ledger(intervals))
+        };
+        assert_eq!(outside(&[], 10, 30), ms(20));
+        assert_eq!(outside(&[(0, 12), (20, 25), (29, 90)], 10, 30), ms(12));
+        assert_eq!(outside(&[(0, 10), (30, 40)], 10, 30), ms(20), "they touch");
+        assert_eq!(outside(&[(0, 90)], 10, 30), ms(0));
+        assert_eq!(outside(&[(0, 90)], 30, 30), ms(0));
     }
 
     #[test]

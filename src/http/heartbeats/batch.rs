@@ -27,7 +27,7 @@ use crate::http::http_error::HttpError;
 use crate::http::units::parse;
 use crate::presence::{Heartbeat, Unit};
 use crate::store::{EngineError, Result};
-use crate::telemetry::{Rejection, truncate};
+use crate::telemetry::Rejection;
 
 /// The most heartbeats of a request.
 const MAX_HEARTBEATS: usize = 100_000;

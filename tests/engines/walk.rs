@@ -491,7 +491,7 @@ async fn open_records_of_a_kind_that_another_instance_watches_stay_open() {
         assert!(matches!(fleet.lifecycle(&unit(0)).await, Lifecycle::Offline(_)));
     }
     // The hour begins when no instance watches it.
-    let () = behind.ask(&["DEL", "rollcall:{hearing}:counts:two"]).await.unwrap();
+    let () = behind.ask(&["HDEL", "rollcall:{hearing}:cells:instance_counts", "two"]).await.unwrap();
     fleet.clock.advance(3601 * SECOND);
     until(async || fleet.lifecycle(&unit(0)).await == Lifecycle::NeverSeen).await;
 }

@@ -1,6 +1,8 @@
 //! Every shipped configuration loads, and the reference shows every option.
 
 use std::collections::BTreeMap;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rollcall::config::file::{File, options};
@@ -111,7 +113,8 @@ pub fn load(text: &str, shown_in: &Path) -> Config {
                 () if line.contains("url_file") => "https://example.org/check".to_owned(),
                 () => "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned(),
             };
-            std::fs::write(file, text).unwrap();
+            std::fs::write(&file, text).unwrap();
+            std::fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
         }
     }
     config::parse(text, Some(&dir.path().join("rollcall.toml")), [])

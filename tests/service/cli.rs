@@ -110,7 +110,7 @@ fn an_offline_check_asks_no_server_and_refuses_what_serve_would_refuse() {
     let away = "engine.url = \"redis://127.0.0.1:1\"\nmqtt.url = \"mqtt://127.0.0.1:1\"\n";
     for (text, code, says) in [
         (away.to_owned(), 0, "ok    configuration: rollcall.toml is valid"),
-        (format!("{away}http.listen = \"0.0.0.0:8080\"\n"), 1, "rollcall serve would end at once"),
+        (format!("{away}http.listen = \"0.0.0.0:8080\"\n"), 78, "there is no [[http.token]]"),
         (format!("{away}engine.urll = \"\"\n"), 78, "unknown key `urll`"),
     ] {
         std::fs::write(&file, text).unwrap();

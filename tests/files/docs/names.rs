@@ -34,7 +34,12 @@ fn is_name(text: &str) -> bool {
 /// The words of a text that begin like a metric of Rollcall and are no name of a rule's record.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || "_:".contains(c)));
-    let words = words.filter(|word| word.starts_with("rollcall_") && !word.contains(':'));
+    // A package of Debian has its version behind its name.
+    let is_named = |word: &&str| {
+        let name = word.strip_prefix("rollcall_");
+        name.is_some_and(|name| !name.starts_with(|c: char| c.is_ascii_digit())) && !word.contains(':')
+    };
+    let words = words.filter(is_named);
     let part = |word: &str| {
         let base = ["_bucket", "_sum", "_count"].iter().find_map(|part| word.strip_suffix(part));
         base.unwrap_or(word).to_owned()

@@ -19,6 +19,7 @@ use harness::machine::Machine;
 
 mod announcements;
 mod api;
+mod brokers;
 mod bullmq;
 mod cluster;
 mod embedded;
@@ -48,7 +49,7 @@ mod wills;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 20] = [
+const BENCHMARKS: [&str; 21] = [
     "engine",
     "embedded",
     "ingest",
@@ -68,6 +69,7 @@ const BENCHMARKS: [&str; 20] = [
     "listener",
     "wills",
     "announcements",
+    "brokers",
     TEN_MILLION,
 ];
 
@@ -78,8 +80,8 @@ const TEN_MILLION: &str = "ten_million";
 #[derive(Debug, Parser)]
 struct Options {
     /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand, routed,
-    /// rest, pages, api, growth, cluster, failover, timers, listener, wills, announcements; and ten_million, which runs only if it is
-    /// named.
+    /// rest, pages, api, growth, cluster, failover, timers, listener, wills, announcements, brokers; and ten_million, which runs
+    /// only if it is named.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals mean little, and nothing is written.
@@ -150,6 +152,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "listener" => listener::run(&mut report, options.units).await?,
             "wills" => wills::run(&mut report, options.units).await?,
             "announcements" => announcements::run(&mut report, options.units).await?,
+            "brokers" => brokers::run(&mut report).await?,
             _ => ten_million::run(&mut report, options.units).await?,
         }
         report.end()?;

@@ -23,7 +23,7 @@ use reload::{Reloader, anew_with_each};
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::config::{Config, EngineConfig, client_digest, filters_of};
+use crate::config::{Config, EngineConfig, brokers_of, client_digest, filters_of};
 use crate::expiry::Expiry;
 use crate::fleet::coverage::Coverage;
 use crate::fleet::walk::Removed;
@@ -184,7 +184,7 @@ fn start(
     let ownership = lease.ownership();
     let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &config.count_by_labels));
     mirror.keep(|partition| ownership.owns(partition));
-    let filters = filters_of(&config.intake, &rules);
+    let (filters, brokers) = (filters_of(&config.intake, &rules), brokers_of(&config.intake));
     let roll = Roll::new(
         engine.clone(),
         rules.clone(),
@@ -195,9 +195,10 @@ fn start(
     );
     // Intake reports wrong templates, so they are ignored here.
     let filters = filters.unwrap_or_default();
-    let alerting = alerting::AlertingConfig { filters: filters.clone(), ..config.alerting };
+    let alerting =
+        alerting::AlertingConfig { filters: filters.clone(), brokers: brokers.clone(), ..config.alerting };
     let configured = watch::Sender::new(Arc::new(alerting));
-    let roll = Arc::new(roll.with_filters(filters));
+    let roll = Arc::new(roll.with_filters(filters).with_brokers(brokers));
 
     loops.add("lease", lease.keep(loops.leave.clone()));
     loops

@@ -92,6 +92,7 @@ impl Fleet {
                 at,
                 not_before: None,
                 place: None,
+                broker: None,
                 declared: Default::default(),
             })
             .collect()
@@ -108,5 +109,5 @@ fn present(unit: Unit, last_seen: Timestamp, now: Timestamp, labels: Labels) -> 
         facts: Some(facts),
         record: None,
     };
-    (Snapshot { unit, alive: None, facts: None, stored: None }, change)
+    (Snapshot { unit, alive: None, alive_at: None, facts: None, stored: None }, change)
 }

@@ -80,25 +80,42 @@ impl World {
 
     /// Starts a process of Rollcall to which devices connect, and waits until it is ready.
     pub async fn serve_straight(&mut self, engine: &str, options: &str) -> anyhow::Result<Rollcall> {
-        self.launch_with(engine, "", options)?.until_ready().await
+        let client_id = format!("mqtt.client_id = \"bench-{}\"", self.started);
+        self.launch_with(engine, &client_id, options)?.until_ready().await
     }
 
     /// Starts a process of Rollcall.
     pub fn launch(&mut self, engine: &str, options: &str) -> anyhow::Result<Rollcall> {
-        let broker = format!("mqtt.url = \"mqtt://127.0.0.1:{}\"", self.broker.port());
-        self.launch_with(engine, &broker, options)
+        let url = format!("mqtt://127.0.0.1:{}", self.broker.port());
+        let mqtt = format!("mqtt.url = \"{url}\"\nmqtt.client_id = \"bench-{}\"", self.started);
+        self.launch_with(engine, &mqtt, options)
     }
 
-    fn launch_with(&mut self, engine: &str, broker: &str, options: &str) -> anyhow::Result<Rollcall> {
+    /// Starts a process of Rollcall at brokers with these ports, and waits until it is ready.
+    pub async fn serve_at(&mut self, ports: &[u16], options: &str) -> anyhow::Result<Rollcall> {
+        let engine = format!("url = \"redis://127.0.0.1:{}/0\"", self.redis.port());
+        let broker = |port: &u16| {
+            let id = self.started;
+            format!("{{ name = \"b{port}\", url = \"mqtt://127.0.0.1:{port}\", client_id = \"bench-{id}\" }}")
+        };
+        let mqtt = format!("mqtt = [{}]", ports.iter().map(broker).collect::<Vec<_>>().join(", "));
+        self.launch_with(&engine, &mqtt, options)?.until_ready().await
+    }
+
+    /// One more broker.
+    pub fn another_broker(&self) -> anyhow::Result<Server> {
+        let port = free_port()?;
+        Ok(Server::mosquitto(&self.dir.path().join(format!("broker-{port}")), port, BROKER)?)
+    }
+
+    fn launch_with(&mut self, engine: &str, mqtt: &str, options: &str) -> anyhow::Result<Rollcall> {
         self.started += 1;
         let dir = self.dir.path().join(format!("rollcall-{}", self.started));
         let http = free_port()?;
         std::fs::create_dir_all(&dir)?;
         let file = dir.join("rollcall.toml");
         let text = format!(
-            "engine = {{ {engine} }}\n{broker}\n\
-             mqtt.client_id = \"bench-{}\"\nhttp.listen = \"127.0.0.1:{http}\"\nbreaker.enabled = false\n{options}\n",
-            self.started
+            "engine = {{ {engine} }}\n{mqtt}\nhttp.listen = \"127.0.0.1:{http}\"\nbreaker.enabled = false\n{options}\n"
         );
         std::fs::write(&file, text)?;
         let file = file.to_string_lossy().into_owned();

@@ -33,7 +33,7 @@ use super::timers::TimerFiring;
 use super::{AlertingConfig, ReceiverConfig, Stores};
 use crate::clock::Clock;
 use crate::fleet::{Attempts, FlapDetector, Inhibitions, MassBreaker, Ownership, ReceiverHealths};
-use crate::presence::Filters;
+use crate::presence::{BrokerName, Filters};
 use crate::routing::Routes;
 use crate::telemetry::Telemetry;
 
@@ -73,7 +73,7 @@ pub async fn run(
     for receiver in config.receivers {
         assembly.add_receiver(receiver)?;
     }
-    assembly.add_due_work(config.blind_after, config.filters, outbox_grew);
+    assembly.add_due_work(config.blind_after, (config.filters, config.brokers), outbox_grew);
     assembly.run().await
 }
 
@@ -208,7 +208,12 @@ impl Assembly {
     }
 
     /// In one piece: it only builds one kind of work after the other.
-    fn add_due_work(&mut self, blind_after: Duration, filters: Filters, outbox_grew: Arc<Notify>) {
+    fn add_due_work(
+        &mut self,
+        blind_after: Duration,
+        (filters, brokers): (Filters, Vec<BrokerName>),
+        outbox_grew: Arc<Notify>,
+    ) {
         let buffers = Buffers::new(std::mem::take(&mut self.buffers));
         let notices = FleetNotices {
             destination: self.routed.destinations.blind().clone(),
@@ -232,6 +237,7 @@ impl Assembly {
         let blind = BlindNotifier {
             after: blind_after,
             filters,
+            brokers,
             notices: notices.clone(),
             receivers: std::mem::take(&mut self.notified_of_blindness),
             hearing: self.stores.hearing.clone(),

@@ -12,7 +12,7 @@
 //!
 //! # A kind that is not heard
 //! Where the fleet is heard and one of its kinds is not, the same happens in a group of its own, which names
-//! the kind and its topics. Its end is read from the ledger of the kind by any instance, so that operators learn of it
+//! the kind, its topics and, in a fleet with several brokers, the broker. Its end is read from the ledger of the kind by any instance, so that operators learn of it
 //! also if the instance that noticed the beginning is gone.
 //!
 //! Only blindness of the kind alone counts: while the whole fleet is not heard, operators are told of that, and not
@@ -35,7 +35,7 @@ use super::fleet_notices::FleetNotices;
 use super::group::{TOPICS, blind_group, group_of_kind};
 use super::{ReceiverConfig, TICK};
 use crate::clock::{Clock, Stopwatch, Timestamp, monotonic};
-use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
+use crate::presence::{BrokerName, Filters, Hearing, Interval, Kind, Ledger};
 use crate::store::{Delivery, Group, HearingStore, OutboxEvent, Result, notification_of};
 use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
 
@@ -44,6 +44,8 @@ pub(super) struct BlindNotifier {
     pub after: Duration,
     /// The filters by which each kind is heard.
     pub filters: Filters,
+    /// The brokers of a fleet that has several.
+    pub brokers: Vec<BrokerName>,
     pub notices: FleetNotices,
     /// The receivers of its destination.
     pub receivers: Vec<(ReceiverConfig, Arc<dyn Channel>)>,
@@ -65,6 +67,8 @@ pub(super) struct FleetBlindness {
 
 pub(super) struct KindBlindness {
     kind: Kind,
+    /// The broker, if the fleet has several.
+    broker: Option<BrokerName>,
     group: Group,
     /// The beginning of the blindness that lasts and was notified.
     ongoing: Option<Timestamp>,
@@ -91,6 +95,22 @@ struct DirectDelivery {
     next: Instant,
 }
 
+/// The blindness of a kind, at each of its brokers for itself if the fleet has several.
+fn of_kind(kind: &Kind, filters: &[String], brokers: &[BrokerName]) -> Vec<KindBlindness> {
+    let of = |broker: Option<&BrokerName>, filters: &[String]| KindBlindness {
+        kind: kind.clone(),
+        broker: broker.cloned(),
+        group: group_of_kind(kind, broker, filters),
+        ongoing: None,
+        ended: BTreeSet::new(),
+    };
+    let at = |broker: &BrokerName| {
+        let here: Vec<String> = filters.iter().filter(|filter| broker.has_filter(filter)).cloned().collect();
+        (!here.is_empty()).then(|| of(Some(broker), &here))
+    };
+    if brokers.is_empty() { vec![of(None, filters)] } else { brokers.iter().filter_map(at).collect() }
+}
+
 fn lasting(fleet: &FleetBlindness, kinds: &[KindBlindness]) -> Vec<LastingBlindness> {
     let since = |from| Interval { from, to: Timestamp::NEVER };
     let of_fleet = fleet.ongoing.as_ref();
@@ -106,14 +126,9 @@ impl DueWork for BlindNotifier {
     const REPORTED_AS: Option<LoopName> = Some((Loop::Dispatch, "blindness"));
 
     fn begin(&self) -> (FleetBlindness, Vec<KindBlindness>) {
-        let of_kind = |(kind, filters): (&Kind, &Vec<String>)| KindBlindness {
-            kind: kind.clone(),
-            group: group_of_kind(kind, filters),
-            ongoing: None,
-            ended: BTreeSet::new(),
-        };
         let fleet = FleetBlindness { since: self.clock.now(), heard: None, ongoing: None, last: None };
-        (fleet, self.filters.iter().map(of_kind).collect())
+        let kinds = self.filters.iter().flat_map(|(kind, filters)| of_kind(kind, filters, &self.brokers));
+        (fleet, kinds.collect())
     }
 
     async fn step(&self, (fleet, kinds): &mut (FleetBlindness, Vec<KindBlindness>)) -> Result<Duration> {
@@ -134,7 +149,7 @@ impl BlindNotifier {
         if now.since(heard.max(fleet.since)) <= self.after {
             let Some(hearing) = hearing else { return Ok(()) };
             let mut stepped = self.end_of_fleet(fleet, heard, &hearing, now).await;
-            let hearing = hearing.by_filters(&self.filters);
+            let hearing = hearing.by_filters(&self.filters).by_brokers(&self.filters, &self.brokers);
             for of_kind in kinds {
                 stepped = stepped.and(self.notify_of_kind(of_kind, fleet, &hearing, now).await);
             }
@@ -180,12 +195,13 @@ impl BlindNotifier {
     /// Notifies of the blindness of one kind, and of its end, while the fleet is heard.
     async fn notify_of_kind(
         &self,
-        KindBlindness { kind, group, ongoing, ended }: &mut KindBlindness,
+        KindBlindness { kind, broker, group, ongoing, ended }: &mut KindBlindness,
         fleet: &FleetBlindness,
         hearing: &Hearing,
         now: Timestamp,
     ) -> Result<()> {
-        let heard = hearing.of(kind).heard;
+        let broker = broker.as_ref();
+        let heard = hearing.at(kind, broker).heard;
         let from = heard.unwrap_or(fleet.since);
         let unheard = Interval { from: from.max(fleet.since), to: hearing.heard.unwrap_or(from) };
         let of_fleet = hearing.ledger.with(fleet.last);
@@ -196,13 +212,14 @@ impl BlindNotifier {
                 self.notices.join(group, interval, now).await?;
                 *ongoing = Some(from);
                 let topics = group.labels.get(TOPICS);
-                tracing::warn!(%kind, %from, topics, "a kind is not heard for longer than hearing.tell_after: the \
+                let broker = broker.map(BrokerName::as_str);
+                tracing::warn!(%kind, broker, %from, topics, "a kind is not heard for longer than hearing.tell_after: the \
                      receivers are notified");
             }
             return Ok(());
         }
         let Some(heard) = heard else { return Ok(()) };
-        let ledger = Ledger::new(hearing.filters.blind.get(kind).into_iter().flatten().copied());
+        let ledger = Ledger::new(hearing.filters.blind_of(kind, broker).copied());
         for over in ledger.intervals().iter().filter(|over| over.length() > self.after) {
             let is_recent = over.to <= heard && now.since(over.to) < RECENT;
             if is_recent && !ended.contains(&over.from) {

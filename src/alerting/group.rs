@@ -9,7 +9,7 @@ use std::fmt::Write;
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
-use crate::presence::{Kind, Labels, OfflineRecord};
+use crate::presence::{BrokerName, Kind, Labels, OfflineRecord};
 use crate::routing::{DATA_LOST, FLAPPING, MatchedRoute, Routes};
 use crate::store::{DataLoss, Delivery, Group, OutboxEvent};
 
@@ -56,8 +56,8 @@ pub fn blind_group() -> Group {
     Group { key: "blind".to_owned(), labels: Labels::new() }
 }
 
-/// The group of blindness of one kind, which is heard by these filters.
-pub fn group_of_kind(kind: &Kind, filters: &[String]) -> Group {
+/// The group of blindness of one kind, which is heard by these filters, at one broker if there are several.
+pub fn group_of_kind(kind: &Kind, broker: Option<&BrokerName>, filters: &[String]) -> Group {
     let mut topics = filters.join(", ");
     if topics.len() > MAX_KEY {
         let end = (0..=MAX_KEY).rev().find(|&at| topics.is_char_boundary(at)).unwrap_or(0);
@@ -65,14 +65,41 @@ pub fn group_of_kind(kind: &Kind, filters: &[String]) -> Group {
         topics += "…";
     }
     // No label has such a name, so no record has this key.
-    let key = format!("blind,kind={kind}");
-    Group { key, labels: [("kind".to_owned(), kind.to_string()), (TOPICS.to_owned(), topics)].into() }
+    let mut key = format!("blind,kind={kind}");
+    let mut labels: Labels = [("kind".to_owned(), kind.to_string()), (TOPICS.to_owned(), topics)].into();
+    if let Some(broker) = broker {
+        key += &format!(",broker={broker}");
+        labels.insert("broker".to_owned(), broker.to_string());
+    }
+    Group { key, labels }
 }
 
-/// The kind that a notification of blindness concerns, and its topics; `None`: the fleet.
-pub fn of_kind(delivery: &Delivery) -> Option<(&String, &String)> {
+/// What a notification of blindness concerns.
+pub struct UnheardKind<'a> {
+    pub kind: &'a String,
+    /// The broker at which it is not heard, if the fleet has several.
+    pub broker: Option<&'a String>,
+    pub topics: &'a String,
+}
+
+impl UnheardKind<'_> {
+    /// `detector`, or `detector at broker eu`.
+    pub fn name(&self) -> String {
+        let at = self.broker.map(|broker| format!(" at broker {broker}"));
+        format!("{}{}", self.kind, at.unwrap_or_default())
+    }
+
+    /// `detector`, or `detector@eu`.
+    pub fn id(&self) -> String {
+        self.kind.to_owned() + &self.broker.map(|broker| format!("@{broker}")).unwrap_or_default()
+    }
+}
+
+/// The kind that a notification of blindness concerns; `None`: the fleet.
+pub fn of_kind(delivery: &Delivery) -> Option<UnheardKind<'_>> {
     let labels = &delivery.group.labels;
-    labels.get("kind").zip(labels.get(TOPICS))
+    let (kind, topics) = labels.get("kind").zip(labels.get(TOPICS))?;
+    Some(UnheardKind { kind, broker: labels.get("broker"), topics })
 }
 
 /// The group of a loss of data. The lost part is a label, so that an engine seals it like any other message without
@@ -179,7 +206,9 @@ mod tests {
         let route = Route { group_by: vec!["kind".to_owned()], ..Route::default() };
         let groups = groups_of(&OutboxEvent::Blind(interval), &Routes::new(route));
         assert_eq!(groups.iter().map(|group| group.key.as_str()).collect::<Vec<_>>(), ["blind"]);
-        assert!(is_blind(&groups[0].key) && is_blind(&group_of_kind(&"gate".parse().unwrap(), &[]).key));
+        assert!(
+            is_blind(&groups[0].key) && is_blind(&group_of_kind(&"gate".parse().unwrap(), None, &[]).key)
+        );
         let pairs: [&[(&str, &str)]; 3] = [&[], &[("blind", "blind")], &[("flapping", "flapping")]];
         for units in pairs.map(labels) {
             let key = key("", &units);

@@ -5,7 +5,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::group::{lost, of_kind};
+use super::group::{UnheardKind, lost, of_kind};
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Interval, Labels, OfflineRecord};
 use crate::routing::MASS_OFFLINE;
@@ -134,9 +134,10 @@ impl<'a> ReceiverMessage<'a> {
         let delivery = self.delivery;
         let record = |record| RecordData::new(record, config);
         let (offline, online, truncated) = fitting_records(delivery, MAX_IN_TEMPLATES);
-        let (kind, topics) = of_kind(delivery).unzip();
+        let unheard = of_kind(delivery);
+        let unheard_id = unheard.as_ref().map(UnheardKind::id);
         let breaker = MassNotice::of(delivery);
-        let blind = |interval: &Interval| BlindIntervalData::new(interval, kind.map(String::as_str));
+        let blind = |interval: &Interval| BlindIntervalData::new(interval, unheard_id.as_deref());
         let data = MessageData {
             message_type: self.kind(),
             id: &delivery.id,
@@ -162,8 +163,9 @@ impl<'a> ReceiverMessage<'a> {
             timers: timers(delivery),
             breaker,
             lost: lost(delivery),
-            kind,
-            topics,
+            kind: unheard.as_ref().map(|unheard| unheard.kind),
+            broker: unheard.as_ref().and_then(|unheard| unheard.broker),
+            topics: unheard.as_ref().map(|unheard| unheard.topics),
             reminder: delivery.reminder,
             meant_for: delivery.meant_for.as_ref(),
             incident: delivery.situation.incident.as_ref(),
@@ -208,6 +210,7 @@ struct MessageData<'a> {
     breaker: Option<MassNotice>,
     lost: Option<&'a str>,
     kind: Option<&'a String>,
+    broker: Option<&'a String>,
     topics: Option<&'a String>,
     reminder: bool,
     meant_for: Option<&'a MeantFor>,

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use crate::backoff::Backoff;
 use crate::fleet::{Census, FlapRules, Ownership, Silences, Timers, lease};
-use crate::presence::{Filters, Kind, MassOfflineRule, is_label_name};
+use crate::presence::{BrokerName, Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition};
 use crate::store::{Cells, HearingStore, OutboxStore, Queries, StoredDeliveries, StoredGroups, UnitStore};
 
@@ -110,6 +110,8 @@ pub struct AlertingConfig {
     pub blind_after: Duration,
     /// The filters by which each kind is heard.
     pub filters: Filters,
+    /// The brokers of a fleet that has several.
+    pub brokers: Vec<BrokerName>,
     pub inhibition: Inhibition,
     /// The mass-offline breaker; `None`: it is not enabled.
     pub breaker: Option<MassOfflineRule>,

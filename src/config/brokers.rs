@@ -4,7 +4,7 @@ use super::broker;
 use super::file::{self, File, Instance};
 use super::problem::Problems;
 use crate::intake;
-use crate::presence::{Filters, Kind};
+use crate::presence::{BrokerName, Filters};
 
 /// The names of the brokers, in order; one without a name if there is only one.
 pub(super) fn names(file: &File, problems: &mut Problems) -> Vec<String> {
@@ -34,7 +34,7 @@ pub(super) fn names(file: &File, problems: &mut Problems) -> Vec<String> {
 
 fn check(path: &str, name: &str, names: &[String], problems: &mut Problems) {
     // As a kind is named: it stands in client ids, in metrics and before topics.
-    if name.parse::<Kind>().is_err() {
+    if name.parse::<BrokerName>().is_err() {
         problems.error(path, format!("{name:?} is no name of a broker; write 1 to 32 of a-z, 0-9, _ and -"));
     } else if names.iter().any(|known| known == name) {
         problems.error(path, format!("{name:?} is used twice; rename one"));
@@ -73,6 +73,12 @@ pub(super) fn of_instance(
     let names: Vec<String> = intake.iter().map(|one| one.broker.clone()).collect();
     unknown("instance.brokers", &instance.brokers, &names, problems);
     instance.brokers.clone()
+}
+
+/// The brokers of a fleet that has several.
+pub fn brokers_of(intake: &[intake::Config]) -> Vec<BrokerName> {
+    let several = intake.iter().filter(|one| one.is_one_of_several);
+    several.filter_map(|one| one.broker.parse().ok()).collect()
 }
 
 /// The filters by which each kind is heard, at all brokers.

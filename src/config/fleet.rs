@@ -49,10 +49,13 @@ pub(super) fn fleet(
             let here = |of: &Option<Kind>| of.as_ref().is_none_or(|kind| is_heard(kind, &one.name));
             let topics = topics.iter().filter(|(_, of)| here(of)).cloned().collect();
             let presence = presence.iter().filter(|(kind, _)| is_heard(kind, &one.name)).cloned().collect();
+            let count = |kind: &&Kind| names.iter().filter(|name| is_heard(kind, name)).count();
+            let both = rules.keys().filter(|kind| is_heard(kind, &one.name) && count(kind) > 1);
             let mut of_one = Problems::default();
             let config = intake::Config {
                 presence,
                 is_one_of_several: names.len() > 1,
+                kinds_elsewhere: both.cloned().collect(),
                 ..mqtt(one, period, topics, base, &mut of_one)
             };
             // Errors that intake would report at the start are reported here.
@@ -213,6 +216,7 @@ fn mqtt(
     intake::Config {
         broker: mqtt.name.clone(),
         is_one_of_several: false,
+        kinds_elsewhere: Vec::new(),
         url: mqtt.url.clone(),
         tls,
         client_id: mqtt.client_id.clone(),

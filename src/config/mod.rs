@@ -56,7 +56,7 @@ mod timers;
 mod times;
 mod tls;
 
-pub use brokers::filters_of;
+pub use brokers::{brokers_of, filters_of};
 pub use count::Count;
 pub use engine::EngineConfig;
 pub use file::LogFormat;

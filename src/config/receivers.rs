@@ -63,6 +63,7 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
         receivers,
         blind_after,
         filters,
+        brokers: Vec::new(),
         inhibition,
         breaker,
         flapping,

@@ -74,7 +74,7 @@ pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
 pub use places::Places;
 pub use receivers::{ReceiverHealths, Receivers};
-pub use roll::{HearingConfig, Registered, Roll, UnitChange};
+pub use roll::{BrokerHearing, HearingConfig, Registered, Roll, UnitChange};
 pub use shared_rules::SharedRules;
 pub use silences::{Silences, SilencesError};
 pub use strangers::{StrangerReason, Strangers};

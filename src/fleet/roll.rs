@@ -12,7 +12,7 @@
 //! | `corrections.rs`, `unwatched.rs` | units of which the stored state is unreadable or no longer watched |
 //! | `operators.rs` | units that operators pause, and records that they acknowledge |
 //! | `changes.rs`, `unconfirmed.rs` | changes, their effects, and those without an answer |
-//! | `hearing.rs` | how far Rollcall has heard |
+//! | `hearing.rs`, `brokers.rs` | how far Rollcall has heard, and each broker of several |
 //! | `states.rs` | the states of units, and since when |
 //! | `inventory.rs` | units of an inventory |
 
@@ -26,13 +26,14 @@ use super::census::Census;
 use super::declared::Declarations;
 use super::{CanaryPace, Mirror, Places, Rules, SharedRules, Strangers, Transitions};
 use crate::clock::Timestamp;
-use crate::presence::{self, Change, Filters, Kind, Registration, Snapshot, Unit};
+use crate::presence::{self, BrokerName, Change, Filters, Kind, Registration, Snapshot, Unit};
 use crate::store::{EngineError, FleetStore, Reading, Result};
 use crate::telemetry::Telemetry;
 
 mod absent_keys;
 mod admission;
 mod announcements;
+mod brokers;
 mod changes;
 mod checks;
 mod corrections;
@@ -46,6 +47,7 @@ mod unheard;
 mod unwatched;
 
 use absent_keys::AbsentKeys;
+pub use brokers::BrokerHearing;
 use hearing::CurrentHearing;
 pub use hearing::HearingConfig;
 pub use inventory::Registered;
@@ -69,6 +71,7 @@ pub struct Roll {
     places: Places,
     transitions: Transitions,
     filters: Filters,
+    brokers: Vec<BrokerName>,
     heard: RwLock<CurrentHearing>,
     hearing_reads: AtomicU64,
     declared: Declarations,
@@ -105,6 +108,7 @@ impl Roll {
             config,
             pace,
             filters: Filters::default(),
+            brokers: Vec::new(),
             heard: RwLock::default(),
             hearing_reads: AtomicU64::default(),
             declared: Declarations::default(),
@@ -118,6 +122,12 @@ impl Roll {
     /// Sets the filters by which kinds are heard. A kind is heard only as far as the filter that is heard least.
     pub fn with_filters(self, filters: Filters) -> Roll {
         Roll { filters, ..self }
+    }
+
+    /// Sets the brokers of the fleet, if it has several. A unit is decided upon by the hearing of the broker at which
+    /// it was last heard.
+    pub fn with_brokers(self, brokers: Vec<BrokerName>) -> Roll {
+        Roll { brokers, ..self }
     }
 
     /// How many units there are, and whether there is room for more.

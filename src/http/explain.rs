@@ -9,18 +9,22 @@ use crate::presence::{Cause, State};
 /// A kind that was proved to be heard longer ago than this counts as not heard: a canary needs seconds at the most.
 const BEHIND: Duration = Duration::from_secs(10);
 
-/// Why the unit is in its state. `proved`: up to when its kind was heard.
+/// Why the unit is in its state. `proved`: up to when its kind was heard, at the broker that heard it last.
 pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Timestamp) -> String {
     let heard = match view.last_seen {
-        Some(seen) => format!("It was last heard {} ago", span(now.since(seen))),
+        Some(seen) => {
+            let at = view.broker.as_ref().map(|broker| format!(" at broker {broker}"));
+            format!("It was last heard {} ago{}", span(now.since(seen)), at.unwrap_or_default())
+        }
         None => "It was never heard".to_owned(),
     };
     let timeout = span(Duration::from_secs_f64(view.timeout_seconds));
     let until_offline = view.deadline.filter(|deadline| *deadline > now).map_or(String::new(), |deadline| {
         match proved.filter(|proved| now.since(*proved) > BEHIND) {
             Some(proved) => {
+                let there = if view.broker.is_some() { " there" } else { "" };
                 format!(
-                    " Rollcall hears nothing of its kind since {proved}: that time does not count as silence."
+                    " Rollcall hears nothing of its kind{there} since {proved}: that time does not count as silence."
                 )
             }
             None => format!(" It is offline in {} if it stays silent.", span(deadline.since(now))),

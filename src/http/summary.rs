@@ -29,7 +29,7 @@ use super::peers::{Peers, is_from_peer};
 use super::shared_answers::{MaxAge, SharedAnswers};
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{MassBreaker, Mirror, Ownership, Roll};
+use crate::fleet::{BrokerHearing, MassBreaker, Mirror, Ownership, Roll};
 use crate::presence::{self, Kind, Trip};
 use crate::telemetry::{Consequence, Severity, Telemetry, UnknownTopics};
 
@@ -123,6 +123,8 @@ pub(super) struct HearingSummary {
     pub blind: bool,
     /// Until when units may be declared offline later than usual, because Rollcall was blind before.
     pub settling_until: Option<Timestamp>,
+    /// The brokers of a fleet that has several.
+    pub brokers: Vec<BrokerHearing>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -280,8 +282,9 @@ impl Summaries {
         parts.push(own);
         let is_held = |trip: Option<Trip>| has_breaker && trip.as_ref().is_some_and(Trip::is_held);
         let settling_until = self.roll.hearing().settles_at(self.clock.now());
-        let content =
+        let mut content =
             merged(parts, others.missing, settling_until, trip.ok().and_then(Result::ok).map(is_held));
+        content.hearing.brokers = self.roll.brokers();
         FleetSummary::new(at, content)
             .map_err(|error| HttpError::internal(format!("the summary cannot be written: {error}")))
     }
@@ -377,7 +380,7 @@ fn merged(
         archived: kinds.iter().map(|kind| kind.archived).sum(),
         kinds,
         labels,
-        hearing: HearingSummary { blind, settling_until },
+        hearing: HearingSummary { blind, settling_until, brokers: Vec::new() },
         breaker_tripped,
         problems,
         notes,

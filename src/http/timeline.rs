@@ -192,7 +192,8 @@ impl Timelines {
         let now = self.clock.now();
         let mut events: Vec<TimelineEvent> = history.records.iter().flat_map(of_record).collect();
         let hearing = self.roll.hearing();
-        let blind = hearing.of(&unit.kind).ledger.intervals();
+        let of_unit = hearing.at(&unit.kind, view.broker.as_ref());
+        let blind = of_unit.ledger.intervals();
         events.extend(history.records.iter().flat_map(|record| blind_within(record, blind, now)));
         let newest = history.records.iter().take(NOTIFIED);
         let attempts = newest.clone().map(|record| async { self.deliveries.of_record(&record.id).await });
@@ -227,7 +228,7 @@ impl Timelines {
             ..TimelineEvent::at(at, EventType::Announced)
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
-        let sentence = sentence(&view, hearing.of(&unit.kind).heard, now);
+        let sentence = sentence(&view, of_unit.heard, now);
         let sentence =
             [Some(sentence), self.views.two_places(unit)].into_iter().flatten().collect::<Vec<_>>().join(" ");
         let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);

@@ -65,7 +65,9 @@ impl Notified {
                 Some(until) => Why::Sleeps(until),
                 None => Why::Paused(view.paused_until),
             }),
-            State::Unknown => Some(Why::Unheard(self.roll.hearing().of(&view.kind).heard)),
+            State::Unknown => {
+                Some(Why::Unheard(self.roll.hearing().at(&view.kind, view.broker.as_ref()).heard))
+            }
             State::Online | State::Late | State::Offline | State::NeverSeen => None,
         }
     }

@@ -15,8 +15,8 @@ use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{FlapDetector, Roll};
 use crate::presence::{
-    self, Cause, Hearing, Interval, Kind, KindRules, Labels, Lifecycle, NameError, OfflineRecord, RecordId,
-    Snapshot, TimeoutRule, Unit, UnitId, UnitName,
+    self, BrokerName, Cause, Hearing, Interval, Kind, KindRules, Labels, Lifecycle, NameError, OfflineRecord,
+    RecordId, Snapshot, TimeoutRule, Unit, UnitId, UnitName,
 };
 use crate::store::{Catalogue, Cells, DataStore, MetricType, Queries, UnitStore};
 use crate::telemetry::Telemetry;
@@ -65,6 +65,9 @@ pub(super) struct UnitDetails {
     pub paused_from: Option<Timestamp>,
     pub paused_until: Option<Timestamp>,
     pub sleeps_until: Option<Timestamp>,
+    /// The broker that last heard it, if its kind is heard at several and that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broker: Option<BrokerName>,
     /// When the unit was announced as gone, if it was not heard since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub announced_at: Option<Timestamp>,
@@ -175,7 +178,7 @@ impl UnitDetails {
     ) -> Option<(UnitDetails, Option<RecordId>)> {
         let state = presence::state(&seen, rules, hearing, now)?;
         let deadline = presence::deadline(&seen, rules, hearing);
-        let last_heard = seen.last_heard();
+        let (last_heard, broker) = (seen.last_heard(), seen.heard_at(rules));
         let Snapshot { unit, alive, facts, .. } = seen;
         let facts = facts?;
         let newest = alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen));
@@ -207,6 +210,7 @@ impl UnitDetails {
             paused_from: pause.map(|pause| pause.from),
             paused_until: pause.map(|pause| pause.to),
             sleeps_until: sleep.map(|sleep| sleep.to),
+            broker,
             announced_at: departure.map(|departure| departure.at),
             late_cause: departure.filter(|_| is_waiting).map(|departure| departure.cause),
             record: None,

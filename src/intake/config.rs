@@ -24,6 +24,8 @@ pub struct Config {
     pub broker: String,
     /// Whether kinds are heard at other brokers, too: then this one proves for its kinds alone.
     pub is_one_of_several: bool,
+    /// The kinds that are heard here and at other brokers.
+    pub kinds_elsewhere: Vec<Kind>,
     /// The address: `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
     pub url: String,
     /// Settings of TLS, where the address requires it; `None`: the authorities of browsers, and no client

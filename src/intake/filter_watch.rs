@@ -11,8 +11,8 @@ use super::Config;
 use super::engine_writer::EngineWriter;
 use super::probe::{Probe, ProbeStatus, Probes};
 use crate::clock::{Timestamp, monotonic};
-use crate::fleet::CanaryPace;
-use crate::presence::Hearing;
+use crate::fleet::{BrokerHearing, CanaryPace};
+use crate::presence::{BrokerName, Hearing, Interval};
 
 /// How often the filters are judged.
 const TICK: Duration = Duration::from_millis(250);
@@ -31,6 +31,8 @@ pub(super) struct FilterWatch {
     user: String,
     /// The name of the shared subscription; empty: a plain subscription.
     share: String,
+    /// The name of the broker, if the fleet has several.
+    broker: Option<BrokerName>,
     writer: EngineWriter,
 }
 
@@ -54,6 +56,7 @@ impl FilterWatch {
             probes,
             user: config.user().to_owned(),
             share: config.share.clone(),
+            broker: config.broker.parse().ok().filter(|_| config.is_one_of_several),
             writer: writer.clone(),
         }
     }
@@ -63,11 +66,12 @@ impl FilterWatch {
         let mut reports = vec![FilterReport::Nothing; self.probes.all().len()];
         // A server that loses its data forgets up to when filters were heard, which is no silence of the broker.
         let mut last = vec![None; self.probes.all().len()];
-        let mut taken = None;
+        let (mut taken, mut blind_since) = (None, None);
         while self.writer.stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
             let hearing = self.writer.roll.hearing();
             self.writer.telemetry.filters_removed(&self.writer.roll.removed_filters());
             taken = self.look_for_strangers(&hearing, taken);
+            blind_since = self.report_broker(blind_since);
             for ((probe, report), last) in self.probes.all().iter().zip(&mut reports).zip(&mut last) {
                 *last = proved(probe, &hearing).max(*last);
                 let judged = judge(probe, (hearing.heard, *last), self.writer.roll.pace());
@@ -78,6 +82,19 @@ impl FilterWatch {
                 }
             }
         }
+    }
+
+    /// Reports whether the broker, one of several, is heard. `since`: since when it is not; answers that anew.
+    fn report_broker(&self, since: Option<Timestamp>) -> Option<Timestamp> {
+        let (telemetry, name) = (&self.writer.telemetry, self.broker.as_ref()?);
+        let all = self.writer.roll.brokers();
+        let BrokerHearing { heard, blind, .. } = all.into_iter().find(|one| one.broker == *name)?;
+        let is_blind = blind || telemetry.is_blind();
+        telemetry.broker_heard(name.as_str(), heard, is_blind);
+        if let (Some(from), Some(to), false) = (since, heard, is_blind) {
+            telemetry.broker_was_blind(name.as_str(), Interval { from, to });
+        }
+        if is_blind { since.or(heard) } else { None }
     }
 
     /// The report on a filter whose units cannot be heard, because the bridge between says that it is offline.

@@ -16,7 +16,7 @@ use super::topic::{self, Refusal, Topics};
 use super::value_buffer::ValueBuffer;
 use super::{Fields, PayloadIssues, canary, payload};
 use crate::clock::Timestamp;
-use crate::presence::{Announcement, Heartbeat, Unit};
+use crate::presence::{Announcement, BrokerName, Heartbeat, Kind, Unit};
 use crate::store::ShareMember;
 use crate::telemetry::{PayloadIssue, Rejection, Telemetry};
 
@@ -68,6 +68,17 @@ impl Content {
             _ => {}
         }
     }
+
+    /// Notes the broker of heartbeats of these kinds.
+    fn came_by(&mut self, broker: &BrokerName, kinds: &[Kind]) {
+        match self {
+            Content::Heartbeat(heartbeat) if kinds.contains(&heartbeat.unit.kind) => {
+                heartbeat.broker = Some(broker.clone());
+            }
+            Content::Several(all) => all.iter_mut().for_each(|one| one.came_by(broker, kinds)),
+            _ => {}
+        }
+    }
 }
 
 /// A message as it arrives.
@@ -95,6 +106,8 @@ pub(super) struct Reader {
     pub client_id: String,
     /// Signs the canaries of the fleet.
     pub key: Key,
+    /// The broker that delivers the messages, and the kinds that are heard at others, too.
+    pub broker: Option<(BrokerName, Vec<Kind>)>,
     pub max_payload: usize,
     /// How much of larger payloads may be read.
     pub budget: ReadBudget,
@@ -113,7 +126,12 @@ impl Reader {
             return Content::Nothing;
         };
         match self.decide(topic, message, arrived) {
-            Ok(content) => content,
+            Ok(mut content) => {
+                if let Some((broker, kinds)) = &self.broker {
+                    content.came_by(broker, kinds);
+                }
+                content
+            }
             Err((why, text)) => {
                 self.telemetry.message_rejected(topic, why, &text);
                 Content::Nothing
@@ -193,7 +211,7 @@ impl Reader {
         self.note_issues(&origin.unit, issues);
         let (unit, place) = (origin.unit, origin.place);
         let (at, not_before) = (self.recent.after_announcement(parsed.at), message.sent_after);
-        Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, declared }))
+        Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, broker: None, declared }))
     }
 
     fn note_issues(&self, unit: &Unit, issues: PayloadIssues) {
@@ -262,7 +280,7 @@ mod tests {
     use crate::intake::announcements::sparkplug::payload::{Metric, Payload};
     use crate::intake::announcements::{Format, Planned, PresenceRules};
     use crate::intake::topic::Template;
-    use crate::presence::{Kind, KindRules};
+    use crate::presence::KindRules;
 
     const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_000);
 
@@ -287,6 +305,7 @@ mod tests {
             values: None,
             client_id: "me".to_owned(),
             key: Key::of_fleet("fleet"),
+            broker: None,
             max_payload: 1024,
             budget: ReadBudget::default(),
             timers: None,

@@ -69,7 +69,13 @@ mod tests {
 
     fn seen(alive: Option<Timestamp>, last_seen: Timestamp) -> Snapshot {
         let unit = "detector:a".parse().unwrap();
-        Snapshot { unit, alive, facts: Some(Facts::new(Lifecycle::Present, last_seen)), stored: None }
+        Snapshot {
+            unit,
+            alive,
+            alive_at: None,
+            facts: Some(Facts::new(Lifecycle::Present, last_seen)),
+            stored: None,
+        }
     }
 
     #[test]

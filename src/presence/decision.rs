@@ -12,9 +12,10 @@
 
 use std::time::Duration;
 
+use super::brokers::is_same_message;
 use super::{
-    Cause, Change, Closing, Facts, Hearing, Heartbeat, IndexChange, Interval, KeyChange, KindRules, Known,
-    Labels, Lifecycle, Override, Registry, Silence, Snapshot,
+    BrokerName, Cause, Change, Closing, Facts, Hearing, Heartbeat, IndexChange, Interval, KeyChange,
+    KindRules, Known, Labels, Lifecycle, Override, Registry, Silence, Snapshot,
 };
 use crate::clock::Timestamp;
 
@@ -56,7 +57,8 @@ pub fn hear(
     hearing: &Hearing,
     now: Timestamp,
 ) -> (HeartbeatResult, Option<Change>) {
-    let hearing = hearing.of(&rules.kind);
+    let at_broker = |broker: Option<&BrokerName>| hearing.at(&rules.kind, broker);
+    let hearing = at_broker(beat.broker.as_ref());
     let known = match &seen.facts {
         Some(Facts { lifecycle: Lifecycle::Retired(at), .. }) if now.since(*at) < rules.forget_after => {
             return (HeartbeatResult::Retired, None);
@@ -69,13 +71,15 @@ pub fn hear(
         if rules.registry == Registry::Closed && !seen.is_unreadable() {
             return (HeartbeatResult::Unregistered, None);
         }
-        let facts = declare(Facts::admitted(beat.at, now), beat);
+        let facts = Facts { broker: beat.broker.clone(), ..Facts::admitted(beat.at, now) };
+        let facts = declare(facts, beat);
         return (HeartbeatResult::New, Some(present(facts, rules, hearing, now)));
     };
     match &facts.lifecycle {
         Lifecycle::Offline(silence) => come_back(seen, facts, silence, beat, rules, hearing, now),
         Lifecycle::NeverSeen => {
-            let facts = Facts { lifecycle: Lifecycle::Present, ..facts.clone().heard(beat.at) };
+            let facts =
+                Facts { lifecycle: Lifecycle::Present, ..facts.clone().heard(beat.at, beat.broker.clone()) };
             (HeartbeatResult::New, Some(present(declare(facts, beat), rules, hearing, now)))
         }
         _ => {
@@ -83,8 +87,12 @@ pub fn hear(
             if beat.at < newest && seen.alive == Some(newest) && beat.declared.is_empty() {
                 return (HeartbeatResult::Stale, None);
             }
-            let current = facts.clone().heard(newest.max(beat.at));
-            let facts = if beat.at < newest { current } else { declare(current, beat) };
+            let facts = if beat.at < newest {
+                facts.clone().heard(newest, seen.heard_at(rules))
+            } else {
+                declare(facts.clone().heard(beat.at, beat.broker.clone()), beat)
+            };
+            let hearing = at_broker(facts.broker.as_ref());
             (HeartbeatResult::Refreshed, Some(present(facts, rules, hearing, now)))
         }
     }
@@ -101,8 +109,13 @@ fn come_back(
     hearing: &Hearing,
     now: Timestamp,
 ) -> (HeartbeatResult, Option<Change>) {
-    let back =
-        Facts { lifecycle: Lifecycle::Present, last_seen: beat.at, silent_from: None, ..facts.clone() };
+    let back = Facts {
+        lifecycle: Lifecycle::Present,
+        last_seen: beat.at,
+        broker: beat.broker.clone(),
+        silent_from: None,
+        ..facts.clone()
+    };
     let back = declare(back, beat);
     let sent = beat.not_before.map_or(beat.at, |earliest| earliest.min(beat.at));
     if sent <= known_until(facts, silence, rules)
@@ -190,14 +203,12 @@ pub fn recheck_deadline(
     hearing: &Hearing,
     now: Timestamp,
 ) -> Verdict {
-    let (fleet_heard, hearing) = (hearing.heard, hearing.of(&rules.kind));
-    let Some(facts) = &seen.facts else { return check_unknown(seen, rules, hearing, now) };
+    let of_unit = hearing.of_unit(seen, rules);
+    let Some(facts) = &seen.facts else { return check_unknown(seen, rules, of_unit, now) };
     match &facts.lifecycle {
         Lifecycle::Retired(_) => out_of_index(KeyChange::Delete, Some(facts)),
-        Lifecycle::Offline(silence) => check_offline(seen, facts, silence, rules, hearing, now),
-        Lifecycle::NeverSeen | Lifecycle::Present => {
-            check_watched(seen, facts, gone, rules, (hearing, fleet_heard), now)
-        }
+        Lifecycle::Offline(silence) => check_offline(seen, facts, silence, rules, of_unit, now),
+        Lifecycle::NeverSeen | Lifecycle::Present => check_watched(seen, facts, gone, rules, hearing, now),
     }
 }
 
@@ -205,7 +216,10 @@ pub fn recheck_deadline(
 /// now. A closed registry would not admit it either; then its key is deleted, so that its heartbeats are counted.
 fn check_unknown(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Verdict {
     match seen.alive.filter(|_| rules.registry == Registry::Open) {
-        Some(heard) => Verdict::Alive(present(Facts::admitted(heard, now), rules, hearing, now)),
+        Some(heard) => {
+            let facts = Facts { broker: seen.alive_at.clone(), ..Facts::admitted(heard, now) };
+            Verdict::Alive(present(facts, rules, hearing, now))
+        }
         None => out_of_index(KeyChange::Delete, None),
     }
 }
@@ -219,10 +233,16 @@ fn check_watched(
     facts: &Facts,
     gone: Timestamp,
     rules: &KindRules,
-    (hearing, fleet_heard): (&Hearing, Option<Timestamp>),
+    hearing: &Hearing,
     now: Timestamp,
 ) -> Verdict {
-    let presumed = presumed(seen, facts, rules, hearing, gone);
+    let (fleet_heard, of_kind) = (hearing.heard, hearing.of(&rules.kind));
+    let presumed = presumed(seen, facts, rules, of_kind, gone);
+    // A heartbeat that may have come unseen may have come at any broker.
+    let hearing = match presumed {
+        Some(at) if !is_same_message(facts.last_seen, at, rules) => of_kind,
+        _ => hearing.of_unit(seen, rules),
+    };
     let mut facts = as_seen(seen, facts.clone().aged(now), presumed, rules, hearing, now);
     let policy = facts.policy(rules);
     let Times { deadline, announced, .. } = times_since(&facts, facts.silent_since(), &policy, hearing);
@@ -279,7 +299,7 @@ fn as_seen(
 ) -> Facts {
     if let Some(alive) = seen.alive {
         let newest = alive.max(facts.last_seen);
-        return Facts { checked_at: Some(now), ..facts.heard(newest) };
+        return Facts { checked_at: Some(now), ..facts.heard(newest, seen.heard_at(rules)) };
     }
     // Where the deadline has passed either way, nothing is presumed of the silence.
     let policy = facts.policy(rules);
@@ -301,7 +321,7 @@ fn presumed(
     let expired = gone + hearing.ahead - facts.key_lifetime(rules);
     let newest_unseen = hearing.evicted.map_or(expired, |at| at.max(expired)).min(gone);
     let is_possible = newest_unseen > checked_at;
-    is_possible.then(|| hearing.ledger.latest_hearing(newest_unseen).max(facts.silent_since()))
+    is_possible.then(|| hearing.latest(newest_unseen).max(facts.silent_since()))
 }
 
 fn check_offline(
@@ -314,7 +334,8 @@ fn check_offline(
 ) -> Verdict {
     if let Some(heard) = seen.alive.filter(|heard| *heard > facts.last_of(silence)) {
         let record = facts.closed(&seen.unit, silence, heard, Closing::Return);
-        let back = Facts { lifecycle: Lifecycle::Present, ..facts.clone().heard(heard) };
+        let broker = seen.heard_at(rules);
+        let back = Facts { lifecycle: Lifecycle::Present, ..facts.clone().heard(heard, broker) };
         return Verdict::Back(Change { record: Some(record), ..present(back, rules, hearing, now) });
     }
     match reprieve(seen, facts.clone(), silence, rules, hearing, now) {
@@ -376,7 +397,7 @@ pub fn register(
     hearing: &Hearing,
     now: Timestamp,
 ) -> Change {
-    let hearing = hearing.of(&rules.kind);
+    let hearing = hearing.of_unit(seen, rules);
     let mut facts = match &seen.facts {
         None | Some(Facts { lifecycle: Lifecycle::Retired(_), .. }) => Facts::registered(now),
         Some(facts) => facts.clone(),
@@ -429,6 +450,7 @@ pub fn unwatch(seen: &Snapshot, next_check: Timestamp, now: Timestamp) -> Option
     let restarted = Facts {
         lifecycle: Lifecycle::NeverSeen,
         last_seen: now,
+        broker: None,
         silent_from: None,
         checked_at: None,
         sleep: None,

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use super::{
-    Acknowledgement, Cause, Closing, Departure, Interval, KindRules, Labels, OfflineRecord, Override, Policy,
-    Unit,
+    Acknowledgement, BrokerName, Cause, Closing, Departure, Interval, KindRules, Labels, OfflineRecord,
+    Override, Policy, Unit,
 };
 use crate::clock::Timestamp;
 
@@ -58,6 +58,8 @@ pub struct Facts {
     pub lifecycle: Lifecycle,
     /// The newest heartbeat as of the last check.
     pub last_seen: Timestamp,
+    /// The broker that delivered it; `None`: that is not known, or its kind has one broker.
+    pub broker: Option<BrokerName>,
     /// The latest moment at which an unseen heartbeat may have come after that: the silence is presumed to begin
     /// there. `None`: no heartbeat can have come unseen.
     pub silent_from: Option<Timestamp>,
@@ -111,6 +113,7 @@ impl Facts {
         Facts {
             lifecycle,
             last_seen: moment,
+            broker: None,
             silent_from: None,
             checked_at: None,
             declared_timeout: None,
@@ -141,9 +144,9 @@ impl Facts {
         Facts { known: self.known.filter(|known| now.since(known.since) < REMEMBERED), ..self }
     }
 
-    /// These facts after a heartbeat at `at`.
-    pub(super) fn heard(self, at: Timestamp) -> Facts {
-        Facts { last_seen: at, silent_from: self.silent_from.filter(|from| *from > at), ..self }
+    /// These facts after a heartbeat at `at`, which `broker` delivered.
+    pub(super) fn heard(self, at: Timestamp, broker: Option<BrokerName>) -> Facts {
+        Facts { last_seen: at, broker, silent_from: self.silent_from.filter(|from| *from > at), ..self }
     }
 
     /// When the silence began, as far as is known.
@@ -230,6 +233,8 @@ pub struct Snapshot {
     pub unit: Unit,
     /// The value of the expiry key: the newest heartbeat. `None`: there is no key.
     pub alive: Option<Timestamp>,
+    /// The broker that delivered that heartbeat; `None`: that is not known, or its kind has one broker.
+    pub alive_at: Option<BrokerName>,
     /// The facts; `None` for an unknown unit.
     pub facts: Option<Facts>,
     /// The facts as stored, compared again when a change is applied.
@@ -293,6 +298,14 @@ pub struct Change {
     pub facts: Option<Facts>,
     /// A record that opens or closes: it is stored under its id and put into the outbox.
     pub record: Option<OfflineRecord>,
+}
+
+impl Change {
+    /// The broker that delivered the heartbeat of a key that this change sets.
+    pub fn delivered_by(&self) -> Option<&BrokerName> {
+        let KeyChange::Set { last_seen, .. } = self.key else { return None };
+        self.facts.as_ref().filter(|facts| facts.last_seen == last_seen)?.broker.as_ref()
+    }
 }
 
 /// The state of a unit in the API, in metrics and on pages.

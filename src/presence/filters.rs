@@ -14,7 +14,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Interval, Kind, Ledger, Policy};
+use serde::{Deserialize, Serialize};
+
+use super::{BrokerName, Interval, Kind, Ledger, Policy};
 use crate::clock::Timestamp;
 
 /// How far Rollcall is known to have heard, and where it did not.
@@ -36,6 +38,8 @@ pub struct Hearing {
     pub filters: Arc<FilterProofs>,
     /// The hearing of kinds that have filters of their own: see [`Hearing::by_filters`].
     pub kinds: Arc<HashMap<Kind, Hearing>>,
+    /// Of a kind that is heard at several brokers: its hearing at each, see [`Hearing::by_brokers`].
+    pub brokers: Arc<HashMap<BrokerName, Hearing>>,
 }
 
 /// The hearing that is owed after a long blind interval when nothing else is configured.
@@ -50,7 +54,14 @@ pub struct FilterProofs {
     /// Up to when each filter of a kind was heard.
     pub proved: BTreeMap<(Kind, String), Timestamp>,
     /// Blind intervals of single kinds.
-    pub blind: BTreeMap<Kind, Vec<Interval>>,
+    pub blind: BTreeMap<Kind, Vec<FilterBlindness>>,
+}
+
+/// Time in which a filter of a kind was not heard.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterBlindness {
+    pub filter: String,
+    pub interval: Interval,
 }
 
 /// A filter of a kind was heard.
@@ -98,6 +109,15 @@ pub fn covers(wide: &str, narrow: &str) -> bool {
     narrow.next().is_none()
 }
 
+impl FilterProofs {
+    /// The blind intervals of a kind; those of the filters of one broker, if it is given.
+    pub fn blind_of(&self, kind: &Kind, broker: Option<&BrokerName>) -> impl Iterator<Item = &Interval> {
+        let of_kind = self.blind.get(kind).into_iter().flatten();
+        let is_of = move |blind: &&FilterBlindness| broker.is_none_or(|one| one.has_filter(&blind.filter));
+        of_kind.filter(is_of).map(|blind| &blind.interval)
+    }
+}
+
 impl Probed {
     /// A proof of each filter in `filters`.
     pub fn all(filters: &Filters, sent_at: Timestamp, gap: Duration) -> Vec<Probed> {
@@ -112,7 +132,10 @@ impl Probed {
 
 /// Notes up to when filters were heard, and answers the blind intervals of their kinds. `proved` holds at least
 /// the filters that are probed and, where a probed filter is new, all filters of its kind.
-pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]) -> Vec<(Kind, Interval)> {
+pub fn prove(
+    proved: &mut BTreeMap<(Kind, String), Timestamp>,
+    probed: &[Probed],
+) -> Vec<(Kind, FilterBlindness)> {
     let mut last = BTreeMap::new();
     for ((kind, _), at) in proved.iter() {
         let last = last.entry(kind.clone()).or_insert(*at);
@@ -126,7 +149,8 @@ pub fn prove(proved: &mut BTreeMap<(Kind, String), Timestamp>, probed: &[Probed]
         if let Some(from) = before.or_else(|| last.get(kind).copied())
             && sent_at.since(from) > *gap
         {
-            blind.push((kind.clone(), Interval { from, to: *sent_at }));
+            let interval = Interval { from, to: *sent_at };
+            blind.push((kind.clone(), FilterBlindness { filter: filter.clone(), interval }));
         }
         proved.insert(name, before.map_or(*sent_at, |before| before.max(*sent_at)));
     }
@@ -145,15 +169,20 @@ impl Hearing {
 
     /// Whether the kind is heard less far than the fleet, by more than `gap`.
     pub fn is_behind(&self, kind: &Kind, gap: Duration) -> bool {
-        let Some(fleet) = self.heard else { return false };
-        self.of(kind).heard.is_none_or(|heard| fleet.since(heard) > gap)
+        self.of(kind).is_behind_the(self.heard, gap)
     }
 
-    /// The next check of an overdue unit of a kind that is not heard. When the kind is heard again, the deadline of
+    /// Whether this hearing, of a kind or of a kind at a broker, ends more than `gap` before that of the fleet.
+    pub fn is_behind_the(&self, fleet: Option<Timestamp>, gap: Duration) -> bool {
+        let Some(fleet) = fleet else { return false };
+        self.heard.is_none_or(|heard| fleet.since(heard) > gap)
+    }
+
+    /// The next check of an overdue unit that has this hearing and is not heard. When it is heard again, the deadline of
     /// the unit moves by as long as the kind was blind, by at most `settle`, and at least by its slack. So an earlier
     /// check would find nothing, and this check is not late.
-    pub fn recheck_at(&self, kind: &Kind, policy: &Policy, now: Timestamp) -> Timestamp {
-        let blind = self.of(kind).heard.map_or(Duration::ZERO, |heard| now.since(heard));
+    pub fn recheck_at(&self, policy: &Policy, now: Timestamp) -> Timestamp {
+        let blind = self.heard.map_or(Duration::ZERO, |heard| now.since(heard));
         now + blind.min(policy.timeout).min(self.settle).max(policy.slack())
     }
 
@@ -163,7 +192,8 @@ impl Hearing {
 
     /// This hearing, with the kinds of `filters` heard by their filters. Other kinds are heard as the fleet is.
     pub fn by_filters(self, filters: &Filters) -> Hearing {
-        let of_kind = |(kind, filters): (&Kind, &Vec<String>)| (kind.clone(), self.of_filters(kind, filters));
+        let of_kind =
+            |(kind, filters): (&Kind, &Vec<String>)| (kind.clone(), self.of_filters(kind, filters, None));
         let kinds = filters.iter().filter(|(_, filters)| !filters.is_empty()).map(of_kind).collect();
         Hearing { kinds: Arc::new(kinds), ..self }
     }
@@ -190,9 +220,16 @@ impl Hearing {
             return self;
         }
         let mut kinds = (*self.kinds).clone();
-        for RemovedFilter { kind, heard, .. } in removed {
-            if let Some(of_kind) = kinds.get_mut(kind) {
-                of_kind.heard = of_kind.heard.min(Some(*heard));
+        for RemovedFilter { kind, filter, heard, .. } in removed {
+            let Some(of_kind) = kinds.get_mut(kind) else { continue };
+            of_kind.heard = of_kind.heard.min(Some(*heard));
+            // A filter of a broker says nothing of units that were last heard at another.
+            let is_of = |broker: &BrokerName| broker.has_filter(filter);
+            let is_of_one = of_kind.brokers.keys().any(is_of);
+            for (_, at) in
+                Arc::make_mut(&mut of_kind.brokers).iter_mut().filter(|(one, _)| !is_of_one || is_of(one))
+            {
+                at.heard = at.heard.min(Some(*heard));
             }
         }
         Hearing { kinds: Arc::new(kinds), ..self }
@@ -210,17 +247,23 @@ impl Hearing {
 
     /// The hearing of the fleet and of each kind, changed.
     fn of_each(&self, changed: impl Fn(&Hearing) -> Hearing) -> Hearing {
-        let kinds = self.kinds.iter().map(|(kind, of_kind)| (kind.clone(), changed(of_kind))).collect();
+        let at_each = |of_kind: &Hearing| {
+            let at = of_kind.brokers.iter().map(|(broker, at)| (broker.clone(), changed(at)));
+            Hearing { brokers: Arc::new(at.collect()), ..changed(of_kind) }
+        };
+        let kinds = self.kinds.iter().map(|(kind, of_kind)| (kind.clone(), at_each(of_kind))).collect();
         Hearing { kinds: Arc::new(kinds), ..changed(self) }
     }
 
-    fn of_filters(&self, kind: &Kind, filters: &[String]) -> Hearing {
+    /// The hearing of a kind by some of its filters; blind intervals of one broker, if it is given.
+    pub(super) fn of_filters(&self, kind: &Kind, filters: &[String], broker: Option<&BrokerName>) -> Hearing {
         let proved = |filter: &String| self.filters.proved.get(&(kind.clone(), filter.clone())).copied();
         // A filter that was never heard comes before all others.
         let least = filters.iter().map(proved).min().flatten();
-        let ledger = match self.filters.blind.get(kind) {
+        let mut blind = self.filters.blind_of(kind, broker).peekable();
+        let ledger = match blind.peek() {
             None => self.ledger.clone(),
-            Some(blind) => Ledger::new(self.ledger.intervals().iter().chain(blind).copied())
+            Some(_) => Ledger::new(self.ledger.intervals().iter().chain(blind).copied())
                 .with_taken(self.ledger.taken().iter().copied()),
         };
         Hearing {
@@ -295,7 +338,9 @@ mod tests {
             let kind: Kind = kind.parse().unwrap();
             let (sent_at, gap) = (at(sent_at), Duration::from_millis(gap));
             let probe = Probed { kind: kind.clone(), filter: filter.to_owned(), sent_at, gap };
-            let blind = from.map(|from| (kind, Interval { from: at(from), to: sent_at }));
+            let interval = from.map(|from| Interval { from: at(from), to: sent_at });
+            let blind =
+                interval.map(|interval| (kind, FilterBlindness { filter: filter.to_owned(), interval }));
             assert_eq!(prove(&mut proved, &[probe]), Vec::from_iter(blind), "{filter} {sent_at}");
         }
         let known: Vec<i64> = proved.values().map(|at| at.as_millis()).collect();
@@ -312,7 +357,11 @@ mod tests {
                 .map(|(kind, filter, ms)| ((kind.clone(), filter.to_owned()), at(ms)))
                 .into_iter()
                 .collect(),
-            blind: [(pump.clone(), vec![interval(15, 30)])].into(),
+            blind: [(
+                pump.clone(),
+                vec![FilterBlindness { filter: "a".to_owned(), interval: interval(15, 30) }],
+            )]
+            .into(),
         };
         let filters = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let wanted: Filters =
@@ -409,10 +458,11 @@ mod tests {
             (None, 1_000, 4, 300, 400),
         ];
         for (heard, now, timeout, settle, wait) in cases {
-            let of_kind = Hearing { heard: heard.map(|s: i64| at(s * 1000)), ..Hearing::default() };
+            let settle = Duration::from_secs(settle);
+            let of_kind = Hearing { heard: heard.map(|s: i64| at(s * 1000)), settle, ..Hearing::default() };
             let hearing = Hearing {
                 heard: Some(at(now * 1000)),
-                settle: Duration::from_secs(settle),
+                settle,
                 kinds: Arc::new([(kind.clone(), of_kind)].into()),
                 ..Hearing::default()
             };
@@ -421,7 +471,7 @@ mod tests {
                 !hearing.is_behind(&"other".parse().unwrap(), Duration::ZERO),
                 "it has no filters of its own"
             );
-            assert_eq!(hearing.recheck_at(&kind, &policy(timeout), at(now * 1000)), at(now * 1000 + wait));
+            assert_eq!(hearing.of(&kind).recheck_at(&policy(timeout), at(now * 1000)), at(now * 1000 + wait));
             // However it goes on, the deadline is not before that check.
             let Some(heard) = heard else { continue };
             let (since, owed) = (at(heard * 1000), policy(timeout).timeout.min(hearing.settle));

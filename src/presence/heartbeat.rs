@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Unit;
+use super::{BrokerName, Unit};
 use crate::clock::Timestamp;
 
 /// Labels of a unit by name, such as `site`. They come from topics and payloads.
@@ -70,6 +70,8 @@ pub struct Heartbeat {
     pub not_before: Option<Timestamp>,
     /// Where it was heard, if the name of its unit leaves a part of that out.
     pub place: Option<Place>,
+    /// The broker that delivered it, if its kind is heard at several.
+    pub broker: Option<BrokerName>,
     pub declared: Declared,
 }
 

@@ -6,6 +6,7 @@
 mod ahead;
 mod announcement;
 mod blindness;
+mod brokers;
 mod decision;
 mod facts;
 mod filters;
@@ -31,6 +32,7 @@ mod unit_name;
 pub use ahead::{as_corrected, corrected, future_moment};
 pub use announcement::{Announced, Announcement, AnnouncementResult, Departure, TAKEOVER};
 pub use blindness::{Interval, Ledger};
+pub use brokers::BrokerName;
 pub use decision::{
     HeartbeatResult, MAX_PAUSE, Registration, Renaming, StateSince, UnitSettings, Verdict, acknowledge,
     announce, check_deadline, configure, deadline, hear, is_pause, pause, recheck_deadline, register, rename,
@@ -39,7 +41,9 @@ pub use decision::{
 pub use facts::{
     Change, Facts, IndexChange, KeyChange, Known, Lifecycle, Silence, Snapshot, State, TimeoutRule,
 };
-pub use filters::{DEFAULT_SETTLE, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove};
+pub use filters::{
+    DEFAULT_SETTLE, FilterBlindness, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove,
+};
 pub use flapping::{FlapCheck, FlapNotification, FlapRule, Flaps};
 pub use grouping::{
     GATHERS, GroupTimes, JoiningTransition, Left, MemberTransition, Pace, ReadySince, Recoveries, Sealed,

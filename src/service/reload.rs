@@ -99,8 +99,9 @@ impl Reloader {
         }
         self.certificates.renew().map_err(|error| format!("{error}; nothing is changed"))?;
         // These options belong to other sections, which a reload does not replace.
-        let (filters, blind_after) = (before.filters.clone(), before.blind_after);
-        let alerting = alerting::AlertingConfig { filters, blind_after, ..config.alerting };
+        let (filters, brokers) = (before.filters.clone(), before.brokers.clone());
+        let blind_after = before.blind_after;
+        let alerting = alerting::AlertingConfig { filters, brokers, blind_after, ..config.alerting };
         let is_gone = |name: &&String| alerting.receivers.iter().all(|receiver| receiver.name != **name);
         for name in before.receivers.iter().map(|receiver| &receiver.name).filter(is_gone) {
             self.telemetry.receiver_removed(name);

@@ -26,7 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{
-    Acknowledgement, Cause, Departure, Facts, Interval, Known, Labels, Lifecycle, Override, Silence,
+    Acknowledgement, BrokerName, Cause, Departure, Facts, Interval, Known, Labels, Lifecycle, Override,
+    Silence,
 };
 
 #[derive(Default, PartialEq, Serialize, Deserialize)]
@@ -55,6 +56,9 @@ struct Rest {
     /// The time from last seen to the presumed begin of the silence (ms).
     #[serde(rename = "u", skip_serializing_if = "Option::is_none")]
     unseen_ms: Option<i64>,
+    /// The broker that delivered the last heartbeat.
+    #[serde(rename = "b", skip_serializing_if = "Option::is_none")]
+    broker: Option<BrokerName>,
     #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
     retired: Option<i64>,
     /// When the open record was acknowledged (ms), the author and the comment.
@@ -89,6 +93,7 @@ pub fn encode(facts: &Facts) -> String {
             .departure
             .map(|d| (d.at.as_millis() - seen, d.settle.as_millis() as u64, letter_of(d.cause))),
         unseen_ms: facts.silent_from.map(|from| from.as_millis() - seen),
+        broker: facts.broker.clone(),
         retired,
         acknowledged: facts
             .acknowledged
@@ -154,6 +159,7 @@ pub fn decode(text: &str) -> Option<Facts> {
     Some(Facts {
         lifecycle,
         last_seen: moment(seen),
+        broker: rest.broker,
         silent_from: optional(rest.unseen_ms, |distance| Some(moment(seen.checked_add(distance)?)))?,
         checked_at: checked_at.map(|distance| moment(seen.saturating_add(distance))),
         declared_timeout: rest.declared_ms.map(Duration::from_millis),
@@ -319,13 +325,14 @@ mod tests {
             sleep in prop::option::of(interval()), pause in prop::option::of(interval()),
             departure in prop::option::of(departure()),
             acknowledged in prop::option::of((moment(), "\\PC{1,16}", "\\PC{0,16}")), note in "\\PC{0,16}",
-            known in prop::option::of((moment(), any::<bool>())),
+            known in prop::option::of((moment(), any::<bool>())), broker in prop::option::of("[a-z0-9_-]{1,32}"),
         ) {
             let acknowledged = acknowledged.map(|(at, author, comment)| Acknowledgement { at, author, comment });
             let (declared_timeout, timeout, grace) = times;
             let set = Override { timeout, grace };
             let known = known.map(|(at, is_registered)| Known { is_registered, ..Known::admitted(at) });
-            let facts = Facts { lifecycle, last_seen, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, departure, acknowledged, note, known };
+            let broker = broker.map(|name| name.parse().unwrap());
+            let facts = Facts { lifecycle, last_seen, broker, silent_from, checked_at, declared_timeout, set, labels, sleep, pause, departure, acknowledged, note, known };
             prop_assert_eq!(decode(&encode(&facts)), Some(facts));
         }
     }

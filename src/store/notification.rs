@@ -18,8 +18,8 @@ use super::{
 };
 use crate::clock::Timestamp;
 use crate::presence::{
-    Cause, Closing, FiredTimer, Hearing, Incident, Interval, Kind, Labels, MemberTransition, OfflineRecord,
-    RecordId, Transition,
+    BrokerName, Cause, Closing, FiredTimer, Hearing, Incident, Interval, Kind, Labels, MemberTransition,
+    OfflineRecord, RecordId, Transition,
 };
 use crate::routing::is_flapping;
 
@@ -449,14 +449,15 @@ const BLINDNESS: &str = "blind ";
 
 impl Notification {
     /// Blind intervals that lasted when this was sealed and are over by now: of the fleet or, where the members
-    /// share a kind, of that kind.
+    /// share a kind, of that kind, at the broker that they share.
     pub(super) fn over<'a>(&'a self, hearing: &'a Hearing) -> impl Iterator<Item = &'a Interval> {
         let kind = self.group.labels.get("kind").and_then(|kind| kind.parse::<Kind>().ok());
+        let broker = self.group.labels.get("broker").and_then(|name| name.parse::<BrokerName>().ok());
         let is_over = move |interval: &&Interval| match &kind {
             None => hearing.heard > Some(interval.from),
             Some(kind) => {
-                let known = hearing.filters.blind.get(kind).into_iter().flatten();
-                known.into_iter().any(|known| known.contains(interval.from))
+                let mut known = hearing.filters.blind_of(kind, broker.as_ref());
+                known.any(|known| known.contains(interval.from))
             }
         };
         self.blind.iter().filter(|interval| !interval.is_over()).filter(is_over)

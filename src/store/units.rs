@@ -9,13 +9,15 @@ use tokio::sync::mpsc;
 
 use super::{Hint, Layout, PendingCheck, Result};
 use crate::clock::Timestamp;
-use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
+use crate::presence::{BrokerName, Change, OfflineRecord, Snapshot, Unit};
 
 /// A heartbeat of a unit that should be present, ready to be written.
 #[derive(Clone, Copy, Debug)]
 pub struct Refresh<'a> {
     pub unit: &'a Unit,
     pub at: Timestamp,
+    /// The broker that delivered it, if its kind is heard at several.
+    pub broker: Option<&'a BrokerName>,
     /// The TTL of its expiry key.
     pub ttl: Duration,
     /// The latest moment for its next check; an earlier check stays.

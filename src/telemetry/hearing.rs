@@ -59,6 +59,20 @@ impl Telemetry {
         self.problems.has_any(NOT_HEARING)
     }
 
+    /// Whether every kind of a broker, one of several, is heard there, and up to when.
+    pub fn broker_heard(&self, broker: &str, heard: Option<Timestamp>, is_blind: bool) {
+        self.series.broker_blind.with_label_values(&[broker]).set(is_blind.into());
+        let seconds = heard.map_or(0.0, |heard| heard.as_millis() as f64 / 1000.0);
+        self.series.broker_heard.with_label_values(&[broker]).set(seconds);
+        self.series.broker_blind_seconds.with_label_values(&[broker]);
+    }
+
+    /// A broker, one of several, is heard again; `interval` is the time in which it was not.
+    pub fn broker_was_blind(&self, broker: &str, interval: Interval) {
+        let seconds = interval.length().as_secs_f64();
+        self.series.broker_blind_seconds.with_label_values(&[broker]).inc_by(seconds);
+    }
+
     /// Notes that a topic filter of `kinds` is configured, and was not heard so far.
     pub fn filter_configured(&self, filter: &str, kinds: &[&str]) {
         let text = format!(

@@ -5,8 +5,8 @@
 //! than 500 series with a dozen kinds and five receivers; kinds and receivers bring some each, units none.
 
 use prometheus::{
-    GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    CounterVec, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry,
 };
 
 use super::labels::{
@@ -34,6 +34,10 @@ pub(super) struct Series {
     pub canary_round_trip: Histogram,
     pub blind: IntGauge,
     pub blind_seconds: prometheus::Counter,
+    /// No series where the fleet has one broker.
+    pub broker_blind: IntGaugeVec,
+    pub broker_blind_seconds: CounterVec,
+    pub broker_heard: GaugeVec,
     pub kinds_unheard: IntGauge,
     pub filters_unproved: IntGauge,
     pub checks: IntCounterVec,
@@ -178,6 +182,21 @@ impl Series {
             blind: make.gauge("blind", "1 while Rollcall cannot prove that it hears the fleet."),
             blind_seconds: make
                 .counter("blind_seconds_total", "Length of the blind intervals that this instance wrote."),
+            broker_blind: make.gauges(
+                "mqtt_blind",
+                "1 while Rollcall cannot prove that it hears every kind of this broker, one of several.",
+                &["broker"],
+            ),
+            broker_blind_seconds: make.float_counters(
+                "mqtt_blind_seconds_total",
+                "Time in which a kind of this broker, one of several, was not heard there, as this instance saw it end.",
+                &["broker"],
+            ),
+            broker_heard: make.float_gauges(
+                "mqtt_heard_timestamp_seconds",
+                "Up to when every kind of this broker, one of several, was heard there.",
+                &["broker"],
+            ),
             kinds_unheard: make.gauge(
                 "kinds_unheard",
                 "Kinds with topics whose messages do not reach Rollcall; the log and /readyz name them.",
@@ -430,6 +449,9 @@ impl MetricFactory<'_> {
     }
     fn float_gauges(&self, name: &str, help: &str, labels: &[&str]) -> GaugeVec {
         self.keep(GaugeVec::new(Self::opts(name, help), labels).expect("a constant name"))
+    }
+    fn float_counters(&self, name: &str, help: &str, labels: &[&str]) -> CounterVec {
+        self.keep(CounterVec::new(Self::opts(name, help), labels).expect("a constant name"))
     }
     fn histogram(&self, name: &str, help: &str) -> Histogram {
         let opts = HistogramOpts::from(Self::opts(name, help)).buckets(LATENCIES.to_vec());

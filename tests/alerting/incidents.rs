@@ -22,6 +22,7 @@ impl World {
             at,
             not_before: None,
             place: None,
+            broker: None,
             declared: declared.clone(),
         };
         self.roll.hear(&ids.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();

@@ -91,6 +91,7 @@ impl World {
             receivers,
             blind_after,
             filters,
+            brokers: Vec::new(),
             inhibition,
             breaker,
             flapping,
@@ -216,6 +217,7 @@ impl World {
             at,
             not_before: None,
             place: None,
+            broker: None,
             declared: Declared::default(),
         };
         self.roll.hear(&ids.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();

@@ -119,6 +119,7 @@ async fn hear(roll: &Roll, units: impl Iterator<Item = usize>, at: Timestamp) {
         at,
         not_before: None,
         place: None,
+        broker: None,
         declared: Declared::default(),
     };
     roll.hear(&units.map(beat).collect::<Vec<_>>(), at).await.unwrap();

@@ -106,7 +106,8 @@ impl Fleet {
     }
 
     async fn hear(&self, unit: Unit, declared: Declared) {
-        let heartbeat = Heartbeat { unit, at: self.now, not_before: None, place: None, declared };
+        let heartbeat =
+            Heartbeat { unit, at: self.now, not_before: None, place: None, broker: None, declared };
         self.roll.hear(&[heartbeat], self.now).await.unwrap();
     }
 
@@ -200,7 +201,8 @@ async fn a_unit_with_unreadable_facts_and_one_of_another_kind_are_not_shown() {
         facts: Some(Facts::new(Lifecycle::Present, BEGIN)),
         record: None,
     };
-    let valve = Snapshot { unit: "valve:c".parse().unwrap(), alive: None, facts: None, stored: None };
+    let valve =
+        Snapshot { unit: "valve:c".parse().unwrap(), alive: None, alive_at: None, facts: None, stored: None };
     assert_eq!(fleet.engine.apply(&[(valve, change)]).await.unwrap(), [true]);
     let names = |fleet: &Fleet| {
         fleet.shown(UnitFilter::default()).into_iter().map(|(name, ..)| name).collect::<Vec<String>>()

@@ -92,6 +92,7 @@ impl Fleet {
             at: now,
             not_before: None,
             place: None,
+            broker: None,
             declared: Declared::default(),
         };
         let beats: Vec<Heartbeat> = (0..count).map(beat).collect();

@@ -113,6 +113,7 @@ async fn heartbeats_that_a_clock_jump_of_redis_removes_are_not_missed() {
                 at,
                 not_before: None,
                 place: None,
+                broker: None,
                 declared: Declared::default(),
             }]
         };

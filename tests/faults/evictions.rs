@@ -38,6 +38,7 @@ async fn evicted_keys_are_no_silence(topology: Topology) {
             at,
             not_before: None,
             place: None,
+            broker: None,
             declared: Declared::default(),
         };
         roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();

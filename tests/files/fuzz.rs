@@ -473,6 +473,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         at: NOW,
         not_before: None,
         place: None,
+        broker: None,
         declared: Default::default(),
     };
     roll.hear(&[beat("pump:a"), beat("pump:Halle 3: ü%")], NOW).await.unwrap();

@@ -759,7 +759,7 @@ async fn leave_behind(engine: Arc<dyn Engine>) {
     let facts = Facts::new(Lifecycle::Offline(silence_of_pump), now);
     let record = facts.open_record(&unit);
     let change = Change { key: KeyChange::Keep, index: IndexChange::Keep, facts: Some(facts), record };
-    let seen = Snapshot { unit, alive: None, facts: None, stored: None };
+    let seen = Snapshot { unit, alive: None, alive_at: None, facts: None, stored: None };
     assert_eq!(engine.apply(&[(seen, change)]).await.unwrap(), [true]);
     let joins: Vec<Join> = ["a", "b", "c"].map(|id| silence(id, now)).into();
     let pace = Pace::AT_ONCE;

@@ -5,6 +5,7 @@ mod announcements;
 mod archive;
 mod breaker;
 mod broken;
+mod broker_faults;
 mod brokers;
 mod browser;
 mod certificate;

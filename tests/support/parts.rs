@@ -60,6 +60,7 @@ impl Parts {
             at: now,
             not_before: None,
             place: None,
+            broker: None,
             declared: Declared::default(),
         };
         self.roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), now).await.map(drop)

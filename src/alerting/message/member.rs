@@ -11,7 +11,7 @@ use super::links::Links;
 use super::summary::{MAX_TITLE, sections, text, text_of, title, title_of};
 use super::timer;
 use super::zone::Zone;
-use crate::alerting::group;
+use crate::alerting::group::{self, UnheardKind};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
 use crate::presence::{Incident, Interval, Labels, OfflineRecord};
@@ -215,14 +215,17 @@ fn of_incident(incident: &Incident, delivery: &Delivery, zone: &Zone, links: &Li
 }
 
 fn of_blindness(delivery: &Delivery, interval: Interval, zone: &Zone, links: &Links) -> Member {
-    let kind = group::of_kind(delivery).map(|(kind, _)| kind.clone());
+    let unheard = group::of_kind(delivery);
+    let id = unheard.as_ref().map(UnheardKind::id);
+    let broker = unheard.as_ref().and_then(|unheard| unheard.broker.cloned());
+    let kind = unheard.map(|unheard| unheard.kind.clone());
     let alone = Delivery { blind: vec![interval], ..delivery.clone() };
     let items = sections(&alone, zone, links).into_iter().flat_map(|section| section.items);
     let lines: Vec<String> = items.map(|item| format!("{}: {}", item.name, item.what)).collect();
     let (id, name) = match delivery.group_key() {
         MASS_OFFLINE => (format!("breaker:{}", interval.from.as_millis()), Some(BREAKER_TRIPPED)),
         DATA_LOST => (data_loss::id(interval), Some(DATA_LOST_ALERT)),
-        _ => (blind_id(interval, kind.as_deref()), None),
+        _ => (blind_id(interval, id.as_deref()), None),
     };
     // An operator ends a loss; Rollcall does not know when the data are back.
     let to = Some(interval.to).filter(|_| interval.is_over() && name != Some(DATA_LOST_ALERT));
@@ -234,7 +237,11 @@ fn of_blindness(delivery: &Delivery, interval: Interval, zone: &Zone, links: &Li
         from: interval.from,
         to,
         source: "rollcall".to_owned(),
-        labels: labels_of_fleet(kind.as_ref(), name),
+        labels: broker
+            .map(|broker| ("broker".to_owned(), broker))
+            .into_iter()
+            .chain(labels_of_fleet(kind.as_ref(), name))
+            .collect(),
         kind,
         unit: None,
         url: links.home_page(),
@@ -249,9 +256,9 @@ fn labels_of_fleet(kind: Option<&String>, name: Option<&str>) -> Labels {
 }
 
 /// The id of a blind interval, the same while it lasts and when it is over.
-pub fn blind_id(interval: Interval, kind: Option<&str>) -> String {
-    let kind = kind.map(|kind| format!("{kind}:")).unwrap_or_default();
-    format!("blind:{kind}{}", interval.from.as_millis())
+pub fn blind_id(interval: Interval, unheard: Option<&str>) -> String {
+    let unheard = unheard.map(|id| format!("{id}:")).unwrap_or_default();
+    format!("blind:{unheard}{}", interval.from.as_millis())
 }
 
 fn key(id: String) -> String {

@@ -11,7 +11,7 @@ use super::links::Links;
 use super::mass_notice::MassNotice;
 use super::timer;
 use super::zone::Zone;
-use crate::alerting::group::{self, lost};
+use crate::alerting::group::{self, UnheardKind, lost};
 use crate::alerting::text::{short, word};
 use crate::clock::shown_span as span;
 use crate::presence::{Cause, Closing, Interval, Labels, OfflineRecord};
@@ -129,7 +129,8 @@ pub fn text_of(record: &OfflineRecord, zone: &Zone) -> String {
 
 /// `nothing`, or `nothing of kind detector`: the subject of a blindness.
 fn nothing(delivery: &Delivery) -> String {
-    group::of_kind(delivery).map_or("nothing".to_owned(), |(kind, _)| format!("nothing of kind {kind}"))
+    let of_kind = group::of_kind(delivery).map(|unheard| format!(" of kind {}", unheard.name()));
+    format!("nothing{}", of_kind.unwrap_or_default())
 }
 
 /// `detector unit-7`, `3 detectors` or `3 units`.
@@ -283,7 +284,7 @@ pub fn text(sections: &[Section]) -> String {
 }
 
 fn blindness(delivery: &Delivery, interval: &Interval, zone: &Zone) -> Item {
-    let of_kind = |(kind, topics)| format!(" of kind {kind} ({topics})");
+    let of_kind = |unheard: UnheardKind| format!(" of kind {} ({})", unheard.name(), unheard.topics);
     let of_kind = group::of_kind(delivery).map(of_kind).unwrap_or_default();
     let from = zone.show(interval.from);
     if !interval.is_over() {

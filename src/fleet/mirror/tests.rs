@@ -36,11 +36,11 @@ fn unit(number: usize) -> Unit {
 }
 
 fn stranger(unit: Unit) -> Snapshot {
-    Snapshot { unit, alive: None, facts: None, stored: None }
+    Snapshot { unit, alive: None, alive_at: None, facts: None, stored: None }
 }
 
 fn heartbeat(unit: Unit, at: Timestamp) -> Heartbeat {
-    Heartbeat { unit, at, not_before: None, place: None, declared: Declared::default() }
+    Heartbeat { unit, at, not_before: None, place: None, broker: None, declared: Declared::default() }
 }
 
 fn listed(mirror: &Mirror, hearing: &Hearing, now: Timestamp) -> Vec<(String, State, Option<Timestamp>)> {
@@ -64,7 +64,7 @@ fn walk(mirror: &Mirror, partition: u16, read: impl FnOnce() -> Vec<Snapshot>) {
 
 fn present(unit: Unit, last_seen: Timestamp) -> Snapshot {
     let facts = Some(Facts::new(Lifecycle::Present, last_seen));
-    Snapshot { alive: Some(last_seen), facts, ..stranger(unit) }
+    Snapshot { alive: Some(last_seen), alive_at: None, facts, ..stranger(unit) }
 }
 
 #[test]
@@ -213,7 +213,7 @@ fn a_change_that_seems_older_than_its_row_is_refused_and_settled_by_a_comparison
     };
     assert!(!model.mirror.changed(&seen, &take), "it may be older");
     let mark = model.mirror.mark(0);
-    let offline = Snapshot { alive: None, facts: take.facts.clone(), ..seen };
+    let offline = Snapshot { alive: None, alive_at: None, facts: take.facts.clone(), ..seen };
     model.mirror.compare(mark, &[offline]);
     assert_eq!(listed(&model.mirror, &hearing, at(501))[0].1, State::Offline);
 }
@@ -404,7 +404,7 @@ proptest! {
                         labels: Labels::new(),
                         sleep: sleeps.map(Duration::from_secs),
                     };
-                    model.hear(&Heartbeat { unit: one, at: now - seconds(late), not_before: None, place: None, declared }, &hearing, now);
+                    model.hear(&Heartbeat { unit: one, at: now - seconds(late), not_before: None, place: None, broker: None, declared }, &hearing, now);
                 }
                 Event::Check => model.check(&one, &hearing, now),
                 Event::Register { timeout, pause } => {

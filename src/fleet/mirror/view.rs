@@ -228,7 +228,7 @@ impl StateEvaluator<'_> {
             (rules, timeout)
         };
         let rules = rules.into_iter().map(|rules| rules.map(with_timeout)).collect();
-        let snapshot = Snapshot { unit, alive: None, facts: None, stored: None };
+        let snapshot = Snapshot { unit, alive: None, alive_at: None, facts: None, stored: None };
         StateEvaluator { rules, hearing, now, snapshot }
     }
 

@@ -89,6 +89,7 @@ impl Roll {
             refreshes.push(Refresh {
                 unit: &heartbeat.unit,
                 at: heartbeat.at,
+                broker: heartbeat.broker.as_ref(),
                 ttl: policy.allowed(),
                 check_by: policy.first_check(heartbeat.at),
             });

@@ -233,6 +233,7 @@ impl Roll {
             at,
             not_before: None,
             place: None,
+            broker: None,
             declared: Declared::default(),
         };
         presence::hear(seen, &heartbeat, &rules, hearing, now).1.filter(|_| !is_late)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Roll;
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, Kind, Probed, RemovedFilter};
+use crate::presence::{BrokerName, Hearing, Kind, Probed, RemovedFilter};
 use crate::store::{Advance, Gap, Result, ShareMember, Subscription};
 
 /// Round trips by which a check may run later than the moment that the check before it set: that moment is written,
@@ -84,6 +84,7 @@ impl Roll {
     pub(super) fn keep_hearing(&self, hearing: Hearing, read: ReadNumber) -> Arc<Hearing> {
         let (settle, delay) = (self.config.settle, LATE_BY * self.round_trip());
         let hearing = Hearing { settle, delay, ..hearing }.by_filters(&self.filters);
+        let hearing = hearing.by_brokers(&self.filters, &self.brokers);
         let rules = self.rules();
         let timeout = |kind: &Kind| rules.get(kind).map_or(Duration::ZERO, |rules| rules.policy.timeout);
         let removed = hearing.removed(&self.filters, timeout);
@@ -93,7 +94,10 @@ impl Roll {
             return hearing;
         }
         let before = &current.hearing;
-        let of_kind = |(kind, of_kind): (&Kind, &Hearing)| of_kind.heard > before.of(kind).heard;
+        let of_kind = |(kind, of_kind): (&Kind, &Hearing)| {
+            let at = |(broker, at): (&BrokerName, &Hearing)| at.heard > before.at(kind, Some(broker)).heard;
+            of_kind.heard > before.of(kind).heard || of_kind.brokers.iter().any(at)
+        };
         let further = hearing.heard > before.heard || hearing.kinds.iter().any(of_kind);
         *current = CurrentHearing { hearing: hearing.clone(), removed: removed.into(), read };
         drop(current);

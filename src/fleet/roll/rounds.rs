@@ -105,7 +105,14 @@ mod tests {
 
     fn heartbeat(unit: &str, ms: i64, timeout: Option<u64>) -> Heartbeat {
         let declared = Declared { timeout: timeout.map(Duration::from_secs), ..Declared::default() };
-        Heartbeat { unit: unit.parse().unwrap(), at: at(ms), not_before: None, place: None, declared }
+        Heartbeat {
+            unit: unit.parse().unwrap(),
+            at: at(ms),
+            not_before: None,
+            place: None,
+            broker: None,
+            declared,
+        }
     }
 
     /// The moments of the changes that these heartbeats make one after the other, beginning with the stored facts, and
@@ -115,7 +122,7 @@ mod tests {
         let rules =
             KindRules { policy: Policy { timeout: Duration::from_secs(3600), ..rules.policy }, ..rules };
         let unit = heartbeats[0].unit.clone();
-        let mut seen = Snapshot { unit, alive: None, facts, stored: None };
+        let mut seen = Snapshot { unit, alive: None, alive_at: None, facts, stored: None };
         let (mut made, counted) = (Vec::new(), RefCell::new(Vec::new()));
         let mut units = by_unit(heartbeats.iter().collect());
         let of_one = &mut units[0];
@@ -123,7 +130,12 @@ mod tests {
         while let Some(step) = of_one.next(&seen, &rules, &Hearing::default(), at(10_000), count) {
             made.push(step.heartbeat.at.as_millis());
             counted.borrow_mut().extend(step.counts());
-            seen = Snapshot { alive: Some(step.heartbeat.at), facts: step.change.facts.clone(), ..seen };
+            seen = Snapshot {
+                alive: Some(step.heartbeat.at),
+                alive_at: None,
+                facts: step.change.facts.clone(),
+                ..seen
+            };
             of_one.done(&step);
         }
         let counted = counted.into_inner().into_iter().filter(|(_, n)| *n > 0).collect();

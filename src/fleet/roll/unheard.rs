@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, Hearing, IndexChange, KeyChange, Kind, KindRules, Snapshot};
 
 /// Round trips after which a probe of a member of a share is proved: to the member that receives it, and its answer.
-const PROBE_TRIPS: u32 = 2;
+pub(super) const PROBE_TRIPS: u32 = 2;
 
 /// The longest and the shortest time between two checks of a unit whose kind is not configured.
 const MAX_WITHOUT_RULES: Duration = Duration::from_secs(300);
@@ -44,11 +44,12 @@ impl Roll {
         now: Timestamp,
     ) -> Option<Change> {
         let late = self.pace.probe_gap(rules) + PROBE_TRIPS * self.pace.round_trip();
-        if !hearing.is_behind(&rules.kind, late) {
+        let of_unit = hearing.of_unit(seen, rules);
+        if !of_unit.is_behind_the(hearing.heard, late) {
             return None;
         }
         let facts = seen.facts.clone()?;
-        let next_check = hearing.recheck_at(&rules.kind, &facts.policy(rules), now);
+        let next_check = of_unit.recheck_at(&facts.policy(rules), now);
         Some(Change {
             key: KeyChange::Keep,
             index: IndexChange::CheckAt(next_check),

@@ -7,6 +7,7 @@ use maud::html;
 use super::layout::Tab;
 use super::{FailedPage, WebState, format};
 use crate::http::changes::Caller;
+use crate::presence::Kind;
 use crate::telemetry::Severity;
 
 pub(super) async fn page(
@@ -35,6 +36,30 @@ pub(super) async fn page(
                     }
                     @for name in content.incomplete.iter().filter(|name| content.instances.iter().all(|one| one.name != **name)) {
                         tr { th scope="row" { (format::text(name)) } td {} td {} td { "does not answer" } }
+                    }
+                }
+            }
+        }
+        @if !content.hearing.brokers.is_empty() {
+            h2 { "Brokers" }
+            div.scroll tabindex="0" role="region" aria-label="Brokers" {
+                table {
+                    caption.hidden { "Brokers" }
+                    thead { tr {
+                        th scope="col" { "Name" } th scope="col" { "Kinds" } th scope="col" { "Hearing" }
+                    } }
+                    tbody {
+                        @for one in &content.hearing.brokers {
+                            tr {
+                                th scope="row" { (one.broker) }
+                                td { (one.kinds.iter().map(Kind::as_str).collect::<Vec<_>>().join(", ")) }
+                                td { @match (one.blind || content.hearing.blind, one.blind_since) {
+                                    (false, _) => "is heard",
+                                    (true, None) => strong { "not heard" },
+                                    (true, Some(since)) => { strong { "not heard" } " since " time datetime=(since) { (since) } }
+                                } }
+                            }
+                        }
                     }
                 }
             }

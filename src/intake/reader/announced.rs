@@ -78,7 +78,7 @@ impl Reader {
         let at = self.recent.after_announcement(moments.1);
         let declared = Declared { labels, ..Declared::default() };
         let (not_before, place) = (message.sent_after, None);
-        Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, declared }))
+        Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, broker: None, declared }))
     }
 
     /// Reads an announcement; `None`: the message is a heartbeat.

@@ -110,5 +110,12 @@ impl Reader {
 
 fn heartbeat(unit: Unit, at: Timestamp, message: &Incoming, labels: Labels) -> Content {
     let declared = Declared { labels, ..Declared::default() };
-    Content::Heartbeat(Heartbeat { unit, at, not_before: message.sent_after, place: None, declared })
+    Content::Heartbeat(Heartbeat {
+        unit,
+        at,
+        not_before: message.sent_after,
+        place: None,
+        broker: None,
+        declared,
+    })
 }

@@ -19,7 +19,7 @@ pub fn announce(
     fleet: &Hearing,
     now: Timestamp,
 ) -> (AnnouncementResult, Option<Change>) {
-    let hearing = fleet.of(&rules.kind);
+    let hearing = fleet.of_unit(seen, rules);
     let Some(facts) = seen.facts.as_ref().filter(|facts| facts.lifecycle == Lifecycle::Present) else {
         return (AnnouncementResult::NotPresent, None);
     };
@@ -82,7 +82,7 @@ mod tests {
     fn present() -> Snapshot {
         let unit = "lamp:1".parse().unwrap();
         let facts = Facts { checked_at: Some(HEARD), ..Facts::new(Lifecycle::Present, HEARD) };
-        Snapshot { unit, alive: Some(HEARD), facts: Some(facts), stored: None }
+        Snapshot { unit, alive: Some(HEARD), alive_at: None, facts: Some(facts), stored: None }
     }
 
     /// Heard up to that many seconds, without the blind intervals.
@@ -112,12 +112,12 @@ mod tests {
             KeyChange::Set { last_seen, .. } => Some(last_seen),
             KeyChange::Delete => None,
         };
-        Snapshot { alive, facts: change.facts, ..seen.clone() }
+        Snapshot { alive, alive_at: None, facts: change.facts, ..seen.clone() }
     }
 
     fn beat(ms: u64) -> Heartbeat {
         let (unit, at) = (present().unit, HEARD + Duration::from_millis(ms));
-        Heartbeat { unit, at, not_before: None, place: None, declared: Declared::default() }
+        Heartbeat { unit, at, not_before: None, place: None, broker: None, declared: Declared::default() }
     }
 
     #[test]

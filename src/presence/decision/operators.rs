@@ -139,7 +139,7 @@ mod tests {
 
     fn seen(facts: Facts) -> Snapshot {
         let alive = (facts.lifecycle == Lifecycle::Present).then_some(facts.last_seen);
-        Snapshot { unit: unit(), alive, facts: Some(facts), stored: None }
+        Snapshot { unit: unit(), alive, alive_at: None, facts: Some(facts), stored: None }
     }
 
     /// The unit after a change.
@@ -174,8 +174,14 @@ mod tests {
         assert_eq!(acknowledge(&undone, None, None), None, "there is nothing to take back");
 
         let at = NOON + HOUR;
-        let beat =
-            Heartbeat { unit: unit(), at, not_before: None, place: None, declared: Declared::default() };
+        let beat = Heartbeat {
+            unit: unit(),
+            at,
+            not_before: None,
+            place: None,
+            broker: None,
+            declared: Declared::default(),
+        };
         let (heard, change) = hear(&acknowledged, &beat, &rules(), &hearing(at), at);
         let change = change.unwrap();
         assert_eq!((heard, change.facts.unwrap().acknowledged), (HeartbeatResult::Back, None));
@@ -226,7 +232,7 @@ mod tests {
         assert_eq!((change.record, change.index), (None, IndexChange::Keep));
         let facts = change.facts.unwrap();
         assert_eq!(Facts { pause: None, ..facts }, offline().facts.unwrap());
-        let unknown = Snapshot { unit: unit(), alive: None, facts: None, stored: None };
+        let unknown = Snapshot { unit: unit(), alive: None, alive_at: None, facts: None, stored: None };
         assert_eq!(pause(&unknown, Some(NOON + HOUR), &rules, &heard, NOON), None);
         let retired = seen(Facts::new(Lifecycle::Retired(NOON), NOON));
         assert_eq!(pause(&retired, Some(NOON + HOUR), &rules, &heard, NOON), None);

@@ -33,7 +33,7 @@ pub fn rename(
     hearing: &Hearing,
     now: Timestamp,
 ) -> Renaming {
-    let hearing = hearing.of(&rules.kind);
+    let hearing = hearing.of_unit(old, rules);
     let Some(facts) = old.facts.as_ref().filter(|_| old.is_known()) else { return Renaming::Done };
     let known = new.facts.as_ref().filter(|_| new.is_known());
     let (index, record) = match &facts.lifecycle {
@@ -52,13 +52,15 @@ pub fn rename(
             let facts = facts.clone().aged(now);
             let ttl = facts.policy(rules).allowed();
             let newest = old.alive.map(|alive| alive.max(facts.last_seen));
+            let broker = old.heard_at(rules);
             // Without a key, a check decides as it would have under the old id.
-            let (key, check) = match newest {
+            let (facts, key, check) = match newest {
                 Some(last_seen) => {
-                    let heard = facts.clone().heard(last_seen);
-                    (KeyChange::Set { last_seen, ttl }, next_check(&heard, rules, hearing, now))
+                    let heard = facts.heard(last_seen, broker);
+                    let check = next_check(&heard, rules, hearing, now);
+                    (heard, KeyChange::Set { last_seen, ttl }, check)
                 }
-                None => (KeyChange::Delete, now),
+                None => (facts, KeyChange::Delete, now),
             };
             Some(Change { key, index: IndexChange::CheckAt(check), facts: Some(facts), record: None })
         }
@@ -100,13 +102,20 @@ mod tests {
     }
 
     fn snapshot(id: &str, facts: Option<Facts>, alive: Option<Timestamp>) -> Snapshot {
-        Snapshot { unit: format!("pump:{id}").parse().unwrap(), alive, facts, stored: None }
+        Snapshot { unit: format!("pump:{id}").parse().unwrap(), alive, alive_at: None, facts, stored: None }
     }
 
     fn heard_at(id: &str, moment: Timestamp) -> Snapshot {
         let seen = snapshot(id, None, None);
         let declared = Declared { labels: [("site".into(), "north".into())].into(), ..Declared::default() };
-        let beat = Heartbeat { unit: seen.unit.clone(), at: moment, not_before: None, place: None, declared };
+        let beat = Heartbeat {
+            unit: seen.unit.clone(),
+            at: moment,
+            not_before: None,
+            place: None,
+            broker: None,
+            declared,
+        };
         let (_, change) = hear(&seen, &beat, &rules(), &hearing(), moment);
         after(&seen, &change.unwrap())
     }
@@ -117,7 +126,7 @@ mod tests {
             KeyChange::Set { last_seen, .. } => Some(last_seen),
             KeyChange::Delete => None,
         };
-        Snapshot { alive, facts: change.facts.clone(), ..seen.clone() }
+        Snapshot { alive, alive_at: None, facts: change.facts.clone(), ..seen.clone() }
     }
 
     fn changes(old: &Snapshot, new: &Snapshot, now: Timestamp) -> (Option<Change>, Change) {

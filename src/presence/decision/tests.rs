@@ -21,7 +21,7 @@ fn heard_until(moment: Timestamp) -> Hearing {
 }
 
 fn beat(at: Timestamp) -> Heartbeat {
-    Heartbeat { unit: unit(), at, not_before: None, place: None, declared: Declared::default() }
+    Heartbeat { unit: unit(), at, not_before: None, place: None, broker: None, declared: Declared::default() }
 }
 
 /// The unit after a change, with its key as the change left it.
@@ -31,11 +31,11 @@ fn after(before: &Snapshot, change: &Change) -> Snapshot {
         KeyChange::Delete => None,
         KeyChange::Set { last_seen, .. } => Some(last_seen),
     };
-    Snapshot { alive, facts: change.facts.clone(), ..before.clone() }
+    Snapshot { alive, alive_at: None, facts: change.facts.clone(), ..before.clone() }
 }
 
 fn unknown() -> Snapshot {
-    Snapshot { unit: unit(), alive: None, facts: None, stored: None }
+    Snapshot { unit: unit(), alive: None, alive_at: None, facts: None, stored: None }
 }
 
 /// A unit that was first heard at the beginning.

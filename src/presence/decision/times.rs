@@ -69,7 +69,7 @@ pub(super) fn next_check(facts: &Facts, rules: &KindRules, hearing: &Hearing, no
 
 /// The deadline of a unit as far as the ledger reaches.
 pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option<Timestamp> {
-    let hearing = hearing.of(&rules.kind);
+    let hearing = hearing.of_unit(seen, rules);
     let facts = seen.facts.as_ref()?;
     match &facts.lifecycle {
         Lifecycle::Offline(silence) => Some(silence.deadline),
@@ -84,7 +84,7 @@ pub fn deadline(seen: &Snapshot, rules: &KindRules, hearing: &Hearing) -> Option
 
 /// The state of a unit; `None` for an unknown unit and for a removed unit.
 pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Option<State> {
-    let hearing = hearing.of(&rules.kind);
+    let hearing = hearing.of_unit(seen, rules);
     let facts = seen.facts.as_ref()?;
     match &facts.lifecycle {
         Lifecycle::Offline(_) => return Some(State::Offline),
@@ -132,7 +132,7 @@ pub fn state_since(
     let (state, facts) = (state(seen, rules, hearing, now)?, seen.facts.as_ref()?);
     let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
     let silent = facts.silent_since().max(newest);
-    let times = times(facts, newest, silent, &facts.policy(rules), hearing.of(&rules.kind));
+    let times = times(facts, newest, silent, &facts.policy(rules), hearing.of_unit(seen, rules));
     let known = facts.known.map(|known| known.since);
     let (since, cause) = match (state, &facts.lifecycle) {
         (_, Lifecycle::Offline(silence)) => (silence.deadline, Some(silence.cause)),

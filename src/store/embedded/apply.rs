@@ -66,6 +66,7 @@ impl PreparedChange {
         let row_change = RowChange {
             alive: seen.alive.into(),
             facts: memory.digest(seen.stored.as_deref()),
+            broker: change.delivered_by().cloned(),
             next_alive,
             next_check,
             is_take: change.index == IndexChange::Take,

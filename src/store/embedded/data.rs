@@ -103,7 +103,7 @@ impl EmbeddedEngine {
     fn id_of(&self, unit: &Unit) -> Option<i64> {
         let partition = self.memory.partition(unit);
         let found = self.memory.table(partition).get(unit);
-        found.map(|(slot, _)| unit_id(partition, slot))
+        found.map(|(slot, ..)| unit_id(partition, slot))
     }
 }
 

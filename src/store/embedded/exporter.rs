@@ -22,7 +22,7 @@ impl Exporter for EmbeddedEngine {
     async fn export_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>> {
         let units = self.walk(partition, page).await?.into_iter().filter_map(|seen| {
             let table = self.memory.table(partition);
-            let (slot, _) = table.get(&seen.unit)?;
+            let (slot, ..) = table.get(&seen.unit)?;
             let next_check = table.next_check(slot);
             let facts = seen.stored.as_deref()?.to_owned();
             Some(MigrationItem::Unit { unit: seen.unit, facts, alive: seen.alive, next_check })

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{
-    BLIND_RETENTION, BlindInterval, FilterProofs, Gap, Hearing, HearingState, Interval, Kind, Ledger,
-    MemberState, Probed, SessionState, ShareMember, Subscription, prove,
+    BLIND_RETENTION, BlindInterval, FilterBlindness, FilterProofs, Gap, Hearing, HearingState, Interval,
+    Kind, Ledger, MemberState, Probed, SessionState, ShareMember, Subscription, prove,
 };
 use crate::store::Advance;
 
@@ -105,20 +105,17 @@ impl InMemoryHearing {
     /// Notes that these filters were heard. Answers whether a kind was blind.
     pub fn prove(&mut self, probed: &[Probed]) -> bool {
         let blind = prove(&mut self.filters.proved, probed);
-        for (kind, interval) in &blind {
-            let known = self.filters.blind.entry(kind.clone()).or_default();
-            // Another filter of the kind may have been blind at the same time.
-            if known.contains(interval) {
-                continue;
-            }
-            known.push(*interval);
-            known.retain(|known| known.to > interval.to - BLIND_RETENTION);
+        let is_blind = !blind.is_empty();
+        for (kind, blindness) in blind {
+            let known = self.filters.blind.entry(kind).or_default();
+            let outdated = blindness.interval.to - BLIND_RETENTION;
+            known.push(blindness);
+            known.retain(|known| known.interval.to > outdated);
             if known.len() > MAX_OF_KIND {
-                let oldest = known.remove(0);
-                known[0].from = known[0].from.min(oldest.from);
+                join_oldest(known);
             }
         }
-        !blind.is_empty()
+        is_blind
     }
 
     /// Blind intervals that are not on disk yet.
@@ -159,6 +156,18 @@ impl InMemoryHearing {
     fn ledger_of(&self, intervals: impl IntoIterator<Item = Interval>) -> Ledger {
         Ledger::new(intervals).with_taken(self.taken.iter().copied())
     }
+}
+
+/// Makes one interval of the two oldest of a filter and the time between them.
+fn join_oldest(known: &mut Vec<FilterBlindness>) {
+    let next_of = |at: usize| {
+        let after = known.iter().enumerate().skip(at + 1);
+        after.filter(|(_, other)| other.filter == known[at].filter).map(|(next, _)| (at, next)).next()
+    };
+    // Without two of any filter there are as many filters as intervals.
+    let Some((oldest, next)) = (0..known.len()).find_map(next_of) else { return };
+    known[next].interval.from = known[next].interval.from.min(known[oldest].interval.from);
+    known.remove(oldest);
 }
 
 impl InMemoryHearing {
@@ -251,5 +260,5 @@ struct StoredSession {
 #[derive(Default, Serialize, Deserialize)]
 struct StoredFilters {
     proved: BTreeMap<Kind, BTreeMap<String, Timestamp>>,
-    blind: BTreeMap<Kind, Vec<Interval>>,
+    blind: BTreeMap<Kind, Vec<FilterBlindness>>,
 }

@@ -8,9 +8,9 @@
 use std::sync::{MutexGuard, RwLockWriteGuard};
 
 use super::deadline_index::DeadlineIndex;
-use super::row::{Columns, MaybeTimestamp, RowFlags};
+use super::row::{Columns, ExpiryKey, MaybeTimestamp, RowFlags};
 use crate::clock::Timestamp;
-use crate::presence::{Facts, Labels, Unit};
+use crate::presence::{BrokerName, Facts, Labels, Unit};
 use crate::store::table::{RowUpdate, UnitKey, UnitRow, UnitTable};
 use crate::store::{EngineError, Refresh, Result};
 
@@ -21,6 +21,8 @@ pub(super) struct PendingWrite {
     /// Whether the unit is on disk already.
     pub is_stored: bool,
     pub alive: MaybeTimestamp,
+    /// The number of the broker that delivered the heartbeat of the key.
+    pub broker: u8,
     pub next_check: MaybeTimestamp,
 }
 
@@ -32,6 +34,8 @@ pub(super) struct RowChange {
     pub facts: u64,
     /// The new expiry key; `None`: it stays.
     pub next_alive: Option<MaybeTimestamp>,
+    /// The broker that delivered the heartbeat of the new key.
+    pub broker: Option<BrokerName>,
     /// The new next check; `None`: it stays.
     pub next_check: Option<MaybeTimestamp>,
     /// Whether the change is void for a unit that is not in the index.
@@ -72,8 +76,24 @@ pub(super) struct DirtyRow {
 pub(super) struct EngineState {
     columns: Columns,
     deadlines: DeadlineIndex,
+    /// The brokers that delivered heartbeats, by number from 1 on.
+    brokers: Vec<BrokerName>,
     /// Slots of dirty rows. A slot may be listed twice; the flag of its row counts.
     dirty: Vec<u32>,
+}
+
+impl EngineState {
+    /// The number of a broker; 0, which stands for no known one, if there are too many.
+    fn number_of(&mut self, broker: Option<&BrokerName>) -> u8 {
+        let Some(broker) = broker else { return 0 };
+        let at = self.brokers.iter().position(|known| known == broker).unwrap_or_else(|| {
+            if self.brokers.len() < usize::from(u8::MAX) {
+                self.brokers.push(broker.clone());
+            }
+            self.brokers.len() - 1
+        });
+        if self.brokers[at] == *broker { at as u8 + 1 } else { 0 }
+    }
 }
 
 /// The units of one partition, locked.
@@ -100,7 +120,8 @@ impl<'a> PartitionTable<'a> {
     }
 
     fn refresh_row(&mut self, slot: u32, heartbeat: &Refresh<'_>) -> bool {
-        let EngineState { columns, deadlines, dirty } = &mut *self.state;
+        let broker = self.state.number_of(heartbeat.broker);
+        let EngineState { columns, deadlines, dirty, .. } = &mut *self.state;
         let flags = &mut columns.flags[slot as usize];
         // The pending change was decided without this heartbeat, so the heartbeat is decided after it.
         if !flags.contains(RowFlags::ALIVE) || flags.contains(RowFlags::LOCKED) {
@@ -110,6 +131,7 @@ impl<'a> PartitionTable<'a> {
         let row = &mut self.units[slot];
         if row.last_seen < heartbeat.at {
             row.last_seen = heartbeat.at;
+            flags.1 = broker;
             is_changed = true;
         }
         let next_check = &mut columns.next_checks[slot as usize];
@@ -129,16 +151,17 @@ impl<'a> PartitionTable<'a> {
         true
     }
 
-    /// The slot of a unit and its expiry key.
-    pub fn get(&self, unit: &Unit) -> Option<(u32, MaybeTimestamp)> {
-        self.find(unit).map(|slot| (slot, self.alive_at(slot)))
+    /// The slot of a unit, its expiry key, and the broker that delivered the heartbeat of the key.
+    pub fn get(&self, unit: &Unit) -> Option<(u32, MaybeTimestamp, Option<BrokerName>)> {
+        self.find(unit).map(|slot| (slot, self.alive_at(slot), self.broker_at(slot)))
     }
 
     /// The units on disk in some slots, with their expiry keys.
-    pub fn stored(&self, slots: std::ops::Range<u32>) -> Result<Vec<(u32, Unit, MaybeTimestamp)>> {
+    pub fn stored(&self, slots: std::ops::Range<u32>) -> Result<Vec<(u32, Unit, ExpiryKey)>> {
         let slots = slots.start..slots.end.min(self.units.len() as u32);
         let stored = slots.filter(|slot| self.flags(*slot).contains(RowFlags::STORED));
-        stored.map(|slot| Ok((slot, self.unit(&self.units[slot])?, self.alive_at(slot)))).collect()
+        let key = |slot| (self.alive_at(slot), self.broker_at(slot));
+        stored.map(|slot| Ok((slot, self.unit(&self.units[slot])?, key(slot)))).collect()
     }
 
     /// The expiry keys in some slots; none of units with a pending change, which is written with the key.
@@ -163,6 +186,7 @@ impl<'a> PartitionTable<'a> {
         for slot in 0..self.units.len() as u32 {
             if let Some(alive) = self.alive_at(slot).get() {
                 self.set_alive(slot, Some(alive.max(heard)).into());
+                self.state.columns.flags[slot as usize].1 = 0;
             }
         }
     }
@@ -252,8 +276,13 @@ impl<'a> PartitionTable<'a> {
             }
             None => return None,
         };
-        let (alive, columns) = (self.alive_at(slot), &mut self.state.columns);
+        let (alive, columns) = (self.alive_at(slot), &self.state.columns);
         let (facts, next_check) = (columns.facts[slot as usize], columns.next_checks[slot as usize]);
+        let broker = match change.next_alive {
+            Some(_) => self.state.number_of(change.broker.as_ref()),
+            None => self.flags(slot).1,
+        };
+        let columns = &mut self.state.columns;
         let flags = &mut columns.flags[slot as usize];
         let differs = alive != change.alive || facts != change.facts;
         let is_taken = change.is_take && next_check == MaybeTimestamp::NONE;
@@ -265,6 +294,7 @@ impl<'a> PartitionTable<'a> {
             slot,
             is_stored: flags.contains(RowFlags::STORED),
             alive: change.next_alive.unwrap_or(alive),
+            broker,
             next_check: change.next_check.unwrap_or(next_check),
         })
     }
@@ -296,7 +326,7 @@ impl<'a> PartitionTable<'a> {
         self.set_check(slot, pending.next_check);
         let columns = &mut self.state.columns;
         columns.facts[slot as usize] = digest;
-        columns.flags[slot as usize] = RowFlags::STORED;
+        columns.flags[slot as usize] = RowFlags::stored(pending.broker);
         self.show(slot, pending.alive, committed);
     }
 
@@ -361,7 +391,11 @@ impl<'a> PartitionTable<'a> {
         let key = self.new_key(kind, id)?;
         self.units.add_at(slot, key)?;
         self.state.columns.grow(self.units.len());
-        self.commit_row(PendingWrite { slot, is_stored: true, alive, next_check }, digest, committed);
+        self.commit_row(
+            PendingWrite { slot, is_stored: true, alive, broker: 0, next_check },
+            digest,
+            committed,
+        );
         Some(())
     }
 
@@ -421,6 +455,11 @@ impl<'a> PartitionTable<'a> {
 
     fn flags(&self, slot: u32) -> RowFlags {
         self.state.columns.flags[slot as usize]
+    }
+
+    fn broker_at(&self, slot: u32) -> Option<BrokerName> {
+        let number = usize::from(self.flags(slot).1);
+        self.state.brokers.get(number.checked_sub(1)?).cloned()
     }
 
     fn alive_at(&self, slot: u32) -> MaybeTimestamp {

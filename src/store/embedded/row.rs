@@ -1,6 +1,7 @@
 //! What the engine keeps of a unit beside its row in memory. Facts stay on disk.
 
 use crate::clock::Timestamp;
+use crate::presence::BrokerName;
 use crate::store::table::Blocks;
 
 /// A timestamp, or none, in eight bytes.
@@ -20,6 +21,9 @@ impl From<Option<Timestamp>> for MaybeTimestamp {
         moment.map_or(MaybeTimestamp::NONE, |at| MaybeTimestamp(at.as_millis()))
     }
 }
+
+/// The value of an expiry key, and the broker that delivered its heartbeat.
+pub(super) type ExpiryKey = (MaybeTimestamp, Option<BrokerName>);
 
 /// By slot: what the engine keeps beside the rows, one list for each value. A heartbeat reads two of them.
 #[derive(Default)]
@@ -42,21 +46,27 @@ impl Columns {
     }
 }
 
-/// The write state of a row.
+/// The write state of a row, and the number of the broker that delivered the heartbeat of its expiry key; 0: that is
+/// not known. Both lie together, because a heartbeat reads both.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct RowFlags(u8);
+pub(super) struct RowFlags(u8, pub u8);
 
 impl RowFlags {
     /// A change of it is being written, and no other change may begin until that is committed or rolled back.
-    pub const LOCKED: RowFlags = RowFlags(1);
+    pub const LOCKED: RowFlags = RowFlags(1, 0);
     /// Its newest heartbeat is not on disk yet.
-    pub const DIRTY: RowFlags = RowFlags(2);
+    pub const DIRTY: RowFlags = RowFlags(2, 0);
     /// A heartbeat brought its next check forward, which is not on disk yet.
-    pub const CHECK_MOVED: RowFlags = RowFlags(4);
+    pub const CHECK_MOVED: RowFlags = RowFlags(4, 0);
     /// The unit has an expiry key: the last seen time of its row.
-    pub const ALIVE: RowFlags = RowFlags(8);
+    pub const ALIVE: RowFlags = RowFlags(8, 0);
     /// The unit is on disk: the next write is an update.
-    pub const STORED: RowFlags = RowFlags(16);
+    pub const STORED: RowFlags = RowFlags(16, 0);
+
+    /// The flags of a unit on disk that nothing changes.
+    pub fn stored(broker: u8) -> RowFlags {
+        RowFlags(RowFlags::STORED.0, broker)
+    }
 
     pub fn contains(self, flag: RowFlags) -> bool {
         self.0 & flag.0 != 0

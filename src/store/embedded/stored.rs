@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
 
-use super::row::MaybeTimestamp;
+use super::row::ExpiryKey;
 use crate::presence::{Snapshot, Unit};
 use crate::store::encoding;
 
@@ -19,7 +19,7 @@ pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<
 
 /// A unit as read from memory and disk. The two may differ in time, which is harmless: a change holds only
 /// for a unit in exactly this state. Unreadable facts are kept as stored: see [`Snapshot::is_unreadable`].
-pub(super) fn snapshot(unit: Unit, alive: MaybeTimestamp, stored: Option<&str>) -> Snapshot {
+pub(super) fn snapshot(unit: Unit, (alive, alive_at): ExpiryKey, stored: Option<&str>) -> Snapshot {
     let facts = stored.and_then(encoding::decode);
-    Snapshot { unit, alive: alive.get(), facts, stored: stored.map(Into::into) }
+    Snapshot { unit, alive: alive.get(), alive_at, facts, stored: stored.map(Into::into) }
 }

@@ -11,7 +11,7 @@ use tokio::sync::{SemaphorePermit, mpsc, oneshot};
 use super::apply::{ApplyJob, PreparedChange};
 use super::last_seen::unit_id;
 use super::readers::Readers;
-use super::row::MaybeTimestamp;
+use super::row::{ExpiryKey, MaybeTimestamp};
 use super::stored::{snapshot, text};
 use super::{EmbeddedEngine, open_records};
 use crate::clock::Timestamp;
@@ -106,13 +106,15 @@ impl UnitStore for EmbeddedEngine {
 
 impl EmbeddedEngine {
     async fn read_with(&self, readers: &Readers, units: &[Unit]) -> Result<Vec<Snapshot>> {
-        let found: Vec<(Unit, MaybeTimestamp, Option<i64>)> = units
+        let found: Vec<(Unit, ExpiryKey, Option<i64>)> = units
             .iter()
             .map(|unit| {
                 let partition = self.memory.partition(unit);
                 match self.memory.table(partition).get(unit) {
-                    Some((slot, alive)) => (unit.clone(), alive, Some(unit_id(partition, slot))),
-                    None => (unit.clone(), MaybeTimestamp::NONE, None),
+                    Some((slot, alive, broker)) => {
+                        (unit.clone(), (alive, broker), Some(unit_id(partition, slot)))
+                    }
+                    None => (unit.clone(), (MaybeTimestamp::NONE, None), None),
                 }
             })
             .collect();

@@ -28,8 +28,8 @@ use super::topology::ServerView;
 use super::watermarks::{HAS_WATERMARKS, Watermarks, primaries};
 use crate::clock::{Stopwatch, Timestamp};
 use crate::presence::{
-    BLIND_RETENTION, BlindInterval, Gap, Hearing, HearingState, Interval, Probed, ShareMember, Subscription,
-    prove,
+    BLIND_RETENTION, BlindInterval, FilterBlindness, Gap, Hearing, HearingState, Interval, Probed,
+    ShareMember, Subscription, prove,
 };
 use crate::store::{Advance, DataLoss, EngineError, HearingStore, Result};
 
@@ -359,9 +359,9 @@ impl RedisEngine {
                 );
             }
         }
-        for (kind, interval) in &blind {
+        for (kind, FilterBlindness { filter, interval }) in &blind {
             let (key, to) = (self.keys.blind_of(kind), interval.to.as_millis().to_string());
-            let text = format!("{} {to}", interval.from.as_millis());
+            let text = format!("{} {to} {filter}", interval.from.as_millis());
             let outdated = (interval.to - BLIND_RETENTION).as_millis().to_string();
             write.write("ZADD", &key, &[to.as_bytes(), text.as_bytes()]);
             write.write("ZREMRANGEBYSCORE", &key, &[b"-inf", outdated.as_bytes()]);

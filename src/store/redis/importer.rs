@@ -17,7 +17,7 @@ use super::ledger::TAKEN;
 use super::target_check::TargetCheck;
 use super::{HashTags, Keys, RedisConfig, Topology, eviction, meta};
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, OfflineRecord};
+use crate::presence::{FilterBlindness, Hearing, OfflineRecord};
 use crate::store::json::to_json;
 use crate::store::migration::{Importer, LAYOUT, MigrationItem};
 use crate::store::{EngineError, OutboxEvent, Result};
@@ -193,11 +193,11 @@ impl Importer for RedisImporter {
         for ((kind, filter), at) in &hearing.filters.proved {
             pipe.hset(self.keys.filters(), format!("{kind} {filter}"), at.as_millis()).ignore();
         }
-        for (kind, interval) in
+        for (kind, FilterBlindness { filter, interval }) in
             hearing.filters.blind.iter().flat_map(|(kind, all)| all.iter().map(move |one| (kind, one)))
         {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
-            pipe.zadd(self.keys.blind_of(kind), format!("{from} {to}"), to).ignore();
+            pipe.zadd(self.keys.blind_of(kind), format!("{from} {to} {filter}"), to).ignore();
             pipe.hset(self.keys.heard(), "kinds", 1).ignore();
         }
         if let Some(heard) = hearing.heard.map(Timestamp::as_millis) {

@@ -10,7 +10,7 @@ use super::hearing_fields::parse_filter;
 use super::reading::milliseconds;
 use super::{RedisEngine, eviction};
 use crate::clock::{Timestamp, monotonic};
-use crate::presence::{FilterProofs, Hearing, Interval, Kind, Ledger};
+use crate::presence::{FilterBlindness, FilterProofs, Hearing, Interval, Kind, Ledger};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Stored;
 
@@ -81,10 +81,15 @@ impl RedisEngine {
     }
 
     /// The intervals of a ledger. An unreadable interval is reported and left out.
-    fn read_intervals(&self, key: &str, scored: &[(Vec<u8>, f64)]) -> Vec<Interval> {
+    fn read_intervals<T>(
+        &self,
+        key: &str,
+        scored: &[(Vec<u8>, f64)],
+        parse: impl Fn(&str) -> Result<T>,
+    ) -> Vec<T> {
         let interval = |(text, _): &(Vec<u8>, f64)| {
             let text = String::from_utf8_lossy(text);
-            let read = parse_interval(&text);
+            let read = parse(&text);
             if let Err(why) = &read {
                 let location = format!("{key} {text}");
                 self.telemetry.unreadable(Stored::Hearing, &location, &format!("{why}; ZREM it there"));
@@ -132,12 +137,12 @@ impl RedisEngine {
         let taken: Vec<Timestamp> = taken.map(|(_, end)| Timestamp::from_millis(*end as i64)).collect();
         let mut blind = BTreeMap::new();
         for (kind, scored) in kinds.into_iter().zip(&ledgers[1..]) {
-            let intervals = self.read_intervals(&self.keys.blind_of(kind), scored);
-            if !intervals.is_empty() {
-                blind.insert(kind.clone(), intervals);
+            let of_kind = self.read_intervals(&self.keys.blind_of(kind), scored, parse_filter_blindness);
+            if !of_kind.is_empty() {
+                blind.insert(kind.clone(), of_kind);
             }
         }
-        let intervals = self.read_intervals(&self.keys.blind(), &ledgers[0]);
+        let intervals = self.read_intervals(&self.keys.blind(), &ledgers[0], parse_interval);
         let hearing = Hearing {
             heard: heard.map(Timestamp::from_millis),
             ledger: Ledger::new(intervals).with_taken(taken),
@@ -148,10 +153,32 @@ impl RedisEngine {
     }
 }
 
+/// `<from> <to> <filter>`; a filter may hold spaces.
+pub(super) fn parse_filter_blindness(text: &str) -> Result<FilterBlindness> {
+    let (from, rest) = text.split_once(' ').unwrap_or((text, ""));
+    let (to, filter) = rest.split_once(' ').unwrap_or((rest, ""));
+    let interval = parse_interval(&format!("{from} {to}"))?;
+    Ok(FilterBlindness { filter: filter.to_owned(), interval })
+}
+
 /// `<from> <to>` in ms.
 pub(super) fn parse_interval(text: &str) -> Result<Interval> {
     let parse = |ms: &str| ms.parse().ok().map(Timestamp::from_millis);
     text.split_once(' ')
         .and_then(|(from, to)| Some(Interval { from: parse(from)?, to: parse(to)? }))
         .ok_or_else(|| EngineError::Damaged(format!("the ledger holds {text:?}, which is no blind interval")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blind_interval_of_a_kind_names_its_filter() {
+        let read = parse_filter_blindness("5 7 eu/a b/+").unwrap();
+        assert_eq!((read.filter.as_str(), read.interval), ("eu/a b/+", parse_interval("5 7").unwrap()));
+        for text in ["", "5", "5 x eu/a", "x 7 eu/a"] {
+            assert!(parse_filter_blindness(text).is_err(), "{text:?}");
+        }
+    }
 }

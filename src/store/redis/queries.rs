@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use redis::{FromRedisValue, pipe};
 
 use super::RedisEngine;
-use super::reading::{milliseconds, snapshot};
+use super::reading::{KeyValue, snapshot};
 use super::steps::KeySteps;
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
@@ -149,7 +149,7 @@ impl Queries for RedisEngine {
     async fn alive(&self, partition: u16, names: &[&str]) -> Result<Vec<Option<Timestamp>>> {
         let alive: Vec<Option<Vec<u8>>> =
             self.read_alive(partition, names.iter().map(|name| name.as_bytes())).await?;
-        let moment = |ms: Option<Vec<u8>>| ms.as_deref().and_then(milliseconds).map(Timestamp::from_millis);
+        let moment = |text: Option<Vec<u8>>| text.as_deref().and_then(KeyValue::parse).map(|heard| heard.at);
         Ok(alive.into_iter().map(moment).collect())
     }
 

@@ -5,7 +5,7 @@ use redis::Pipeline;
 use super::RedisEngine;
 use super::keys::PageId;
 use crate::clock::Timestamp;
-use crate::presence::{Change, KeyChange, Snapshot, Unit};
+use crate::presence::{BrokerName, Change, KeyChange, Snapshot, Unit};
 use crate::store::{EngineError, Result, encoding};
 
 impl RedisEngine {
@@ -82,17 +82,62 @@ pub(super) fn is_marked(seen: &Snapshot, change: &Change) -> bool {
 /// The snapshot of a unit from its key and its facts, and whether its key holds no number. Unreadable facts stay as
 /// they are stored: see [`Snapshot::is_unreadable`].
 pub(super) fn snapshot(unit: Unit, alive: Option<&[u8]>, stored: Option<Vec<u8>>) -> (Snapshot, bool) {
-    let at = alive.and_then(milliseconds).map(Timestamp::from_millis);
-    let is_unreadable = alive.is_some() && at.is_none();
+    let heard = alive.and_then(KeyValue::parse);
+    let is_unreadable = alive.is_some() && heard.is_none();
+    let (at, alive_at) = heard.map_or((None, None), |heard| (Some(heard.at), heard.broker));
     let stored = stored.map(|stored| String::from_utf8_lossy(&stored).into_owned());
     let facts = stored.as_deref().and_then(encoding::decode);
-    (Snapshot { unit, alive: at, facts, stored: stored.map(Into::into) }, is_unreadable)
+    (Snapshot { unit, alive: at, alive_at, facts, stored: stored.map(Into::into) }, is_unreadable)
 }
 
-/// The number of milliseconds in an expiry key; `None` if it holds anything else.
+/// The value of an expiry key: when the unit was last heard (ms) and, after a space, by which of several brokers.
+pub(super) struct KeyValue {
+    pub at: Timestamp,
+    pub broker: Option<BrokerName>,
+}
+
+impl KeyValue {
+    /// `None` for a text that Rollcall does not write.
+    pub fn parse(text: &[u8]) -> Option<KeyValue> {
+        let (at, broker) = match text.iter().position(|byte| *byte == b' ') {
+            None => (text, None),
+            Some(end) => (&text[..end], Some(str::from_utf8(&text[end + 1..]).ok()?.parse().ok()?)),
+        };
+        Some(KeyValue { at: Timestamp::from_millis(milliseconds(at)?), broker })
+    }
+
+    pub fn text(at: Timestamp, broker: Option<&BrokerName>) -> String {
+        match broker {
+            None => at.as_millis().to_string(),
+            Some(broker) => format!("{} {broker}", at.as_millis()),
+        }
+    }
+}
+
+/// The number of milliseconds in a text; `None` if it holds anything else.
 pub(super) fn milliseconds(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     // Only the text that Rollcall would write: a change compares it with the stored text.
     let ms: i64 = text.parse().ok().filter(|ms: &i64| ms.to_string() == text)?;
     (Timestamp::from_millis(ms).as_millis() == ms).then_some(ms)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expiry_key_holds_a_moment_and_perhaps_a_broker_and_nothing_else() {
+        for text in ["1732147200000", "1732147200000 eu", "0 b-1_x"] {
+            let KeyValue { at, broker } = KeyValue::parse(text.as_bytes()).unwrap();
+            assert_eq!(KeyValue::text(at, broker.as_ref()), text);
+        }
+        let long = format!("1 {}", "x".repeat(33));
+        for text in
+            ["", " ", "1 ", " eu", "01 eu", "1  eu", "1 eu ", "1 EU", "1 eu us", "x eu", "1\neu", &long]
+        {
+            assert!(KeyValue::parse(text.as_bytes()).is_none(), "{text:?}");
+        }
+        assert!(KeyValue::parse(b"1 \xff").is_none());
+    }
 }

@@ -28,10 +28,10 @@ use redis::{Cmd, Pipeline, Value, pipe};
 use tokio::sync::mpsc;
 
 use super::keys::PageId;
-use super::reading::{UnreadableUnit, is_marked, milliseconds, units_read};
+use super::reading::{KeyValue, UnreadableUnit, is_marked, units_read};
 use super::{RedisEngine, deadline_check, hints, open_records};
 use crate::clock::Timestamp;
-use crate::presence::{Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
+use crate::presence::{BrokerName, Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
 use crate::store::json::to_json;
 use crate::store::{EngineError, Hint, PendingCheck, Refresh, Result, UnitStore, encoding};
 use crate::telemetry::Stored;
@@ -218,7 +218,7 @@ impl RedisEngine {
                 let heartbeat = &heartbeats[*index];
                 key.truncate(name);
                 heartbeat.unit.write_into(&mut key);
-                set_alive(&mut pipe, &key, heartbeat.at.as_millis(), heartbeat);
+                set_alive(&mut pipe, &key, (heartbeat.at, heartbeat.broker), heartbeat);
                 checks.arg(heartbeat.check_by.as_millis()).arg(&key[name..]);
             }
             pipe.add_command(checks);
@@ -228,7 +228,7 @@ impl RedisEngine {
             let mut answers = answers.into_iter();
             for places in places.chunk_by(|a, b| a.0 == b.0) {
                 for answer in answers.by_ref().take(places.len()) {
-                    before.push(number(answer)?);
+                    before.push(redis::from_redis_value::<Option<Vec<u8>>>(answer)?);
                 }
                 answers.next();
             }
@@ -238,25 +238,27 @@ impl RedisEngine {
         let with_before = places.iter().zip(&before);
         let newer = with_before.clone().filter_map(|((_, index), before)| {
             let heartbeat = &heartbeats[*index];
-            before.filter(|before| *before > heartbeat.at.as_millis()).map(|before| (heartbeat, before))
+            Some((heartbeat, newer_than(heartbeat.at, before.as_deref()?)?))
         });
         self.restore(newer.collect()).await?;
-        Ok(with_before.map(|((_, index), before)| (*index, before.is_some())).collect())
+        Ok(with_before.map(|((_, index), before)| (*index, is_heard(before.as_deref()))).collect())
     }
 
     /// Restores newer heartbeats that older ones overwrote, because they arrived out of order. If that overwrites an
     /// even newer heartbeat, that one is restored in turn, until the newest heartbeat stays.
-    async fn restore(&self, mut overwritten: Vec<(&Refresh<'_>, i64)>) -> Result<()> {
+    async fn restore(&self, mut overwritten: Vec<(&Refresh<'_>, KeyValue)>) -> Result<()> {
         while !overwritten.is_empty() {
             let mut pipe = pipe();
-            for (heartbeat, at) in &overwritten {
-                set_alive(&mut pipe, &self.keys.alive(heartbeat.unit), *at, heartbeat);
+            for (heartbeat, KeyValue { at, broker }) in &overwritten {
+                set_alive(&mut pipe, &self.keys.alive(heartbeat.unit), (*at, broker.as_ref()), heartbeat);
             }
-            let before: Vec<Option<i64>> = self.topology.send("restore", &pipe).await?;
+            let before: Vec<Option<Vec<u8>>> = self.topology.send("restore", &pipe).await?;
             overwritten = overwritten
                 .into_iter()
                 .zip(before)
-                .filter_map(|((heartbeat, at), before)| before.filter(|b| *b > at).map(|b| (heartbeat, b)))
+                .filter_map(|((heartbeat, written), before)| {
+                    Some((heartbeat, newer_than(written.at, before.as_deref()?)?))
+                })
                 .collect();
         }
         Ok(())
@@ -363,11 +365,31 @@ impl RedisEngine {
     }
 }
 
-fn set_alive(pipe: &mut Pipeline, key: &str, at: i64, heartbeat: &Refresh<'_>) {
+fn set_alive(
+    pipe: &mut Pipeline,
+    key: &str,
+    (at, broker): (Timestamp, Option<&BrokerName>),
+    heartbeat: &Refresh<'_>,
+) {
     let ttl = heartbeat.ttl.as_millis() as u64;
     let mut set = Cmd::with_capacity(7, SET_BYTES + key.len());
-    set.arg("SET").arg(key).arg(at).arg("PX").arg(ttl).arg("XX").arg("GET");
+    set.arg("SET").arg(key);
+    match broker {
+        None => set.arg(at.as_millis()),
+        Some(_) => set.arg(KeyValue::text(at, broker)),
+    };
+    set.arg("PX").arg(ttl).arg("XX").arg("GET");
     pipe.add_command(set);
+}
+
+/// The value that a key had before, if it is of a heartbeat after `at`.
+fn newer_than(at: Timestamp, before: &[u8]) -> Option<KeyValue> {
+    KeyValue::parse(before).filter(|before| before.at > at)
+}
+
+/// Whether a key was there before, with the value of a heartbeat.
+fn is_heard(before: Option<&[u8]>) -> bool {
+    before.is_some_and(|text| KeyValue::parse(text).is_some())
 }
 
 /// The arguments of `apply.lua` for one change, one for each column.
@@ -376,7 +398,7 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
         KeyChange::Keep => (String::new(), String::new()),
         KeyChange::Delete => ("-".to_owned(), String::new()),
         KeyChange::Set { last_seen, ttl } => {
-            (last_seen.as_millis().to_string(), ttl.as_millis().max(1).to_string())
+            (KeyValue::text(last_seen, change.delivered_by()), ttl.as_millis().max(1).to_string())
         }
     };
     let next_check = match change.index {
@@ -394,7 +416,7 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
     Ok([
         seen.unit.to_string(),
         if is_marked(seen, change) { "1" } else { "" }.to_owned(),
-        seen.alive.map(|at| at.as_millis().to_string()).unwrap_or_default(),
+        seen.alive.map(|at| KeyValue::text(at, seen.alive_at.as_ref())).unwrap_or_default(),
         seen.stored.as_deref().unwrap_or_default().to_owned(),
         value,
         ttl,
@@ -405,11 +427,6 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
         closed_at,
         json,
     ])
-}
-
-/// The previous value of a key; `None` if there was no key, or it held no number.
-fn number(answer: Value) -> redis::RedisResult<Option<i64>> {
-    Ok(redis::from_redis_value::<Option<Vec<u8>>>(answer)?.as_deref().and_then(milliseconds))
 }
 
 /// The lower bound of a range of scores after that moment.

@@ -213,6 +213,7 @@ impl Fleet {
             at,
             not_before: None,
             place: None,
+            broker: None,
             declared: Declared::default(),
         };
         self.roll.hear(&units.iter().map(heartbeat).collect::<Vec<_>>(), at).await.map(drop)

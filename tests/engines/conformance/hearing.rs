@@ -2,10 +2,14 @@
 //!
 //! Every world has heard up to its beginning, by a plain subscription; members attend from then on.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rollcall::presence::{Filters, Interval, Probed};
-use rollcall::store::{Advance, Gap, ShareMember, Subscription, partition_of};
+use rollcall::clock::Timestamp;
+use rollcall::fleet::Roll;
+use rollcall::presence::{Filters, Heartbeat, Interval, Probed, Unit};
+use rollcall::store::{Advance, Engine, Gap, ShareMember, Subscription, partition_of};
 use rollcall::telemetry::CheckSource;
 
 use super::ground::Ground;
@@ -458,4 +462,74 @@ pub async fn a_unit_of_a_kind_that_is_not_heard_is_checked_seldom_and_reported_i
     let now = world.hours(100);
     let found = roll.check_suspects(&due(100).await, CheckSource::Sweep, || now).await.unwrap();
     assert_eq!((found, world.open_records().await.len()), (vec![], 1));
+}
+
+/// A roll of a fleet at two brokers. Detectors are heard at both.
+fn at_two_brokers(engine: Arc<dyn Engine>) -> Roll {
+    let brokers = ["eu", "us"].map(|name| name.parse().unwrap());
+    super::world::roll(engine).with_filters(filters(&["eu/a", "us/a"])).with_brokers(brokers.into())
+}
+
+pub async fn a_unit_is_held_only_by_the_broker_that_heard_it_last<G: Ground>(mut world: World<G>) {
+    let roll = at_two_brokers(world.engine.clone());
+    roll.canary_returned(world.at(1)).await.unwrap();
+    // The brokers that heard each unit, with the minute of each heartbeat, in the order in which they are recorded.
+    let heard: [(&str, &[(&str, u32)]); 6] = [
+        ("eu", &[("eu", 1), ("eu", 2)]),
+        ("us", &[("us", 1), ("us", 2)]),
+        ("to-eu", &[("eu", 1), ("us", 2), ("eu", 3)]),
+        ("to-us", &[("us", 1), ("eu", 2), ("us", 3)]),
+        ("late-from-us", &[("eu", 1), ("eu", 3), ("us", 2)]),
+        ("late-from-eu", &[("us", 1), ("us", 3), ("eu", 2)]),
+    ];
+    for step in 0..3 {
+        let of_step = heard.iter().filter_map(|(id, all)| Some((id, all.get(step)?)));
+        let beats: Vec<Heartbeat> = of_step
+            .map(|(id, (broker, minute))| {
+                let beat = world.beat(&world.unit(id), world.at(0) + *minute * HOUR / 60);
+                Heartbeat { broker: Some(broker.parse().unwrap()), ..beat }
+            })
+            .collect();
+        roll.hear(&beats, world.hours(1)).await.unwrap();
+    }
+    // The broker us is down from the first hour on.
+    world.heard_until(world.hours(60)).await;
+    let (first, last) = (world.hours(1), world.hours(60));
+    let proof = |filter: &str, sent_at: Timestamp| Probed {
+        kind: "detector".parse().unwrap(),
+        filter: filter.to_owned(),
+        sent_at,
+        gap: 1000 * HOUR,
+    };
+    world.engine.prove(&[proof("eu/a", last), proof("us/a", first)]).await.unwrap();
+    let units: Vec<Unit> = heard.iter().map(|(id, _)| world.unit(id)).collect();
+    let offline = async |world: &World<G>| {
+        let open = world.open_records().await;
+        open.iter().map(|record| record.unit.to_string()).collect::<BTreeSet<String>>()
+    };
+    let of_us = ["us", "to-us", "late-from-eu"].map(|id| world.unit(id));
+    // An instance that starts while us is down knows no less, or waits.
+    world.ground.settle().await;
+    world.crash().await;
+    let roll = at_two_brokers(world.engine.clone());
+    world.heard_until(world.hours(60)).await;
+    roll.refresh_hearing().await.unwrap();
+    roll.check_deadlines(&of_us, world.hours(60)).await.unwrap();
+    assert_eq!(offline(&world).await, BTreeSet::new());
+    // Each is heard once more at the same broker.
+    let newest = |(id, all): &(&str, &[(&str, u32)])| {
+        let (broker, minute) = all.iter().max_by_key(|(_, minute)| *minute).unwrap();
+        let beat = world.beat(&world.unit(id), world.at(1) + *minute * HOUR / 60);
+        Heartbeat { broker: Some(broker.parse().unwrap()), ..beat }
+    };
+    let again: Vec<Heartbeat> = heard.iter().map(newest).collect();
+    roll.hear(&again, world.hours(1)).await.unwrap();
+    roll.check_deadlines(&units, world.hours(60)).await.unwrap();
+    let of_eu = ["eu", "to-eu", "late-from-us"].map(|id| world.unit(id).to_string());
+    assert_eq!(offline(&world).await, BTreeSet::from(of_eu));
+    // It is back, and the time was not blind.
+    world.engine.prove(&[proof("us/a", last)]).await.unwrap();
+    roll.refresh_hearing().await.unwrap();
+    roll.check_deadlines(&of_us, world.hours(60)).await.unwrap();
+    assert_eq!(offline(&world).await.len(), units.len());
 }

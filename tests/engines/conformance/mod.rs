@@ -88,6 +88,7 @@ macro_rules! every_case {
                 crashes::a_crash_does_not_forget_members_and_kept_sessions
                 hearing::a_filter_that_is_added_removed_or_changed_is_blind_while_it_was_not_subscribed
                 hearing::each_filter_is_heard_to_its_own_moment_by_a_gap_of_its_own
+                hearing::a_unit_is_held_only_by_the_broker_that_heard_it_last
                 cells::a_change_set_applies_in_full_if_all_that_it_expects_is_so
                 data::values_survive_a_crash
                 silences::silences_survive_a_crash

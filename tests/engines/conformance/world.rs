@@ -87,7 +87,14 @@ impl<G: Ground> World<G> {
     }
 
     pub fn beat(&self, unit: &Unit, at: Timestamp) -> Heartbeat {
-        Heartbeat { unit: unit.clone(), at, not_before: None, place: None, declared: Declared::default() }
+        Heartbeat {
+            unit: unit.clone(),
+            at,
+            not_before: None,
+            place: None,
+            broker: None,
+            declared: Declared::default(),
+        }
     }
 
     /// Hears a heartbeat of the unit, which arrives at the moment that it is for.

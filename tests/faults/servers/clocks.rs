@@ -150,7 +150,14 @@ async fn heartbeats_that_a_promoted_replica_with_another_clock_removes_are_not_m
     let begin = renew(&*engine).await;
     let at = |part: f64| begin + TIMEOUT.mul_f64(part);
     let beat = |at: Timestamp| {
-        [Heartbeat { unit: unit.clone(), at, not_before: None, place: None, declared: Declared::default() }]
+        [Heartbeat {
+            unit: unit.clone(),
+            at,
+            not_before: None,
+            place: None,
+            broker: None,
+            declared: Declared::default(),
+        }]
     };
     let is_offline = async || !engine.records(true, None, 1).await.unwrap().is_empty();
     let hear_until = async |tenths: std::ops::Range<u32>| {

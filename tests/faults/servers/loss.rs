@@ -81,7 +81,14 @@ async fn heartbeats_that_a_promoted_replica_never_had_are_not_missed_before_the_
     let begin = renew(&*engine).await;
     let at = |part: f64| begin + TIMEOUT.mul_f64(part);
     let beat = |at: Timestamp| {
-        [Heartbeat { unit: unit.clone(), at, not_before: None, place: None, declared: Declared::default() }]
+        [Heartbeat {
+            unit: unit.clone(),
+            at,
+            not_before: None,
+            place: None,
+            broker: None,
+            declared: Declared::default(),
+        }]
     };
     let hear_until = async |tenths: std::ops::Range<u32>| {
         for tenths in tenths {

@@ -61,6 +61,7 @@ pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
         at,
         not_before: None,
         place: None,
+        broker: None,
         declared: Declared::default(),
     };
     let beats: Vec<Heartbeat> = (0..units).map(beat).collect();

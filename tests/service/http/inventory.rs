@@ -93,6 +93,7 @@ async fn a_large_export_is_complete_and_ends_with_an_error_if_the_engine_fails()
             at: now,
             not_before: None,
             place: None,
+            broker: None,
             declared: declared.clone(),
         };
         fleet.roll.hear(&names.iter().map(beat).collect::<Vec<Heartbeat>>(), now).await.unwrap();

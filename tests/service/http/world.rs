@@ -192,6 +192,7 @@ impl Fleet {
             at: now,
             not_before: None,
             place: None,
+            broker: None,
             declared: Declared::default(),
         };
         let beats: Vec<Heartbeat> = units.iter().map(beat).collect();
@@ -203,7 +204,8 @@ impl Fleet {
         let labels = Labels::from([("site".to_owned(), site.to_owned())]);
         let declared = Declared { labels, ..Declared::default() };
         let now = self.clock.now();
-        let beat = Heartbeat { unit: the(unit), at: now, not_before: None, place: None, declared };
+        let beat =
+            Heartbeat { unit: the(unit), at: now, not_before: None, place: None, broker: None, declared };
         self.roll.hear(&[beat], now).await.unwrap();
     }
 

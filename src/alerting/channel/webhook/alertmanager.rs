@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn the_labels_of_the_group_are_a_part_of_those_that_all_alerts_have() {
         let of_kind = Delivery {
-            group: group_of_kind(&"detector".parse().unwrap(), &["fleet/+".to_owned()]),
+            group: group_of_kind(&"detector".parse().unwrap(), None, &["fleet/+".to_owned()]),
             ..Example::Blind.delivery("hook")
         };
         assert!(of_kind.group.labels.contains_key(TOPICS));

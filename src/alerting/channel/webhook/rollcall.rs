@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::alerting::group::{lost, of_kind};
+use crate::alerting::group::{UnheardKind, lost, of_kind};
 use crate::alerting::message::{
     BlindIntervalData, LabelCount, MassNotice, MessageConfig, ReceiverMessage, SizeLimit, TEST, TimerMessage,
     bounded, counts, fitting, timers,
@@ -93,9 +93,12 @@ enum EventData<'a> {
         receiver: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         url: Option<String>,
-        /// The kind that is not heard, and its topic filters; the fleet if there is none.
+        /// The kind that is not heard, the broker if the fleet has several, and the topic filters; the fleet if there
+        /// is none.
         #[serde(skip_serializing_if = "Option::is_none")]
         kind: Option<&'a String>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        broker: Option<&'a String>,
         #[serde(skip_serializing_if = "Option::is_none")]
         topics: Option<&'a String>,
         intervals: Vec<BlindIntervalData>,
@@ -169,11 +172,13 @@ fn data<'a>(message: &ReceiverMessage<'a>, config: &MessageConfig, mut room: Opt
         return EventData::Breaker { receiver, url, breaker, text: message.text(config), meant_for };
     }
     let loss = lost(delivery).map(|lost| LossData { lost, text: message.text(config) });
-    let (kind, topics) = of_kind(delivery).unzip();
+    let unheard = of_kind(delivery);
+    let id = unheard.as_ref().map(UnheardKind::id);
+    let broker = unheard.as_ref().and_then(|unheard| unheard.broker);
+    let (kind, topics) = unheard.map(|unheard| (unheard.kind, unheard.topics)).unzip();
     let blind = delivery.blind.iter();
-    let intervals =
-        blind.map(|interval| BlindIntervalData::new(interval, kind.map(String::as_str))).collect();
-    EventData::Blind { receiver, url, kind, topics, intervals, loss, meant_for }
+    let intervals = blind.map(|interval| BlindIntervalData::new(interval, id.as_deref())).collect();
+    EventData::Blind { receiver, url, kind, broker, topics, intervals, loss, meant_for }
 }
 
 #[cfg(test)]

@@ -101,6 +101,7 @@ impl World {
                 at: message.sent_before.unwrap_or(now),
                 not_before: message.sent_after,
                 place: None,
+                broker: None,
                 declared: Declared::default(),
             }),
         };

@@ -1,0 +1,263 @@
+//! Hearing by broker: a unit is decided upon by the hearing of the broker at which it was last heard.
+//!
+//! A kind that is heard at several brokers is heard at each as far as the filters of that broker are proved. A broker
+//! that is down holds the units that were last heard there; units that were last heard elsewhere go on. Where it is not
+//! known at which broker a unit was last heard, the unit waits until the kind is heard at all of them.
+//!
+//! # How it is known
+//! The broker of the newest heartbeat stands beside its moment, in the expiry key and in the facts, and is written in
+//! the same step. So it is exact when a unit roams, for all instances. A moment without a broker is one of a kind that
+//! had one broker, or was written by another program.
+//!
+//! # A heartbeat that may have come unseen
+//! If no check ran in time, a newer heartbeat may have come and its key may have expired (see `decision.rs`), at any
+//! broker. Then the broker of the last known heartbeat counts only if both are so near each other that they are one
+//! message, which two brokers delivered.
+
+use std::collections::HashMap;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::name::{is_class_name, text_names};
+use super::{Filters, Hearing, Kind, KindRules, Ledger, NameError, Snapshot};
+use crate::clock::Timestamp;
+
+/// The name of one of several brokers, `[a-z0-9_-]{1,32}`. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BrokerName(Arc<str>);
+
+impl BrokerName {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether a filter among the proofs of hearing is one of this broker: it begins with the name.
+    pub fn has_filter(&self, proof: &str) -> bool {
+        proof.strip_prefix(&*self.0).is_some_and(|rest| rest.starts_with('/'))
+    }
+}
+
+impl FromStr for BrokerName {
+    type Err = NameError;
+    fn from_str(name: &str) -> Result<BrokerName, NameError> {
+        if is_class_name(name) { Ok(BrokerName(name.into())) } else { Err(NameError::Broker) }
+    }
+}
+
+text_names!(BrokerName);
+
+impl Hearing {
+    /// This hearing by filters, with each kind that is heard at two of `brokers` or more heard at each for itself.
+    pub fn by_brokers(self, filters: &Filters, brokers: &[BrokerName]) -> Hearing {
+        if brokers.len() < 2 {
+            return self;
+        }
+        let mut kinds = (*self.kinds).clone();
+        for (kind, of_kind) in &mut kinds {
+            let all = filters.get(kind).into_iter().flatten();
+            let at = |broker: &BrokerName| {
+                let here: Vec<String> =
+                    all.clone().filter(|proof| broker.has_filter(proof)).cloned().collect();
+                (!here.is_empty()).then(|| (broker.clone(), self.of_filters(kind, &here, Some(broker))))
+            };
+            let each: HashMap<BrokerName, Hearing> = brokers.iter().filter_map(at).collect();
+            of_kind.brokers = Arc::new(each);
+        }
+        Hearing { kinds: Arc::new(kinds), ..self }
+    }
+
+    /// The hearing of a kind at a broker; of all its brokers, if that broker is not known or is none of them.
+    pub fn at(&self, kind: &Kind, broker: Option<&BrokerName>) -> &Hearing {
+        let of_kind = self.of(kind);
+        broker.and_then(|broker| of_kind.brokers.get(broker)).unwrap_or(of_kind)
+    }
+
+    /// The hearing that decides about a unit.
+    pub fn of_unit(&self, seen: &Snapshot, rules: &KindRules) -> &Hearing {
+        self.at(&rules.kind, seen.heard_at(rules).as_ref())
+    }
+
+    /// The latest moment up to `moment` at which a heartbeat could have been heard, at any broker.
+    pub(super) fn latest(&self, moment: Timestamp) -> Timestamp {
+        let of = |ledger: &Ledger| ledger.latest_hearing(moment);
+        self.brokers.values().map(|at| of(&at.ledger)).max().unwrap_or_else(|| of(&self.ledger))
+    }
+}
+
+impl Snapshot {
+    /// The broker at which the unit was last heard; `None`: that is not known, or its kind has one broker.
+    pub fn heard_at(&self, rules: &KindRules) -> Option<BrokerName> {
+        let facts = self.facts.as_ref();
+        match (self.alive, facts) {
+            (Some(alive), Some(facts)) if alive <= facts.last_seen => facts.broker.clone(),
+            (Some(_), _) => self.alive_at.clone(),
+            (None, facts) => {
+                let facts = facts?;
+                facts.broker.clone().filter(|_| {
+                    facts.silent_from.is_none_or(|from| is_same_message(facts.last_seen, from, rules))
+                })
+            }
+        }
+    }
+}
+
+/// Whether heartbeats at both moments may be one message, which two brokers delivered.
+pub(super) fn is_same_message(one: Timestamp, later: Timestamp, rules: &KindRules) -> bool {
+    later.since(one) <= (rules.policy.allowed() / 10).min(Duration::from_secs(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::presence::{
+        Declared, Facts, FilterBlindness, FilterProofs, Heartbeat, Interval, Lifecycle, Policy,
+        RemovedFilter, State, Verdict, check_deadline, hear, state,
+    };
+
+    const BEGIN: Timestamp = Timestamp::from_millis(1_732_147_200_000);
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(BEGIN.as_millis() + seconds * 1000)
+    }
+
+    fn rules() -> KindRules {
+        let rules = KindRules::new("truck".parse().unwrap());
+        KindRules { policy: Policy { timeout: Duration::from_secs(60), grace: Duration::ZERO }, ..rules }
+    }
+
+    fn broker(name: &str) -> BrokerName {
+        name.parse().unwrap()
+    }
+
+    /// The fleet is heard up to `now`; the kind up to these seconds at `eu` and at `us`, which was blind in these
+    /// intervals.
+    fn hearing(now: i64, [eu, us]: [i64; 2], blind_at_us: &[(i64, i64)]) -> Hearing {
+        let kind = rules().kind;
+        let name = |broker: &str| format!("{broker}/trucks/+");
+        let proved = [("eu", eu), ("us", us)].map(|(one, heard)| ((kind.clone(), name(one)), at(heard)));
+        let blind = |(from, to): &(i64, i64)| FilterBlindness {
+            filter: name("us"),
+            interval: Interval { from: at(*from), to: at(*to) },
+        };
+        let blind = [(kind.clone(), blind_at_us.iter().map(blind).collect())];
+        let proofs = FilterProofs { proved: proved.into(), blind: BTreeMap::from(blind) };
+        let filters: Filters = [(kind, vec![name("eu"), name("us")])].into();
+        let all = Hearing {
+            heard: Some(at(now)),
+            settle: Duration::from_secs(300),
+            filters: Arc::new(proofs),
+            ..Hearing::default()
+        };
+        all.by_filters(&filters).by_brokers(&filters, &[broker("eu"), broker("us")])
+    }
+
+    fn last_heard(seconds: i64, at_broker: Option<&str>) -> Snapshot {
+        let unit = "truck:7".parse().unwrap();
+        let facts = Facts { checked_at: Some(at(seconds)), ..Facts::new(Lifecycle::Present, at(0)) };
+        let alive_at = at_broker.map(broker);
+        Snapshot { unit, alive: Some(at(seconds)), alive_at, facts: Some(facts), stored: None }
+    }
+
+    #[test]
+    fn a_unit_is_decided_upon_by_the_hearing_of_the_broker_at_which_it_was_last_heard() {
+        // Last heard at; heard at eu and at us up to; blind at us; whether it is offline at second 100.
+        type Case<'a> = (Option<&'a str>, [i64; 2], &'a [(i64, i64)], bool);
+        let cases: [Case; 10] = [
+            (Some("eu"), [100, 100], &[], true),
+            (Some("us"), [100, 100], &[], true),
+            (None, [100, 100], &[], true),
+            // us is down.
+            (Some("eu"), [100, 10], &[], true),
+            (Some("us"), [100, 10], &[], false),
+            (None, [100, 10], &[], false),
+            // A broker that was removed since.
+            (Some("old"), [100, 10], &[], false),
+            // us is back: the time is blind for what was last heard there, which is owed hearing.
+            (Some("eu"), [100, 100], &[(20, 90)], true),
+            (Some("us"), [100, 100], &[(20, 90)], false),
+            (None, [100, 100], &[(20, 90)], false),
+        ];
+        for (last, heard, blind, is_offline) in cases {
+            let (hearing, seen) = (hearing(100, heard, blind), last_heard(10, last));
+            let verdict = check_deadline(&seen, &rules(), &hearing, at(100));
+            assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{last:?} {heard:?} {blind:?}");
+            let is_undecided = state(&seen, &rules(), &hearing, at(100)) == Some(State::Unknown);
+            assert_eq!(is_undecided, blind.is_empty() || is_offline, "{last:?} {heard:?} {blind:?}");
+        }
+    }
+
+    #[test]
+    fn a_unit_that_roams_is_of_the_broker_that_heard_it_last() {
+        let heartbeat = |seconds: i64, name: &str| Heartbeat {
+            unit: "truck:7".parse().unwrap(),
+            at: at(seconds),
+            not_before: None,
+            place: None,
+            broker: Some(broker(name)),
+            declared: Declared::default(),
+        };
+        // The heartbeats in the order in which they are recorded, and the broker that counts.
+        let cases: [(&[(i64, &str)], &str); 4] = [
+            (&[(10, "eu"), (20, "us")], "us"),
+            (&[(10, "eu"), (20, "us"), (30, "eu")], "eu"),
+            (&[(20, "us"), (10, "eu")], "us"), // out of order
+            (&[(10, "us"), (10, "eu")], "eu"),
+        ];
+        for (heartbeats, expected) in cases {
+            let mut seen = last_heard(0, None);
+            for (seconds, name) in heartbeats {
+                let hearing = hearing(30, [30, 30], &[]);
+                let (_, change) = hear(&seen, &heartbeat(*seconds, name), &rules(), &hearing, at(30));
+                let Some(change) = change else { continue };
+                let alive_at = change.delivered_by().cloned();
+                let facts = change.facts.clone();
+                seen =
+                    Snapshot { alive: facts.as_ref().map(|facts| facts.last_seen), alive_at, facts, ..seen };
+            }
+            assert_eq!(seen.heard_at(&rules()), Some(broker(expected)), "{heartbeats:?}");
+            // The key has expired: the facts know it as of the last check.
+            let expired = Snapshot { alive: None, alive_at: None, ..seen };
+            assert_eq!(expired.heard_at(&rules()), Some(broker(expected)), "{heartbeats:?}");
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_that_may_have_come_unseen_may_have_come_at_any_broker() {
+        // The last check found a heartbeat of eu at second 10; the check at second 200 finds no key.
+        for (since_check, is_offline) in [(0, true), (100, false)] {
+            let facts = Facts {
+                broker: Some(broker("eu")),
+                checked_at: Some(at(10)),
+                ..Facts::new(Lifecycle::Present, at(10))
+            };
+            let unit = "truck:7".parse().unwrap();
+            let seen = Snapshot { unit, alive: None, alive_at: None, facts: Some(facts), stored: None };
+            let now = at(70 + since_check) + Duration::from_millis(1);
+            let hearing = hearing(200, [200, 10], &[]);
+            let verdict = check_deadline(&seen, &rules(), &hearing, now);
+            assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{since_check}");
+        }
+    }
+
+    #[test]
+    fn a_filter_that_is_no_longer_configured_holds_back_the_units_of_its_broker() {
+        let removed = |filter: &str| {
+            let hearing = hearing(100, [100, 100], &[]);
+            let (kind, filter) = (rules().kind, filter.to_owned());
+            let held =
+                hearing.held_back(&[RemovedFilter { kind, filter, heard: at(5), rest: Duration::ZERO }]);
+            ["eu", "us"].map(|name| held.at(&rules().kind, Some(&broker(name))).heard == Some(at(5)))
+        };
+        for (filter, held) in [
+            ("eu/old/+", [true, false]),
+            ("us/old/+", [false, true]),
+            ("old/+", [true, true]),
+            ("eux/+", [true, true]),
+        ] {
+            assert_eq!(removed(filter), held, "{filter}");
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Each fault of a broker, at one of two brokers and at both: what it blinds, no false alarm, and no silence missed at the
+//! other broker.
+
+use std::path::PathBuf;
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use rollcall::simulate::servers::{Server, free_port};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::support::clock::Clock;
+use super::support::distance::Distance;
+use super::world::World;
+
+/// What is wrong with a broker.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    Down,
+    /// Its answers take most of a second.
+    Slow,
+    /// It lets nobody in without a password.
+    Refuses,
+    /// It grants subscriptions, and delivers nothing on the topics of the fleet.
+    Withholds,
+    /// Another client takes the session of Rollcall for a second.
+    Steals,
+    /// Its clock is a day ahead.
+    Clock,
+}
+
+impl Fault {
+    /// Whether units that were last heard there are held while it lasts.
+    fn holds(self) -> bool {
+        matches!(self, Fault::Down | Fault::Refuses | Fault::Withholds)
+    }
+}
+
+/// A Mosquitto with a clock and a distance of its own.
+struct Broker {
+    name: &'static str,
+    server: Server,
+    distance: Distance,
+    clock: Clock,
+    dir: PathBuf,
+    thief: Option<Child>,
+}
+
+impl Broker {
+    async fn start(name: &'static str, dir: &TempDir) -> Broker {
+        let (dir, clock) = (dir.path().join(name), Clock::right());
+        let server = serve(&dir, free_port().unwrap(), &clock, "allow_anonymous true");
+        let distance = Distance::to(server.port(), Duration::ZERO).await;
+        Broker { name, server, distance, clock, dir, thief: None }
+    }
+
+    fn again(&mut self, access: &str) {
+        self.server.kill();
+        self.server = serve(&self.dir, self.server.port(), &self.clock, access);
+    }
+
+    fn break_by(&mut self, fault: Fault) {
+        match fault {
+            Fault::Down => self.server.kill(),
+            Fault::Slow => self.distance.set(Duration::from_millis(700)),
+            Fault::Refuses => self.again("allow_anonymous false"),
+            Fault::Withholds => self.allow("topic readwrite rollcall/#\ntopic write #\n"),
+            Fault::Steals => self.thief = Some(self.steal()),
+            Fault::Clock => self.clock.step("+86400"),
+        }
+    }
+
+    fn heal(&mut self, fault: Fault) {
+        match fault {
+            Fault::Down | Fault::Refuses => self.again("allow_anonymous true"),
+            Fault::Slow => self.distance.set(Duration::ZERO),
+            Fault::Withholds => self.allow(EVERYTHING),
+            Fault::Steals => {}
+            Fault::Clock => self.clock.step("+0"),
+        }
+    }
+
+    fn steal(&self) -> Child {
+        let (port, id) = (self.server.port().to_string(), format!("rc-{}", self.name));
+        let args = ["-p", &port, "-i", &id, "-c", "-V", "mqttv5", "-x", "3600", "-t", "any", "-W", "1"];
+        Command::new("mosquitto_sub").args(args).spawn().unwrap()
+    }
+
+    fn allow(&self, rules: &str) {
+        std::fs::write(self.dir.join("rules"), rules).unwrap();
+        let read_again = Command::new("kill").args(["-HUP", &self.server.pid().to_string()]).status();
+        assert!(read_again.unwrap().success());
+    }
+
+    /// Publishes a heartbeat of each of these units.
+    fn beat(&self, units: &[&str]) {
+        let port = self.server.port().to_string();
+        for unit in units {
+            let topic = format!("{unit}/heartbeat");
+            let sent = Command::new("mosquitto_pub")
+                .args(["-p", &port, "-q", "1", "-t", &topic, "-m", "{}"])
+                .status();
+            assert!(sent.unwrap().success(), "{topic}");
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(mut thief) = self.thief.take() {
+            let _ = thief.kill();
+            let _ = thief.wait();
+        }
+    }
+}
+
+const EVERYTHING: &str = "topic readwrite #\n";
+
+fn serve(dir: &std::path::Path, port: u16, clock: &Clock, access: &str) -> Server {
+    std::fs::create_dir_all(dir).unwrap();
+    let (rules, file) = (dir.join("rules"), dir.join("mosquitto.conf"));
+    std::fs::write(&rules, EVERYTHING).unwrap();
+    let text = format!(
+        "user root\nlistener {port} 127.0.0.1\n{access}\npersistence false\nset_tcp_nodelay true\nacl_file {}\n",
+        rules.display()
+    );
+    std::fs::write(&file, text).unwrap();
+    let mut args = clock.before();
+    args.extend(["mosquitto".to_owned(), "-c".to_owned(), file.display().to_string()]);
+    Server::start(&args[0], &args[1..], dir, port, "running").unwrap()
+}
+
+fn options(eu: &Broker, us: &Broker) -> String {
+    let broker = |broker: &Broker| {
+        let (name, port) = (broker.name, broker.distance.port());
+        format!(
+            "[[mqtt]]\nname = \"{name}\"\nclient_id = \"rc\"\nurl = \"mqtt://127.0.0.1:{port}\"\nkeep_alive = \"1s\"\n"
+        )
+    };
+    let kind = |name: &str, brokers: &str| {
+        format!(
+            "[[kind]]\nname = \"{name}\"\ntopics = [\"{name}/{{unit}}/heartbeat\"]\nbrokers = [{brokers}]\ntimeout = \
+             \"3s\"\n"
+        )
+    };
+    let kinds = [kind("pump", "\"eu\""), kind("valve", "\"us\""), kind("truck", "\"eu\", \"us\"")];
+    format!("{}{}{}", broker(eu), broker(us), kinds.concat())
+}
+
+/// Units, each with the broker that hears it: of a kind of that broker alone, and of a kind of both.
+const AT_EU: [&str; 2] = ["pump/1", "truck/e"];
+const AT_US: [&str; 2] = ["valve/1", "truck/u"];
+
+async fn state(world: &World, unit: &str) -> Value {
+    world.json(&format!("/api/v1/units/{unit}")).await["state"].clone()
+}
+
+async fn all_are(world: &World, units: &[&str], wanted: &str) {
+    for unit in units {
+        world.eventually(&format!("{unit} is {wanted}"), async || state(world, unit).await == wanted).await;
+    }
+}
+
+/// The units with records, in order.
+async fn recorded(world: &World) -> Vec<String> {
+    let name =
+        |record: &Value| format!("{}/{}", record["kind"].as_str().unwrap(), record["unit"].as_str().unwrap());
+    let mut units: Vec<String> = world.records().await.iter().map(name).collect();
+    units.sort();
+    units.dedup();
+    units
+}
+
+/// A fleet at two brokers, of which one or both have a fault.
+async fn a_fault(engine: &str, fault: Fault, at_both: bool) {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut eu, mut us) = (Broker::start("eu", &dir).await, Broker::start("us", &dir).await);
+    let world = World::new(&format!("{engine}\n{}", options(&eu, &us)), &[]).await;
+    // The truck of eu comes from us, and the one of us from eu.
+    us.beat(&["truck/e"]);
+    eu.beat(&["truck/u"]);
+    all_are(&world, &["truck/e", "truck/u"], "online").await;
+    eu.beat(&AT_EU);
+    us.beat(&AT_US);
+    all_are(&world, &[AT_EU, AT_US].concat(), "online").await;
+    eu.break_by(fault);
+    if at_both {
+        us.break_by(fault);
+    }
+    let (faulty, fine) = match at_both {
+        true => ([AT_EU, AT_US].concat(), Vec::new()),
+        false => (AT_EU.to_vec(), AT_US.to_vec()),
+    };
+    all_are(&world, &fine, "offline").await;
+    if fault.holds() {
+        all_are(&world, &faulty, "unknown").await;
+        assert_eq!(recorded(&world).await, sorted(&fine), "{fault:?}");
+        let page = world.text_of("/metrics").await;
+        assert!(page.contains("rollcall_mqtt_blind{broker=\"eu\"} 1"), "{page}");
+        assert_eq!(page.contains("rollcall_mqtt_blind{broker=\"us\"} 1"), at_both, "{page}");
+    }
+    if fault == Fault::Steals {
+        // Messages of that time may be lost, so their units have longer.
+        all_are(&world, &faulty, "offline").await;
+        for record in world.records().await {
+            let at = |name: &str| -> rollcall::clock::Timestamp {
+                serde_json::from_value(record[name].clone()).unwrap()
+            };
+            let is_later = at("deadline") > at("last_seen") + Duration::from_secs(3);
+            let unit = format!("{}/{}", record["kind"].as_str().unwrap(), record["unit"].as_str().unwrap());
+            assert_eq!(is_later, faulty.contains(&unit.as_str()), "{record}");
+        }
+    }
+    if !fault.holds() {
+        all_are(&world, &faulty, "offline").await;
+    }
+    eu.heal(fault);
+    if at_both {
+        us.heal(fault);
+    }
+    world.eventually("both are heard", async || world.status("/readyz").await == 200).await;
+    eu.beat(&AT_EU);
+    us.beat(&AT_US);
+    all_are(&world, &[AT_EU, AT_US].concat(), "online").await;
+    // And each silence is found again.
+    all_are(&world, &[AT_EU, AT_US].concat(), "offline").await;
+}
+
+fn sorted(units: &[&str]) -> Vec<String> {
+    let mut units: Vec<String> = units.iter().map(|unit| (*unit).to_owned()).collect();
+    units.sort();
+    units
+}
+
+macro_rules! faults {
+    ($engine:ident, $options:expr) => {
+        mod $engine {
+            use super::*;
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn one_broker_is_down() {
+                a_fault($options, Fault::Down, false).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn both_brokers_are_down() {
+                a_fault($options, Fault::Down, true).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn one_broker_is_slow() {
+                a_fault($options, Fault::Slow, false).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn both_brokers_are_slow() {
+                a_fault($options, Fault::Slow, true).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn one_broker_refuses_rollcall() {
+                a_fault($options, Fault::Refuses, false).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn both_brokers_refuse_rollcall() {
+                a_fault($options, Fault::Refuses, true).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn one_broker_delivers_nothing() {
+                a_fault($options, Fault::Withholds, false).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn both_brokers_deliver_nothing() {
+                a_fault($options, Fault::Withholds, true).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn a_client_steals_the_session_at_one_broker() {
+                a_fault($options, Fault::Steals, false).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn a_client_steals_the_session_at_both_brokers() {
+                a_fault($options, Fault::Steals, true).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn the_clock_of_one_broker_is_ahead() {
+                a_fault($options, Fault::Clock, false).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn the_clocks_of_both_brokers_are_ahead() {
+                a_fault($options, Fault::Clock, true).await;
+            }
+        }
+    };
+}
+
+faults!(on_redis, "# redis");
+faults!(in_a_directory, "engine = { type = \"embedded\", path = \"{dir}/data\" }\n# engine.type");

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::table::UnitTables;
 use super::{Cells, Result};
 use crate::clock::Timestamp;
-use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::presence::{FleetCount, Interval, OfflineRecord, RecordId, Snapshot, Transition, Unit};
 
 /// Facts and records, read only.
 #[async_trait]
@@ -23,6 +23,16 @@ pub trait Queries: Cells {
         before: Option<(Timestamp, RecordId)>,
         limit: usize,
     ) -> Result<Vec<OfflineRecord>>;
+
+    /// The first records of these partitions that were opened, or closed, in this time: about `limit`, in no order, and
+    /// the moment before which there are no others. Closed records are found by their ends, whatever clock those are of.
+    async fn changed_records(
+        &self,
+        what: Transition,
+        partitions: &[u16],
+        time: Interval,
+        limit: usize,
+    ) -> Result<(Vec<OfflineRecord>, Timestamp)>;
 
     /// The records of one unit, newest first, up to `limit`.
     async fn history(&self, unit: &Unit, limit: usize) -> Result<History>;

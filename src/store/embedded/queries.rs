@@ -13,7 +13,7 @@ use super::database::{self, open_to_read};
 use super::last_seen::unit_id;
 use super::stored::{snapshot, text};
 use crate::clock::Timestamp;
-use crate::presence::{FleetCount, Kind, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::presence::{FleetCount, Interval, Kind, OfflineRecord, RecordId, Snapshot, Transition, Unit};
 use crate::store::table::UnitTables;
 use crate::store::{Backlog, History, Index, Layout, Queries, Result};
 use crate::store::{json::from_json, json::to_json};
@@ -114,6 +114,45 @@ impl Queries for EmbeddedEngine {
         };
         let found = self.readers.read(read).await?;
         Ok(found.iter().filter_map(|(id, json)| self.readable(id, json)).collect())
+    }
+
+    async fn changed_records(
+        &self,
+        what: Transition,
+        partitions: &[u16],
+        time: Interval,
+        limit: usize,
+    ) -> Result<(Vec<OfflineRecord>, Timestamp)> {
+        let column = match what {
+            Transition::Offline => "detected",
+            Transition::Online => "closed",
+        };
+        let select = format!(
+            "SELECT id, record, {column} FROM records WHERE {column} >= ? AND {column} < ? AND partition IN \
+             (SELECT value FROM json_each(?)) ORDER BY {column} LIMIT ?"
+        );
+        let (partitions, mut step) = (to_json(&partitions)?, limit);
+        loop {
+            let (select, partitions) = (select.clone(), partitions.clone());
+            let read = move |database: &Connection| {
+                let mut select = database.prepare_cached(&select)?;
+                let (from, until) = (time.from.as_millis(), time.to.as_millis());
+                let rows = select.query_map(params![from, until, partitions, step as i64], |row| {
+                    Ok((text(row, 0)?.into_owned(), text(row, 1)?.into_owned(), row.get::<_, i64>(2)?))
+                })?;
+                Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
+            };
+            let found = self.readers.read(read).await?;
+            // Further records may be at the last moment.
+            let last = found.last().filter(|_| found.len() == step);
+            let known = last.map_or(time.to, |(.., at)| Timestamp::from_millis(*at));
+            if known == time.from && time.from < time.to {
+                step *= 4;
+                continue;
+            }
+            let known_rows = found.iter().filter(|(.., at)| *at < known.as_millis());
+            return Ok((known_rows.filter_map(|(id, json, _)| self.readable(id, json)).collect(), known));
+        }
     }
 
     async fn history(&self, unit: &Unit, limit: usize) -> Result<History> {

@@ -9,7 +9,7 @@ use super::RedisEngine;
 use super::reading::{KeyValue, snapshot};
 use super::steps::KeySteps;
 use crate::clock::Timestamp;
-use crate::presence::{FleetCount, OfflineRecord, RecordId, Snapshot, Unit};
+use crate::presence::{FleetCount, Interval, OfflineRecord, RecordId, Snapshot, Transition, Unit};
 use crate::store::json::from_json;
 use crate::store::{History, Layout, Queries, Result};
 use crate::telemetry::Stored;
@@ -61,6 +61,31 @@ impl Queries for RedisEngine {
         records.sort_by_cached_key(|record| std::cmp::Reverse((record.detected_at, record.id.to_string())));
         records.truncate(limit);
         Ok(records)
+    }
+
+    async fn changed_records(
+        &self,
+        what: Transition,
+        partitions: &[u16],
+        time: Interval,
+        limit: usize,
+    ) -> Result<(Vec<OfflineRecord>, Timestamp)> {
+        let indexes: &[&'static str] = match what {
+            Transition::Offline => &["offline", "past"],
+            Transition::Online => &["closed"],
+        };
+        let all: Vec<(u16, &'static str)> =
+            partitions.iter().flat_map(|p| indexes.iter().map(move |index| (*p, *index))).collect();
+        let mut step = 2 * limit / all.len().max(1) + 16;
+        loop {
+            let (entries, known) = self.first_entries(&all, time, step).await?;
+            // More records than a step were changed in the first millisecond.
+            if known == time.from && time.from < time.to {
+                step *= 4;
+                continue;
+            }
+            return Ok((self.indexed(entries).await?, known));
+        }
     }
 
     async fn history(&self, unit: &Unit, limit: usize) -> Result<History> {
@@ -192,9 +217,9 @@ impl RecordIndex {
     }
 }
 
-/// An entry of an index of records: the name of a unit in `offline`, the id of a record in `past`.
+/// An entry of an index of records: the name of a unit in `offline`, the id of a record in `past` and `closed`.
 struct Indexed {
-    /// When the record was detected.
+    /// When the record was detected; in `closed`, when it ended.
     at: Timestamp,
     partition: u16,
     index: &'static str,
@@ -304,6 +329,34 @@ impl RedisEngine {
             }
             step *= 4;
         }
+    }
+
+    /// The first `step` entries of each of these indexes, as far as all of them were read, and how far that is.
+    async fn first_entries(
+        &self,
+        indexes: &[(u16, &'static str)],
+        time: Interval,
+        step: usize,
+    ) -> Result<(Vec<Indexed>, Timestamp)> {
+        let (mut pipe, before) = (pipe(), format!("({}", time.to.as_millis()));
+        for (partition, index) in indexes {
+            let (key, from) = (self.keys.in_partition(*partition, index), time.from.as_millis());
+            pipe.zrangebyscore_limit_withscores(key, from, &before, 0, step as isize);
+        }
+        let pages: Vec<Vec<(Vec<u8>, f64)>> = self.topology.send("records", &pipe).await?;
+        let at = |score: &f64| Timestamp::from_millis(*score as i64);
+        // Further entries may be at the last moment of a page that is full.
+        let full = pages.iter().filter(|page| page.len() == step);
+        let known = full.filter_map(|page| Some(at(&page.last()?.1))).min().unwrap_or(time.to);
+        let entries = indexes.iter().zip(&pages).flat_map(|((partition, index), page)| {
+            page.iter().map(move |(name, score)| Indexed {
+                at: at(score),
+                partition: *partition,
+                index,
+                name: String::from_utf8_lossy(name).into_owned(),
+            })
+        });
+        Ok((entries.filter(|entry| entry.at < known).collect(), known))
     }
 
     /// The records of these entries, without records that were opened or closed since.

@@ -130,6 +130,7 @@ macro_rules! every_case {
                 a_record_of_a_removed_kind_is_closed_and_notified_once
                 records_are_listed_newest_first_page_by_page
                 the_history_of_a_unit_is_its_records_newest_first
+                records_are_read_in_the_order_in_which_they_were_opened_and_closed
                 every_unit_is_on_exactly_one_page_and_steps_without_units_are_left_out
                 a_kind_admits_no_more_ids_than_it_may_have
                 instances_that_share_a_fleet_know_how_many_units_there_are

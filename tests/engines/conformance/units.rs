@@ -9,8 +9,8 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Mirror;
 use rollcall::fleet::Rules;
 use rollcall::presence::{
-    self, Announced, Announcement, Cause, Change, Closing, Declared, Hearing, Heartbeat, Kind, KindRules,
-    Labels, Lifecycle, OfflineRecord, Override, Registration, Snapshot, Unit, Verdict,
+    self, Announced, Announcement, Cause, Change, Closing, Declared, Hearing, Heartbeat, Interval, Kind, KindRules,
+    Labels, Lifecycle, OfflineRecord, Override, Registration, Snapshot, Transition, Unit, Verdict,
 };
 use rollcall::store::OutboxEvent;
 use rollcall::telemetry::{CheckSource, Telemetry};
@@ -688,6 +688,54 @@ pub async fn the_history_of_a_unit_is_its_records_newest_first<G: Ground>(world:
         let history = world.engine.history(unit, 3).await.unwrap();
         assert_eq!((&history.records[..], history.is_complete), (&expected[..3], false));
     }
+}
+
+pub async fn records_are_read_in_the_order_in_which_they_were_opened_and_closed<G: Ground>(world: World<G>) {
+    let (units, end) = (world.units(300), world.hours(53));
+    world.hear_all(&units, world.at(0)).await;
+    world.heard_until(world.hours(50)).await;
+    // More at one moment than is asked for at once.
+    world.roll.check_deadlines(&units[..200], world.hours(49)).await.unwrap();
+    world.roll.check_deadlines(&units[200..], world.hours(50)).await.unwrap();
+    world.hear_all(&units[..50], world.hours(51)).await;
+    world.hear_all(&units[250..], world.hours(52)).await;
+    let all = world.engine.records(false, None, 1000).await.unwrap();
+    assert_eq!(all.len(), 300);
+    for what in [Transition::Offline, Transition::Online] {
+        let moment = |record: &OfflineRecord| match what {
+            Transition::Offline => Some(record.detected_at),
+            Transition::Online => record.back_at,
+        };
+        let ids = |records: &[OfflineRecord]| -> BTreeSet<String> {
+            records.iter().filter(|one| moment(one).is_some()).map(|one| one.id.to_string()).collect()
+        };
+        for limit in [7, 1000] {
+            let (mut found, mut from) = (Vec::new(), Timestamp::ZERO);
+            while from < end {
+                let time = Interval { from, to: end };
+                let partitions = world.partitions();
+                let (records, until) =
+                    world.engine.changed_records(what, &partitions, time, limit).await.unwrap();
+                let is_within = |at: Timestamp| from <= at && at < until;
+                assert!(until > from && records.iter().all(|one| moment(one).is_some_and(is_within)));
+                found.extend(records);
+                from = until;
+            }
+            assert_eq!((found.len(), ids(&found)), (ids(&all).len(), ids(&all)), "{what:?} {limit}");
+        }
+    }
+    let before = Interval { from: Timestamp::ZERO, to: world.hours(49) };
+    let none =
+        world.engine.changed_records(Transition::Offline, &world.partitions(), before, 7).await.unwrap();
+    assert_eq!(none, (Vec::new(), before.to));
+    let mut of_each = 0;
+    for partition in world.partitions() {
+        let time = Interval { from: Timestamp::ZERO, to: end };
+        let (records, _) =
+            world.engine.changed_records(Transition::Offline, &[partition], time, 1000).await.unwrap();
+        of_each += records.len();
+    }
+    assert_eq!(of_each, 300);
 }
 
 pub async fn every_unit_is_on_exactly_one_page_and_steps_without_units_are_left_out<G: Ground>(

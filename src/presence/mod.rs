@@ -5,6 +5,7 @@
 
 mod ahead;
 mod announcement;
+mod availability;
 mod blindness;
 mod brokers;
 mod decision;
@@ -31,6 +32,7 @@ mod unit_name;
 
 pub use ahead::{as_corrected, corrected, future_moment};
 pub use announcement::{Announced, Announcement, AnnouncementResult, Departure, TAKEOVER};
+pub use availability::{TimeSpent, UnitTimes};
 pub use blindness::{Interval, Ledger};
 pub use brokers::BrokerName;
 pub use decision::{

@@ -11,6 +11,7 @@
 //! | | [`expiry`] | finds units that may be due, and checks their deadlines |
 //! | | [`alerting`] | outbox to groups to receivers |
 //! | | [`http`] | metrics, health, records, units, and the web page, on threads of their own |
+//! | | [`history`] | records for years, in PostgreSQL |
 //! | | [`deadman`] | pings another monitor while all is well |
 //! | | [`simulate`] | a fleet and sinks for the demo, and private servers for the tests |
 //! | 1 memory | [`store`] | the state of the fleet behind small traits; [`store::redis`] and [`store::embedded`] keep it; [`store::table`] is the one table of units in memory, which the embedded engine keeps itself; [`store::migration`] moves a fleet from one engine to another; `store/redis/topology/` knows the servers: one, those behind Sentinel, a cluster |
@@ -102,6 +103,7 @@ pub mod csv_row;
 pub mod deadman;
 pub mod expiry;
 pub mod fleet;
+pub mod history;
 pub mod http;
 pub mod intake;
 pub mod pages;

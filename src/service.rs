@@ -38,7 +38,7 @@ use crate::store::redis::RedisEngine;
 use crate::store::{Engine, EngineError, StoredDeliveries, StoredGroups};
 use crate::telemetry::Telemetry;
 use crate::trust::ServerTls;
-use crate::{alerting, deadman, http, intake};
+use crate::{alerting, deadman, history, http, intake};
 
 /// How long a round over all units takes.
 const WALK: Duration = Duration::from_secs(30);
@@ -232,6 +232,18 @@ fn start(
         telemetry: telemetry.clone(),
     };
     loops.add("expiry", expiry.run(stop.clone()));
+    if let Some(wanted) = config.history {
+        let writer = history::HistoryWriter {
+            config: wanted,
+            queries: engine.clone(),
+            cells: engine.clone(),
+            roll: roll.clone(),
+            ownership: ownership.clone(),
+            clock: clock.clone(),
+            telemetry: telemetry.clone(),
+        };
+        loops.add("history", writer.run(stop.clone()));
+    }
     let timers = Timers::new(engine.clone(), config.timers, Arc::default(), telemetry.clone());
     let timers = Arc::new(timers);
     let stores = alerting::Stores {

@@ -18,6 +18,7 @@ mod engine_servers;
 mod fleet;
 mod hearing;
 mod heartbeats;
+mod history;
 mod http;
 mod labels;
 mod log_limit;

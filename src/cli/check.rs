@@ -32,6 +32,7 @@ use crate::{alerting, intake};
 
 mod certificate;
 mod engine;
+mod history;
 mod ids;
 mod names;
 mod orphans;
@@ -157,7 +158,7 @@ fn examine(config: &Config) -> Vec<Finding> {
 
 /// The findings about everything that Rollcall depends on.
 async fn connect(config: &Config) -> Vec<Finding> {
-    let (engine, unreadable, orphans, unwatched, broker, ids, receivers, differs, named) = tokio::join!(
+    let (engine, unreadable, orphans, unwatched, broker, ids, receivers, differs, named, history) = tokio::join!(
         engine::examine(&config.engine),
         unreadable::examine(&config.engine),
         orphans::examine(&config.engine, &config.alerting),
@@ -166,7 +167,8 @@ async fn connect(config: &Config) -> Vec<Finding> {
         ids(config),
         receivers(&config.alerting),
         running_configuration(config),
-        ids::of_running_instance(config.http.listen)
+        ids::of_running_instance(config.http.listen),
+        history::examine(config.history.as_ref())
     );
     let listen_at = config.http.listen;
     let mut findings: Vec<Finding> = listen("http.listen", listen_at, listen_at).await.into_iter().collect();
@@ -182,6 +184,7 @@ async fn connect(config: &Config) -> Vec<Finding> {
     findings.extend(broker);
     findings.extend(ids);
     findings.extend(receivers);
+    findings.extend(history);
     findings
 }
 

@@ -30,6 +30,7 @@ mod deliveries;
 mod demo;
 mod fleet;
 mod health;
+mod history;
 mod logging;
 mod move_ids;
 mod moving;
@@ -41,6 +42,7 @@ mod receivers;
 mod remote;
 mod remove;
 mod repair;
+mod report;
 mod route;
 mod running;
 mod send_test;
@@ -137,6 +139,12 @@ enum Command {
     Import(fleet::ImportArguments),
     /// Write all units with their settings to a file, NDJSON or CSV.
     Export(fleet::ExportArguments),
+    /// Make, show, fill and prune the history in PostgreSQL.
+    #[command(after_help = "Example: rollcall history status")]
+    History(history::HistoryArguments),
+    /// Say how much of a month, or of any days, units were online, from history.
+    #[command(after_help = "Example: rollcall report --month 2026-10 --group-by site --target 99.5")]
+    Report(report::ReportArguments),
     /// Register, list, show, cancel and follow timers: what has to happen at a moment unless it is taken back.
     Timers(fleet::TimersArguments),
     /// Send a receiver a notification that is marked as a test.
@@ -201,6 +209,8 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Top(arguments) => top::run(arguments).await,
             Command::Import(arguments) => fleet::import(arguments).await,
             Command::Export(arguments) => fleet::export(arguments).await,
+            Command::History(arguments) => history::run(arguments).await,
+            Command::Report(arguments) => report::run(arguments).await,
             Command::Timers(arguments) => fleet::timers(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
             Command::Template(arguments) => template::run(arguments).await,

@@ -36,6 +36,7 @@ pub struct File {
     pub hearing: Hearing,
     pub expiry: Expiry,
     pub records: Records,
+    pub history: History,
     pub deadman: Deadman,
     pub http: Http,
     pub log: Log,
@@ -339,6 +340,32 @@ section! {
 }
 
 section! {
+    /// Years of records, in PostgreSQL.
+    History {
+        url: String = String::new(),
+        password_file: String = String::new(),
+        ca_file: String = String::new(),
+        client_cert_file: String = String::new(),
+        client_key_file: String = String::new(),
+        schema: String = "rollcall".into(),
+        batch: u32 = 5000,
+        statement_timeout: Span = Span::from_secs(30),
+        keep: HistoryKeep = HistoryKeep::default(),
+    }
+}
+
+section! {
+    /// How long each table of history is kept.
+    HistoryKeep {
+        transitions: Span = Span::from_secs(0),
+        blind: Span = Span::from_secs(0),
+        operations: Span = Span::from_secs(0),
+        notifications: Span = Span::from_secs(0),
+        daily: Span = Span::from_secs(0),
+    }
+}
+
+section! {
     /// Pings to another monitor.
     Deadman {
         url: String = String::new(),
@@ -421,6 +448,7 @@ impl Default for File {
             hearing: Hearing::default(),
             expiry: Expiry::default(),
             records: Records::default(),
+            history: History::default(),
             deadman: Deadman::default(),
             http: Http::default(),
             log: Log::default(),

@@ -36,6 +36,7 @@ mod environment;
 pub mod file;
 mod flapping;
 mod fleet;
+mod history;
 mod http;
 mod ineffective;
 mod inhibition;
@@ -108,6 +109,7 @@ pub struct Config {
     pub http: crate::http::Config,
     /// The address for scrapes from other machines, `host:port`.
     pub advertise: String,
+    pub history: Option<crate::history::HistoryConfig>,
     pub deadman: Option<crate::deadman::Config>,
     /// How long closed records are kept.
     pub keep_records: Duration,
@@ -224,6 +226,7 @@ fn check(mut file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result
     let count_by_labels = http::count_by_labels(&file.http, &mut problems);
     let deadman = deadman::deadman(&file.deadman, base, &mut problems);
     let (keep_records, keep_deliveries, close_unwatched) = engine::records(&file.records, &mut problems);
+    let history = history::history(&file.history, (keep_records, keep_deliveries), base, &mut problems);
     let log = log_filter::log(&file.log, &mut problems);
     if !problems.errors.is_empty() {
         return Err(ConfigError::Meaning(problems.errors));
@@ -244,6 +247,7 @@ fn check(mut file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result
         timers,
         http,
         advertise,
+        history,
         deadman,
         keep_records,
         keep_deliveries,

@@ -81,6 +81,10 @@ pub(super) struct Series {
     pub timers_fired: IntCounterVec,
     pub timer_lateness: HistogramVec,
     pub timers_unknown: IntCounterVec,
+    /// No series where history is off.
+    pub history_rows: IntCounterVec,
+    pub history_lag: GaugeVec,
+    pub history_losses: IntCounterVec,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
 }
@@ -358,6 +362,17 @@ impl Series {
             inhibiting_units: make.gauge(
                 "inhibiting_units",
                 "Units that are offline and inhibit the notifications of others.",
+            ),
+            history_rows: make.counters("history_rows_total", "Rows written to history, by table.", &["table"]),
+            history_lag: make.float_gauges(
+                "history_lag_seconds",
+                "How much time of the engine is not written to history yet, by source.",
+                &["source"],
+            ),
+            history_losses: make.counters(
+                "history_losses_total",
+                "Times for which history may lack rows, because they left the engine before they were written, by table.",
+                &["table"],
             ),
             reload_successful: make.gauge(
                 "config_last_reload_successful",

@@ -11,11 +11,12 @@ mod length;
 mod source;
 
 /// Crates that are used in few places so that they can be replaced, and those places.
-const KEPT_INSIDE: [(&str, &[&str]); 6] = [
+const KEPT_INSIDE: [(&str, &[&str]); 7] = [
     ("rumqttc", &["src/intake/mqtt", "src/alerting/channel/mqtt", "src/simulate/"]),
     ("tokio_tungstenite", &["src/intake/listener/websocket.rs"]),
     ("rusqlite", &["src/store/embedded/"]),
     ("lettre", &["src/alerting/", "src/config/receivers.rs"]),
+    ("tokio_postgres", &["src/history/"]),
     ("axum", &["src/http/", "src/simulate/"]),
     ("minijinja", &["src/alerting/message/"]),
 ];

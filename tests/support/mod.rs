@@ -16,6 +16,7 @@ pub mod metrics;
 pub mod namespaces;
 pub mod node;
 pub mod parts;
+pub mod postgres;
 pub mod prometheus;
 pub mod redis;
 pub mod sentinel;

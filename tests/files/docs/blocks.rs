@@ -10,9 +10,11 @@ use serde_json::Value;
 
 use super::{Block, Page, blocks, none, pages, read, root};
 use crate::reference::load;
+use crate::support::postgres::Postgres;
+use rollcall::history::{Database, prepare};
 
 /// The languages that a test understands; `text` is for pictures.
-const LANGUAGES: [&str; 8] = ["toml", "sh", "json", "yaml", "promql", "python", "text", "console"];
+const LANGUAGES: [&str; 9] = ["toml", "sh", "json", "yaml", "promql", "python", "text", "console", "sql"];
 
 /// Programs that commands of the documentation call beside Rollcall.
 const PROGRAMS: [&str; 25] = [
@@ -128,6 +130,20 @@ fn every_example_of_json_is_json() {
     for block in blocks(&["json"]) {
         let parsed: Result<Value, _> = serde_json::from_str(&block.text);
         assert!(parsed.is_ok(), "{}: {parsed:?}", block.place);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_query_of_history_runs() {
+    let postgres = Postgres::start();
+    let access = postgres.access();
+    let database = Database::connect(&access).await.unwrap();
+    prepare(&database, &access).await.unwrap();
+    let (client, queries) = (postgres.client(&access.schema).await, blocks(&["sql"]));
+    assert!(queries.len() > 3, "the queries are gone");
+    for query in queries {
+        let done = client.batch_execute(&query.text).await;
+        assert!(done.is_ok(), "{}: {done:?}", query.place);
     }
 }
 

@@ -18,6 +18,7 @@ use tempfile::TempDir;
 
 use super::{blocks, none};
 use crate::docs::blocks::lines;
+use crate::support::postgres::{PASSWORD, Postgres};
 
 /// How long anything may take.
 const MAX_WAIT: Duration = Duration::from_secs(120);
@@ -28,6 +29,7 @@ struct World {
     redis: Server,
     broker: Server,
     sink: WebhookSink,
+    _postgres: Postgres,
     http: u16,
     rollcall: Option<Child>,
 }
@@ -38,6 +40,9 @@ impl World {
         let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &[]).unwrap();
         let broker = Server::mosquitto(&dir.path().join("mosquitto"), free_port().unwrap(), "").unwrap();
         let sink = WebhookSink::start(Options::default()).await.unwrap();
+        let postgres = Postgres::start();
+        let history =
+            postgres.url().replace("rollcall@", &format!("rollcall:{}@", PASSWORD.replace(' ', "%20")));
         let http = free_port().unwrap();
         let text = format!(
             r#"
@@ -45,6 +50,7 @@ impl World {
             mqtt.url = "mqtt://127.0.0.1:{}"
             mqtt.timers = true
             timer = [{{ type = "report-due", receivers = ["hook"] }}]
+            history.url = "{history}"
             http.listen = "127.0.0.1:{http}"
             http.count_by_labels = ["site"]
             route = {{ receivers = ["hook"], group_wait = "0s" }}
@@ -62,7 +68,7 @@ impl World {
         for name in ["rollcall.toml", "config/rollcall.toml"] {
             std::fs::write(dir.path().join(name), &text).unwrap();
         }
-        let mut world = World { dir, redis, broker, sink, http, rollcall: None };
+        let mut world = World { dir, redis, broker, sink, _postgres: postgres, http, rollcall: None };
         world.rollcall = Some(world.command(&["serve"], &[]).spawn().unwrap());
         world.ready(http).await;
         world

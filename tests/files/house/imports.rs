@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use super::source::{Source, bare};
 
 /// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 22] = [
+const FLOORS: [(&str, u8); 23] = [
     ("presence", 0),
     ("routing", 0),
     ("clock", 0),
@@ -24,6 +24,7 @@ const FLOORS: [(&str, u8); 22] = [
     ("expiry", 2),
     ("alerting", 2),
     ("http", 2),
+    ("history", 2),
     ("deadman", 2),
     ("simulate", 2),
     ("service", 3),

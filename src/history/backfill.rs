@@ -1,0 +1,64 @@
+//! Fills history from a file: records as `/api/v1/records` and `rollcall records --json` print them, one a line.
+
+use std::io::BufRead;
+
+use super::database::Database;
+use super::rows::TransitionRows;
+use super::schema::Months;
+use crate::presence::OfflineRecord;
+
+/// What a file had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backfilled {
+    pub records: u64,
+    /// Rows that were not there before.
+    pub rows: u64,
+    /// Open records, which are left out: the engine has them.
+    pub open: u64,
+}
+
+/// Writes the closed records of a file.
+///
+/// # Errors
+/// The first line that is no record; the lines before it may be written.
+pub async fn backfill(
+    database: &mut Database,
+    lines: impl BufRead,
+    batch: usize,
+) -> anyhow::Result<Backfilled> {
+    let (mut done, mut waiting, mut months) = (Backfilled::default(), Vec::new(), Months::default());
+    for (number, line) in lines.lines().enumerate() {
+        let line = line?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let record: OfflineRecord = serde_json::from_str(&line)
+            .map_err(|why| anyhow::anyhow!("line {} is no record: {why}", number + 1))?;
+        done.records += 1;
+        if record.back_at.is_none() {
+            done.open += 1;
+            continue;
+        }
+        waiting.push(record);
+        if waiting.len() >= batch {
+            done.rows += write(database, &mut months, &std::mem::take(&mut waiting)).await?;
+        }
+    }
+    done.rows += write(database, &mut months, &waiting).await?;
+    Ok(done)
+}
+
+async fn write(
+    database: &mut Database,
+    months: &mut Months,
+    records: &[OfflineRecord],
+) -> super::Result<u64> {
+    if records.is_empty() {
+        return Ok(0);
+    }
+    let mut rows = TransitionRows::default();
+    // A closed record has no row that names a partition.
+    records.iter().for_each(|one| rows.add(one, 0));
+    months.make(database, "transitions", rows.moments()).await?;
+    database.in_transaction("write records", async |transaction| rows.write(transaction).await).await
+}

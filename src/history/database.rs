@@ -1,0 +1,279 @@
+//! A connection to PostgreSQL: address, TLS, time limits, and errors in words for operators.
+//!
+//! Every statement has a time limit in the server, and a longer one here, because a server that is gone ends nothing.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, NoTls, Transaction};
+
+use super::tls::PostgresTls;
+use crate::cause::without_number;
+use crate::small_file;
+use crate::store::EngineError;
+use crate::trust::{self, TlsFiles};
+
+/// How much longer than the server this side waits for the end of a statement.
+const SPARE: Duration = Duration::from_secs(10);
+
+/// The oldest PostgreSQL that has what the schema needs.
+const OLDEST: i32 = 130_000;
+
+/// Where the database is.
+#[derive(Clone)]
+pub struct DatabaseAddress(tokio_postgres::Config);
+
+impl DatabaseAddress {
+    /// Reads `postgres://user@host:port/database`. A server on another machine is asked for TLS unless the address says
+    /// `sslmode=disable`.
+    ///
+    /// # Errors
+    /// What is wrong, without the address, which may hold a password.
+    pub fn parse(url: &str, password: Option<&str>) -> Result<DatabaseAddress, String> {
+        let mut config: tokio_postgres::Config = url.parse().map_err(|error: tokio_postgres::Error| {
+            let why = std::error::Error::source(&error).map(|why| format!(" ({why})")).unwrap_or_default();
+            format!("is no address of a database{why}; write postgres://user@host:5432/database")
+        })?;
+        if config.get_hosts().is_empty() || config.get_dbname().is_none() {
+            return Err("names no host or no database; write postgres://user@host:5432/database".to_owned());
+        }
+        match password {
+            Some(_) if config.get_password().is_some() => {
+                return Err("has a password, and there is history.password_file; keep one".to_owned());
+            }
+            Some(password) => drop(config.password(password)),
+            None => {}
+        }
+        if !url.contains("sslmode=") {
+            let is_here = config.get_hosts().iter().all(is_on_this_machine);
+            config.ssl_mode(if is_here { SslMode::Disable } else { SslMode::Require });
+        }
+        config.application_name("rollcall").connect_timeout(SPARE).tcp_user_timeout(3 * SPARE);
+        Ok(DatabaseAddress(config))
+    }
+
+    pub fn is_encrypted(&self) -> bool {
+        self.0.get_ssl_mode() != SslMode::Disable
+    }
+}
+
+fn is_on_this_machine(host: &Host) -> bool {
+    match host {
+        Host::Unix(_) => true,
+        Host::Tcp(name) => {
+            name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+        }
+    }
+}
+
+/// As operators see it, without the password.
+impl std::fmt::Display for DatabaseAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let host = match self.0.get_hosts().first() {
+            Some(Host::Tcp(name)) => name.clone(),
+            Some(Host::Unix(path)) => path.display().to_string(),
+            None => String::new(),
+        };
+        let port = self.0.get_ports().first().unwrap_or(&5432);
+        write!(f, "postgres at {host}:{port}, database {}", self.0.get_dbname().unwrap_or_default())
+    }
+}
+
+/// Without secrets.
+impl std::fmt::Debug for DatabaseAddress {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why history was not written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// The database is away, or busy; it is tried again.
+    #[error("{0}")]
+    Away(String),
+    /// A statement took too long.
+    #[error("{0}")]
+    TooSlow(String),
+    /// An operator has to change something.
+    #[error("{0}")]
+    Refused(String),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+pub type Result<T, E = HistoryError> = std::result::Result<T, E>;
+
+/// How to reach the database.
+#[derive(Clone, Debug)]
+pub struct DatabaseAccess {
+    pub address: DatabaseAddress,
+    pub tls: TlsFiles,
+    /// The schema of the tables.
+    pub schema: String,
+    /// The most time of a statement.
+    pub statement_timeout: Duration,
+}
+
+/// An open connection. Dropping it closes the connection.
+pub struct Database {
+    client: Client,
+    driver: JoinHandle<()>,
+    address: DatabaseAddress,
+    limit: Duration,
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Database {
+    /// Connects, and prepares the session.
+    pub async fn connect(access: &DatabaseAccess) -> Result<Database> {
+        let DatabaseAccess { address, tls, schema, statement_timeout } = access;
+        let config = &address.0;
+        let failed = |error| explained(&error, address, "connect");
+        let (client, driver) = if address.is_encrypted() {
+            let files = trust::client("history", tls, small_file::read_file);
+            let (tls, _) = files.map_err(|error| HistoryError::Refused(error.to_string()))?;
+            let (client, connection) = config.connect(PostgresTls(Arc::new(tls))).await.map_err(failed)?;
+            (client, tokio::spawn(async move { drop(connection.await) }))
+        } else {
+            let (client, connection) = config.connect(NoTls).await.map_err(failed)?;
+            (client, tokio::spawn(async move { drop(connection.await) }))
+        };
+        let limit = *statement_timeout;
+        let database = Database { client, driver, address: address.clone(), limit };
+        let version: i32 = database
+            .limited("ask for the version", async {
+                let row = database.client.query_one("SELECT current_setting('server_version_num')::int", &[]);
+                row.await.map(|row| row.get(0))
+            })
+            .await?;
+        if version < OLDEST {
+            return Err(HistoryError::Refused(format!(
+                "{address} is PostgreSQL {}; history needs 13 or newer",
+                version / 10_000
+            )));
+        }
+        let milliseconds = limit.as_millis();
+        let settings = format!(
+            "SET search_path TO {schema}; SET TimeZone TO 'UTC'; SET statement_timeout TO {milliseconds}; \
+             SET lock_timeout TO {milliseconds}; SET idle_in_transaction_session_timeout TO {milliseconds}"
+        );
+        database.limited("prepare the session", database.client.batch_execute(&settings)).await?;
+        Ok(database)
+    }
+
+    /// Runs statements, within the time limit and with errors in words.
+    pub async fn limited<T>(
+        &self,
+        doing: &str,
+        statements: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
+    ) -> Result<T> {
+        limited(statements, self.limit + SPARE, &self.address, doing).await
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Runs statements in a transaction, all or none.
+    pub async fn in_transaction<T>(
+        &mut self,
+        doing: &str,
+        statements: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, tokio_postgres::Error>,
+    ) -> Result<T> {
+        let (limit, address) = (self.limit + SPARE, self.address.clone());
+        let run = async {
+            let transaction = self.client.transaction().await?;
+            let done = statements(&transaction).await?;
+            transaction.commit().await?;
+            Ok(done)
+        };
+        limited(run, limit, &address, doing).await
+    }
+
+    pub fn address(&self) -> &DatabaseAddress {
+        &self.address
+    }
+}
+
+async fn limited<T>(
+    statements: impl Future<Output = std::result::Result<T, tokio_postgres::Error>>,
+    limit: Duration,
+    address: &DatabaseAddress,
+    doing: &str,
+) -> Result<T> {
+    match tokio::time::timeout(limit, statements).await {
+        Ok(done) => done.map_err(|error| explained(&error, address, doing)),
+        Err(_) => {
+            let seconds = limit.as_secs();
+            let text = format!("{address} did not answer within {seconds} s when asked to {doing}");
+            Err(HistoryError::TooSlow(text))
+        }
+    }
+}
+
+/// An error of the client in words: what was tried, on what, and what to do.
+fn explained(error: &tokio_postgres::Error, address: &DatabaseAddress, doing: &str) -> HistoryError {
+    let Some(refused) = error.as_db_error() else {
+        let chain = std::iter::successors(std::error::Error::source(error), |one| one.source());
+        let why = chain.last().map_or_else(|| error.to_string(), ToString::to_string);
+        return HistoryError::Away(format!("{address} cannot be reached: {}", without_number(&why)));
+    };
+    let why = refused.message();
+    let text = |advice: &str| format!("{address} refused to {doing}: {why}; {advice}");
+    match refused.code() {
+        code if [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION]
+            .contains(code) =>
+        {
+            HistoryError::Refused(text("check the user in history.url and history.password_file"))
+        }
+        code if *code == SqlState::INVALID_CATALOG_NAME => {
+            HistoryError::Refused(text("make the database, or correct history.url"))
+        }
+        code if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
+            HistoryError::Refused(text("the user of history.url must own the schema of history"))
+        }
+        code if [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE].contains(code) => {
+            HistoryError::TooSlow(format!("{address} was too slow to {doing}: {why}"))
+        }
+        _ => HistoryError::Away(format!("{address} did not {doing}: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_machine_is_asked_for_tls_and_an_address_shows_no_password() {
+        for (url, is_encrypted) in [
+            ("postgres://ana@127.0.0.1/fleet", false),
+            ("postgres://ana@localhost:5433/fleet", false),
+            ("postgres://ana@db.example.org/fleet", true),
+            ("postgres://ana@db.example.org/fleet?sslmode=disable", false),
+            ("postgres://ana@127.0.0.1/fleet?sslmode=require", true),
+            ("postgres:///fleet?host=/run/postgresql&user=ana", false),
+        ] {
+            assert_eq!(DatabaseAddress::parse(url, None).unwrap().is_encrypted(), is_encrypted, "{url}");
+        }
+        let address = DatabaseAddress::parse("postgres://ana:secret@db.example.org/fleet", None).unwrap();
+        assert_eq!(format!("{address:?}"), "postgres at db.example.org:5432, database fleet");
+        for (url, password, why) in [
+            ("redis://127.0.0.1", None, "is no address of a database"),
+            ("postgres://127.0.0.1", None, "names no host or no database"),
+            ("postgres://ana:secret@127.0.0.1/fleet", Some("other"), "keep one"),
+        ] {
+            let error = DatabaseAddress::parse(url, password).unwrap_err();
+            assert!(error.contains(why) && !error.contains("secret"), "{error}");
+        }
+    }
+}

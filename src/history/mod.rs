@@ -1,0 +1,54 @@
+//! History: years of records in PostgreSQL, which operators own and dashboards read.
+//!
+//! The engine keeps records for a while. A loop ([`HistoryWriter`]) copies them into tables that are public (`schema.sql`,
+//! `docs/history.md`): transitions, blind time, changes by operators, notifications. It reads the engine as any reader
+//! does, so detection and notifications neither know of it nor wait for it.
+//!
+//! # Why the cursors are in the database
+//! A cursor in the engine and rows in the database cannot change in one step. A cursor beside the rows can: after a
+//! crash of either side, history goes on where it is.
+
+use std::time::Duration;
+
+mod backfill;
+mod blind;
+mod cursors;
+mod daily;
+mod database;
+mod losses;
+mod reading;
+mod reconciling;
+mod report;
+mod rows;
+mod schema;
+mod sources;
+mod status;
+mod tls;
+mod units;
+mod writer;
+
+pub use backfill::{Backfilled, backfill};
+pub use database::{Database, DatabaseAccess, DatabaseAddress, HistoryError, Result};
+pub use report::{AvailabilityReport, Days, GroupBy, ReportLine, ReportRow, report};
+pub use schema::{HistoryRetention, VERSION, prepare, prune, require, stored_version};
+pub use sources::HistorySource;
+pub use status::{HistoryStatus, TableStatus, rewind, status};
+pub use writer::HistoryWriter;
+
+/// The sources of units, of the audit and of days, in the cursors.
+const UNITS: &str = "units";
+const OPERATIONS: &str = "operations";
+const DAILY: &str = "daily";
+
+/// The options of history.
+#[derive(Clone, Debug)]
+pub struct HistoryConfig {
+    pub access: DatabaseAccess,
+    /// The most entries of a statement.
+    pub batch: usize,
+    /// How long each table is kept.
+    pub keep: HistoryRetention,
+    /// How long the engine keeps closed records, and attempts to deliver.
+    pub keep_records: Duration,
+    pub keep_deliveries: Duration,
+}

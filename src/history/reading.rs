@@ -1,0 +1,91 @@
+//! What history knows of units in a range: the parts from which availability is worked out.
+
+use std::collections::HashMap;
+
+use futures_util::TryStreamExt;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, Row};
+
+use super::rows::{moment, timestamp};
+use crate::clock::Timestamp;
+use crate::presence::{Interval, TimeSpent, UnitTimes};
+
+/// A unit by its kind and id.
+type KindAndId = (String, String);
+
+/// A unit, and how it spent a range.
+pub(super) struct UnitSpent {
+    pub kind: String,
+    pub unit: String,
+    /// JSON.
+    pub labels: String,
+    pub spent: TimeSpent,
+}
+
+/// The units that were known in a range, one by one, and how each spent it. Outages and pauses of the range are held in
+/// memory, units are not.
+pub(super) async fn each_unit(
+    client: &Client,
+    range: Interval,
+    mut found: impl FnMut(UnitSpent),
+) -> Result<(), Error> {
+    let (from, to) = (moment(range.from), moment(range.to));
+    let within: [&(dyn ToSql + Sync); 2] = [&from, &to];
+    let outages = "SELECT kind, unit, offline_since, at FROM transitions \
+                   WHERE transition = 'online' AND at > $1 AND offline_since < $2 UNION ALL \
+                   SELECT t.kind, t.unit, t.offline_since, NULL FROM open o JOIN transitions t \
+                   ON t.record = o.record AND t.transition = 'offline' AND t.at = o.detected_at \
+                   WHERE t.offline_since < $2 AND $1 IS NOT NULL";
+    let outages = by_unit(client.query(outages, &within).await?);
+    let pauses = "SELECT kind, unit, from_at, until_at FROM pauses WHERE until_at > $1 AND from_at < $2";
+    let pauses = by_unit(client.query(pauses, &within).await?);
+    let blind = "SELECT kind, '', from_at, until_at FROM blind WHERE until_at > $1 AND from_at < $2";
+    let blind = by_unit(client.query(blind, &within).await?);
+    let blind = Blind::new(blind);
+    let units = "SELECT kind, unit, labels::text, known_since, removed_at FROM units \
+                 WHERE known_since < $2 AND (removed_at IS NULL OR removed_at > $1)";
+    let rows = client.query_raw(units, within).await?;
+    let mut rows = std::pin::pin!(rows);
+    while let Some(row) = rows.try_next().await? {
+        let name: KindAndId = (row.get(0), row.get(1));
+        let removed: Option<jiff::Timestamp> = row.get(4);
+        let known = Interval { from: timestamp(row.get(3)), to: removed.map_or(Timestamp::NEVER, timestamp) };
+        let times = UnitTimes {
+            outages: outages.get(&name).map_or(&[], Vec::as_slice),
+            pauses: pauses.get(&name).map_or(&[], Vec::as_slice),
+            blind: blind.of(&name.0),
+        };
+        let spent = TimeSpent::of(range, known, times);
+        found(UnitSpent { kind: name.0, unit: name.1, labels: row.get(2), spent });
+    }
+    Ok(())
+}
+
+fn by_unit(rows: Vec<Row>) -> HashMap<KindAndId, Vec<Interval>> {
+    let mut all: HashMap<KindAndId, Vec<Interval>> = HashMap::new();
+    for row in rows {
+        let until: Option<jiff::Timestamp> = row.get(3);
+        let time = Interval { from: timestamp(row.get(2)), to: until.map_or(Timestamp::NEVER, timestamp) };
+        all.entry((row.get(0), row.get(1))).or_default().push(time);
+    }
+    all
+}
+
+/// Blind time of each kind, with that of the fleet.
+struct Blind {
+    fleet: Vec<Interval>,
+    kinds: HashMap<String, Vec<Interval>>,
+}
+
+impl Blind {
+    fn new(mut read: HashMap<KindAndId, Vec<Interval>>) -> Blind {
+        let fleet = read.remove(&Default::default()).unwrap_or_default();
+        let with_fleet = |own: Vec<Interval>| own.into_iter().chain(fleet.iter().copied()).collect();
+        let kinds = read.into_iter().map(|((kind, _), own)| (kind, with_fleet(own))).collect();
+        Blind { fleet, kinds }
+    }
+
+    fn of(&self, kind: &str) -> &[Interval] {
+        self.kinds.get(kind).unwrap_or(&self.fleet)
+    }
+}

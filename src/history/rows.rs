@@ -1,0 +1,251 @@
+//! Values of Rollcall as columns of a batch: one array for each column, so that a batch is one statement.
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, Transaction};
+
+use crate::clock::Timestamp;
+use crate::presence::{Labels, OfflineRecord, Transition};
+use crate::store::{Attempt, AuditEntry};
+
+/// The most ids of records that a notification keeps; the columns `offline` and `online` have their numbers.
+const MAX_RECORDS: usize = 1000;
+
+/// A moment as the database knows it.
+pub(super) fn moment(at: Timestamp) -> jiff::Timestamp {
+    jiff::Timestamp::from_millisecond(at.as_millis()).unwrap_or(jiff::Timestamp::MAX)
+}
+
+/// A moment of the database.
+pub(super) fn timestamp(at: jiff::Timestamp) -> Timestamp {
+    Timestamp::from_millis(at.as_millisecond())
+}
+
+/// PostgreSQL has no character zero in a text.
+pub(super) fn text(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}
+
+pub(super) fn json(labels: &Labels) -> String {
+    text(&serde_json::to_string(labels).unwrap_or_else(|_| "{}".to_owned())).replace("\\u0000", "\u{fffd}")
+}
+
+/// Both transitions of records, and which records are open.
+#[derive(Default)]
+pub(super) struct TransitionRows {
+    at: Vec<jiff::Timestamp>,
+    transition: Vec<&'static str>,
+    record: Vec<String>,
+    kind: Vec<String>,
+    unit: Vec<String>,
+    labels: Vec<String>,
+    cause: Vec<&'static str>,
+    last_seen: Vec<jiff::Timestamp>,
+    offline_since: Vec<jiff::Timestamp>,
+    detected_at: Vec<jiff::Timestamp>,
+    closed_by: Vec<Option<&'static str>>,
+    closed: Vec<String>,
+    open: OpenRows,
+}
+
+/// Records that are open.
+#[derive(Default)]
+struct OpenRows {
+    record: Vec<String>,
+    kind: Vec<String>,
+    unit: Vec<String>,
+    detected_at: Vec<jiff::Timestamp>,
+    partition: Vec<i32>,
+}
+
+impl TransitionRows {
+    /// The opening of a record, and its closing if it is closed.
+    pub fn add(&mut self, record: &OfflineRecord, partition: u16) {
+        let closing = record.back_at.zip(record.closed_by).map(|(at, by)| (at, by.as_str()));
+        self.push(record, record.detected_at, Transition::Offline, None);
+        if let Some((at, by)) = closing {
+            self.push(record, at, Transition::Online, Some(by));
+            self.closed.push(record.id.text());
+            return;
+        }
+        let open = &mut self.open;
+        open.record.push(record.id.text());
+        open.kind.push(record.kind.to_string());
+        open.unit.push(text(&record.unit.to_string()));
+        open.detected_at.push(moment(record.detected_at));
+        open.partition.push(i32::from(partition));
+    }
+
+    /// The moments of the transitions.
+    pub fn moments(&self) -> impl Iterator<Item = Timestamp> {
+        self.at.iter().map(|at| timestamp(*at))
+    }
+
+    fn push(
+        &mut self,
+        record: &OfflineRecord,
+        at: Timestamp,
+        transition: Transition,
+        closed_by: Option<&'static str>,
+    ) {
+        self.at.push(moment(at));
+        self.transition.push(match transition {
+            Transition::Offline => "offline",
+            Transition::Online => "online",
+        });
+        self.record.push(record.id.text());
+        self.kind.push(record.kind.to_string());
+        self.unit.push(text(&record.unit.to_string()));
+        self.labels.push(json(&record.labels));
+        self.cause.push(record.cause.as_str());
+        self.last_seen.push(moment(record.last_seen));
+        self.offline_since.push(moment(record.deadline));
+        self.detected_at.push(moment(record.detected_at));
+        self.closed_by.push(closed_by);
+    }
+
+    /// Writes the rows that are not there. Answers how many that were.
+    pub async fn write(&self, transaction: &Transaction<'_>) -> Result<u64, Error> {
+        let insert = "INSERT INTO transitions (at, transition, record, kind, unit, labels, cause, last_seen, \
+                      offline_since, detected_at, closed_by) \
+                      SELECT a, t, r, k, u, l::jsonb, c, s, o, d, b FROM unnest($1::timestamptz[], $2::text[], \
+                      $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::timestamptz[], \
+                      $9::timestamptz[], $10::timestamptz[], $11::text[]) x(a, t, r, k, u, l, c, s, o, d, b) \
+                      ON CONFLICT DO NOTHING";
+        let columns: [&(dyn ToSql + Sync); 11] = [
+            &self.at,
+            &self.transition,
+            &self.record,
+            &self.kind,
+            &self.unit,
+            &self.labels,
+            &self.cause,
+            &self.last_seen,
+            &self.offline_since,
+            &self.detected_at,
+            &self.closed_by,
+        ];
+        let written = transaction.execute(insert, &columns).await?;
+        if !self.open.record.is_empty() {
+            let insert = "INSERT INTO open (record, kind, unit, detected_at, partition) SELECT * FROM \
+                          unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::int[]) \
+                          ON CONFLICT DO NOTHING";
+            let OpenRows { record, kind, unit, detected_at, partition } = &self.open;
+            transaction.execute(insert, &[record, kind, unit, detected_at, partition]).await?;
+        }
+        if !self.closed.is_empty() {
+            transaction.execute("DELETE FROM open WHERE record = ANY ($1)", &[&self.closed]).await?;
+        }
+        Ok(written)
+    }
+}
+
+/// Writes changes that operators made.
+pub(super) async fn write_operations(
+    transaction: &Transaction<'_>,
+    entries: &[AuditEntry],
+) -> Result<u64, Error> {
+    let insert = "INSERT INTO operations (at, id, author, change, subject, kind, unit, text) \
+                  SELECT * FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::text[], $5::text[], \
+                  $6::text[], $7::text[], $8::text[]) ON CONFLICT DO NOTHING";
+    let of = |part: fn(&AuditEntry) -> &str| entries.iter().map(|one| text(part(one))).collect::<Vec<_>>();
+    let at: Vec<jiff::Timestamp> = entries.iter().map(|one| moment(one.at)).collect();
+    let ids: Vec<String> = entries.iter().map(operation_id).collect();
+    let (kinds, units): (Vec<_>, Vec<_>) = entries.iter().map(unit_of).unzip();
+    let (authors, subjects, texts) = (of(|one| &one.author), of(|one| &one.subject), of(|one| &one.text));
+    let changes: Vec<&str> = entries.iter().map(|one| one.change.as_str()).collect();
+    let columns: [&(dyn ToSql + Sync); 8] =
+        [&at, &ids, &authors, &changes, &subjects, &kinds, &units, &texts];
+    transaction.execute(insert, &columns).await
+}
+
+/// The audit has no ids that outlive the engine, so the content is the id.
+fn operation_id(entry: &AuditEntry) -> String {
+    let AuditEntry { at, author, change, subject, text } = entry;
+    let content = format!("{}\n{author}\n{}\n{subject}\n{text}", at.as_millis(), change.as_str());
+    let digest = ring::digest::digest(&ring::digest::SHA256, content.as_bytes());
+    data_encoding::BASE64URL_NOPAD.encode(&digest.as_ref()[..16])
+}
+
+/// The kind and the id of the unit that an operation is about, if it is about one.
+fn unit_of(entry: &AuditEntry) -> (Option<String>, Option<String>) {
+    let of_record = entry.subject.parse().ok().map(|id: crate::presence::RecordId| id.unit);
+    let named =
+        entry.subject.split_once('/').filter(|(kind, _)| kind.parse::<crate::presence::Kind>().is_ok());
+    let named = named.map(|(kind, unit)| (kind.to_owned(), unit.to_owned()));
+    let of_record = of_record.map(|unit| (unit.kind.to_string(), unit.id.to_string()));
+    of_record.or(named).map(|(kind, unit)| (text(&kind), text(&unit))).unzip()
+}
+
+/// Writes attempts to notify receivers.
+pub(super) async fn write_notifications(
+    transaction: &Transaction<'_>,
+    attempts: &[Attempt],
+) -> Result<u64, Error> {
+    let insert = "INSERT INTO notifications (at, notification, receiver, attempt, result, took_ms, answer, group_key, \
+                  group_labels, sealed_at, offline, online, records, is_reminder) \
+                  SELECT a, n, r, c, e, t, w, g, l::jsonb, s, f, b, ARRAY(SELECT jsonb_array_elements_text(i::jsonb)), \
+                  m FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::int[], $5::text[], $6::bigint[], \
+                  $7::text[], $8::text[], $9::text[], $10::timestamptz[], $11::int[], $12::int[], $13::text[], \
+                  $14::bool[]) x(a, n, r, c, e, t, w, g, l, s, f, b, i, m) ON CONFLICT DO NOTHING";
+    let of = |part: fn(&Attempt) -> &str| attempts.iter().map(|one| text(part(one))).collect::<Vec<_>>();
+    let when =
+        |part: fn(&Attempt) -> Timestamp| attempts.iter().map(|one| moment(part(one))).collect::<Vec<_>>();
+    let count = |part: fn(&Attempt) -> usize| attempts.iter().map(|one| part(one) as i32).collect::<Vec<_>>();
+    let (at, sealed) = (when(|one| one.at), when(|one| one.sealed_at));
+    let (ids, receivers) = (of(|one| &one.notification), of(|one| &one.receiver));
+    let (answers, groups) = (of(|one| &one.answer), of(|one| &one.group));
+    let numbers = count(|one| one.number as usize);
+    let results: Vec<&str> = attempts.iter().map(|one| one.result.as_str()).collect();
+    let took: Vec<i64> = attempts.iter().map(|one| one.took_ms as i64).collect();
+    let labels: Vec<String> = attempts.iter().map(|one| json(&one.labels)).collect();
+    let (offline, online) = (count(|one| one.offline.len()), count(|one| one.online.len()));
+    let records: Vec<String> = attempts.iter().map(records_of).collect();
+    let reminders: Vec<bool> = attempts.iter().map(|one| one.reminder).collect();
+    let columns: [&(dyn ToSql + Sync); 14] = [
+        &at, &ids, &receivers, &numbers, &results, &took, &answers, &groups, &labels, &sealed, &offline,
+        &online, &records, &reminders,
+    ];
+    transaction.execute(insert, &columns).await
+}
+
+/// The first records that a notification told of, as JSON.
+fn records_of(attempt: &Attempt) -> String {
+    let ids: Vec<String> =
+        attempt.offline.iter().chain(&attempt.online).take(MAX_RECORDS).map(|id| text(&id.text())).collect();
+    serde_json::to_string(&ids).unwrap_or_else(|_| "[]".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::Audited;
+
+    #[test]
+    fn an_operation_names_its_unit_if_it_is_about_one() {
+        for (subject, unit) in [
+            ("detector/pump-7", Some(("detector", "pump-7"))),
+            ("detector:a:b:1732147200000", Some(("detector", "a:b"))),
+            ("mail", None),
+            ("17", None),
+        ] {
+            let entry = AuditEntry {
+                at: Timestamp::ZERO,
+                author: "ana".to_owned(),
+                change: Audited::Paused,
+                subject: subject.to_owned(),
+                text: String::new(),
+            };
+            let (kind, id) = unit_of(&entry);
+            assert_eq!(kind.as_deref().zip(id.as_deref()), unit, "{subject}");
+        }
+    }
+
+    #[test]
+    fn a_character_zero_is_replaced() {
+        let labels: Labels = [("site".to_owned(), "a\0b".to_owned())].into_iter().collect();
+        assert_eq!(
+            (text("a\0b").as_str(), json(&labels).as_str()),
+            ("a\u{fffd}b", "{\"site\":\"a\u{fffd}b\"}")
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! The schema of history: its version, its months, and what is dropped when it is old.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error};
+
+use super::database::{Database, DatabaseAccess, HistoryError, Result};
+use super::rows::moment;
+use crate::clock::Timestamp;
+
+/// The version that this program writes.
+pub const VERSION: i32 = 1;
+
+/// The tables that are cut into months, and the column that says the month.
+const BY_MONTH: [&str; 3] = ["transitions", "notifications", "daily"];
+
+/// The tables without months, and the column of their age.
+const WHOLE: [(&str, &str); 4] =
+    [("blind", "until_at"), ("operations", "at"), ("pauses", "until_at"), ("losses", "until_at")];
+
+/// Instances that change the schema do so one after the other.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext(current_schema() || ' of rollcall'))";
+
+/// Makes the schema and its tables unless they are there.
+///
+/// # Errors
+/// Also if a newer program made the schema.
+pub async fn prepare(database: &Database, access: &DatabaseAccess) -> Result<()> {
+    let schema = &access.schema;
+    let client = database.client();
+    let made = database.limited("make the schema of history", async {
+        let is_there = "SELECT to_regnamespace($1) IS NOT NULL";
+        if !client.query_one(is_there, &[schema]).await?.get::<_, bool>(0) {
+            client.batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
+        }
+        if version(client, schema).await?.is_none() {
+            let tables = include_str!("schema.sql");
+            // Another instance may have made the tables while this one waited for the lock.
+            let begin = format!("BEGIN; {LOCK}");
+            client.batch_execute(&begin).await?;
+            let made = match version(client, schema).await {
+                Ok(None) => client.batch_execute(tables).await,
+                Ok(Some(_)) => Ok(()),
+                Err(error) => Err(error),
+            };
+            client.batch_execute(if made.is_ok() { "COMMIT" } else { "ROLLBACK" }).await?;
+            made?;
+        }
+        version(client, schema).await
+    });
+    check(database, access, made.await?)
+}
+
+/// Checks that the tables are there, in the version of this program.
+///
+/// # Errors
+/// They are not.
+pub async fn require(database: &Database, access: &DatabaseAccess) -> Result<()> {
+    check(database, access, stored_version(database, access).await?)
+}
+
+/// The version of the schema; `None`: there are no tables.
+pub async fn stored_version(database: &Database, access: &DatabaseAccess) -> Result<Option<i32>> {
+    database.limited("read the version of history", version(database.client(), &access.schema)).await
+}
+
+fn check(database: &Database, access: &DatabaseAccess, version: Option<i32>) -> Result<()> {
+    let (schema, address) = (&access.schema, database.address());
+    match version {
+        Some(VERSION) => Ok(()),
+        None => Err(HistoryError::Refused(format!(
+            "{address} has no history in schema {schema}; make it with rollcall history init"
+        ))),
+        Some(version) => Err(HistoryError::Refused(format!(
+            "the history in schema {schema} of {address} has version {version}, and this program writes version \
+             {VERSION}; use the program that made it, or another history.schema"
+        ))),
+    }
+}
+
+async fn version(client: &Client, schema: &str) -> Result<Option<i32>, Error> {
+    let is_there = "SELECT to_regclass($1) IS NOT NULL";
+    if !client.query_one(is_there, &[&format!("{schema}.meta")]).await?.get::<_, bool>(0) {
+        return Ok(None);
+    }
+    Ok(client.query_opt("SELECT max(version) FROM meta", &[]).await?.and_then(|row| row.get(0)))
+}
+
+/// The months of tables that are known to be there.
+#[derive(Default)]
+pub(super) struct Months(BTreeSet<(&'static str, Date)>);
+
+impl Months {
+    /// Makes the months of a table that these moments need.
+    pub async fn make(
+        &mut self,
+        database: &Database,
+        table: &'static str,
+        moments: impl Iterator<Item = Timestamp>,
+    ) -> Result<()> {
+        let needed: BTreeSet<Date> = moments.map(month_of).collect();
+        for month in needed {
+            if self.0.contains(&(table, month)) {
+                continue;
+            }
+            let next = month.saturating_add(jiff::Span::new().months(1));
+            let name = partition_name(table, month);
+            let make = format!(
+                "BEGIN; {LOCK}; CREATE TABLE IF NOT EXISTS {name} PARTITION OF {table} \
+                 FOR VALUES FROM ('{month}') TO ('{next}'); COMMIT"
+            );
+            let made =
+                database.limited("make a month of history", database.client().batch_execute(&make)).await;
+            if made.is_err() {
+                let _ = database.limited("roll back", database.client().batch_execute("ROLLBACK")).await;
+            }
+            made?;
+            self.0.insert((table, month));
+        }
+        Ok(())
+    }
+}
+
+/// The first day of a month (UTC).
+fn month_of(at: Timestamp) -> Date {
+    day_of(at).first_of_month()
+}
+
+/// The day (UTC).
+pub(super) fn day_of(at: Timestamp) -> Date {
+    let moment = jiff::Timestamp::from_millisecond(at.as_millis()).unwrap_or(jiff::Timestamp::MAX);
+    moment.to_zoned(TimeZone::UTC).date()
+}
+
+fn partition_name(table: &str, month: Date) -> String {
+    format!("{table}_{:04}_{:02}", month.year(), month.month())
+}
+
+/// How long each table is kept; `None`: for ever.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HistoryRetention {
+    pub transitions: Option<Duration>,
+    pub blind: Option<Duration>,
+    pub operations: Option<Duration>,
+    pub notifications: Option<Duration>,
+    pub daily: Option<Duration>,
+}
+
+impl HistoryRetention {
+    fn of(&self, table: &str) -> Option<Duration> {
+        match table {
+            "transitions" => self.transitions,
+            "notifications" => self.notifications,
+            "daily" => self.daily,
+            "operations" => self.operations,
+            _ => self.blind,
+        }
+    }
+}
+
+/// Drops the months that are wholly older than their table is kept, and rows of tables without months. Answers what was
+/// dropped, in words.
+pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp) -> Result<Vec<String>> {
+    let mut dropped = Vec::new();
+    for table in BY_MONTH {
+        let Some(keep) = keep.of(table) else { continue };
+        let oldest = partition_name(table, month_of(now - keep));
+        // Names of one length sort by their months.
+        let select = format!(
+            "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
+             WHERE i.inhparent = '{table}'::regclass AND c.relname::text < $1 ORDER BY 1"
+        );
+        let parameters: [&(dyn ToSql + Sync); 1] = [&oldest];
+        let found = database.limited("list months", database.client().query(&select, &parameters));
+        for row in found.await? {
+            let name: String = row.get(0);
+            let drop = format!("DROP TABLE {name}");
+            database.limited("drop a month", database.client().batch_execute(&drop)).await?;
+            dropped.push(name);
+        }
+    }
+    for (table, column) in WHOLE {
+        let Some(keep) = keep.of(table) else { continue };
+        let before = moment(now - keep);
+        let delete = format!("DELETE FROM {table} WHERE {column} < $1");
+        let parameters: [&(dyn ToSql + Sync); 1] = [&before];
+        let rows =
+            database.limited("delete old rows", database.client().execute(&delete, &parameters)).await?;
+        if rows > 0 {
+            dropped.push(format!("{rows} rows of {table}"));
+        }
+    }
+    Ok(dropped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_month_is_named_by_its_year_and_number() {
+        let at: Timestamp = serde_json::from_str("\"2026-02-28T23:59:59.999Z\"").unwrap();
+        assert_eq!(partition_name("transitions", month_of(at)), "transitions_2026_02");
+        assert_eq!(month_of(at + Duration::from_millis(1)).to_string(), "2026-03-01");
+    }
+}

@@ -1,0 +1,355 @@
+//! The loop that writes history: it follows the engine, and the database follows it.
+//!
+//! Nothing waits for it. While the database is away it waits and tries again; the engine keeps what is not written
+//! yet, for as long as it keeps records at all. What left the engine before it was written is named as a loss.
+//!
+//! Each instance writes what its partitions have, so two instances seldom write the same rows, and may.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::database::{Database, HistoryError, Result};
+use super::rows::{TransitionRows, write_notifications, write_operations};
+use super::schema::{self, Months};
+use super::sources::{HistorySource, HistorySources, SETTLE, SourcePart};
+use super::{HistoryConfig, OPERATIONS, UNITS, blind, cursors, daily, losses, reconciling, units};
+use crate::backoff::Backoff;
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Ownership, Roll};
+use crate::presence::Interval;
+use crate::store::{AuditEntry, Cells, Documents, Log, MAX_AUDITED, Queries, partition_of};
+use crate::telemetry::Telemetry;
+
+/// How often the engine is asked for more.
+const PERIOD: Duration = Duration::from_secs(2);
+const RECONNECT: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
+/// The most parts of a source that are written before the others have their turn.
+const PARTS: usize = 20;
+/// The fewest entries of a part, for a database that is too slow for more.
+const FEWEST: usize = 50;
+/// How often the units of a partition are written.
+const REFRESH: Duration = Duration::from_secs(3600);
+/// How often the open records of both sides are compared.
+const RECONCILE: Duration = Duration::from_secs(300);
+
+/// The parts that history needs.
+pub struct HistoryWriter {
+    pub config: HistoryConfig,
+    pub queries: Arc<dyn Queries>,
+    pub cells: Arc<dyn Cells>,
+    pub roll: Arc<Roll>,
+    pub ownership: Ownership,
+    pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+}
+
+impl HistoryWriter {
+    /// Writes until `stop`.
+    pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
+        stop.run_until_cancelled(self.write()).await;
+        Ok(())
+    }
+
+    async fn write(&self) {
+        let (mut failures, mut batch) = (0, self.config.batch);
+        loop {
+            let error = match self.session(&mut batch, &mut failures).await {
+                Err(error) => error,
+                Ok(never) => match never {},
+            };
+            if let HistoryError::TooSlow(_) = error {
+                batch = (batch / 2).max(FEWEST);
+            }
+            failures += 1;
+            match error {
+                // Other loops report the engine.
+                HistoryError::Engine(error) => tracing::debug!("history waits for the engine: {error}"),
+                error => self.telemetry.history_failed(&error),
+            }
+            tokio::time::sleep(RECONNECT.wait(failures, rand::random())).await;
+        }
+    }
+
+    /// Writes over one connection until something fails.
+    async fn session(&self, batch: &mut usize, failures: &mut u32) -> Result<std::convert::Infallible> {
+        let database = Database::connect(&self.config.access).await?;
+        schema::prepare(&database, &self.config.access).await?;
+        let sources = HistorySources { queries: self.queries.clone(), cells: self.cells.clone() };
+        let mut session = WriterSession {
+            writer: self,
+            database,
+            sources,
+            months: Months::default(),
+            partitions: Vec::new(),
+            tails: BTreeMap::new(),
+            newest_operation: None,
+            blind: blind::WrittenIntervals::default(),
+            reconciled: None,
+            refreshed: BTreeMap::new(),
+            batch: *batch,
+        };
+        loop {
+            let has_more = session.pass().await?;
+            self.telemetry.history_answers();
+            (*failures, *batch) = (0, (*batch * 2).min(self.config.batch));
+            session.batch = *batch;
+            if !has_more {
+                tokio::time::sleep(PERIOD).await;
+            }
+        }
+    }
+}
+
+/// How far a source is read in this session.
+#[derive(Clone, Copy, Debug)]
+struct Tail {
+    /// Everything before this is written, and settled.
+    settled: Timestamp,
+    /// Everything before this was read once.
+    read: Timestamp,
+}
+
+/// What one connection knows.
+struct WriterSession<'a> {
+    writer: &'a HistoryWriter,
+    database: Database,
+    sources: HistorySources,
+    months: Months,
+    /// The partitions of the tails.
+    partitions: Vec<u16>,
+    tails: BTreeMap<HistorySource, Tail>,
+    /// The newest entry of the audit that is written.
+    newest_operation: Option<AuditEntry>,
+    blind: blind::WrittenIntervals,
+    /// When open records were compared.
+    reconciled: Option<Timestamp>,
+    /// When the units of each partition were written.
+    refreshed: BTreeMap<u16, Timestamp>,
+    batch: usize,
+}
+
+impl WriterSession<'_> {
+    /// Writes what is new. Answers whether there is more at once.
+    async fn pass(&mut self) -> Result<bool> {
+        let view = self.writer.ownership.view();
+        if self.partitions != view.partitions || self.tails.is_empty() {
+            self.follow(&view.partitions).await?;
+        }
+        let mut has_more = false;
+        for source in HistorySource::ALL {
+            has_more |= !self.partitions.is_empty() && self.pass_over(source).await?;
+        }
+        // What belongs to no partition is written by the owner of the number after the last one.
+        let fleet = self.sources.cells.partitions();
+        if view.outboxes.contains(&fleet) {
+            self.write_operations(fleet).await?;
+            let hearing = self.writer.roll.hearing();
+            let written = self.blind.write(&mut self.database, &hearing).await?;
+            self.writer.telemetry.history_written("blind", written);
+        }
+        let now = self.writer.clock.now();
+        has_more |= self.refresh_units().await?;
+        if !has_more && view.outboxes.contains(&fleet) {
+            has_more = daily::sum_next(&mut self.database, &mut self.months, fleet).await?;
+        }
+        if !has_more && self.reconciled.is_none_or(|last| now.since(last) >= RECONCILE) {
+            self.reconcile().await?;
+            self.reconciled = Some(now);
+        }
+        Ok(has_more)
+    }
+
+    /// Goes on from the cursors of these partitions.
+    async fn follow(&mut self, partitions: &[u16]) -> Result<()> {
+        self.tails.clear();
+        for source in HistorySource::ALL {
+            let client = self.database.client();
+            let read = self.database.limited("read a cursor", async {
+                let all = cursors::load(client, source.as_str(), partitions).await?;
+                Ok((all, cursors::oldest(client, source.as_str(), partitions).await?))
+            });
+            let (all, oldest) = read.await?;
+            let from = all.unwrap_or(Timestamp::ZERO);
+            self.tails.insert(source, Tail { settled: from, read: from });
+            if let Some(oldest) = oldest {
+                self.name_losses(source, oldest, partitions).await?;
+            }
+        }
+        self.partitions = partitions.to_vec();
+        Ok(())
+    }
+
+    /// Names what left the engine after the cursor.
+    async fn name_losses(
+        &mut self,
+        source: HistorySource,
+        cursor: Timestamp,
+        partitions: &[u16],
+    ) -> Result<()> {
+        let (config, now) = (&self.writer.config, self.writer.clock.now());
+        let kept = match source {
+            HistorySource::Opened | HistorySource::Closed => now - config.keep_records,
+            HistorySource::Notifications => {
+                let full = losses::attempts_left_from(&*self.sources.cells, partitions).await?;
+                full.unwrap_or(Timestamp::ZERO).max(now - config.keep_deliveries)
+            }
+        };
+        if cursor < kept {
+            let lost = Interval { from: cursor, to: kept };
+            self.lost(source.table(), lost, "the engine kept them no longer").await?;
+        }
+        Ok(())
+    }
+
+    /// Writes the units of the partition that waits for it longest, if it is due. Answers whether it was.
+    async fn refresh_units(&mut self) -> Result<bool> {
+        let now = self.writer.clock.now();
+        let last = |partition: &u16| self.refreshed.get(partition).copied();
+        let due = |partition: &u16| last(partition).is_none_or(|last| now.since(last) >= REFRESH);
+        let Some(partition) = self.partitions.iter().copied().filter(due).min_by_key(last) else {
+            return Ok(false);
+        };
+        // Over an earlier connection, or by an earlier owner.
+        if last(&partition).is_none() {
+            let own = [partition];
+            let read = cursors::load(self.database.client(), UNITS, &own);
+            if let Some(at) = self.database.limited("read a cursor", read).await? {
+                self.refreshed.insert(partition, at);
+                return Ok(true);
+            }
+        }
+        let written = units::refresh(&mut self.database, &*self.sources.queries, partition, now).await?;
+        self.writer.telemetry.history_written(UNITS, written);
+        self.refreshed.insert(partition, now);
+        Ok(true)
+    }
+
+    async fn lost(&mut self, table: &'static str, time: Interval, why: &str) -> Result<()> {
+        let now = self.writer.clock.now();
+        if losses::write(&self.database, table, time, now, why).await? {
+            self.writer.telemetry.history_lost(table, time.from, time.to);
+        }
+        Ok(())
+    }
+
+    async fn pass_over(&mut self, source: HistorySource) -> Result<bool> {
+        let now = self.writer.clock.now();
+        let horizon = now - SETTLE;
+        let tail = self.tails[&source];
+        if tail.settled < tail.read && horizon.since(tail.settled) >= SETTLE {
+            self.settle(source, tail.read.min(horizon)).await?;
+        }
+        let mut parts = 0;
+        while self.tails[&source].read < now && parts < PARTS {
+            let tail = self.tails[&source];
+            let (part, until) = self.part(source, Interval { from: tail.read, to: now }).await?;
+            let is_settled = tail.settled == tail.read;
+            let settled = if is_settled { until.min(horizon).max(tail.settled) } else { tail.settled };
+            self.write(source, part, Some(settled).filter(|at| *at > tail.settled)).await?;
+            self.tails.insert(source, Tail { settled, read: until });
+            parts += 1;
+        }
+        let tail = self.tails[&source];
+        self.writer.telemetry.history_lag(source.as_str(), now.since(tail.read));
+        Ok(tail.read < now)
+    }
+
+    /// Reads again up to a moment that all entries have reached, and moves the cursor there.
+    async fn settle(&mut self, source: HistorySource, until: Timestamp) -> Result<()> {
+        while self.tails[&source].settled < until {
+            let Tail { settled, read } = self.tails[&source];
+            let (part, to) = self.part(source, Interval { from: settled, to: until }).await?;
+            self.write(source, part, Some(to)).await?;
+            self.tails.insert(source, Tail { settled: to, read });
+        }
+        Ok(())
+    }
+
+    async fn part(&self, source: HistorySource, time: Interval) -> Result<(SourcePart, Timestamp)> {
+        self.sources.read(source, &self.partitions, time, self.batch).await
+    }
+
+    /// Writes a part, and the cursor with it.
+    async fn write(
+        &mut self,
+        source: HistorySource,
+        part: SourcePart,
+        cursor: Option<Timestamp>,
+    ) -> Result<()> {
+        if part.is_empty() && cursor.is_none() {
+            return Ok(());
+        }
+        let mut rows = TransitionRows::default();
+        let all = self.sources.queries.partitions();
+        match &part {
+            SourcePart::Records(records) => {
+                records.iter().for_each(|one| rows.add(one, partition_of(&one.id.unit, all)));
+                self.months.make(&self.database, source.table(), rows.moments()).await?;
+            }
+            SourcePart::Attempts(attempts) => {
+                self.months.make(&self.database, source.table(), attempts.iter().map(|one| one.at)).await?;
+            }
+        }
+        let (partitions, name) = (&self.partitions, source.as_str());
+        let written = self.database.in_transaction("write history", async |transaction| {
+            let written = match &part {
+                SourcePart::Records(records) if records.is_empty() => 0,
+                SourcePart::Records(_) => rows.write(transaction).await?,
+                SourcePart::Attempts(attempts) => write_notifications(transaction, attempts).await?,
+            };
+            if let Some(at) = cursor {
+                cursors::advance(transaction, name, partitions, at).await?;
+            }
+            Ok(written)
+        });
+        self.writer.telemetry.history_written(source.table(), written.await?);
+        Ok(())
+    }
+
+    /// Writes the entries of the audit that are not there yet. The audit is short, so it is read as a whole.
+    async fn write_operations(&mut self, fleet: u16) -> Result<()> {
+        let audit = Documents::new(self.sources.cells.clone());
+        let newest = audit.newest::<AuditEntry>(Log::Audit, 1).await?.pop();
+        if newest.is_none() || newest == self.newest_operation {
+            return Ok(());
+        }
+        let entries = audit.newest::<AuditEntry>(Log::Audit, MAX_AUDITED).await?;
+        let (Some(first), Some(last)) = (entries.last(), entries.first()) else { return Ok(()) };
+        let fleet = [fleet];
+        let read = cursors::load(self.database.client(), OPERATIONS, &fleet);
+        let cursor = self.database.limited("read a cursor", read).await?;
+        if let Some(from) = cursor.filter(|at| *at < first.at && entries.len() >= MAX_AUDITED) {
+            let lost = Interval { from, to: first.at };
+            self.lost("operations", lost, "the audit has its newest entries only").await?;
+        }
+        let written = self.database.in_transaction("write operations", async |transaction| {
+            let written = write_operations(transaction, &entries).await?;
+            cursors::advance(transaction, OPERATIONS, &fleet, last.at).await?;
+            Ok(written)
+        });
+        let written = written.await?;
+        self.writer.telemetry.history_written("operations", written);
+        self.newest_operation = newest;
+        Ok(())
+    }
+
+    /// Writes what differs between the open records of the engine and of history: see `reconciling.rs`.
+    async fn reconcile(&mut self) -> Result<()> {
+        let now = self.writer.clock.now();
+        let found =
+            reconciling::differences(&self.database, &*self.sources.queries, &self.partitions, now).await?;
+        for records in found.chunks(self.batch) {
+            self.write(HistorySource::Opened, SourcePart::Records(records.to_vec()), None).await?;
+        }
+        for source in HistorySource::ALL {
+            let cursor = self.tails[&source].read;
+            if cursor > Timestamp::ZERO {
+                self.name_losses(source, cursor, &self.partitions.clone()).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! History in PostgreSQL: what is written, how far behind it is, and what it lost.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::Telemetry;
+use super::problems::{HISTORY_DOWN, HISTORY_INCOMPLETE, Severity};
+use crate::clock::Timestamp;
+
+impl Telemetry {
+    /// Rows that were written and were not there before.
+    pub fn history_written(&self, table: &str, rows: u64) {
+        self.series.history_rows.with_label_values(&[table]).inc_by(rows);
+    }
+
+    /// How much time of a source is not written yet.
+    pub fn history_lag(&self, source: &str, lag: Duration) {
+        self.series.history_lag.with_label_values(&[source]).set(lag.as_secs_f64());
+    }
+
+    /// History is not written, and is tried again.
+    pub fn history_failed(&self, why: &dyn Display) {
+        let text = format!("history is not written; the engine keeps what is missing for a while: {why}");
+        if self.problems.set(HISTORY_DOWN, "", text.clone(), Severity::Warning) {
+            tracing::warn!("{text}");
+        } else if let Some(suppressed) = self.samples.admit(HISTORY_DOWN) {
+            tracing::warn!(suppressed, "{text}");
+        }
+    }
+
+    /// History is written.
+    pub fn history_answers(&self) {
+        if self.problems.clear(HISTORY_DOWN, "") {
+            tracing::info!("history is written again");
+        }
+    }
+
+    /// Rows of this time left the engine before they were written.
+    pub fn history_lost(&self, table: &'static str, from: Timestamp, until: Timestamp) {
+        let text = format!(
+            "history may lack rows of {table} from {from} until {until}: they left the engine before they were written; \
+             keep them for longer (records.keep, records.keep_deliveries), or mend the database sooner"
+        );
+        self.series.history_losses.with_label_values(&[table]).inc();
+        tracing::error!("{text}");
+        self.problems.set(HISTORY_INCOMPLETE, table, text, Severity::Warning);
+    }
+}

@@ -1,0 +1,136 @@
+//! Faults of the database: nothing is lost, nothing is there twice, and nothing waits for it.
+
+use rollcall::history::{Database, DatabaseAddress, backfill, prepare, prune};
+
+use crate::support::postgres::PASSWORD;
+use crate::world::{DAY, EngineType, SECOND, World, units, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_killed_in_a_storm_has_every_record_once_when_it_is_back() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let all = units(3000);
+    world.write();
+    world.hear(&all).await;
+    until(async || world.count("meta").await == 1).await;
+    world.silence(&all[..1500]).await;
+    until(async || world.count("transitions").await > 0).await;
+    world.postgres.kill();
+    // An hour passes, in which all else goes on.
+    world.silence(&all[1500..]).await;
+    world.pass(3600 * SECOND).await;
+    world.hear(&all[1000..2500]).await;
+    until(async || world.problem("history_down").is_some()).await;
+    assert_eq!(world.records().await.len(), 3000);
+    world.postgres.restart();
+    world.until_alike().await;
+    until(async || world.problem("history_down").is_none()).await;
+    assert_eq!((world.count("transitions").await, world.count("losses").await), (4500, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_statement_that_takes_too_long_is_tried_again_and_holds_up_nothing() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let all = units(300);
+    world.write_with(|config| config.access.statement_timeout = SECOND);
+    world.hear(&all).await;
+    until(async || world.count("meta").await == 1).await;
+    // Another program holds the table.
+    let client = world.postgres.client(&world.access.schema).await;
+    client.batch_execute("BEGIN; LOCK TABLE transitions IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    world.silence(&all).await;
+    until(async || world.problem("history_down").is_some_and(|text| text.contains("too slow"))).await;
+    assert_eq!(world.records().await.len(), 300, "records are written meanwhile");
+    client.batch_execute("ROLLBACK").await.unwrap();
+    world.until_alike().await;
+    // Each statement takes half a second.
+    client
+        .batch_execute(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END'; \
+             CREATE TRIGGER slow AFTER INSERT ON transitions FOR EACH STATEMENT EXECUTE FUNCTION slow()",
+        )
+        .await
+        .unwrap();
+    world.hear(&all[..100]).await;
+    world.until_alike().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_is_said_and_the_right_one_needs_no_restart() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let right = world.access.address.clone();
+    world.access.address = DatabaseAddress::parse(&world.postgres.url(), Some("wrong")).unwrap();
+    world.write();
+    until(async || world.problem("history_down").is_some()).await;
+    let text = world.problem("history_down").unwrap();
+    assert!(text.contains("history.password_file") && !text.contains("wrong"), "{text}");
+    world.access.address = right;
+    let client = world.postgres.client("public").await;
+    client.batch_execute("ALTER ROLE rollcall PASSWORD 'wrong'").await.unwrap();
+    until(async || world.problem("history_down").is_none()).await;
+    client.batch_execute(&format!("ALTER ROLE rollcall PASSWORD '{PASSWORD}'")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_schema_is_refused_with_a_sentence_and_nothing_is_written() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let database = Database::connect(&world.access).await.unwrap();
+    prepare(&database, &world.access).await.unwrap();
+    let client = world.postgres.client(&world.access.schema).await;
+    client.batch_execute("INSERT INTO meta (version) VALUES (2)").await.unwrap();
+    world.hear(&units(1)).await;
+    world.silence(&units(1)).await;
+    world.write();
+    until(async || world.problem("history_down").is_some_and(|text| text.contains("has version 2"))).await;
+    assert_eq!(world.count("transitions").await, 0);
+    client.batch_execute("DELETE FROM meta WHERE version = 2").await.unwrap();
+    world.until_alike().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_instances_that_believe_to_own_everything_write_each_row_once() {
+    let mut world = World::new(EngineType::Redis).await;
+    let all = units(1000);
+    world.write();
+    world.write();
+    world.hear(&all).await;
+    world.silence(&all).await;
+    world.hear(&all[..500]).await;
+    world.until_alike().await;
+    world.pass(300 * SECOND).await;
+    world.silence(&all[..500]).await;
+    world.until_alike().await;
+    assert_eq!((world.count("transitions").await, world.problem("history_down")), (2000, None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_of_a_file_are_filled_in_and_old_months_are_dropped() {
+    let world = World::new(EngineType::Embedded).await;
+    let all = units(200);
+    for month in 0..3 {
+        world.hear(&all).await;
+        world.silence(&all).await;
+        world.hear(&all[month * 50..]).await;
+        world.clock.advance(30 * DAY);
+    }
+    let records = world.records().await;
+    let open = records.iter().filter(|one| one.back_at.is_none()).count();
+    let lines: Vec<String> = records.iter().map(|one| serde_json::to_string(one).unwrap()).collect();
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&database, &world.access).await.unwrap();
+    let done = backfill(&mut database, lines.join("\n").as_bytes(), 70).await.unwrap();
+    assert_eq!((done.records, done.open), (records.len() as u64, open as u64));
+    assert_eq!(done.rows, 2 * (records.len() - open) as u64);
+    let again = backfill(&mut database, lines.join("\n").as_bytes(), 70).await.unwrap();
+    assert_eq!(again.rows, 0);
+    let wrong = backfill(&mut database, &b"\n{\"id\":7}"[..], 70).await.unwrap_err();
+    assert!(wrong.to_string().starts_with("line 2 is no record"), "{wrong}");
+
+    let keep = rollcall::history::HistoryRetention { transitions: Some(31 * DAY), ..Default::default() };
+    let before = world.count("transitions").await;
+    let dropped = prune(&database, &keep, world.clock.now()).await.unwrap();
+    assert!(dropped.contains(&"transitions_2023_11".to_owned()), "{dropped:?}");
+    assert!(world.count("transitions").await < before);
+    let rest = "SELECT count(*) FROM transitions WHERE at < '2023-12-01'";
+    assert_eq!(world.postgres.rows(&world.access.schema, rest).await[0].get::<_, i64>(0), 0);
+    assert_eq!(prune(&database, &keep, world.clock.now()).await.unwrap(), Vec::<String>::new());
+}

@@ -1,0 +1,8 @@
+//! History on a real PostgreSQL: what it holds equals what the engine holds, whatever fails meanwhile.
+
+mod faults;
+mod reports;
+#[path = "../support/mod.rs"]
+mod support;
+mod tables;
+mod world;

@@ -1,0 +1,175 @@
+//! What each table holds, on both engines.
+
+use std::time::Duration;
+
+use rollcall::clock::Timestamp;
+use rollcall::presence::{Declared, Heartbeat, Interval};
+use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Log, on_record};
+
+use crate::world::{CURSORS, DAY, EngineType, PARTITIONS, SECOND, World, units, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transitions_equal_the_records_of_an_engine_on_redis() {
+    transitions_equal_the_records(EngineType::Redis).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn transitions_equal_the_records_of_the_embedded_engine() {
+    transitions_equal_the_records(EngineType::Embedded).await;
+}
+
+async fn transitions_equal_the_records(on: EngineType) {
+    let mut world = World::new(on).await;
+    let all = units(1300);
+    world.hear(&all).await;
+    world.silence(&all).await;
+    // More records of one millisecond than a part has, written before history begins.
+    world.write();
+    world.until_alike().await;
+    assert_eq!(world.count("open").await, 1300);
+    // Some are back, one of them twice.
+    world.pass(10 * SECOND).await;
+    world.hear(&all[..700]).await;
+    world.until_alike().await;
+    world.silence(&all[..10]).await;
+    world.pass(5 * SECOND).await;
+    world.hear(&all[..5]).await;
+    world.roll.retire(&all[900], world.clock.now()).await.unwrap();
+    world.until_alike().await;
+    assert_eq!(world.records().await.len(), 1310);
+    // A later writer finds everything there, and goes on.
+    world.pass(300 * SECOND).await;
+    until(async || world.count(CURSORS).await == 3 * i64::from(PARTITIONS)).await;
+    world.end_writers().await;
+    let rows = world.count("transitions").await;
+    world.write();
+    world.hear(&all[1000..1100]).await;
+    world.until_alike().await;
+    assert_eq!(world.count("transitions").await, rows + 100);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_was_closed_long_before_its_moment_was_read_is_found() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let all = units(3);
+    world.hear(&all).await;
+    world.silence(&all).await;
+    world.write();
+    world.until_alike().await;
+    // Neither the opening is read again, nor the moment at which a device whose clock is behind is back.
+    world.pass(300 * SECOND).await;
+    let cursor = async || {
+        let select = "SELECT min(at) FROM cursors WHERE source = 'closed'";
+        let rows = world.postgres.rows(&world.access.schema, select).await;
+        let at: Option<jiff::Timestamp> = rows.first().and_then(|row| row.get(0));
+        at.map_or(Timestamp::ZERO, |at| Timestamp::from_millis(at.as_millisecond()))
+    };
+    until(async || {
+        world.pass(3 * SECOND).await;
+        cursor().await > world.clock.now() - 90 * SECOND
+    })
+    .await;
+    let at = cursor().await - SECOND;
+    let beat =
+        Heartbeat { unit: all[0].clone(), at, not_before: None, place: None, declared: Declared::default() };
+    world.roll.hear(&[beat], world.clock.now()).await.unwrap();
+    let back = world.records().await.into_iter().find(|one| one.back_at.is_some()).unwrap();
+    assert_eq!(back.back_at, Some(at));
+    world.pass(400 * SECOND).await;
+    world.until_alike().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blind_time_is_the_ledger() {
+    let mut world = World::new(EngineType::Embedded).await;
+    world.write();
+    world.pass(10 * SECOND).await;
+    let mut expected = Vec::new();
+    for length in [60, 90] {
+        let from = world.clock.now();
+        world.clock.advance(length * SECOND);
+        world.roll.canary_returned(world.clock.now()).await.unwrap();
+        expected.push((from.as_millis(), world.clock.now().as_millis()));
+        world.pass(30 * SECOND).await;
+    }
+    let read = async || {
+        let rows =
+            world.postgres.rows(&world.access.schema, "SELECT kind, from_at, until_at FROM blind ORDER BY 2");
+        let at = |row: &tokio_postgres::Row, at| row.get::<_, jiff::Timestamp>(at).as_millisecond();
+        let row = |row: &tokio_postgres::Row| (row.get::<_, String>(0), at(row, 1), at(row, 2));
+        rows.await.iter().map(row).collect::<Vec<_>>()
+    };
+    let fleet = |(from, to): &(i64, i64)| (String::new(), *from, *to);
+    until(async || read().await == expected.iter().map(fleet).collect::<Vec<_>>()).await;
+    let ledger: Vec<Interval> = world.roll.hearing().ledger.intervals().to_vec();
+    assert_eq!(ledger.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operations_and_notifications_are_written_once() {
+    let mut world = World::new(EngineType::Redis).await;
+    world.write();
+    let audit = |number: u64| AuditEntry {
+        at: world.clock.now() + Duration::from_millis(number),
+        author: "ana".to_owned(),
+        change: Audited::Acknowledged,
+        subject: format!("detector:unit-{number:04}:1700000000000"),
+        text: "on my way".to_owned(),
+    };
+    let entries: Vec<AuditEntry> = (0..5).map(audit).collect();
+    let append = |entry: &AuditEntry| {
+        ChangeSet::of(PARTITIONS).append(Log::Audit, serde_json::to_string(entry).unwrap().as_bytes())
+    };
+    world.engine.write_cells(&entries.iter().map(append).collect::<Vec<_>>()).await.unwrap();
+    for number in 0..3 {
+        let attempt = |attempt: usize| {
+            let result = if attempt == 2 { "delivered" } else { "failed" };
+            let text = format!(
+                r#"{{"i":"n{number}","r":"mail","g":"kind=detector","s":1700000000000,"t":17000000{attempt}0000,"d":7,
+                    "n":{attempt},"e":"{result}","a":"250 ok","o":["detector:unit-0001:1700000000000"]}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let cell = (format!("{number}.cell"), AttemptsEntry((1..=2).map(attempt).collect()));
+        let set = on_record(ChangeSet::of(number), &[cell], Some(world.clock.now())).unwrap();
+        assert_eq!(world.engine.write_cells(&[set]).await.unwrap(), [true]);
+    }
+    world.pass(10 * SECOND).await;
+    until(async || world.count("operations").await == 5 && world.count("notifications").await == 6).await;
+    let select = "SELECT count(*) FROM notifications WHERE result = 'delivered' AND attempt = 2 AND receiver = 'mail' \
+                  AND records = '{detector:unit-0001:1700000000000}' AND offline = 1 AND group_key = 'kind=detector'";
+    assert_eq!(world.postgres.rows(&world.access.schema, select).await[0].get::<_, i64>(0), 3);
+    let select =
+        "SELECT count(*) FROM operations WHERE kind = 'detector' AND unit LIKE 'unit-%' AND author = 'ana'";
+    assert_eq!(world.postgres.rows(&world.access.schema, select).await[0].get::<_, i64>(0), 5);
+    // Read again, they are not written again.
+    world.end_writers().await;
+    world.write();
+    world.pass(300 * SECOND).await;
+    until(async || world.count(CURSORS).await == 3 * i64::from(PARTITIONS)).await;
+    assert_eq!((world.count("operations").await, world.count("notifications").await), (5, 6));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_left_the_engine_before_it_was_written_is_a_named_loss() {
+    let mut world = World::new(EngineType::Embedded).await;
+    world.write();
+    world.pass(300 * SECOND).await;
+    until(async || world.count(CURSORS).await == 3 * i64::from(PARTITIONS)).await;
+    world.end_writers().await;
+    assert_eq!((world.count("losses").await, world.problem("history_incomplete")), (0, None));
+    world.clock.advance(100 * DAY);
+    world.write();
+    until(async || world.problem("history_incomplete").is_some()).await;
+    let text = world.problem("history_incomplete").unwrap();
+    assert!(text.contains("2023-11-14T22:") && text.contains("records.keep"), "{text}");
+    let names = async || {
+        let select = "SELECT DISTINCT table_name FROM losses ORDER BY 1";
+        let rows = world.postgres.rows(&world.access.schema, select).await;
+        rows.iter().map(|row| row.get(0)).collect::<Vec<String>>()
+    };
+    until(async || names().await == ["notifications", "transitions"]).await;
+    world.hear(&units(1)).await;
+    world.silence(&units(1)).await;
+    world.until_alike().await;
+}

@@ -1,0 +1,138 @@
+//! A PostgreSQL of the test's own, with a user and a database named `rollcall`, which a test may kill and restart.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rollcall::history::{DatabaseAccess, DatabaseAddress};
+use rollcall::simulate::servers::{Server, free_port};
+use rollcall::trust::TlsFiles;
+use tokio_postgres::{Client, NoTls, Row};
+
+pub const PASSWORD: &str = "open sesame";
+
+pub struct Postgres {
+    server: Server,
+    // The last field, so that the server has ended when the directory is removed.
+    dir: tempfile::TempDir,
+}
+
+impl Postgres {
+    pub fn start() -> Postgres {
+        Postgres::with(&[])
+    }
+
+    /// With further lines of its configuration.
+    pub fn with(lines: &[&str]) -> Postgres {
+        let dir = tempfile::tempdir().unwrap();
+        run("chmod", &["755", &text(dir.path())]);
+        let home = dir.path().join("postgres");
+        std::fs::create_dir(&home).unwrap();
+        std::fs::write(home.join("password"), PASSWORD).unwrap();
+        if is_root() {
+            run("chown", &["-R", "postgres", &text(&home)]);
+        }
+        let (data, password) = (text(&home.join("data")), text(&home.join("password")));
+        let mut make = as_user(&text(&program("initdb")));
+        make.extend(
+            ["-D", &data, "-U", "rollcall", "-A", "scram-sha-256", "--pwfile", &password].map(str::to_owned),
+        );
+        make.extend(["--no-sync", "-E", "UTF8", "--locale=C"].map(str::to_owned));
+        run(&make[0], &make[1..].iter().map(String::as_str).collect::<Vec<_>>());
+        let port = free_port().unwrap();
+        let socket = text(&home);
+        let mut settings = format!(
+            "listen_addresses = '127.0.0.1'\nport = {port}\nunix_socket_directories = '{socket}'\n\
+             shared_buffers = 64MB\nmax_connections = 40\nlogging_collector = off\n"
+        );
+        lines.iter().for_each(|line| settings += &format!("{line}\n"));
+        let file = home.join("data/postgresql.auto.conf");
+        std::fs::write(&file, settings).unwrap();
+        let server = serve(dir.path(), port).unwrap();
+        Postgres { server, dir }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.server.port()
+    }
+
+    pub fn url(&self) -> String {
+        format!("postgres://rollcall@127.0.0.1:{}/postgres", self.port())
+    }
+
+    /// How history reaches it, in a schema of its own for each call.
+    pub fn access(&self) -> DatabaseAccess {
+        static SCHEMAS: AtomicU64 = AtomicU64::new(0);
+        DatabaseAccess {
+            address: DatabaseAddress::parse(&self.url(), Some(PASSWORD)).unwrap(),
+            tls: TlsFiles::default(),
+            schema: format!("fleet_{}", SCHEMAS.fetch_add(1, Ordering::Relaxed)),
+            statement_timeout: std::time::Duration::from_secs(30),
+        }
+    }
+
+    /// A connection of another program, with this schema.
+    pub async fn client(&self, schema: &str) -> Client {
+        let mut config: tokio_postgres::Config = self.url().parse().unwrap();
+        let (client, connection) = config.password(PASSWORD).connect(NoTls).await.unwrap();
+        tokio::spawn(connection);
+        client.batch_execute(&format!("SET search_path TO {schema}; SET TimeZone TO 'UTC'")).await.unwrap();
+        client
+    }
+
+    /// The rows of a query; none while there is no table.
+    pub async fn rows(&self, schema: &str, query: &str) -> Vec<Row> {
+        self.client(schema).await.query(query, &[]).await.unwrap_or_default()
+    }
+
+    /// Ends the server like a power cut.
+    pub fn kill(&mut self) {
+        self.server.kill();
+    }
+
+    /// Starts the server again on its port with its data. The processes of the old one take a moment to notice its end.
+    pub fn restart(&mut self) {
+        self.server.kill();
+        let port = self.port();
+        let started = (0..50).find_map(|_| serve(self.dir.path(), port).ok());
+        self.server = started.expect("it starts once the old processes have ended");
+    }
+}
+
+fn serve(dir: &Path, port: u16) -> std::io::Result<Server> {
+    let data = text(&dir.join("postgres/data"));
+    let mut command = as_user(&text(&program("postgres")));
+    command.extend(["-D".to_owned(), data]);
+    Server::start(&command[0], &command[1..], dir, port, "ready to accept connections")
+}
+
+/// PostgreSQL refuses to run as root.
+fn as_user(program: &str) -> Vec<String> {
+    let change = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups", "--"];
+    let change = change.into_iter().filter(|_| is_root());
+    change.map(str::to_owned).chain([program.to_owned()]).collect()
+}
+
+fn is_root() -> bool {
+    rustix::process::getuid().is_root()
+}
+
+/// A program of the newest PostgreSQL of this machine: Debian keeps them out of the path.
+fn program(name: &str) -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
+    let newest = versions.map(|one| one.path()).max_by_key(|path| number(path));
+    let of_debian = newest.map(|path| path.join("bin").join(name)).filter(|path| path.is_file());
+    of_debian.unwrap_or_else(|| name.into())
+}
+
+fn run(program: &str, arguments: &[&str]) {
+    let done = Command::new(program).args(arguments).output();
+    let done =
+        done.unwrap_or_else(|error| panic!("{program} could not be started ({error}); is it installed?"));
+    assert!(done.status.success(), "{program}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -6,6 +6,7 @@ mod config;
 mod dashboards;
 mod docs;
 mod fuzz;
+mod history;
 mod house;
 mod kubernetes;
 mod production;

@@ -55,7 +55,7 @@ fn middle(mut values: Vec<f64>) -> f64 {
 
 /// The CPU time of Rollcall for a heartbeat in µs, with so many fresh brokers.
 async fn cost(world: &mut World, count: u32, rate: u32) -> anyhow::Result<f64> {
-    say(&format!("{count} brokers, {rate}/s"));
+    say(format!("{count} brokers, {rate}/s"));
     let brokers: Vec<Server> = (0..count).map(|_| world.another_broker()).collect::<anyhow::Result<_>>()?;
     let ports: Vec<u16> = brokers.iter().map(Server::port).collect();
     let rollcall = world.serve_at(&ports, KIND).await?;

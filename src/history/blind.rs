@@ -48,8 +48,9 @@ fn intervals(hearing: &Hearing) -> BTreeSet<(String, Timestamp, Timestamp)> {
         let over = all.iter().filter(|one| one.is_over());
         over.map(|one| (kind.to_owned(), one.from, one.to)).collect::<Vec<_>>()
     };
-    let own = hearing.filters.blind.iter();
-    let of_kinds =
-        own.flat_map(|(kind, own)| of(kind.as_str(), Ledger::new(own.iter().copied()).intervals()));
+    let of_kinds = hearing.filters.blind.keys().flat_map(|kind| {
+        let own = hearing.filters.blind_of(kind, None).copied();
+        of(kind.as_str(), Ledger::new(own).intervals())
+    });
     of("", hearing.ledger.intervals()).into_iter().chain(of_kinds).collect()
 }

@@ -20,7 +20,7 @@ use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Ownership, Roll};
 use crate::presence::Interval;
-use crate::store::{AuditEntry, Cells, Documents, Log, MAX_AUDITED, Queries, partition_of};
+use crate::store::{AuditEntry, Cells, Documents, MAX_AUDITED, Queries, partition_of};
 use crate::telemetry::Telemetry;
 
 /// How often the engine is asked for more.
@@ -312,11 +312,11 @@ impl WriterSession<'_> {
     /// Writes the entries of the audit that are not there yet. The audit is short, so it is read as a whole.
     async fn write_operations(&mut self, fleet: u16) -> Result<()> {
         let audit = Documents::new(self.sources.cells.clone());
-        let newest = audit.newest::<AuditEntry>(Log::Audit, 1).await?.pop();
+        let newest = audit.audited(1).await?.pop();
         if newest.is_none() || newest == self.newest_operation {
             return Ok(());
         }
-        let entries = audit.newest::<AuditEntry>(Log::Audit, MAX_AUDITED).await?;
+        let entries = audit.audited(MAX_AUDITED).await?;
         let (Some(first), Some(last)) = (entries.last(), entries.first()) else { return Ok(()) };
         let fleet = [fleet];
         let read = cursors::load(self.database.client(), OPERATIONS, &fleet);

@@ -9,8 +9,8 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Mirror;
 use rollcall::fleet::Rules;
 use rollcall::presence::{
-    self, Announced, Announcement, Cause, Change, Closing, Declared, Hearing, Heartbeat, Interval, Kind, KindRules,
-    Labels, Lifecycle, OfflineRecord, Override, Registration, Snapshot, Transition, Unit, Verdict,
+    self, Announced, Announcement, Cause, Change, Closing, Declared, Hearing, Heartbeat, Interval, Kind,
+    KindRules, Labels, Lifecycle, OfflineRecord, Override, Registration, Snapshot, Transition, Unit, Verdict,
 };
 use rollcall::store::OutboxEvent;
 use rollcall::telemetry::{CheckSource, Telemetry};

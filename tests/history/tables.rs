@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::presence::{Declared, Heartbeat, Interval};
-use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Log, on_record};
+use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Documents, on_record};
 
 use crate::world::{CURSORS, DAY, EngineType, PARTITIONS, SECOND, World, units, until};
 
@@ -70,8 +70,14 @@ async fn a_record_that_was_closed_long_before_its_moment_was_read_is_found() {
     })
     .await;
     let at = cursor().await - SECOND;
-    let beat =
-        Heartbeat { unit: all[0].clone(), at, not_before: None, place: None, declared: Declared::default() };
+    let beat = Heartbeat {
+        unit: all[0].clone(),
+        at,
+        not_before: None,
+        place: None,
+        broker: None,
+        declared: Declared::default(),
+    };
     world.roll.hear(&[beat], world.clock.now()).await.unwrap();
     let back = world.records().await.into_iter().find(|one| one.back_at.is_some()).unwrap();
     assert_eq!(back.back_at, Some(at));
@@ -117,9 +123,8 @@ async fn operations_and_notifications_are_written_once() {
         text: "on my way".to_owned(),
     };
     let entries: Vec<AuditEntry> = (0..5).map(audit).collect();
-    let append = |entry: &AuditEntry| {
-        ChangeSet::of(PARTITIONS).append(Log::Audit, serde_json::to_string(entry).unwrap().as_bytes())
-    };
+    let documents = Documents::new(world.engine.clone());
+    let append = |entry: &AuditEntry| documents.audit(ChangeSet::of(PARTITIONS), entry).unwrap();
     world.engine.write_cells(&entries.iter().map(append).collect::<Vec<_>>()).await.unwrap();
     for number in 0..3 {
         let attempt = |attempt: usize| {

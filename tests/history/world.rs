@@ -134,6 +134,7 @@ impl World {
             at: now,
             not_before: None,
             place: None,
+            broker: None,
             declared: Declared::default(),
         };
         let beats: Vec<Heartbeat> = units.iter().map(beat).collect();

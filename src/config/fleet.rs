@@ -199,20 +199,8 @@ fn mqtt(
     let address = problems.keep("mqtt.url", mqtt.url.parse::<BrokerAddress>());
     let tls = address.and_then(|address| tls(mqtt, &address, base, problems));
     let password = secrets::read("mqtt.password_file", &mqtt.password_file, base, problems);
-    if mqtt.username.is_empty() && !mqtt.password_file.is_empty() {
-        problems.error("mqtt.password_file", "is a password without a user name; set mqtt.username");
-    }
+    names(mqtt, problems);
     let second = Span::from_secs(1);
-    let plain = |text: &str| !text.contains(['/', '+', '#']) && !text.chars().any(char::is_control);
-    if mqtt.client_id.is_empty() || mqtt.client_id.len() > 64 || !plain(&mqtt.client_id) {
-        problems.error("mqtt.client_id", "is 1 to 64 bytes without /, + and #");
-    }
-    if !plain(&mqtt.share) {
-        problems.error("mqtt.share", "the name of a shared subscription has no /, + and #");
-    }
-    if mqtt.fields.ts.is_empty() {
-        problems.error("mqtt.fields.ts", "is empty; leave the key out for \"ts\"");
-    }
     intake::Config {
         broker: mqtt.name.clone(),
         is_one_of_several: false,
@@ -248,6 +236,23 @@ fn mqtt(
             labels: mqtt.fields.labels.clone(),
             sleep: mqtt.fields.sleep.clone(),
         },
+    }
+}
+
+/// Reports names that a broker does not take.
+fn names(mqtt: &Mqtt, problems: &mut Problems) {
+    if mqtt.username.is_empty() && !mqtt.password_file.is_empty() {
+        problems.error("mqtt.password_file", "is a password without a user name; set mqtt.username");
+    }
+    let plain = |text: &str| !text.contains(['/', '+', '#']) && !text.chars().any(char::is_control);
+    if mqtt.client_id.is_empty() || mqtt.client_id.len() > 64 || !plain(&mqtt.client_id) {
+        problems.error("mqtt.client_id", "is 1 to 64 bytes without /, + and #");
+    }
+    if !plain(&mqtt.share) {
+        problems.error("mqtt.share", "the name of a shared subscription has no /, + and #");
+    }
+    if mqtt.fields.ts.is_empty() {
+        problems.error("mqtt.fields.ts", "is empty; leave the key out for \"ts\"");
     }
 }
 

@@ -15,37 +15,11 @@
 //! message, which two brokers delivered.
 
 use std::collections::HashMap;
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::name::{is_class_name, text_names};
-use super::{Filters, Hearing, Kind, KindRules, Ledger, NameError, Snapshot};
+use super::{BrokerName, Filters, Hearing, Kind, KindRules, Ledger, Snapshot};
 use crate::clock::Timestamp;
-
-/// The name of one of several brokers, `[a-z0-9_-]{1,32}`. Cheap to clone.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BrokerName(Arc<str>);
-
-impl BrokerName {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    /// Whether a filter among the proofs of hearing is one of this broker: it begins with the name.
-    pub fn has_filter(&self, proof: &str) -> bool {
-        proof.strip_prefix(&*self.0).is_some_and(|rest| rest.starts_with('/'))
-    }
-}
-
-impl FromStr for BrokerName {
-    type Err = NameError;
-    fn from_str(name: &str) -> Result<BrokerName, NameError> {
-        if is_class_name(name) { Ok(BrokerName(name.into())) } else { Err(NameError::Broker) }
-    }
-}
-
-text_names!(BrokerName);
 
 impl Hearing {
     /// This hearing by filters, with each kind that is heard at two of `brokers` or more heard at each for itself.

@@ -7,6 +7,7 @@ mod ahead;
 mod announcement;
 mod availability;
 mod blindness;
+mod broker_name;
 mod brokers;
 mod decision;
 mod facts;
@@ -34,7 +35,7 @@ pub use ahead::{as_corrected, corrected, future_moment};
 pub use announcement::{Announced, Announcement, AnnouncementResult, Departure, TAKEOVER};
 pub use availability::{TimeSpent, UnitTimes};
 pub use blindness::{Interval, Ledger};
-pub use brokers::BrokerName;
+pub use broker_name::BrokerName;
 pub use decision::{
     HeartbeatResult, MAX_PAUSE, Registration, Renaming, StateSince, UnitSettings, Verdict, acknowledge,
     announce, check_deadline, configure, deadline, hear, is_pause, pause, recheck_deadline, register, rename,

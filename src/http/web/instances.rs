@@ -2,11 +2,12 @@
 
 use axum::extract::State;
 use axum::{Extension, response::IntoResponse};
-use maud::html;
+use maud::{Markup, html};
 
 use super::layout::Tab;
 use super::{FailedPage, WebState, format};
 use crate::http::changes::Caller;
+use crate::http::summary::HearingSummary;
 use crate::presence::Kind;
 use crate::telemetry::Severity;
 
@@ -40,30 +41,7 @@ pub(super) async fn page(
                 }
             }
         }
-        @if !content.hearing.brokers.is_empty() {
-            h2 { "Brokers" }
-            div.scroll tabindex="0" role="region" aria-label="Brokers" {
-                table {
-                    caption.hidden { "Brokers" }
-                    thead { tr {
-                        th scope="col" { "Name" } th scope="col" { "Kinds" } th scope="col" { "Hearing" }
-                    } }
-                    tbody {
-                        @for one in &content.hearing.brokers {
-                            tr {
-                                th scope="row" { (one.broker) }
-                                td { (one.kinds.iter().map(Kind::as_str).collect::<Vec<_>>().join(", ")) }
-                                td { @match (one.blind || content.hearing.blind, one.blind_since) {
-                                    (false, _) => "is heard",
-                                    (true, None) => strong { "not heard" },
-                                    (true, Some(since)) => { strong { "not heard" } " since " time datetime=(since) { (since) } }
-                                } }
-                            }
-                        }
-                    }
-                }
-            }
-        }
+        (brokers(&content.hearing))
         h2 { "Problems" }
         @if content.problems.is_empty() { p.empty { "None." } }
         ul {
@@ -79,4 +57,34 @@ pub(super) async fn page(
         }
     };
     Ok(web.page("Instances", Some(Tab::Instances), &summary, &caller, live, html! {}))
+}
+
+/// What is heard at each broker, if there are several.
+fn brokers(hearing: &HearingSummary) -> Markup {
+    html! {
+        @if !hearing.brokers.is_empty() {
+            h2 { "Brokers" }
+            div.scroll tabindex="0" role="region" aria-label="Brokers" {
+                table {
+                    caption.hidden { "Brokers" }
+                    thead { tr {
+                        th scope="col" { "Name" } th scope="col" { "Kinds" } th scope="col" { "Hearing" }
+                    } }
+                    tbody {
+                        @for one in &hearing.brokers {
+                            tr {
+                                th scope="row" { (one.broker) }
+                                td { (one.kinds.iter().map(Kind::as_str).collect::<Vec<_>>().join(", ")) }
+                                td { @match (one.blind || hearing.blind, one.blind_since) {
+                                    (false, _) => "is heard",
+                                    (true, None) => strong { "not heard" },
+                                    (true, Some(since)) => { strong { "not heard" } " since " time datetime=(since) { (since) } }
+                                } }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
 }

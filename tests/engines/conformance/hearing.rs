@@ -505,7 +505,7 @@ pub async fn a_unit_is_held_only_by_the_broker_that_heard_it_last<G: Ground>(mut
     let units: Vec<Unit> = heard.iter().map(|(id, _)| world.unit(id)).collect();
     let offline = async |world: &World<G>| {
         let open = world.open_records().await;
-        open.iter().map(|record| record.unit.to_string()).collect::<BTreeSet<String>>()
+        open.iter().map(|record| record.id.unit.to_string()).collect::<BTreeSet<String>>()
     };
     let of_us = ["us", "to-us", "late-from-eu"].map(|id| world.unit(id));
     // An instance that starts while us is down knows no less, or waits.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{Clock, Stopwatch, Timestamp};
 use rollcall::fleet::{HearingConfig, Mirror, Ownership, Roll, Rules};
 use rollcall::history::{DatabaseAccess, HistoryConfig, HistoryRetention, HistoryWriter};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, OfflineRecord, Policy, Unit};
@@ -162,7 +162,7 @@ impl World {
         let expected: BTreeMap<String, String> =
             self.records().await.iter().map(|one| (one.id.text(), line(one))).collect();
         let found = async || self.outages().await == expected;
-        let started = tokio::time::Instant::now();
+        let started = Stopwatch::start();
         while !found().await {
             if started.elapsed() > MAX_WAIT {
                 let outages = self.outages().await;
@@ -229,7 +229,7 @@ pub fn units(count: usize) -> Vec<Unit> {
 
 /// Waits until it is so.
 pub async fn until(is_so: impl AsyncFn() -> bool) {
-    let started = tokio::time::Instant::now();
+    let started = Stopwatch::start();
     while !is_so().await {
         assert!(started.elapsed() < MAX_WAIT, "it is not so");
         tokio::time::sleep(Duration::from_millis(50)).await;

@@ -33,7 +33,7 @@ const LONG: Duration = Duration::from_secs(30);
 const FAULTS_A_WORLD: usize = 12;
 /// How many units fall silent at once.
 const MANY: usize = 100_000;
-/// How many units fall silent while slots move.
+/// How many units fall silent while slots move, or in a directory, whose process also holds the database.
 const STORM: usize = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -398,11 +398,12 @@ async fn happen(world: &mut World, fault: Fault, chance: &mut StdRng) {
             if world.plan.embedded {
                 world.instances[0].stop();
             }
-            world::crowd::fill(world, 0, MANY, now()).await;
+            let many = if world.plan.embedded { STORM } else { MANY };
+            world::crowd::fill(world, 0, many, now()).await;
             if world.plan.embedded {
                 world.instances[0].start();
             }
-            world::crowd::all_are_notified_once(world, 0, MANY).await;
+            world::crowd::all_are_notified_once(world, 0, many).await;
         }
         Fault::Everything => {
             world.instances.iter_mut().for_each(world::Instance::kill);

@@ -270,11 +270,11 @@ fn the_service_of_systemd_is_confined() {
 
 #[test]
 fn the_configuration_of_the_packages_needs_nothing_else_and_is_of_this_machine_alone() {
-    let config = load(&read("packages/rollcall.toml"), "packages/rollcall.toml".as_ref());
+    let config = load(&read("config/packages/rollcall.toml"), "config/packages/rollcall.toml".as_ref());
     let EngineConfig::Embedded(engine) = &config.engine else { panic!("{} is a server", config.engine) };
     assert_eq!(engine.path, Path::new("/var/lib/rollcall"));
     assert!(config.broker.is_some() && config.http.listen.ip().is_loopback());
-    assert!(read("packages/rollcall.toml").contains("listen = \"127.0.0.1:1883\""));
+    assert!(read("config/packages/rollcall.toml").contains("listen = \"127.0.0.1:1883\""));
     assert!(read("config/systemd/rollcall.service").contains("\nStateDirectory=rollcall\n"));
 }
 
@@ -282,7 +282,7 @@ fn the_configuration_of_the_packages_needs_nothing_else_and_is_of_this_machine_a
 #[test]
 fn every_script_of_the_packages_is_a_script() {
     for name in ["postinst", "prerm", "postrm"] {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("packages/deb").join(name);
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/packages/deb").join(name);
         succeeds("sh", &["-n", script.to_str().unwrap()]);
     }
 }

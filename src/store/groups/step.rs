@@ -64,10 +64,10 @@ struct MemberEntries {
 }
 
 impl MemberEntries {
-    /// Since when it waits as a silence. Each change of such a member changes its entry, so the entry is expected instead
+    /// Its name among those that wait, if it waits as a silence. Each change of such a member changes its entry, so the entry is expected instead
     /// of the value: ten thousand values would go to the engine and back.
-    fn silence_since(&self) -> Option<Timestamp> {
-        self.waits.filter(|(is_silence, _)| *is_silence).map(|(_, since)| since)
+    fn silence_name(&self, member: &str) -> Option<WaitingName> {
+        self.waiting_name(member).filter(|name| name.is_silence)
     }
 
     fn of(member: Option<&StoredMember>) -> MemberEntries {
@@ -171,7 +171,7 @@ impl<'a> GroupStep<'a> {
     pub fn know(&mut self, name: &str, mut before: Document<StoredMember>) {
         let after = before.value.take();
         let was = MemberEntries::of(after.as_ref());
-        if was.silence_since().is_some() {
+        if was.silence_name(name).is_some() {
             before = before.without_stored();
         }
         self.members.insert(name.to_owned(), KnownMember { before, was, after, is_changed: false });
@@ -498,9 +498,8 @@ impl<'a> GroupStep<'a> {
             set = set.add(Table::GroupVersions, key, 1);
         }
         for (name, known) in &changed {
-            set = match known.was.silence_since() {
-                Some(since) => {
-                    let waiting = WaitingName { is_silence: true, since, member: (*name).clone() };
+            set = match known.was.silence_name(name) {
+                Some(waiting) => {
                     set = set.is_at(Index::Waiting, &waiting.text(key), Some(0));
                     known.before.put_in(set, known.after.as_ref())?
                 }

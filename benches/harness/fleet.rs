@@ -87,14 +87,7 @@ impl Fleet {
     pub fn beats(&self, at: Timestamp) -> Vec<Heartbeat> {
         self.0
             .clone()
-            .map(|n| Heartbeat {
-                unit: unit(n),
-                at,
-                not_before: None,
-                place: None,
-                broker: None,
-                declared: Default::default(),
-            })
+            .map(|n| Heartbeat { declared: Default::default(), ..Heartbeat::of(unit(n), at) })
             .collect()
     }
 }

@@ -93,7 +93,7 @@ impl BodyReader for Bodies {
         // The labels in the name win, as those of a topic do.
         declared.labels.extend(labels);
         let at = self.recent.after_announcement(parsed.at);
-        Ok(Heartbeat { unit, at, not_before: None, place: None, broker: None, declared })
+        Ok(Heartbeat { declared, ..Heartbeat::of(unit, at) })
     }
 
     fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, Refused> {

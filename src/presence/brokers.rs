@@ -87,8 +87,8 @@ mod tests {
 
     use super::*;
     use crate::presence::{
-        Declared, Facts, FilterBlindness, FilterProofs, Heartbeat, Interval, Lifecycle, Policy,
-        RemovedFilter, State, Verdict, check_deadline, hear, state,
+        Facts, FilterBlindness, FilterProofs, Heartbeat, Interval, Lifecycle, Policy, RemovedFilter, State,
+        Verdict, check_deadline, hear, state,
     };
 
     const BEGIN: Timestamp = Timestamp::from_millis(1_732_147_200_000);
@@ -166,12 +166,8 @@ mod tests {
     #[test]
     fn a_unit_that_roams_is_of_the_broker_that_heard_it_last() {
         let heartbeat = |seconds: i64, name: &str| Heartbeat {
-            unit: "truck:7".parse().unwrap(),
-            at: at(seconds),
-            not_before: None,
-            place: None,
             broker: Some(broker(name)),
-            declared: Declared::default(),
+            ..Heartbeat::of("truck:7".parse().unwrap(), at(seconds))
         };
         // The heartbeats in the order in which they are recorded, and the broker that counts.
         let cases: [(&[(i64, &str)], &str); 4] = [

@@ -75,6 +75,13 @@ pub struct Heartbeat {
     pub declared: Declared,
 }
 
+impl Heartbeat {
+    /// A heartbeat of which nothing else is known.
+    pub fn of(unit: Unit, at: Timestamp) -> Heartbeat {
+        Heartbeat { unit, at, not_before: None, place: None, broker: None, declared: Declared::default() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

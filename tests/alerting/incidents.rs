@@ -17,14 +17,7 @@ impl World {
     pub async fn hear_at(&self, site: &str, ids: &[String]) {
         let at = self.clock.now();
         let declared = Declared { labels: labels(&[("site", site)]), ..Declared::default() };
-        let beat = |id: &String| Heartbeat {
-            unit: unit(id),
-            at,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: declared.clone(),
-        };
+        let beat = |id: &String| Heartbeat { declared: declared.clone(), ..Heartbeat::of(unit(id), at) };
         self.roll.hear(&ids.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();
         self.joined().await;
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rollcall::alerting::{self, AlertingConfig, Route};
 use rollcall::fleet::{Attempts, Deliveries, FlapRules, HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Ownership, Roll, Silences, TimerRules, Timers};
-use rollcall::presence::{Declared, Filters, Heartbeat, KindRules};
+use rollcall::presence::{Filters, Heartbeat, KindRules};
 use rollcall::routing::Inhibition;
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
 use rollcall::store::embedded::{self, EmbeddedEngine};
@@ -212,14 +212,7 @@ impl World {
 
     pub async fn hear(&self, ids: &[&str]) {
         let at = self.clock.now();
-        let beat = |id: &&str| Heartbeat {
-            unit: unit(id),
-            at,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        };
+        let beat = |id: &&str| Heartbeat::of(unit(id), at);
         self.roll.hear(&ids.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();
     }
 

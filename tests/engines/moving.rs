@@ -12,8 +12,8 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll, Silences, UnitChange};
 use rollcall::presence::{
-    Acknowledgement, Change, Closing, Declared, Filters, Guarantee, Heartbeat, IndexChange, KeyChange, Kind,
-    KindRules, NewTimer, OfflineRecord, Override, Probed, Registration, TimerClass, Unit,
+    Acknowledgement, Change, Closing, Filters, Guarantee, Heartbeat, IndexChange, KeyChange, Kind, KindRules,
+    NewTimer, OfflineRecord, Override, Probed, Registration, TimerClass, Unit,
 };
 use rollcall::routing::{alert_silence::SilenceRequest, parse_label_matchers};
 use rollcall::simulate::servers::{Server, free_port};
@@ -114,14 +114,7 @@ async fn roll(engine: Arc<dyn Engine>) -> Roll {
 }
 
 async fn hear(roll: &Roll, units: impl Iterator<Item = usize>, at: Timestamp) {
-    let beat = |number| Heartbeat {
-        unit: unit(number),
-        at,
-        not_before: None,
-        place: None,
-        broker: None,
-        declared: Declared::default(),
-    };
+    let beat = |number| Heartbeat::of(unit(number), at);
     roll.hear(&units.map(beat).collect::<Vec<_>>(), at).await.unwrap();
 }
 

@@ -199,8 +199,7 @@ impl Way {
         let seen = self.engine.read(std::slice::from_ref(unit)).await.unwrap().remove(0);
         let labels = [("site".to_owned(), format!("\"{unit}\""))].into();
         let declared = Declared { labels, ..Declared::default() };
-        let beat =
-            Heartbeat { unit: unit.clone(), at: now, not_before: None, place: None, broker: None, declared };
+        let beat = Heartbeat { declared, ..Heartbeat::of(unit.clone(), now) };
         if let (_, Some(change)) = hear(&seen, &beat, rules, hearing, now) {
             self.engine.apply(&[(seen, change)]).await.unwrap();
         }

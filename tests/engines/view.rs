@@ -106,8 +106,7 @@ impl Fleet {
     }
 
     async fn hear(&self, unit: Unit, declared: Declared) {
-        let heartbeat =
-            Heartbeat { unit, at: self.now, not_before: None, place: None, broker: None, declared };
+        let heartbeat = Heartbeat { declared, ..Heartbeat::of(unit, self.now) };
         self.roll.hear(&[heartbeat], self.now).await.unwrap();
     }
 

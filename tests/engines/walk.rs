@@ -11,7 +11,7 @@ use rollcall::fleet::{Attempts, Mirror, Ownership, Roll, Silences, Walk};
 use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
 use rollcall::presence::{
-    Closing, Declared, Facts, Hearing, Heartbeat, Kind, KindRules, Lifecycle, Override, Policy, Unit,
+    Closing, Facts, Hearing, Heartbeat, Kind, KindRules, Lifecycle, Override, Policy, Unit,
 };
 use rollcall::routing::alert_silence::SilenceRequest;
 use rollcall::routing::{AlertSilence, parse_label_matchers};
@@ -87,14 +87,7 @@ impl Fleet {
 
     async fn hear(&self, count: usize) {
         let now = self.clock.now();
-        let beat = |number| Heartbeat {
-            unit: unit(number),
-            at: now,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        };
+        let beat = |number| Heartbeat::of(unit(number), now);
         let beats: Vec<Heartbeat> = (0..count).map(beat).collect();
         self.roll.hear(&beats, now).await.unwrap();
     }

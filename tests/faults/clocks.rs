@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::presence::{Declared, Heartbeat, Unit};
+use rollcall::presence::{Heartbeat, Unit};
 use rollcall::simulate::servers::free_port;
 use rollcall::store::{Engine, Queries, UnitStore};
 
@@ -107,16 +107,7 @@ async fn heartbeats_that_a_clock_jump_of_redis_removes_are_not_missed() {
         let begin = renew(&*engine).await + number * 100 * SECOND;
         renew(&*other).await;
         let at = |part: f64| begin + TIMEOUT.mul_f64(part);
-        let beat = |at: Timestamp| {
-            [Heartbeat {
-                unit: unit.clone(),
-                at,
-                not_before: None,
-                place: None,
-                broker: None,
-                declared: Declared::default(),
-            }]
-        };
+        let beat = |at: Timestamp| [Heartbeat::of(unit.clone(), at)];
         let is_offline = async || !engine.records(true, None, 1).await.unwrap().is_empty();
         let hear_until = async |tenths: std::ops::Range<u32>| {
             for tenths in tenths {

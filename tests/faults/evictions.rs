@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::cmd;
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::presence::{Declared, Heartbeat, Unit};
+use rollcall::presence::{Heartbeat, Unit};
 use rollcall::store::redis::{RedisConfig, RedisEngine};
 use rollcall::store::{EngineError, Queries, UnitStore};
 use rollcall::telemetry::Telemetry;
@@ -33,14 +33,7 @@ async fn evicted_keys_are_no_silence(topology: Topology) {
     let at = |part: f64| begin + TIMEOUT.mul_f64(part);
     let units: Vec<Unit> = (0..40).map(|n| format!("detector:finch-{n}").parse().unwrap()).collect();
     let hear = async |at: Timestamp| {
-        let beat = |unit: &Unit| Heartbeat {
-            unit: unit.clone(),
-            at,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        };
+        let beat = |unit: &Unit| Heartbeat::of(unit.clone(), at);
         roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), at).await.unwrap();
     };
     let hear_until = async |tenths: std::ops::Range<u32>| {

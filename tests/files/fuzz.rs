@@ -468,14 +468,8 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
     let outbox_grew = Arc::new(Notify::new());
     let roll =
         Arc::new(Roll::new(engine.clone(), rules, mirror.clone(), telemetry.clone(), hearing, outbox_grew));
-    let beat = |unit: &str| Heartbeat {
-        unit: unit.parse().unwrap(),
-        at: NOW,
-        not_before: None,
-        place: None,
-        broker: None,
-        declared: Default::default(),
-    };
+    let beat =
+        |unit: &str| Heartbeat { declared: Default::default(), ..Heartbeat::of(unit.parse().unwrap(), NOW) };
     roll.hear(&[beat("pump:a"), beat("pump:Halle 3: ü%")], NOW).await.unwrap();
     let ownership = Ownership::of_everything(engine.partitions());
     let bodies = Bodies::new(&config.intake, roll.shared_rules().clone(), None, telemetry.clone());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::presence::{Declared, Heartbeat, Interval};
+use rollcall::presence::{Heartbeat, Interval};
 use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Documents, on_record};
 
 use crate::world::{CURSORS, DAY, EngineType, PARTITIONS, SECOND, World, units, until};
@@ -70,14 +70,7 @@ async fn a_record_that_was_closed_long_before_its_moment_was_read_is_found() {
     })
     .await;
     let at = cursor().await - SECOND;
-    let beat = Heartbeat {
-        unit: all[0].clone(),
-        at,
-        not_before: None,
-        place: None,
-        broker: None,
-        declared: Declared::default(),
-    };
+    let beat = Heartbeat::of(all[0].clone(), at);
     world.roll.hear(&[beat], world.clock.now()).await.unwrap();
     let back = world.records().await.into_iter().find(|one| one.back_at.is_some()).unwrap();
     assert_eq!(back.back_at, Some(at));

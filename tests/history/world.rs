@@ -7,7 +7,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Stopwatch, Timestamp};
 use rollcall::fleet::{HearingConfig, Mirror, Ownership, Roll, Rules};
 use rollcall::history::{DatabaseAccess, HistoryConfig, HistoryRetention, HistoryWriter};
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, OfflineRecord, Policy, Unit};
+use rollcall::presence::{Heartbeat, Kind, KindRules, OfflineRecord, Policy, Unit};
 use rollcall::store::Engine;
 use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::store::redis::{RedisConfig, RedisEngine};
@@ -129,14 +129,7 @@ impl World {
 
     pub async fn hear(&self, units: &[Unit]) {
         let now = self.clock.now();
-        let beat = |unit: &Unit| Heartbeat {
-            unit: unit.clone(),
-            at: now,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        };
+        let beat = |unit: &Unit| Heartbeat::of(unit.clone(), now);
         let beats: Vec<Heartbeat> = units.iter().map(beat).collect();
         self.roll.hear(&beats, now).await.unwrap();
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::clock::Clock;
 use rollcall::expiry::{self, Expiry};
 use rollcall::fleet::{HearingConfig, Mirror, Ownership, Roll, Rules};
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, Unit};
+use rollcall::presence::{Heartbeat, Kind, KindRules, Policy, Unit};
 use rollcall::store::{Engine, Result};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
@@ -55,14 +55,7 @@ impl Parts {
     /// A heartbeat of each of these units arrives now.
     pub async fn hear_all(&self, units: &[Unit]) -> Result<()> {
         let now = self.clock.now();
-        let beat = |unit: &Unit| Heartbeat {
-            unit: unit.clone(),
-            at: now,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        };
+        let beat = |unit: &Unit| Heartbeat::of(unit.clone(), now);
         self.roll.hear(&units.iter().map(beat).collect::<Vec<_>>(), now).await.map(drop)
     }
 

@@ -40,7 +40,7 @@ fn stranger(unit: Unit) -> Snapshot {
 }
 
 fn heartbeat(unit: Unit, at: Timestamp) -> Heartbeat {
-    Heartbeat { unit, at, not_before: None, place: None, broker: None, declared: Declared::default() }
+    Heartbeat::of(unit, at)
 }
 
 fn listed(mirror: &Mirror, hearing: &Hearing, now: Timestamp) -> Vec<(String, State, Option<Timestamp>)> {
@@ -404,7 +404,7 @@ proptest! {
                         labels: Labels::new(),
                         sleep: sleeps.map(Duration::from_secs),
                     };
-                    model.hear(&Heartbeat { unit: one, at: now - seconds(late), not_before: None, place: None, broker: None, declared }, &hearing, now);
+                    model.hear(&Heartbeat { declared, ..Heartbeat::of(one, now - seconds(late)) }, &hearing, now);
                 }
                 Event::Check => model.check(&one, &hearing, now),
                 Event::Register { timeout, pause } => {

@@ -11,7 +11,7 @@ use super::Roll;
 use super::unheard::next_check_without_rules;
 use crate::clock::Timestamp;
 use crate::presence::{
-    self, Change, Declared, Hearing, Heartbeat, IndexChange, KeyChange, KindRules, Snapshot, Unit, Verdict,
+    self, Change, Hearing, Heartbeat, IndexChange, KeyChange, KindRules, Snapshot, Unit, Verdict,
 };
 use crate::store::{CheckGuard, DeadlineCheck, EngineError, PendingCheck, Result};
 use crate::telemetry::{CheckOutcome, CheckSource, Stored};
@@ -228,14 +228,7 @@ impl Roll {
         self.met_unreadable(seen);
         let (at, rules) = (seen.alive?, self.rules.of(seen.unit.kind.as_str())?);
         let is_late = at + rules.policy.allowed() < now;
-        let heartbeat = Heartbeat {
-            unit: seen.unit.clone(),
-            at,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        };
+        let heartbeat = Heartbeat::of(seen.unit.clone(), at);
         presence::hear(seen, &heartbeat, &rules, hearing, now).1.filter(|_| !is_late)
     }
 

@@ -105,14 +105,7 @@ mod tests {
 
     fn heartbeat(unit: &str, ms: i64, timeout: Option<u64>) -> Heartbeat {
         let declared = Declared { timeout: timeout.map(Duration::from_secs), ..Declared::default() };
-        Heartbeat {
-            unit: unit.parse().unwrap(),
-            at: at(ms),
-            not_before: None,
-            place: None,
-            broker: None,
-            declared,
-        }
+        Heartbeat { declared, ..Heartbeat::of(unit.parse().unwrap(), at(ms)) }
     }
 
     /// The moments of the changes that these heartbeats make one after the other, beginning with the stored facts, and

@@ -64,8 +64,8 @@ mod tests {
 
     use super::*;
     use crate::presence::{
-        Cause, Closing, Declared, Facts, Heartbeat, HeartbeatResult, Ledger, Policy, State, Verdict,
-        check_deadline, hear, state,
+        Cause, Closing, Facts, Heartbeat, HeartbeatResult, Ledger, Policy, State, Verdict, check_deadline,
+        hear, state,
     };
 
     const S: Duration = Duration::from_secs(1);
@@ -117,7 +117,7 @@ mod tests {
 
     fn beat(ms: u64) -> Heartbeat {
         let (unit, at) = (present().unit, HEARD + Duration::from_millis(ms));
-        Heartbeat { unit, at, not_before: None, place: None, broker: None, declared: Declared::default() }
+        Heartbeat::of(unit, at)
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub fn configure(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::presence::{Cause, Declared, Heartbeat, HeartbeatResult, Kind};
+    use crate::presence::{Cause, Heartbeat, HeartbeatResult, Kind};
     use crate::presence::{Ledger, Silence, Unit, Verdict, check_deadline, deadline, hear};
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -174,14 +174,7 @@ mod tests {
         assert_eq!(acknowledge(&undone, None, None), None, "there is nothing to take back");
 
         let at = NOON + HOUR;
-        let beat = Heartbeat {
-            unit: unit(),
-            at,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        };
+        let beat = Heartbeat::of(unit(), at);
         let (heard, change) = hear(&acknowledged, &beat, &rules(), &hearing(at), at);
         let change = change.unwrap();
         assert_eq!((heard, change.facts.unwrap().acknowledged), (HeartbeatResult::Back, None));

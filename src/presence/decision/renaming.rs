@@ -108,14 +108,7 @@ mod tests {
     fn heard_at(id: &str, moment: Timestamp) -> Snapshot {
         let seen = snapshot(id, None, None);
         let declared = Declared { labels: [("site".into(), "north".into())].into(), ..Declared::default() };
-        let beat = Heartbeat {
-            unit: seen.unit.clone(),
-            at: moment,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared,
-        };
+        let beat = Heartbeat { declared, ..Heartbeat::of(seen.unit.clone(), moment) };
         let (_, change) = hear(&seen, &beat, &rules(), &hearing(), moment);
         after(&seen, &change.unwrap())
     }

@@ -21,7 +21,7 @@ fn heard_until(moment: Timestamp) -> Hearing {
 }
 
 fn beat(at: Timestamp) -> Heartbeat {
-    Heartbeat { unit: unit(), at, not_before: None, place: None, broker: None, declared: Declared::default() }
+    Heartbeat::of(unit(), at)
 }
 
 /// The unit after a change, with its key as the change left it.

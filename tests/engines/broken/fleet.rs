@@ -10,8 +10,8 @@ use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
 use rollcall::presence::{
-    Declared, Filters, Guarantee, Heartbeat, Kind, KindRules, NewTimer, OfflineRecord, Probed, TimerClass,
-    TimerId, Unit,
+    Filters, Guarantee, Heartbeat, Kind, KindRules, NewTimer, OfflineRecord, Probed, TimerClass, TimerId,
+    Unit,
 };
 use rollcall::store::{
     AttemptEnd, AttemptMade, Capacity, Delivery, Destinations, EndedLease, Engine, FindTimers, Gap, Group,
@@ -208,14 +208,7 @@ impl Fleet {
     }
 
     pub async fn try_hear(&self, units: &[Unit], at: Timestamp) -> rollcall::store::Result<()> {
-        let heartbeat = |unit: &Unit| Heartbeat {
-            unit: unit.clone(),
-            at,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        };
+        let heartbeat = |unit: &Unit| Heartbeat::of(unit.clone(), at);
         self.roll.hear(&units.iter().map(heartbeat).collect::<Vec<_>>(), at).await.map(drop)
     }
 

@@ -6,9 +6,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Rules};
 use rollcall::fleet::{Mirror, Roll};
-use rollcall::presence::{
-    Declared, Heartbeat, Interval, Kind, KindRules, OfflineRecord, Registration, Snapshot, Unit,
-};
+use rollcall::presence::{Heartbeat, Interval, Kind, KindRules, OfflineRecord, Registration, Snapshot, Unit};
 use rollcall::store::{
     Advance, DeadlineCheck, Engine, Gap, OutboxEntry, OutboxEvent, StoredDeliveries, StoredGroups,
     Subscription,
@@ -87,14 +85,7 @@ impl<G: Ground> World<G> {
     }
 
     pub fn beat(&self, unit: &Unit, at: Timestamp) -> Heartbeat {
-        Heartbeat {
-            unit: unit.clone(),
-            at,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        }
+        Heartbeat::of(unit.clone(), at)
     }
 
     /// Hears a heartbeat of the unit, which arrives at the moment that it is for.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::presence::{Declared, Heartbeat, Unit};
+use rollcall::presence::{Heartbeat, Unit};
 use rollcall::store::redis::{HashTags, RedisEngine, facts_key};
 use rollcall::store::{Layout, Queries, UnitStore};
 
@@ -149,16 +149,7 @@ async fn heartbeats_that_a_promoted_replica_with_another_clock_removes_are_not_m
     let (unit, primary) = unit_apart(&cluster, &engine).await;
     let begin = renew(&*engine).await;
     let at = |part: f64| begin + TIMEOUT.mul_f64(part);
-    let beat = |at: Timestamp| {
-        [Heartbeat {
-            unit: unit.clone(),
-            at,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        }]
-    };
+    let beat = |at: Timestamp| [Heartbeat::of(unit.clone(), at)];
     let is_offline = async || !engine.records(true, None, 1).await.unwrap().is_empty();
     let hear_until = async |tenths: std::ops::Range<u32>| {
         for tenths in tenths {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::cmd;
 use rollcall::clock::Timestamp;
-use rollcall::presence::{Declared, Heartbeat};
+use rollcall::presence::Heartbeat;
 use rollcall::store::Queries;
 
 use super::clocks::unit_apart;
@@ -80,16 +80,7 @@ async fn heartbeats_that_a_promoted_replica_never_had_are_not_missed_before_the_
     let slot = cluster.slot_at(primary).await;
     let begin = renew(&*engine).await;
     let at = |part: f64| begin + TIMEOUT.mul_f64(part);
-    let beat = |at: Timestamp| {
-        [Heartbeat {
-            unit: unit.clone(),
-            at,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        }]
-    };
+    let beat = |at: Timestamp| [Heartbeat::of(unit.clone(), at)];
     let hear_until = async |tenths: std::ops::Range<u32>| {
         for tenths in tenths {
             roll.canary_returned(at(f64::from(tenths) / 10.0)).await.unwrap();

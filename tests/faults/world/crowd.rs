@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{HearingConfig, Mirror, Roll, Rules};
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules};
+use rollcall::presence::{Heartbeat, Kind, KindRules};
 use rollcall::store::embedded::EmbeddedEngine;
 use rollcall::store::redis::RedisEngine;
 use rollcall::store::{Engine, embedded, redis};
@@ -56,14 +56,7 @@ fn roll_of(engine: Arc<dyn Engine>, telemetry: Arc<Telemetry>) -> Roll {
 pub async fn fill(world: &World, crowd: usize, units: usize, at: Timestamp) {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let roll = roll_of(engine(world, telemetry.clone()).await, telemetry);
-    let beat = |n: usize| Heartbeat {
-        unit: format!("detector:{}{n:06}", prefix(crowd)).parse().unwrap(),
-        at,
-        not_before: None,
-        place: None,
-        broker: None,
-        declared: Declared::default(),
-    };
+    let beat = |n: usize| Heartbeat::of(format!("detector:{}{n:06}", prefix(crowd)).parse().unwrap(), at);
     let beats: Vec<Heartbeat> = (0..units).map(beat).collect();
     roll.hear(&beats, at).await.unwrap();
 }

@@ -88,14 +88,7 @@ async fn a_large_export_is_complete_and_ends_with_an_error_if_the_engine_fails()
     let now = fleet.clock.now();
     for names in names.chunks(1000) {
         let declared = Declared { labels: labels.clone(), ..Declared::default() };
-        let beat = |name: &String| Heartbeat {
-            unit: the(name),
-            at: now,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: declared.clone(),
-        };
+        let beat = |name: &String| Heartbeat { declared: declared.clone(), ..Heartbeat::of(the(name), now) };
         fleet.roll.hear(&names.iter().map(beat).collect::<Vec<Heartbeat>>(), now).await.unwrap();
     }
     let units = exported(&fleet, "").await;

@@ -187,14 +187,7 @@ impl Fleet {
 
     pub async fn hear(&self, units: &[&str]) {
         let now = self.clock.now();
-        let beat = |unit: &&str| Heartbeat {
-            unit: the(unit),
-            at: now,
-            not_before: None,
-            place: None,
-            broker: None,
-            declared: Declared::default(),
-        };
+        let beat = |unit: &&str| Heartbeat::of(the(unit), now);
         let beats: Vec<Heartbeat> = units.iter().map(beat).collect();
         self.roll.hear(&beats, now).await.unwrap();
     }
@@ -204,8 +197,7 @@ impl Fleet {
         let labels = Labels::from([("site".to_owned(), site.to_owned())]);
         let declared = Declared { labels, ..Declared::default() };
         let now = self.clock.now();
-        let beat =
-            Heartbeat { unit: the(unit), at: now, not_before: None, place: None, broker: None, declared };
+        let beat = Heartbeat { declared, ..Heartbeat::of(the(unit), now) };
         self.roll.hear(&[beat], now).await.unwrap();
     }
 

@@ -77,6 +77,9 @@ impl StoredDeliveries {
             let (step, others) = rest.split_at(count.min(rest.len()));
             let firsts: Vec<(&str, &str)> = step.iter().map(DueGroup::first).collect();
             for (due, body) in step.iter().zip(self.bodies(&firsts).await?) {
+                if bytes > MAX_BYTES {
+                    break;
+                }
                 bytes += body.as_ref().map_or(0, Vec::len);
                 let delivery = self.first_delivery(receiver, due, body).await?;
                 let is_taken = delivery.is_some() || due.lane.value.is_none();

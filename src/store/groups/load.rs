@@ -8,17 +8,24 @@ use crate::store::documents::{Document, TableValue};
 use crate::store::lane::Lane;
 use crate::store::{Cell, Index, Result, partition_of_group};
 
+/// How many members are read at once.
+const MEMBERS_READ: usize = 2000;
+
 impl StoredGroups {
-    /// The members of these groups, as they are stored.
+    /// The members of these groups, as they are stored: some at a time, because ten thousand may be known and not the
+    /// texts that they are read from.
     pub(super) async fn load_members(
         &self,
         steps: &mut [GroupStep<'_>],
         names: &[(usize, String)],
     ) -> Result<()> {
-        let cells = names.iter().map(|(at, name)| member_cell(&steps[*at].key, name, self.partitions()));
-        let documents = self.documents.read_cells::<StoredMember>(cells.collect()).await?;
-        for ((at, name), document) in names.iter().zip(documents) {
-            steps[*at].know(name, document);
+        for names in names.chunks(MEMBERS_READ) {
+            let cell = |(at, name): &(usize, String)| member_cell(&steps[*at].key, name, self.partitions());
+            let documents =
+                self.documents.read_cells::<StoredMember>(names.iter().map(cell).collect()).await?;
+            for ((at, name), document) in names.iter().zip(documents) {
+                steps[*at].know(name, document);
+            }
         }
         Ok(())
     }

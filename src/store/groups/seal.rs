@@ -1,16 +1,16 @@
 //! Sealing: the notifications of groups that are due.
 
-use super::names::{WaitingName, waiting_in};
+use super::names::{WaitingName, of_group, waiting_in};
 use super::step::GroupStep;
 use super::{ROUNDS, StoredGroups};
 use crate::clock::Timestamp;
 use crate::store::notification::{MAX_MEMBERS, MAX_SEALED};
 use crate::store::{Destinations, Index, IndexEntry, MAX_STEP, Result};
 
-/// How many groups are read at once.
+/// How many groups are sealed at once.
 const GROUPS: usize = 100;
-/// How many members of each are read at once; a group with more is read alone.
-const MEMBERS: usize = 200;
+/// How many members of each wait at most; a group with more is sealed alone.
+const MEMBERS: usize = 100;
 
 impl StoredGroups {
     /// Seals due groups of these partitions: fixes the members and the id of their notifications and queues a delivery
@@ -26,14 +26,28 @@ impl StoredGroups {
     ) -> Result<usize> {
         let due = self.engine.due_entries(Index::GroupsDue, partitions, now.as_millis(), MAX_STEP).await?;
         let mut sealed = 0;
-        for due in due.chunks(GROUPS) {
-            sealed += self.seal_groups(due.to_vec(), destinations, now).await?;
-            if sealed >= 10 * MAX_SEALED {
-                break;
+        'due: for due in due.chunks(GROUPS) {
+            let (few, many) = self.by_size(due).await?;
+            let alone = many.into_iter().map(|entry| vec![entry]);
+            for due in std::iter::once(few).filter(|few| !few.is_empty()).chain(alone) {
+                sealed += self.seal_groups(due, destinations, now).await?;
+                if sealed >= 10 * MAX_SEALED {
+                    break 'due;
+                }
             }
         }
         self.tidy(partitions, now).await?;
         Ok(sealed)
+    }
+
+    /// The groups in which few members wait, and those in which many do.
+    async fn by_size(&self, due: &[IndexEntry]) -> Result<(Vec<IndexEntry>, Vec<IndexEntry>)> {
+        let ranges: Vec<_> = due.iter().map(|entry| of_group(&entry.name, self.partitions())).collect();
+        let counts = self.documents.count_names(Index::Waiting, &ranges).await?;
+        let (few, many): (Vec<_>, Vec<_>) =
+            due.iter().cloned().zip(counts).partition(|(_, count)| *count <= MEMBERS);
+        let entries = |of: Vec<(IndexEntry, usize)>| of.into_iter().map(|(entry, _)| entry).collect();
+        Ok((entries(few), entries(many)))
     }
 
     /// Seals one notification of each of these groups.
@@ -115,11 +129,7 @@ impl StoredGroups {
             [false, true].map(|is_silence| waiting_in(&steps[*at].key, self.partitions(), is_silence))
         };
         let ranges: Vec<_> = of.iter().flat_map(range).collect();
-        let mut names = self.documents.names(Index::Waiting, &ranges, MEMBERS).await?;
-        for (range, names) in ranges.iter().zip(&mut names).filter(|(_, names)| names.len() == MEMBERS) {
-            let all = self.documents.names(Index::Waiting, std::slice::from_ref(range), MAX_MEMBERS + 1);
-            *names = all.await?.pop().unwrap_or_default();
-        }
+        let names = self.documents.names(Index::Waiting, &ranges, MAX_MEMBERS + 1).await?;
         let read = |names: &[Vec<String>]| {
             let names = names.iter().flatten();
             names.filter_map(|name| WaitingName::read(name)).collect::<Vec<WaitingName>>()

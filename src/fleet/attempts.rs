@@ -57,7 +57,7 @@ impl Attempts {
         order: EntryOrder,
     ) -> Result<Vec<WrittenAttempts>> {
         let (from, until) = (from.as_millis(), until.as_millis());
-        let range = IndexRange { index: Index::AttemptsWritten, from, until, limit, order };
+        let range = IndexRange { index: Index::AttemptsWritten, from, after: "", until, limit, order };
         let partitions: Vec<u16> = (0..self.documents.fleet()).collect();
         let mut entries: Vec<IndexEntry> = Vec::new();
         for some in partitions.chunks(PARTITIONS) {
@@ -188,7 +188,7 @@ impl Attempts {
 
     async fn oldest(&self, partitions: &[u16], until: i64) -> Result<Vec<IndexEntry>> {
         let (index, order) = (Index::AttemptsWritten, EntryOrder::OldestFirst);
-        let range = IndexRange { index, from: i64::MIN, until, limit: MAX_STEP, order };
+        let range = IndexRange { index, from: i64::MIN, after: "", until, limit: MAX_STEP, order };
         self.documents.range(&range, partitions).await
     }
 

@@ -99,7 +99,7 @@ impl HistorySources {
         let mut step = (limit / 100).max(8);
         loop {
             let (index, order) = (Index::AttemptsWritten, EntryOrder::OldestFirst);
-            let range = IndexRange { index, from, until: last, limit: step, order };
+            let range = IndexRange { index, from, after: "", until: last, limit: step, order };
             let entries = self.cells.range(&range, partitions).await?;
             // Further entries may be at the last moment.
             let full = entries.last().filter(|_| entries.len() >= step);

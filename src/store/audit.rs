@@ -113,7 +113,8 @@ impl Documents {
     }
 
     async fn audit_entries(&self, order: EntryOrder, limit: usize) -> Result<Vec<String>> {
-        let range = IndexRange { index: Index::Audited, from: i64::MIN, until: i64::MAX, limit, order };
+        let range =
+            IndexRange { index: Index::Audited, from: i64::MIN, after: "", until: i64::MAX, limit, order };
         let entries = self.range(&range, &[self.fleet()]).await?;
         Ok(entries.into_iter().map(|entry| entry.name).collect())
     }

@@ -42,9 +42,12 @@ pub enum EntryOrder {
 
 /// Which entries of an index are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IndexRange {
+pub struct IndexRange<'a> {
     pub index: Index,
     pub from: i64,
+    /// Of the entries at `from`, those with a greater name (bytes); all, if it is empty. It need not be there. Only
+    /// for [`EntryOrder::OldestFirst`].
+    pub after: &'a str,
     pub until: i64,
     pub limit: usize,
     pub order: EntryOrder,
@@ -111,7 +114,7 @@ pub trait Cells: Layout {
     async fn replicated(&self, _partitions: BTreeSet<u16>) {}
 
     /// Entries of these partitions, in the order of the range.
-    async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>>;
+    async fn range(&self, range: &IndexRange<'_>, partitions: &[u16]) -> Result<Vec<IndexEntry>>;
 
     /// Up to `limit` entries of these partitions, up to `until` and the lowest first.
     async fn entries(
@@ -121,20 +124,10 @@ pub trait Cells: Layout {
         until: i64,
         limit: usize,
     ) -> Result<Vec<IndexEntry>> {
-        let range = IndexRange { index, from: i64::MIN, until, limit, order: EntryOrder::OldestFirst };
+        let range =
+            IndexRange { index, from: i64::MIN, after: "", until, limit, order: EntryOrder::OldestFirst };
         self.range(&range, partitions).await
     }
-
-    /// Up to `limit` entries of these partitions, by their numbers and names (bytes): those after a number and a name,
-    /// at which no entry need be, and up to `until`.
-    async fn entries_after(
-        &self,
-        index: Index,
-        partitions: &[u16],
-        after: (i64, &str),
-        until: i64,
-        limit: usize,
-    ) -> Result<Vec<IndexEntry>>;
 
     /// Up to about `limit` entries of these partitions up to `until`, the lowest of each partition first. If there are
     /// more, a partition that has few is taken whole, and the others may be taken one after the other.

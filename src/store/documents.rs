@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::cell_tables::{Index, Table};
-use super::cells::{Cell, Cells, IndexEntry, IndexRange, NameRange, Unreadable};
+use super::cells::{Cell, Cells, EntryOrder, IndexEntry, IndexRange, NameRange, Unreadable};
 use super::change_set::ChangeSet;
 use super::json::{from_json, to_json};
 use super::{EngineError, MAX_STEP, Result};
@@ -185,7 +185,7 @@ impl Documents {
     }
 
     /// Entries of an index in these partitions.
-    pub async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
+    pub async fn range(&self, range: &IndexRange<'_>, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
         self.cells.range(range, partitions).await
     }
 
@@ -255,16 +255,17 @@ impl Documents {
         self.read(&names).await
     }
 
-    /// Up to `limit` names of an index of these partitions, as [`Cells::entries_after`] answers them.
+    /// Up to `limit` names of an index of these partitions, after a number and a name, as [`IndexRange`] has them.
     pub async fn listed<T: TableValue>(
         &self,
         index: Index,
         partitions: &[u16],
-        after: (i64, &str),
+        (from, after): (i64, &str),
         until: i64,
         limit: usize,
     ) -> Result<Vec<(i64, T::Name)>> {
-        let entries = self.cells.entries_after(index, partitions, after, until, limit).await?;
+        let range = IndexRange { index, from, after, until, limit, order: EntryOrder::OldestFirst };
+        let entries = self.cells.range(&range, partitions).await?;
         self.named::<T>(index, entries).await
     }
 

@@ -24,6 +24,13 @@ pub struct Refresh<'a> {
     pub check_by: Timestamp,
 }
 
+/// Whether the deadline index has a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IndexState {
+    Present,
+    Absent,
+}
+
 /// How many heartbeats go into one call of [`UnitStore::refresh`] on one server.
 const REFRESH_STEP: usize = 200;
 
@@ -62,11 +69,9 @@ pub trait UnitStore: Layout {
     /// the id of the record.
     async fn open_records(&self, units: &[Unit]) -> Result<Vec<Option<OfflineRecord>>>;
 
-    /// Moves the next check of units that are in the index to `until`, also for units with unreadable facts.
-    async fn set_next_check(&self, units: &[Unit], until: Timestamp) -> Result<()>;
-
-    /// Puts known units that are not in the index there, with their next check at `at`.
-    async fn add_to_index(&self, units: &[Unit], at: Timestamp) -> Result<()>;
+    /// Sets the next check of those of these known units that are in the index, or of those that are not, also for
+    /// units with unreadable facts.
+    async fn set_next_check(&self, units: &[Unit], at: Timestamp, which: IndexState) -> Result<()>;
 
     /// Units of a partition whose next check is after `after`, where that is given, and at or before `until`: up to
     /// `limit` of them after the first `skip`, unordered.

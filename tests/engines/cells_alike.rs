@@ -83,19 +83,22 @@ async fn shows(engine: &Arc<dyn Engine>, (table, index): (Table, Index), until: 
             if is_scanned { engine.all_cells(table, partition).await.unwrap() } else { Default::default() };
         let counts = engine.all_cells(Table::Counts, partition).await.unwrap();
         let due = engine.entries(index, &[partition], until, 2).await.unwrap();
-        let after = engine.entries_after(index, &[partition], (until, NAMES[1]), i64::MAX, 2).await.unwrap();
+        let order = EntryOrder::OldestFirst;
+        let after = IndexRange { index, from: until, after: NAMES[1], until: i64::MAX, limit: 2, order };
+        let after = engine.range(&after, &[partition]).await.unwrap();
         text += &format!("{partition}: {cells:?}, {counts:?}, {entries:?}, due {due:?}, then {after:?}\n");
     }
     for partitions in [vec![], (0..=PARTITIONS).collect()] {
         let due = engine.entries(index, &partitions, until, 3).await.unwrap();
-        let after = engine.entries_after(index, &partitions, (until, ""), 20, 3).await.unwrap();
         let sizes = engine.sizes(index, &partitions).await.unwrap();
-        text += &format!("{partitions:?}: due {due:?}, then {after:?}, {sizes:?}\n");
+        text += &format!("{partitions:?}: due {due:?}, {sizes:?}\n");
     }
     let all: Vec<u16> = (0..=PARTITIONS).collect();
-    for order in [EntryOrder::NewestFirst, EntryOrder::OldestFirst] {
+    let orders =
+        [(EntryOrder::NewestFirst, ""), (EntryOrder::OldestFirst, ""), (EntryOrder::OldestFirst, NAMES[2])];
+    for (order, after) in orders {
         for (from, limit) in [(until - 9, 4), (i64::MIN, usize::MAX)] {
-            let range = IndexRange { index, from, until, limit, order };
+            let range = IndexRange { index, from, after, until, limit, order };
             // Engines put entries at one number in any order of partitions.
             let found = engine.range(&range, &all).await.unwrap();
             let found: Vec<_> = found.iter().map(|entry| (entry.at, &entry.name)).collect();

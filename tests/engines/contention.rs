@@ -78,7 +78,7 @@ impl Cells for Contended {
         self.engine.telemetry()
     }
 
-    async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
+    async fn range(&self, range: &IndexRange<'_>, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
         self.engine.range(range, partitions).await
     }
 
@@ -88,17 +88,6 @@ impl Cells for Contended {
 
     async fn count_names(&self, index: Index, ranges: &[NameRange]) -> Result<Vec<usize>> {
         self.engine.count_names(index, ranges).await
-    }
-
-    async fn entries_after(
-        &self,
-        index: Index,
-        partitions: &[u16],
-        after: (i64, &str),
-        until: i64,
-        limit: usize,
-    ) -> Result<Vec<IndexEntry>> {
-        self.engine.entries_after(index, partitions, after, until, limit).await
     }
 
     async fn sizes(&self, index: Index, partitions: &[u16]) -> Result<Vec<i64>> {

@@ -13,7 +13,7 @@ use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Hearing, Heartbeat, IndexChange, KeyChange, KindRules, Snapshot, Unit, Verdict,
 };
-use crate::store::{CheckGuard, DeadlineCheck, EngineError, PendingCheck, Result};
+use crate::store::{CheckGuard, DeadlineCheck, EngineError, IndexState, PendingCheck, Result};
 use crate::telemetry::{CheckOutcome, CheckSource, Stored};
 
 /// Checks that are under way at once: while the engine reads for one, another is decided.
@@ -189,7 +189,7 @@ impl Roll {
     ) -> Result<Vec<Unit>> {
         let Decisions { mut changes, outcomes, undecided, unreadable } = decisions;
         if !unreadable.is_empty() {
-            self.engine.set_next_check(&unreadable, now + UNREADABLE).await?;
+            self.engine.set_next_check(&unreadable, now + UNREADABLE, IndexState::Present).await?;
         }
         if !changes.is_empty() {
             self.close_lost(&mut changes, now).await?;
@@ -219,7 +219,11 @@ impl Roll {
         };
         let lost = changes.iter().zip(applied).filter(is_lost);
         let lost: Vec<Unit> = lost.map(|((seen, _), _)| seen.unit.clone()).collect();
-        if lost.is_empty() { Ok(()) } else { self.engine.add_to_index(&lost, now).await }
+        if lost.is_empty() {
+            Ok(())
+        } else {
+            self.engine.set_next_check(&lost, now, IndexState::Absent).await
+        }
     }
 
     /// The change that admits a unit with unreadable facts again, if it was heard lately. Until then checks leave it

@@ -44,7 +44,7 @@ impl StoredDeliveries {
     ) -> Result<Vec<DeadLetter>> {
         let Some(of) = self.known_receiver(receiver).await? else { return Ok(Vec::new()) };
         let (from, until) = (from.as_millis(), until.as_millis());
-        let range = IndexRange { index: Index::Dead(of), from, until, limit, order };
+        let range = IndexRange { index: Index::Dead(of), from, after: "", until, limit, order };
         loop {
             let entries = self.engine.range(&range, &self.all_partitions()).await?;
             let (mut letters, mut lost) = (Vec::with_capacity(entries.len()), Vec::new());

@@ -44,21 +44,21 @@ impl Cells for EmbeddedEngine {
         self.writer.write("write_cells", write).await
     }
 
-    async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
-        let (range, partitions) = (*range, to_json(&partitions)?);
+    async fn range(&self, range: &IndexRange<'_>, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
+        let IndexRange { index, from, after, until, limit, order } = *range;
+        let (after, partitions) = (after.to_owned(), to_json(&partitions)?);
         let read = move |database: &Connection| {
-            let IndexRange { index, from, until, limit, order } = range;
             let mut select = database.prepare_cached(match order {
                 EntryOrder::OldestFirst => {
-                    "SELECT at, name, partition FROM entries WHERE idx = ? AND at >= ? AND at <= ? \
+                    "SELECT at, name, partition FROM entries WHERE idx = ? AND (at, name) > (?, ?) AND at <= ? \
                      AND partition IN (SELECT value FROM json_each(?)) ORDER BY at, name LIMIT ?"
                 }
                 EntryOrder::NewestFirst => {
-                    "SELECT at, name, partition FROM entries WHERE idx = ? AND at >= ? AND at <= ? \
+                    "SELECT at, name, partition FROM entries WHERE idx = ? AND (at, name) > (?, ?) AND at <= ? \
                      AND partition IN (SELECT value FROM json_each(?)) ORDER BY at DESC, name DESC LIMIT ?"
                 }
             })?;
-            let with = params![index.place(), from, until, partitions, limit as i64];
+            let with = params![index.place(), from, after, until, partitions, limit as i64];
             let rows = select.query_map(with, |row| {
                 Ok(IndexEntry { at: row.get(0)?, name: text(row, 1)?.into_owned(), partition: row.get(2)? })
             })?;
@@ -122,29 +122,6 @@ impl Cells for EmbeddedEngine {
 
     fn telemetry(&self) -> &Arc<Telemetry> {
         &self.telemetry
-    }
-
-    async fn entries_after(
-        &self,
-        index: Index,
-        partitions: &[u16],
-        after: (i64, &str),
-        until: i64,
-        limit: usize,
-    ) -> Result<Vec<IndexEntry>> {
-        let (partitions, from, name) = (to_json(&partitions)?, after.0, after.1.to_owned());
-        let read = move |database: &Connection| {
-            let mut select = database.prepare_cached(
-                "SELECT at, name, partition FROM entries WHERE idx = ?1 AND (at, name) > (?2, ?3) AND at <= ?4 \
-                 AND partition IN (SELECT value FROM json_each(?5)) ORDER BY at, name LIMIT ?6",
-            )?;
-            let with = params![index.place(), from, name, until, partitions, limit as i64];
-            let rows = select.query_map(with, |row| {
-                Ok(IndexEntry { at: row.get(0)?, name: text(row, 1)?.into_owned(), partition: row.get(2)? })
-            })?;
-            Ok(rows.collect::<rusqlite::Result<_>>()?)
-        };
-        self.readers.read(read).await
     }
 
     async fn sizes(&self, index: Index, partitions: &[u16]) -> Result<Vec<i64>> {

@@ -12,7 +12,7 @@ use super::row::{Columns, ExpiryKey, MaybeTimestamp, RowFlags};
 use crate::clock::Timestamp;
 use crate::presence::{BrokerName, Facts, Labels, Unit};
 use crate::store::table::{RowUpdate, UnitKey, UnitRow, UnitTable};
-use crate::store::{EngineError, Refresh, Result};
+use crate::store::{EngineError, IndexState, Refresh, Result};
 
 /// A locked row and its values once its change is committed.
 #[derive(Clone, Copy)]
@@ -223,21 +223,13 @@ impl<'a> PartitionTable<'a> {
         due.map(|slot| self.unit(&self.units[slot])).collect()
     }
 
-    /// Moves the next check of a unit that is in the index to `until`. Not stored: after a restart it is as before.
-    pub fn set_next_check(&mut self, unit: &Unit, until: Timestamp) {
-        self.move_check(unit, until, true);
-    }
-
-    /// Puts a unit that is not in the index there. Not stored either.
-    pub fn add_to_index(&mut self, unit: &Unit, at: Timestamp) {
-        self.move_check(unit, at, false);
-    }
-
-    fn move_check(&mut self, unit: &Unit, to: Timestamp, is_in: bool) {
+    /// Sets the next check of a unit, if the index has it or lacks it. Not stored: after a restart it is as before.
+    pub fn set_next_check(&mut self, unit: &Unit, at: Timestamp, which: IndexState) {
         let Some(slot) = self.find(unit) else { return };
         let is_free = !self.flags(slot).contains(RowFlags::LOCKED);
+        let is_in = which == IndexState::Present;
         if self.next_check(slot).is_some() == is_in && is_free {
-            self.set_check(slot, Some(to).into());
+            self.set_check(slot, Some(at).into());
         }
     }
 

@@ -17,7 +17,8 @@ use super::{EmbeddedEngine, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
 use crate::store::{
-    CheckGuard, DeadlineCheck, HearingStore, Hint, PendingCheck, Refresh, Result, UnitStore, by_partition,
+    CheckGuard, DeadlineCheck, HearingStore, Hint, IndexState, PendingCheck, Refresh, Result, UnitStore,
+    by_partition,
 };
 
 /// How many suspects one check has: they are decided without a pause, and requests wait meanwhile.
@@ -64,16 +65,9 @@ impl UnitStore for EmbeddedEngine {
         open_records::open_records(self, units).await
     }
 
-    async fn add_to_index(&self, units: &[Unit], at: Timestamp) -> Result<()> {
+    async fn set_next_check(&self, units: &[Unit], at: Timestamp, which: IndexState) -> Result<()> {
         for unit in units {
-            self.memory.table(self.memory.partition(unit)).add_to_index(unit, at);
-        }
-        Ok(())
-    }
-
-    async fn set_next_check(&self, units: &[Unit], until: Timestamp) -> Result<()> {
-        for unit in units {
-            self.memory.table(self.memory.partition(unit)).set_next_check(unit, until);
+            self.memory.table(self.memory.partition(unit)).set_next_check(unit, at, which);
         }
         Ok(())
     }

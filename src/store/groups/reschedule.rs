@@ -15,7 +15,7 @@ use crate::presence::{Labels, Stage};
 use crate::routing::is_flapping;
 use crate::store::documents::Document;
 use crate::store::member_names::of_member;
-use crate::store::{Cell, ChangeSet, Destinations, Index, MAX_STEP, Result, Table};
+use crate::store::{Cell, ChangeSet, Destinations, EntryOrder, Index, IndexRange, MAX_STEP, Result, Table};
 
 impl StoredGroups {
     /// Looks at groups of these partitions as soon as the routes of now say. To be called once for each partition.
@@ -34,13 +34,17 @@ impl StoredGroups {
 
     /// Looks now at the groups whose next moment is later than the routes of now would have set it.
     async fn bring_forward(&self, partition: u16, destinations: &Destinations, now: Timestamp) -> Result<()> {
-        let mut after = (now.as_millis() + 1, String::new());
+        let (mut from, mut after) = (now.as_millis() + 1, String::new());
         loop {
-            let position = (after.0, after.1.as_str());
-            let found = self
-                .engine
-                .entries_after(Index::Reminders, &[partition], position, i64::MAX, MAX_STEP)
-                .await?;
+            let range = IndexRange {
+                index: Index::Reminders,
+                from,
+                after: &after,
+                until: i64::MAX,
+                limit: MAX_STEP,
+                order: EntryOrder::OldestFirst,
+            };
+            let found = self.engine.range(&range, &[partition]).await?;
             let late = found.iter().filter(|entry| {
                 let first = destinations.of(&entry.name).again.first();
                 first.is_some_and(|first| (now + first).as_millis() < entry.at)
@@ -51,7 +55,7 @@ impl StoredGroups {
             });
             self.documents.write(&sets.collect::<Vec<_>>()).await?;
             match found.into_iter().nth(MAX_STEP - 1) {
-                Some(last) => after = (last.at, last.name),
+                Some(last) => (from, after) = (last.at, last.name),
                 None => return Ok(()),
             }
         }

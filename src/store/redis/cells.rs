@@ -21,11 +21,16 @@ use crate::store::{
 };
 use crate::telemetry::Telemetry;
 
+/// A member of a sorted set, and its score.
+type ScoredMember = (Vec<u8>, f64);
+
 /// How many cells one command scans.
 const STEP: usize = 500;
 /// How many parts of change-sets one script writes: about half a millisecond, because Redis serves nothing else
 /// meanwhile.
 const PARTS: usize = 500;
+/// More members than a set has, and few enough for the numbers of Lua.
+const MOST: usize = 1 << 40;
 /// How many keys one command scans.
 const KEYS: usize = 1000;
 /// How many pages of a table are read at once.
@@ -74,17 +79,12 @@ impl Cells for RedisEngine {
         Ok(written)
     }
 
-    async fn range(&self, range: &IndexRange, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
-        let IndexRange { index, from, until, limit, order } = *range;
-        let (mut read, most) = (pipe(), limit as isize);
-        for partition in partitions {
-            let key = self.keys.index(*partition, index);
-            match order {
-                EntryOrder::OldestFirst => read.zrangebyscore_limit_withscores(key, from, until, 0, most),
-                EntryOrder::NewestFirst => read.zrevrangebyscore_limit_withscores(key, until, from, 0, most),
-            };
-        }
-        let found: Vec<Vec<(Vec<u8>, f64)>> = self.topology.send("range", &read).await?;
+    async fn range(&self, range: &IndexRange<'_>, partitions: &[u16]) -> Result<Vec<IndexEntry>> {
+        let IndexRange { index, after, limit, order, .. } = *range;
+        let found = match after {
+            "" => self.range_from(range, partitions).await?,
+            _ => self.range_after(range, partitions).await?,
+        };
         let mut entries = Vec::new();
         for (partition, members) in partitions.iter().zip(found) {
             entries.extend(self.index_entries(*partition, index, members).await?);
@@ -162,30 +162,6 @@ impl Cells for RedisEngine {
         &self.telemetry
     }
 
-    async fn entries_after(
-        &self,
-        index: Index,
-        partitions: &[u16],
-        (at, name): (i64, &str),
-        until: i64,
-        limit: usize,
-    ) -> Result<Vec<IndexEntry>> {
-        let steps = partitions.iter().map(|partition| {
-            let step = async move {
-                let mut script = self.scripts.entries_after.prepare_invoke();
-                script.key(self.keys.index(*partition, index)).arg(at).arg(name).arg(until).arg(limit);
-                let found: Vec<(Vec<u8>, f64)> = self.topology.run("entries_after", &script).await?;
-                self.index_entries(*partition, index, found).await
-            };
-            (self.keys.slot(*partition), step)
-        });
-        let found = self.topology.run_limited(steps.collect()).await?;
-        let mut entries: Vec<IndexEntry> = found.into_iter().flatten().collect();
-        entries.sort_unstable();
-        entries.truncate(limit);
-        Ok(entries)
-    }
-
     async fn due_entries(
         &self,
         index: Index,
@@ -250,6 +226,43 @@ impl Cells for RedisEngine {
 }
 
 impl RedisEngine {
+    /// The members of a range in each of these partitions, from a number on.
+    async fn range_from(&self, range: &IndexRange<'_>, partitions: &[u16]) -> Result<Vec<Vec<ScoredMember>>> {
+        let IndexRange { index, from, until, limit, order, .. } = *range;
+        let (mut read, most) = (pipe(), limit as isize);
+        for partition in partitions {
+            let key = self.keys.index(*partition, index);
+            match order {
+                EntryOrder::OldestFirst => read.zrangebyscore_limit_withscores(key, from, until, 0, most),
+                EntryOrder::NewestFirst => read.zrevrangebyscore_limit_withscores(key, until, from, 0, most),
+            };
+        }
+        self.topology.send("range", &read).await
+    }
+
+    /// The members of a range in each of these partitions, from a number and a name on.
+    async fn range_after(
+        &self,
+        range: &IndexRange<'_>,
+        partitions: &[u16],
+    ) -> Result<Vec<Vec<ScoredMember>>> {
+        let IndexRange { index, from, after, until, limit, .. } = *range;
+        let steps = partitions.iter().map(|partition| {
+            let step = async move {
+                let mut script = self.scripts.range_after.prepare_invoke();
+                script
+                    .key(self.keys.index(*partition, index))
+                    .arg(from)
+                    .arg(after)
+                    .arg(until)
+                    .arg(limit.min(MOST));
+                self.topology.run("range_after", &script).await
+            };
+            (self.keys.slot(*partition), step)
+        });
+        self.topology.run_limited(steps.collect()).await
+    }
+
     /// Members of an index as names; those that are no text are moved away.
     async fn index_names(
         &self,

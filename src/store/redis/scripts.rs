@@ -24,7 +24,7 @@ pub struct Scripts {
     pub keep_values: Script,
     pub raise: Script,
     pub renew: Script,
-    pub entries_after: Script,
+    pub range_after: Script,
 }
 
 impl Scripts {
@@ -40,7 +40,7 @@ impl Scripts {
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),
-            entries_after: guarded(include_str!("scripts/entries_after.lua")),
+            range_after: guarded(include_str!("scripts/range_after.lua")),
         }
     }
 }

@@ -33,7 +33,7 @@ use super::{RedisEngine, deadline_check, hints, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{BrokerName, Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
 use crate::store::json::to_json;
-use crate::store::{EngineError, Hint, PendingCheck, Refresh, Result, UnitStore, encoding};
+use crate::store::{EngineError, Hint, IndexState, PendingCheck, Refresh, Result, UnitStore, encoding};
 use crate::telemetry::Stored;
 
 const BATCH: usize = 200;
@@ -112,12 +112,17 @@ impl UnitStore for RedisEngine {
         open_records::open_records(self, units).await
     }
 
-    async fn set_next_check(&self, units: &[Unit], until: Timestamp) -> Result<()> {
-        self.set_checks(units, "XX", until).await
-    }
-
-    async fn add_to_index(&self, units: &[Unit], at: Timestamp) -> Result<()> {
-        self.set_checks(units, "NX", at).await
+    async fn set_next_check(&self, units: &[Unit], at: Timestamp, which: IndexState) -> Result<()> {
+        let only = match which {
+            IndexState::Present => "XX",
+            IndexState::Absent => "NX",
+        };
+        let mut pipe = pipe();
+        for unit in units {
+            let deadlines = self.keys.in_partition(self.keys.partition(unit), "deadlines");
+            pipe.cmd("ZADD").arg(deadlines).arg(only).arg(at.as_millis()).arg(unit.to_string()).ignore();
+        }
+        if pipe.is_empty() { Ok(()) } else { self.topology.send("set_next_check", &pipe).await }
     }
 
     async fn due(
@@ -186,15 +191,6 @@ impl RedisEngine {
     pub(super) fn unit_of(&self, partition: u16, name: &[u8]) -> Option<Unit> {
         let unit: Unit = std::str::from_utf8(name).ok()?.parse().ok()?;
         (self.keys.partition(&unit) == partition).then_some(unit)
-    }
-
-    async fn set_checks(&self, units: &[Unit], condition: &str, at: Timestamp) -> Result<()> {
-        let mut pipe = pipe();
-        for unit in units {
-            let deadlines = self.keys.in_partition(self.keys.partition(unit), "deadlines");
-            pipe.cmd("ZADD").arg(deadlines).arg(condition).arg(at.as_millis()).arg(unit.to_string()).ignore();
-        }
-        if pipe.is_empty() { Ok(()) } else { self.topology.send("set_checks", &pipe).await }
     }
 
     /// Refreshes the expiry keys of units of one server. `places` has the partition of each unit and the index of its

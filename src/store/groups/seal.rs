@@ -65,9 +65,11 @@ impl StoredGroups {
             }
             let sets =
                 steps.iter().map(|step| step.change_set(Timestamp::ZERO)).collect::<Result<Vec<_>>>()?;
+            // The change-sets have all that is written, and ten thousand members may be known.
+            let counts: Vec<usize> = steps.into_iter().map(|step| step.count).collect();
             let written = self.documents.write(&sets).await?;
-            let done = steps.iter().zip(&written).filter(|(_, is_written)| **is_written);
-            sealed += done.map(|(step, _)| step.count).sum::<usize>();
+            let done = counts.into_iter().zip(&written).filter(|(_, is_written)| **is_written);
+            sealed += done.map(|(count, _)| count).sum::<usize>();
             let lost = due.into_iter().zip(&written).filter(|(_, is_written)| !**is_written);
             due = lost.map(|(entry, _)| entry).collect();
             if due.is_empty() {

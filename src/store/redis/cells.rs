@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use redis::{ScriptInvocation, pipe};
+use redis::pipe;
 
 use super::RedisEngine;
 use super::due_members::due_members;
 use super::fields::FieldScan;
 use super::key_scan::KeyScan;
+use super::topology::ScriptCall;
 use crate::store::change_set::{Shape, What, batches};
 use crate::store::{
     Cell, CellCursor, CellPage, Cells, ChangeSet, EntryOrder, Index, IndexEntry, IndexRange, NameRange,
@@ -249,14 +250,14 @@ impl RedisEngine {
         let IndexRange { index, from, after, until, limit, .. } = *range;
         let steps = partitions.iter().map(|partition| {
             let step = async move {
-                let mut script = self.scripts.range_after.prepare_invoke();
+                let mut script = ScriptCall::of(&self.scripts.range_after);
                 script
                     .key(self.keys.index(*partition, index))
                     .arg(from)
                     .arg(after)
                     .arg(until)
                     .arg(limit.min(MOST));
-                self.topology.run("range_after", &script).await
+                self.topology.run("range_after", script).await
             };
             (self.keys.slot(*partition), step)
         });
@@ -287,17 +288,17 @@ impl RedisEngine {
         sets: &[ChangeSet],
         places: &[usize],
     ) -> Result<Vec<(usize, bool)>> {
-        let mut call = self.scripts.write_cells.prepare_invoke();
+        let mut call = ScriptCall::of(&self.scripts.write_cells);
         let alike: Vec<&ChangeSet> = places.iter().map(|at| &sets[*at]).collect();
         self.add_sets(&mut call, *partition, shape, &alike);
-        let written: Vec<bool> = self.topology.run_alerting("write_cells", slot, &call).await?;
+        let written: Vec<bool> = self.topology.run_alerting("write_cells", slot, call).await?;
         Ok(places.iter().copied().zip(written).collect())
     }
 
     /// Adds the keys and arguments of `write_cells.lua` for change-sets of one shape.
     pub(super) fn add_sets(
         &self,
-        call: &mut ScriptInvocation<'_>,
+        call: &mut ScriptCall<'_>,
         partition: u16,
         shape: &Shape,
         sets: &[&ChangeSet],
@@ -310,7 +311,7 @@ impl RedisEngine {
     /// The keys of the columns, what each column is, and how many names of it a change-set has.
     pub(super) fn add_columns(
         &self,
-        call: &mut ScriptInvocation<'_>,
+        call: &mut ScriptCall<'_>,
         partition: u16,
         shape: &Shape,
         sets: &[&ChangeSet],
@@ -391,7 +392,7 @@ fn named((name, value): (Vec<u8>, Vec<u8>)) -> Option<(String, Vec<u8>)> {
 }
 
 /// The names of all columns, each with its values or numbers.
-pub(super) fn add_names(call: &mut ScriptInvocation<'_>, shape: &Shape, sets: &[&ChangeSet]) {
+pub(super) fn add_names(call: &mut ScriptCall<'_>, shape: &Shape, sets: &[&ChangeSet]) {
     let mut from = 0;
     for (what, times) in shape {
         let parts = || (from..from + times).flat_map(|at| sets.iter().map(move |set| &set.parts[at]));

@@ -11,11 +11,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
-use redis::{FromRedisValue, Pipeline, ScriptInvocation, Value};
+use redis::{FromRedisValue, Pipeline, Value};
 
 use super::RedisEngine;
 use super::steps::NumberedKeys;
-use super::topology::ServerView;
+use super::topology::{ScriptCall, ServerView};
 use crate::store::{EngineError, Result};
 
 /// How often a change is decided again.
@@ -129,7 +129,7 @@ impl<'a> ConditionalWrite<'a> {
         };
     }
 
-    fn fill(&self, script: &mut ScriptInvocation<'_>) {
+    fn fill(&self, script: &mut ScriptCall<'_>) {
         self.keys.add_to(script);
         for word in self.conditions.iter().chain(&self.writes) {
             script.arg(word.as_slice());
@@ -176,10 +176,10 @@ impl RedisEngine {
             if decided.is_none() {
                 write.expect_nothing_known();
             }
-            let mut script = self.scripts.write_if_unchanged.prepare_invoke();
+            let mut script = ScriptCall::of(&self.scripts.write_if_unchanged);
             write.fill(&mut script);
             self.last_read.put(write.after);
-            let sent = self.topology.run_and_send(view, name, &script, behind).await;
+            let sent = self.topology.run_and_send(view, name, script, behind).await;
             let (answer, others): (Value, U) = sent.inspect_err(|_| self.last_read.forget(keys))?;
             if let (Value::Okay, Some(decided)) = (&answer, decided) {
                 return Ok((decided, others));

@@ -8,6 +8,7 @@ use redis::pipe;
 
 use super::RedisEngine;
 use super::steps::{KeySteps, MAX_ATTEMPTS};
+use super::topology::ScriptCall;
 use crate::clock::Timestamp;
 use crate::presence::Unit;
 use crate::store::{DataStore, EngineError, MetricValue, Reading, Result, encoding};
@@ -125,7 +126,7 @@ impl RedisEngine {
         indices: &[usize],
         readings: &[Reading<'_>],
     ) -> Result<Vec<u8>> {
-        let mut script = self.scripts.keep_values.prepare_invoke();
+        let mut script = ScriptCall::of(&self.scripts.keep_values);
         script.key(self.keys.in_partition(partition, "data"));
         for &index in indices {
             let Reading { unit, metric, at, value } = readings[index];
@@ -134,7 +135,7 @@ impl RedisEngine {
             script.key(self.keys.data_page(partition, metric, page));
             script.arg(metric).arg(unit.to_string()).arg(at.as_millis()).arg(value);
         }
-        self.topology.run("keep_values", &script).await
+        self.topology.run("keep_values", script).await
     }
 }
 

@@ -162,7 +162,7 @@ async fn create(
     type Answer = (String, u16, Option<String>, Option<String>, Option<u32>);
     let script = steps.call(&scripts.write_steps);
     let (_written, (answer,)): (Vec<bool>, (Answer,)) =
-        topology.run_and_send(None, "meta", &script, &read).await?;
+        topology.run_and_send(None, "meta", script, &read).await?;
     let (id, partitions, key, tags, layout) = answer;
     check(topology, layout)?;
     let keys = Keys::new(new.prefix(), partitions, read_tags(topology, tags.as_deref())?);

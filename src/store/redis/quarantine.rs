@@ -16,7 +16,7 @@ use redis::{Script, pipe};
 use super::RedisEngine;
 use super::key_scan::KeyScan;
 use super::keys::{KeyRule, Keys};
-use super::topology::Topology;
+use super::topology::{ScriptCall, Topology};
 use crate::clock::Timestamp;
 use crate::presence::Unit;
 use crate::store::Result;
@@ -89,10 +89,10 @@ pub(super) async fn quarantine_wrong_types(
                 continue;
             }
             let presumed = if sort.what == Stored::ExpiryKey { heard.as_str() } else { "" };
-            let mut put = script.prepare_invoke();
+            let mut put = ScriptCall::of(&script);
             put.key(key).key(format!("{key}:unreadable")).key(keys.unreadable_of(key));
             put.arg(sort.redis_type).arg(presumed);
-            topology.run::<usize>("quarantine", &put).await?;
+            topology.run::<usize>("quarantine", put).await?;
             let why = format!(
                 "it is a {redis_type} and no {}; it was renamed to {key}:unreadable",
                 sort.redis_type
@@ -142,9 +142,9 @@ impl RedisEngine {
     pub(super) async fn quarantine_expiry_key(&self, unit: &Unit, text: &[u8]) -> Result<()> {
         let heard = heard_up_to(&self.topology, &self.keys).await?;
         let (key, script) = (self.keys.alive(unit), Script::new(QUARANTINE_EXPIRY_KEY));
-        let mut put = script.prepare_invoke();
+        let mut put = ScriptCall::of(&script);
         put.key(&key).key(self.keys.unreadable_of(&key)).arg(text).arg(&heard);
-        self.topology.run::<u64>("quarantine", &put).await?;
+        self.topology.run::<u64>("quarantine", put).await?;
         let why = format!(
             "{:?} is not a number and was quarantined; the unit counts as heard up to now",
             shown(text)
@@ -156,9 +156,9 @@ impl RedisEngine {
     /// Quarantines a field of a hash, if it has still this value.
     pub(super) async fn quarantine_field(&self, key: &str, field: &str, value: &[u8]) -> Result<()> {
         let script = Script::new(QUARANTINE_FIELD);
-        let mut put = script.prepare_invoke();
+        let mut put = ScriptCall::of(&script);
         put.key(key).key(self.keys.unreadable_of(key)).arg(field).arg(value);
-        self.topology.run::<u64>("quarantine", &put).await.map(|_| ())
+        self.topology.run::<u64>("quarantine", put).await.map(|_| ())
     }
 
     /// Quarantines facts that are no text: the unit is unknown until its next heartbeat.

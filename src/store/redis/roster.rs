@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
+use super::topology::ScriptCall;
 use crate::clock::{Stopwatch, Timestamp, monotonic};
 use crate::presence::MAX_LEASE;
 use crate::store::{EngineError, RenewalReply, Result, Roster};
@@ -83,7 +84,7 @@ impl RedisEngine {
             let clock = self.server_clock();
             (clock.last_renewal(), clock.jumped(), clock.fleet_time(monotonic()))
         };
-        let mut script = self.scripts.renew.prepare_invoke();
+        let mut script = ScriptCall::of(&self.scripts.renew);
         script.key(self.keys.roster()).key(self.keys.clock()).key(self.keys.heard());
         script.arg(instance).arg(lease.as_millis() as u64);
         script.arg(heard.map_or(0, Timestamp::as_millis)).arg(self.keys.roster());
@@ -92,7 +93,7 @@ impl RedisEngine {
         script.arg(expected.map(|at| at.as_millis().to_string()).unwrap_or_default());
         script.arg(again.map(|took| took.as_millis().to_string()).unwrap_or_default());
         let sent = monotonic();
-        let answer: Vec<Vec<u8>> = self.topology.run("renew", &script).await?;
+        let answer: Vec<Vec<u8>> = self.topology.run("renew", script).await?;
         let answered = monotonic();
         if let ([first, server], true) = (answer.as_slice(), jumped.is_none())
             && first.is_empty()

@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 
-use redis::{Script, ScriptInvocation};
+use redis::Script;
 
 use super::RedisEngine;
+use super::topology::ScriptCall;
 use crate::store::Result;
 
 /// How often a step is decided again because other instances have changed the values that it was decided from.
@@ -31,7 +32,7 @@ impl NumberedKeys {
         }
     }
 
-    pub fn add_to(&self, call: &mut ScriptInvocation<'_>) {
+    pub fn add_to(&self, call: &mut ScriptCall<'_>) {
         for key in &self.keys {
             call.key(key);
         }
@@ -99,9 +100,9 @@ impl KeySteps {
     }
 
     /// The call that writes the steps. It answers for each step whether it is written.
-    pub fn call<'a>(&mut self, script: &'a Script) -> ScriptInvocation<'a> {
+    pub fn call<'a>(&mut self, script: &'a Script) -> ScriptCall<'a> {
         self.begin();
-        let mut call = script.prepare_invoke();
+        let mut call = ScriptCall::of(script);
         self.keys.add_to(&mut call);
         for word in &self.words {
             call.arg(word.as_slice());
@@ -114,7 +115,7 @@ impl RedisEngine {
     /// Answers for each step whether it is written.
     pub(super) async fn write_steps(&self, name: &'static str, mut steps: KeySteps) -> Result<Vec<bool>> {
         let script = steps.call(&self.scripts.write_steps);
-        if steps.words.is_empty() { Ok(Vec::new()) } else { self.topology.run(name, &script).await }
+        if steps.words.is_empty() { Ok(Vec::new()) } else { self.topology.run(name, script).await }
     }
 }
 

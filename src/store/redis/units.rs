@@ -29,6 +29,7 @@ use tokio::sync::mpsc;
 
 use super::keys::PageId;
 use super::reading::{KeyValue, UnreadableUnit, is_marked, units_read};
+use super::topology::ScriptCall;
 use super::{RedisEngine, deadline_check, hints, open_records};
 use crate::clock::Timestamp;
 use crate::presence::{BrokerName, Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
@@ -325,7 +326,7 @@ impl RedisEngine {
         located: &[(PageId, usize)],
         changes: &[(Snapshot, Change)],
     ) -> Result<Vec<(usize, bool)>> {
-        let mut script = self.scripts.apply.prepare_invoke();
+        let mut script = ScriptCall::of(&self.scripts.apply);
         for name in ["deadlines", "offline", "archive", "past", "closed"] {
             script.key(self.keys.in_partition(partition, name));
         }
@@ -352,7 +353,7 @@ impl RedisEngine {
                 script.arg(&row[column]);
             }
         }
-        let answers: Vec<u8> = self.topology.change("apply", self.keys.slot(partition), &script).await?;
+        let answers: Vec<u8> = self.topology.change("apply", self.keys.slot(partition), script).await?;
         Ok(located
             .iter()
             .map(|(_, index)| *index)

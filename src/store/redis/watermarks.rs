@@ -33,7 +33,7 @@ use redis::pipe;
 use super::RedisEngine;
 use super::keys::Keys;
 use super::reading::milliseconds;
-use super::topology::{ServerView, Topology};
+use super::topology::{ScriptCall, ServerView, Topology};
 use crate::clock::Timestamp;
 use crate::store::Result;
 
@@ -140,10 +140,10 @@ impl RedisEngine {
         }
         let steps = (0..self.keys.partitions()).map(|partition| {
             let raise = async move {
-                let mut script = self.scripts.raise.prepare_invoke();
+                let mut script = ScriptCall::of(&self.scripts.raise);
                 script.key(self.keys.in_partition(partition, "heard")).arg(heard.as_millis());
                 script.arg(if read.has(partition) { "XX" } else { "" });
-                self.topology.run_under::<u8>(view, "watermarks", &script).await
+                self.topology.run_under::<u8>(view, "watermarks", script).await
             };
             (self.keys.slot(partition), raise)
         });

@@ -10,6 +10,7 @@
 //! | `layout.rs` | answers questions about the servers: how many, their replicas, the slots without a server |
 //! | `server.rs` | one primary: its connections, and the requests under way |
 //! | `routed.rs` | sends commands to their servers, and again if no server executed them |
+//! | `script_call.rs` | a call of a script |
 //! | `scripted.rs` | runs scripts |
 //!
 //! Connections for watched transactions, limits on requests under way, and subscriptions to expiry belong to one
@@ -38,6 +39,7 @@ mod errors;
 mod layout;
 mod login;
 mod routed;
+mod script_call;
 mod scripted;
 mod sentinel;
 mod server;
@@ -52,6 +54,7 @@ pub use errors::{classify, may_pass};
 use errors::{first_error, replaced};
 pub use login::Login;
 use routed::RoutedConnection;
+pub(super) use script_call::ScriptCall;
 use sentinel::Sentinel;
 pub use server::RedisServer;
 pub use servers::ServerView;

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use redis::aio::ConnectionLike;
-use redis::{FromRedisValue, Pipeline, ScriptInvocation, Value};
+use redis::{FromRedisValue, Pipeline, RedisResult, Value};
 
 use super::errors::first_error;
 use super::routed::RoutedConnection;
+use super::script_call::ScriptCall;
 use super::{ServerView, Topology};
 use crate::clock::Stopwatch;
 use crate::store::Result;
 
+/// The answer of a server that does not know a script.
+const UNKNOWN: &str = "NOSCRIPT";
+
 impl Topology {
     /// Runs a script; a script that the server does not know is loaded first.
-    pub async fn run<T: FromRedisValue>(
-        &self,
-        name: &'static str,
-        script: &ScriptInvocation<'_>,
-    ) -> Result<T> {
+    pub async fn run<T: FromRedisValue>(&self, name: &'static str, script: ScriptCall<'_>) -> Result<T> {
         self.run_by(self.routed(), name, script).await
     }
 
@@ -29,7 +29,7 @@ impl Topology {
         &self,
         view: &Arc<ServerView>,
         name: &'static str,
-        script: &ScriptInvocation<'_>,
+        script: ScriptCall<'_>,
     ) -> Result<T> {
         self.run_by(self.routed().under(view), name, script).await
     }
@@ -38,10 +38,20 @@ impl Topology {
         &self,
         mut connection: RoutedConnection<'_>,
         name: &'static str,
-        script: &ScriptInvocation<'_>,
+        script: ScriptCall<'_>,
     ) -> Result<T> {
         let began = Stopwatch::start();
-        let answer = script.invoke_async(&mut connection).await;
+        let (command, script) = script.into_command();
+        let answer = async {
+            match command.query_async(&mut connection).await {
+                Err(error) if error.code() == Some(UNKNOWN) => {
+                    script.load_async(&mut connection).await?;
+                    command.query_async(&mut connection).await
+                }
+                answer => answer,
+            }
+        };
+        let answer: RedisResult<T> = answer.await;
         self.judge(&connection, name, began, answer)
     }
 
@@ -51,12 +61,13 @@ impl Topology {
         &self,
         view: Option<&Arc<ServerView>>,
         name: &'static str,
-        script: &ScriptInvocation<'_>,
+        script: ScriptCall<'_>,
         behind: &Pipeline,
     ) -> Result<(T, U)> {
         let began = Stopwatch::start();
         let mut batch = redis::pipe();
-        batch.invoke_script(script);
+        let (command, script) = script.into_command();
+        batch.add_command(command);
         for command in behind.cmd_iter() {
             batch.add_command(command.clone());
         }
@@ -66,7 +77,7 @@ impl Topology {
         }
         let sent = async {
             let mut answers = connection.req_packed_commands(&batch, 0, batch.len()).await?;
-            if matches!(&answers[..], [Value::ServerError(error), ..] if error.code() == "NOSCRIPT") {
+            if matches!(&answers[..], [Value::ServerError(error), ..] if error.code() == UNKNOWN) {
                 script.load_async(&mut connection).await?;
                 answers = connection.req_packed_commands(&batch, 0, batch.len()).await?;
             }
@@ -84,7 +95,7 @@ impl Topology {
         &self,
         name: &'static str,
         slot: u16,
-        script: &ScriptInvocation<'_>,
+        script: ScriptCall<'_>,
     ) -> Result<T> {
         let server = self.server(slot).await?;
         let _permit = server.admission().change().await;
@@ -96,7 +107,7 @@ impl Topology {
         &self,
         name: &'static str,
         slot: u16,
-        script: &ScriptInvocation<'_>,
+        script: ScriptCall<'_>,
     ) -> Result<T> {
         let server = self.server(slot).await?;
         let _permit = server.admission().alerting().await;

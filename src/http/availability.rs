@@ -25,7 +25,7 @@ use super::units::parse;
 use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::mirror::{Archive, KnownTime, UnitFilter};
 use crate::fleet::{Mirror, Roll};
-use crate::presence::{Hearing, Interval, Kind, OfflineRecord, Unit};
+use crate::presence::{Interval, Kind, OfflineRecord, Snapshot, Unit};
 use crate::store::{Queries, UnitStore};
 
 mod recent;
@@ -191,29 +191,33 @@ impl AvailabilityState {
             return Err(HttpError::bad_request("from is before until, and in the past"));
         }
         let scope = self.scope(wanted)?;
+        let seen = self.seen(&scope).await?;
         // Nothing is known of the time before the fleet was watched.
         let from = from.max(self.beginning.since(now).await.unwrap_or(Timestamp::ZERO));
-        let from = from.max(self.known_since(&scope).await?).min(until);
+        let from = from.max(known_since(seen.as_ref())).min(until);
         let range = Interval { from, to: until };
         let ((of, has_all), (records, is_complete)) =
             tokio::try_join!(self.units(wanted, &scope, range), self.read(&scope, range))?;
         let hearing = self.roll.hearing();
+        // The broker that last heard a single unit decides about it.
+        let broker = seen.as_ref().and_then(|seen| {
+            let rules = self.roll.shared_rules().of(seen.unit.kind.as_str())?;
+            seen.heard_at(&rules)
+        });
+        let at = |kind: &Kind| &hearing.at(kind, broker.as_ref()).ledger;
         let ledger = match &scope {
-            Scope::Unit(unit) => &hearing.of(&unit.kind).ledger,
-            Scope::Units { kind: Some(kind), .. } => &hearing.of(kind).ledger,
+            Scope::Unit(Unit { kind, .. }) | Scope::Units { kind: Some(kind), .. } => at(kind),
             Scope::Units { .. } => &hearing.ledger,
         };
         let blind = overlap(range, ledger.intervals());
-        let outages = records.iter().filter_map(|record| outage(record, range, &hearing));
+        let outages = records.iter().filter_map(|record| outage(record, range, at(&record.kind).intervals()));
         Ok(AvailabilityAnswer { is_complete: is_complete && has_all, ..summed(range, &of, blind, outages) })
     }
 
-    /// Since when a single unit is known.
-    async fn known_since(&self, scope: &Scope) -> Result<Timestamp, HttpError> {
-        let Scope::Unit(unit) = scope else { return Ok(Timestamp::ZERO) };
-        let read = self.units.read(std::slice::from_ref(unit)).await?;
-        let known = read.into_iter().next().and_then(|seen| seen.facts?.known);
-        Ok(known.map_or(Timestamp::ZERO, |known| known.since))
+    /// The stored state of a single unit.
+    async fn seen(&self, scope: &Scope) -> Result<Option<Snapshot>, HttpError> {
+        let Scope::Unit(unit) = scope else { return Ok(None) };
+        Ok(self.units.read(std::slice::from_ref(unit)).await?.into_iter().next())
     }
 
     /// The units of all instances, and whether every instance answered.
@@ -321,12 +325,18 @@ fn selected(
     records
 }
 
-/// How long the record's unit was offline within the range, without blind time.
-pub(super) fn outage(record: &OfflineRecord, range: Interval, hearing: &Hearing) -> Option<Duration> {
+/// Since when a single unit is known.
+fn known_since(seen: Option<&Snapshot>) -> Timestamp {
+    let known = seen.and_then(|seen| seen.facts.as_ref()?.known);
+    known.map_or(Timestamp::ZERO, |known| known.since)
+}
+
+/// How long the record's unit was offline within the range, without its blind time.
+pub(super) fn outage(record: &OfflineRecord, range: Interval, blind: &[Interval]) -> Option<Duration> {
     let from = record.deadline.max(range.from);
     let to = record.back_at.unwrap_or(range.to).min(range.to);
     let offline = Interval { from, to };
-    (from < to).then(|| offline.length() - overlap(offline, hearing.of(&record.kind).ledger.intervals()))
+    (from < to).then(|| offline.length() - overlap(offline, blind))
 }
 
 fn overlap(range: Interval, intervals: &[Interval]) -> Duration {

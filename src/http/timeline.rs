@@ -27,7 +27,7 @@ use super::units::{UnitDetails, UnitViews, parse};
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp, shown_span as span};
 use crate::fleet::{Attempts, Deliveries, MassBreaker, Roll, Silences};
-use crate::presence::{Closing, Hearing, Interval, OfflineRecord, RecordId, Transition, Trip, Unit};
+use crate::presence::{Closing, Interval, OfflineRecord, RecordId, Transition, Trip, Unit};
 use crate::routing::AlertSilence;
 use crate::store::{Attempt, AttemptResult, AuditEntry, Audited, History, MAX_AUDITED, Queries};
 
@@ -233,7 +233,7 @@ impl Timelines {
             [Some(sentence), self.views.two_places(unit)].into_iter().flatten().collect::<Vec<_>>().join(" ");
         let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
         let known_since = view.known_since.map_or(watched_since, |known| known.max(watched_since));
-        let days = days(&history, &hearing, known_since, now);
+        let days = days(&history, blind, known_since, now);
         let notified = told.to_string();
         Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete: history.is_complete })
     }
@@ -302,7 +302,7 @@ fn is_shown(entry: &AuditEntry, records: &[OfflineRecord]) -> bool {
     entry.change == Audited::Acknowledged && taken.any(|taken| taken.at == entry.at)
 }
 
-fn days(history: &History, hearing: &Hearing, known_since: Timestamp, now: Timestamp) -> Vec<Day> {
+fn days(history: &History, blind: &[Interval], known_since: Timestamp, now: Timestamp) -> Vec<Day> {
     let midnight =
         Timestamp::from_millis(now.as_millis().div_euclid(DAY.as_millis() as i64) * DAY.as_millis() as i64);
     let oldest = history.records.last().filter(|_| !history.is_complete).map(|oldest| oldest.deadline);
@@ -310,7 +310,7 @@ fn days(history: &History, hearing: &Hearing, known_since: Timestamp, now: Times
     let day = |back: u32| {
         let from = midnight - DAY * back;
         let range = Interval { from, to: (from + DAY).min(now) };
-        let offline = history.records.iter().filter_map(|record| outage(record, range, hearing));
+        let offline = history.records.iter().filter_map(|record| outage(record, range, blind));
         let is_known = known < range.to;
         let offline_seconds = is_known.then(|| offline.sum::<Duration>().as_secs_f64());
         let watched = if is_known { range.to.since(known.max(range.from)) } else { Duration::ZERO };

@@ -86,8 +86,10 @@ pub struct Telemetry {
     has_heard: AtomicBool,
     /// Up to when blind time is counted, in milliseconds.
     blind_until: AtomicI64,
-    /// The filters of each kind that are not heard.
-    unheard: Mutex<BTreeMap<String, BTreeSet<String>>>,
+    /// By broker and kind: the filters that are not heard.
+    unheard: Mutex<BTreeMap<String, BTreeMap<String, BTreeSet<String>>>>,
+    /// By broker: the filters on which it lets Rollcall publish no probe.
+    unproved: Mutex<BTreeMap<String, BTreeSet<String>>>,
     /// The labels and values that have series.
     labels_counted: Mutex<BTreeSet<(String, String)>>,
     topics_of_no_kind: SharedTopicList,
@@ -114,6 +116,7 @@ impl Telemetry {
             has_heard: AtomicBool::new(false),
             blind_until: AtomicI64::new(0),
             unheard: Mutex::default(),
+            unproved: Mutex::default(),
             labels_counted: Mutex::default(),
             topics_of_no_kind: SharedTopicList::default(),
         }
@@ -170,7 +173,7 @@ mod tests {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
         assert_eq!(names(&telemetry), [ENGINE_DOWN, MQTT_DISCONNECTED, NOT_HEARING]);
         telemetry.engine_answered(Loop::Sweep, "");
-        telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1");
+        telemetry.mqtt_connected(("main", "main"), "mqtt://127.0.0.1");
         telemetry.blind(false, Some(Timestamp::ZERO));
         assert_eq!(telemetry.problems(), []);
     }
@@ -190,7 +193,7 @@ mod tests {
             ["site", "row"].map(|label| (0..6).map(move |value| (label.to_owned(), value.to_string())));
         telemetry.units_by_label(values.into_iter().flatten().map(|both| (both, [1; 6])).collect());
         for connection in ["main", "second", "third", "fourth"] {
-            telemetry.mqtt_connected(connection, "broker");
+            telemetry.connection_configured("main", connection);
         }
         for receiver in 0..receivers {
             telemetry.receiver_configured(&format!("receiver-{receiver}"));
@@ -199,7 +202,7 @@ mod tests {
             let kind = format!("kind-{kind}");
             State::ALL.iter().for_each(|state| telemetry.units(&kind, state.as_str(), 1));
             telemetry.silent_since(&kind, Some(Timestamp::ZERO));
-            telemetry.filter_configured(&format!("{kind}/+"), &[&kind]);
+            telemetry.filter_configured("main", &format!("{kind}/+"), &[&kind]);
         }
         telemetry.sweep_configured();
         telemetry.mirror_age(Some(Duration::ZERO));

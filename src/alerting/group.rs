@@ -9,7 +9,7 @@ use std::fmt::Write;
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
-use crate::presence::{BrokerName, Kind, Labels, OfflineRecord};
+use crate::presence::{BrokerName, Kind, Labels, OfflineRecord, is_of_share};
 use crate::routing::{DATA_LOST, FLAPPING, MatchedRoute, Routes};
 use crate::store::{DataLoss, Delivery, Group, OutboxEvent};
 
@@ -58,7 +58,8 @@ pub fn blind_group() -> Group {
 
 /// The group of blindness of one kind, which is heard by these filters, at one broker if there are several.
 pub fn group_of_kind(kind: &Kind, broker: Option<&BrokerName>, filters: &[String]) -> Group {
-    let mut topics = filters.join(", ");
+    let topics: Vec<&str> = filters.iter().map(String::as_str).filter(|proof| !is_of_share(proof)).collect();
+    let mut topics = topics.join(", ");
     if topics.len() > MAX_KEY {
         let end = (0..=MAX_KEY).rev().find(|&at| topics.is_char_boundary(at)).unwrap_or(0);
         topics.truncate(end);

@@ -16,11 +16,6 @@ pub(super) fn names(file: &File, problems: &mut Problems) -> Vec<String> {
     for (path, mqtt) in &all {
         check(&format!("{path}.name"), &mqtt.name, &names, problems);
         names.push(mqtt.name.clone());
-        if !mqtt.share.is_empty() {
-            let text =
-                "is for a fleet with one broker; with several, each instance has a subscription of its own";
-            problems.error(format!("{path}.share"), text);
-        }
     }
     if all.is_empty() {
         problems.error("mqtt", "has no broker; write [mqtt], or [[mqtt]] for each");

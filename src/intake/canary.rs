@@ -157,14 +157,20 @@ pub(super) fn gone_payload(member: &ShareMember) -> Vec<u8> {
     serde_json::to_vec(&payload).expect("a text and a number")
 }
 
-/// The member that the broker has dropped, if this is a last will.
-pub(super) fn read_gone(topic: &str, payload: &[u8]) -> Option<ShareMember> {
+/// The member that the broker with this name has dropped, if this is a last will. A broker says nothing of the members of
+/// others.
+pub(super) fn read_gone(topic: &str, payload: &[u8], broker: Option<&str>) -> Option<ShareMember> {
     let client_id = topic.strip_prefix(PREFIX)?.strip_suffix(GONE)?;
     if client_id.is_empty() || client_id.contains('/') || payload.len() > MAX_BYTES {
         return None;
     }
     let GonePayload { share, connection } = serde_json::from_slice(payload).ok()?;
-    (!share.contains('/')).then(|| ShareMember { share, client_id: client_id.to_owned(), connection })
+    let name = match broker {
+        None => Some(share.as_str()),
+        Some(broker) => share.strip_prefix(broker).and_then(|rest| rest.strip_prefix('/')),
+    };
+    let is_of_broker = name.is_some_and(|name| !name.contains('/'));
+    is_of_broker.then(|| ShareMember { share, client_id: client_id.to_owned(), connection })
 }
 
 /// A canary that is reported to the engine.
@@ -243,15 +249,22 @@ mod tests {
     fn a_last_will_is_believed_only_in_its_own_shape() {
         let member = ShareMember { share: "all".to_owned(), client_id: "you".to_owned(), connection: 3 };
         let good = gone_payload(&member);
-        assert_eq!(read_gone(&gone_topic("you"), &good), Some(member));
+        assert_eq!(read_gone(&gone_topic("you"), &good, None), Some(member.clone()));
         for topic in ["rollcall/canary/you", "rollcall/canary/gone", "rollcall/canary/a/b/gone", "you/gone"] {
-            assert_eq!(read_gone(topic, &good), None, "{topic}");
+            assert_eq!(read_gone(topic, &good, None), None, "{topic}");
         }
         let long = format!("{{\"share\":\"{}\",\"connection\":3}}", "x".repeat(600));
         let other = "{\"share\":\"a/b\",\"connection\":3}";
         for bad in ["", "gone", "{\"share\":\"all\"}", "{\"share\":\"all\",\"connection\":-1}", other, &long]
         {
-            assert_eq!(read_gone(&gone_topic("you"), bad.as_bytes()), None, "{bad:.60}");
+            assert_eq!(read_gone(&gone_topic("you"), bad.as_bytes(), None), None, "{bad:.60}");
+        }
+        let at_eu = ShareMember { share: "eu/all".to_owned(), ..member };
+        for (broker, is_believed) in
+            [(Some("eu"), true), (Some("us"), false), (Some("e"), false), (None, false)]
+        {
+            let read = read_gone(&gone_topic("you"), &gone_payload(&at_eu), broker);
+            assert_eq!(read, is_believed.then(|| at_eu.clone()), "{broker:?}");
         }
     }
 

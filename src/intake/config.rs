@@ -9,7 +9,7 @@ use super::topic::{Template, Topics};
 use super::{Fields, StatesConfig, Tls};
 use crate::address::BrokerAddress;
 use crate::fleet::SharedRules;
-use crate::presence::{Filters, Kind};
+use crate::presence::{Filters, Kind, proof_of_share};
 
 /// The most connections of one process.
 pub const MAX_CONNECTIONS: u8 = 16;
@@ -143,14 +143,18 @@ impl Config {
         }
     }
 
-    /// The name of a connection, in metrics and in its client id.
+    /// The name of a connection, in metrics and in its client id. No broker has a name with a dot.
     pub(super) fn connection(&self, number: u8) -> String {
         match (self.broker.as_str(), number) {
-            ("", 1) => "main".to_owned(),
+            (_, 1) => self.broker_label().to_owned(),
             ("", number) => number.to_string(),
-            (broker, 1) => broker.to_owned(),
-            (broker, number) => format!("{broker}-{number}"),
+            (broker, number) => format!("{broker}.{number}"),
         }
+    }
+
+    /// The name of the broker in metrics.
+    pub(super) fn broker_label(&self) -> &str {
+        if self.broker.is_empty() { "main" } else { &self.broker }
     }
 
     /// The name of a filter among the proofs of hearing: each broker proves its own.
@@ -158,18 +162,32 @@ impl Config {
         if self.broker.is_empty() { filter.to_owned() } else { format!("{}/{filter}", self.broker) }
     }
 
+    /// The name of the shared subscription among all of the fleet, if there is one: each broker has its own.
+    pub(super) fn share_of_fleet(&self) -> Option<String> {
+        (!self.share.is_empty()).then(|| self.proof_of(&self.share))
+    }
+
+    /// The name of the share among the proofs of hearing, where a share proves for its broker alone.
+    pub(super) fn proof_of_share(&self) -> Option<String> {
+        let is_for_itself = self.is_one_of_several && !self.share.is_empty();
+        is_for_itself.then(|| proof_of_share(&self.broker, &self.share))
+    }
+
     /// The user name of Rollcall at the broker, for people.
     pub(super) fn user(&self) -> &str {
         self.credentials.as_ref().map_or("the anonymous user", |(name, _)| name)
     }
 
-    /// The filters by which each kind is heard, as they are named among the proofs of hearing.
+    /// The filters by which each kind is heard, as they are named among the proofs of hearing; and its share.
     ///
     /// # Errors
     /// An invalid template.
     pub fn filters(&self, rules: &SharedRules) -> anyhow::Result<Filters> {
         let mut filters = self.topics(rules)?.filters_of_kinds();
         filters.values_mut().flatten().for_each(|filter| *filter = self.proof_of(filter));
+        for of_kind in filters.values_mut().filter(|of_kind| !of_kind.is_empty()) {
+            of_kind.extend(self.proof_of_share());
+        }
         Ok(filters)
     }
 

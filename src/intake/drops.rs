@@ -19,13 +19,15 @@ const SETTLED_AFTER: Duration = Duration::from_secs(60);
 /// Follows the count.
 pub(super) struct BrokerDrops {
     telemetry: Arc<Telemetry>,
+    /// The name of the broker.
+    broker: String,
     count: Option<u64>,
     grew_at: Option<Timestamp>,
 }
 
 impl BrokerDrops {
-    pub fn new(telemetry: Arc<Telemetry>) -> BrokerDrops {
-        BrokerDrops { telemetry, count: None, grew_at: None }
+    pub fn new(telemetry: Arc<Telemetry>, broker: &str) -> BrokerDrops {
+        BrokerDrops { telemetry, broker: broker.to_owned(), count: None, grew_at: None }
     }
 
     /// Takes the count that the broker publishes. A smaller count than before comes from a broker that was restarted.
@@ -35,7 +37,7 @@ impl BrokerDrops {
         };
         let grown = self.count.map_or(0, |before| u64::saturating_sub(count, before));
         self.count = Some(count);
-        self.telemetry.broker_dropped(count, grown);
+        self.telemetry.broker_dropped(&self.broker, count, grown);
         if grown > 0 {
             self.grew_at = Some(now);
         }
@@ -45,7 +47,7 @@ impl BrokerDrops {
     pub fn settle(&mut self, now: Timestamp) {
         if self.grew_at.is_some_and(|grew_at| now.since(grew_at) >= SETTLED_AFTER) {
             self.grew_at = None;
-            self.telemetry.broker_drops_no_more();
+            self.telemetry.broker_drops_no_more(&self.broker);
         }
     }
 }
@@ -58,7 +60,7 @@ mod tests {
     #[test]
     fn a_count_that_grows_is_a_warning_until_it_has_not_grown_for_a_minute() {
         let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(Timestamp::ZERO)));
-        let mut drops = BrokerDrops::new(telemetry.clone());
+        let mut drops = BrokerDrops::new(telemetry.clone(), "main");
         let warned = || telemetry.problems().iter().any(|problem| problem.name == "broker_drops_messages");
         // (second, payload, whether there is a warning)
         let cases = [

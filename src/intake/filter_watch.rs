@@ -31,6 +31,10 @@ pub(super) struct FilterWatch {
     user: String,
     /// The name of the shared subscription; empty: a plain subscription.
     share: String,
+    /// The name of the share among the proofs, at one of several brokers.
+    proof_of_share: Option<String>,
+    /// The name of the broker in metrics.
+    label: String,
     /// The name of the broker, if the fleet has several.
     broker: Option<BrokerName>,
     writer: EngineWriter,
@@ -50,12 +54,14 @@ enum FilterReport {
 impl FilterWatch {
     pub fn new(probes: Arc<Probes>, config: &Config, writer: &EngineWriter) -> FilterWatch {
         for probe in probes.all() {
-            writer.telemetry.filter_configured(&probe.proof, &probe.kinds());
+            writer.telemetry.filter_configured(config.broker_label(), &probe.proof, &probe.kinds());
         }
         FilterWatch {
             probes,
             user: config.user().to_owned(),
             share: config.share.clone(),
+            proof_of_share: config.proof_of_share(),
+            label: config.broker_label().to_owned(),
             broker: config.broker.parse().ok().filter(|_| config.is_one_of_several),
             writer: writer.clone(),
         }
@@ -112,26 +118,30 @@ impl FilterWatch {
         let now = self.writer.clock.now();
         let mut is_taken = false;
         for probe in self.probes.all().iter().filter(|_| !self.share.is_empty()) {
-            is_taken |= probe.is_missing(hearing, wait, now) && probe.are_taken();
+            let of_share = |proof: &String| Some(hearing.of_share(&probe.kinds.first()?.kind, proof));
+            let of_share = self.proof_of_share.as_ref().and_then(of_share);
+            is_taken |=
+                probe.is_missing(of_share.as_ref().unwrap_or(hearing), wait, now) && probe.are_taken();
         }
+        let telemetry = &self.writer.telemetry;
         if is_taken {
-            self.writer.telemetry.share_taken(Some(strangers(&self.share)));
+            telemetry.share_taken(&self.label, Some(strangers(&self.share)));
             return Some(monotonic());
         }
         let is_over = taken.is_some_and(|taken| monotonic().duration_since(taken) > CALM);
         if is_over {
-            self.writer.telemetry.share_taken(None);
+            telemetry.share_taken(&self.label, None);
         }
         taken.filter(|_| !is_over)
     }
 
     fn report(&self, probe: &Probe, report: &FilterReport) {
         let (Probe { topic, filter, proof, .. }, kinds) = (probe, probe.kinds());
-        let telemetry = &self.writer.telemetry;
+        let (telemetry, broker) = (&self.writer.telemetry, &self.label);
         match report {
             FilterReport::Nothing => {}
-            FilterReport::Heard => telemetry.filter_heard(proof, &kinds),
-            FilterReport::Unproved(why) => telemetry.filter_unproved(proof, &kinds, why),
+            FilterReport::Heard => telemetry.filter_heard(broker, proof, &kinds),
+            FilterReport::Unproved(why) => telemetry.filter_unproved(broker, proof, &kinds, why),
             FilterReport::Unheard(refused) => {
                 let user = &self.user;
                 let taken = probe.are_partial().then(|| strangers(&self.share));
@@ -145,7 +155,7 @@ impl FilterWatch {
                     "{proof} is not heard, and no unit of kind {} is declared offline until it is: {why}",
                     kinds.join(", ")
                 );
-                telemetry.filter_unheard(proof, &kinds, text);
+                telemetry.filter_unheard(broker, proof, &kinds, text);
             }
         }
     }

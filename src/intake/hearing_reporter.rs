@@ -14,6 +14,7 @@
 //! a canary proves that is hardly older than its way took; so the member joins again from that canary on, and the
 //! reported time does not count as blind.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use super::mqtt::{Link, Proof, UNPROVED_TRIPS};
 use super::probe::{Probe, Probes};
 use crate::clock::{Timestamp, monotonic};
 use crate::fleet::Roll;
-use crate::presence::{Announcement, Probed};
+use crate::presence::{Announcement, Kind, Probed};
 use crate::store::{ShareMember, Subscription};
 
 /// Something that the engine has to know.
@@ -46,9 +47,13 @@ pub(super) enum HearingEvent {
 pub(super) struct HearingReporter {
     client_id: String,
     /// The share of a member; `None`: a plain subscription.
+    /// The name of the broker.
+    broker: String,
     share: Option<String>,
     /// How long the broker keeps the session of a plain subscription.
     session_expiry: Duration,
+    /// What the share proves at one of several brokers: its name among the proofs, and the kinds that are heard there.
+    of_share: Option<(String, Vec<Kind>)>,
     proof: watch::Sender<Proof>,
     /// The number of the first connection of this process that reported a canary.
     first: Option<u64>,
@@ -65,10 +70,11 @@ pub(super) struct HearingReporter {
 }
 
 impl HearingReporter {
-    /// A reporter for the connection of this client; it publishes its proofs by `proof`. `share`: for a member of a
-    /// shared subscription; `session_expiry`: how long the broker keeps the session of a plain subscription.
+    /// A reporter for the connection of this client to the broker with this name; it publishes its proofs by `proof`.
+    /// `share`: for a member of a shared subscription; `session_expiry`: how long the broker keeps the session of a plain
+    /// subscription.
     pub fn new(
-        client_id: &str,
+        (broker, client_id): (&str, &str),
         share: Option<String>,
         session_expiry: Duration,
         proof: watch::Sender<Proof>,
@@ -77,8 +83,10 @@ impl HearingReporter {
         HearingReporter {
             client_id: client_id.to_owned(),
             share,
+            broker: broker.to_owned(),
             session_expiry,
             proof,
+            of_share: None,
             first: None,
             attends: 0,
             last_canary: None,
@@ -88,8 +96,11 @@ impl HearingReporter {
         }
     }
 
-    pub fn one_of_several(self, is_one_of_several: bool) -> HearingReporter {
-        HearingReporter { is_one_of_several, ..self }
+    /// `proof_of_share`: the name of the share among the proofs, if there is one.
+    pub fn one_of_several(self, proof_of_share: Option<String>) -> HearingReporter {
+        let kinds: BTreeSet<Kind> = self.probes.kinds().cloned().collect();
+        let of_share = proof_of_share.map(|proof| (proof, kinds.into_iter().collect()));
+        HearingReporter { is_one_of_several: true, of_share, ..self }
     }
 
     /// The reporter of the listener. Ticks of the listener do not wait behind the messages of a connection that is
@@ -166,7 +177,16 @@ impl HearingReporter {
             Some(member) if self.attends != connection => {
                 return self.attend(writer, &member, sent_at, link).await;
             }
-            Some(member) => Subscription::Member(member),
+            Some(member) => match &self.of_share {
+                None => Subscription::Member(member),
+                Some((proof, kinds)) => {
+                    let of_kind = |kind: &Kind| {
+                        let (kind, filter) = (kind.clone(), proof.clone());
+                        Probed { kind, filter, sent_at, gap: unbroken }
+                    };
+                    Subscription::MemberAtBroker { member, proofs: kinds.iter().map(of_kind).collect() }
+                }
+            },
             None => self.plain(connection, link.borrow().taken_since),
         };
         if self.is_one_of_several && self.last_canary.is_some_and(|(of, _)| of != connection) {
@@ -180,14 +200,14 @@ impl HearingReporter {
             .await?
         {
             self.probes.reported();
-            writer.telemetry.canary_returned(writer.clock.now().since(sent_at));
+            writer.telemetry.canary_returned(&self.broker, writer.clock.now().since(sent_at));
             self.last_canary = Some((connection, sent_at));
             self.proof.send_modify(|proof| {
                 proof.at = Some(monotonic());
                 proof.canary = sent_at;
             });
-        } else if let Subscription::Member(member) = subscription {
-            self.attend_again(writer, &member, sent_at, link).await?;
+        } else if let Some(member) = subscription.member() {
+            self.attend_again(writer, member, sent_at, link).await?;
         }
         Some(())
     }
@@ -230,7 +250,7 @@ impl HearingReporter {
         let round_trip = writer.roll.pace().round_trip();
         let release = release + UNPROVED_TRIPS * round_trip;
         writer.ask_until_answered("members", || writer.roll.attend(member, now, release)).await?;
-        writer.telemetry.canary_returned(now.since(sent_at));
+        writer.telemetry.canary_returned(&self.broker, now.since(sent_at));
         self.attends = member.connection;
         self.last_canary = Some((member.connection, now));
         self.proof.send_replace(Proof {
@@ -311,6 +331,11 @@ struct ProbeReports {
 impl ProbeReports {
     fn new(probes: Arc<Probes>) -> ProbeReports {
         let count = probes.all().len();
+    /// The kinds that are heard by the filters.
+    fn kinds(&self) -> impl Iterator<Item = &Kind> {
+        self.probes.all().iter().flat_map(|probe| &probe.kinds).map(|rules| &rules.kind)
+    }
+
         ProbeReports {
             probes,
             returned: vec![Vec::new(); count],

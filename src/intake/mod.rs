@@ -283,7 +283,7 @@ async fn listen(
 ) -> anyhow::Result<()> {
     let ProvedTopics { topics, probes, .. } = hearing;
     let (name, is_first) = (&config.connection(number), number == 1);
-    writer.telemetry.connection_configured(name);
+    writer.telemetry.connection_configured(config.broker_label(), name);
     let session = Arc::new(mqtt::Session::new(config, name, topics.by_use())?);
     if is_first && session.share.is_some() {
         probes.answered_by(canary::answers_topic(session.client_id()));
@@ -310,15 +310,21 @@ async fn listen(
     let reader = reader(config, hearing, session.client_id(), key.clone(), values, &writer.telemetry);
     let session_expiry = Duration::from_secs(session.expiry.unwrap_or(0).into());
     let (id, share) = (session.client_id(), session.share.clone());
-    let reporter = hearing_reporter::HearingReporter::new(id, share, session_expiry, prove, probes.clone())
-        .one_of_several(config.is_one_of_several);
+    let id = (config.broker_label(), id);
+    let reporter = hearing_reporter::HearingReporter::new(id, share, session_expiry, prove, probes.clone());
+    let reporter = match config.is_one_of_several {
+        true => reporter.one_of_several(config.proof_of_share()),
+        false => reporter,
+    };
     let connection = mqtt::Connection {
+        broker: config.broker_label().to_owned(),
         name: name.to_owned(),
         session,
         state,
         reader,
         clock: writer.clock.clone(),
-        drops: (config.watch_sys && is_first).then(|| drops::BrokerDrops::new(writer.telemetry.clone())),
+        drops: (config.watch_sys && is_first)
+            .then(|| drops::BrokerDrops::new(writer.telemetry.clone(), config.broker_label())),
         queue: Some(mqtt::BatchSender::new(queue)),
         link,
         proof,

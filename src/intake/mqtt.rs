@@ -106,6 +106,8 @@ pub(super) struct Connection {
     pub queue: Option<BatchSender>,
     pub link: watch::Sender<Link>,
     /// The proof of the recorder about this connection.
+    /// The name of the broker.
+    pub broker: String,
     pub proof: watch::Receiver<Proof>,
     pub canaries: CanaryPublisher,
     /// Proves that the filters of the fleet are heard, on one of the connections.
@@ -214,7 +216,7 @@ impl Connection {
             let End::Lost(loss, why) = end else { return };
             failures = failures_after(failures, began.elapsed());
             let wait = BACKOFF.wait(failures, rand::random());
-            telemetry.mqtt_disconnected(&self.name, &broker, (loss, &why), wait);
+            telemetry.mqtt_disconnected((&self.broker, &self.name), &broker, (loss, &why), wait);
             if self.stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
                 return;
             }

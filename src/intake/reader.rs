@@ -140,7 +140,8 @@ impl Reader {
     }
 
     fn decide(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
-        if let Some(member) = canary::read_gone(topic, message.payload) {
+        let broker = self.broker.as_ref().map(|(broker, _)| broker.as_str());
+        if let Some(member) = canary::read_gone(topic, message.payload, broker) {
             return Ok(Content::MemberLost(member));
         }
         let is_feed = self.topics.feeds(topic).next().is_some();

@@ -75,6 +75,15 @@ pub struct Probed {
     pub gap: Duration,
 }
 
+/// How far a shared subscription at one of several brokers has heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShareHeard {
+    /// The least of what its members have heard.
+    pub heard: Timestamp,
+    /// Until when a member that ended may have lost messages, since the share was last heard.
+    pub floor: Option<Timestamp>,
+}
+
 /// For how many timeouts, and for how long at most, a removed filter holds back its kind.
 const REMOVED_TIMEOUTS: u32 = 4;
 const MAX_REMOVED: Duration = Duration::from_secs(3600);
@@ -109,6 +118,19 @@ pub fn covers(wide: &str, narrow: &str) -> bool {
     narrow.next().is_none()
 }
 
+/// The name of a share among the proofs of hearing of the kinds that are heard by it. No filter of a kind has this form.
+pub fn proof_of_share(broker: &str, share: &str) -> String {
+    format!("{broker}/{SHARE}{share}")
+}
+
+/// Whether a proof of hearing is one of a share, and of no filter.
+pub fn is_of_share(proof: &str) -> bool {
+    let share = proof.split_once('/').and_then(|(_, rest)| rest.strip_prefix(SHARE));
+    share.is_some_and(|name| !name.contains(['/', '+', '#']))
+}
+
+const SHARE: &str = "$share/";
+
 impl FilterProofs {
     /// The blind intervals of a kind; those of the filters of one broker, if it is given.
     pub fn blind_of(&self, kind: &Kind, broker: Option<&BrokerName>) -> impl Iterator<Item = &Interval> {
@@ -127,6 +149,30 @@ impl Probed {
             filters.map(move |filter| Probed { kind: kind.clone(), filter, sent_at, gap })
         };
         filters.iter().flat_map(of_kind).collect()
+    }
+
+    /// What a share has proved that has heard so far. `proofs`: what its member proves, for each kind that is heard by
+    /// it. A share that has lost messages lost them for all kinds, also for kinds that this member does not know.
+    pub fn of_share(
+        proofs: &[Probed],
+        proved: &BTreeMap<(Kind, String), Timestamp>,
+        ShareHeard { heard, floor }: ShareHeard,
+    ) -> Vec<Probed> {
+        let Some(Probed { filter, .. }) = proofs.first() else { return Vec::new() };
+        let is_known = |kind: &Kind| proofs.iter().any(|one| one.kind == *kind);
+        let others = proved.keys().filter(|(kind, of)| floor.is_some() && of == filter && !is_known(kind));
+        let others = others.map(|(kind, filter)| Probed {
+            kind: kind.clone(),
+            filter: filter.clone(),
+            sent_at: heard,
+            gap: Duration::MAX,
+        });
+        let of_share = |one: Probed| {
+            let before = proved.get(&(one.kind.clone(), one.filter.clone()));
+            let is_lost = floor.is_some_and(|floor| before.is_none_or(|before| *before < floor));
+            Probed { sent_at: heard, gap: if is_lost { Duration::ZERO } else { one.gap }, ..one }
+        };
+        proofs.iter().cloned().chain(others).map(of_share).collect()
     }
 }
 
@@ -198,11 +244,22 @@ impl Hearing {
         Hearing { kinds: Arc::new(kinds), ..self }
     }
 
+    /// The hearing of a share at one of several brokers, by which the kind is heard. `proof`: its name among the proofs.
+    pub fn of_share(&self, kind: &Kind, proof: &str) -> Hearing {
+        let blind = self.filters.blind.get(kind).into_iter().flatten();
+        let of_share = blind.filter(|blind| blind.filter == proof).map(|blind| blind.interval);
+        Hearing {
+            heard: self.filters.proved.get(&(kind.clone(), proof.to_owned())).copied(),
+            ledger: Ledger::new(self.ledger.intervals().iter().copied().chain(of_share)),
+            ..Hearing::default()
+        }
+    }
+
     /// The filters that are no longer configured and hold back a kind of `filters`. `timeout` answers the timeout of a
     /// kind.
     pub fn removed(&self, filters: &Filters, timeout: impl Fn(&Kind) -> Duration) -> Vec<RemovedFilter> {
         let of_proof = |((kind, filter), heard): (&(Kind, String), &Timestamp)| {
-            if filters.get(kind)?.iter().any(|configured| covers(configured, filter)) {
+            if is_of_share(filter) || filters.get(kind)?.iter().any(|configured| covers(configured, filter)) {
                 return None;
             }
             let unheard = self.of(kind).ledger.intervals().iter();
@@ -316,6 +373,60 @@ mod tests {
         ];
         for (wide, narrow, expected) in cases {
             assert_eq!(covers(wide, narrow), expected, "{wide} {narrow}");
+        }
+    }
+
+    #[test]
+    fn what_a_share_loses_is_blind_for_every_kind_that_is_heard_by_it() {
+        let share = proof_of_share("eu", "all");
+        let kinds: [Kind; 3] = ["pump", "valve", "truck"].map(|kind| kind.parse().unwrap());
+        let of = |kind: &Kind, filter: &str| (kind.clone(), filter.to_owned());
+        // Two kinds are known to the member, and one to another instance alone.
+        let proofs = kinds[..2].iter().map(|kind| Probed {
+            kind: kind.clone(),
+            filter: share.clone(),
+            sent_at: at(9999),
+            gap: Duration::from_millis(500),
+        });
+        let proofs: Vec<Probed> = proofs.collect();
+        // Up to when the share has heard, its floor, and the beginnings of the blind intervals of the three kinds.
+        type Case = (i64, Option<i64>, [Option<i64>; 3]);
+        let cases: [Case; 5] = [
+            (1400, None, [None, None, None]),
+            (1600, None, [Some(1000), Some(1000), None]),
+            (1200, Some(1100), [Some(1000), Some(1000), Some(1000)]),
+            (1200, Some(1000), [None, None, None]),
+            (1600, Some(900), [Some(1000), Some(1000), None]),
+        ];
+        for (heard, floor, expected) in cases {
+            let mut proved: BTreeMap<_, _> = kinds.iter().map(|kind| (of(kind, &share), at(1000))).collect();
+            proved.insert(of(&kinds[0], "us/pumps/+"), at(1));
+            let probed =
+                Probed::of_share(&proofs, &proved, ShareHeard { heard: at(heard), floor: floor.map(at) });
+            let blind = prove(&mut proved, &probed);
+            let from = kinds.each_ref().map(|kind| {
+                let of_kind = blind.iter().find(|(of, _)| of == kind);
+                of_kind.map(|(_, blind)| {
+                    assert_eq!((blind.interval.to, &blind.filter), (at(heard), &share));
+                    blind.interval.from.as_millis()
+                })
+            });
+            assert_eq!(from, expected, "{heard} {floor:?}");
+            assert_eq!(proved[&of(&kinds[0], "us/pumps/+")], at(1), "another broker says nothing");
+        }
+    }
+
+    #[test]
+    fn the_name_of_a_share_is_that_of_no_filter() {
+        let cases = [
+            (proof_of_share("eu", "all"), true),
+            ("eu/units/+".to_owned(), false),
+            ("units/$share/+".to_owned(), false),
+            ("eu/$share/all/units/+".to_owned(), false),
+            ("$share/all".to_owned(), false),
+        ];
+        for (proof, expected) in cases {
+            assert_eq!(is_of_share(&proof), expected, "{proof}");
         }
     }
 

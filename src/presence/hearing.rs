@@ -5,6 +5,12 @@
 //! other member: a share has heard as far as the *least* of its members. How far Rollcall has heard is the furthest of
 //! all plain subscriptions and of all shares.
 //!
+//! # Several brokers
+//! Each broker has subscriptions of its own, and messages that a share loses at one broker come over no other. So a
+//! share at one of several brokers is heard for itself, beside the filters of its kinds: see [`Probed::of_share`]. The
+//! time that it loses is blind for the kinds that are heard there. The fleet is heard as far as at any broker, and loses
+//! nothing with a member.
+//!
 //! # What the canaries of a plain subscription prove
 //! The broker keeps the session and its backlog while the connection is away. But another client that
 //! knows the client id may use the session in between: a message that the broker gives to that client never reaches
@@ -26,7 +32,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Interval, MAX_TIMEOUT};
+use super::{Interval, MAX_TIMEOUT, Probed, ShareHeard};
 use crate::clock::Timestamp;
 
 /// How long a blind interval is kept: a silence may be allowed for the longest timeout twice, once as timeout and
@@ -54,12 +60,18 @@ pub enum Subscription {
     },
     /// A member of a shared subscription: the member hears a part.
     Member(ShareMember),
+    /// A member of a shared subscription at one of several brokers.
+    MemberAtBroker {
+        member: ShareMember,
+        /// What the share proves as far as it has heard: see [`Probed::of_share`].
+        proofs: Vec<Probed>,
+    },
 }
 
 /// A member of a shared subscription: one connection, from its attending to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareMember {
-    /// The name of the shared subscription; without `/`.
+    /// The name of the shared subscription, without `/`; behind the name of the broker and a `/`, if the broker has one.
     pub share: String,
     /// The id by which the broker knows it; without `/`.
     pub client_id: String,
@@ -86,6 +98,15 @@ pub struct BlindInterval {
     pub is_taken: bool,
     /// Operators are notified.
     pub is_notified: bool,
+}
+
+/// What follows from a canary.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CanaryEffect {
+    /// The blind interval of the fleet that it ended.
+    pub blind: Option<BlindInterval>,
+    /// How far the share of a member at one of several brokers has heard, if that is beyond its floor.
+    pub share: Option<ShareHeard>,
 }
 
 /// The canary comes from a connection that is not, or no longer, a member.
@@ -127,6 +148,23 @@ pub struct SessionState {
     pub since: Timestamp,
 }
 
+impl Subscription {
+    pub fn member(&self) -> Option<&ShareMember> {
+        match self {
+            Subscription::Plain | Subscription::Kept { .. } => None,
+            Subscription::Member(member) | Subscription::MemberAtBroker { member, .. } => Some(member),
+        }
+    }
+
+    /// What its share proves at one of several brokers.
+    pub fn proofs(&self) -> &[Probed] {
+        match self {
+            Subscription::MemberAtBroker { proofs, .. } => proofs,
+            _ => &[],
+        }
+    }
+}
+
 impl BlindInterval {
     /// This interval, begun at `since` if another client takes the session again and again since that moment.
     fn taken_since(mut self, since: Timestamp, gap: Gap) -> BlindInterval {
@@ -153,9 +191,9 @@ impl ShareMember {
 }
 
 impl HearingState {
-    /// Every message that was sent to this subscription up to `sent` has arrived. Answers with the blind interval that
-    /// this ended. If another client takes the session again and again, the interval begins before the first time that
-    /// it was taken: all messages of a unit may have fallen into the gaps.
+    /// Every message that was sent to this subscription up to `sent` has arrived. If another client takes the session
+    /// again and again, the blind interval begins before the first time that it was taken: all messages of a unit may
+    /// have fallen into the gaps.
     ///
     /// # Errors
     /// `NotAMember` if the connection is not a member. Unreadable members are removed anyway.
@@ -164,7 +202,7 @@ impl HearingState {
         subscription: &Subscription,
         sent: Timestamp,
         gap: Gap,
-    ) -> Result<Option<BlindInterval>, NotAMember> {
+    ) -> Result<CanaryEffect, NotAMember> {
         self.remove_unreadable(sent);
         let mut reached = Some((sent, None));
         let (mut was_cut, mut taken_since) = (false, None);
@@ -177,18 +215,24 @@ impl HearingState {
                 reached =
                     (!self.is_heard_by_another(client_id, since, sent, gap)).then_some((sent, Some(since)));
             }
-            Subscription::Member(member) => {
+            Subscription::Member(member) | Subscription::MemberAtBroker { member, .. } => {
                 let state = self.attending(member).ok_or(NotAMember)?;
                 if sent <= state.heard {
-                    return Ok(None);
+                    return Ok(CanaryEffect::default());
                 }
                 state.heard = sent;
                 self.release(sent);
                 reached = self.least_of(&member.share, sent);
             }
         }
+        let mut share = None;
+        if let Subscription::MemberAtBroker { .. } = subscription {
+            share = reached.map(|(heard, floor)| ShareHeard { heard, floor });
+            reached = reached.map(|(heard, _)| (heard, None));
+        }
         let ended = reached.and_then(|(heard, floor)| self.reach(heard, floor, was_cut, gap));
-        Ok(ended.map(|blind| taken_since.map_or(blind, |since| blind.taken_since(since, gap))))
+        let blind = ended.map(|blind| taken_since.map_or(blind, |since| blind.taken_since(since, gap)));
+        Ok(CanaryEffect { blind, share })
     }
 
     /// From `now` on the share has heard no further than this member.

@@ -45,7 +45,8 @@ pub use facts::{
     Change, Facts, IndexChange, KeyChange, Known, Lifecycle, Silence, Snapshot, State, TimeoutRule,
 };
 pub use filters::{
-    DEFAULT_SETTLE, FilterBlindness, FilterProofs, Filters, Hearing, Probed, RemovedFilter, covers, prove,
+    DEFAULT_SETTLE, FilterBlindness, FilterProofs, Filters, Hearing, Probed, RemovedFilter, ShareHeard,
+    covers, is_of_share, proof_of_share, prove,
 };
 pub use flapping::{FlapCheck, FlapNotification, FlapRule, Flaps};
 pub use grouping::{
@@ -53,8 +54,8 @@ pub use grouping::{
     Stage, is_detected_again,
 };
 pub use hearing::{
-    BLIND_RETENTION, BlindInterval, Gap, HearingState, MemberState, NotAMember, SessionState, ShareMember,
-    Subscription,
+    BLIND_RETENTION, BlindInterval, CanaryEffect, Gap, HearingState, MemberState, NotAMember, SessionState,
+    ShareMember, Subscription,
 };
 pub use heartbeat::{
     Declared, Heartbeat, Labels, MAX_LABEL, MAX_LABELS, Place, is_label_name, is_label_value,

@@ -28,7 +28,8 @@ pub trait HearingStore: Send + Sync {
     /// that moment, or to the least of all members of a shared subscription. If that is more than a gap after the
     /// hearing before, or if a member ended out of order in between, the time between is blind: it is added to the
     /// ledger, written to the outbox if it is long, and returned. Members whose release has passed at `sent_at` are
-    /// removed as by [`HearingStore::gone`]. Safe to repeat. See [`crate::presence::HearingState`].
+    /// removed as by [`HearingStore::gone`]. At one of several brokers, the same step records what the share proves. Safe
+    /// to repeat. See [`crate::presence::HearingState`].
     async fn advance(&self, subscription: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
 
     /// Like [`HearingStore::advance`], and answers with the hearing after it, in one request.

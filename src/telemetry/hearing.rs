@@ -9,9 +9,9 @@ use crate::clock::Timestamp;
 use crate::presence::{Interval, RemovedFilter};
 
 impl Telemetry {
-    /// A canary came all the way.
-    pub fn canary_returned(&self, round_trip: Duration) {
-        self.series.canary_round_trip.observe(round_trip.as_secs_f64());
+    /// A canary came all the way over the broker with this name.
+    pub fn canary_returned(&self, broker: &str, round_trip: Duration) {
+        self.series.canary_round_trip.with_label_values(&[broker]).observe(round_trip.as_secs_f64());
     }
 
     /// A blind interval was written into the ledger.
@@ -73,31 +73,33 @@ impl Telemetry {
         self.series.broker_blind_seconds.with_label_values(&[broker]).inc_by(seconds);
     }
 
-    /// Notes that a topic filter of `kinds` is configured, and was not heard so far.
-    pub fn filter_configured(&self, filter: &str, kinds: &[&str]) {
+    /// Notes that a topic filter of `kinds` is configured at the broker with this name, and was not heard so far.
+    pub fn filter_configured(&self, broker: &str, filter: &str, kinds: &[&str]) {
         let text = format!(
             "it is not proved yet that {filter} is heard; no unit of its kinds is declared offline until then"
         );
         self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);
-        self.count_filters(filter, kinds, false);
+        self.count_filters(broker, (filter, kinds), false);
     }
 
     /// Messages on topics of that filter reach Rollcall.
-    pub fn filter_heard(&self, filter: &str, kinds: &[&str]) {
+    pub fn filter_heard(&self, broker: &str, filter: &str, kinds: &[&str]) {
         self.problems.clear(FILTER_UNHEARD, filter);
         self.problems.clear(FILTER_UNPROVED, filter);
-        self.count_filters(filter, kinds, true);
+        self.count_unproved(broker, filter, false);
+        self.count_filters(broker, (filter, kinds), true);
         tracing::info!(filter, "the topics of a filter are heard");
     }
 
     /// Messages on topics of that filter do not reach Rollcall. `text`: the advice.
-    pub fn filter_unheard(&self, filter: &str, kinds: &[&str], text: String) {
+    pub fn filter_unheard(&self, broker: &str, filter: &str, kinds: &[&str], text: String) {
         if !self.problems.has_outage() {
             tracing::error!(filter, "{text}");
         }
         self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);
         self.problems.clear(FILTER_UNPROVED, filter);
-        self.count_filters(filter, kinds, false);
+        self.count_unproved(broker, filter, false);
+        self.count_filters(broker, (filter, kinds), false);
     }
 
     /// Filters that were removed from the configuration, and delay the checks of their kinds. Logs each once.
@@ -118,25 +120,33 @@ impl Telemetry {
     }
 
     /// Only messages of units prove that filter, because Rollcall cannot publish there.
-    pub fn filter_unproved(&self, filter: &str, kinds: &[&str], why: &str) {
+    pub fn filter_unproved(&self, broker: &str, filter: &str, kinds: &[&str], why: &str) {
         tracing::warn!(filter, "{why}");
         self.problems.set(FILTER_UNPROVED, filter, why.to_owned(), Severity::Warning);
+        self.count_unproved(broker, filter, true);
         self.problems.clear(FILTER_UNHEARD, filter);
-        self.count_filters(filter, kinds, true);
+        self.count_filters(broker, (filter, kinds), true);
     }
 
-    fn count_filters(&self, filter: &str, kinds: &[&str], is_heard: bool) {
+    fn count_filters(&self, broker: &str, (filter, kinds): (&str, &[&str]), is_heard: bool) {
         let mut unheard = self.unheard.lock().expect("nothing panics under this lock");
+        let of_broker = unheard.entry(broker.to_owned()).or_default();
         for kind in kinds {
-            let of_kind = unheard.entry((*kind).to_owned()).or_default();
+            let of_kind = of_broker.entry((*kind).to_owned()).or_default();
             if is_heard {
                 of_kind.remove(filter);
             } else {
                 of_kind.insert(filter.to_owned());
             }
         }
-        let count = unheard.values().filter(|filters| !filters.is_empty()).count();
-        self.series.kinds_unheard.set(count as i64);
-        self.series.filters_unproved.set(self.problems.count(FILTER_UNPROVED) as i64);
+        let count = of_broker.values().filter(|filters| !filters.is_empty()).count();
+        self.series.kinds_unheard.with_label_values(&[broker]).set(count as i64);
+    }
+
+    fn count_unproved(&self, broker: &str, filter: &str, is_unproved: bool) {
+        let mut unproved = self.unproved.lock().expect("nothing panics under this lock");
+        let of_broker = unproved.entry(broker.to_owned()).or_default();
+        let _ = if is_unproved { of_broker.insert(filter.to_owned()) } else { of_broker.remove(filter) };
+        self.series.filters_unproved.with_label_values(&[broker]).set(of_broker.len() as i64);
     }
 }

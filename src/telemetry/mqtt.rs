@@ -11,36 +11,36 @@ use super::{MAX_SHOWN, Telemetry, truncate};
 const INTAKE: &str = "intake";
 
 impl Telemetry {
-    /// Lets a connection's series start at zero.
-    pub fn connection_configured(&self, connection: &str) {
-        self.series.connected.with_label_values(&[connection]);
+    /// Lets the series of a connection, and of the broker with this name, start at zero.
+    pub fn connection_configured(&self, broker: &str, connection: &str) {
+        self.series.connection_at_zero(broker, connection);
     }
 
-    /// A connection to the broker is established and subscribed.
-    pub fn mqtt_connected(&self, connection: &str, broker: &str) {
-        self.series.connected.with_label_values(&[connection]).set(1);
+    /// A connection to the broker with this name is established and subscribed. `broker`: its address.
+    pub fn mqtt_connected(&self, (name, connection): (&str, &str), broker: &str) {
+        self.series.connected.with_label_values(&[name, connection]).set(1);
         self.problems.clear(MQTT_DISCONNECTED, "");
         self.problems.clear(MQTT_DISCONNECTED, connection);
         tracing::info!(connection, broker, "connected to the MQTT broker and subscribed");
     }
 
     /// Devices may connect straight to Rollcall at these addresses.
-    pub fn listening(&self, connection: &str, addresses: &str) {
-        self.series.connected.with_label_values(&[connection]).set(1);
+    pub fn listening(&self, name: &str, addresses: &str) {
+        self.series.connected.with_label_values(&[name, name]).set(1);
         self.problems.clear(MQTT_DISCONNECTED, "");
         tracing::info!(addresses, "devices may connect");
     }
 
-    /// A connection to the broker was lost or could not be made.
+    /// A connection to the broker with this name was lost or could not be made. `broker`: its address.
     pub fn mqtt_disconnected(
         &self,
-        connection: &str,
+        (name, connection): (&str, &str),
         broker: &str,
         (loss, why): (ConnectionLoss, &str),
         retry_in: Duration,
     ) {
-        self.series.connections_lost.with_label_values(&[loss.as_str()]).inc();
-        self.series.connected.with_label_values(&[connection]).set(0);
+        self.series.connections_lost.with_label_values(&[name, loss.as_str()]).inc();
+        self.series.connected.with_label_values(&[name, connection]).set(0);
         self.problems.clear(MQTT_DISCONNECTED, "");
         let down = format!("the MQTT broker at {broker} is not connected: {why}");
         let cause = (Dependency::Broker(broker.to_owned()), INTAKE);
@@ -71,20 +71,24 @@ impl Telemetry {
     pub fn share_taken(&self, text: Option<String>) {
         match text {
             None => {
-                self.problems.clear(SHARE_TAKEN, "");
-                tracing::info!("for a minute all messages of the shared subscription have reached the fleet");
+                self.problems.clear(SHARE_TAKEN, broker);
+                tracing::info!(
+                    broker,
+                    "for a minute all messages of the shared subscription have reached the fleet"
+                );
             }
             Some(text) => {
-                if self.problems.set(SHARE_TAKEN, "", text.clone(), Severity::Warning) {
-                    tracing::warn!("a stranger takes messages: {text}");
+                if self.problems.set(SHARE_TAKEN, broker, text.clone(), Severity::Warning) {
+                    tracing::warn!(broker, "a stranger takes messages: {text}");
                 }
             }
         }
     }
 
-    /// The broker reported the number of messages that it dropped, and `grown`: how many more than in its last report.
-    pub fn broker_dropped(&self, count: u64, grown: u64) {
-        self.series.broker_dropped.inc_by(grown);
+    /// The broker with this name reported the number of messages that it dropped, and `grown`: how many more than in its
+    /// last report.
+    pub fn broker_dropped(&self, broker: &str, count: u64, grown: u64) {
+        self.series.broker_dropped.with_label_values(&[broker]).inc_by(grown);
         if grown == 0 {
             return;
         }
@@ -92,14 +96,14 @@ impl Telemetry {
             "the broker drops messages, {grown} of them lately, of any client; raise its \
              max_queued_messages and max_inflight_messages, or see which client is slow"
         );
-        tracing::warn!(count, grown, "{text}");
-        self.problems.set(BROKER_DROPS, "", text, Severity::Warning);
+        tracing::warn!(broker, count, grown, "{text}");
+        self.problems.set(BROKER_DROPS, broker, text, Severity::Warning);
     }
 
     /// The broker has dropped nothing for a while.
-    pub fn broker_drops_no_more(&self) {
-        self.problems.clear(BROKER_DROPS, "");
-        tracing::info!("the broker drops no messages any more");
+    pub fn broker_drops_no_more(&self, broker: &str) {
+        self.problems.clear(BROKER_DROPS, broker);
+        tracing::info!(broker, "the broker drops no messages any more");
     }
 
     /// The broker within the process refused something to a device. `why` is logged, at a limited rate.
@@ -132,12 +136,17 @@ mod tests {
         let telemetry = Telemetry::new(&Clock::by_hand(Timestamp::ZERO));
         telemetry.engine_answered(Loop::Sweep, "");
         telemetry.blind(false, None);
-        telemetry.mqtt_connected("one", "broker");
-        telemetry.mqtt_disconnected("two", "broker", (ConnectionLoss::Refused, "refused"), Duration::ZERO);
+        telemetry.mqtt_connected(("eu", "one"), "broker");
+        telemetry.mqtt_disconnected(
+            ("us", "two"),
+            "broker",
+            (ConnectionLoss::Refused, "refused"),
+            Duration::ZERO,
+        );
         let [problem] = &telemetry.problems()[..] else { panic!("{:?}", telemetry.problems()) };
         assert!(problem.text.contains("broker") && problem.text.contains("refused"), "{}", problem.text);
         assert!(problem.consequences[0].text.contains("two"), "{problem:?}");
-        telemetry.mqtt_connected("two", "broker");
+        telemetry.mqtt_connected(("us", "two"), "broker");
         assert_eq!(telemetry.problems(), []);
     }
 }

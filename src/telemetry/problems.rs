@@ -208,11 +208,6 @@ impl OpenProblems {
         self.lock().entries.keys().any(|(one, _)| *one == name)
     }
 
-    /// How many problems of that name there are.
-    pub(super) fn count(&self, name: &'static str) -> usize {
-        self.lock().entries.keys().filter(|(one, _)| *one == name).count()
-    }
-
     pub(super) fn has(&self, name: &'static str, which: &str) -> bool {
         self.lock().entries.contains_key(&(name, which.to_owned()))
     }

@@ -28,18 +28,18 @@ pub(super) struct Series {
     pub heartbeat_lag: Histogram,
     pub connected: IntGaugeVec,
     pub connections_lost: IntCounterVec,
-    pub broker_dropped: IntCounter,
+    pub broker_dropped: IntCounterVec,
     pub broker_refused: IntCounterVec,
     pub broker_held_back: IntCounter,
-    pub canary_round_trip: Histogram,
+    pub canary_round_trip: HistogramVec,
     pub blind: IntGauge,
     pub blind_seconds: prometheus::Counter,
     /// No series where the fleet has one broker.
     pub broker_blind: IntGaugeVec,
     pub broker_blind_seconds: CounterVec,
     pub broker_heard: GaugeVec,
-    pub kinds_unheard: IntGauge,
-    pub filters_unproved: IntGauge,
+    pub kinds_unheard: IntGaugeVec,
+    pub filters_unproved: IntGaugeVec,
     pub checks: IntCounterVec,
     /// No series where sweeping is off.
     pub sweeps: IntCounterVec,
@@ -158,17 +158,18 @@ impl Series {
             connected: make.gauges(
                 "mqtt_connected",
                 "1 while a connection to the MQTT broker is established and subscribed.",
-                &["connection"],
+                &["broker", "connection"],
             ),
             connections_lost: make.counters(
                 "mqtt_connections_lost_total",
                 "Connections to the MQTT broker that ended or could not be made, by reason.",
-                &["reason"],
+                &["broker", "reason"],
             ),
-            broker_dropped: make.int_counter(
+            broker_dropped: make.counters(
                 "broker_messages_dropped_total",
                 "Messages to any of its clients that the broker dropped since this instance started \
                  (mqtt.watch_sys).",
+                &["broker"],
             ),
             broker_refused: make.counters(
                 "broker_refused_total",
@@ -179,9 +180,11 @@ impl Series {
                 "broker_held_back_total",
                 "Messages that waited in the broker within the process because they came too fast.",
             ),
-            canary_round_trip: make.histogram(
+            canary_round_trip: make.histograms(
                 "canary_round_trip_seconds",
                 "Time from the sending of a canary until the engine has recorded it.",
+                &["broker"],
+                &LATENCIES,
             ),
             blind: make.gauge("blind", "1 while Rollcall cannot prove that it hears the fleet."),
             blind_seconds: make
@@ -201,13 +204,15 @@ impl Series {
                 "Up to when every kind of this broker, one of several, was heard there.",
                 &["broker"],
             ),
-            kinds_unheard: make.gauge(
+            kinds_unheard: make.gauges(
                 "kinds_unheard",
                 "Kinds with topics whose messages do not reach Rollcall; the log and /readyz name them.",
+                &["broker"],
             ),
-            filters_unproved: make.gauge(
+            filters_unproved: make.gauges(
                 "filters_unproved",
                 "Topic filters that are not proved to be heard, because the broker does not let Rollcall publish there.",
+                &["broker"],
             ),
             checks: make.counters(
                 "deadline_checks_total",
@@ -390,6 +395,18 @@ impl Series {
         series
     }
 
+    /// Lets the series of a connection and of its broker start at zero.
+    pub fn connection_at_zero(&self, broker: &str, connection: &str) {
+        self.connected.with_label_values(&[broker, connection]);
+        for loss in ConnectionLoss::ALL {
+            self.connections_lost.with_label_values(&[broker, loss.as_str()]);
+        }
+        self.broker_dropped.with_label_values(&[broker]);
+        self.canary_round_trip.with_label_values(&[broker]);
+        self.kinds_unheard.with_label_values(&[broker]);
+        self.filters_unproved.with_label_values(&[broker]);
+    }
+
     fn start_at_zero(&self) {
         for heard in HEARD {
             self.heartbeats.with_label_values(&[heard_as_str(heard)]);
@@ -399,9 +416,6 @@ impl Series {
         }
         for refusal in BrokerRefusal::ALL {
             self.broker_refused.with_label_values(&[refusal.as_str()]);
-        }
-        for loss in ConnectionLoss::ALL {
-            self.connections_lost.with_label_values(&[loss.as_str()]);
         }
         for issue in PayloadIssue::ALL {
             self.payload_issues.with_label_values(&[issue.as_str()]);

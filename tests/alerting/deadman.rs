@@ -63,7 +63,7 @@ impl World {
 
     fn all_is_well(&self) {
         self.telemetry.engine_answered(Loop::Sweep, "");
-        self.telemetry.mqtt_connected("main", "broker");
+        self.telemetry.mqtt_connected(("main", "main"), "broker");
         self.telemetry.blind(false, Some(Timestamp::ZERO));
     }
 }

@@ -970,13 +970,16 @@ fn several_brokers_have_names_and_kinds_say_at_which_they_are_heard() {
     let config = config::parse(&format!("{two}{kinds}"), None, []).unwrap();
     let names: Vec<&str> = config.intake.iter().map(|one| one.broker.as_str()).collect();
     assert_eq!((names, config.intake[0].topics.len()), (vec!["eu", "us"], 2));
+    let shared = config::parse(&format!("{two}share = \"all\"\nconnections = 2\n{kinds}"), None, []).unwrap();
+    assert_eq!(shared.intake.iter().map(|one| one.share.as_str()).collect::<Vec<_>>(), ["", "all"]);
     let one = config::parse("mqtt.name = \"eu\"", None, []).unwrap();
     assert_eq!((one.intake.len(), one.intake[0].broker.as_str()), (1, "eu"));
     let cases = [
         (two.replace("\"us\"", "\"eu\""), "mqtt \"eu\": name: ", "is used twice"),
         (two.replace("name = \"us\"", ""), "mqtt[1].name: ", "is no name of a broker"),
         (two.replace("mqtt://us", "mqtt//us"), "mqtt \"us\": url: ", ""),
-        (format!("{two}share = \"x\"\n"), "mqtt \"us\": share: ", "is for a fleet with one broker"),
+        (format!("{two}share = \"x/y\"\n"), "mqtt \"us\": share: ", "has no /"),
+        (format!("{two}connections = 2\n"), "mqtt \"us\": connections: ", "more than 1 only with mqtt.share"),
         (format!("{two}{}", kinds.replace("\"us\"", "\"asia\"")), "kind \"b\": brokers[0]: ", "asia"),
         (format!("{two}[instance]\nbrokers = [\"asia\"]"), "instance.brokers[0]: ", "asia"),
         (format!("{two}{kinds}topics = [\"{{kind}}/{{unit}}\"]"), "kind \"b\": brokers: ", "{kind}"),

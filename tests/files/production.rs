@@ -208,7 +208,7 @@ async fn a_device_cannot_take_over_the_session_of_rollcall_or_of_another() {
     broker.publish("pump-8", "units/pump-8/heartbeat");
     watch.eventually("/api/v1/units/detector/pump-8", 200).await;
     let metrics = watch.text("/metrics").await;
-    assert!(metrics.contains("rollcall_mqtt_connected{connection=\"main\"} 1"), "{metrics}");
+    assert!(metrics.contains("rollcall_mqtt_connected{broker=\"main\",connection=\"main\"} 1"), "{metrics}");
     assert!(!watch.log().contains("no connection to the MQTT broker"), "{}", watch.log());
     assert!(thief.try_wait().unwrap().is_none(), "nor did Rollcall push it out");
 }

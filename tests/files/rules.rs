@@ -114,8 +114,10 @@ fn every_metric_in_the_rules_is_one_of_rollcall() {
     telemetry.units("detector", "online", 1);
     telemetry.sweep_configured();
     telemetry.mirror_age(Some(std::time::Duration::ZERO));
+    telemetry.connection_configured("main", "main");
+    telemetry.broker_heard("eu", None, true);
     telemetry.mqtt_disconnected(
-        "main",
+        ("main", "main"),
         "broker",
         (rollcall::telemetry::ConnectionLoss::Broken, "gone"),
         std::time::Duration::ZERO,

@@ -155,7 +155,7 @@ async fn wills_that_a_broker_publishes_because_it_ends_mark_no_unit_offline() {
     world
         .eventually("wills came", async || {
             let page = world.text_of("/metrics").await;
-            page.contains("rollcall_mqtt_connected{connection=\"main\"} 0")
+            page.contains("rollcall_mqtt_connected{broker=\"main\",connection=\"main\"} 0")
         })
         .await;
     world.restart_broker();

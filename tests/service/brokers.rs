@@ -81,8 +81,8 @@ async fn one_broker_is_down(engine: &str) {
     let ready = world.text_of("/readyz").await;
     assert!(ready.contains("connection eu is down") && !ready.contains("connection us"), "{ready}");
     let metrics = world.text_of("/metrics").await;
-    assert!(metrics.contains("rollcall_mqtt_connected{connection=\"eu\"} 0"), "{metrics}");
-    assert!(metrics.contains("rollcall_mqtt_connected{connection=\"us\"} 1"), "{metrics}");
+    assert!(metrics.contains("rollcall_mqtt_connected{broker=\"eu\",connection=\"eu\"} 0"), "{metrics}");
+    assert!(metrics.contains("rollcall_mqtt_connected{broker=\"us\",connection=\"us\"} 1"), "{metrics}");
     world.hook.wait_for(1, MAX_WAIT).await.unwrap();
     let records = world.records().await;
     assert_eq!(records.iter().map(|record| &record["unit"]).collect::<Vec<_>>(), [&json!("b")]);
@@ -93,6 +93,13 @@ async fn one_broker_is_down(engine: &str) {
     // And its silence is found again.
     is(&world, "pump/a", "offline").await;
     assert_eq!(world.records().await.len(), 2);
+    // The truck was last heard at the other broker, where no time was blind.
+    let blind = async |unit: &str| {
+        let page = world.json(&format!("/api/v1/availability?unit={unit}")).await;
+        page["blind_seconds"].as_f64().unwrap()
+    };
+    assert!(blind("pump/a").await > 0.0);
+    assert_eq!(blind("truck/7").await, 0.0);
 }
 
 async fn beat_when_up(port: u16) {
@@ -191,4 +198,41 @@ async fn a_client_that_takes_the_session_at_one_broker_blinds_its_kinds_only() {
     world.eventually("the time is blind for the ship", is_blind).await;
     assert_eq!(blind_time(&world, "boat/1").await, Duration::ZERO);
     assert_eq!(world.records().await, Vec::<Value>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn instances_of_two_regions_are_members_of_the_shares_of_their_own_brokers() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let mut options = several(us.port());
+    for broker in ["eu", "us"] {
+        let name = format!("name = \"{broker}\"");
+        options = options.replacen(&name, &format!("{name}\nshare = \"all\""), 1);
+    }
+    let here = "instance = { name = \"stays\", brokers = [\"eu\"] }";
+    let world = World::new(&format!("{here}\n{options}"), &[]).await;
+    let eu = world.broker.port();
+    let of_us = |text: String| text.replace("brokers = [\"eu\"] }", "brokers = [\"us\"] }");
+    let (stop, another) = world.start_another_by(of_us);
+    let valves = async || {
+        beat(us.port(), "units/b/heartbeat");
+        state(&world, "valve/b").await == "online"
+    };
+    world.eventually("the other instance hears us", valves).await;
+    beat(eu, "units/a/heartbeat");
+    is(&world, "pump/a", "online").await;
+    is(&world, "pump/a", "offline").await;
+    is(&world, "valve/b", "offline").await;
+    assert_eq!(world.records().await.len(), 2, "each silence once, whatever instance has its unit");
+    beat(us.port(), "units/b/heartbeat");
+    is(&world, "valve/b", "online").await;
+    // The only member of the share at us leaves, and its partitions go to the instance that does not hear us.
+    stop.cancel();
+    another.await.unwrap().unwrap();
+    is(&world, "valve/b", "unknown").await;
+    beat(eu, "units/a/heartbeat");
+    is(&world, "pump/a", "online").await;
+    is(&world, "pump/a", "offline").await;
+    assert_eq!(world.records().await.len(), 3);
+    assert_eq!(state(&world, "valve/b").await, "unknown");
 }

@@ -65,9 +65,16 @@ impl World {
 
     /// Starts one more instance, on an address that the test does not read.
     pub fn start_another(&self) -> (CancellationToken, JoinHandle<anyhow::Result<()>>) {
+        self.start_another_by(|text| format!("mqtt.client_id = \"another\"\n{text}"))
+    }
+
+    /// Starts one more instance, with a configuration that is changed.
+    pub fn start_another_by(
+        &self,
+        change: impl Fn(String) -> String,
+    ) -> (CancellationToken, JoinHandle<anyhow::Result<()>>) {
         let here = format!("127.0.0.1:{}", self.http);
-        let text = self.text().replace(&here, "127.0.0.1:0").replace("\"stays\"", "\"comes\"");
-        let text = format!("mqtt.client_id = \"another\"\n{text}");
+        let text = change(self.text().replace(&here, "127.0.0.1:0").replace("\"stays\"", "\"comes\""));
         let config = config::parse(&text, None, []).unwrap();
         let stop = CancellationToken::new();
         (stop.clone(), tokio::spawn(rollcall::service::run(config, stop)))

@@ -14,6 +14,7 @@ use tokio::time::sleep_until;
 pub struct Distance {
     port: u16,
     delay: watch::Sender<Duration>,
+    cuts: watch::Sender<u32>,
     task: JoinHandle<()>,
 }
 
@@ -23,18 +24,26 @@ impl Distance {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let near = listener.local_addr().unwrap().port();
         let (delay, delays) = watch::channel(round_trip / 2);
+        let cuts = watch::Sender::new(0);
+        let ends = cuts.clone();
         let task = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(carry(client, port, delays.clone()));
+                tokio::spawn(carry(client, port, delays.clone(), ends.subscribe()));
             }
         });
-        Distance { port: near, delay, task }
+        Distance { port: near, delay, cuts, task }
     }
 
     /// Changes the round trip time, for bytes that are sent from now on. They stay in order.
     #[allow(dead_code, reason = "most tests have one distance")]
     pub fn set(&self, round_trip: Duration) {
         self.delay.send_replace(round_trip / 2);
+    }
+
+    /// Ends the connections of now; bytes that are on their way are lost.
+    #[allow(dead_code, reason = "most tests keep their connections")]
+    pub fn cut(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
     }
 
     pub fn port(&self) -> u16 {
@@ -48,13 +57,19 @@ impl Drop for Distance {
     }
 }
 
-async fn carry(client: TcpStream, port: u16, delay: watch::Receiver<Duration>) {
+async fn carry(
+    client: TcpStream,
+    port: u16,
+    delay: watch::Receiver<Duration>,
+    mut cuts: watch::Receiver<u32>,
+) {
     let Ok(server) = TcpStream::connect(("127.0.0.1", port)).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
     tokio::select! {
         () = pass(from_client, to_server, delay.clone()) => {}
         () = pass(from_server, to_client, delay) => {}
+        _ = cuts.changed() => {}
     }
 }
 

@@ -116,7 +116,7 @@ impl Listener {
         let ProvedTopics { topics, probes, .. } = hearing;
         let telemetry = writer.telemetry.clone();
         let name = config.connection(1);
-        telemetry.connection_configured(&name);
+        telemetry.connection_configured(&name, &name);
         let client_id = format!("{}-{name}", config.client_id);
         let key = canary::Key::of_fleet(writer.roll.key());
         let (queue, queued) = mpsc::channel(QUEUE);
@@ -142,7 +142,7 @@ impl Listener {
         let (_, link) = watch::channel(Link::to_devices(answers(&shared)));
         let (prove, _) = watch::channel(Proof::default());
         // No broker keeps messages while the process is away.
-        let reporter = HearingReporter::new(&client_id, None, Duration::ZERO, prove, probes.clone());
+        let reporter = HearingReporter::new((&name, &client_id), None, Duration::ZERO, prove, probes.clone());
         let (reporter, is_applying) = (reporter.without_broker(), shared.pauses.is_applying.clone());
         let recorder = Recorder { writer: writer.clone(), reporter, link, is_applying };
         let (most, pace) = (config.max_batch, (writer.roll.pace().clone(), config.canary_period));

@@ -45,7 +45,7 @@ impl Connection {
             Action::UnsubscribeShare => self.session.unsubscribe(&open.client).map_err(broken)?,
             Action::ReportGrants(grants) => grants.log(self.session.client_id()),
             Action::ReportConnected => {
-                telemetry.mqtt_connected(&self.name, &self.session.address.to_string());
+                telemetry.mqtt_connected((&self.broker, &self.name), &self.session.address.to_string());
                 self.session.host.iter().for_each(|host| host.publish(&open.client));
             }
             Action::PublishHostState => {

@@ -53,7 +53,7 @@ pub(in crate::intake) struct Session {
     /// The settings of TLS, if the address requires it.
     tls: Option<Tls>,
     pub(super) client_id: String,
-    /// The name of the shared subscription that it is a member of; `None`: a plain subscription.
+    /// The name, among all of the fleet, of the shared subscription that it is a member of; `None`: a plain subscription.
     pub(in crate::intake) share: Option<String>,
     pub(super) credentials: Option<(String, String)>,
     /// How long, in seconds, the broker keeps the session while Rollcall is away; `None`: a new session begins with
@@ -162,7 +162,7 @@ impl Session {
             address,
             tls,
             client_id,
-            share: is_member.then(|| config.share.clone()),
+            share: config.share_of_fleet(),
             credentials: config.credentials.clone(),
             expiry: (!is_member).then_some(expiry),
             qos,

@@ -97,6 +97,7 @@ impl World {
             ticks(monotonic(), Duration::from_secs(1)),
         );
         let connection = Connection {
+            broker: "main".to_owned(),
             name: "main".to_owned(),
             canaries: CanaryPublisher::new(&session, Key::of_fleet("fleet")),
             session,

@@ -55,8 +55,8 @@ fn kept(name: &str, connection: u64, taken_since: Option<Timestamp>) -> Subscrip
 fn advance(state: &mut HearingState, subscription: Subscription, sent: i64) -> Follows {
     match state.advance(&subscription, at(sent), GAP) {
         Err(NotAMember) => Follows::NotAMember,
-        Ok(None) => Heard(state.heard.map_or(0, Timestamp::as_millis)),
-        Ok(Some(BlindInterval { interval, is_taken, is_notified })) => {
+        Ok(CanaryEffect { blind: None, .. }) => Heard(state.heard.map_or(0, Timestamp::as_millis)),
+        Ok(CanaryEffect { blind: Some(BlindInterval { interval, is_taken, is_notified }), .. }) => {
             assert_eq!(state.heard, Some(interval.to));
             Blind(interval.from.as_millis(), interval.to.as_millis(), is_taken, is_notified)
         }
@@ -250,4 +250,49 @@ fn the_time_in_which_a_member_may_have_lost_messages_is_blind_however_short() {
     for (name, steps) in cases {
         check(name, &begin().into_iter().chain(steps).collect::<Vec<_>>());
     }
+}
+
+#[test]
+fn a_share_at_one_of_several_brokers_is_heard_for_itself_and_the_fleet_loses_nothing_with_it() {
+    let at_broker = |name: &str| match name {
+        "three" => member("us/all", name, 1),
+        _ => member("eu/all", name, 1),
+    };
+    let mut state = HearingState { heard: Some(at(1000)), ..HearingState::default() };
+    for name in ["one", "two", "three"] {
+        state.attend(&at_broker(name), at(1000), RELEASE);
+    }
+    // The member, when its canary was sent, how far the fleet has heard then, and how far the share and its floor.
+    type Case<'a> = (&'a str, i64, i64, Option<(i64, Option<i64>)>);
+    let hears = |cases: &[Case], state: &mut HearingState| {
+        for (name, sent, fleet, share) in cases {
+            let member = Subscription::MemberAtBroker { member: at_broker(name), proofs: Vec::new() };
+            let effect = state.advance(&member, at(*sent), GAP).unwrap();
+            let share = share.map(|(heard, floor)| ShareHeard { heard: at(heard), floor: floor.map(at) });
+            assert_eq!(
+                (effect, state.heard),
+                (CanaryEffect { blind: None, share }, Some(at(*fleet))),
+                "{name}"
+            );
+        }
+    };
+    hears(
+        &[
+            ("one", 2000, 1000, Some((1000, Some(1000)))),
+            ("two", 1900, 1900, Some((1900, None))),
+            ("three", 2500, 2500, Some((2500, Some(1000)))),
+            ("one", 2400, 2500, Some((1900, None))),
+        ],
+        &mut state,
+    );
+    state.depart(&at_broker("two"), Some(at(2600)));
+    hears(
+        &[
+            ("one", 2550, 2500, None),
+            ("three", 3000, 3000, Some((3000, None))),
+            ("one", 2700, 3000, Some((2700, Some(2600)))),
+            ("one", 2800, 3000, Some((2800, None))),
+        ],
+        &mut state,
+    );
 }

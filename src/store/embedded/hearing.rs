@@ -31,11 +31,11 @@ impl HearingStore for EmbeddedEngine {
         if self.database_file.was_removed() {
             self.memory.hearing().is_removed = true;
         }
-        let (is_first, advance) = {
+        let (is_first, (advance, is_kind_blind)) = {
             let mut heard = self.memory.hearing();
             (heard.state.heard.is_none(), heard.advance(subscription, sent_at, gap, self.leases.now()))
         };
-        if is_first || matches!(advance, Advance::Heard(Some(_))) {
+        if is_first || is_kind_blind || matches!(advance, Advance::Heard(Some(_))) {
             self.writer.flush("advance").await?;
         }
         Ok(advance)

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{
-    BLIND_RETENTION, BlindInterval, FilterBlindness, FilterProofs, Gap, Hearing, HearingState, Interval,
-    Kind, Ledger, MemberState, Probed, SessionState, ShareMember, Subscription, prove,
+    BLIND_RETENTION, BlindInterval, CanaryEffect, FilterBlindness, FilterProofs, Gap, Hearing, HearingState,
+    Interval, Kind, Ledger, MemberState, Probed, SessionState, ShareMember, Subscription, prove,
 };
 use crate::store::Advance;
 
@@ -74,27 +74,32 @@ impl InMemoryHearing {
     }
 
     /// Notes that every message that was sent to this subscription up to `sent` has arrived. `clock` is the time by
-    /// which sessions end.
+    /// which sessions end. Answers also whether a kind was blind.
     pub fn advance(
         &mut self,
         subscription: &Subscription,
         sent: Timestamp,
         gap: Gap,
         clock: Timestamp,
-    ) -> Advance {
+    ) -> (Advance, bool) {
         if let Subscription::Kept { client_id, span, .. } = subscription {
             self.sessions.retain(|_, (_, until)| *until > clock);
             self.sessions.insert(client_id.clone(), (sent, clock + *span));
         }
         self.extend_resumed(subscription, sent);
         self.state.is_lost |= self.is_removed;
-        let Ok(blind) = self.state.advance(subscription, sent, gap) else { return Advance::NotAMember };
-        let Some(blind) = blind else { return Advance::Heard(None) };
+        let Ok(CanaryEffect { blind, share }) = self.state.advance(subscription, sent, gap) else {
+            return (Advance::NotAMember, false);
+        };
+        let proved = &self.filters.proved;
+        let probed = share.map(|share| Probed::of_share(subscription.proofs(), proved, share));
+        let is_kind_blind = probed.is_some_and(|probed| self.prove(&probed));
+        let Some(blind) = blind else { return (Advance::Heard(None), is_kind_blind) };
         let BlindInterval { interval, is_taken, is_notified } = blind;
         let is_loss = std::mem::take(&mut self.is_removed);
         self.note_blind(interval, is_taken);
         self.unwritten.push(PendingInterval { interval, is_notified, is_loss });
-        Advance::Heard(Some(blind.interval))
+        (Advance::Heard(Some(blind.interval)), is_kind_blind)
     }
 
     /// Up to when a session has heard; `None` if the broker does not keep it any more.

@@ -28,8 +28,8 @@ use super::topology::ServerView;
 use super::watermarks::{HAS_WATERMARKS, Watermarks, primaries};
 use crate::clock::{Stopwatch, Timestamp};
 use crate::presence::{
-    BLIND_RETENTION, BlindInterval, FilterBlindness, Gap, Hearing, HearingState, Interval, Probed,
-    ShareMember, Subscription, prove,
+    BLIND_RETENTION, BlindInterval, CanaryEffect, FilterBlindness, Gap, Hearing, HearingState, Interval,
+    Kind, Probed, ShareHeard, ShareMember, Subscription, prove,
 };
 use crate::store::{Advance, DataLoss, EngineError, HearingStore, Result};
 
@@ -71,7 +71,11 @@ impl HearingStore for RedisEngine {
     async fn prove(&self, probed: &[Probed]) -> Result<()> {
         let keys = [self.keys.filters(), self.keys.heard()];
         let decide = |read: &[&HashFields], _: bool, write: &mut ConditionalWrite<'_>| {
-            self.prove_by(read, probed, write)
+            let [filters, heard] = read else { unreachable!("as many as keys") };
+            let proofs = FilterChanges::new(filters, |_| probed.to_vec());
+            proofs.expect(write);
+            write.expect_some(heard, proofs.version().map(|name| (name, Expect::Same)).into_iter());
+            self.write_proofs(&proofs, heard, write);
         };
         self.write_if_unchanged("prove", &keys, &pipe(), decide).await.map(|((), ())| ())
     }
@@ -98,6 +102,53 @@ impl HearingStore for RedisEngine {
 
     async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool> {
         self.change_members("depart", |state| state.depart(member, Some(at))).await
+    }
+}
+
+/// How proofs change the stored proofs of filters.
+struct FilterChanges<'a> {
+    stored: &'a HashFields,
+    before: BTreeMap<(Kind, String), Timestamp>,
+    proved: BTreeMap<(Kind, String), Timestamp>,
+    /// The fields of the filters that are proved.
+    names: BTreeSet<Vec<u8>>,
+    blind: Vec<(Kind, FilterBlindness)>,
+}
+
+impl<'a> FilterChanges<'a> {
+    /// Lets `probed` answer what is proved, from the stored proofs.
+    fn new(
+        stored: &'a HashFields,
+        probed: impl FnOnce(&BTreeMap<(Kind, String), Timestamp>) -> Vec<Probed>,
+    ) -> FilterChanges<'a> {
+        let before: BTreeMap<_, _> = stored.iter().filter_map(|(name, at)| parse_filter(name, at)).collect();
+        let (mut proved, probed) = (before.clone(), probed(&before));
+        let blind = prove(&mut proved, &probed);
+        let names = probed.iter().map(|one| filter_field(&one.kind, &one.filter)).collect();
+        FilterChanges { stored, before, proved, names, blind }
+    }
+
+    /// What a share proves that has heard so far, if it has heard at all.
+    fn of_share(stored: &'a HashFields, proofs: &[Probed], share: Option<ShareHeard>) -> FilterChanges<'a> {
+        FilterChanges::new(stored, |proved| {
+            share.map(|share| Probed::of_share(proofs, proved, share)).unwrap_or_default()
+        })
+    }
+
+    /// Expects the next of the hashes to have the proofs of filters on which the change depends. A later proof by
+    /// another instance does not void a proof that ended no blind interval.
+    fn expect(&self, write: &mut ConditionalWrite<'_>) {
+        let expect = if self.blind.is_empty() { Expect::SameOrLater } else { Expect::Same };
+        if self.names.iter().all(|name| self.stored.contains_key(name)) {
+            write.expect_some(self.stored, self.names.iter().map(|name| (name.as_slice(), expect)));
+        } else {
+            write.expect_all(self.stored, |_| expect);
+        }
+    }
+
+    /// The field with the version of the ledgers of kinds, if one of them changes.
+    fn version(&self) -> Option<&'static [u8]> {
+        (!self.blind.is_empty()).then_some(b"kinds".as_slice())
     }
 }
 
@@ -170,15 +221,22 @@ impl RedisEngine {
         let primaries = primaries(view);
         let is_replaced = self.known_primaries.is_one_replaced(&primaries);
         let mut keys = vec![self.keys.heard(), self.keys.members(), self.keys.floors()];
-        if matches!(canary.0, Subscription::Kept { .. }) {
-            keys.push(self.keys.plain());
+        match canary.0 {
+            Subscription::Plain | Subscription::Member(_) => {}
+            Subscription::Kept { .. } => keys.push(self.keys.plain()),
+            Subscription::MemberAtBroker { .. } => keys.push(self.keys.filters()),
         }
         let decide = |read: &[&HashFields], is_contended: bool, write: &mut ConditionalWrite<'_>| {
-            let [heard, members, floors, sessions @ ..] = read else { unreachable!("as many as keys") };
-            let fields = HearingFields { heard, members, floors, sessions: sessions.first().copied() };
+            let [heard, members, floors, more @ ..] = read else { unreachable!("as many as keys") };
+            let more = more.first().copied();
+            let (sessions, filters) = match canary.0 {
+                Subscription::MemberAtBroker { .. } => (None, more),
+                _ => (more, None),
+            };
+            let fields = HearingFields { heard, members, floors, sessions };
             // Another instance may have noticed a loss.
             self.known_fleet().emptied_at = heard.get(EMPTIED_AT).and_then(|ms| milliseconds(ms));
-            self.advance_by(fields, (&watermarks, is_replaced), canary, is_contended, write)
+            self.advance_by((fields, filters), (&watermarks, is_replaced), canary, is_contended, write)
         };
         let emptied_before = self.known_fleet().emptied_at;
         let (advanced, others) = self.write_under(Some(view), "advance", &keys, behind, decide).await?;
@@ -200,7 +258,7 @@ impl RedisEngine {
     /// Decides the effect of a canary from the stored state, and adds the writes.
     fn advance_by(
         &self,
-        stored: HearingFields<'_>,
+        (stored, filters): (HearingFields<'_>, Option<&HashFields>),
         (watermarks, is_replaced): (&Watermarks, bool),
         (subscription, sent_at, gap): (&Subscription, Timestamp, Gap),
         is_contended: bool,
@@ -217,18 +275,25 @@ impl RedisEngine {
         // Heartbeats after the oldest watermark are lost.
         state.heard = state.heard.map(|heard| watermarks.oldest.map_or(heard, |oldest| heard.min(oldest)));
         let is_known = stored.heard.get(b"fleet".as_slice()).is_some_and(|id| id == known.id.as_bytes());
-        let advanced = if is_known { state.advance(subscription, sent_at, gap) } else { Ok(None) };
-        let is_blind = matches!(advanced, Ok(Some(_)));
+        let advanced =
+            if is_known { state.advance(subscription, sent_at, gap) } else { Ok(CanaryEffect::default()) };
+        let effect = advanced.unwrap_or_default();
+        let proofs =
+            filters.map(|filters| FilterChanges::of_share(filters, subscription.proofs(), effect.share));
         let others = if is_contended { Expect::SameOrLater } else { Expect::Same };
-        let at = if is_blind { Expect::Same } else { others };
-        let names = [b"fleet".as_slice(), EMPTIED, HAS_WATERMARKS];
-        let expected = names.into_iter().map(|name| (name, Expect::Same)).chain([(b"at".as_slice(), at)]);
+        let at = if effect.blind.is_some() { Expect::Same } else { others };
+        let version = proofs.as_ref().and_then(FilterChanges::version);
+        let names = [b"fleet".as_slice(), EMPTIED, HAS_WATERMARKS].into_iter().chain(version);
+        let expected = names.map(|name| (name, Expect::Same)).chain([(b"at".as_slice(), at)]);
         write.expect_some(stored.heard, expected);
+        stored.write(write, &self.keys, is_known.then_some(&state), others);
+        if let Some(proofs) = &proofs {
+            proofs.expect(write);
+            self.write_proofs(proofs, stored.heard, write);
+        }
         if !is_known {
-            stored.write(write, &self.keys, None, others);
             return Advanced::AnotherFleet;
         }
-        stored.write(write, &self.keys, Some(&state), others);
         if let Subscription::Kept { client_id, span, .. } = subscription {
             let span = span.as_millis().max(1).to_string();
             let sent = sent_at.as_millis().to_string();
@@ -240,7 +305,7 @@ impl RedisEngine {
                 None => write.set(&self.keys.heard(), b"at", heard.as_millis().to_string().as_bytes()),
             }
         }
-        let Ok(blind) = advanced else { return Advanced::NotAMember };
+        let Ok(CanaryEffect { blind, .. }) = advanced else { return Advanced::NotAMember };
         let lost = self.emptied_by(stored.heard, watermarks, before, sent_at, write);
         let blind = lost.map(|loss| loss.blindness(gap.tell_after)).or(blind);
         if let Some(blind) = &blind {
@@ -333,25 +398,10 @@ impl RedisEngine {
         self.write_if_unchanged(name, &keys, &pipe(), decide).await.map(|(changed, ())| changed)
     }
 
-    /// Decides the effect of probes from the stored state, and adds the writes. A later proof of a filter by another
-    /// instance does not void a probe that ended no blind interval.
-    fn prove_by(&self, read: &[&HashFields], probed: &[Probed], write: &mut ConditionalWrite<'_>) {
-        let [filters, heard] = read else { unreachable!("as many as keys") };
-        let stored: BTreeMap<_, _> = filters.iter().filter_map(|(name, at)| parse_filter(name, at)).collect();
-        let mut proved = stored.clone();
-        let blind = prove(&mut proved, probed);
-        let expect = if blind.is_empty() { Expect::SameOrLater } else { Expect::Same };
-        let names: BTreeSet<Vec<u8>> =
-            probed.iter().map(|one| filter_field(&one.kind, &one.filter)).collect();
-        if names.iter().all(|name| filters.contains_key(name)) {
-            write.expect_some(filters, names.iter().map(|name| (name.as_slice(), expect)));
-        } else {
-            write.expect_all(filters, |_| expect);
-        }
-        let version = blind.first().map(|_| (b"kinds".as_slice(), Expect::Same));
-        write.expect_some(heard, version.into_iter());
-        for ((kind, filter), at) in &proved {
-            if stored.get(&(kind.clone(), filter.clone())) != Some(at) {
+    /// Adds the writes of proofs.
+    fn write_proofs(&self, proofs: &FilterChanges<'_>, heard: &HashFields, write: &mut ConditionalWrite<'_>) {
+        for ((kind, filter), at) in &proofs.proved {
+            if proofs.before.get(&(kind.clone(), filter.clone())) != Some(at) {
                 write.raise(
                     &self.keys.filters(),
                     &filter_field(kind, filter),
@@ -359,7 +409,8 @@ impl RedisEngine {
                 );
             }
         }
-        for (kind, FilterBlindness { filter, interval }) in &blind {
+        let blind = &proofs.blind;
+        for (kind, FilterBlindness { filter, interval }) in blind {
             let (key, to) = (self.keys.blind_of(kind), interval.to.as_millis().to_string());
             let text = format!("{} {to} {filter}", interval.from.as_millis());
             let outdated = (interval.to - BLIND_RETENTION).as_millis().to_string();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::fleet::Roll;
-use rollcall::presence::{Filters, Heartbeat, Interval, Probed, Unit};
+use rollcall::presence::{Filters, Heartbeat, Interval, Probed, Unit, proof_of_share};
 use rollcall::store::{Advance, Engine, Gap, ShareMember, Subscription, partition_of};
 use rollcall::telemetry::CheckSource;
 
@@ -279,6 +279,46 @@ pub async fn each_share_is_for_itself<G: Ground>(world: World<G>) {
     world.engine.gone(&other, world.at(9000)).await.unwrap();
     assert_eq!(world.hears(&one(), 4000).await, None);
     assert_eq!(world.heard().await, 4000);
+}
+
+pub async fn what_a_share_loses_at_one_of_several_brokers_is_blind_for_its_kinds_alone<G: Ground>(
+    world: World<G>,
+) {
+    let (one, two) = (member("eu/all", "one"), member("eu/all", "two"));
+    let three = member("us/all", "three");
+    let proofs = ["eu", "us"].map(|broker| proof_of_share(broker, "all"));
+    let [at_eu, at_us] = proofs.each_ref().map(|proof| [proof.as_str()]);
+    let advance = async |member: &ShareMember, at: u64| {
+        let proof = if *member == three { &at_us } else { &at_eu };
+        let proofs = Probed::all(&filters(proof), world.at(at), GAP.blind);
+        let subscription = Subscription::MemberAtBroker { member: member.clone(), proofs };
+        world.engine.advance(&subscription, world.at(at), GAP).await.unwrap()
+    };
+    for member in [&one, &two, &three] {
+        world.attend(member, 0).await;
+    }
+    for member in [&one, &two, &three] {
+        assert_eq!(advance(member, 1000).await, Advance::Heard(None));
+    }
+    assert_eq!(advance(&two, 1500).await, Advance::Heard(None));
+    assert_eq!(world.detectors(&at_eu).await, (Some(1000), vec![]), "the least of its members");
+    assert!(world.engine.gone(&two, world.at(2100)).await.unwrap());
+    assert_eq!(advance(&three, 3000).await, Advance::Heard(None));
+    assert_eq!(advance(&one, 2050).await, Advance::Heard(None));
+    assert_eq!(
+        world.detectors(&at_eu).await,
+        (Some(1000), vec![]),
+        "it waits until it has heard beyond that"
+    );
+    assert_eq!(advance(&one, 2200).await, Advance::Heard(None), "the fleet was heard at the other broker");
+    let lost = world.blind(1000, 2200).unwrap();
+    assert_eq!(world.detectors(&at_eu).await, (Some(2200), vec![lost]));
+    assert_eq!(world.detectors(&at_us).await.0, Some(3000));
+    let ledger = world.engine.hearing().await.unwrap().ledger;
+    assert_eq!(ledger.intervals(), [], "the fleet lost nothing");
+    assert_eq!(advance(&one, 2300).await, Advance::Heard(None));
+    assert_eq!(world.detectors(&at_eu).await, (Some(2300), vec![lost]), "that was all");
+    assert_eq!(advance(&two, 2400).await, Advance::NotAMember);
 }
 
 pub async fn an_unknown_member_is_refused_and_changes_nothing<G: Ground>(world: World<G>) {

@@ -155,6 +155,7 @@ macro_rules! every_case {
                 plain_subscriptions_take_the_furthest
                 a_plain_subscription_and_a_share_take_the_furthest
                 each_share_is_for_itself
+                what_a_share_loses_at_one_of_several_brokers_is_blind_for_its_kinds_alone
                 an_unknown_member_is_refused_and_changes_nothing
                 a_report_that_an_unknown_member_is_gone_changes_nothing
             }

@@ -272,7 +272,7 @@ impl Running {
     }
 
     pub fn is_connected(&self) -> bool {
-        self.metric("mqtt_connected", "main") == 1.0
+        self.metric("mqtt_connected", "main") > 0.0
     }
 
     /// Stops Rollcall in order.

@@ -28,7 +28,7 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     let open = async |path: &str| browser.open(&format!("{}{path}", fleet.url)).await;
     fleet.fill();
     fleet.telemetry.engine_answered(Loop::Sweep, "");
-    fleet.telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1");
+    fleet.telemetry.mqtt_connected(("main", "fleet"), "mqtt://127.0.0.1");
     fleet.telemetry.blind(false, Some(fleet.clock.now()));
 
     // First the fleet is empty, then it has five units, one of which is silent.
@@ -75,7 +75,7 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     // Rollcall hears nothing, and its engine is away: the open page shows it in words.
     fleet.telemetry.blind(true, Some(fleet.clock.now()));
     let lost = (ConnectionLoss::Broken, "connection refused");
-    fleet.telemetry.mqtt_disconnected("fleet", "mqtt://127.0.0.1", lost, SECOND);
+    fleet.telemetry.mqtt_disconnected(("main", "fleet"), "mqtt://127.0.0.1", lost, SECOND);
     browser.shows("Rollcall is blind").await;
     inspect(&browser, "fleet-while-blind").await;
 

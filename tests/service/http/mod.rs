@@ -68,7 +68,7 @@ async fn readiness_names_every_reason_and_health_needs_none() {
 
     fleet.fill();
     fleet.telemetry.engine_answered(Loop::Sweep, "");
-    fleet.telemetry.mqtt_connected("fleet", "mqtt://127.0.0.1:1883");
+    fleet.telemetry.mqtt_connected(("main", "fleet"), "mqtt://127.0.0.1:1883");
     fleet.telemetry.blind(false, Some(fleet.clock.now()));
     fleet
         .telemetry

@@ -88,13 +88,26 @@ const MAX_CONNECT: Duration = Duration::from_secs(30);
 
 /// A canary that an announcement waits for is sent this much later than it has to be: in a storm of announcements, few
 /// canaries serve them all.
-pub(super) const TOGETHER: Duration = Duration::from_millis(4);
+const TOGETHER: Duration = Duration::from_millis(4);
+
+/// The least time between two canaries that come early for announcements: a client that announces in a loop costs twenty
+/// of them a second.
+const APART: Duration = Duration::from_millis(50);
+
+/// How long a canary for an announcement that comes now waits, so that one serves all that wait. `last`: when one came
+/// early last.
+pub(super) fn wait_for_announcements(last: Option<Instant>, now: Instant) -> Duration {
+    let apart = last.map_or(Duration::ZERO, |last| (last + APART).saturating_duration_since(now));
+    apart.max(TOGETHER)
+}
 
 /// How long the broker may take to close the connection after DISCONNECT.
 const DISCONNECT: Duration = Duration::from_secs(1);
 
 /// The connection, over all its losses.
 pub(super) struct Connection {
+    /// The name of the broker.
+    pub broker: String,
     pub name: String,
     pub session: Arc<Session>,
     pub state: ConnectionState,
@@ -106,8 +119,6 @@ pub(super) struct Connection {
     pub queue: Option<BatchSender>,
     pub link: watch::Sender<Link>,
     /// The proof of the recorder about this connection.
-    /// The name of the broker.
-    pub broker: String,
     pub proof: watch::Receiver<Proof>,
     pub canaries: CanaryPublisher,
     /// Proves that the filters of the fleet are heard, on one of the connections.
@@ -137,6 +148,8 @@ struct OpenConnection {
     actions: Actions,
     /// When the next tick comes, if it comes early for an announcement.
     early: Option<Instant>,
+    /// When a tick last came early.
+    last_early: Option<Instant>,
     /// A tick at this moment is late enough for every announcement that waits.
     proves: Option<Instant>,
 }
@@ -168,6 +181,7 @@ impl OpenConnection {
             unacknowledged: Arc::default(),
             actions: Actions::new(),
             early: None,
+            last_early: None,
             proves: None,
         }
     }
@@ -175,17 +189,19 @@ impl OpenConnection {
     /// Lets a tick come so long after an announcement that comes now. An early tick that is to come before is not put
     /// off, and another one follows it.
     fn tick_after(&mut self, wait: Duration, now: Instant) {
-        let at = now + wait + TOGETHER;
+        let at = now + (wait + TOGETHER).max(wait_for_announcements(self.last_early, now));
         self.proves = self.proves.max(Some(at));
         self.come_early(at, now);
     }
 
     /// Notes a tick.
     fn ticked(&mut self, now: Instant) {
-        self.early = None;
+        if self.early.take().is_some() {
+            self.last_early = Some(now);
+        }
         self.proves = self.proves.filter(|at| *at > now);
         if let Some(at) = self.proves {
-            self.come_early(at, now);
+            self.come_early(at.max(now + wait_for_announcements(self.last_early, now)), now);
         }
     }
 
@@ -345,6 +361,17 @@ impl Connection {
         self.take_probe_answers(now, &mut open.actions);
         self.state.on_tick(now, &mut open.actions);
         let now = self.clock.now();
+        if let Some(due) = self.session.host.as_ref().map(|host| host.due(now)) {
+            if due.publication {
+                open.actions.push(Action::PublishHostState);
+            }
+            if due.connection {
+                open.actions.push(Action::End(ConnectionLoss::Broken, state::HOST_ENDED.to_owned()));
+            }
+            if due.calm {
+                self.reader.telemetry.host_state_calm(&self.name);
+            }
+        }
         self.drops.iter_mut().for_each(|drops| drops.settle(now));
         if self.takeovers.settle(now) {
             self.reader.telemetry.session_kept(&self.name);

@@ -36,6 +36,8 @@ labels! {
         ForgedCanary => "forged_canary",
         /// A probe that Rollcall did not send.
         ForgedProbe => "forged_probe",
+        /// A state of Rollcall as a host application of Sparkplug that is not believed.
+        ForgedState => "forged_state",
         /// The sender waits for no acknowledgement, and messages came faster than heartbeats are recorded.
         Overflow => "overflow",
         /// Over HTTP: no object with kind and unit, or too long.

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::labels::{BrokerRefusal, ConnectionLoss};
-use super::problems::{BROKER_DROPS, CLIENT_ID_TAKEN, Dependency, MQTT_DISCONNECTED, SHARE_TAKEN, Severity};
+use super::labels::{BrokerRefusal, ConnectionLoss, Rejection};
+use super::problems::{
+    BROKER_DROPS, CLIENT_ID_TAKEN, Dependency, HOST_STATE_FORGED, MQTT_DISCONNECTED, SHARE_TAKEN, Severity,
+};
 use super::{MAX_SHOWN, Telemetry, truncate};
 
 /// The work that waits for the broker.
@@ -67,8 +69,26 @@ impl Telemetry {
         tracing::info!(connection, "no other client has taken the session of Rollcall for a minute");
     }
 
-    /// Messages of the shared subscription come to no instance, or they do again.
-    pub fn share_taken(&self, text: Option<String>) {
+    /// A state of Rollcall as a host application of Sparkplug, which another client published on that topic, is not
+    /// believed, or came too soon after another one.
+    pub fn host_state_refused(&self, connection: &str, topic: &str) {
+        let text = format!(
+            "another client says on {topic}, again and again or for a time to come, that the host is offline: Rollcall \
+             connects anew at most once a minute for it; let only Rollcall publish there, and give each fleet a host id \
+             of its own"
+        );
+        self.message_rejected(topic, Rejection::ForgedState, &text);
+        self.problems.set(HOST_STATE_FORGED, connection, text, Severity::Warning);
+    }
+
+    /// For a while, no state of the host was refused.
+    pub fn host_state_calm(&self, connection: &str) {
+        self.problems.clear(HOST_STATE_FORGED, connection);
+        tracing::info!(connection, "for ten minutes no other client has said that the host is offline");
+    }
+
+    /// Messages of the shared subscription come to no instance, or they do again. `broker`: its name.
+    pub fn share_taken(&self, broker: &str, text: Option<String>) {
         match text {
             None => {
                 self.problems.clear(SHARE_TAKEN, broker);

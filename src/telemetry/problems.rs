@@ -62,6 +62,7 @@ pub(super) const ENGINE_DOWN: &str = "engine_down";
 pub(super) const ENGINE_FAILS: &str = "engine_fails";
 pub(super) const UNREADABLE: &str = "unreadable_values";
 pub(super) const MQTT_DISCONNECTED: &str = "mqtt_disconnected";
+pub(super) const HOST_STATE_FORGED: &str = "host_state_forged";
 pub(super) const SHARE_TAKEN: &str = "share_taken";
 pub(super) const CLIENT_ID_TAKEN: &str = "client_id_taken";
 pub(super) const CLIENT_ID_SHARED: &str = "client_id_shared";

@@ -196,6 +196,7 @@ fn answers(shared: &Arc<Shared>) -> Answers {
 /// Queues a tick once a period, until Rollcall stops. While no connection can be accepted, nothing is heard: there is
 /// no tick, and the time is blind.
 async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), failed: Arc<Failed>) {
+    let mut early = None;
     loop {
         let failed = *failed.lock().unwrap_or_else(PoisonError::into_inner);
         let accepts = failed.is_none_or(|at| monotonic().duration_since(at) > 2 * ACCEPT_RETRY);
@@ -208,7 +209,9 @@ async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), 
         // An announcement waits for a tick.
         let period = pace.period(period);
         if timeout(period, shared.door.announced.notified()).await.is_ok() {
-            tokio::time::sleep(period.min(intake::mqtt::TOGETHER)).await;
+            let wait = intake::mqtt::wait_for_announcements(early, monotonic());
+            tokio::time::sleep(period.min(wait)).await;
+            early = Some(monotonic());
         }
     }
 }

@@ -51,6 +51,11 @@ impl Connection {
             Action::PublishHostState => {
                 self.session.host.iter().for_each(|host| host.publish(&open.client));
             }
+            Action::RefuseHostState => {
+                if let Some(host) = &self.session.host {
+                    telemetry.host_state_refused(&self.name, &host.topic);
+                }
+            }
             Action::Record(queued) => {
                 if queued.ack.is_some() {
                     open.unacknowledged.add_one();

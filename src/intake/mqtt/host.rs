@@ -6,16 +6,36 @@
 //! come later: then the state is published again. If the will is newer than the connection, that of another instance
 //! with the same id, only a new connection can have a state that is newer.
 //!
+//! # What a forger can do
+//! Any client that may publish on that topic may say that the host is offline, in the name of a connection to come. A state
+//! of more than an hour ahead is that of no instance and changes nothing: if Rollcall took its moment over, nodes would
+//! believe no honest state for as long. For a state that is plausible, Rollcall connects anew at most once a minute, and
+//! publishes its own at most once a second.
+//!
 //! The state of an orderly end has the moment of the end, as the standard says. If another instance has the same id, it
 //! has the moment of the connection, so that it does not count for nodes that have seen a newer state of the other one.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
 use rumqttc::{AsyncClient, LastWill, PublishOptions, QoS};
 
 use crate::clock::Timestamp;
 use crate::intake::announcements::sparkplug::{HostState, state_topic};
 
+/// How far the state of another instance may be ahead.
+const MAX_AHEAD: Duration = Duration::from_secs(3600);
+
+/// The least time between two connections that a state requires.
+const CONNECT_AGAIN: Duration = Duration::from_secs(60);
+
+/// The least time between two publications that states require.
+const PUBLISH_AGAIN: Duration = Duration::from_secs(1);
+
+/// States that are refused are a problem for this long.
+const CALM: Duration = Duration::from_secs(600);
+
+#[derive(Default)]
 pub(in crate::intake) struct HostStatement {
     pub topic: String,
     /// When the current connection began, in milliseconds, or a moment after every state that came.
@@ -24,6 +44,16 @@ pub(in crate::intake) struct HostStatement {
     newest: AtomicI64,
     /// Whether another instance said during this connection that it is there.
     has_others: AtomicBool,
+    /// When a state last required a connection, in milliseconds.
+    reconnected: AtomicI64,
+    /// Whether one is required since then.
+    needs_connection: AtomicBool,
+    /// When the state was last published because of another one, in milliseconds.
+    published: AtomicI64,
+    /// Whether that is to happen again.
+    is_due: AtomicBool,
+    /// When a state was last refused, in milliseconds; 0: none is a problem.
+    refused: AtomicI64,
 }
 
 /// What follows from a state that the broker passed on.
@@ -34,18 +64,29 @@ pub(super) enum HostAnswer {
     PublishAgain,
     /// A newer connection is needed.
     Reconnect,
+    /// The state is not believed, or comes too soon after another one that needed a connection.
+    Refused,
+}
+
+/// What is due for the state of the host, as of a tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct HostDue {
+    pub publication: bool,
+    pub connection: bool,
+    /// No state was refused for a while.
+    pub calm: bool,
 }
 
 impl HostStatement {
     pub fn new(id: &str) -> HostStatement {
-        let (since, newest, has_others) = Default::default();
-        HostStatement { topic: state_topic(id), since, newest, has_others }
+        HostStatement { topic: state_topic(id), ..HostStatement::default() }
     }
 
     pub fn connecting(&self, now: Timestamp) {
         let newest = self.newest.load(Ordering::Relaxed);
         self.since.store(now.as_millis().max(newest.saturating_add(1)), Ordering::Relaxed);
         self.has_others.store(false, Ordering::Relaxed);
+        self.needs_connection.store(false, Ordering::Relaxed);
     }
 
     pub fn will(&self) -> LastWill {
@@ -76,7 +117,8 @@ impl HostStatement {
         }
     }
 
-    pub(super) fn answer(&self, payload: &[u8]) -> HostAnswer {
+    /// Answers a state that came at that moment.
+    pub(super) fn answer(&self, payload: &[u8], now: Timestamp) -> HostAnswer {
         match HostState::read(payload) {
             Some(state) if state.online => {
                 if state.timestamp != self.since.load(Ordering::Relaxed) {
@@ -85,11 +127,50 @@ impl HostStatement {
                 HostAnswer::Nothing
             }
             Some(state) if state.timestamp >= self.since.load(Ordering::Relaxed) => {
+                if state.timestamp > (now + MAX_AHEAD).as_millis() {
+                    self.refused.store(now.as_millis(), Ordering::Relaxed);
+                    return HostAnswer::Refused;
+                }
                 self.newest.fetch_max(state.timestamp, Ordering::Relaxed);
-                HostAnswer::Reconnect
+                if self.takes(&self.reconnected, CONNECT_AGAIN, now) {
+                    return HostAnswer::Reconnect;
+                }
+                self.needs_connection.store(true, Ordering::Relaxed);
+                self.refused.store(now.as_millis(), Ordering::Relaxed);
+                HostAnswer::Refused
             }
-            _ => HostAnswer::PublishAgain,
+            _ if self.takes(&self.published, PUBLISH_AGAIN, now) => HostAnswer::PublishAgain,
+            _ => {
+                self.is_due.store(true, Ordering::Relaxed);
+                HostAnswer::Nothing
+            }
         }
+    }
+
+    /// What was put off and is due at that moment.
+    pub(super) fn due(&self, now: Timestamp) -> HostDue {
+        let is_over = |since: i64| since != 0 && now.since(Timestamp::from_millis(since)) > CALM;
+        let publication =
+            self.is_due.load(Ordering::Relaxed) && self.takes(&self.published, PUBLISH_AGAIN, now);
+        let connection = self.needs_connection.load(Ordering::Relaxed)
+            && self.takes(&self.reconnected, CONNECT_AGAIN, now);
+        let calm = is_over(self.refused.load(Ordering::Relaxed));
+        if publication {
+            self.is_due.store(false, Ordering::Relaxed);
+        }
+        if calm {
+            self.refused.store(0, Ordering::Relaxed);
+        }
+        HostDue { publication, connection, calm }
+    }
+
+    /// Whether something may happen again at that moment; then it does.
+    fn takes(&self, last: &AtomicI64, apart: Duration, now: Timestamp) -> bool {
+        let may = now.since(Timestamp::from_millis(last.load(Ordering::Relaxed))) >= apart;
+        if may {
+            last.store(now.as_millis(), Ordering::Relaxed);
+        }
+        may
     }
 
     fn state(&self, online: bool) -> HostState {
@@ -101,32 +182,72 @@ impl HostStatement {
 mod tests {
     use super::*;
 
+    const START: Timestamp = Timestamp::from_millis(1_732_147_200_000);
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(START.as_millis() + ms)
+    }
+
+    fn offline(ms: i64) -> Vec<u8> {
+        HostState { online: false, timestamp: at(ms).as_millis() }.to_json()
+    }
+
     #[test]
     fn a_host_that_is_there_corrects_the_broker() {
-        let host = HostStatement::new("rollcall");
-        assert_eq!(host.topic, "spBv1.0/STATE/rollcall");
-        host.connecting(Timestamp::from_millis(1000));
+        let online = HostState { online: true, timestamp: START.as_millis() }.to_json();
         for (payload, expected) in [
-            ("{\"online\":true,\"timestamp\":1000}", HostAnswer::Nothing),
-            ("{\"online\":false,\"timestamp\":999}", HostAnswer::PublishAgain),
-            ("{\"online\":false,\"timestamp\":1000}", HostAnswer::Reconnect),
-            ("{\"online\":false,\"timestamp\":2000}", HostAnswer::Reconnect),
-            ("OFFLINE", HostAnswer::PublishAgain),
-            ("", HostAnswer::PublishAgain),
+            (online, HostAnswer::Nothing),
+            (offline(-1), HostAnswer::PublishAgain),
+            (offline(0), HostAnswer::Reconnect),
+            (offline(2000), HostAnswer::Reconnect),
+            (b"OFFLINE".to_vec(), HostAnswer::PublishAgain),
+            (Vec::new(), HostAnswer::PublishAgain),
         ] {
-            assert_eq!(host.answer(payload.as_bytes()), expected, "{payload}");
+            let host = HostStatement::new("rollcall");
+            assert_eq!(host.topic, "spBv1.0/STATE/rollcall");
+            host.connecting(START);
+            assert_eq!(host.answer(&payload, at(100)), expected, "{payload:?}");
         }
-        let end = |moment, expected| {
-            let end = HostState { online: false, timestamp: expected };
-            assert_eq!(host.end(Timestamp::from_millis(moment)), end, "{moment}");
+        let host = HostStatement::new("rollcall");
+        host.connecting(START);
+        let end = |moment, expected: i64| {
+            let end = HostState { online: false, timestamp: at(expected).as_millis() };
+            assert_eq!(host.end(at(moment)), end, "{moment}");
         };
-        end(1200, 1200);
-        end(900, 1000);
+        end(200, 200);
+        end(-100, 0);
         // Another instance is there.
-        host.answer(b"{\"online\":true,\"timestamp\":1100}");
-        end(1200, 1000);
+        host.answer(&HostState { online: true, timestamp: at(100).as_millis() }.to_json(), at(100));
+        end(200, 0);
         // The clock of the other instance is ahead.
-        host.connecting(Timestamp::from_millis(1500));
-        assert_eq!(host.state(true), HostState { online: true, timestamp: 2001 });
+        host.answer(&offline(2000), at(300));
+        host.connecting(at(500));
+        assert_eq!(host.state(true), HostState { online: true, timestamp: at(2001).as_millis() });
+    }
+
+    #[test]
+    fn a_forger_costs_a_connection_a_minute_and_a_message_a_second() {
+        let host = HostStatement::new("rollcall");
+        host.connecting(START);
+        for forged in [at(3_600_001).as_millis() + 100, i64::MAX] {
+            let payload = HostState { online: false, timestamp: forged }.to_json();
+            assert_eq!(host.answer(&payload, at(100)), HostAnswer::Refused, "{forged}");
+        }
+        host.connecting(at(200));
+        assert_eq!(host.state(true).timestamp, at(200).as_millis(), "its moment is not taken over");
+        assert_eq!(host.answer(&offline(5000), at(300)), HostAnswer::Reconnect);
+        host.connecting(at(400));
+        assert_eq!(host.answer(&offline(9000), at(500)), HostAnswer::Refused, "a moment later");
+        assert_eq!(host.due(at(60_299)), HostDue::default());
+        assert_eq!(host.due(at(60_300)), HostDue { connection: true, ..HostDue::default() });
+        host.connecting(at(60_400));
+        assert_eq!(host.due(at(600_600)), HostDue { calm: true, ..HostDue::default() });
+        assert_eq!(host.due(at(600_700)), HostDue::default());
+        // What the broker retains is corrected, once a second at most.
+        let answers = [0, 10, 999].map(|ms| host.answer(b"OFFLINE", at(700_000 + ms)));
+        assert_eq!(answers, [HostAnswer::PublishAgain, HostAnswer::Nothing, HostAnswer::Nothing]);
+        assert_eq!(host.due(at(700_999)), HostDue::default());
+        assert_eq!(host.due(at(701_000)), HostDue { publication: true, ..HostDue::default() });
+        assert_eq!(host.due(at(702_000)), HostDue::default());
     }
 }

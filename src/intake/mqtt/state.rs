@@ -53,6 +53,10 @@ use liveness::Liveness;
 
 pub use liveness::UNPROVED_TRIPS;
 
+/// Why a connection ends for the state of a host application of Sparkplug.
+pub(super) const HOST_ENDED: &str =
+    "another instance with the same host id ended, and its last will says that the host is offline";
+
 /// How long leaving in order may take.
 const LEAVING: Duration = Duration::from_secs(3);
 /// Round trips of leaving in order: the answer of the broker, and a canary.
@@ -256,7 +260,7 @@ impl ConnectionState {
         if self.stage == ConnectionStage::Closed {
             return;
         }
-        let is_of_host = self.on_host_state(topic, payload, actions);
+        let is_of_host = self.on_host_state(topic, payload, now, actions);
         let is_acknowledged = publish.qos != QoS::AtMostOnce;
         let ack = is_acknowledged
             .then_some(Ack::Broker(BrokerAck { connection: self.number, packet: publish.pkid }));
@@ -313,15 +317,15 @@ impl ConnectionState {
 
     /// Takes a state of Rollcall as a host application of Sparkplug, as the broker passes it on; `false`: the message is
     /// none.
-    fn on_host_state(&self, topic: &[u8], payload: &[u8], actions: &mut Actions) -> bool {
+    fn on_host_state(&self, topic: &[u8], payload: &[u8], now: Timestamp, actions: &mut Actions) -> bool {
         let host = self.session.host.as_ref().filter(|host| host.topic.as_bytes() == topic);
         let is_hearing = self.stage == ConnectionStage::Hearing && !self.is_stopping;
-        match host.filter(|_| is_hearing).map(|host| host.answer(payload)) {
+        match host.filter(|_| is_hearing).map(|host| host.answer(payload, now)) {
             None | Some(HostAnswer::Nothing) => {}
             Some(HostAnswer::PublishAgain) => actions.push(Action::PublishHostState),
+            Some(HostAnswer::Refused) => actions.push(Action::RefuseHostState),
             Some(HostAnswer::Reconnect) => {
-                let why = "another instance with the same host id ended, and its last will says that the host is offline";
-                actions.push(Action::End(ConnectionLoss::Broken, why.to_owned()));
+                actions.push(Action::End(ConnectionLoss::Broken, HOST_ENDED.to_owned()));
             }
         }
         host.is_some()

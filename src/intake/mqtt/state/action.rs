@@ -32,6 +32,8 @@ pub enum Action {
     ReportConnected,
     /// Publish the state of the host application of Sparkplug again.
     PublishHostState,
+    /// Report a state of the host application that is not believed, or came too soon after another one.
+    RefuseHostState,
     /// Queue a message for the recorder.
     Record(QueuedMessage),
     /// Log and count that a message at QoS 0 was dropped, because the queue has no room.

@@ -96,7 +96,12 @@ fn rules(one: &file::Presence, path: &str, problems: &mut Problems) -> Option<Pr
         problems.error(path, "online, offline and field are for the format \"last_will\"; leave them out");
     }
     let format = match one.format {
-        PresenceFormat::None => return None,
+        PresenceFormat::None => {
+            if !one.bridge.is_empty() {
+                problems.error(format!("{path}.bridge"), "needs a format of announcements; set format");
+            }
+            return None;
+        }
         PresenceFormat::LastWill => Format::LastWill(words(one, path, problems)),
         PresenceFormat::Tasmota => Format::Tasmota,
         PresenceFormat::Homie => Format::Homie,
@@ -122,7 +127,12 @@ fn rules(one: &file::Presence, path: &str, problems: &mut Problems) -> Option<Pr
         OnPlanned::Offline => Planned::Offline,
         OnPlanned::Ignore => Planned::Ignore,
     };
-    Some(PresenceRules { format, topics, settle, planned })
+    if one.bridge.contains(['+', '#', '{']) || one.bridge.starts_with("$share/") {
+        let text = format!("{:?} is no topic of one bridge, without wildcards and captures", one.bridge);
+        problems.error(format!("{path}.bridge"), text);
+    }
+    let bridge = (!one.bridge.is_empty()).then(|| one.bridge.clone());
+    Some(PresenceRules { format, topics, settle, planned, bridge })
 }
 
 fn words(one: &file::Presence, path: &str, problems: &mut Problems) -> StateWords {

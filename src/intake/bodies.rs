@@ -101,7 +101,7 @@ impl BodyReader for Bodies {
         let settle = self.settle.get(&unit.kind).copied().unwrap_or(SETTLE);
         let follows_birth = self.recent.announced(&unit, at, None, true);
         let says = Announced::Gone { cause: Cause::Disconnected, settle };
-        let (may_be_former, is_unsure, has_devices) = Default::default();
-        Ok(Announcement { unit, at, says, follows_birth, may_be_former, is_unsure, has_devices })
+        let (may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
+        Ok(Announcement { unit, at, says, follows_birth, may_be_former, is_bridged, is_unsure, has_devices })
     }
 }

@@ -40,20 +40,22 @@ pub(super) enum HearingEvent {
     MemberLost { member: ShareMember, at: Timestamp },
     /// A unit is announced as gone; nothing to report to the engine.
     Announced { connection: u64, announcement: Box<Announcement>, arrived: Timestamp },
+    /// The bridge ended by which units of that kind are heard; nothing to report to the engine.
+    BridgeLost { kind: Kind },
     /// That connection has unsubscribed from its share, and everything that it was given is recorded.
     Unsubscribed { connection: u64 },
 }
 
 pub(super) struct HearingReporter {
-    client_id: String,
-    /// The share of a member; `None`: a plain subscription.
     /// The name of the broker.
     broker: String,
+    client_id: String,
+    /// The share of a member; `None`: a plain subscription.
     share: Option<String>,
-    /// How long the broker keeps the session of a plain subscription.
-    session_expiry: Duration,
     /// What the share proves at one of several brokers: its name among the proofs, and the kinds that are heard there.
     of_share: Option<(String, Vec<Kind>)>,
+    /// How long the broker keeps the session of a plain subscription.
+    session_expiry: Duration,
     proof: watch::Sender<Proof>,
     /// The number of the first connection of this process that reported a canary.
     first: Option<u64>,
@@ -81,12 +83,12 @@ impl HearingReporter {
         probes: Arc<Probes>,
     ) -> HearingReporter {
         HearingReporter {
+            broker: broker.to_owned(),
             client_id: client_id.to_owned(),
             share,
-            broker: broker.to_owned(),
+            of_share: None,
             session_expiry,
             proof,
-            of_share: None,
             first: None,
             attends: 0,
             last_canary: None,
@@ -135,7 +137,7 @@ impl HearingReporter {
                     HearingEvent::MemberLost { member, at } => {
                         self.member_lost(writer, member, *at, link).await?
                     }
-                    HearingEvent::Announced { .. } => {}
+                    HearingEvent::Announced { .. } | HearingEvent::BridgeLost { .. } => {}
                     HearingEvent::Unsubscribed { connection } => {
                         self.unsubscribed(writer, *connection).await?
                     }
@@ -329,13 +331,13 @@ struct ProbeReports {
 }
 
 impl ProbeReports {
-    fn new(probes: Arc<Probes>) -> ProbeReports {
-        let count = probes.all().len();
     /// The kinds that are heard by the filters.
     fn kinds(&self) -> impl Iterator<Item = &Kind> {
         self.probes.all().iter().flat_map(|probe| &probe.kinds).map(|rules| &rules.kind)
     }
 
+    fn new(probes: Arc<Probes>) -> ProbeReports {
+        let count = probes.all().len();
         ProbeReports {
             probes,
             returned: vec![Vec::new(); count],

@@ -53,6 +53,8 @@ fn text(value: &Value, metric_type: MetricType) -> Option<String> {
         (Value::Int(value), _) if is_info || metric_type == MetricType::Gauge || *value >= 0 => {
             Some(value.to_string())
         }
+        // JSON has no other numbers, and Sparkplug has.
+        (Value::Float(value), _) if !value.is_finite() => None,
         (Value::Float(value), _) if is_info || metric_type == MetricType::Gauge || *value >= 0.0 => {
             // A very large or very small number would be hundreds of digits long.
             let plain = value.to_string();
@@ -150,6 +152,14 @@ mod tests {
                 "{value} as {metric_type:?}"
             );
             assert!(values.contains(&(1, "1".to_owned())), "{value}");
+        }
+        for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let of_type = |metric_type| text(&Value::Float(number), metric_type);
+            assert_eq!(
+                [gauge, counter, info].map(of_type),
+                [None, None, None],
+                "{number}, as Sparkplug has it"
+            );
         }
         let long = format!("{{\"a\":\"{}\"}}", "x".repeat(129));
         assert_eq!(read(&[metric("/a", info)], &long), (vec![], 1));

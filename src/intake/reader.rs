@@ -38,6 +38,8 @@ pub(super) enum Content {
     OfAnother(String, Vec<u8>),
     /// The broker has dropped this member of a shared subscription.
     MemberLost(ShareMember),
+    /// The bridge says that it is offline, by which units of that kind are heard.
+    BridgeLost(Kind),
     /// The member has unsubscribed from its share: it gets no messages after this.
     Unsubscribed,
     /// A program registers or cancels a timer.
@@ -169,7 +171,7 @@ impl Reader {
         if !is_feed {
             return self.of_unit(topic, message, (arrived, latest));
         }
-        let mut all = self.feeds(topic, message, (arrived, latest))?;
+        let mut all = self.feeds(topic, message, (arrived, latest));
         if !message.retain && self.topics.names_unit(topic) {
             all.push(self.of_unit(topic, message, (arrived, latest))?);
         }
@@ -460,7 +462,8 @@ mod tests {
     fn data_of_a_sparkplug_device_prove_its_node_and_its_death_does_not() {
         let (format, settle) = (Format::Sparkplug(Default::default()), Duration::ZERO);
         let topics = format.topics().iter().map(|topic| (*topic).to_owned()).collect();
-        let reader = reader_of(Some(PresenceRules { format, topics, settle, planned: Planned::Ignore }));
+        let reader =
+            reader_of(Some(PresenceRules { format, topics, settle, planned: Planned::Ignore, bridge: None }));
         let payload = |is_historical| {
             let metrics = vec![Metric { is_historical, ..Metric::default() }];
             Payload { metrics, ..Payload::default() }.encode_to_vec()

@@ -94,6 +94,7 @@ impl Batch {
                 self.events.extend(sent.into_iter().map(|sent_at| HearingEvent::Probe { index, sent_at }));
             }
             Content::MemberLost(member) => self.events.push(HearingEvent::MemberLost { member, at: arrived }),
+            Content::BridgeLost(kind) => self.events.push(HearingEvent::BridgeLost { kind }),
             Content::Unsubscribed => self.events.push(HearingEvent::Unsubscribed { connection }),
             Content::Timer(request) => self.timers.push(*request),
             Content::Command(topic, payload) => self.commands.push((topic, payload)),

@@ -427,6 +427,7 @@ mod tests {
             topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
             settle: std::time::Duration::ZERO,
             planned: Planned::Ignore,
+            bridge: None,
         };
         let (pump, detector) = (kind("pump"), kind("detector"));
         let of_both = [("units/{unit}/{x}", Some("pump")), ("d/{unit}", Some("detector"))];

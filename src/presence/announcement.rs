@@ -27,6 +27,8 @@ pub struct Announcement {
     /// Whether it may be the will of a session that another one took over: the birth of that one comes within
     /// [`TAKEOVER`]. `false` where the broker says which sessions were taken over.
     pub may_be_former: bool,
+    /// Whether it may have come over a bridge from a broker that ends: that bridge ends soon then.
+    pub is_bridged: bool,
     /// Whether another instance may have been given such an announcement: see [`TAKEOVER`].
     pub is_unsure: bool,
     /// Whether the devices of the unit are gone with it: the units whose ids begin with its own and a dot.
@@ -36,10 +38,17 @@ pub struct Announcement {
 /// How long after the birth of a session the will of the one before it may come.
 pub const TAKEOVER: Duration = Duration::from_millis(250);
 
+/// How long after the first will that a broker sends over a bridge, while it ends, the bridge may end.
+const BRIDGE_ENDS: Duration = Duration::from_secs(1);
+
 impl Announcement {
     /// How long after it a canary has to be sent that proves it.
     pub fn wait(&self) -> Duration {
-        if self.may_be_former { TAKEOVER } else { Duration::ZERO }
+        match (self.is_bridged, self.may_be_former) {
+            (true, _) => BRIDGE_ENDS,
+            (false, true) => TAKEOVER,
+            (false, false) => Duration::ZERO,
+        }
     }
 }
 

@@ -247,8 +247,17 @@ impl Way {
 
 fn gone(unit: &Unit, at: Timestamp) -> Announcement {
     let says = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
-    let (follows_birth, may_be_former, is_unsure, has_devices) = Default::default();
-    Announcement { unit: unit.clone(), at, says, follows_birth, may_be_former, is_unsure, has_devices }
+    let (follows_birth, may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
+    Announcement {
+        unit: unit.clone(),
+        at,
+        says,
+        follows_birth,
+        may_be_former,
+        is_bridged,
+        is_unsure,
+        has_devices,
+    }
 }
 
 /// How many transactions the server has executed.

@@ -176,6 +176,40 @@ async fn wills_that_a_broker_publishes_because_it_ends_mark_no_unit_offline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn wills_that_cross_the_bridge_of_a_broker_that_ends_mark_no_unit_offline() {
+    let presence = format!("trust = \"proof\", {STATUS}, bridge = \"bridges/north\"");
+    let world = World::new(&format!("{EMBEDDED}\n{}", lamps(&presence)), &[]).await;
+    let (dir, port) = (world.dir.path().join("north"), free_port().unwrap());
+    let bridge = format!(
+        "connection north\naddress 127.0.0.1:{}\ntopic lamps/# out 1\nnotification_topic bridges/north\n\
+         restart_timeout 1\n",
+        world.broker.port()
+    );
+    let north = Server::mosquitto(&dir, port, &bridge).unwrap();
+    let devices: Vec<Device> = (0..50).map(|n| Device::start(port, &format!("lamp-{n}"), WORDS)).collect();
+    for n in 0..50 {
+        is(&world, &format!("lamp-{n}"), "online").await;
+    }
+    assert!(Command::new("kill").args(["-TERM", &north.pid().to_string()]).status().unwrap().success());
+    let is_offline = async || {
+        world.text_of("/readyz").await.contains("the bridge of kind detector says that it is offline")
+    };
+    world.eventually("the bridge is offline", is_offline).await;
+    world.eventually("wills that had crossed it are void", async || counted(&world, "lost").await).await;
+    drop(north);
+    let _north = Server::mosquitto(&dir, port, &bridge).unwrap();
+    world.eventually("it is back", async || !is_offline().await).await;
+    let last = Device::start(port, "last", WORDS);
+    is(&world, "last", "online").await;
+    last.cut().await;
+    is(&world, "last", "offline").await;
+    assert_eq!(open(&world).await, [("last".to_owned(), "last_will".to_owned())]);
+    for device in devices {
+        device.leave().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_payload_that_says_offline_on_the_topic_of_heartbeats_is_no_heartbeat() {
     let options = format!("{EMBEDDED}\n{}", lamps("trust = \"proof\", field = \"state\""));
     let world = World::new(&options, &[]).await;

@@ -39,6 +39,7 @@ section! {
         online: Vec<String> = vec!["online".into()],
         offline: Vec<String> = vec!["offline".into()],
         field: String = String::new(),
+        bridge: String = String::new(),
         host: String = String::new(),
         rebirth: bool = false,
     }

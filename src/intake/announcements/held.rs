@@ -4,6 +4,10 @@
 //! announcement waits until a canary comes back that was sent after it, over the same connection. If the connection ends
 //! before, the announcement says nothing of its unit: deadlines find the unit if it is gone.
 //!
+//! A broker that passes its messages on over a bridge does so with the wills that it publishes while it ends, until its
+//! bridge ends. So where a kind has a bridge, announcements wait a second longer, and those that wait are void when the
+//! bridge says that it is offline.
+//!
 //! A broker also publishes the will of a session before the birth of the next one that takes it over: the device publishes
 //! that birth when it has the broker's answer, a round trip later. So unless the broker says which sessions were taken
 //! over, that canary is sent a moment later ([`TAKEOVER`](crate::presence::TAKEOVER)): the birth comes before it and makes
@@ -33,6 +37,11 @@ impl HeldAnnouncements {
                 HearingEvent::Announced { .. } if self.held.len() >= MAX_HELD => left_out += 1,
                 HearingEvent::Announced { connection, announcement, arrived } => {
                     self.held.push((*connection, *arrived, (**announcement).clone()));
+                }
+                HearingEvent::BridgeLost { kind } => {
+                    let before = self.held.len();
+                    self.held.retain(|(.., announcement)| announcement.unit.kind != *kind);
+                    lost += before - self.held.len();
                 }
                 _ => {
                     let Some((of, sent_at)) = event.canary().filter(|_| !self.held.is_empty()) else {
@@ -71,6 +80,7 @@ mod tests {
                 says: Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO },
                 follows_birth: false,
                 may_be_former,
+                is_bridged: false,
                 is_unsure: false,
                 has_devices: false,
             }),
@@ -95,5 +105,9 @@ mod tests {
         let known = announced_by(2, "lamp:e", 790, false);
         assert_eq!(proved(&[known, announced(2, "lamp:f", 790), canary(2, 790)]), none);
         assert_eq!(proved(&[canary(2, 791)]), ["lamp:e"]);
+        // The bridge ends, by which lamps are heard.
+        let lost = || HearingEvent::BridgeLost { kind: "lamp".parse().unwrap() };
+        assert_eq!(proved(&[announced(2, "lamp:g", 800), announced(2, "pump:h", 800), lost()]), none);
+        assert_eq!(proved(&[canary(2, 1100)]), ["pump:h"]);
     }
 }

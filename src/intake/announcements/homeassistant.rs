@@ -8,6 +8,11 @@
 //! # What several devices share
 //! A bridge is often an availability topic of all its devices. Its end says nothing of a single device, so a topic that
 //! several devices name counts for none.
+//!
+//! # What a client can fill
+//! Any client that may publish on a topic of discovery names topics of its choice. So the memory for all of them has a
+//! bound, and so have the devices that one topic tells of. An id that no unit can have names no topic: it would keep
+//! the reports of other devices from being read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +22,7 @@ use serde_json::{Map, Value};
 
 use super::Said;
 use super::last_will::{field_of, text};
-use crate::presence::{Cause, Labels, is_label_value};
+use crate::presence::{Cause, Labels, UnitId, is_label_value};
 
 pub(super) const DISCOVERY: [&str; 2] = ["homeassistant/+/+/config", "homeassistant/+/+/+/config"];
 
@@ -26,8 +31,13 @@ const MAX_DEVICES: usize = 100_000;
 /// The most entities of a device, and the most topics of an entity.
 const MAX_ENTITIES: usize = 200;
 const MAX_TOPICS: usize = 16;
-/// The longest topic.
+/// The longest topic and the longest name or word, in bytes.
 const MAX_TOPIC: usize = 512;
+const MAX_WORD: usize = 128;
+/// The most devices of one topic; it tells of no others.
+const MAX_SHARING: usize = 1000;
+/// The most memory for all entities and their topics, about; what is discovered beyond it is left out.
+const MAX_BYTES: usize = 128 << 20;
 
 /// The devices that were discovered.
 #[derive(Default)]
@@ -37,6 +47,8 @@ pub(in crate::intake) struct Discovery {
     configs: HashMap<Box<str>, Box<str>, FixedState>,
     /// The devices that name a topic, each once.
     topics: HashMap<Box<str>, Vec<Box<str>>, FixedState>,
+    /// The memory for all entities, about.
+    bytes: usize,
 }
 
 #[derive(Default)]
@@ -87,25 +99,35 @@ impl Discovery {
         let Ok(Value::Object(message)) = serde_json::from_slice(payload) else { return false };
         let Some((id, labels)) = device_of(&message) else { return false };
         self.forget(topic);
-        if self.devices.len() >= MAX_DEVICES && !self.devices.contains_key(&*id) {
+        let is_one_too_many = self.devices.len() >= MAX_DEVICES && !self.devices.contains_key(&*id);
+        if is_one_too_many || topic.len() > MAX_TOPIC {
             return false;
         }
+        let mut is_discovered = false;
         let device = self.devices.entry(id.clone()).or_default();
         device.labels.extend(labels);
         for (name, entity) in entities_of(&message) {
-            if device.entities.len() >= MAX_ENTITIES {
+            let bytes = entity.bytes();
+            if device.entities.len() >= MAX_ENTITIES || self.bytes + bytes > MAX_BYTES {
                 break;
             }
             for named in entity.topics() {
                 let of_topic = self.topics.entry(named.into()).or_default();
-                if !of_topic.contains(&id) {
+                if of_topic.len() < MAX_SHARING && !of_topic.contains(&id) {
                     of_topic.push(id.clone());
                 }
             }
+            is_discovered = true;
+            self.bytes += bytes;
             device.entities.insert((topic.into(), name), entity);
         }
-        self.configs.insert(topic.into(), id);
-        true
+        // Without an entity, nothing would forget the message.
+        if is_discovered {
+            self.configs.insert(topic.into(), id);
+        } else if device.entities.is_empty() {
+            self.devices.remove(&id);
+        }
+        is_discovered
     }
 
     /// What a message says, and of which devices, by their identifiers. `None`: it is a report of them.
@@ -132,6 +154,7 @@ impl Discovery {
         let Some(device) = self.devices.get_mut(&id) else { return };
         let former: Vec<Entity> =
             device.entities.extract_if(.., |(of, _), _| **of == *config).map(|(_, entity)| entity).collect();
+        self.bytes -= former.iter().map(Entity::bytes).sum::<usize>();
         let is_named =
             |topic: &str| device.entities.values().any(|entity| entity.topics().any(|own| own == topic));
         for topic in former.iter().flat_map(Entity::topics).filter(|topic| !is_named(topic)) {
@@ -157,10 +180,10 @@ impl Device {
                 self.entities.values().any(|entity| entity.reports.iter().any(|own| **own == *topic));
             return reports.then_some(None);
         };
-        let is_available = availability.read(payload)?;
         if is_shared {
             return None;
         }
+        let is_available = availability.read(payload)?;
         self.known.insert(topic.into(), is_available);
         self.latest = is_available;
         Some(Some(match (is_available, self.is_available()) {
@@ -186,6 +209,14 @@ impl Device {
 }
 
 impl Entity {
+    /// The memory for it and for its topics, about: a topic stands in three maps.
+    fn bytes(&self) -> usize {
+        let words: usize =
+            self.availability.iter().map(|one| one.online.len() + one.offline.len() + one.field.len()).sum();
+        let topics: usize = self.topics().map(|topic| 3 * topic.len() + 200).sum();
+        words + topics + 2 * MAX_TOPIC
+    }
+
     fn topics(&self) -> impl Iterator<Item = &str> {
         let availability = self.availability.iter().map(|one| &*one.topic);
         availability.chain(self.reports.iter().map(|topic| &**topic))
@@ -250,6 +281,7 @@ fn device_of(message: &Map<String, Value>) -> Option<(Box<str>, Labels)> {
     let connection =
         || member(device, ["connections", "cns"])?.as_array()?.first()?.get(1)?.as_str().map(str::to_owned);
     let id = member(device, ["identifiers", "ids"]).and_then(first).or_else(connection)?;
+    id.parse::<UnitId>().ok()?;
     let labels = [
         ("name", ["name", "name"]),
         ("manufacturer", ["manufacturer", "mf"]),
@@ -272,7 +304,8 @@ fn entities_of(message: &Map<String, Value>) -> Vec<(Box<str>, Entity)> {
             let of_one = |(name, one): (&String, &Value)| {
                 Some((name.as_str().into(), entity_of(one.as_object()?, message)))
             };
-            all.iter().filter_map(of_one).collect()
+            let all = all.iter().filter(|(name, _)| name.len() <= MAX_WORD);
+            all.filter_map(of_one).collect()
         }
     }
 }
@@ -291,9 +324,11 @@ fn entity_of(entity: &Map<String, Value>, message: &Map<String, Value>) -> Entit
         (!topic.is_empty() && topic.len() <= MAX_TOPIC).then(|| topic.into_boxed_str())
     };
     let of_topic = |name: &str, words: [Option<&Value>; 2], template: Option<&str>| {
-        let [online, offline] = [(words[0], "online"), (words[1], "offline")]
+        let [online, offline]: [Box<str>; 2] = [(words[0], "online"), (words[1], "offline")]
             .map(|(word, default)| word.and_then(word_of).unwrap_or_else(|| default.to_owned()).into());
-        let field = template.map_or(Some(""), field_in)?.into();
+        let field: Box<str> = template.map_or(Some(""), field_in)?.into();
+        let is_short = [&online, &offline, &field].iter().all(|word| word.len() <= MAX_WORD);
+        is_short.then_some(())?;
         Some(Availability { topic: topic(name)?, online, offline, field })
     };
     let payloads = [["payload_available", "pl_avail"], ["payload_not_available", "pl_not_avail"]];
@@ -480,6 +515,45 @@ mod tests {
         assert_eq!(said(&mut discovery, "zigbee2mqtt/bridge/state", offline), None);
         assert_eq!(said(&mut discovery, "zigbee2mqtt/one/availability", offline), Some(GONE));
         assert_eq!(said(&mut discovery, "zigbee2mqtt/two", "{}"), Some(REPORT));
+    }
+
+    #[test]
+    fn what_a_client_discovers_has_bounds() {
+        let mut discovery = Discovery::default();
+        let message = |id: &str, topic: &str| {
+            format!(r#"{{"state_topic":"{topic}","device":{{"identifiers":["{id}"]}}}}"#)
+        };
+        let config = |name: &str| format!("homeassistant/sensor/{name}/config");
+        assert!(discovery.discover(&config("lamp"), message("lamp", "lamp/state").as_bytes()));
+        // An id that no unit has, on the topic of another device.
+        for id in ["a/b", "+", "", ".", &"x".repeat(129)] {
+            assert!(!discovery.discover(&config("bad"), message(id, "lamp/state").as_bytes()), "{id}");
+        }
+        assert_eq!(discovery.read("lamp/state", b"1", false), [("lamp".into(), None)]);
+        // Messages of one device without end.
+        for n in 0..2 * MAX_ENTITIES {
+            discovery.discover(&config(&n.to_string()), message("lamp", &format!("lamp/{n}")).as_bytes());
+        }
+        assert_eq!((discovery.configs.len(), discovery.topics.len()), (MAX_ENTITIES, MAX_ENTITIES));
+        assert!(!discovery.discover(&config(&"x".repeat(MAX_TOPIC)), message("long", "x").as_bytes()));
+        assert!(!discovery.discover(&config("none"), br#"{"cmps":{},"device":{"identifiers":["none"]}}"#));
+        assert!(!discovery.devices.contains_key("none"));
+        // A topic of as many devices as there are.
+        for n in 0..2 * MAX_SHARING {
+            let id = format!("unit-{n}");
+            discovery.discover(&config(&id), message(&id, "all").as_bytes());
+        }
+        assert_eq!(discovery.read("all", b"1", false).len(), MAX_SHARING);
+        // More memory than there is for all.
+        let before = discovery.devices.len();
+        discovery.bytes = MAX_BYTES;
+        assert!(!discovery.discover(&config("more"), message("more", "more").as_bytes()));
+        assert_eq!(discovery.devices.len(), before);
+        discovery.bytes =
+            discovery.devices.values().flat_map(|one| one.entities.values()).map(Entity::bytes).sum();
+        let configs: Vec<Box<str>> = discovery.configs.keys().cloned().collect();
+        configs.iter().for_each(|config| assert!(discovery.discover(config, b"")));
+        assert_eq!((discovery.bytes, discovery.topics.len(), discovery.devices.len()), (0, 0, 0));
     }
 
     #[test]

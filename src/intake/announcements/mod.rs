@@ -15,6 +15,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Announced, Cause, Kind, KindRules, Labels, TAKEOVER, Unit, UnitName};
 
 mod aws;
+pub(super) mod bridge;
 mod emqx;
 mod esphome;
 mod held;
@@ -24,7 +25,7 @@ mod last_will;
 pub(super) mod mosquitto;
 pub(super) mod sparkplug;
 mod tasmota;
-pub(super) mod zigbee2mqtt;
+mod zigbee2mqtt;
 
 pub(super) use held::HeldAnnouncements;
 pub use last_will::StateWords;
@@ -84,6 +85,14 @@ pub struct SparkplugHost {
 }
 
 impl Format {
+    /// The topics on which bridges of the format say whether they are there, by the topics of announcements.
+    fn bridges(&self, topics: &[String]) -> Vec<String> {
+        match self {
+            Format::Zigbee2Mqtt => topics.iter().filter_map(|topic| zigbee2mqtt::bridge_of(topic)).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The topics of a device that is set up as its documentation says; none: the topics of the kind.
     pub fn topics(&self) -> &'static [&'static str] {
         match self {
@@ -172,6 +181,8 @@ pub struct PresenceRules {
     /// How long a unit may take to be heard after it was announced as gone; zero: the announcement is proof.
     pub settle: Duration,
     pub planned: Planned,
+    /// The topic on which a bridge between brokers says whether it is there, by which the units are heard.
+    pub bridge: Option<String>,
 }
 
 /// The meaning of a message for Rollcall.
@@ -208,18 +219,22 @@ impl PresenceRules {
 
     /// The topics of messages that name their units themselves, or are about all units of the kind.
     pub(super) fn feeds(&self) -> Vec<String> {
-        match &self.format {
+        let of_format = match &self.format {
             Format::Mosquitto if self.topics.is_empty() => mosquitto::TOPICS.map(str::to_owned).into(),
             Format::Mosquitto => self.topics.clone(),
             Format::HomeAssistant => {
                 let discovery = homeassistant::DISCOVERY.map(str::to_owned);
                 discovery.into_iter().chain(self.topics.iter().cloned()).collect()
             }
-            Format::Zigbee2Mqtt => {
-                self.topics.iter().filter_map(|topic| zigbee2mqtt::bridge_of(topic)).collect()
-            }
             _ => Vec::new(),
-        }
+        };
+        of_format.into_iter().chain(self.format.bridges(&self.topics)).chain(self.bridge.clone()).collect()
+    }
+
+    /// Whether a bridge says on this topic whether it is there.
+    pub(super) fn is_bridge(&self, topic: &str) -> bool {
+        self.bridge.as_deref() == Some(topic)
+            || self.format.bridges(&self.topics).iter().any(|bridge| bridge == topic)
     }
 
     /// The topics on which units announce their presence, each its own.
@@ -275,10 +290,7 @@ impl RecentSessions {
     /// Notes that a unit announced that it is there. `false`: the announcement came late, and that session has ended.
     pub fn born(&self, unit: &Unit, born: Timestamp, order: Option<i64>) -> bool {
         let mut sessions = self.lock();
-        if sessions.len() >= MAX_SESSIONS {
-            sessions.clear();
-        }
-        let session = sessions.entry(hash(unit)).or_default();
+        let session = session_of(&mut sessions, unit);
         if order.is_some() && session.order >= order && !session.is_open {
             return false;
         }
@@ -317,7 +329,7 @@ impl RecentSessions {
         self.gone(at);
         let mut sessions = self.lock();
         let session = match order {
-            Some(_) => sessions.entry(hash(unit)).or_default(),
+            Some(_) => session_of(&mut sessions, unit),
             None => match sessions.get_mut(&hash(unit)) {
                 Some(session) => session,
                 None => return false,
@@ -353,6 +365,14 @@ impl RecentSessions {
     }
 }
 
+/// The session of a unit, which is remembered from now on.
+fn session_of<'a>(sessions: &'a mut HashMap<u64, Session, FixedState>, unit: &Unit) -> &'a mut Session {
+    if sessions.len() >= MAX_SESSIONS {
+        sessions.clear();
+    }
+    sessions.entry(hash(unit)).or_default()
+}
+
 fn hash(unit: &Unit) -> u64 {
     FixedState::default().hash_one(unit)
 }
@@ -371,7 +391,7 @@ mod tests {
             [(Planned::Pause, away), (Planned::Offline, gone), (Planned::Ignore, Meaning::Nothing)]
         {
             let (format, topics, settle) = (Format::Homie, Vec::new(), Duration::ZERO);
-            let presence = PresenceRules { format, topics, settle, planned };
+            let presence = PresenceRules { format, topics, settle, planned, bridge: None };
             assert_eq!(presence.meaning(b"disconnected", true, &rules).0, expected);
             assert_eq!(presence.meaning(b"sleeping", true, &rules).0, away);
             assert_eq!(presence.meaning(b"ready", true, &rules).0, Meaning::Heartbeat);
@@ -439,6 +459,19 @@ mod tests {
             };
             assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
         }
+    }
+
+    #[test]
+    fn the_sessions_of_a_client_that_invents_ids_have_a_bound() {
+        let (at, unit) = (Timestamp::from_millis(1_732_147_200_000), "lamp:1".parse::<Unit>().unwrap());
+        let recent = RecentSessions::default();
+        let invented = (0..MAX_SESSIONS as u64).map(|n| (n, Session::default()));
+        recent.lock().extend(invented);
+        recent.announced(&unit, at, Some(1), false);
+        assert_eq!(recent.lock().len(), 1);
+        recent.lock().extend((0..MAX_SESSIONS as u64).map(|n| (n, Session::default())));
+        recent.born(&unit, at, None);
+        assert_eq!(recent.lock().len(), 1);
     }
 
     #[test]

@@ -16,10 +16,8 @@ const MAX_LINE: usize = 1024;
 
 /// What a line says of which client.
 pub(in crate::intake) fn read(line: &[u8]) -> Option<(&str, Said)> {
-    let line = std::str::from_utf8(line.get(..line.len().min(MAX_LINE))?).ok()?.trim_end();
-    if line.len() == MAX_LINE {
-        return None;
-    }
+    // An id may be so long that the end of the line says something else than its beginning.
+    let line = std::str::from_utf8(line).ok().filter(|line| line.len() < MAX_LINE)?.trim_end();
     if let Some(rest) = after(line, "New client connected from ") {
         return Some((connected(rest)?, Said::Here));
     }
@@ -163,5 +161,7 @@ mod tests {
             assert_eq!(read(line.as_bytes()), said.map(|said| (id, said)), "{line}");
         }
         assert_eq!(read(&[b'x'; 2000]), None);
+        let long = format!("1: Client victim disconnected.{}x closed its connection.", " ".repeat(1500));
+        assert_eq!(read(long.as_bytes()), None, "the id of a client that means another one");
     }
 }

@@ -22,11 +22,6 @@ pub(super) fn bridge_of(topic: &str) -> Option<String> {
     (!base.contains(['{', '+', '#'])).then(|| format!("{base}/bridge/state"))
 }
 
-/// Whether the bridge says that it is there.
-pub(in crate::intake) fn is_bridge_online(payload: &[u8]) -> Option<bool> {
-    Some(read(payload)? == Said::Here)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,11 +35,6 @@ mod tests {
             ("zigbee2mqtt/{unit}/state", None),
         ] {
             assert_eq!(bridge_of(topic).as_deref(), bridge, "{topic}");
-        }
-        for (payload, is_online) in
-            [("{\"state\":\"online\"}", Some(true)), ("offline", Some(false)), ("{}", None), ("", None)]
-        {
-            assert_eq!(is_bridge_online(payload.as_bytes()), is_online, "{payload}");
         }
     }
 

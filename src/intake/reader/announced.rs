@@ -3,7 +3,7 @@
 use super::{Content, Incoming, Reader};
 use crate::clock::Timestamp;
 use crate::intake::PayloadIssues;
-use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, mosquitto, zigbee2mqtt};
+use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, bridge, mosquitto};
 use crate::intake::topic::{Feed, Origin, Refusal};
 use crate::presence::{Announced, Announcement, Declared, Heartbeat, Labels, NameError, Unit};
 use crate::telemetry::Rejection;
@@ -26,35 +26,43 @@ impl Reader {
         topic: &str,
         message: &Incoming,
         (arrived, latest): (Timestamp, Timestamp),
-    ) -> Result<Vec<Content>, Refusal> {
+    ) -> Vec<Content> {
         let mut all: Vec<Content> = Vec::new();
+        // What one feed says of a unit that cannot be is no reason to leave out what is said of others.
+        let take = |said: Result<Content, Refusal>, all: &mut Vec<Content>| match said {
+            Ok(content) => all.push(content),
+            Err((why, text)) => self.telemetry.message_rejected(topic, why, &text),
+        };
+        let mut issues = PayloadIssues::default();
+        let payload = self.readable(message.payload, arrived, &mut issues);
         for feed in self.topics.feeds(topic) {
             let (presence, rules) = (&feed.presence, &feed.rules);
-            match presence.format {
-                Format::Zigbee2Mqtt => {
-                    if let Some(is_online) = zigbee2mqtt::is_bridge_online(message.payload) {
-                        self.probes.hold(&rules.kind, !is_online);
-                    }
+            if presence.is_bridge(topic) {
+                if let Some(is_online) = bridge::is_online(payload) {
+                    self.probes.hold(&rules.kind, !is_online);
+                    all.extend((!is_online).then(|| Content::BridgeLost(rules.kind.clone())));
                 }
+                continue;
+            }
+            match presence.format {
                 Format::Mosquitto if !message.retain => {
-                    if let Some((client, said)) = mosquitto::read(message.payload) {
+                    if let Some((client, said)) = mosquitto::read(payload) {
                         let said = Some(said);
-                        all.push(self.said(feed, client, said, Labels::new(), message, (arrived, latest))?);
+                        let said = self.said(feed, client, said, Labels::new(), message, (arrived, latest));
+                        take(said, &mut all);
                     }
                 }
                 Format::HomeAssistant => {
-                    let mut issues = PayloadIssues::default();
-                    let payload = self.readable(message.payload, arrived, &mut issues);
                     for (id, said, labels) in
                         self.recent.discovered(&rules.kind, topic, payload, message.retain)
                     {
-                        all.push(self.said(feed, &id, said, labels, message, (arrived, latest))?);
+                        take(self.said(feed, &id, said, labels, message, (arrived, latest)), &mut all);
                     }
                 }
                 _ => {}
             }
         }
-        Ok(all)
+        all
     }
 
     /// What a message says of a unit that its topic does not name. `None`: it is a heartbeat and nothing more.
@@ -119,8 +127,10 @@ impl Reader {
                 let is_unsure = !is_status && self.probes.answers_topic().is_some();
                 // Events of clients say which sessions were taken over.
                 let may_be_former = !presence.format.is_of_clients();
+                let is_bridged = presence.bridge.is_some();
+                let of_session = gone(unit, at, says);
                 let announcement =
-                    Announcement { follows_birth, may_be_former, is_unsure, ..gone(unit, at, says) };
+                    Announcement { follows_birth, may_be_former, is_bridged, is_unsure, ..of_session };
                 Ok(Some(Content::Announcement(announcement.into())))
             }
             Meaning::Nothing => Ok(Some(Content::Nothing)),
@@ -141,6 +151,6 @@ pub(super) fn announced_at(message: &Incoming, arrived: Timestamp) -> Timestamp 
 /// The announcement of a unit of whose sessions nothing else is known.
 pub(super) fn gone(unit: &Unit, at: Timestamp, says: Announced) -> Announcement {
     let unit = unit.clone();
-    let (follows_birth, may_be_former) = (false, true);
-    Announcement { unit, at, says, follows_birth, may_be_former, is_unsure: false, has_devices: false }
+    let (follows_birth, is_bridged, is_unsure, has_devices) = Default::default();
+    Announcement { unit, at, says, follows_birth, may_be_former: true, is_bridged, is_unsure, has_devices }
 }

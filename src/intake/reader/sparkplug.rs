@@ -38,18 +38,20 @@ impl Reader {
         let read = read.unwrap_or_default();
         let nodes = &self.recent.nodes;
         let settle = origin.presence.as_ref().map_or(Default::default(), |presence| presence.settle);
-        let dies = |unit: &Unit, cause| {
-            gone(unit, announced_at(message, arrived), Announced::Gone { cause, settle })
+        let is_bridged = origin.presence.as_ref().is_some_and(|presence| presence.bridge.is_some());
+        let dies = |unit: &Unit, cause| Announcement {
+            is_bridged,
+            ..gone(unit, announced_at(message, arrived), Announced::Gone { cause, settle })
         };
         let at = self.recent.after_announcement(latest);
         let is_alive = match (of, is_device) {
-            (MessageType::Birth, false) => nodes.born(&node, read.bd_seq(), read.number(), latest),
+            (MessageType::Birth, false) => nodes.born(&node, &read, latest),
             (MessageType::Death, false) => false,
             _ => true,
         };
         if !is_alive {
             self.recent.gone(arrived);
-            let is_late = of == MessageType::Death && !nodes.died(&node, read.bd_seq(), arrived);
+            let is_late = of == MessageType::Death && !nodes.died(&node, &read, arrived);
             let dead =
                 Announcement { follows_birth: is_late, has_devices: true, ..dies(&node, Cause::NodeDeath) };
             return Ok(Content::Announcement(dead.into()));

@@ -94,9 +94,9 @@ mod tests {
 
     fn announcement(seconds: u32, says: Announced) -> Announcement {
         let unit = present().unit;
-        let (follows_birth, may_be_former, is_unsure, has_devices) = Default::default();
+        let (follows_birth, may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
         let at = HEARD + seconds * S;
-        Announcement { unit, at, says, follows_birth, may_be_former, is_unsure, has_devices }
+        Announcement { unit, at, says, follows_birth, may_be_former, is_bridged, is_unsure, has_devices }
     }
 
     fn announced(seen: &Snapshot, says: Announced) -> Snapshot {

@@ -6,6 +6,11 @@
 //! nothing. Some libraries never change the number; so a death right after a birth of a node that was there already is
 //! that of the session before, whatever its number.
 //!
+//! A node with another client id at each start has two sessions for a while after a power cut, and if its library begins
+//! the numbers anew, both have one number. A node writes its death before it connects, and its birth afterwards. So a death
+//! whose timestamp is not after the birth of the former session is that of the former session. It comes once: a library
+//! may write one timestamp into the deaths of all its sessions.
+//!
 //! If a death overtakes the birth of its own session, its number is unknown when it comes, and the birth that follows at
 //! once has that number: then the node is dead.
 
@@ -16,7 +21,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-use super::payload::Definition;
+use super::payload::{Definition, Payload};
 use crate::clock::Timestamp;
 use crate::intake::announcements::hash;
 use crate::presence::{TAKEOVER, Unit};
@@ -51,6 +56,13 @@ struct SparkplugNode {
     is_open: bool,
     /// Whether it was there already when it was born.
     took_over: bool,
+    /// If its birth has no number, as one that is too large to be read, and the death of the former session has not
+    /// come: the number of that session.
+    former_number: Option<u64>,
+    /// The timestamp of its birth.
+    stamp: Option<u64>,
+    /// If the former session has the same number and its death has not come: the timestamp of its birth.
+    former: Option<u64>,
     /// A death whose number was not that of the session.
     unmatched: Option<(u64, Timestamp)>,
     /// The number of its next message.
@@ -59,18 +71,25 @@ struct SparkplugNode {
 }
 
 impl Nodes {
-    /// Notes the birth of a node. `false`: the death of this session has come already.
-    pub fn born(&self, node: &Unit, bd_seq: Option<u64>, seq: Option<u8>, at: Timestamp) -> bool {
+    /// Notes the birth of a node, which arrives at that moment. `false`: the death of this session has come already.
+    pub fn born(&self, node: &Unit, birth: &Payload, at: Timestamp) -> bool {
+        let (bd_seq, seq, stamp) = (birth.bd_seq(), birth.number(), birth.timestamp);
         let mut state = self.lock();
         let known = state.node(node);
         let is_this =
             |(number, died): &(u64, Timestamp)| Some(*number) == bd_seq && at.since(*died) <= REORDERED;
         let overtaken = known.unmatched.filter(is_this);
+        let has_twin = known.is_open && bd_seq.is_some() && known.bd_seq == bd_seq;
+        // The clock of the node may have gone back at its start.
+        let former = known.stamp.filter(|former| has_twin && stamp.is_some_and(|stamp| *former < stamp));
         *known = SparkplugNode {
             bd_seq,
             born: Some(at),
             is_open: overtaken.is_none(),
             took_over: known.is_open,
+            former_number: known.bd_seq.filter(|_| known.is_open && bd_seq.is_none()),
+            stamp,
+            former,
             unmatched: None,
             next_seq: seq.map(|seq| seq.wrapping_add(1)),
             asked: None,
@@ -78,8 +97,9 @@ impl Nodes {
         overtaken.is_none()
     }
 
-    /// Notes the death of a node. Answers whether it is that of the session.
-    pub fn died(&self, node: &Unit, bd_seq: Option<u64>, at: Timestamp) -> bool {
+    /// Notes the death of a node, which arrives at that moment. Answers whether it is that of the session.
+    pub fn died(&self, node: &Unit, death: &Payload, at: Timestamp) -> bool {
+        let bd_seq = death.bd_seq();
         let mut state = self.lock();
         let known = state.node(node);
         if let (Some(own), Some(number)) = (known.bd_seq, bd_seq)
@@ -88,8 +108,15 @@ impl Nodes {
             known.unmatched = Some((number, at));
             return false;
         }
-        if known.took_over && known.born.is_some_and(|born| at <= born + TAKEOVER) {
-            known.took_over = false;
+        if bd_seq.is_some() && known.former_number == bd_seq {
+            known.former_number = None;
+            return false;
+        }
+        let is_former = known.former.is_some_and(|birth| death.timestamp.is_some_and(|death| death <= birth));
+        let is_soon = known.took_over && known.born.is_some_and(|born| at <= born + TAKEOVER);
+        if is_former || is_soon {
+            // The next death is that of this session.
+            (known.took_over, known.former) = (false, None);
             return false;
         }
         (known.is_open, known.next_seq, known.unmatched) = (false, None, None);
@@ -152,6 +179,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::intake::announcements::sparkplug::payload::{Metric, MetricValue};
 
     const START: Timestamp = Timestamp::from_millis(1_732_147_200_000);
 
@@ -194,9 +222,10 @@ mod tests {
             let nodes = Nodes::default();
             let note = |(event, number, ms): &(char, u64, u64)| {
                 let at = START + Duration::from_millis(*ms);
+                let payload = payload(*number, None);
                 match event {
-                    'b' => nodes.born(&node(), Some(*number), Some(0), at),
-                    _ => nodes.died(&node(), Some(*number), at),
+                    'b' => nodes.born(&node(), &payload, at),
+                    _ => nodes.died(&node(), &payload, at),
                 }
             };
             assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
@@ -204,10 +233,102 @@ mod tests {
     }
 
     #[test]
+    fn of_two_sessions_with_one_number_the_timestamps_say_which_ends() {
+        // Births and deaths with their arrival and their timestamp, and whether each counts. All have one number.
+        type Case = (&'static str, &'static [(char, u64, Option<u64>)], &'static [bool]);
+        let cases: [Case; 8] = [
+            (
+                "the death of the former session comes late, and then that of this one",
+                &[
+                    ('b', 0, Some(10)),
+                    ('b', 5000, Some(5010)),
+                    ('d', 60_000, Some(9)),
+                    ('d', 70_000, Some(5009)),
+                ],
+                &[true, true, false, true],
+            ),
+            (
+                "only this session dies",
+                &[('b', 0, Some(10)), ('b', 5000, Some(5010)), ('d', 60_000, Some(5009))],
+                &[true, true, true],
+            ),
+            (
+                "one timestamp for the deaths of all sessions",
+                &[
+                    ('b', 0, Some(10)),
+                    ('b', 5000, Some(5010)),
+                    ('d', 60_000, Some(9)),
+                    ('d', 70_000, Some(9)),
+                ],
+                &[true, true, false, true],
+            ),
+            (
+                "and the former death came before",
+                &[('b', 0, Some(10)), ('d', 3000, Some(9)), ('b', 5000, Some(5010)), ('d', 60_000, Some(9))],
+                &[true; 4],
+            ),
+            (
+                "right after the birth, once",
+                &[('b', 0, Some(10)), ('b', 5000, Some(5010)), ('d', 5100, Some(9)), ('d', 60_000, Some(9))],
+                &[true, true, false, true],
+            ),
+            (
+                "the clock of the node went back",
+                &[('b', 0, Some(9000)), ('b', 5000, Some(10)), ('d', 60_000, Some(9))],
+                &[true, true, true],
+            ),
+            (
+                "a death without a timestamp",
+                &[('b', 0, Some(10)), ('b', 5000, Some(5010)), ('d', 60_000, None)],
+                &[true, true, true],
+            ),
+            (
+                "timestamps of a forger",
+                &[('b', 0, Some(u64::MAX)), ('b', 5000, Some(u64::MAX)), ('d', 60_000, Some(u64::MAX))],
+                &[true, true, true],
+            ),
+        ];
+        for (what, events, expected) in cases {
+            let nodes = Nodes::default();
+            let note = |(event, ms, stamp): &(char, u64, Option<u64>)| {
+                let (at, payload) = (START + Duration::from_millis(*ms), payload(0, *stamp));
+                match event {
+                    'b' => nodes.born(&node(), &payload, at),
+                    _ => nodes.died(&node(), &payload, at),
+                }
+            };
+            assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn the_birth_of_a_session_may_be_too_large_to_be_read() {
+        let nodes = Nodes::default();
+        let (at, unread) = (|ms| START + Duration::from_millis(ms), Payload::default());
+        assert!(nodes.born(&node(), &payload(4, None), at(0)));
+        assert!(nodes.born(&node(), &unread, at(5000)));
+        assert!(!nodes.died(&node(), &payload(4, None), at(60_000)), "that of the session before");
+        assert!(nodes.died(&node(), &payload(5, None), at(70_000)));
+        // A library without a number in its births.
+        assert!(nodes.born(&node(), &unread, at(80_000)) && nodes.born(&node(), &unread, at(90_000)));
+        assert!(nodes.died(&node(), &payload(4, None), at(100_000)));
+    }
+
+    /// A birth or a death with this number of a session.
+    fn payload(number: u64, timestamp: Option<u64>) -> Payload {
+        let metric = Metric {
+            name: Some("bdSeq".to_owned()),
+            value: Some(MetricValue::Long(number)),
+            ..Metric::default()
+        };
+        Payload { timestamp, metrics: vec![metric], seq: Some(0) }
+    }
+
+    #[test]
     fn a_missing_message_breaks_the_sequence_once() {
         let nodes = Nodes::default();
         assert!(nodes.is_broken(&node(), Some(9)), "its birth is unknown");
-        nodes.born(&node(), Some(0), Some(0), START);
+        nodes.born(&node(), &payload(0, None), START);
         let cases = [(1, false), (2, false), (4, true), (5, false), (255, true), (0, false)];
         for (seq, is_broken) in cases {
             assert_eq!(nodes.is_broken(&node(), Some(seq)), is_broken, "{seq}");
@@ -219,7 +340,7 @@ mod tests {
         let nodes = Nodes::default();
         let asks = |seconds: u64| nodes.asks(&node(), START + Duration::from_secs(seconds));
         assert_eq!([0, 1, 59, 60].map(asks), [true, false, false, true]);
-        nodes.born(&node(), Some(1), Some(0), START + Duration::from_secs(61));
+        nodes.born(&node(), &payload(1, None), START + Duration::from_secs(61));
         assert!(asks(62), "it answered, and another message is missing");
         let later = START + Duration::from_secs(100);
         let others = (0..30).filter(|n| nodes.asks(&format!("edge:plant.{n}").parse().unwrap(), later));

@@ -108,13 +108,15 @@ pub(in crate::intake) struct Definition {
     datatype: Option<u32>,
 }
 
-/// The definitions of those metrics that the kind has.
+/// The definitions of those metrics that the kind has, each once, however often a birth repeats it.
 pub(in crate::intake) fn definitions(birth: &Payload, wanted: &[UnitMetric]) -> Vec<Definition> {
-    let of_metric = |metric: &Metric| {
-        let index = index_of(metric.name.as_deref()?, wanted)?;
-        Some(Definition { index, alias: metric.alias, datatype: metric.datatype })
-    };
-    birth.metrics.iter().filter_map(of_metric).collect()
+    let mut all = vec![None; wanted.len()];
+    for metric in &birth.metrics {
+        if let Some(index) = metric.name.as_deref().and_then(|name| index_of(name, wanted)) {
+            all[index] = Some(Definition { index, alias: metric.alias, datatype: metric.datatype });
+        }
+    }
+    all.into_iter().flatten().collect()
 }
 
 /// The value of each metric of the kind. Values that were stored on the way are older than they arrive, and left out.
@@ -249,6 +251,9 @@ mod tests {
         };
         let known = definitions(&birth, &wanted);
         assert_eq!(values(&birth, &wanted, &known), [Some(Value::Int(-10)), Some(Value::Int(9))]);
+        let metrics = std::iter::repeat_n(birth.metrics.clone(), 1000).flatten().collect();
+        let repeated = Payload { metrics, ..Payload::default() };
+        assert_eq!(definitions(&repeated, &wanted), known);
 
         let by_alias = |alias, value| Metric { alias: Some(alias), value: Some(value), ..Metric::default() };
         let data = |metrics: Vec<Metric>| Payload { metrics, ..Payload::default() };

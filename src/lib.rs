@@ -63,8 +63,8 @@
 //! canaries too far apart enclose a blind interval, whatever the cause. No unit is declared offline beyond what was
 //! heard, and blind time does not count as silence: see [`presence::Ledger`]. If several connections share the fleet,
 //! it is heard as far as the slowest one; messages that a connection loses when it ends make that time blind for the
-//! fleet. A canary says nothing of topics that the broker withholds: probes, canaries on topics of the fleet, prove for
-//! each kind that its filters are heard.
+//! fleet, or for the kinds of its broker where there are several. A canary says nothing of topics that the broker
+//! withholds: probes, canaries on topics of the fleet, prove for each kind that its filters are heard.
 //!
 //! # Metrics that units report
 //! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the newest of each

@@ -8,13 +8,13 @@
 //! |---|---|---|
 //! | `rollcall:meta` | hash | `fleet` id, `layout`: the number of the layout, `partitions`, and `tags` if they are not `{pN}`, all fixed when the fleet is created; `moving` instead of the id during a migration; `key`: the key that signs canaries, if it is not the id |
 //! | `rollcall:{hearing}:heard` | hash | `at`: up to when everything was heard (ms); `ledger`: its version, another value after each change; `kinds`: the version of the ledgers of kinds; `fleet`: the id of the fleet, which reveals its loss; `layout`, `partitions`, `tags`, `key`: a copy of `meta`, see `meta.rs`; `loss_told`: the loss of the fleet before it was reported; `emptied`: the partitions whose loss was reported; `emptied_at`: when the fleet or partitions were lost last (ms); `has_watermarks`: `1` since every partition has had its watermark; `evicted`: up to when keys may have been evicted (ms) |
-//! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>` → `<heard> <release> <connection>` (ms, ms, number) |
+//! | `rollcall:{hearing}:members` | hash | members of shared subscriptions: `<share>/<client id>`, or `<broker>/<share>/<client id>` at a broker with a name → `<heard> <release> <connection>` (ms, ms, number) |
 //! | `rollcall:{hearing}:floors` | hash | share → until when a member that has left may have lost heartbeats (ms) |
 //! | `rollcall:{hearing}:plain` | hash | plain subscriptions: client id → `<heard> <since> <connection>`: up to when it has heard, and since when its connection proves that (ms, ms, number) |
 //! | `rollcall:{hearing}:session:<client id>` | string | up to when a session that the broker keeps has heard (ms); PX = how long the broker keeps it |
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms); half a millisecond more if the broker may have given heartbeats to another client |
 //! | `rollcall:{hearing}:blind:<kind>` | zset | blind intervals of a kind, in the same form |
-//! | `rollcall:{hearing}:filters` | hash | `<kind> <topic filter>` → up to when it was heard (ms) |
+//! | `rollcall:{hearing}:filters` | hash | `<kind> <topic filter>` → up to when it was heard (ms); of a broker with a name, `<broker>/<topic filter>`, and `<broker>/$share/<share>` for its share |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that have joined no group yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel for instances that start or stop |
 //! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched`; `receiver_list`: receivers that are or were configured, and since when each is configured or absent; `down`: receivers with a fallback that take nothing, and since when; `audit`: the last changes that operators made; `addresses`: instance → its address for metrics; `instance_counts`: instance → its own units by kind, their number and shortest timeout |

@@ -1,10 +1,19 @@
-//! What announcements cost: a message of Sparkplug beside a plain heartbeat; the time from a cut socket to the webhook,
-//! at a broker and at the listener; and the published states of a storm.
+//! What announcements cost: the last wills of a storm; a message of Sparkplug beside a plain heartbeat; the time from a
+//! cut socket to the webhook, at a broker and at the listener; and the published states of a storm.
+//!
+//! A socket is cut in two ways. If it is closed, the broker knows it at once. If its device just falls silent, as
+//! without power, the broker knows it after one and a half times the keep-alive. At a broker that does not say which
+//! sessions were taken over, an announcement waits for a birth (`TAKEOVER`), so there is no goal.
 
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Stopwatch};
 use rollcall::simulate::servers::free_port;
+use rumqttc::{AsyncClient, Event, MqttOptions, Packet, QoS, SubscribeFilterInput};
+use tokio::task::JoinSet;
 
 use crate::harness::figures::{Goal, Report, TAKEN};
 use crate::harness::fleet::{Fleet, KIND, TIMEOUT, unit};
@@ -15,6 +24,7 @@ use crate::harness::sink::Sink;
 use crate::harness::world::Rollcall;
 use crate::harness::{World, quantile, thousands};
 use crate::mass::wait_for;
+use crate::wills;
 
 const MAX_WAIT: Duration = Duration::from_secs(120);
 /// How often a process is asked: the answer costs it a little.
@@ -24,14 +34,20 @@ const NODES: u32 = 10_000;
 const ROUNDS: u32 = 10;
 /// How often each is measured, in turn.
 const TURNS: usize = 3;
-/// Sockets that are cut.
-const CUTS: u32 = 30;
+/// Sockets that are closed, and sockets that fall silent.
+const CLOSED: u32 = 30;
+const SILENT: u32 = 5;
+/// The keep-alive of a device that falls silent, in seconds.
+const KEEP_ALIVE: u16 = 2;
+/// How long it may take from the moment at which the broker knows of the end of a socket to the webhook, in ms.
+const TOLD_WITHIN: f64 = 10.0;
 const SPARKPLUG: &str =
     "[[kind]]\nname = \"edge\"\ntimeout = \"48h\"\npresence = { format = \"sparkplug\", trust = \"proof\" }";
 const LAMPS: &str = "[[kind]]\nname = \"lamp\"\ntopics = [\"lamps/{unit}/data\"]\ntimeout = \"48h\"\n\
     presence = { format = \"last_will\", trust = \"proof\", topics = [\"lamps/{unit}/status\"] }";
 
 pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
+    wills::run(report, units).await?;
     let others = OtherLoad::watch()?;
     sparkplug(report).await?;
     cut_sockets(report).await?;
@@ -112,42 +128,81 @@ async fn cut_sockets(report: &mut Report) -> anyhow::Result<()> {
     let mut world = World::new()?;
     let process = world.serve(&options).await?;
     let port = world.broker.port();
-    cut(report, "Mosquitto", &process, port, &sink, Goal::None).await?;
+    cut(report, "Mosquitto", &process, port, &sink, |_| Goal::None).await?;
     drop(process);
     let mut world = World::new()?;
     let (port, url) = (free_port()?, format!("url = \"redis://127.0.0.1:{}/0\"", world.redis.port()));
     let listen = format!("broker.listen = \"127.0.0.1:{port}\"\n");
     let process = world.serve_straight(&url, &(listen + &options)).await?;
-    cut(report, "the listener", &process, port, &sink, Goal::AtMost(10.0)).await
+    cut(report, "the listener", &process, port, &sink, |known| Goal::AtMost(known + TOLD_WITHIN)).await
 }
 
-/// Cuts sockets of devices with wills, one after the other.
+/// Cuts sockets of devices with wills, one after the other. `goal`: by the time after which the broker knows it, in ms.
 async fn cut(
     report: &mut Report,
     at: &str,
     process: &Rollcall,
     port: u16,
     sink: &Sink,
-    goal: Goal,
+    goal: impl Fn(f64) -> Goal,
 ) -> anyhow::Result<()> {
-    let mut times = Vec::new();
-    for number in 0..CUTS {
-        let recorded = process.recorded().await?;
-        let topic = format!("lamps/{number}/status");
-        let device = publisher::with_will(port, &format!("lamp-{number}"), &topic).await?;
-        at_least(process, recorded + 1.0, Rollcall::recorded).await?;
-        let (told, began) = (sink.notified(), Stopwatch::start());
-        drop(device);
-        while sink.notified() == told {
-            anyhow::ensure!(began.elapsed() < MAX_WAIT, "no webhook within {MAX_WAIT:?}");
-            tokio::time::sleep(Duration::from_millis(1)).await;
+    let known = 1500.0 * f64::from(KEEP_ALIVE);
+    let cuts = [("closed", 0, CLOSED, 0.0), ("silent", KEEP_ALIVE, SILENT, known)];
+    for (how, keep_alive, count, known) in cuts {
+        let mut times = Vec::new();
+        for number in 0..count {
+            let recorded = process.recorded().await?;
+            let name = format!("{how}-{number}");
+            let topic = format!("lamps/{name}/status");
+            let device = publisher::with_will(port, &name, &topic, keep_alive).await?;
+            let (told, began) = (sink.notified(), Stopwatch::start());
+            at_least(process, recorded + 1.0, Rollcall::recorded).await?;
+            let began = if keep_alive == 0 { Stopwatch::start() } else { began };
+            let _silent = (keep_alive > 0).then_some(device);
+            while sink.notified() == told {
+                anyhow::ensure!(began.elapsed() < MAX_WAIT, "no webhook within {MAX_WAIT:?}");
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            times.push(began.elapsed().as_secs_f64() * 1000.0);
         }
-        times.push(began.elapsed().as_secs_f64() * 1000.0);
+        let title = match keep_alive {
+            0 => format!("from a closed socket at {at} to the webhook"),
+            _ => format!("from the silence of a socket at {at}, keep-alive {keep_alive} s, to the webhook"),
+        };
+        report.add(format!("{title}, p50"), quantile(&mut times, 0.5), "ms", goal(known));
+        report.add(format!("{title}, p95"), quantile(&mut times, 0.95), "ms", Goal::None);
     }
-    let title = format!("from a cut socket at {at} to the webhook");
-    report.add(format!("{title}, p50"), quantile(&mut times, 0.5), "ms", goal);
-    report.add(format!("{title}, p95"), quantile(&mut times, 0.95), "ms", Goal::None);
     Ok(())
+}
+
+/// Counts the units that are published as offline.
+struct OfflineStates {
+    units: Arc<AtomicUsize>,
+    // Ends with this value.
+    _reading: JoinSet<anyhow::Result<()>>,
+}
+
+impl OfflineStates {
+    async fn watch(port: u16) -> anyhow::Result<OfflineStates> {
+        let options = MqttOptions::new("offline-states", ("127.0.0.1", port));
+        let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
+        client.try_subscribe_many([SubscribeFilterInput::new("rollcall/state/#", QoS::AtMostOnce)])?;
+        while !matches!(events.poll().await?, Event::Incoming(Packet::SubAck(_))) {}
+        let (units, mut reading) = (Arc::<AtomicUsize>::default(), JoinSet::new());
+        let count = units.clone();
+        reading.spawn(async move {
+            let (_client, mut offline) = (client, HashSet::new());
+            loop {
+                if let Event::Incoming(Packet::Publish(publish)) = events.poll().await?
+                    && publish.payload.starts_with(b"{\"state\":\"offline\"")
+                {
+                    offline.insert(publish.topic);
+                    count.store(offline.len(), Ordering::Relaxed);
+                }
+            }
+        });
+        Ok(OfflineStates { units, _reading: reading })
+    }
 }
 
 async fn states(report: &mut Report, due: u32) -> anyhow::Result<()> {
@@ -161,17 +216,20 @@ async fn states(report: &mut Report, due: u32) -> anyhow::Result<()> {
     };
     at_least(&process, due.into(), published).await?;
     anyhow::ensure!(clock.now() < instant, "the first states were published too late");
+    let offline = OfflineStates::watch(world.broker.port()).await?;
     let before = usage(process.server.pid())?.rss;
     wait_for(instant, &clock).await?;
     let mut most = before;
-    while published(&process).await? < f64::from(2 * due) {
+    while offline.units.load(Ordering::Relaxed) < due as usize {
         most = most.max(usage(process.server.pid())?.rss);
         anyhow::ensure!(clock.now().since(instant) < MAX_WAIT, "not within {MAX_WAIT:?}");
         tokio::time::sleep(ASKED).await;
     }
+    let messages = published(&process).await? - f64::from(due);
     let (took, more) = (clock.now().since(instant).as_secs_f64(), (most - before) as f64 / (1 << 20) as f64);
     let title = format!("states of {} units that fall silent at one instant", thousands(due));
     report.add(format!("{title}: published"), took, "s", Goal::AtMost(10.0));
+    report.add(format!("{title}: messages for each"), messages / f64::from(due), "", Goal::None);
     report.add(format!("{title}: memory above that before"), more, "MB", Goal::None);
     Ok(())
 }

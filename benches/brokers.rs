@@ -16,6 +16,8 @@ use crate::harness::{World, say};
 /// Heartbeats a second, of all brokers together.
 const RATES: [u32; 2] = [3_000, 30_000];
 const BROKERS: u32 = 3;
+/// Connections of publishers, of all brokers together: so messages come in the same bursts.
+const CONNECTIONS: u32 = 6;
 const WARM_UP: Duration = Duration::from_secs(3);
 const MEASURED: Duration = Duration::from_secs(10);
 /// How often each is measured, in turn, so that other load on the machine hits both.
@@ -62,8 +64,8 @@ async fn cost(world: &mut World, count: u32, rate: u32) -> anyhow::Result<f64> {
     let share = UNITS / count;
     let load = |(at, port): (u32, &u16)| {
         let rate = rate / count;
-        Load { port: *port, first: at * share, units: share, qos: 0, rate, once: false, connections: 2 }
-            .start()
+        let connections = CONNECTIONS / count;
+        Load { port: *port, first: at * share, units: share, qos: 0, rate, once: false, connections }.start()
     };
     let _publishers: Vec<_> = (0..).zip(&ports).map(load).collect::<anyhow::Result<_>>()?;
     tokio::time::sleep(WARM_UP).await;

@@ -49,7 +49,7 @@ mod wills;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 21] = [
+const BENCHMARKS: [&str; 20] = [
     "engine",
     "embedded",
     "ingest",
@@ -67,7 +67,6 @@ const BENCHMARKS: [&str; 21] = [
     "failover",
     "timers",
     "listener",
-    "wills",
     "announcements",
     "brokers",
     TEN_MILLION,
@@ -80,7 +79,7 @@ const TEN_MILLION: &str = "ten_million";
 #[derive(Debug, Parser)]
 struct Options {
     /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand, routed,
-    /// rest, pages, api, growth, cluster, failover, timers, listener, wills, announcements, brokers; and ten_million, which runs
+    /// rest, pages, api, growth, cluster, failover, timers, listener, announcements, brokers; and ten_million, which runs
     /// only if it is named.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
@@ -150,7 +149,6 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "failover" => failover::run(&mut report).await?,
             "timers" => timers::run(&mut report, options.units).await?,
             "listener" => listener::run(&mut report, options.units).await?,
-            "wills" => wills::run(&mut report, options.units).await?,
             "announcements" => announcements::run(&mut report, options.units).await?,
             "brokers" => brokers::run(&mut report).await?,
             _ => ten_million::run(&mut report, options.units).await?,

@@ -140,13 +140,18 @@ async fn enter(port: u16, client_id: &str) -> anyhow::Result<TcpStream> {
     Ok(stream)
 }
 
-/// A device with a last will that says `offline` on this topic; it says `online` there.
-pub async fn with_will(port: u16, client_id: &str, topic: &str) -> anyhow::Result<TcpStream> {
+/// A device with a last will that says `offline` on this topic; it says `online` there. `keep_alive` in seconds; 0: none.
+pub async fn with_will(
+    port: u16,
+    client_id: &str,
+    topic: &str,
+    keep_alive: u16,
+) -> anyhow::Result<TcpStream> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
     stream.set_nodelay(true)?;
     let text = |text: &str| [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat();
-    // MQTT 3.1.1, a clean session, a will at QoS 1, no keep-alive.
-    let head = [text("MQTT"), vec![4, 0b0000_1110, 0, 0]].concat();
+    // MQTT 3.1.1, a clean session, a will at QoS 1.
+    let head = [text("MQTT"), vec![4, 0b0000_1110], keep_alive.to_be_bytes().to_vec()].concat();
     let body = [head, text(client_id), text(topic), text("offline")].concat();
     stream.write_all(&[&[0x10, body.len() as u8], &body[..]].concat()).await?;
     let mut answer = [0; 4];

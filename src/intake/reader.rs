@@ -53,6 +53,15 @@ pub(super) enum Content {
 }
 
 impl Content {
+    /// What a message says in these parts.
+    fn of_parts(parts: [Option<Content>; 3]) -> Content {
+        let mut parts = parts.into_iter().flatten();
+        match (parts.next(), parts.next()) {
+            (first, None) => first.unwrap_or(Content::Nothing),
+            (first, second) => Content::Several(first.into_iter().chain(second).chain(parts).collect()),
+        }
+    }
+
     /// How long after it a canary has to be sent, if a unit is announced as gone.
     pub fn canary_after(&self) -> Option<Duration> {
         match self {

@@ -130,16 +130,17 @@ impl Topics {
     /// An invalid template.
     pub fn with_presence(mut self, kind: &Kind, presence: &PresenceRules) -> Result<Topics, TemplateError> {
         let shared = Arc::new(presence.clone());
+        // Most messages are data, so their topics are tried first.
+        for text in presence.format.data_topics() {
+            let template = Template::of_announcements(text, kind.clone())?;
+            self.add(template, TopicRole::Data, presence.format.unit_name(text))?;
+        }
         for text in presence.status_topics() {
             let template = Template::of_announcements(text, kind.clone())?;
             let filter = template.filter();
             let own = |entry: &TopicEntry| entry.template.is_of(kind) && entry.template.filter() == filter;
             let role = if self.entries.iter().any(own) { TopicRole::Both } else { TopicRole::Status };
             self.add(template, role, presence.format.unit_name(text))?;
-        }
-        for text in presence.format.data_topics() {
-            let template = Template::of_announcements(text, kind.clone())?;
-            self.add(template, TopicRole::Data, presence.format.unit_name(text))?;
         }
         if let Some(rules) = self.rules.of(kind.as_str()) {
             let feed = |filter| Feed { filter, presence: shared.clone(), rules: rules.clone() };

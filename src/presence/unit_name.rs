@@ -7,7 +7,7 @@
 
 use std::str::FromStr;
 
-use super::{NameError, UnitId, is_label_name};
+use super::{MAX_ID, NameError, UnitId, is_label_name};
 
 /// The captures and texts that make the id of a unit, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,7 +106,8 @@ impl UnitName {
 
     /// The id of the unit with these captures.
     pub fn compose<'a>(&self, capture: impl Fn(&str) -> &'a str) -> Result<UnitId, ComposeError> {
-        let mut id = self.begin.to_string();
+        let mut id = String::with_capacity(MAX_ID);
+        id.push_str(&self.begin);
         for (at, (name, after)) in self.captures.iter().enumerate() {
             let (from, value) = (id.len(), capture(name));
             if value.is_empty() {

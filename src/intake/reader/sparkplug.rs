@@ -7,6 +7,7 @@ use crate::intake::PayloadIssues;
 use crate::intake::announcements::SparkplugHost;
 use crate::intake::announcements::sparkplug::payload::{Payload, definitions, values};
 use crate::intake::announcements::sparkplug::{MessageType, command_topic, message_type, node_id};
+use crate::intake::kind_metrics::KindMetrics;
 use crate::intake::topic::{Origin, Refusal};
 use crate::presence::{Announced, Announcement, Cause, Declared, Heartbeat, Labels, Unit};
 use crate::telemetry::Rejection;
@@ -27,70 +28,76 @@ impl Reader {
         mut issues: PayloadIssues,
     ) -> Result<Content, Refusal> {
         let Some((of, is_device)) = message_type(topic) else { return Ok(Content::Nothing) };
-        let node = node_id(origin.unit.id.as_str(), is_device);
-        let node = node.ok_or_else(|| (Rejection::BadUnit, DOT.to_owned()))?;
-        let node = Unit::new(origin.unit.kind.clone(), node.parse().expect("the begin of an id"));
-        let read = Payload::read(payload);
+        let Origin { unit, labels, presence, .. } = origin;
+        let id = node_id(unit.id.as_str(), is_device);
+        let id = id.ok_or_else(|| (Rejection::BadUnit, DOT.to_owned()))?;
+        let of_device =
+            is_device.then(|| Unit::new(unit.kind.clone(), id.parse().expect("the begin of an id")));
+        let node = of_device.as_ref().unwrap_or(&unit);
+        let metrics = self.values.as_deref().and_then(|buffer| buffer.metrics_of(&unit.kind));
+        let metrics = metrics.filter(|metrics| !metrics.metrics.is_empty());
+        // Most data says that its node lives, and nothing else that counts here.
+        let read = match of {
+            MessageType::Data if !is_device && metrics.is_none() => Payload::without_metrics(payload),
+            _ => Payload::read(payload),
+        };
         if read.is_none() && of == MessageType::Death {
             return Err((Rejection::UnknownState, "the payload is none of Sparkplug B".to_owned()));
         }
         // Any other message proves life, whatever it holds.
         let read = read.unwrap_or_default();
         let nodes = &self.recent.nodes;
-        let settle = origin.presence.as_ref().map_or(Default::default(), |presence| presence.settle);
-        let is_bridged = origin.presence.as_ref().is_some_and(|presence| presence.bridge.is_some());
+        let settle = presence.as_ref().map_or(Default::default(), |presence| presence.settle);
+        let is_bridged = presence.as_ref().is_some_and(|presence| presence.bridge.is_some());
         let dies = |unit: &Unit, cause| Announcement {
             is_bridged,
             ..gone(unit, announced_at(message, arrived), Announced::Gone { cause, settle })
         };
         let at = self.recent.after_announcement(latest);
         let is_alive = match (of, is_device) {
-            (MessageType::Birth, false) => nodes.born(&node, &read, latest),
+            (MessageType::Birth, false) => nodes.born(node, &read, latest),
             (MessageType::Death, false) => false,
             _ => true,
         };
         if !is_alive {
             self.recent.gone(arrived);
-            let is_late = of == MessageType::Death && !nodes.died(&node, &read, arrived);
+            let is_late = of == MessageType::Death && !nodes.died(node, &read, arrived);
             let dead =
-                Announcement { follows_birth: is_late, has_devices: true, ..dies(&node, Cause::NodeDeath) };
+                Announcement { follows_birth: is_late, has_devices: true, ..dies(node, Cause::NodeDeath) };
             return Ok(Content::Announcement(dead.into()));
         }
         let is_broken =
-            (of, is_device) != (MessageType::Birth, false) && nodes.is_broken(&node, read.number());
-        let mut all = Vec::new();
-        if of == MessageType::Death {
-            self.recent.gone(arrived);
-            all.push(Content::Announcement(dies(&origin.unit, Cause::Disconnected).into()));
-        } else {
-            self.take_metrics(&origin.unit, &read, of, at, &mut issues);
-            // Values that the node kept say that the device was there once.
-            if !(is_device && read.is_historical()) {
-                let (unit, labels) = (origin.unit.clone(), origin.labels.clone());
-                all.push(heartbeat(unit, at, message, labels));
-            }
+            (of, is_device) != (MessageType::Birth, false) && nodes.is_broken(node, read.number());
+        let asked = (host.rebirth && is_broken && nodes.asks(node, arrived))
+            .then(|| command_topic(node.id.as_str()))
+            .flatten()
+            .map(|topic| Content::Command(topic, Payload::rebirth(arrived.as_millis().unsigned_abs())));
+        let is_dead = of == MessageType::Death;
+        if let Some(metrics) = metrics.filter(|_| !is_dead) {
+            self.take_metrics(metrics, &unit, &read, of, at, &mut issues);
         }
-        self.note_issues(&origin.unit, issues);
+        self.note_issues(&unit, issues);
+        // Values that the node kept say that the device was there once.
+        let is_of_past = is_device && read.is_historical();
         // Some libraries connect each device by itself: its death is a last will, and proves nothing of its node.
-        if is_device && of != MessageType::Death {
-            let labels = origin.labels.into_iter().filter(|(label, _)| label != "device").collect();
-            all.push(heartbeat(node.clone(), at, message, labels));
-        }
-        if host.rebirth
-            && is_broken
-            && nodes.asks(&node, arrived)
-            && let Some(topic) = command_topic(node.id.as_str())
-        {
-            all.push(Content::Command(topic, Payload::rebirth(arrived.as_millis().unsigned_abs())));
-        }
-        Ok(match all.len() {
-            1 => all.remove(0),
-            _ => Content::Several(all),
-        })
+        let of_node = of_device.filter(|_| !is_dead).map(|node| {
+            let mut labels = labels.clone();
+            labels.remove("device");
+            heartbeat(node, at, message, labels)
+        });
+        let own = match is_dead {
+            true => {
+                self.recent.gone(arrived);
+                Some(Content::Announcement(dies(&unit, Cause::Disconnected).into()))
+            }
+            false => (!is_of_past).then(|| heartbeat(unit, at, message, labels)),
+        };
+        Ok(Content::of_parts([own, of_node, asked]))
     }
 
     fn take_metrics(
         &self,
+        metrics: &KindMetrics,
         unit: &Unit,
         read: &Payload,
         of: MessageType,
@@ -98,10 +105,6 @@ impl Reader {
         issues: &mut PayloadIssues,
     ) {
         let Some(buffer) = self.values.as_deref() else { return };
-        let Some(metrics) = buffer.metrics_of(&unit.kind).filter(|metrics| !metrics.metrics.is_empty())
-        else {
-            return;
-        };
         if of == MessageType::Birth {
             self.recent.nodes.define(unit, definitions(read, &metrics.metrics));
         }
@@ -112,12 +115,5 @@ impl Reader {
 
 fn heartbeat(unit: Unit, at: Timestamp, message: &Incoming, labels: Labels) -> Content {
     let declared = Declared { labels, ..Declared::default() };
-    Content::Heartbeat(Heartbeat {
-        unit,
-        at,
-        not_before: message.sent_after,
-        place: None,
-        broker: None,
-        declared,
-    })
+    Content::Heartbeat(Heartbeat { not_before: message.sent_after, declared, ..Heartbeat::of(unit, at) })
 }

@@ -227,7 +227,7 @@ async fn report_all(
         if !reporter.report(writer, &events, link).await {
             return;
         }
-        let of_now = held.proved(&events, &writer.telemetry);
+        let of_now = held.proved(events, &writer.telemetry);
         if !of_now.is_empty()
             && let Err(error) = proved.try_send(of_now)
         {

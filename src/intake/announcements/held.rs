@@ -29,21 +29,21 @@ pub(in crate::intake) struct HeldAnnouncements {
 
 impl HeldAnnouncements {
     /// Takes the announcements of these events, in order. Returns those that are proved now.
-    pub fn proved(&mut self, events: &[HearingEvent], telemetry: &Telemetry) -> Vec<Announcement> {
+    pub fn proved(&mut self, events: Vec<HearingEvent>, telemetry: &Telemetry) -> Vec<Announcement> {
         let mut proved = Vec::new();
         let (mut lost, mut left_out) = (0, 0);
         for event in events {
             match event {
                 HearingEvent::Announced { .. } if self.held.len() >= MAX_HELD => left_out += 1,
                 HearingEvent::Announced { connection, announcement, arrived } => {
-                    self.held.push((*connection, *arrived, (**announcement).clone()));
+                    self.held.push((connection, arrived, *announcement));
                 }
                 HearingEvent::BridgeLost { kind } => {
                     let before = self.held.len();
-                    self.held.retain(|(.., announcement)| announcement.unit.kind != *kind);
+                    self.held.retain(|(.., announcement)| announcement.unit.kind != kind);
                     lost += before - self.held.len();
                 }
-                _ => {
+                event => {
                     let Some((of, sent_at)) = event.canary().filter(|_| !self.held.is_empty()) else {
                         continue;
                     };
@@ -91,7 +91,7 @@ mod tests {
         let telemetry = Telemetry::new(&Clock::by_hand(at(0)));
         let mut held = HeldAnnouncements::default();
         let mut proved = |events: &[HearingEvent]| -> Vec<String> {
-            held.proved(events, &telemetry).iter().map(|one| one.unit.to_string()).collect()
+            held.proved(events.to_vec(), &telemetry).iter().map(|one| one.unit.to_string()).collect()
         };
         let none: [&str; 0] = [];
         assert_eq!(proved(&[announced(1, "lamp:a", 5), canary(1, 6), announced(1, "lamp:b", 7)]), none);

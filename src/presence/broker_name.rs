@@ -11,6 +11,11 @@ use super::name::{is_class_name, text_names};
 pub struct BrokerName(Arc<str>);
 
 impl BrokerName {
+    /// Whether a broker may have this name.
+    pub fn is_name(text: &str) -> bool {
+        is_class_name(text)
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -24,7 +29,7 @@ impl BrokerName {
 impl FromStr for BrokerName {
     type Err = NameError;
     fn from_str(name: &str) -> Result<BrokerName, NameError> {
-        if is_class_name(name) { Ok(BrokerName(name.into())) } else { Err(NameError::Broker) }
+        if BrokerName::is_name(name) { Ok(BrokerName(name.into())) } else { Err(NameError::Broker) }
     }
 }
 

@@ -28,7 +28,9 @@ pub(super) fn check_id(id: &str) -> Result<(), IdFault> {
         Err(IdFault::Empty)
     } else if id.len() > MAX_ID {
         Err(IdFault::Long)
-    } else if id.chars().any(|c| c.is_control() || matches!(c, '/' | '+' | '#')) {
+    } else if id.bytes().any(|b| b.is_ascii_control() || matches!(b, b'/' | b'+' | b'#'))
+        || !id.is_ascii() && id.chars().any(char::is_control)
+    {
         Err(IdFault::Bad)
     } else if matches!(id, "." | "..") {
         Err(IdFault::Dots)

@@ -99,18 +99,30 @@ pub(super) struct KeyValue {
 impl KeyValue {
     /// `None` for a text that Rollcall does not write.
     pub fn parse(text: &[u8]) -> Option<KeyValue> {
+        KeyValue::parts(text).map(KeyValue::of)
+    }
+
+    pub fn of((at, broker): (Timestamp, Option<&str>)) -> KeyValue {
+        KeyValue { at, broker: broker.map(|name| name.parse().expect("the name of a broker")) }
+    }
+
+    /// The moment, and the name of the broker. Nothing is copied: each heartbeat reads the value before it.
+    pub fn parts(text: &[u8]) -> Option<(Timestamp, Option<&str>)> {
         let (at, broker) = match text.iter().position(|byte| *byte == b' ') {
             None => (text, None),
-            Some(end) => (&text[..end], Some(str::from_utf8(&text[end + 1..]).ok()?.parse().ok()?)),
+            Some(end) => (&text[..end], Some(str::from_utf8(&text[end + 1..]).ok()?)),
         };
-        Some(KeyValue { at: Timestamp::from_millis(milliseconds(at)?), broker })
+        let at = Timestamp::from_millis(milliseconds(at)?);
+        broker.is_none_or(BrokerName::is_name).then_some((at, broker))
     }
 
     pub fn text(at: Timestamp, broker: Option<&BrokerName>) -> String {
-        match broker {
-            None => at.as_millis().to_string(),
-            Some(broker) => format!("{} {broker}", at.as_millis()),
+        let mut text = at.as_millis().to_string();
+        if let Some(broker) = broker {
+            text.push(' ');
+            text.push_str(broker.as_str());
         }
+        text
     }
 }
 
@@ -118,7 +130,10 @@ impl KeyValue {
 pub(super) fn milliseconds(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
     // Only the text that Rollcall would write: a change compares it with the stored text.
-    let ms: i64 = text.parse().ok().filter(|ms: &i64| ms.to_string() == text)?;
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_plain =
+        text == "0" || digits.as_bytes().first().is_some_and(|first| (b'1'..=b'9').contains(first));
+    let ms: i64 = text.parse().ok().filter(|_| is_plain)?;
     (Timestamp::from_millis(ms).as_millis() == ms).then_some(ms)
 }
 
@@ -133,9 +148,10 @@ mod tests {
             assert_eq!(KeyValue::text(at, broker.as_ref()), text);
         }
         let long = format!("1 {}", "x".repeat(33));
-        for text in
-            ["", " ", "1 ", " eu", "01 eu", "1  eu", "1 eu ", "1 EU", "1 eu us", "x eu", "1\neu", &long]
-        {
+        for text in [
+            "", " ", "1 ", " eu", "01 eu", "1  eu", "1 eu ", "1 EU", "1 eu us", "x eu", "1\neu", &long, "+1",
+            "-0", "-",
+        ] {
             assert!(KeyValue::parse(text.as_bytes()).is_none(), "{text:?}");
         }
         assert!(KeyValue::parse(b"1 \xff").is_none());

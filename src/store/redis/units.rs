@@ -232,13 +232,16 @@ impl RedisEngine {
             Ok(before)
         };
         let before = self.topology.send_raw("refresh", self.keys.slot(*first), &pipe, answers).await?;
-        let with_before = places.iter().zip(&before);
-        let newer = with_before.clone().filter_map(|((_, index), before)| {
-            let heartbeat = &heartbeats[*index];
-            Some((heartbeat, newer_than(heartbeat.at, before.as_deref()?)?))
-        });
-        self.restore(newer.collect()).await?;
-        Ok(with_before.map(|((_, index), before)| (*index, is_heard(before.as_deref()))).collect())
+        let (mut recorded, mut newer) = (Vec::with_capacity(places.len()), Vec::new());
+        for ((_, index), text) in places.iter().zip(&before) {
+            let before = text.as_deref().and_then(KeyValue::parts);
+            recorded.push((*index, before.is_some()));
+            if let Some(before) = before.filter(|(at, _)| *at > heartbeats[*index].at) {
+                newer.push((&heartbeats[*index], KeyValue::of(before)));
+            }
+        }
+        self.restore(newer).await?;
+        Ok(recorded)
     }
 
     /// Restores newer heartbeats that older ones overwrote, because they arrived out of order. If that overwrites an
@@ -382,11 +385,6 @@ fn set_alive(
 /// The value that a key had before, if it is of a heartbeat after `at`.
 fn newer_than(at: Timestamp, before: &[u8]) -> Option<KeyValue> {
     KeyValue::parse(before).filter(|before| before.at > at)
-}
-
-/// Whether a key was there before, with the value of a heartbeat.
-fn is_heard(before: Option<&[u8]>) -> bool {
-    before.is_some_and(|text| KeyValue::parse(text).is_some())
 }
 
 /// The arguments of `apply.lua` for one change, one for each column.

@@ -94,11 +94,11 @@ const TOGETHER: Duration = Duration::from_millis(4);
 /// of them a second.
 const APART: Duration = Duration::from_millis(50);
 
-/// How long a canary for an announcement that comes now waits, so that one serves all that wait. `last`: when one came
-/// early last.
-pub(super) fn wait_for_announcements(last: Option<Instant>, now: Instant) -> Duration {
+/// How long a canary for an announcement that comes now waits, so that one serves all that wait: at least `least`.
+/// `last`: when one came early last.
+pub(super) fn wait_for_announcements(last: Option<Instant>, now: Instant, least: Duration) -> Duration {
     let apart = last.map_or(Duration::ZERO, |last| (last + APART).saturating_duration_since(now));
-    apart.max(TOGETHER)
+    apart.max(least)
 }
 
 /// How long the broker may take to close the connection after DISCONNECT.
@@ -189,7 +189,7 @@ impl OpenConnection {
     /// Lets a tick come so long after an announcement that comes now. An early tick that is to come before is not put
     /// off, and another one follows it.
     fn tick_after(&mut self, wait: Duration, now: Instant) {
-        let at = now + (wait + TOGETHER).max(wait_for_announcements(self.last_early, now));
+        let at = now + (wait + TOGETHER).max(wait_for_announcements(self.last_early, now, TOGETHER));
         self.proves = self.proves.max(Some(at));
         self.come_early(at, now);
     }
@@ -201,7 +201,7 @@ impl OpenConnection {
         }
         self.proves = self.proves.filter(|at| *at > now);
         if let Some(at) = self.proves {
-            self.come_early(at.max(now + wait_for_announcements(self.last_early, now)), now);
+            self.come_early(at.max(now + wait_for_announcements(self.last_early, now, TOGETHER)), now);
         }
     }
 

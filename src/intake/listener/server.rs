@@ -52,6 +52,8 @@ const MAX_PENDING: usize = 1024;
 const MAX_LARGE: usize = 32 << 20;
 /// The most bytes of the filters of all subscriptions.
 const MAX_FILTERS: usize = 128 << 20;
+/// Moments of announcements and ticks are in milliseconds.
+const MILLISECOND: Duration = Duration::from_millis(1);
 /// How often expired sessions are searched for.
 const CHECK: Duration = Duration::from_secs(1);
 /// How long connections may take to end when the listener stops.
@@ -206,10 +208,10 @@ async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), 
         if accepts && !shared.door.tick(sent_at).await {
             return;
         }
-        // An announcement waits for a tick.
+        // An announcement waits for a tick in a later millisecond.
         let period = pace.period(period);
         if timeout(period, shared.door.announced.notified()).await.is_ok() {
-            let wait = intake::mqtt::wait_for_announcements(early, monotonic());
+            let wait = intake::mqtt::wait_for_announcements(early, monotonic(), MILLISECOND);
             tokio::time::sleep(period.min(wait)).await;
             early = Some(monotonic());
         }

@@ -249,7 +249,7 @@ fn timers_are_requested_once_and_only_where_they_are_wanted() {
 #[test]
 fn one_canary_serves_all_announcements_that_wait() {
     let begin = monotonic();
-    assert_eq!(wait_for_announcements(None, begin), TOGETHER);
+    assert_eq!(wait_for_announcements(None, begin, TOGETHER), TOGETHER);
     // A client announces each millisecond, for a second.
     let (mut last, mut next, mut canaries) = (None, None, 0);
     for ms in 0..1000 {
@@ -257,7 +257,7 @@ fn one_canary_serves_all_announcements_that_wait() {
         if next.take_if(|at| *at <= now).is_some() {
             (last, canaries) = (Some(now), canaries + 1);
         }
-        next.get_or_insert(now + wait_for_announcements(last, now));
+        next.get_or_insert(now + wait_for_announcements(last, now, TOGETHER));
     }
     assert_eq!(canaries, 20);
 }

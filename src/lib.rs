@@ -20,6 +20,7 @@
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
 //! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; alert silences |
+//! | | [`reports`] | what a report of availability says, and which days it is about |
 //! | | [`cause`] | causes of failures in words for operators |
 //! | | [`clock`], [`backoff`], [`address`], [`trust`], [`signature`], [`csv_row`], [`pages`] | time; backoff; broker addresses; TLS certificates; webhook signatures; rows of CSV; paths of pages |
 //!
@@ -108,6 +109,7 @@ pub mod http;
 pub mod intake;
 pub mod pages;
 pub mod presence;
+pub mod reports;
 pub mod routing;
 pub mod service;
 pub mod signature;

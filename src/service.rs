@@ -28,7 +28,8 @@ use crate::expiry::Expiry;
 use crate::fleet::coverage::Coverage;
 use crate::fleet::walk::Removed;
 use crate::fleet::{
-    Attempts, Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination, renamed,
+    Attempts, AvailabilityHistory, Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination,
+    renamed,
 };
 use crate::intake::listener::Listener;
 use crate::intake::{Bodies, StateSources, ValueBuffer};
@@ -232,6 +233,10 @@ fn start(
         telemetry: telemetry.clone(),
     };
     loops.add("expiry", expiry.run(stop.clone()));
+    let past: Option<Arc<dyn AvailabilityHistory>> = match &config.history {
+        Some(wanted) => Some(Arc::new(history::HistoryReader::new(wanted.access.clone()))),
+        None => None,
+    };
     if let Some(wanted) = config.history {
         let writer = history::HistoryWriter {
             config: wanted,
@@ -255,6 +260,7 @@ fn start(
         units: engine.clone(),
         deliveries: StoredDeliveries::new(engine.clone()),
         timers: timers.clone(),
+        history: past.clone(),
         silences: silences.clone(),
         census: roll.census().clone(),
     };
@@ -314,6 +320,8 @@ fn start(
         mirror,
         bodies: Arc::new(bodies),
         metrics: config.metrics,
+        history: past,
+        keep_records: config.keep_records,
         routes: shown,
         reloads,
         configuration: shown_configuration,

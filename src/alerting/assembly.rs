@@ -25,6 +25,7 @@ use super::incidents::Incidents;
 use super::limit::ReceiverLimit;
 use super::mass_offline::MassOffline;
 use super::orphans::Orphans;
+use super::reports::ReportMaking;
 use super::resend::{Resend, notified_after_others};
 use super::routed_groups::RoutedGroups;
 use super::silenced::SilenceEnds;
@@ -280,6 +281,15 @@ impl Assembly {
             longest_attempt: self.longest_attempt,
         };
         self.add_work("firing timers", firing);
+        if let Some(history) = self.stores.history.clone() {
+            let making = ReportMaking {
+                timers: self.stores.timers.clone(),
+                history,
+                ownership: self.ownership.clone(),
+                clock: self.clock.clone(),
+            };
+            self.add_work("making reports", making);
+        }
         let dispatcher = Dispatcher {
             routed: self.routed.clone(),
             outbox: self.stores.outbox.clone(),

@@ -37,7 +37,7 @@ pub use member::{AlertAction, Member, TEST, blind_id, members, pages, test_membe
 pub use size_limit::{SizeLimit, bounded, fitting, fitting_records};
 pub use summary::{MAX_LISTED, Section, lead, sections, text, title};
 pub use template::Templates;
-pub use timer::{TimerMessage, example_timer, timers};
+pub use timer::{TimerMessage, example_timer, report_of, timers};
 pub use zone::Zone;
 
 /// The most records in the data of a template.

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::fleet::{Census, FlapRules, Ownership, Silences, Timers, lease};
+use crate::fleet::{AvailabilityHistory, Census, FlapRules, Ownership, Silences, Timers, lease};
 use crate::presence::{BrokerName, Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition};
 use crate::store::{Cells, HearingStore, OutboxStore, Queries, StoredDeliveries, StoredGroups, UnitStore};
@@ -60,6 +60,7 @@ mod message;
 mod orphans;
 mod outcome;
 mod put_off;
+mod reports;
 mod resend;
 mod retry;
 mod routed_groups;
@@ -180,6 +181,8 @@ pub struct Stores {
     pub units: Arc<dyn UnitStore>,
     /// For the classes of timers.
     pub timers: Arc<Timers>,
+    /// For reports, if there is history.
+    pub history: Option<Arc<dyn AvailabilityHistory>>,
     /// For the number of units with a label.
     pub census: Arc<Census>,
 }

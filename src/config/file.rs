@@ -33,6 +33,7 @@ pub struct File {
     pub breaker: Breaker,
     pub timer: Vec<Timer>,
     pub timers: Timers,
+    pub report: Vec<Report>,
     pub hearing: Hearing,
     pub expiry: Expiry,
     pub records: Records,
@@ -76,7 +77,7 @@ mod timers;
 pub use brokers::Brokers;
 pub use holds::{Breaker, Inhibit};
 pub use kind::{ClockSource, Kind, Metric, MetricType, OnPlanned, Presence, PresenceFormat, Registry, Trust};
-pub use timers::{GuaranteeOption, Timer, Timers};
+pub use timers::{GuaranteeOption, Report, ReportPeriod, Timer, Timers};
 
 section! {
     /// This process, one of several that serve one fleet.
@@ -445,6 +446,7 @@ impl Default for File {
             breaker: Breaker::default(),
             timer: Vec::new(),
             timers: Timers::default(),
+            report: Vec::new(),
             hearing: Hearing::default(),
             expiry: Expiry::default(),
             records: Records::default(),
@@ -466,7 +468,8 @@ pub fn options() -> serde_json::Value {
     let receiver = vec![Receiver::default()];
     let time = vec![Time { times: vec![TimeRange::default()], ..Time::default() }];
     let inhibit = vec![Inhibit::default()];
-    let timer = vec![Timer::default()];
-    let file = File { kind: vec![kind], receiver, route, time, inhibit, timer, http, ..File::default() };
+    let (timer, report) = (vec![Timer::default()], vec![Report::default()]);
+    let file =
+        File { kind: vec![kind], receiver, route, time, inhibit, timer, report, http, ..File::default() };
     serde_json::to_value(file).expect("plain structs with text keys are JSON")
 }

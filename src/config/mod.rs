@@ -48,6 +48,7 @@ mod presence;
 mod problem;
 mod receivers;
 mod recoveries;
+mod reports;
 mod routes;
 mod secrets;
 mod sections;

@@ -102,6 +102,7 @@ fn names(file: &File, route: &alerting::Route, problems: &mut Problems) {
         } else if !routed.iter().any(|routed| routed == name)
             && !file.receiver.iter().any(|other| other.fallback == *name)
             && !file.timer.iter().any(|class| class.receivers.iter().any(|one| one == name))
+            && !file.report.iter().any(|report| report.receivers.iter().any(|one| one == name))
         {
             problems.warn(path, format!("{name:?} gets no notifications; add it to route.receivers"));
         }

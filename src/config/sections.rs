@@ -21,7 +21,8 @@ const OF_RULES: [&str; 12] = [
 ];
 
 /// The sections that are the same for all instances of a fleet.
-const SHARED: [&str; 8] = ["breaker", "inhibit", "kind", "receiver", "route", "time", "timer", "timers"];
+const SHARED: [&str; 9] =
+    ["breaker", "inhibit", "kind", "receiver", "report", "route", "time", "timer", "timers"];
 
 /// Digests of the sections, because sections hold secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,8 +3,10 @@
 use super::Span;
 use super::file::{Channel, File, Format, GuaranteeOption, Receiver, Timer};
 use super::problem::{Problems, suggest};
+use super::reports::reports;
 use crate::fleet::TimerRules;
 use crate::presence::{self, TimerClass};
+use crate::reports::REPORT_TYPE;
 use crate::store::TimerClasses;
 
 /// The most timers that may wait, of a class and in all.
@@ -26,7 +28,9 @@ pub(super) fn timers(file: &File, problems: &mut Problems) -> TimerRules {
     if file.mqtt.all().iter().any(|(_, mqtt)| mqtt.timers) && file.timer.is_empty() {
         problems.error("mqtt.timers", "is of use only with a [[timer]]; add one, or leave the key out");
     }
-    TimerRules { classes, most, rate }
+    let reports = reports(file, problems);
+    classes.extend(reports.iter().map(|(_, class)| (class.timer_type.clone(), class.clone())));
+    TimerRules { classes, reports: reports.into_iter().map(|(plan, _)| plan).collect(), most, rate }
 }
 
 fn class(path: &str, one: &Timer, receivers: &[Receiver], problems: &mut Problems) -> Option<TimerClass> {
@@ -37,13 +41,17 @@ fn class(path: &str, one: &Timer, receivers: &[Receiver], problems: &mut Problem
         GuaranteeOption::AtLeastOnce => presence::Guarantee::AtLeastOnce,
         GuaranteeOption::AtMostOnce => presence::Guarantee::AtMostOnce,
     };
+    if one.timer_type.starts_with(REPORT_TYPE) {
+        let text = format!("begins with {REPORT_TYPE}, as the timers of reports do; rename it");
+        problems.error(format!("{path}.type"), text);
+    }
     let timer_type = problems.keep(&format!("{path}.type"), one.timer_type.parse())?;
     Some(TimerClass { timer_type, receivers: one.receivers.clone(), guarantee, keep, most })
 }
 
-fn named_receivers(path: &str, named: &[String], receivers: &[Receiver], problems: &mut Problems) {
+pub(super) fn named_receivers(path: &str, named: &[String], receivers: &[Receiver], problems: &mut Problems) {
     if named.is_empty() {
-        problems.error(path, "is missing; name the receivers that get the timers of this class");
+        problems.error(path, "is missing; name the receivers");
     }
     for (at, name) in named.iter().enumerate() {
         let path = format!("{path}[{at}]");
@@ -61,8 +69,10 @@ fn named_receivers(path: &str, named: &[String], receivers: &[Receiver], problem
         } else if let Some((fallback, why)) = without_timers(receiver, receivers) {
             let through =
                 if fallback == name { String::new() } else { format!(", for its fallback is {fallback:?}") };
-            problems
-                .error(path, format!("{name:?} cannot get a timer{through}: {why}; name another receiver"));
+            problems.error(
+                path,
+                format!("{name:?} cannot get timers or reports{through}: {why}; name another receiver"),
+            );
         }
     }
 }
@@ -85,8 +95,8 @@ fn without_timers<'a>(receiver: &'a Receiver, all: &'a [Receiver]) -> Option<(&'
 fn has_alerts_only(receiver: &Receiver) -> Option<&'static str> {
     match receiver.channel? {
         Channel::Alertmanager => Some("Alertmanager has alerts and nothing else"),
-        Channel::PagerDuty => Some("PagerDuty has incidents, which end, and a timer does not"),
-        Channel::Opsgenie => Some("Opsgenie has alerts, which are closed, and a timer is not"),
+        Channel::PagerDuty => Some("PagerDuty has incidents, which end, and nothing else"),
+        Channel::Opsgenie => Some("Opsgenie has alerts, which are closed, and nothing else"),
         Channel::Webhook if receiver.format == Format::Alertmanager => {
             Some("its format is that of Alertmanager, which has alerts and nothing else")
         }

@@ -29,21 +29,21 @@ mod below;
 mod copy;
 mod filter;
 mod key_batch;
-mod known_time;
 mod label_counter;
 mod list;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod time_spent;
 mod view;
 
 use copy::{CopyState, PartitionCopy};
 pub use filter::{Archive, FleetShard, UnitFilter};
 pub use key_batch::{KeyBatch, KeyMismatch};
-pub use known_time::KnownTime;
 pub use label_counter::{CountsByLabel, MAX_LABELS};
 pub use list::{ListKey, ListOrder, ListQuery, ListedUnit};
 pub use summary::{UnitSummary, WINDOWS};
+pub use time_spent::Outages;
 pub use view::{Chunk, Cursor, NameMatch, UnitView, Values};
 
 #[derive(Clone, Debug)]

@@ -18,6 +18,7 @@
 //! | [`coverage`] | how many units an alert silence covers |
 //! | [`deliveries`] | waiting notifications, dead letters and the record of attempts, as operators see and change them |
 //! | [`timers`] | timers as clients register, cancel and read them, and their limits |
+//! | [`AvailabilityHistory`] | how units spent times that the store has no more |
 //! | [`renaming`] | gives the units of a kind other ids |
 //! | [`receivers`] | the backlog of each receiver, and whether it takes notifications |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
@@ -31,6 +32,7 @@ use foldhash::fast::FixedState;
 use crate::presence::{Kind, KindRules};
 
 pub mod attempts;
+mod availability;
 mod bodies;
 mod canary_pace;
 pub mod census;
@@ -59,6 +61,7 @@ pub mod transitions;
 pub mod walk;
 
 pub use attempts::Attempts;
+pub use availability::{AvailabilityHistory, PastTime};
 pub use bodies::{BodyReader, Refused};
 pub use canary_pace::CanaryPace;
 pub use census::Census;

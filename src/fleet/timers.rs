@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use crate::clock::{Timestamp, monotonic};
 use crate::presence::{NewTimer, Timer, TimerId, TimerState, TimerType};
+use crate::reports::ReportPlan;
 use crate::store::{
     EngineError, FindTimers, Result, StoredTimers, TimerCancelled, TimerClasses, TimerEngine, TimerPage,
     TimerPosition, TimerRegistered,
@@ -40,7 +41,10 @@ const STEP: usize = 1000;
 /// The classes of timers, and the limits of all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TimerRules {
+    /// Those of reports too.
     pub classes: TimerClasses,
+    /// The reports that are sent regularly: no client registers a timer of their classes.
+    pub reports: Vec<ReportPlan>,
     /// The most timers of all classes together that wait.
     pub most: u64,
     /// How many timers one token may register, change and cancel in a second; 0: no limit.
@@ -334,7 +338,7 @@ fn outcome(answer: &TimerAnswer) -> TimerOutcome {
 
 fn unknown_class(rules: &TimerRules, timer: &NewTimer) -> Option<TimerRefusal> {
     let of = &timer.timer_type;
-    let is_known = rules.classes.contains_key(of);
+    let is_known = rules.classes.contains_key(of) && !rules.reports.iter().any(|one| one.timer_type == *of);
     let why = || format!("there is no class of timers {of}; configure a [[timer]] of that type");
     (!is_known).then(|| TimerRefusal { reason: TimerOutcome::UnknownClass, why: why() })
 }

@@ -10,13 +10,14 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Transaction};
 
 use super::database::{Database, Result};
-use super::reading::{UnitSpent, each_unit};
+use super::reading::{ReadUnit, UnitSelection, each_unit};
 use super::rows::timestamp;
-use super::schema::{Months, day_of};
+use super::schema::Months;
 use super::sources::HistorySource;
 use super::{DAILY, UNITS, cursors};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, TimeSpent};
+use crate::reports::day_of;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -35,8 +36,9 @@ pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet
     let day = Interval { from, to: from + DAY };
     months.make(database, "daily", std::iter::once(from)).await?;
     let (mut sums, mut rows) = (DaySums::default(), Vec::new());
-    let read = each_unit(database.client(), day, |unit| {
-        rows.extend(sums.add(&unit));
+    let all = UnitSelection::default();
+    let read = each_unit(database.client(), day, &all, |unit| {
+        rows.extend(sums.add(&unit, unit.spent(day)));
     });
     database.limited("read a day", read).await?;
     rows.extend(sums.rows());
@@ -83,8 +85,7 @@ type DayRow = (SumKey, i32, TimeSpent);
 
 impl DaySums {
     /// Adds a unit. Answers its row, if it was not online all the time that it was known.
-    fn add(&mut self, unit: &UnitSpent) -> Option<DayRow> {
-        let spent = unit.spent;
+    fn add(&mut self, unit: &ReadUnit<'_>, spent: TimeSpent) -> Option<DayRow> {
         let labels: Labels = serde_json::from_str(&unit.labels).unwrap_or_default();
         let mut keys: Vec<SumKey> =
             vec![("fleet".to_owned(), String::new()), ("kind".to_owned(), unit.kind.clone())];

@@ -180,6 +180,11 @@ impl Database {
         limited(statements, self.limit + SPARE, &self.address, doing).await
     }
 
+    /// Whether the connection still lasts, as far as that was noticed.
+    pub fn is_open(&self) -> bool {
+        !self.client.is_closed()
+    }
+
     pub fn client(&self) -> &Client {
         &self.client
     }

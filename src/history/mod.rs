@@ -16,6 +16,7 @@ mod cursors;
 mod daily;
 mod database;
 mod losses;
+mod reader;
 mod reading;
 mod reconciling;
 mod report;
@@ -29,7 +30,8 @@ mod writer;
 
 pub use backfill::{Backfilled, backfill};
 pub use database::{Database, DatabaseAccess, DatabaseAddress, HistoryError, Result};
-pub use report::{AvailabilityReport, Days, GroupBy, ReportLine, ReportRow, report};
+pub use reader::HistoryReader;
+pub use report::report;
 pub use schema::{HistoryRetention, VERSION, prepare, prune, require, stored_version};
 pub use sources::HistorySource;
 pub use status::{HistoryStatus, TableStatus, rewind, status};

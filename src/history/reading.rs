@@ -9,42 +9,87 @@ use tokio_postgres::{Client, Error, Row};
 use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, TimeSpent, UnitTimes};
+use crate::reports::AvailabilityScope;
 
 /// A unit by its kind and id.
 type KindAndId = (String, String);
 
-/// A unit, and how it spent a range.
-pub(super) struct UnitSpent {
+/// The units that are read; every unit by default.
+#[derive(Default)]
+pub(super) struct UnitSelection {
+    kind: Option<String>,
+    unit: Option<String>,
+    label: Option<(String, String)>,
+}
+
+impl From<&AvailabilityScope> for UnitSelection {
+    fn from(scope: &AvailabilityScope) -> UnitSelection {
+        let all = UnitSelection::default();
+        match scope {
+            AvailabilityScope::Fleet => all,
+            AvailabilityScope::Kind(kind) => UnitSelection { kind: Some(kind.to_string()), ..all },
+            AvailabilityScope::Label { name, value } => {
+                UnitSelection { label: Some((name.clone(), value.clone())), ..all }
+            }
+            AvailabilityScope::Unit(unit) => {
+                let (kind, unit) = (Some(unit.kind.to_string()), Some(unit.id.to_string()));
+                UnitSelection { kind, unit, ..all }
+            }
+        }
+    }
+}
+
+/// A unit, and what is known of it.
+pub(super) struct ReadUnit<'a> {
     pub kind: String,
     pub unit: String,
     /// JSON.
     pub labels: String,
-    pub spent: TimeSpent,
+    known: Interval,
+    times: UnitTimes<'a>,
 }
 
-/// The units that were known in a range, one by one, and how each spent it. Outages and pauses of the range are held in
-/// memory, units are not.
+impl ReadUnit<'_> {
+    /// How it spent a part of the range that was read.
+    pub fn spent(&self, range: Interval) -> TimeSpent {
+        TimeSpent::of(range, self.known, self.times)
+    }
+}
+
+/// The units that were known in a range, one by one. Outages and pauses of the range are held in memory, units are not.
 pub(super) async fn each_unit(
     client: &Client,
     range: Interval,
-    mut found: impl FnMut(UnitSpent),
+    selection: &UnitSelection,
+    mut found: impl FnMut(ReadUnit<'_>),
 ) -> Result<(), Error> {
     let (from, to) = (moment(range.from), moment(range.to));
-    let within: [&(dyn ToSql + Sync); 2] = [&from, &to];
-    let outages = "SELECT kind, unit, offline_since, at FROM transitions \
-                   WHERE transition = 'online' AND at > $1 AND offline_since < $2 UNION ALL \
-                   SELECT t.kind, t.unit, t.offline_since, NULL FROM open o JOIN transitions t \
-                   ON t.record = o.record AND t.transition = 'offline' AND t.at = o.detected_at \
-                   WHERE t.offline_since < $2 AND $1 IS NOT NULL";
-    let outages = by_unit(client.query(outages, &within).await?);
-    let pauses = "SELECT kind, unit, from_at, until_at FROM pauses WHERE until_at > $1 AND from_at < $2";
-    let pauses = by_unit(client.query(pauses, &within).await?);
+    let UnitSelection { kind, unit, label } = selection;
+    let within: [&(dyn ToSql + Sync); 4] = [&from, &to, kind, unit];
+    const SELECTED: &str = "($3::text IS NULL OR kind = $3) AND ($4::text IS NULL OR unit = $4)";
+    let outages = format!(
+        "SELECT kind, unit, offline_since, at FROM transitions \
+         WHERE transition = 'online' AND at > $1 AND offline_since < $2 AND {SELECTED} UNION ALL \
+         SELECT t.kind, t.unit, t.offline_since, NULL FROM (SELECT * FROM open WHERE {SELECTED}) o JOIN transitions t \
+         ON t.record = o.record AND t.transition = 'offline' AND t.at = o.detected_at \
+         WHERE t.offline_since < $2 AND $1 IS NOT NULL"
+    );
+    let outages = by_unit(client.query(&outages, &within).await?);
+    let pauses = format!(
+        "SELECT kind, unit, from_at, until_at FROM pauses WHERE until_at > $1 AND from_at < $2 AND {SELECTED}"
+    );
+    let pauses = by_unit(client.query(&pauses, &within).await?);
     let blind = "SELECT kind, '', from_at, until_at FROM blind WHERE until_at > $1 AND from_at < $2";
-    let blind = by_unit(client.query(blind, &within).await?);
+    let blind = by_unit(client.query(blind, &within[..2]).await?);
     let blind = Blind::new(blind);
-    let units = "SELECT kind, unit, labels::text, known_since, removed_at FROM units \
-                 WHERE known_since < $2 AND (removed_at IS NULL OR removed_at > $1)";
-    let rows = client.query_raw(units, within).await?;
+    let units = format!(
+        "SELECT kind, unit, labels::text, known_since, removed_at FROM units \
+         WHERE known_since < $2 AND (removed_at IS NULL OR removed_at > $1) AND {SELECTED} \
+         AND ($5::text IS NULL OR labels ->> $5 = $6::text)"
+    );
+    let (label, value) = label.clone().unzip();
+    let selected: [&(dyn ToSql + Sync); 6] = [&from, &to, kind, unit, &label, &value];
+    let rows = client.query_raw(&units, selected).await?;
     let mut rows = std::pin::pin!(rows);
     while let Some(row) = rows.try_next().await? {
         let name: KindAndId = (row.get(0), row.get(1));
@@ -55,8 +100,7 @@ pub(super) async fn each_unit(
             pauses: pauses.get(&name).map_or(&[], Vec::as_slice),
             blind: blind.of(&name.0),
         };
-        let spent = TimeSpent::of(range, known, times);
-        found(UnitSpent { kind: name.0, unit: name.1, labels: row.get(2), spent });
+        found(ReadUnit { kind: name.0, unit: name.1, labels: row.get(2), known, times });
     }
     Ok(())
 }

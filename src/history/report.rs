@@ -1,134 +1,117 @@
-//! Reports: how a range of days was spent, by unit, kind, label value or by the fleet as a whole.
+//! Reports, and how units spent a range, by unit, kind, label value or the fleet as a whole.
 //!
-//! The sums of groups are those of their days. Units have no row for a day on which they were online, so a report by unit
-//! works each one out from its outages.
+//! The sums of groups are those of their days. Units have no row for a day on which they were online, so each one is
+//! worked out from its outages; so are the parts of days at both ends of a range.
 
 use jiff::civil::Date;
-use jiff::tz::TimeZone;
-use serde::Serialize;
 use std::time::Duration;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::DAILY;
 use super::database::{Database, Result};
-use super::reading::each_unit;
+use super::reading::{UnitSelection, each_unit};
 use super::rows::{moment, timestamp};
-use super::schema::day_of;
-use crate::clock::Timestamp;
-use crate::presence::{Interval, TimeSpent};
-
-/// What a report has a row for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum GroupBy {
-    Fleet,
-    Kind,
-    Unit,
-    Label(String),
-}
-
-impl GroupBy {
-    /// The name of a label, or one of `fleet`, `kind` and `unit`.
-    pub fn named(name: &str) -> GroupBy {
-        match name {
-            "fleet" => GroupBy::Fleet,
-            "kind" => GroupBy::Kind,
-            "unit" => GroupBy::Unit,
-            label => GroupBy::Label(label.to_owned()),
-        }
-    }
-
-    fn scope(&self) -> String {
-        match self {
-            GroupBy::Fleet => "fleet".to_owned(),
-            GroupBy::Kind => "kind".to_owned(),
-            GroupBy::Unit => "unit".to_owned(),
-            GroupBy::Label(label) => format!("label:{label}"),
-        }
-    }
-}
-
-/// Days, the last one not included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Days {
-    pub from: Date,
-    pub until: Date,
-}
-
-/// How units spent days.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AvailabilityReport {
-    pub asked: Days,
-    /// The first day that is not summed yet: the report ends before it.
-    pub until: Date,
-    /// The row of the whole.
-    pub total: ReportRow,
-    /// By name.
-    pub rows: Vec<ReportRow>,
-    /// Times of the report for which history may lack rows.
-    pub losses: Vec<Interval>,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct ReportRow {
-    /// A unit as `kind/unit`, a kind or a value; empty for the fleet.
-    pub name: String,
-    /// The most units of a day.
-    pub units: u64,
-    pub spent: TimeSpent,
-}
-
-/// A row as programs read it.
-#[derive(Debug, Serialize)]
-pub struct ReportLine<'a> {
-    pub name: &'a str,
-    pub units: u64,
-    pub online_share: Option<f64>,
-    pub outages: u64,
-    pub offline_seconds: f64,
-    pub longest_outage_seconds: f64,
-    pub mean_seconds_between_outages: Option<f64>,
-    pub mean_seconds_to_return: Option<f64>,
-    pub blind_seconds: f64,
-    pub paused_seconds: f64,
-    pub unknown_seconds: f64,
-    /// How much of the time offline that the target allows was spent.
-    pub budget_spent: Option<f64>,
-}
-
-impl ReportRow {
-    /// `target`: the share of time online that was agreed.
-    pub fn line(&self, target: Option<f64>) -> ReportLine<'_> {
-        let ReportRow { name, units, spent } = self;
-        let seconds = |span: Option<Duration>| span.map(|span| span.as_secs_f64());
-        ReportLine {
-            name,
-            units: *units,
-            online_share: spent.online_share(),
-            outages: spent.outages,
-            offline_seconds: spent.offline.as_secs_f64(),
-            longest_outage_seconds: spent.longest.as_secs_f64(),
-            mean_seconds_between_outages: seconds(spent.mean_between_outages()),
-            mean_seconds_to_return: seconds(spent.mean_to_return()),
-            blind_seconds: spent.blind.as_secs_f64(),
-            paused_seconds: spent.paused.as_secs_f64(),
-            unknown_seconds: spent.unknown.as_secs_f64(),
-            budget_spent: target.and_then(|target| spent.budget_spent(target)),
-        }
-    }
-}
+use crate::fleet::PastTime;
+use crate::presence::{Interval, TimeSpent, Unit};
+use crate::reports::{AvailabilityReport, AvailabilityScope, Days, GroupBy, ReportRow, day_of, midnight};
 
 /// Makes a report of days, as far as they are summed.
 pub async fn report(database: &Database, asked: Days, group: &GroupBy) -> Result<AvailabilityReport> {
-    let until =
-        summed_until(database).await?.map_or(asked.from, |until| until.clamp(asked.from, asked.until));
-    let days = Days { from: asked.from, until };
-    let total = rows_of(database, &GroupBy::Fleet.scope(), days).await?.pop().unwrap_or_default();
+    let days = summed(database, asked).await?;
+    let total = rows_of(database, "fleet", None, days).await?.pop().unwrap_or_default();
     let rows = match group {
         GroupBy::Unit => units(database, days).await?,
-        group => rows_of(database, &group.scope(), days).await?,
+        GroupBy::Label(label) => rows_of(database, &of_label(label), None, days).await?,
+        GroupBy::Fleet | GroupBy::Kind => rows_of(database, &group.to_string(), None, days).await?,
     };
-    Ok(AvailabilityReport { asked, until, total, rows, losses: losses(database, days).await? })
+    let losses = losses(database, days.interval()).await?;
+    let (until, group) = (days.until, group.clone());
+    Ok(AvailabilityReport { asked, until, group, target: None, total, rows, omitted: 0, losses })
+}
+
+/// How units spent a range, up to the end of the last day that is summed.
+pub(super) async fn time_spent(
+    database: &Database,
+    of: &AvailabilityScope,
+    range: Interval,
+) -> Result<PastTime> {
+    let until = summed_until(database).await?.map_or(range.from, midnight).clamp(range.from, range.to);
+    let range = Interval { from: range.from, to: until };
+    let is_complete = losses(database, range).await?.is_empty();
+    let (days, scope) = (Days::within(range), of_scope(of));
+    let sums = match scope {
+        Some((scope, name)) if days.from < days.until => rows_of(database, &scope, Some(&name), days).await?,
+        _ => Vec::new(),
+    };
+    let mut parts = Vec::new();
+    match sums.into_iter().next() {
+        Some(row) => {
+            let whole = days.interval();
+            parts.push((row.units, row.spent));
+            for rest in [Interval { to: whole.from, ..range }, Interval { from: whole.to, ..range }] {
+                if rest.from < rest.to {
+                    parts.push(worked_out(database, of, rest).await?);
+                }
+            }
+        }
+        // A single unit; or a label that has too many values for sums.
+        None => parts.push(worked_out(database, of, range).await?),
+    }
+    let units = parts.iter().map(|(units, _)| *units).max().unwrap_or_default();
+    Ok(PastTime { until, units, spent: parts.iter().map(|(_, spent)| *spent).sum(), is_complete })
+}
+
+/// How a unit spent each of these days, as far as they are summed.
+pub(super) async fn days_of_unit(database: &Database, unit: &Unit, asked: Days) -> Result<Vec<TimeSpent>> {
+    let days = summed(database, asked).await?;
+    let all: Vec<Date> = std::iter::successors(Some(days.from), |day| day.tomorrow().ok())
+        .take_while(|day| *day < days.until)
+        .collect();
+    let mut spent = Vec::new();
+    let selection = UnitSelection::from(&AvailabilityScope::Unit(unit.clone()));
+    let read = each_unit(database.client(), days.interval(), &selection, |unit| {
+        let of_day = |day: &Date| {
+            unit.spent(Interval { from: midnight(*day), to: midnight(day.tomorrow().unwrap_or(*day)) })
+        };
+        spent = all.iter().map(of_day).collect();
+    });
+    database.limited("read the days of a unit", read).await?;
+    Ok(spent)
+}
+
+/// The number of units of a range, and how they spent it, from their outages.
+async fn worked_out(
+    database: &Database,
+    of: &AvailabilityScope,
+    range: Interval,
+) -> Result<(u64, TimeSpent)> {
+    let (mut sum, selection) = ((0, TimeSpent::default()), UnitSelection::from(of));
+    let read = each_unit(database.client(), range, &selection, |unit| {
+        sum = (sum.0 + 1, sum.1 + unit.spent(range));
+    });
+    database.limited("read how units spent a time", read).await?;
+    Ok(sum)
+}
+
+/// The scope and the name of sums of days; `None`: of a unit.
+fn of_scope(of: &AvailabilityScope) -> Option<(String, String)> {
+    match of {
+        AvailabilityScope::Fleet => Some(("fleet".to_owned(), String::new())),
+        AvailabilityScope::Kind(kind) => Some(("kind".to_owned(), kind.to_string())),
+        AvailabilityScope::Label { name, value } => Some((of_label(name), value.clone())),
+        AvailabilityScope::Unit(_) => None,
+    }
+}
+
+fn of_label(label: &str) -> String {
+    format!("label:{label}")
+}
+
+/// Those of these days that are summed.
+async fn summed(database: &Database, asked: Days) -> Result<Days> {
+    let until = summed_until(database).await?;
+    Ok(Days { until: until.map_or(asked.from, |until| until.clamp(asked.from, asked.until)), ..asked })
 }
 
 /// The first day that is not summed yet.
@@ -141,11 +124,13 @@ async fn summed_until(database: &Database) -> Result<Option<Date>> {
     Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(|at| day_of(timestamp(at))))
 }
 
-async fn rows_of(database: &Database, scope: &str, days: Days) -> Result<Vec<ReportRow>> {
+/// The sums of days, by name; `name`: only those of this one.
+async fn rows_of(database: &Database, scope: &str, name: Option<&str>, days: Days) -> Result<Vec<ReportRow>> {
     let select = "SELECT name, max(units)::bigint, sum(online_seconds), sum(offline_seconds), sum(blind_seconds), \
                   sum(paused_seconds), sum(unknown_seconds), sum(outages)::bigint, max(longest_seconds) \
-                  FROM daily WHERE scope = $1 AND day >= $2 AND day < $3 GROUP BY name ORDER BY name";
-    let parameters: [&(dyn ToSql + Sync); 3] = [&scope, &days.from, &days.until];
+                  FROM daily WHERE scope = $1 AND day >= $2 AND day < $3 AND ($4::text IS NULL OR name = $4) \
+                  GROUP BY name ORDER BY name";
+    let parameters: [&(dyn ToSql + Sync); 4] = [&scope, &days.from, &days.until, &name];
     let rows = database.limited("read a report", database.client().query(select, &parameters)).await?;
     let row = |row: &Row| {
         let span = |column: usize| Duration::try_from_secs_f64(row.get(column)).unwrap_or_default();
@@ -164,17 +149,17 @@ async fn rows_of(database: &Database, scope: &str, days: Days) -> Result<Vec<Rep
 }
 
 async fn units(database: &Database, days: Days) -> Result<Vec<ReportRow>> {
-    let mut rows = Vec::new();
-    let read = each_unit(database.client(), range(days), |unit| {
-        rows.push(ReportRow { name: format!("{}/{}", unit.kind, unit.unit), units: 1, spent: unit.spent });
+    let (mut rows, range, all) = (Vec::new(), days.interval(), UnitSelection::default());
+    let read = each_unit(database.client(), range, &all, |unit| {
+        let spent = unit.spent(range);
+        rows.push(ReportRow { name: format!("{}/{}", unit.kind, unit.unit), units: 1, spent });
     });
     database.limited("read a report", read).await?;
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(rows)
 }
 
-async fn losses(database: &Database, days: Days) -> Result<Vec<Interval>> {
-    let time = range(days);
+pub(super) async fn losses(database: &Database, time: Interval) -> Result<Vec<Interval>> {
     let (from, to) = (moment(time.from), moment(time.to));
     let select = "SELECT from_at, until_at FROM losses WHERE table_name = 'transitions' AND until_at > $1 \
                   AND from_at < $2 ORDER BY 1";
@@ -182,13 +167,4 @@ async fn losses(database: &Database, days: Days) -> Result<Vec<Interval>> {
     let rows = database.limited("read losses", database.client().query(select, &parameters)).await?;
     let time = |row: &Row| Interval { from: timestamp(row.get(0)), to: timestamp(row.get(1)) };
     Ok(rows.iter().map(time).collect())
-}
-
-/// From midnight to midnight (UTC).
-fn range(days: Days) -> Interval {
-    let at = |day: Date| {
-        let moment = day.to_zoned(TimeZone::UTC).map(|zoned| zoned.timestamp().as_millisecond());
-        Timestamp::from_millis(moment.unwrap_or_default())
-    };
-    Interval { from: at(days.from), to: at(days.until) }
 }

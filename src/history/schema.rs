@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use jiff::civil::Date;
-use jiff::tz::TimeZone;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error};
 
 use super::database::{Database, DatabaseAccess, HistoryError, Result};
 use super::rows::moment;
 use crate::clock::Timestamp;
+use crate::reports::day_of;
 
 /// The version that this program writes.
 pub const VERSION: i32 = 1;
@@ -128,12 +128,6 @@ impl Months {
 /// The first day of a month (UTC).
 fn month_of(at: Timestamp) -> Date {
     day_of(at).first_of_month()
-}
-
-/// The day (UTC).
-pub(super) fn day_of(at: Timestamp) -> Date {
-    let moment = jiff::Timestamp::from_millisecond(at.as_millis()).unwrap_or(jiff::Timestamp::MAX);
-    moment.to_zoned(TimeZone::UTC).date()
 }
 
 fn partition_name(table: &str, month: Date) -> String {

@@ -25,7 +25,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Stopwatch, Timestamp};
-use crate::fleet::{BodyReader, Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timers};
+use crate::fleet::{
+    AvailabilityHistory, BodyReader, Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timers,
+};
 use crate::presence::{Kind, Unit};
 use crate::routing::{Inhibition, Route, Routes};
 use crate::store::{Catalogue, Cells, DataStore, Queries, Roster, StoredDeliveries, StoredGroups, UnitStore};
@@ -279,6 +281,10 @@ pub struct PageSources {
     pub silences: Arc<Silences>,
     pub coverage: Arc<Coverage>,
     pub timers: Arc<Timers>,
+    /// Reads history, if it is configured.
+    pub history: Option<Arc<dyn AvailabilityHistory>>,
+    /// How long the engine keeps closed records.
+    pub keep_records: Duration,
     /// The current routes.
     pub routes: watch::Receiver<Arc<AlertRoutes>>,
     pub reloads: Reloads,

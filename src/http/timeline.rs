@@ -17,7 +17,6 @@ use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::availability::outage;
 use super::beginning::Beginning;
 use super::breaker::breaker;
 use super::explain::{announced, sentence};
@@ -26,8 +25,11 @@ use super::told::Notified;
 use super::units::{UnitDetails, UnitViews, parse};
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp, shown_span as span};
-use crate::fleet::{Attempts, Deliveries, MassBreaker, Roll, Silences};
-use crate::presence::{Closing, Interval, OfflineRecord, RecordId, Transition, Trip, Unit};
+use crate::fleet::{Attempts, AvailabilityHistory, Deliveries, MassBreaker, Roll, Silences};
+use crate::presence::{
+    Closing, Hearing, Interval, OfflineRecord, RecordId, TimeSpent, Transition, Trip, Unit, UnitTimes,
+};
+use crate::reports::{Days, day_of, midnight};
 use crate::routing::AlertSilence;
 use crate::store::{Attempt, AttemptResult, AuditEntry, Audited, History, MAX_AUDITED, Queries};
 
@@ -51,6 +53,9 @@ pub(super) struct Timelines {
     routes: watch::Receiver<Arc<AlertRoutes>>,
     roll: Arc<Roll>,
     beginning: Beginning,
+    history: Option<Arc<dyn AvailabilityHistory>>,
+    /// How long the engine keeps closed records.
+    keep_records: Duration,
     clock: Clock,
     notified: Notified,
 }
@@ -86,9 +91,9 @@ pub(super) struct Timeline {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Day {
     pub from: Timestamp,
-    /// `null` before the oldest record that was read, and before the fleet was watched.
+    /// `null` if nothing of the day is known: it was before the unit was known, or blind, or the unit was paused.
     pub offline_seconds: Option<f64>,
-    /// How much of the day is known.
+    /// How much of the day is known to be online or offline.
     pub watched_seconds: f64,
 }
 
@@ -180,6 +185,8 @@ impl Timelines {
             routes: sources.routes.clone(),
             roll: sources.roll.clone(),
             beginning: Beginning::new(sources.cells.clone()),
+            history: sources.history.clone(),
+            keep_records: sources.keep_records,
             clock: sources.clock.clone(),
             notified: Notified::new(sources),
         }
@@ -233,9 +240,27 @@ impl Timelines {
             [Some(sentence), self.views.two_places(unit)].into_iter().flatten().collect::<Vec<_>>().join(" ");
         let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
         let known_since = view.known_since.map_or(watched_since, |known| known.max(watched_since));
-        let days = days(&history, blind, known_since, now);
+        let known_since = known_since.max(now - self.keep_records);
+        let mut days = days(&history, (&view, of_unit), known_since, now);
+        if days.first().is_some_and(|first| !first.unknown.is_zero()) {
+            self.add_past(&mut days, unit, now).await;
+        }
+        let days = begins(now).zip(days).map(Day::of).collect();
         let notified = told.to_string();
         Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete: history.is_complete })
+    }
+
+    /// Replaces days of which the engine does not know all by those of history, as far as it has them.
+    async fn add_past(&self, days: &mut [TimeSpent], unit: &Unit, now: Timestamp) {
+        let Some(history) = &self.history else { return };
+        let asked = Days { from: begins(now).next().map_or(day_of(now), day_of), until: day_of(now) };
+        match history.days_of_unit(unit, asked).await {
+            Ok(past) => {
+                let unknown = days.iter_mut().zip(past).filter(|(known, past)| past.unknown < known.unknown);
+                unknown.for_each(|(known, past)| *known = past);
+            }
+            Err(why) => tracing::debug!("the days of a unit are shown without history: {why}"),
+        }
     }
 
     /// The alert silences that hold the notifications of an open record now.
@@ -302,21 +327,35 @@ fn is_shown(entry: &AuditEntry, records: &[OfflineRecord]) -> bool {
     entry.change == Audited::Acknowledged && taken.any(|taken| taken.at == entry.at)
 }
 
-fn days(history: &History, blind: &[Interval], known_since: Timestamp, now: Timestamp) -> Vec<Day> {
-    let midnight =
-        Timestamp::from_millis(now.as_millis().div_euclid(DAY.as_millis() as i64) * DAY.as_millis() as i64);
+/// How a unit spent each of the last [`DAYS`] days, by the records that were read.
+fn days(
+    history: &History,
+    (view, hearing): (&UnitDetails, &Hearing),
+    since: Timestamp,
+    now: Timestamp,
+) -> Vec<TimeSpent> {
     let oldest = history.records.last().filter(|_| !history.is_complete).map(|oldest| oldest.deadline);
-    let known = oldest.map_or(known_since, |oldest| oldest.max(known_since));
-    let day = |back: u32| {
-        let from = midnight - DAY * back;
-        let range = Interval { from, to: (from + DAY).min(now) };
-        let offline = history.records.iter().filter_map(|record| outage(record, range, blind));
-        let is_known = known < range.to;
-        let offline_seconds = is_known.then(|| offline.sum::<Duration>().as_secs_f64());
-        let watched = if is_known { range.to.since(known.max(range.from)) } else { Duration::ZERO };
+    let known = Interval { from: oldest.map_or(since, |oldest| oldest.max(since)), to: Timestamp::NEVER };
+    let outages: Vec<Interval> = history.records.iter().map(OfflineRecord::outage).collect();
+    let pauses: Vec<Interval> = view.pause.into_iter().collect();
+    let times = UnitTimes { outages: &outages, pauses: &pauses, blind: hearing.ledger.intervals() };
+    begins(now)
+        .map(|from| TimeSpent::of(Interval { from, to: (from + DAY).min(now) }, known, times))
+        .collect()
+}
+
+/// The midnights of the last [`DAYS`] days, oldest first.
+fn begins(now: Timestamp) -> impl Iterator<Item = Timestamp> {
+    let today = midnight(day_of(now));
+    (0..DAYS).rev().map(move |back| today - DAY * back)
+}
+
+impl Day {
+    fn of((from, spent): (Timestamp, TimeSpent)) -> Day {
+        let watched = spent.online + spent.offline;
+        let offline_seconds = (!watched.is_zero()).then(|| spent.offline.as_secs_f64());
         Day { from, offline_seconds, watched_seconds: watched.as_secs_f64() }
-    };
-    (0..DAYS).rev().map(day).collect()
+    }
 }
 
 fn of_record(record: &OfflineRecord) -> Vec<TimelineEvent> {

@@ -62,6 +62,9 @@ pub(super) struct UnitDetails {
     pub known_since: Option<Timestamp>,
     /// A note of operators to each other; may be empty.
     pub note: String,
+    /// Its last pause, also if that is over.
+    #[serde(skip)]
+    pub pause: Option<Interval>,
     pub paused_from: Option<Timestamp>,
     pub paused_until: Option<Timestamp>,
     pub sleeps_until: Option<Timestamp>,
@@ -207,6 +210,7 @@ impl UnitDetails {
             known_since: facts.known.map(|known| known.since),
             labels: facts.labels,
             note: facts.note,
+            pause: facts.pause,
             paused_from: pause.map(|pause| pause.from),
             paused_until: pause.map(|pause| pause.to),
             sleeps_until: sleep.map(|sleep| sleep.to),

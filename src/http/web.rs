@@ -7,6 +7,7 @@
 //! | `records.rs`, `strangers.rs` | `/records`, `/strangers` |
 //! | `deliveries.rs` | `/deliveries`, `/deliveries/{id}`: notifications with their attempts, delivering again |
 //! | `silences.rs` | `/silences` |
+//! | `reports.rs` | `/reports`, `/reports.csv`: how much of some days units were online |
 //! | `timers.rs` | `/timers` |
 //! | `incidents.rs` | `/incidents`: the open records, in groups |
 //! | `instances.rs` | `/instances`: the partitions, units and problems of each instance |
@@ -51,6 +52,7 @@ use super::timers::TimersState;
 use super::unit_list::UnitLists;
 use super::{Config, PageSources, Proxies, ShownConfiguration, Switches};
 use crate::clock::{Clock, Timestamp};
+use crate::fleet::AvailabilityHistory;
 
 mod about;
 mod configuration;
@@ -65,6 +67,7 @@ mod layout;
 mod login;
 mod plot;
 mod records;
+mod reports;
 mod silences;
 mod strangers;
 mod timers;
@@ -95,6 +98,10 @@ pub(super) struct Web {
     ended: Arc<EndedSessions>,
     has_tokens: HasTokens,
     proxies: Arc<Proxies>,
+    /// Reads history, if it is configured.
+    history: Option<Arc<dyn AvailabilityHistory>>,
+    /// The labels that units are counted by.
+    labels: Arc<[String]>,
     clock: Clock,
     switches: Option<Switches>,
     /// The name of this instance, and since when it shows pages.
@@ -130,6 +137,8 @@ impl Web {
             ended,
             proxies: Arc::new(config.proxies.clone()),
             has_tokens: config.has_tokens(),
+            history: sources.history.clone(),
+            labels: sources.mirror.labels().into(),
             clock: sources.clock.clone(),
             switches: config.switches.clone(),
             instance: sources.ownership.view().instance.as_str().into(),
@@ -160,6 +169,7 @@ pub(super) fn pages(web: Web) -> Router {
         .route("/instances", get(instances::page))
         .route("/configuration", get(configuration::page))
         .route("/about", get(about::page))
+        .merge(reports::pages())
         .merge(forms::pages(other_forms, has_tokens))
         .merge(login::pages(has_tokens))
         .with_state(web)

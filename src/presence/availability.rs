@@ -8,21 +8,45 @@ use std::iter::Sum;
 use std::ops::Add;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::{Interval, Ledger};
 
 /// The parts of a time, of one unit or of several together.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TimeSpent {
+    #[serde(with = "seconds", skip_serializing_if = "Duration::is_zero")]
     pub online: Duration,
+    #[serde(with = "seconds", skip_serializing_if = "Duration::is_zero")]
     pub offline: Duration,
+    #[serde(with = "seconds", skip_serializing_if = "Duration::is_zero")]
     pub blind: Duration,
+    #[serde(with = "seconds", skip_serializing_if = "Duration::is_zero")]
     pub paused: Duration,
+    #[serde(with = "seconds", skip_serializing_if = "Duration::is_zero")]
     pub unknown: Duration,
     /// The outages that began in the time.
     pub outages: u64,
     /// The longest outage that lasted in it: how long it had lasted at the end of the time, without blind time and
     /// pauses.
+    #[serde(with = "seconds", skip_serializing_if = "Duration::is_zero")]
     pub longest: Duration,
+}
+
+/// A time as a number of seconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(span.as_secs_f64())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(de::Error::custom)
+    }
 }
 
 /// What is known of a unit, as intervals that may overlap one another.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::name::from_text;
-use super::{Kind, Labels, NameError, Unit, UnitId};
+use super::{Interval, Kind, Labels, NameError, Unit, UnitId};
 use crate::clock::Timestamp;
 
 /// The identity of a silence: `<kind>:<unit>:<last seen in ms>`; for a unit that was never seen, with the
@@ -186,6 +186,11 @@ pub enum Transition {
 }
 
 impl OfflineRecord {
+    /// From the deadline that passed to the end of the record.
+    pub fn outage(&self) -> Interval {
+        Interval { from: self.deadline, to: self.back_at.unwrap_or(Timestamp::NEVER) }
+    }
+
     /// The open record of a silence, without labels.
     pub fn open(
         unit: Unit,

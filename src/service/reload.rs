@@ -26,7 +26,7 @@ use crate::presence::Kind;
 use crate::telemetry::Telemetry;
 
 /// The sections that a reload replaces.
-const REPLACED: [&str; 7] = ["route", "receiver", "time", "inhibit", "breaker", "timer", "timers"];
+const REPLACED: [&str; 8] = ["route", "receiver", "time", "inhibit", "breaker", "timer", "timers", "report"];
 
 /// How many requests may wait.
 const WAITING: usize = 4;

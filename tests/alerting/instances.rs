@@ -42,6 +42,7 @@ impl Instance {
             units: world.engine.clone(),
             deliveries: StoredDeliveries::new(world.engine.clone()),
             timers: world.timers.clone(),
+            history: None,
             silences: silences.clone(),
             census: world.roll.census().clone(),
         };

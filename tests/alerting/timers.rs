@@ -25,7 +25,7 @@ impl World {
             class("once", &["hook"], Guarantee::AtMostOnce),
         ];
         let classes = all.into_iter().map(|class| (class.timer_type.clone(), class)).collect();
-        self.timers.replace_rules(TimerRules { classes, most: 1000, rate: 0 });
+        self.timers.replace_rules(TimerRules { classes, reports: Vec::new(), most: 1000, rate: 0 });
     }
 
     async fn registers(&self, name: &str, of: &str, due: Timestamp) {

@@ -135,6 +135,7 @@ impl World {
             units: engine.clone(),
             deliveries: StoredDeliveries::new(engine.clone()),
             timers: self.timers.clone(),
+            history: None,
             silences: self.silences.clone(),
             census: self.roll.census().clone(),
         };

@@ -1203,9 +1203,9 @@ fn all_errors_of_the_classes_of_timers_are_reported_at_once() {
         "timer[0].keep: 1s is out of bounds",
         "timer[1].receivers[0]: there is no receiver \"hok\"; did you mean \"hook\"?",
         "timer[1].receivers[1]: there is no receiver \"nobody-at-all\"; add a [[receiver]]",
-        "timer[1].receivers[2]: \"alerts\" cannot get a timer: Alertmanager has alerts",
-        "timer[1].receivers[3]: \"as-alerts\" cannot get a timer: its format",
-        "timer[1].receivers[4]: \"falls-back\" cannot get a timer, for its fallback is \"alerts\"",
+        "timer[1].receivers[2]: \"alerts\" cannot get timers or reports: Alertmanager has alerts",
+        "timer[1].receivers[3]: \"as-alerts\" cannot get timers or reports: its format",
+        "timer[1].receivers[4]: \"falls-back\" cannot get timers or reports, for its fallback is \"alerts\"",
         "timer[1].receivers[6]: \"hook\" is there twice",
         "timer[1].max: 0 is out of bounds",
         "timer[2].type: \"report\" is used twice",
@@ -1217,6 +1217,88 @@ fn all_errors_of_the_classes_of_timers_are_reported_at_once() {
     assert!(refused("mqtt.timers = true").contains("mqtt.timers: is of use only with a [[timer]]"));
     let why = refused(&with_timers("[[timer]]\ntype = \"a\"\nguarantee = \"exactly_once\""));
     assert!(why.contains("at_least_once"), "{why}");
+}
+
+const HISTORY: &str = "[history]\nurl = \"postgres://rollcall@127.0.0.1/fleet\"\n";
+
+#[test]
+fn a_report_is_a_class_of_timers_that_no_client_registers() {
+    let text = r#"
+        [[report]]
+        name = "sites"
+        receivers = ["hook"]
+        group_by = "site"
+        target = 99.5
+        [[report]]
+        name = "quarters"
+        receivers = ["hook"]
+        every = "week"
+        at = "18:30"
+        range = "90d"
+        "#;
+    let config = load(&format!("{HISTORY}{}", with_timers(text))).unwrap();
+    let rules = &config.timers;
+    let reports: Vec<String> = rules
+        .reports
+        .iter()
+        .map(|one| {
+            format!("{} {:?} {:?} {} {:?}", one.name(), one.schedule, one.range, one.group, one.target)
+        })
+        .collect();
+    assert_eq!(
+        reports,
+        [
+            "sites ReportSchedule { every: Month, at: 06:00:00 } Last(Month) site Some(0.995)",
+            "quarters ReportSchedule { every: Week, at: 18:30:00 } Days(90) kind None",
+        ]
+    );
+    let class = &rules.classes[&"report_sites".parse().unwrap()];
+    assert_eq!((class.receivers.as_slice(), class.keep), (&["hook".to_owned()][..], 400 * 24 * HOUR));
+}
+
+#[test]
+fn all_errors_of_reports_are_reported_at_once() {
+    let text = r#"
+        [[report]]
+        name = "Sites"
+        receivers = []
+        at = "25:00"
+        range = "fortnight"
+        group_by = ""
+        target = 100.0
+        [[report]]
+        name = "sites"
+        receivers = ["alerts", "hok"]
+        range = "0d"
+        [[report]]
+        name = "sites"
+        receivers = ["hook"]
+        [[timer]]
+        type = "report_due"
+        receivers = ["hook"]
+        "#;
+    let why = refused(&with_timers(text));
+    for expected in [
+        "report[0].name: a report's name is 1 to 25",
+        "report[0].receivers: is missing",
+        "report[0].at: \"25:00\" is no time of a day",
+        "report[0].range: \"fortnight\" is no range",
+        "report[0].group_by: is empty",
+        "report[0].target: 100 is no target",
+        "report[1].receivers[0]: \"alerts\" cannot get timers or reports: Alertmanager has alerts",
+        "report[1].receivers[1]: there is no receiver \"hok\"",
+        "report[1].range: \"0d\" is no range",
+        "timer[0].type: begins with report_",
+        "report: is made from history; set history.url",
+    ] {
+        assert!(why.contains(expected), "{expected}\n{why}");
+    }
+    assert_eq!(why.lines().count(), 11, "{why}");
+    let twice = "[[report]]\nname = \"a\"\nreceivers = [\"hook\"]\n";
+    let why = refused(&format!("{HISTORY}{}", with_timers(&twice.repeat(2))));
+    assert!(why.contains("report[1].name: \"a\" is used twice"), "{why}");
+    let why = refused("[[report]]\nevery = \"fortnight\"");
+    assert!(why.contains("quarter"), "{why}");
 }
 
 #[test]

@@ -486,6 +486,8 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         silences: silences.clone(),
         coverage: Arc::new(Coverage::new(silences)),
         timers: Arc::new(Timers::new(engine.clone(), config.timers, Arc::default(), telemetry.clone())),
+        history: None,
+        keep_records: config.keep_records,
         routes: watch::Sender::new(Arc::new(AlertRoutes {
             routes: Routes::new(config.alerting.route),
             receivers: Vec::new(),
@@ -558,6 +560,8 @@ fn a_request_is_answered_and_never_by_an_error_of_the_server() {
         "/api/v1/timers?type=report&state=waiting,dead&from=2026-03-01T12:00:00Z&limit=7&cursor=1772366400000:a",
         "/api/v1/timers/Halle%203:%20%C3%BC%25",
         "/timers?state=waiting&type=report&cursor=1772366400000:a",
+        "/reports?month=2026-10&from=&to=&group=site&target=99.5",
+        "/api/v1/availability?kind=pump&from=2026-02-01T00:00:00Z&until=2026-03-01T12:00:00Z",
     ];
     let put = |path: &str, media: &str, body: &str| {
         let head = format!("Host: 127.0.0.1\r\nContent-Type: {media}\r\nContent-Length: {}", body.len());

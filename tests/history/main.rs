@@ -1,6 +1,8 @@
 //! History on a real PostgreSQL: what it holds equals what the engine holds, whatever fails meanwhile.
 
 mod faults;
+mod mails;
+mod pages;
 mod reports;
 #[path = "../support/mod.rs"]
 mod support;

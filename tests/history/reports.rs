@@ -1,14 +1,15 @@
 //! Sums of days, and reports, of a fleet whose time is known to the second.
 
 use rollcall::clock::Timestamp;
-use rollcall::history::{AvailabilityReport, Database, Days, GroupBy, report};
+use rollcall::history::{Database, report};
 use rollcall::presence::{Interval, Labels, Registration, TimeSpent, Unit};
+use rollcall::reports::{AvailabilityReport, Days, GroupBy};
 
 use crate::world::{EngineType, SECOND, World, units, until};
 
 /// Three units from 22:13:20 on, two of them in the north: the first is offline for ten minutes, the second is paused
 /// for 200 s, and after 700 s Rollcall is blind until two hours after midnight.
-async fn fleet(world: &World) -> (Vec<Unit>, Timestamp) {
+pub async fn fleet(world: &World) -> (Vec<Unit>, Timestamp) {
     let (all, begin) = (units(3), world.clock.now());
     world.roll.canary_returned(begin).await.unwrap();
     for (unit, site) in all.iter().zip(["north", "north", "south"]) {
@@ -38,7 +39,7 @@ async fn a_day_is_summed_to_the_second_and_time_before_a_unit_was_known_is_not_o
     until(async || world.count("daily").await > 0).await;
     let database = Database::connect(&world.access).await.unwrap();
     let days = Days { from: "2023-11-01".parse().unwrap(), until: "2023-12-01".parse().unwrap() };
-    let made = async |group: &str| report(&database, days, &GroupBy::named(group)).await.unwrap();
+    let made = async |group: &str| report(&database, days, &GroupBy::from(group.to_owned())).await.unwrap();
     // Of the day, 6400 s were left when the units became known.
     let seconds = |spent: &TimeSpent| {
         let parts = [spent.online, spent.offline, spent.blind, spent.paused, spent.unknown, spent.longest];

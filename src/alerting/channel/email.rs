@@ -27,7 +27,7 @@ use lettre::transport::smtp::client::AsyncSmtpConnection;
 use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
 use lettre::transport::smtp::extension::ClientId;
 
-use super::mail_content::{MailContent, TABLE_NAME};
+use super::mail_content::MailContent;
 use super::{Channel, Failure, ReceiverAnswer, cause_of};
 use crate::alerting::message::{MessageConfig, ReceiverMessage, test_delivery};
 use crate::alerting::put_off;
@@ -219,13 +219,13 @@ impl Email {
             .boundary(&content.boundary)
             .singlepart(SinglePart::plain(content.text))
             .singlepart(SinglePart::html(content.html));
-        let Some(table) = content.table else { return message.multipart(both) };
+        let Some((name, table)) = content.table else { return message.multipart(both) };
         let csv = ContentType::parse("text/csv; charset=utf-8").expect("it is a type");
         message.multipart(
             MultiPart::mixed()
                 .boundary(format!("{}-mixed", content.boundary))
                 .multipart(both)
-                .singlepart(Attachment::new(TABLE_NAME.to_owned()).body(table, csv)),
+                .singlepart(Attachment::new(name.to_owned()).body(table, csv)),
         )
     }
 

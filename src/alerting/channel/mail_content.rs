@@ -18,12 +18,14 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 use crate::alerting::message::{
-    MAX_LISTED, MessageConfig, ReceiverMessage, Section, lead, line_of_rest, number, sections, table,
+    MAX_LISTED, MessageConfig, ReceiverMessage, Section, lead, line_of_rest, number, report_of, sections,
+    table,
 };
 use crate::alerting::put_off::id_of_all;
 use crate::alerting::text::{html, plain};
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
+use crate::reports;
 use crate::store::Delivery;
 
 /// The most mails of single records that a mail about several refers to.
@@ -35,6 +37,7 @@ body{font:16px/1.5 sans-serif;max-width:40em;margin:0 auto;padding:1em;overflow-
 h1{font-size:1.25em}h2{font-size:1em;margin-bottom:0}
 ul{padding-left:1.2em}li{margin:.4em 0}
 .f{color:#595959}a{color:#0b57d0}
+table{border-collapse:collapse}td,th{text-align:left;padding:.2em .6em;border-bottom:1px solid #999}
 @media(prefers-color-scheme:dark){.f{color:#b0b0b0}a{color:#8ab4f8}}";
 
 /// No field has line breaks, except between the lines of `text`.
@@ -52,12 +55,13 @@ pub struct MailContent {
     pub date: Timestamp,
     /// Separates text and HTML; a device cannot guess it before the mail is sent.
     pub boundary: String,
-    /// The records of a storm as a table.
-    pub table: Option<String>,
+    /// The records of a storm, or the rows of a report, as a table: its name, and CSV.
+    pub table: Option<(&'static str, String)>,
 }
 
-/// The name of the attached table.
-pub const TABLE_NAME: &str = "units.csv";
+/// The names of attached tables.
+const TABLE_NAME: &str = "units.csv";
+const REPORT_NAME: &str = "report.csv";
 
 impl MailContent {
     /// The mail for a message; the sender's address is at `domain`. `may_attach`: a storm has a table.
@@ -78,7 +82,8 @@ impl MailContent {
         let table = (may_attach && listed > MAX_LISTED && !message.is_test).then(|| table(delivery));
         let attached = table.as_ref().map(|table| table.rows);
         let (text, html) = render(&subject, message, config, attached);
-        let table = table.map(|table| table.text);
+        let of_report = || Some((REPORT_NAME, reports::csv(&report_of(delivery).filter(|_| may_attach)?)));
+        let table = table.map(|table| (TABLE_NAME, table.text)).or_else(of_report);
         let boundary = hash(&["boundary", &delivery.id]);
         MailContent { subject, text, html, message_id, references, date: delivery.sealed_at, boundary, table }
     }
@@ -112,8 +117,12 @@ fn render(
         let lines: Vec<String> = lead.iter().map(|line| html(line)).collect();
         page += &format!("<p>{}</p>\n", lines.join("<br>\n"));
     }
-    for section in &sections {
-        add(section, &mut text, &mut page);
+    match report_of(delivery).filter(|_| !message.is_test) {
+        Some(report) => {
+            text += &format!("\n{}\n", reports::text(&report));
+            page += &reports::body(&report).into_string();
+        }
+        None => sections.iter().for_each(|section| add(section, &mut text, &mut page)),
     }
     if let Some(rows) = attached {
         let all = delivery.offline.len() + delivery.online.len();

@@ -8,7 +8,7 @@ use super::zone::Zone;
 use crate::alerting::text::{short, word};
 use crate::clock::{Timestamp, shown_span as span};
 use crate::presence::{FiredTimer, Guarantee, TimerData, TimerId, TimerType};
-
+use crate::reports::{self, AvailabilityReport};
 use crate::store::{Delivery, group_of_timer};
 
 /// The most characters of a timer's data in texts for people; the rest is cut off.
@@ -40,9 +40,14 @@ pub fn timers(delivery: &Delivery) -> Vec<TimerMessage<'_>> {
 pub(super) fn title(delivery: &Delivery) -> Option<String> {
     match &delivery.timers[..] {
         [] => None,
-        [timer] => Some(title_of(timer)),
+        [timer] => Some(reports::of_timer(timer).map_or_else(|| title_of(timer), |report| report.subject())),
         many => Some(format!("TIMER: {} timers", number(many.len() as u64))),
     }
+}
+
+/// The report that a delivery brings.
+pub fn report_of(delivery: &Delivery) -> Option<AvailabilityReport> {
+    delivery.timers.first().and_then(reports::of_timer)
 }
 
 /// `TIMER: report-due pump-7`.
@@ -54,6 +59,9 @@ pub(super) fn title_of(timer: &FiredTimer) -> String {
 pub(super) fn text_of(timer: &FiredTimer, zone: &Zone) -> String {
     let late = timer.fired_at.since(timer.due);
     let late = if late.as_secs() > 0 { format!(", fired {} late", span(late)) } else { String::new() };
+    if let Some(report) = reports::of_timer(timer) {
+        return report.notes().join("; ");
+    }
     let data = match timer.data.as_str() {
         "null" => String::new(),
         data => format!("; {}", short(data, MAX_DATA)),

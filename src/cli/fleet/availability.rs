@@ -70,19 +70,23 @@ fn in_words(answer: &Value) -> PrintedTable {
             "online",
             answer["online_share"]
                 .as_f64()
-                .map_or("unknown: all of it was blind, or no unit was known".to_owned(), percent),
+                .map_or("unknown: it was blind or paused, or no unit was known".to_owned(), percent),
         ),
         ("outages", text(&answer["outages"])),
         ("offline", seconds(&answer["offline_seconds"])),
         ("longest outage", seconds(&answer["longest_outage_seconds"])),
         ("mean time between outages", seconds(&answer["mean_seconds_between_outages"])),
+        ("mean time to return", seconds(&answer["mean_seconds_to_return"])),
         ("blind", seconds(&answer["blind_seconds"])),
+        ("paused", seconds(&answer["paused_seconds"])),
+        ("not known yet", seconds(&answer["unknown_seconds"])),
+        ("from history until", text(&answer["history_until"])),
         (
             "complete",
             if answer["is_complete"] == true {
                 "yes"
             } else {
-                "no, older outages or the units of an instance are missing"
+                "no, outages or the units of an instance are missing"
             }
             .to_owned(),
         ),

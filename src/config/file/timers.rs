@@ -1,4 +1,4 @@
-//! Timers: their classes, and the limits of all.
+//! Timers: their classes, and the limits of all; and reports, which are sent at times.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +23,24 @@ section! {
         max: u64 = DEFAULT_MOST_TIMERS,
         rate: u32 = 100_000,
     }
+}
+
+section! {
+    /// A report of availability that is sent regularly.
+    Report {
+        name: String = String::new(),
+        receivers: Vec<String> = Vec::new(),
+        every: ReportPeriod = ReportPeriod::Month,
+        at: String = "06:00".into(),
+        range: String = String::new(),
+        group_by: String = "kind".into(),
+        target: f64 = 0.0,
+    }
+}
+
+choice! {
+    /// A report is sent on the first day of each.
+    ReportPeriod { Day, Week, Month, Quarter, Year }
 }
 
 /// How often a receiver is sent a timer.

@@ -73,8 +73,8 @@ mod tests {
             from: crate::clock::Timestamp::ZERO,
             to: crate::clock::Timestamp::ZERO,
         };
-        let of = super::super::AvailabilityPart { units, unknown_seconds: 0.0 };
-        Arc::new(super::super::summed(range, &of, Duration::ZERO, std::iter::empty()))
+        let spent = crate::presence::TimeSpent::default();
+        Arc::new(super::super::AvailabilityPart { units, spent, is_complete: true }.answer(range, None))
     }
 
     fn asked(kind: &str) -> AnswerKey {

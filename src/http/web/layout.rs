@@ -18,19 +18,21 @@ pub(super) enum Tab {
     Deliveries,
     Silences,
     Timers,
+    Reports,
     Strangers,
     Instances,
     Configuration,
     About,
 }
 
-const TABS: [(Tab, &str, &str); 8] = [
+const TABS: [(Tab, &str, &str); 9] = [
     (Tab::Fleet, "/", "Fleet"),
     (Tab::Incidents, "/incidents", "Incidents"),
     (Tab::Records, "/records", "Records"),
     (Tab::Deliveries, "/deliveries", "Deliveries"),
     (Tab::Silences, "/silences", "Silences"),
     (Tab::Timers, "/timers", "Timers"),
+    (Tab::Reports, "/reports", "Reports"),
     (Tab::Strangers, "/strangers", "Strangers"),
     (Tab::Instances, "/instances", "Instances"),
 ];
@@ -43,7 +45,7 @@ const ICON: &str = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg'
     %3Ccircle cx='8' cy='8' r='7' fill='%231f6f5c'/%3E%3Cpath d='M4 8.5l3 3 5-6' stroke='white' stroke-width='2' \
     fill='none'/%3E%3C/svg%3E";
 
-const HELP: [(&str, &str); 12] = [
+const HELP: [(&str, &str); 13] = [
     ("/", "search"),
     ("g f", "fleet"),
     ("g n", "incidents"),
@@ -51,6 +53,7 @@ const HELP: [(&str, &str); 12] = [
     ("g d", "deliveries"),
     ("g s", "silences"),
     ("g m", "timers"),
+    ("g p", "reports"),
     ("g t", "strangers"),
     ("g i", "instances"),
     ("g c", "configuration"),
@@ -71,8 +74,10 @@ impl Web {
     ) -> Markup {
         let offline = summary.content.states.offline;
         let count = if offline > 0 { format!("({offline}) ") } else { String::new() };
+        // A report costs the database much, and changes little while it is read.
+        let stream = (tab != Some(Tab::Reports)).then(|| format!("{}/api/v1/stream", self.base));
         let main = html! {
-            div #live data-stream={ (self.base) "/api/v1/stream" } { (banner(&self.base, &summary.content)) (live) }
+            div #live data-stream=[stream] { (banner(&self.base, &summary.content)) (live) }
             (rest)
         };
         html! {

@@ -62,7 +62,7 @@ function leave() {
   wanted = true;
 }
 
-if (live) {
+if (live?.dataset.stream) {
   follow();
   // Times grow old while nothing happens.
   setInterval(refresh, 15000);
@@ -78,7 +78,7 @@ for (const input of document.querySelectorAll("[data-remember]")) {
 }
 
 const pages = {
-  f: "", n: "incidents", r: "records", d: "deliveries", s: "silences", m: "timers", t: "strangers", i: "instances", c: "configuration",
+  f: "", n: "incidents", r: "records", d: "deliveries", s: "silences", m: "timers", p: "reports", t: "strangers", i: "instances", c: "configuration",
   a: "about",
 };
 let before = "";

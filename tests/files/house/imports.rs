@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use super::source::{Source, bare};
 
 /// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 23] = [
+const FLOORS: [(&str, u8); 24] = [
     ("presence", 0),
+    ("reports", 0),
     ("routing", 0),
     ("clock", 0),
     ("address", 0),

@@ -39,6 +39,8 @@ pub(super) const ROUTES: &[(&str, &str, MinimumSince)] = &[
     ("get", "/silences", Viewer),
     ("get", "/instances", Viewer),
     ("get", "/timers", Viewer),
+    ("get", "/reports", Viewer),
+    ("get", "/reports.csv", Viewer),
     ("get", "/incidents", Viewer),
     ("get", "/configuration", Viewer),
     ("get", "/about", Viewer),

@@ -128,6 +128,8 @@ impl Fleet {
             coverage: Arc::new(Coverage::new(silences.clone())),
             silences,
             timers: timers.clone(),
+            history: None,
+            keep_records: 90 * 86_400 * SECOND,
             routes: watch::Sender::new(Arc::new(routes())).subscribe(),
             reloads: None,
             configuration: watch::Sender::new(Arc::new(configuration())).subscribe(),
@@ -278,7 +280,7 @@ pub fn timer_rules() -> TimerRules {
         (timer_type, class)
     };
     let classes = [class("report", 5), class("command", 1_000_000)].into();
-    TimerRules { classes, most: 1_000_000, rate: 1000 }
+    TimerRules { classes, reports: Vec::new(), most: 1_000_000, rate: 1000 }
 }
 
 /// The options on the page of the configuration.

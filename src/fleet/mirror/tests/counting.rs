@@ -93,8 +93,9 @@ fn time_before_a_unit_was_known_is_counted_as_unknown() {
     let range = Interval { from: at(100), to: at(200) };
     let of = |site: Option<&str>| {
         let label = site.map(|site| ("site".to_owned(), site.to_owned()));
-        let time = mirror.known_time(UnitFilter { label, ..UnitFilter::default() }, range);
-        (time.units, time.unknown.as_secs())
+        let filter = UnitFilter { label, ..UnitFilter::default() };
+        let (units, spent) = mirror.time_spent(filter, range, &Outages::new(), &Hearing::default());
+        (units, spent.unknown.as_secs())
     };
     assert_eq!((of(None), of(Some("north")), of(Some("south"))), ((4, 130), (2, 50), (2, 80)));
     // Another unit takes the slot of a removed unit, and not its time.
@@ -103,6 +104,34 @@ fn time_before_a_unit_was_known_is_counted_as_unknown() {
     known(2, "south", None);
     known(4, "south", Some(900));
     assert_eq!((of(None), of(Some("south"))), ((5, 150), (3, 100)));
+}
+
+#[test]
+fn time_is_spent_as_records_pauses_and_the_ledger_say() {
+    let mirror = Mirror::new(rules(), 3);
+    let range = Interval { from: at(100), to: at(200) };
+    let pause = Some(Interval { from: at(150), to: at(170) });
+    for (number, lifecycle, pause) in [
+        (0, Lifecycle::Present, None),
+        (1, Lifecycle::Present, None),
+        (2, offline_since(190), None),
+        (3, Lifecycle::Present, pause),
+    ] {
+        let mut seen = at_site(number, None, lifecycle);
+        seen.facts.as_mut().unwrap().pause = pause;
+        mirror.compare(mirror.mark(partition_of(&seen.unit, 3)), &[seen]);
+    }
+    // The second one was offline, for a while in which nothing was heard; so was one that is gone.
+    let outage = vec![Interval { from: at(110), to: at(130) }];
+    let past = Outages::from([(unit(1).to_string(), outage.clone()), (unit(9).to_string(), outage)]);
+    let blind = [Interval { from: at(120), to: at(125) }];
+    let hearing = Hearing { ledger: Ledger::new(blind), ..Hearing::default() };
+    let (units, spent) = mirror.time_spent(UnitFilter::default(), range, &past, &hearing);
+    let parts = [spent.online, spent.offline, spent.blind, spent.paused, spent.unknown, spent.longest];
+    assert_eq!(
+        (units, spent.outages, parts.map(|part| part.as_secs())),
+        (4, 2, [95 + 80 + 85 + 75, 15 + 10, 20, 20, 0, 15])
+    );
 }
 
 /// A unit of that site, as the engine holds it.
@@ -115,8 +144,12 @@ fn at_site(number: usize, site: Option<&str>, lifecycle: Lifecycle) -> Snapshot 
 }
 
 fn silent() -> Lifecycle {
-    let cause = Cause::Silence;
-    Lifecycle::Offline(Silence { deadline: at(0), detected_at: at(0), cause, allowed: SECOND })
+    offline_since(0)
+}
+
+fn offline_since(second: u64) -> Lifecycle {
+    let (cause, deadline) = (Cause::Silence, at(second));
+    Lifecycle::Offline(Silence { deadline, detected_at: deadline, cause, allowed: SECOND })
 }
 
 /// A mirror of one kind whose units are counted by their site: 1, 3, 5 … are of the north, 2 and 4 of the

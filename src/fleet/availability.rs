@@ -1,0 +1,32 @@
+//! How units spent times of which the store keeps no records any more. History answers it; pages and mails ask it
+//! without knowing where it lies.
+
+use async_trait::async_trait;
+
+use crate::clock::Timestamp;
+use crate::presence::{Interval, TimeSpent, Unit};
+use crate::reports::{AvailabilityReport, AvailabilityScope, Days, GroupBy};
+
+/// How units spent the begin of a range.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PastTime {
+    /// Until when it is known; the begin of the range, if nothing of it is.
+    pub until: Timestamp,
+    pub units: u64,
+    pub spent: TimeSpent,
+    /// Whether no records of that time are lost.
+    pub is_complete: bool,
+}
+
+/// Reads of history. Each takes its time, and fails while the database is away.
+#[async_trait]
+pub trait AvailabilityHistory: Send + Sync {
+    /// How units spent a range, up to the end of the last day that is summed.
+    async fn time_spent(&self, of: &AvailabilityScope, range: Interval) -> anyhow::Result<PastTime>;
+
+    /// How a unit spent each of these days, as far as they are summed.
+    async fn days_of_unit(&self, unit: &Unit, days: Days) -> anyhow::Result<Vec<TimeSpent>>;
+
+    /// The report of some days, without a target.
+    async fn report(&self, days: Days, group: &GroupBy) -> anyhow::Result<AvailabilityReport>;
+}

@@ -1,0 +1,60 @@
+//! Reads history for pages and mails: over a connection of its own, one read after the other.
+
+use async_trait::async_trait;
+use tokio::sync::Mutex;
+
+use super::database::{Database, DatabaseAccess, Result};
+use super::{report, schema};
+use crate::fleet::{AvailabilityHistory, PastTime};
+use crate::presence::{Interval, TimeSpent, Unit};
+use crate::reports::{AvailabilityReport, AvailabilityScope, Days, GroupBy};
+
+pub struct HistoryReader {
+    access: DatabaseAccess,
+    /// The connection of the last read that went well.
+    kept: Mutex<Option<Database>>,
+}
+
+impl HistoryReader {
+    pub fn new(access: DatabaseAccess) -> HistoryReader {
+        HistoryReader { access, kept: Mutex::default() }
+    }
+
+    /// The connection that is kept, if it still lasts, or another one.
+    async fn open(&self, kept: Option<Database>) -> Result<Database> {
+        if let Some(database) = kept.filter(Database::is_open) {
+            return Ok(database);
+        }
+        let database = Database::connect(&self.access).await?;
+        schema::require(&database, &self.access).await?;
+        Ok(database)
+    }
+}
+
+/// A read that fails drops its connection: the database may still be working on it.
+#[async_trait]
+impl AvailabilityHistory for HistoryReader {
+    async fn time_spent(&self, of: &AvailabilityScope, range: Interval) -> anyhow::Result<PastTime> {
+        let mut kept = self.kept.lock().await;
+        let database = self.open(kept.take()).await?;
+        let spent = report::time_spent(&database, of, range).await?;
+        *kept = Some(database);
+        Ok(spent)
+    }
+
+    async fn days_of_unit(&self, unit: &Unit, days: Days) -> anyhow::Result<Vec<TimeSpent>> {
+        let mut kept = self.kept.lock().await;
+        let database = self.open(kept.take()).await?;
+        let spent = report::days_of_unit(&database, unit, days).await?;
+        *kept = Some(database);
+        Ok(spent)
+    }
+
+    async fn report(&self, days: Days, group: &GroupBy) -> anyhow::Result<AvailabilityReport> {
+        let mut kept = self.kept.lock().await;
+        let database = self.open(kept.take()).await?;
+        let made = report::report(&database, days, group).await?;
+        *kept = Some(database);
+        Ok(made)
+    }
+}

@@ -1,0 +1,139 @@
+//! What pages and the API answer out of history, by a service over a PostgreSQL that has days of last year.
+
+use std::time::Duration;
+
+use reqwest::{Client, Response};
+use rollcall::clock::{Clock, Stopwatch, Timestamp};
+use rollcall::history::{Database, prepare};
+use rollcall::reports::{day_of, midnight};
+use rollcall::simulate::servers::free_port;
+use serde_json::{Value, json};
+
+use crate::support::fleet::Service;
+use crate::support::postgres::{PASSWORD, Postgres};
+use crate::world::{DAY, MAX_WAIT};
+
+/// Ten days of two units, which are summed up to yesterday: on the third day one of them was offline for an hour.
+async fn filled(postgres: &Postgres, schema: &str) -> Timestamp {
+    let access = rollcall::history::DatabaseAccess { schema: schema.to_owned(), ..postgres.access() };
+    let database = Database::connect(&access).await.unwrap();
+    prepare(&database, &access).await.unwrap();
+    let today = midnight(day_of(Clock::system().now()));
+    let first = today - 200 * DAY;
+    let client = postgres.client(schema).await;
+    let at = |moment: Timestamp| moment.to_string();
+    let (known, outage, back) = (at(first), at(first + 2 * DAY), at(first + 2 * DAY + DAY / 24));
+    let rows = format!(
+        "INSERT INTO units VALUES ('detector', 'a', '{{\"site\": \"north\"}}', '{known}', '{}', 0), \
+         ('detector', 'b', '{{\"site\": \"south\"}}', '{known}', '{}', 0); \
+         CREATE TABLE transitions_all PARTITION OF transitions DEFAULT; CREATE TABLE daily_all PARTITION OF daily DEFAULT; \
+         INSERT INTO transitions SELECT at, w, 'detector:a:1', 'detector', 'a', '{{}}', 'silence', '{outage}', \
+         '{outage}', '{outage}', c FROM (VALUES ('{outage}'::timestamptz, 'offline', NULL), \
+         ('{back}', 'online', 'return')) x(at, w, c); \
+         INSERT INTO daily SELECT '{known}'::date + d, s, n, u, u * 86400 - o, o, 0, 0, 0, (o > 0)::int, o \
+         FROM generate_series(0, 9) d, LATERAL (VALUES ('fleet', '', 2, d), ('kind', 'detector', 2, d), \
+         ('label:site', 'north', 1, d), ('label:site', 'south', 1, 0)) x(s, n, u, day), \
+         LATERAL (SELECT CASE WHEN day = 2 THEN 3600 ELSE 0 END) y(o); \
+         INSERT INTO cursors VALUES ('daily', 4, '{}')",
+        at(first + 10 * DAY),
+        at(first + 10 * DAY),
+        at(today)
+    );
+    client.batch_execute(&rows).await.unwrap();
+    first
+}
+
+struct Served {
+    service: Service,
+    url: String,
+    client: Client,
+    _dir: tempfile::TempDir,
+}
+
+impl Served {
+    async fn start(postgres: &Postgres) -> Served {
+        let dir = tempfile::tempdir().unwrap();
+        let password = dir.path().join("password");
+        std::fs::write(&password, PASSWORD).unwrap();
+        let (port, broker) = (free_port().unwrap(), free_port().unwrap());
+        let service = Service::start(&format!(
+            "[engine]\ntype = \"embedded\"\npath = {:?}\npartitions = 4\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n\
+             [http]\nlisten = \"127.0.0.1:{port}\"\ncount_by_labels = [\"site\"]\n\
+             [history]\nurl = {:?}\npassword_file = {password:?}\nschema = \"pages\"\n",
+            dir.path().join("engine"),
+            postgres.url(),
+        ));
+        let client = Client::builder().no_proxy().build().unwrap();
+        let served = Served { service, url: format!("http://127.0.0.1:{port}"), client, _dir: dir };
+        let started = Stopwatch::start();
+        while served.try_get("/api/v1/summary").await.is_none_or(|answer| answer.status() != 200) {
+            assert!(started.elapsed() < MAX_WAIT);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        served
+    }
+
+    async fn try_get(&self, path: &str) -> Option<Response> {
+        self.client.get(format!("{}{path}", self.url)).send().await.ok()
+    }
+
+    async fn text(&self, path: &str) -> String {
+        self.try_get(path).await.unwrap().text().await.unwrap()
+    }
+
+    async fn json(&self, path: &str) -> Value {
+        serde_json::from_str(&self.text(path).await).unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn availability_and_reports_reach_as_far_back_as_history() {
+    let mut postgres = Postgres::start();
+    let first = filled(&postgres, "pages").await;
+    let served = Served::start(&postgres).await;
+    let (from, until) = (first, first + 10 * DAY);
+    let of = async |query: &str, from: Timestamp, until: Timestamp| {
+        served.json(&format!("/api/v1/availability?from={from}&until={until}&{query}")).await
+    };
+    let all = of("", from, until).await;
+    let figures = |answer: &Value| {
+        ["units", "outages", "offline_seconds", "online_seconds", "unknown_seconds"]
+            .map(|name| answer[name].as_f64().unwrap())
+    };
+    assert_eq!(figures(&all), [2.0, 1.0, 3600.0, 20.0 * 86_400.0 - 3600.0, 0.0], "{all}");
+    assert_eq!((&all["history_until"], &all["is_complete"]), (&json!(until.to_string()), &json!(true)));
+    assert_eq!(figures(&of("kind=detector", from, until).await), figures(&all));
+    // A unit, and parts of days, come from outages. Before and after its ten days it was not known.
+    let (early, late) = (from - DAY, until + DAY);
+    let unit = of("unit=detector/a", early, late).await;
+    assert_eq!(figures(&unit), [1.0, 1.0, 3600.0, 10.0 * 86_400.0 - 3600.0, 2.0 * 86_400.0], "{unit}");
+    let half = of("", from + 2 * DAY + DAY / 48, until - DAY / 2).await;
+    let expected = [2.0, 0.0, 1800.0, 2.0 * (7.5 * 86_400.0 - 1800.0) - 1800.0, 0.0];
+    assert_eq!(figures(&half), expected, "{half}");
+    // The engine answers for today, of which nothing is known.
+    let now = Clock::system().now();
+    let to_now = of("kind=detector", from, now).await;
+    assert_eq!(figures(&to_now)[1..4], figures(&all)[1..4], "{to_now}");
+
+    let days = format!("from={}&to={}", day_of(from), day_of(until - DAY));
+    let page = served.text(&format!("/reports?{days}&group=site&target=99.9")).await;
+    for part in
+        ["north", "<td class=\"missed\">99.583 %</td>", "<td class=\"met\">100.000 %</td>", "miss the target"]
+    {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+    assert!(!page.contains("=\"http"), "it loads nothing from elsewhere: {page}");
+    let table = served.text(&format!("/reports.csv?{days}&group=unit")).await;
+    assert!(table.contains("detector/a,1,99.583,1,3600,") && table.contains("\r\nall,2,"), "{table}");
+    let wrong = served.text("/reports?month=2026-13").await;
+    assert!(wrong.contains("is no month; write 2026-10"), "{wrong}");
+
+    postgres.kill();
+    let away = served.text(&format!("/reports?{days}")).await;
+    assert!(away.contains("History does not answer: "), "{away}");
+    let away = of("", from, until).await;
+    assert_eq!((&away["history_until"], &away["is_complete"]), (&json!(null), &json!(false)), "{away}");
+    postgres.restart();
+    assert_eq!(figures(&of("", from, until).await), figures(&all));
+    served.service.end().await;
+}

@@ -34,10 +34,16 @@ impl DatabaseAddress {
     /// # Errors
     /// What is wrong, without the address, which may hold a password.
     pub fn parse(url: &str, password: Option<&str>) -> Result<DatabaseAddress, String> {
+        // The name that other programs have for what `require` does here.
+        let url = &url.replace("sslmode=verify-full", "sslmode=require");
         let mut config: tokio_postgres::Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let why = std::error::Error::source(&error).map(|why| format!(" ({why})")).unwrap_or_default();
             format!("is no address of a database{why}; write postgres://user@host:5432/database")
         })?;
+        let modes = url.split(['?', '&']).filter_map(|part| part.strip_prefix("sslmode="));
+        if modes.into_iter().any(|mode| !["require", "disable"].contains(&mode)) {
+            return Err("names another sslmode than require, which proves the server, and disable".to_owned());
+        }
         if config.get_hosts().is_empty() || config.get_dbname().is_none() {
             return Err("names no host or no database; write postgres://user@host:5432/database".to_owned());
         }
@@ -250,6 +256,7 @@ fn explained(error: &tokio_postgres::Error, address: &DatabaseAddress, doing: &s
         code if [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE].contains(code) => {
             HistoryError::TooSlow(format!("{address} was too slow to {doing}: {why}"))
         }
+        code if *code == SqlState::DISK_FULL => HistoryError::Away(text("make room on its disk")),
         _ => HistoryError::Away(format!("{address} did not {doing}: {why}")),
     }
 }
@@ -267,6 +274,7 @@ mod tests {
             ("postgres://ana@db.example.org/fleet?sslmode=disable", false),
             ("postgres://ana@127.0.0.1/fleet?sslmode=require", true),
             ("postgres:///fleet?host=/run/postgresql&user=ana", false),
+            ("postgres://ana@127.0.0.1/fleet?sslmode=verify-full", true),
         ] {
             assert_eq!(DatabaseAddress::parse(url, None).unwrap().is_encrypted(), is_encrypted, "{url}");
         }
@@ -275,6 +283,7 @@ mod tests {
         for (url, password, why) in [
             ("redis://127.0.0.1", None, "is no address of a database"),
             ("postgres://127.0.0.1", None, "names no host or no database"),
+            ("postgres://ana@db.example.org/fleet?sslmode=prefer", None, "another sslmode than require"),
             ("postgres://ana:secret@127.0.0.1/fleet", Some("other"), "keep one"),
         ] {
             let error = DatabaseAddress::parse(url, password).unwrap_err();

@@ -1,8 +1,10 @@
 //! Faults of the database: nothing is lost, nothing is there twice, and nothing waits for it.
 
-use rollcall::history::{Database, DatabaseAddress, backfill, prepare, prune};
+use rollcall::history::{Database, DatabaseAccess, DatabaseAddress, backfill, prepare, prune};
+use rollcall::trust::TlsFiles;
 
-use crate::support::postgres::PASSWORD;
+use crate::support::certificates::Authority;
+use crate::support::postgres::{PASSWORD, Postgres};
 use crate::world::{DAY, EngineType, SECOND, World, units, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -133,4 +135,78 @@ async fn records_of_a_file_are_filled_in_and_old_months_are_dropped() {
     let rest = "SELECT count(*) FROM transitions WHERE at < '2023-12-01'";
     assert_eq!(world.postgres.rows(&world.access.schema, rest).await[0].get::<_, i64>(0), 0);
     assert_eq!(prune(&database, &keep, world.clock.now()).await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_disk_loses_nothing_and_history_goes_on_when_there_is_room() {
+    let mut world = World::over(EngineType::Embedded, Postgres::with_room((1 << 20) + 4096)).await;
+    let all = units(4000);
+    world.write();
+    world.hear(&all).await;
+    until(async || world.count("meta").await == 1).await;
+    world.silence(&all).await;
+    world.hear(&all).await;
+    until(async || world.problem("history_down").is_some_and(|text| text.contains("disk"))).await;
+    let text = world.problem("history_down").unwrap();
+    assert!(text.contains("make room on its disk"), "{text}");
+    assert!(world.count("transitions").await < 8000);
+    // Everything else goes on.
+    assert_eq!(world.records().await.iter().filter(|one| one.back_at.is_some()).count(), 4000);
+    world.postgres.make_room();
+    world.until_alike().await;
+    until(async || world.problem("history_down").is_none()).await;
+    assert_eq!((world.count("transitions").await, world.count("losses").await), (8000, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_proves_the_server_by_its_authority_and_its_name() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (dir, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (authority, stranger) = (Authority::new(dir.path()), Authority::new(other.path()));
+    let encrypted = Postgres::with_tls(&authority);
+    let plain = Postgres::start();
+    let access = |postgres: &Postgres, mode: &str, authority: &Authority| {
+        let url = format!("{}?sslmode={mode}", postgres.url());
+        let address = DatabaseAddress::parse(&url, Some(PASSWORD)).unwrap();
+        let tls = TlsFiles { ca: Some(authority.file("ca.pem").into()), ..TlsFiles::default() };
+        DatabaseAccess { address, tls, ..postgres.access() }
+    };
+    for (access, wrong) in [
+        (access(&encrypted, "require", &authority), None),
+        (access(&encrypted, "disable", &authority), None),
+        (access(&encrypted, "require", &stranger), Some("invalid peer certificate")),
+        (access(&plain, "require", &authority), Some("does not support TLS")),
+    ] {
+        let opened = Database::connect(&access).await;
+        let is_encrypted = match opened {
+            Ok(database) => {
+                let select = "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+                Ok(database.client().query_one(select, &[]).await.unwrap().get::<_, bool>(0))
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        match wrong {
+            None => assert_eq!(is_encrypted, Ok(access.address.is_encrypted()), "{access:?}"),
+            Some(wrong) => {
+                let text = is_encrypted.unwrap_err();
+                assert!(text.contains(wrong) && text.contains("cannot be reached"), "{text}");
+            }
+        }
+    }
+    // The name of the address is not that of the certificate.
+    let named = encrypted.url().replace("127.0.0.1", "localhost");
+    let address = DatabaseAddress::parse(&format!("{named}?sslmode=require"), Some(PASSWORD)).unwrap();
+    let access_by_name = DatabaseAccess { address, ..access(&encrypted, "require", &authority) };
+    let text = Database::connect(&access_by_name).await.err().unwrap().to_string();
+    assert!(text.contains("certificate"), "{text}");
+    // History is written over it.
+    let mut world = World::over(EngineType::Embedded, encrypted).await;
+    world.access = DatabaseAccess {
+        schema: world.access.schema.clone(),
+        ..access(&world.postgres, "require", &authority)
+    };
+    world.write();
+    world.hear(&units(1)).await;
+    world.silence(&units(1)).await;
+    world.until_alike().await;
 }

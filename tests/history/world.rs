@@ -48,6 +48,11 @@ pub struct World {
 
 impl World {
     pub async fn new(on: EngineType) -> World {
+        World::over(on, Postgres::start()).await
+    }
+
+    /// With history in this database.
+    pub async fn over(on: EngineType, postgres: Postgres) -> World {
         let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
         let telemetry = Arc::new(Telemetry::new(&clock));
         let dir = tempfile::tempdir().unwrap();
@@ -77,7 +82,6 @@ impl World {
         };
         let outbox_grew = Arc::new(Notify::new());
         let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, outbox_grew);
-        let postgres = Postgres::start();
         let access = postgres.access();
         let writers = Vec::new();
         let roll = Arc::new(roll);

@@ -52,7 +52,8 @@ impl Authority {
         self.certify(dir, "server", is_expired);
     }
 
-    fn file(&self, name: &str) -> String {
+    /// A file of its directory, such as `ca.pem`.
+    pub fn file(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
 

@@ -9,10 +9,14 @@ use rollcall::simulate::servers::{Server, free_port};
 use rollcall::trust::TlsFiles;
 use tokio_postgres::{Client, NoTls, Row};
 
+use super::certificates::Authority;
+
 pub const PASSWORD: &str = "open sesame";
 
 pub struct Postgres {
     server: Server,
+    /// The most bytes of a file.
+    room: Option<u64>,
     // The last field, so that the server has ended when the directory is removed.
     dir: tempfile::TempDir,
 }
@@ -24,6 +28,33 @@ impl Postgres {
 
     /// With further lines of its configuration.
     pub fn with(lines: &[&str]) -> Postgres {
+        Postgres::made(lines, &[], None)
+    }
+
+    /// None of its files grows beyond so many bytes: to the server its disk is full then.
+    pub fn with_room(bytes: u64) -> Postgres {
+        // Files of the log of changes have their full size at once.
+        Postgres::made(&["min_wal_size = 4MB"], &["--wal-segsize=1"], Some(bytes))
+    }
+
+    /// Speaks TLS, too, with a certificate of this authority.
+    pub fn with_tls(authority: &Authority) -> Postgres {
+        let mut postgres = Postgres::start();
+        let data = postgres.dir.path().join("postgres/data");
+        authority.certify_server(&data, false);
+        run("chmod", &["600", &text(&data.join("server.key"))]);
+        if is_root() {
+            run("chown", &["postgres", &text(&data.join("server.key")), &text(&data.join("server.pem"))]);
+        }
+        let lines = "ssl = on\nssl_cert_file = 'server.pem'\nssl_key_file = 'server.key'\n";
+        let file = data.join("postgresql.auto.conf");
+        let settings = std::fs::read_to_string(&file).unwrap();
+        std::fs::write(&file, settings + lines).unwrap();
+        postgres.restart();
+        postgres
+    }
+
+    fn made(lines: &[&str], of_data: &[&str], room: Option<u64>) -> Postgres {
         let dir = tempfile::tempdir().unwrap();
         run("chmod", &["755", &text(dir.path())]);
         let home = dir.path().join("postgres");
@@ -38,6 +69,7 @@ impl Postgres {
             ["-D", &data, "-U", "rollcall", "-A", "scram-sha-256", "--pwfile", &password].map(str::to_owned),
         );
         make.extend(["--no-sync", "-E", "UTF8", "--locale=C"].map(str::to_owned));
+        make.extend(of_data.iter().map(|option| (*option).to_owned()));
         run(&make[0], &make[1..].iter().map(String::as_str).collect::<Vec<_>>());
         let port = free_port().unwrap();
         let socket = text(&home);
@@ -48,8 +80,8 @@ impl Postgres {
         lines.iter().for_each(|line| settings += &format!("{line}\n"));
         let file = home.join("data/postgresql.auto.conf");
         std::fs::write(&file, settings).unwrap();
-        let server = serve(dir.path(), port).unwrap();
-        Postgres { server, dir }
+        let server = serve(dir.path(), port, room).unwrap();
+        Postgres { server, room, dir }
     }
 
     pub fn port(&self) -> u16 {
@@ -90,18 +122,28 @@ impl Postgres {
         self.server.kill();
     }
 
+    /// Gives the server a larger disk, and starts it again.
+    pub fn make_room(&mut self) {
+        self.room = None;
+        self.restart();
+    }
+
     /// Starts the server again on its port with its data. The processes of the old one take a moment to notice its end.
     pub fn restart(&mut self) {
         self.server.kill();
         let port = self.port();
-        let started = (0..50).find_map(|_| serve(self.dir.path(), port).ok());
+        let started = (0..50).find_map(|_| serve(self.dir.path(), port, self.room).ok());
         self.server = started.expect("it starts once the old processes have ended");
     }
 }
 
-fn serve(dir: &Path, port: u16) -> std::io::Result<Server> {
+fn serve(dir: &Path, port: u16, room: Option<u64>) -> std::io::Result<Server> {
     let data = text(&dir.join("postgres/data"));
-    let mut command = as_user(&text(&program("postgres")));
+    let mut command = match room {
+        Some(bytes) => vec!["prlimit".to_owned(), format!("--fsize={bytes}"), "--".to_owned()],
+        None => Vec::new(),
+    };
+    command.extend(as_user(&text(&program("postgres"))));
     command.extend(["-D".to_owned(), data]);
     Server::start(&command[0], &command[1..], dir, port, "ready to accept connections")
 }
@@ -118,7 +160,7 @@ fn is_root() -> bool {
 }
 
 /// A program of the newest PostgreSQL of this machine: Debian keeps them out of the path.
-fn program(name: &str) -> PathBuf {
+pub fn program(name: &str) -> PathBuf {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
     let newest = versions.map(|one| one.path()).max_by_key(|path| number(path));

@@ -15,6 +15,14 @@ async fn every_query_of_the_dashboard_over_history_runs() {
     let database = Database::connect(&access).await.unwrap();
     prepare(&database, &access).await.unwrap();
     let client = postgres.client("public").await;
+    for query in queries_of_the_dashboard() {
+        let done = client.query(&query, &[]).await;
+        assert!(done.is_ok(), "{query}: {done:?}");
+    }
+}
+
+/// Every query of the dashboard, and of its variables.
+pub fn queries_of_the_dashboard() -> Vec<String> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards/history/years.json");
     let dashboard: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
@@ -24,10 +32,7 @@ async fn every_query_of_the_dashboard_over_history_runs() {
     let of_variables = variables.filter(|one| one["type"] == "query").map(|one| &one["query"]);
     let all: Vec<String> = queries.chain(of_variables).map(|query| chosen(query.as_str().unwrap())).collect();
     assert!(all.len() > 10, "{}", all.len());
-    for query in all {
-        let done = client.query(&query, &[]).await;
-        assert!(done.is_ok(), "{query}: {done:?}");
-    }
+    all
 }
 
 /// A query as Grafana sends it.

@@ -3,6 +3,7 @@
 
 mod alarm;
 mod cluster;
+mod postgres;
 mod running;
 
 use std::collections::BTreeSet;
@@ -213,16 +214,20 @@ fn commands_in_every_container_of_rollcall_have_the_token_of_the_operator() {
 fn a_secret_belongs_to_the_user_that_reads_it_and_to_nobody_else() {
     let compose = yaml("docker-compose.yml");
     let made = texts(&compose["services"]["secrets"]["command"])[2];
-    let owners = made.lines().next().unwrap();
+    let owners = made.split("; do").next().unwrap();
     for secret in [
         "10001:65534:/token/rollcall.token",
         "10001:10001:/operator/operator.token",
         "472:0:/password/grafana.password",
+        "999:999:/postgres/postgres.password",
+        "10001:999:/history/history.password",
+        "472:999:/reader/reader.password",
     ] {
         assert!(owners.contains(secret), "{owners}");
     }
     assert!(made.contains("chmod 0440") && made.contains("umask 0277"), "{made}");
     assert!(read("Dockerfile").contains("\nUSER 10001:10001\n"));
+    assert_eq!(compose["services"]["postgres"]["user"], "999:999");
     // The images of Prometheus and Grafana have these users of their own.
     for name in ["prometheus", "grafana", "rollcall-1", "rollcall-2"] {
         assert!(compose["services"][name]["user"].is_null(), "{name}");

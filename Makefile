@@ -113,7 +113,7 @@ fmt: ## Format the code
 # ONLY=lateness,mass picks benchmarks; UNITS=100000 shrinks the large fleet, and such a run is not written down.
 # ONLY=ten_million is no part of a whole run: it takes a quarter of an hour and 11 GB of memory.
 bench: ## Measure speed and memory beside what they are compared with, three quarters of an hour (ONLY=…, UNITS=…)
-	@.ci/need redis-server:redis-server mosquitto:mosquitto npm:npm
+	@.ci/need redis-server:redis-server mosquitto:mosquitto npm:npm pg_createcluster:postgresql
 	cargo bench --locked --bench figures -- $(if $(ONLY),--only $(ONLY)) $(if $(UNITS),--units $(UNITS))
 
 dist: ## Make the packages of a release in target/package: tar.gz, deb and rpm, about ten minutes [TARGET=triple]

@@ -28,6 +28,7 @@ mod failover;
 mod first_contact;
 mod growth;
 mod harness;
+mod history;
 mod ingest;
 mod lateness;
 mod listener;
@@ -49,7 +50,7 @@ mod wills;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Every benchmark, in the order in which they run.
-const BENCHMARKS: [&str; 20] = [
+const BENCHMARKS: [&str; 21] = [
     "engine",
     "embedded",
     "ingest",
@@ -69,6 +70,7 @@ const BENCHMARKS: [&str; 20] = [
     "listener",
     "announcements",
     "brokers",
+    "history",
     TEN_MILLION,
 ];
 
@@ -79,8 +81,8 @@ const TEN_MILLION: &str = "ten_million";
 #[derive(Debug, Parser)]
 struct Options {
     /// Only these benchmarks: engine, embedded, ingest, first_contact, lateness, mixed, mass, six_thousand, routed,
-    /// rest, pages, api, growth, cluster, failover, timers, listener, announcements, brokers; and ten_million, which runs
-    /// only if it is named.
+    /// rest, pages, api, growth, cluster, failover, timers, listener, announcements, brokers, history; and ten_million, which
+    /// runs only if it is named.
     #[arg(long, value_delimiter = ',', value_parser = clap::builder::PossibleValuesParser::new(BENCHMARKS))]
     only: Vec<String>,
     /// How many units the large fleet has. With less than a million, goals mean little, and nothing is written.
@@ -151,6 +153,7 @@ async fn measure(options: &Options) -> anyhow::Result<()> {
             "listener" => listener::run(&mut report, options.units).await?,
             "announcements" => announcements::run(&mut report, options.units).await?,
             "brokers" => brokers::run(&mut report).await?,
+            "history" => history::run(&mut report, options.units).await?,
             _ => ten_million::run(&mut report, options.units).await?,
         }
         report.end()?;

@@ -1,0 +1,137 @@
+//! History in PostgreSQL: how fast it is filled, how soon a storm is in it, what it costs detection, and how long a
+//! report over a year takes.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use anyhow::ensure;
+use rollcall::clock::{Clock, Stopwatch, Timestamp};
+use rollcall::fleet::AvailabilityHistory;
+use rollcall::history::{Database, DatabaseAccess, HistoryReader, backfill, prepare};
+use rollcall::presence::{Closing, OfflineRecord};
+use rollcall::reports::{Days, GroupBy, day_of};
+
+use crate::harness::figures::{Goal, Report, TAKEN};
+use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
+use crate::harness::other_load::OtherLoad;
+use crate::harness::{World, records, thousands, until};
+use crate::mass::wait_for;
+use crate::support::postgres::Postgres;
+
+const MAX_WAIT: Duration = Duration::from_secs(300);
+const DAY: Duration = Duration::from_secs(86_400);
+/// The default of `history.batch`.
+const BATCH: usize = 5000;
+/// The time between the last preparation and the instant.
+const SETTLE: Duration = Duration::from_secs(5);
+
+pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
+    let others = OtherLoad::watch()?;
+    let postgres = Postgres::start();
+    filled(report, &postgres, units / 10).await?;
+    year(report, &postgres, units / 10).await?;
+    storm(report, &postgres, units / 10).await?;
+    report.add(TAKEN, others.percent()?, "%", Goal::None);
+    Ok(())
+}
+
+async fn made(postgres: &Postgres, schema: &str) -> anyhow::Result<(Database, DatabaseAccess)> {
+    let access = DatabaseAccess { schema: schema.to_owned(), ..postgres.access() };
+    let database = Database::connect(&access).await?;
+    prepare(&database, &access).await?;
+    Ok((database, access))
+}
+
+/// Closed records of a year, from a file.
+async fn filled(report: &mut Report, postgres: &Postgres, units: u32) -> anyhow::Result<()> {
+    let (mut database, _) = made(postgres, "filled").await?;
+    let mut lines = String::new();
+    let begin = Clock::system().now() - 365 * DAY;
+    for number in 0..2 * units {
+        let at = begin + Duration::from_secs(u64::from(number) * 150 % (360 * 86_400));
+        let unit = format!("bench:unit-{:07}", number % units).parse()?;
+        let open = OfflineRecord::open(unit, at, at + Duration::from_secs(60), at + Duration::from_secs(60));
+        let back_at = Some(at + Duration::from_secs(600));
+        let labels = [("site".to_owned(), format!("site-{}", number % 1000))].into_iter().collect();
+        let closed = OfflineRecord { labels, back_at, closed_by: Some(Closing::Return), ..open };
+        writeln!(lines, "{}", serde_json::to_string(&closed)?)?;
+    }
+    let watch = Stopwatch::start();
+    let done = backfill(&mut database, lines.as_bytes(), BATCH).await?;
+    let rate = done.rows as f64 / watch.elapsed().as_secs_f64();
+    report.add("backfill of a file", rate, "rows/s", Goal::AtLeast(50_000.0));
+    Ok(())
+}
+
+/// Reports over a year of a fleet with a thousand sites, in which each unit was offline four times.
+async fn year(report: &mut Report, postgres: &Postgres, units: u32) -> anyhow::Result<()> {
+    let (_, access) = made(postgres, "year").await?;
+    let today = day_of(Clock::system().now());
+    let days = Days { from: today.saturating_sub(jiff::Span::new().days(365)), until: today };
+    let rows = format!(
+        "CREATE TABLE transitions_all PARTITION OF transitions DEFAULT; CREATE TABLE daily_all PARTITION OF daily DEFAULT; \
+         INSERT INTO units SELECT 'bench', 'unit-' || n, jsonb_build_object('site', n % 1000), '{from}', NULL, 0 \
+         FROM generate_series(0, {last}) n; \
+         INSERT INTO transitions SELECT o + m * '10 minutes'::interval, w, 'bench:unit-' || n || ':' || k, 'bench', \
+         'unit-' || n, '{{}}', 'silence', o, o, o, c FROM generate_series(0, {last}) n, generate_series(0, 3) k, \
+         LATERAL (SELECT '{from}'::timestamptz + (k * 90 + n % 80) * '1 day'::interval) x(o), \
+         (VALUES (0, 'offline', NULL), (1, 'online', 'return')) y(m, w, c); \
+         INSERT INTO daily SELECT '{from}'::date + d, s, name, {units}, 1, 1, 0, 0, 0, 1, 1 FROM generate_series(0, 364) d, \
+         (SELECT 'fleet', '' UNION ALL SELECT 'kind', 'bench' UNION ALL SELECT 'label:site', n::text \
+         FROM generate_series(0, 999) n) z(s, name); \
+         INSERT INTO cursors VALUES ('daily', 16, '{until}'); ANALYZE",
+        from = days.from,
+        until = days.until,
+        last = units - 1,
+    );
+    postgres.client("year").await.batch_execute(&rows).await?;
+    let reader = HistoryReader::new(access);
+    for (group, count) in [("site", 1000), ("kind", 1), ("unit", units as usize)] {
+        let watch = Stopwatch::start();
+        let made = reader.report(days, &GroupBy::from(group.to_owned())).await?;
+        let took = watch.elapsed().as_secs_f64();
+        ensure!(made.rows.len() == count && made.until == today, "{} rows by {group}", made.rows.len());
+        let title = format!("report over 12 months of {} units, by {group}", thousands(units));
+        report.add(title, took, "s", Goal::AtMost(2.0));
+    }
+    Ok(())
+}
+
+/// A storm without history, and one with it.
+async fn storm(report: &mut Report, postgres: &Postgres, due: u32) -> anyhow::Result<()> {
+    let clock = Clock::system();
+    let plain = durable(&mut World::new()?, KIND, due, &clock).await?;
+    let mut world = World::new()?;
+    let url = postgres.url().replace("rollcall@", "rollcall:open%20sesame@");
+    let with = format!("{KIND}\n[history]\nurl = \"{url}\"\nschema = \"storm\"\n");
+    let (recorded, ended) = durable(&mut world, &with, due, &clock).await?;
+    let client = postgres.client("storm").await;
+    until("the storm is in the database", MAX_WAIT, async || {
+        let count = client.query_one("SELECT count(*) FROM transitions", &[]).await?;
+        Ok(count.get::<_, i64>(0) >= i64::from(due))
+    })
+    .await?;
+    let in_database = clock.now().since(ended).as_secs_f64();
+    let title = format!("{} due at one instant", thousands(due));
+    report.add(format!("{title}: records durable, with history"), recorded, "s", Goal::None);
+    report.add(format!("{title}: with history ÷ without"), recorded / plain.0, "", Goal::AtMost(1.05));
+    report.add(format!("{title}: in PostgreSQL after the last record"), in_database, "s", Goal::AtMost(10.0));
+    Ok(())
+}
+
+/// How long the records of a storm took, and when the last one was written.
+async fn durable(
+    world: &mut World,
+    options: &str,
+    due: u32,
+    clock: &Clock,
+) -> anyhow::Result<(f64, Timestamp)> {
+    let _process = world.serve(options).await?;
+    let mut client = world.client().await?;
+    let instant = clock.now() + SETTLE + Duration::from_micros(150 * u64::from(due));
+    Fleet(0..due).fill(&world.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
+    let before = records::count(&mut client).await?;
+    wait_for(instant, clock).await?;
+    let (_, after) = records::wait_for(&mut client, clock, instant, before, due.into(), MAX_WAIT).await?;
+    Ok((after.as_secs_f64(), clock.now()))
+}

@@ -54,6 +54,7 @@ mod secrets;
 mod sections;
 mod shown;
 mod span;
+mod timer_receivers;
 mod timers;
 mod times;
 mod tls;

@@ -6,7 +6,7 @@ use jiff::civil::Time;
 
 use super::file::{File, Report, ReportPeriod};
 use super::problem::Problems;
-use super::timers::named_receivers;
+use super::timer_receivers::named_receivers;
 use crate::presence::{Guarantee, TimerClass};
 use crate::reports::{CalendarPeriod, GroupBy, REPORT_TYPE, ReportPlan, ReportRange, ReportSchedule};
 

@@ -240,9 +240,11 @@ impl Timelines {
             [Some(sentence), self.views.two_places(unit)].into_iter().flatten().collect::<Vec<_>>().join(" ");
         let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
         let known_since = view.known_since.map_or(watched_since, |known| known.max(watched_since));
-        let known_since = known_since.max(now - self.keep_records);
-        let mut days = days(&history, (&view, of_unit), known_since, now);
-        if days.first().is_some_and(|first| !first.unknown.is_zero()) {
+        // The engine may have forgotten records of the time before.
+        let kept = now - self.keep_records;
+        let is_cut = !history.is_complete || known_since < kept;
+        let mut days = days(&history, (&view, of_unit), known_since.max(kept), now);
+        if is_cut && days.first().is_some_and(|first| !first.unknown.is_zero()) {
             self.add_past(&mut days, unit, now).await;
         }
         let days = begins(now).zip(days).map(Day::of).collect();

@@ -275,11 +275,11 @@ fn last(end: Date) -> Date {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// Of October 2026: the north misses a target of 99.5 %, the south keeps it.
-    pub(crate) fn october() -> AvailabilityReport {
+    pub fn october() -> AvailabilityReport {
         let row = |name: &str, units, offline, outages| ReportRow {
             name: name.to_owned(),
             units,

@@ -19,8 +19,11 @@ fn make_secrets(dir: &Path) -> (String, String) {
         .replace("chown ", ": ")
         .replace("/token/", &here("token"))
         .replace("/operator/", &here("operator"))
-        .replace("/password/", &here("password"));
-    for name in ["token", "operator", "password"] {
+        .replace("/password/", &here("password"))
+        .replace("/postgres/", &here("postgres"))
+        .replace("/history/", &here("history"))
+        .replace("/reader/", &here("reader"));
+    for name in ["token", "operator", "password", "postgres", "history", "reader"] {
         std::fs::create_dir_all(dir.join(name)).unwrap();
     }
     let made = output(command[0], &[command[1], &script]);

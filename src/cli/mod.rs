@@ -38,6 +38,7 @@ mod operator;
 mod output;
 #[cfg(feature = "package-files")]
 mod package_files;
+mod policy;
 mod receivers;
 mod remote;
 mod remove;
@@ -145,6 +146,9 @@ enum Command {
     /// Say how much of a month, or of any days, units were online, from history.
     #[command(after_help = "Example: rollcall report --month 2026-10 --group-by site --target 99.5")]
     Report(report::ReportArguments),
+    /// Try a policy on the silences of history before it is set.
+    #[command(after_help = "Example: rollcall policy try --kind gate --timeout 20m --since 30d")]
+    Policy(policy::PolicyArguments),
     /// Register, list, show, cancel and follow timers: what has to happen at a moment unless it is taken back.
     Timers(fleet::TimersArguments),
     /// Send a receiver a notification that is marked as a test.
@@ -211,6 +215,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::Export(arguments) => fleet::export(arguments).await,
             Command::History(arguments) => history::run(arguments).await,
             Command::Report(arguments) => report::run(arguments).await,
+            Command::Policy(arguments) => policy::run(arguments).await,
             Command::Timers(arguments) => fleet::timers(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
             Command::Template(arguments) => template::run(arguments).await,

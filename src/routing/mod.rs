@@ -41,6 +41,7 @@ mod syntax;
 mod times;
 pub mod told;
 mod tree;
+pub mod trial;
 
 pub use alert_silence::{AlertSilence, SilenceId};
 pub use alert_silences::AlertSilences;

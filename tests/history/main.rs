@@ -3,6 +3,7 @@
 mod faults;
 mod mails;
 mod pages;
+mod policy;
 mod reports;
 #[path = "../support/mod.rs"]
 mod support;

@@ -28,8 +28,8 @@ use crate::expiry::Expiry;
 use crate::fleet::coverage::Coverage;
 use crate::fleet::walk::Removed;
 use crate::fleet::{
-    Attempts, AvailabilityHistory, Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk, examination,
-    renamed,
+    Attempts, AvailabilityHistory, CountRecorder, Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk,
+    examination, renamed,
 };
 use crate::intake::listener::Listener;
 use crate::intake::{Bodies, StateSources, ValueBuffer};
@@ -301,6 +301,15 @@ fn start(
     let census = roll.census().clone();
     let (counted, owned, until) = (engine.clone(), ownership.clone(), stop.clone());
     loops.add("census", async move { census.run(counted, owned, until).await });
+    let counts = CountRecorder {
+        mirror: mirror.clone(),
+        roll: roll.clone(),
+        ownership: ownership.clone(),
+        cells: engine.clone(),
+        clock: clock.clone(),
+        telemetry: telemetry.clone(),
+    };
+    loops.add("past counts", counts.run(stop.clone()));
     let values = ValueBuffer::new(&config.metrics, telemetry.clone()).map(Arc::new);
     let bodies = Bodies::new(&config.intake, rules, values.clone(), telemetry.clone());
     let states = StateSources { mirror: mirror.clone(), ownership: ownership.clone() };

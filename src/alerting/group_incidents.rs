@@ -5,40 +5,14 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, TryStreamExt, stream};
-use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::presence::{Incident, Judgement, OfflineRecord, RecordId};
-use crate::store::{
-    Cells, Document, Documents, Queries, Result, StoredDeliveries, StoredGroups, Table, TableValue,
-};
+use crate::fleet::LastingIncident;
+use crate::presence::{Incident, OfflineRecord, RecordId};
+use crate::store::{Cells, Document, Documents, Queries, Result, StoredDeliveries, StoredGroups};
 
 /// How many records are read at once.
 const AT_ONCE: usize = 16;
-
-/// The incident of a group that lasts, as receivers were told of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct LastingIncident {
-    pub incident: Incident,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub replaced: Option<Incident>,
-    /// The notification that tells of this.
-    pub notification: String,
-    /// When the notification was sealed with which the incident begins.
-    pub begun: Timestamp,
-}
-
-impl TableValue for LastingIncident {
-    /// The key of the group.
-    type Name = String;
-    const TABLE: Table = Table::Incidents;
-}
-
-impl LastingIncident {
-    pub fn judgement(&self) -> Judgement {
-        Judgement { told: Some(self.incident.clone()), replaced: self.replaced.clone() }
-    }
-}
 
 /// The incidents of groups that last, and their silences.
 pub(super) struct GroupIncidents {

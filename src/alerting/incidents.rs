@@ -16,9 +16,9 @@
 use std::sync::Arc;
 
 use super::acknowledged::with_acknowledgements;
-use super::group_incidents::{GroupIncidents, LastingIncident};
+use super::group_incidents::GroupIncidents;
 use crate::clock::Timestamp;
-use crate::fleet::Census;
+use crate::fleet::{Census, LastingIncident};
 use crate::presence::{Incident, Judgement, LEAST, Members, earlier_from, judge_incident};
 use crate::store::{Delivery, Document, EngineError, Result};
 

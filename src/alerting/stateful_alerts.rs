@@ -18,8 +18,9 @@ use std::sync::Arc;
 use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
-use super::group_incidents::{GroupIncidents, LastingIncident};
+use super::group_incidents::GroupIncidents;
 use crate::clock::{Clock, Timestamp};
+use crate::fleet::LastingIncident;
 use crate::presence::{Closing, OfflineRecord};
 use crate::store::{
     ACKNOWLEDGEMENT, Delivery, Document, Group, Membership, OutboxEntry, Result, StoredDeliveries,

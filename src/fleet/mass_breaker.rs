@@ -50,6 +50,11 @@ impl TableValue for Trip {
     const TABLE: Table = Table::Breaker;
 }
 
+/// The last trip, as it is stored.
+pub(super) async fn last_trip(documents: &Documents) -> Result<Document<Trip>> {
+    documents.one(&TRIP.to_owned()).await
+}
+
 /// The mass-offline breaker.
 pub struct MassBreaker {
     /// `None`: the breaker is not enabled.
@@ -284,7 +289,7 @@ impl MassBreaker {
 
     /// The last trip as it is stored. A trip that cannot be read holds nothing.
     async fn stored(&self) -> Result<Document<Trip>> {
-        let stored: Document<Trip> = self.documents.one(&TRIP.to_owned()).await?;
+        let stored = last_trip(&self.documents).await?;
         let held = stored.value.as_ref().filter(|trip| trip.is_held());
         self.telemetry.breaker_tripped(held.is_some());
         let is_first = !self.is_known.swap(true, Ordering::Relaxed);

@@ -11,6 +11,7 @@
 //! | [`BodyReader`] | what devices send over HTTP |
 //! | [`Places`] | units that are heard at two places in turn |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
+//! | [`PastCounts`] | the counts of the fleet over time, for the chart of the page |
 //! | [`flapping`] | the last transitions of units whose kinds have flap detection |
 //! | [`inhibitions`] | the units whose silence inhibits others |
 //! | [`MassBreaker`] | the last trip of the mass-offline breaker |
@@ -43,12 +44,14 @@ pub mod deliveries;
 pub mod examination;
 pub mod flapping;
 pub mod inhibitions;
+mod lasting_incident;
 pub mod lease;
 mod mass_breaker;
 pub mod mirror;
 mod newest;
 pub mod operators;
 pub mod ownership;
+mod past_counts;
 mod places;
 pub mod receivers;
 pub mod renaming;
@@ -70,11 +73,13 @@ pub use coverage::Coverage;
 pub use deliveries::Deliveries;
 pub use flapping::{FlapDetector, FlapRules, StoredFlaps};
 pub use inhibitions::Inhibitions;
+pub use lasting_incident::LastingIncident;
 pub use lease::{Lease, is_renamed, renamed};
 pub use mass_breaker::MassBreaker;
 pub use mirror::Mirror;
 pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
+pub use past_counts::{CountRecorder, PastCounts};
 pub use places::Places;
 pub use receivers::{ReceiverHealths, Receivers};
 pub use roll::{BrokerHearing, HearingConfig, Registered, Roll, UnitChange};

@@ -66,6 +66,7 @@ mod metrics;
 mod middleware;
 mod openapi;
 mod operators;
+mod past_counts;
 mod peers;
 mod probe;
 mod proxies;
@@ -109,6 +110,7 @@ use http_error::HttpError;
 use import::ImportState;
 use inventory::InventoryState;
 use middleware::{AdmissionRules, KnownClients};
+use past_counts::PastCountReader;
 use peers::PeerKey;
 use probe::ProbePage;
 pub use proxies::{HeaderName, Proxies, ProxyUsers};
@@ -452,6 +454,7 @@ fn pages(
         .merge(unit_list::page(lists.clone()))
         .merge(openapi::page())
         .merge(instances::page(&sources))
+        .merge(past_counts::page(PastCountReader::new(&sources)))
         .merge(strangers::page(StrangersState::new(&sources)))
         .merge(units::page(UnitViews::new(&sources)))
         .merge(availability::page(AvailabilityState::new(&sources, scans)))

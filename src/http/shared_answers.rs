@@ -28,6 +28,8 @@ impl MaxAge {
     pub const EXACT: MaxAge = MaxAge { new: Duration::ZERO, usable: Duration::ZERO };
     /// For pages and streams of a small fleet, of which many may be open.
     pub const RECENT: MaxAge = MaxAge { new: Duration::from_millis(900), usable: Duration::from_millis(900) };
+    /// For counts that change once a minute.
+    pub const PER_MINUTE: MaxAge = MaxAge { new: Duration::from_secs(5), usable: Duration::from_secs(15) };
     /// For a large fleet: a request shares an answer of the last second.
     pub const LARGE_FLEET: MaxAge =
         MaxAge { new: Duration::from_millis(700), usable: Duration::from_millis(1500) };

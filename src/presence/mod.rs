@@ -20,6 +20,7 @@ mod incident;
 mod mass_offline;
 mod name;
 mod pace;
+mod past_counts;
 mod place;
 mod policy;
 mod record;
@@ -64,6 +65,10 @@ pub use incident::{FirstUnit, Incident, Judgement, LEAST, Members, earlier_from,
 pub use mass_offline::{FleetCount, MassOfflineRule, Release, ReleaseReason, Trip, release};
 pub use name::MAX_ID;
 pub use pace::{MISSING_CANARIES, blind_gap, canary_period, probe_gap, probe_period};
+pub use past_counts::{
+    CountBucket, CountRange, CountedPart, FleetMoment, HourCounts, IncidentMark, MinuteCounts, StateCounts,
+    add_mark, floor,
+};
 pub use place::Move;
 pub use policy::{
     DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, MAX_TIMEOUT, MIN_TIMEOUT, Override, Policy, Registry,

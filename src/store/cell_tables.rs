@@ -36,6 +36,10 @@ pub enum Table {
     Sessions,
     /// `fleet` → since when it is watched: see `http/beginning.rs`.
     Watched,
+    /// An hour → the counts of the fleet, by the minute: see `fleet/past_counts.rs`.
+    MinuteCounts,
+    /// A day → the counts of the fleet, by the hour.
+    HourCounts,
     /// The changes that operators made: see `store/audit.rs`.
     Audit,
     /// An instance → its address for metrics: see `store/roster.rs`.
@@ -80,7 +84,7 @@ pub enum Table {
 
 impl Table {
     /// The tables that belong to no receiver.
-    const SHARED: [Table; 28] = [
+    const SHARED: [Table; 30] = [
         Table::Flaps,
         Table::Episodes,
         Table::Incidents,
@@ -97,6 +101,8 @@ impl Table {
         Table::Receivers,
         Table::Sessions,
         Table::Watched,
+        Table::MinuteCounts,
+        Table::HourCounts,
         Table::Audit,
         Table::Addresses,
         Table::InstanceCounts,
@@ -134,6 +140,8 @@ impl Table {
             Table::Receivers => "receivers",
             Table::Sessions => "sessions",
             Table::Watched => "watched",
+            Table::MinuteCounts => "minute_counts",
+            Table::HourCounts => "hour_counts",
             Table::Audit => "audit",
             Table::Addresses => "addresses",
             Table::InstanceCounts => "instance_counts",
@@ -194,6 +202,7 @@ impl Table {
             Table::Timers | Table::PastTimers | Table::TimerCounts => Stored::Timer,
             Table::Versions | Table::Sources | Table::Breaker => Stored::Other,
             Table::Sessions | Table::Watched | Table::Counts => Stored::Other,
+            Table::MinuteCounts | Table::HourCounts => Stored::Other,
         }
     }
 

@@ -338,6 +338,8 @@ labels! {
         Examination => "examination",
         /// Shares the number of units with other instances.
         Census => "census",
+        /// Writes the counts of units over time.
+        PastCounts => "past_counts",
     }
 }
 
@@ -362,6 +364,7 @@ impl Loop {
             Loop::Census => {
                 "the numbers of units of other instances are not known; max_units may be exceeded"
             }
+            Loop::PastCounts => "units are not counted over time; the chart has a gap",
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
-use crate::presence::State;
+use crate::presence::{State, StateCounts};
 use crate::store::table::{LabelIndex, OTHER_VALUE};
 
 /// The most labels that may be counted by, so that all metrics together stay few.
@@ -18,9 +18,6 @@ pub const MAX_LABELS: usize = 2;
 
 /// The most values with counts of their own, of all labels together.
 pub(super) const TOP: usize = 10;
-
-/// How many units are in each state, in the order of [`State::ALL`].
-pub type StateCounts = [u64; State::ALL.len()];
 
 /// By label and value.
 pub type CountsByLabel = BTreeMap<(String, String), StateCounts>;

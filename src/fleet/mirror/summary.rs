@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use super::Mirror;
 use super::filter::{ArchiveLimits, FleetShard, UnitFilter};
-use super::label_counter::{CountsByLabel, LabelCounter, StateCounts, TOP, add_top};
+use super::label_counter::{CountsByLabel, LabelCounter, TOP, add_top};
 use super::view::Cursor;
 use crate::clock::Timestamp;
-use crate::presence::{Hearing, Kind, State};
+use crate::presence::{Hearing, Kind, State, StateCounts};
 use crate::store::table::UnitRow;
 
 /// The most threads that count the units of a large fleet; each has a shard of it.

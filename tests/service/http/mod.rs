@@ -12,6 +12,7 @@ mod login;
 mod metrics;
 mod openapi;
 mod pages;
+mod past_counts;
 mod receivers;
 mod registry;
 mod roles;

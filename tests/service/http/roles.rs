@@ -60,6 +60,7 @@ pub(super) const ROUTES: &[(&str, &str, MinimumSince)] = &[
     ("get", "/api/v1/units/{kind}/{unit}/timeline", Viewer),
     ("get", "/api/v1/units:export", Viewer),
     ("get", "/api/v1/availability", Viewer),
+    ("get", "/api/v1/history/counts", Viewer),
     ("get", "/api/v1/records", Viewer),
     ("get", "/api/v1/records/{id}", Viewer),
     ("get", "/api/v1/deliveries", Viewer),

@@ -267,6 +267,52 @@ fn dashboards_lead_to_one_another_and_to_nothing_that_is_gone() {
 }
 
 #[test]
+fn every_row_of_a_unit_leads_to_its_page() {
+    let mut rows = 0;
+    for (path, dashboard) in dashboards() {
+        let has_address = list(&dashboard["templating"], "list").iter().any(|it| it["name"] == "rollcall");
+        for panel in panels(&dashboard).filter(|panel| panel["type"] == "table") {
+            let overrides = list(&panel["fieldConfig"], "overrides").iter();
+            let mut of_unit = overrides.filter(|one| one["matcher"]["options"] == "Unit").peekable();
+            if of_unit.peek().is_some_and(|_| panel["datasource"]["type"] == "prometheus") {
+                let mut found = Vec::new();
+                of_unit.for_each(|one| texts(one, &mut found));
+                let page = "${rollcall}/units/${__data.fields.Kind:percentencode}/${__data.fields.Unit:percentencode}";
+                let (path, title) = (path.display(), &panel["title"]);
+                assert!(has_address && found.contains(&page), "{path}: {title}: {found:?}");
+                rows += 1;
+            }
+        }
+    }
+    assert!(rows >= 2, "{rows}");
+}
+
+/// Green is online: a count of offline units has no colour of a palette.
+#[test]
+fn colours_mean_states() {
+    let mut counted = 0;
+    for (path, dashboard) in dashboards() {
+        for panel in panels(&dashboard).filter(|panel| panel["type"] == "timeseries") {
+            let defaults = &panel["fieldConfig"]["defaults"]["color"];
+            let is_offline = |target: &Value| {
+                target["expr"].as_str().is_some_and(|asked| asked.contains("state=\"offline\""))
+            };
+            if list(panel, "targets").iter().all(is_offline) {
+                let colours = format!("{defaults} {}", panel["fieldConfig"]["overrides"]);
+                let title = &panel["title"];
+                assert!(
+                    colours.contains("red") && !colours.contains("palette"),
+                    "{}: {title}: {colours}",
+                    path.display()
+                );
+                counted += 1;
+            }
+        }
+    }
+    assert!(counted >= 2, "{counted}");
+}
+
+#[test]
 fn every_variable_that_is_asked_for_can_be_chosen() {
     for (path, dashboard) in dashboards() {
         let variables = list(&dashboard["templating"], "list").iter().map(|it| it["name"].as_str().unwrap());

@@ -370,7 +370,8 @@ fn routes_of(config: &alerting::AlertingConfig) -> http::AlertRoutes {
     let limited = limited.map(|receiver| receiver.name.clone()).collect();
     let (routes, inhibition) = (Routes::new(config.route.clone()), config.inhibition.clone());
     let (has_breaker, flapping) = (config.breaker.is_some(), config.flapping.clone());
-    http::AlertRoutes { routes, receivers, types, limited, inhibition, has_breaker, flapping }
+    let unsent = alerting::without_receivers(config);
+    http::AlertRoutes { routes, receivers, types, limited, inhibition, has_breaker, unsent, flapping }
 }
 
 /// The long-lived tasks, by name.

@@ -104,6 +104,12 @@ impl Attempts {
         Ok(found)
     }
 
+    /// The attempts that told receivers of these records, each with the key of a group that it joined.
+    pub async fn of_memberships(&self, records: &[(&str, &RecordId)]) -> Result<Vec<Attempt>> {
+        let partition = |group: &str| partition_of_group(group, self.documents.fleet());
+        self.of_words(records.iter().map(|(group, id)| (partition(group), word_of_record(id)))).await
+    }
+
     /// The attempts in the cells that are found by these words, without repetitions.
     async fn of_words(&self, words: impl Iterator<Item = (u16, String)>) -> Result<Vec<Attempt>> {
         let begins: Vec<NameRange> =

@@ -64,6 +64,7 @@ mod instances;
 mod inventory;
 mod metrics;
 mod middleware;
+mod notices;
 mod openapi;
 mod operators;
 mod past_counts;
@@ -316,6 +317,8 @@ pub struct AlertRoutes {
     pub inhibition: Inhibition,
     /// Whether the mass-offline breaker is enabled.
     pub has_breaker: bool,
+    /// Why no notification will be sent, with advice; `None`: routes name receivers.
+    pub unsent: Option<&'static str>,
     /// The kinds that have flap detection.
     pub flapping: FlapRules,
 }
@@ -331,6 +334,7 @@ impl Default for AlertRoutes {
             limited: BTreeSet::new(),
             inhibition,
             has_breaker: false,
+            unsent: None,
             flapping: FlapRules::new(),
         }
     }
@@ -428,6 +432,8 @@ fn pages(
     let summaries = Summaries::new(&sources, counts.clone());
     let records = Records::new(sources.records.clone());
     let timers = TimersState::new(&sources);
+    let past_counts = PastCountReader::new(&sources);
+    let shared = (lists.clone(), summaries.clone(), past_counts.clone(), records.clone());
     let probe_state = ProbePage { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
     Router::new()
         .merge(health::pages(ownership.clone(), mirror.clone(), telemetry.clone()))
@@ -454,15 +460,12 @@ fn pages(
         .merge(unit_list::page(lists.clone()))
         .merge(openapi::page())
         .merge(instances::page(&sources))
-        .merge(past_counts::page(PastCountReader::new(&sources)))
+        .merge(past_counts::page(past_counts))
         .merge(strangers::page(StrangersState::new(&sources)))
         .merge(units::page(UnitViews::new(&sources)))
         .merge(availability::page(AvailabilityState::new(&sources, scans)))
         .merge(timeline::page(Timelines::new(&sources)))
-        .merge(changing(
-            web::pages(Web::new(config, &sources, lists.clone(), summaries, records, sessions, timers)),
-            &lists,
-        ))
+        .merge(changing(web::pages(Web::new(config, &sources, shared, sessions, timers)), &lists))
         .fallback(web::unknown)
 }
 

@@ -42,6 +42,7 @@ const NOTIFIED: usize = 5;
 /// How many days a timeline sums up.
 const DAYS: u32 = 90;
 const DAY: Duration = Duration::from_secs(86_400);
+const MINUTE: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 pub(super) struct Timelines {
@@ -85,6 +86,31 @@ pub(super) struct Timeline {
     pub days: Vec<Day>,
     /// Whether the unit has no records before these.
     pub is_complete: bool,
+    /// The last hour, for pages.
+    #[serde(skip)]
+    pub hour: Vec<Minute>,
+}
+
+/// A minute of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Minute {
+    pub from: Timestamp,
+    pub was: MinuteState,
+}
+
+/// What is known of a minute, the most important part of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MinuteState {
+    /// The newest heartbeat came in it.
+    Heard,
+    Offline,
+    Blind,
+    /// Nothing came since the newest heartbeat, and that is allowed.
+    Quiet,
+    /// No outage. Single heartbeats are not stored, so it is not known how many came.
+    Online,
+    /// The unit was not known yet.
+    Unknown,
 }
 
 /// A day of a unit.
@@ -248,8 +274,9 @@ impl Timelines {
             self.add_past(&mut days, unit, now).await;
         }
         let days = begins(now).zip(days).map(Day::of).collect();
-        let notified = told.to_string();
-        Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete: history.is_complete })
+        let hour = last_hour(&history.records, blind, view.last_seen, known_since, now);
+        let (notified, is_complete) = (told.to_string(), history.is_complete);
+        Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete, hour })
     }
 
     /// Replaces days of which the engine does not know all by those of history, as far as it has them.
@@ -360,6 +387,37 @@ impl Day {
     }
 }
 
+/// The minutes of the last hour, oldest first; the last one ends now.
+fn last_hour(
+    records: &[OfflineRecord],
+    blind: &[Interval],
+    heard: Option<Timestamp>,
+    known_since: Timestamp,
+    now: Timestamp,
+) -> Vec<Minute> {
+    let minute = |back: u32| {
+        let range = Interval { from: now - MINUTE * back, to: now - MINUTE * (back - 1) };
+        let meets = |from: Timestamp, to: Timestamp| from < range.to && to > range.from;
+        // A heartbeat of this moment belongs to the last minute.
+        let has_heartbeat = heard.is_some_and(|heard| range.from < heard && heard <= range.to);
+        let was = if has_heartbeat {
+            MinuteState::Heard
+        } else if records.iter().any(|one| meets(one.deadline, one.back_at.unwrap_or(now))) {
+            MinuteState::Offline
+        } else if blind.iter().any(|one| meets(one.from, one.to)) {
+            MinuteState::Blind
+        } else if known_since >= range.to {
+            MinuteState::Unknown
+        } else if heard.is_none_or(|heard| heard <= range.from) {
+            MinuteState::Quiet
+        } else {
+            MinuteState::Online
+        };
+        Minute { from: range.from, was }
+    };
+    (1..=60).rev().map(minute).collect()
+}
+
 fn of_record(record: &OfflineRecord) -> Vec<TimelineEvent> {
     let of = |at: Timestamp, event: EventType, text: String| TimelineEvent {
         text,
@@ -437,6 +495,57 @@ fn outcome(attempt: &Attempt, transition: Transition) -> (EventType, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_minute_shows_the_most_important_part_of_what_is_known_of_it() {
+        let at = |minutes: f64| Timestamp::from_millis((minutes * 60_000.0) as i64);
+        let record = |deadline: f64, back: Option<f64>| OfflineRecord {
+            back_at: back.map(at),
+            ..OfflineRecord::open("detector:1".parse().unwrap(), at(0.0), at(deadline), at(deadline))
+        };
+        let drawn = |records: &[OfflineRecord], blind: &[Interval], heard: Option<f64>, known: f64| {
+            let minutes = last_hour(records, blind, heard.map(at), at(known), at(60.0));
+            assert_eq!((minutes.len(), minutes[0].from, minutes[59].from), (60, at(0.0), at(59.0)));
+            let sign = |minute: &Minute| match minute.was {
+                MinuteState::Heard => '|',
+                MinuteState::Offline => 'x',
+                MinuteState::Blind => 'b',
+                MinuteState::Quiet => '.',
+                MinuteState::Online => '-',
+                MinuteState::Unknown => ' ',
+            };
+            minutes.iter().map(sign).collect::<String>()
+        };
+        let line = |parts: &[(char, usize)]| {
+            parts.iter().map(|(sign, count)| sign.to_string().repeat(*count)).collect::<String>()
+        };
+        assert_eq!(drawn(&[], &[], Some(60.0), 0.0), line(&[('-', 59), ('|', 1)]));
+        assert_eq!(drawn(&[], &[], Some(49.5), 0.0), line(&[('-', 49), ('|', 1), ('.', 10)]));
+        assert_eq!(drawn(&[], &[], None, 0.0), line(&[('.', 60)]), "it was never heard");
+        // Known since half of the third minute; an outage that is over, blind time, and an outage that lasts.
+        let records = [record(50.5, None), record(10.0, Some(12.5))];
+        let blind = [Interval { from: at(20.0), to: at(22.0) }];
+        assert_eq!(
+            drawn(&records, &blind, Some(30.5), 2.5),
+            line(&[
+                (' ', 2),
+                ('-', 8),
+                ('x', 3),
+                ('-', 7),
+                ('b', 2),
+                ('-', 8),
+                ('|', 1),
+                ('.', 19),
+                ('x', 10)
+            ])
+        );
+        // Blind time that lasts, and a heartbeat in the minute of an outage.
+        let blind = [Interval { from: at(58.0), to: Timestamp::NEVER }];
+        assert_eq!(
+            drawn(&[record(40.0, Some(41.5))], &blind, Some(41.5), 0.0),
+            line(&[('-', 40), ('x', 1), ('|', 1), ('.', 16), ('b', 2)])
+        );
+    }
 
     #[test]
     fn an_attempt_is_said_with_its_answer_if_there_is_one() {

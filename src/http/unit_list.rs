@@ -31,7 +31,9 @@ use super::unit_filter::{known_kind, label_pair};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::mirror::{Archive, ListKey, ListOrder, ListQuery, ListedUnit, UnitFilter};
 use crate::fleet::{Mirror, Roll};
-use crate::presence::{self, Acknowledgement, Labels, Lifecycle, MAX_ID, RecordId, Snapshot, Unit};
+use crate::presence::{
+    self, Acknowledgement, Labels, Lifecycle, MAX_ID, OfflineRecord, RecordId, Silence, Snapshot, Unit,
+};
 use crate::store::UnitStore;
 
 const PATH: &str = "/api/v1/units";
@@ -133,6 +135,9 @@ pub(super) struct Details {
     /// The id of the unit's open record.
     pub record: Option<RecordId>,
     pub acknowledged: Option<Acknowledgement>,
+    /// Its open record as far as the facts have it, for pages.
+    #[serde(skip)]
+    pub silence: Option<OfflineRecord>,
 }
 
 /// The part of one instance.
@@ -279,10 +284,17 @@ impl UnitLists {
 
 fn details(seen: Snapshot, now: Timestamp) -> Details {
     let Some(facts) = seen.facts else { return Details::default() };
-    let is_offline = matches!(facts.lifecycle, Lifecycle::Offline(_));
+    let silence = match &facts.lifecycle {
+        Lifecycle::Offline(Silence { deadline, detected_at, cause, .. }) => {
+            let open = OfflineRecord::open(seen.unit, facts.last_seen, *deadline, *detected_at);
+            Some(OfflineRecord { labels: facts.labels.clone(), cause: *cause, ..open })
+        }
+        _ => None,
+    };
     Details {
-        record: is_offline.then_some(RecordId { unit: seen.unit, last_seen: facts.last_seen }),
-        acknowledged: facts.acknowledged.filter(|_| is_offline),
+        record: silence.as_ref().map(|open| open.id.clone()),
+        acknowledged: facts.acknowledged.filter(|_| silence.is_some()),
+        silence,
         paused_until: facts.pause.map(|pause| pause.to).filter(|until| *until > now),
         labels: Some(facts.labels),
     }

@@ -2,7 +2,7 @@
 //!
 //! | file | page |
 //! |---|---|
-//! | `fleet.rs` | `/`: counts, labels, the list of units |
+//! | `fleet.rs`, `sentence.rs` | `/`: the state in words, counts, labels, the list of units |
 //! | `unit.rs` | `/units/{kind}/{unit}`: one unit, and forms for operators |
 //! | `records.rs`, `strangers.rs` | `/records`, `/strangers` |
 //! | `deliveries.rs` | `/deliveries`, `/deliveries/{id}`: notifications with their attempts, delivering again |
@@ -16,6 +16,7 @@
 //! | `demo.rs` | `/demo/power`: switches of a simulated fleet |
 //! | `login.rs` | `/login`, `/logout` |
 //! | `plot.rs` | the history of a unit as pictures |
+//! | `chart.rs` | the counts of the fleet over time, as a chart and a table |
 //! | `layout.rs`, `format.rs` | the parts of every page, and the form of states and times |
 //!
 //! The script replaces the live part of a page when the fleet has changed, which a stream of events tells it.
@@ -41,7 +42,9 @@ use super::ended_sessions::EndedSessions;
 use super::http_error::HttpError;
 use super::incidents::IncidentReader;
 use super::middleware::wants_page;
+use super::notices::NoticeReader;
 use super::operators::OperatorState;
+use super::past_counts::PastCountReader;
 use super::records::Records;
 use super::session::BrowserSessions;
 use super::silences::SilencesState;
@@ -49,12 +52,13 @@ use super::strangers::StrangersState;
 use super::summary::Summaries;
 use super::timeline::Timelines;
 use super::timers::TimersState;
-use super::unit_list::UnitLists;
+use super::unit_list::{UnitLists, UnitsQuery};
 use super::{Config, PageSources, Proxies, ShownConfiguration, Switches};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::AvailabilityHistory;
+use crate::fleet::{AvailabilityHistory, Roll};
 
 mod about;
+mod chart;
 mod configuration;
 mod deliveries;
 mod demo;
@@ -68,6 +72,7 @@ mod login;
 mod plot;
 mod records;
 mod reports;
+mod sentence;
 mod silences;
 mod strangers;
 mod timers;
@@ -85,6 +90,7 @@ const SCRIPT: &str = include_str!("web/script.js");
 pub(super) struct Web {
     lists: UnitLists,
     summaries: Summaries,
+    past_counts: PastCountReader,
     timelines: Timelines,
     records: Records,
     operators: OperatorState,
@@ -93,6 +99,8 @@ pub(super) struct Web {
     strangers: StrangersState,
     timers: TimersState,
     incidents: IncidentReader,
+    notices: NoticeReader,
+    roll: Arc<Roll>,
     configuration: watch::Receiver<Arc<ShownConfiguration>>,
     sessions: Arc<BrowserSessions>,
     ended: Arc<EndedSessions>,
@@ -115,15 +123,14 @@ impl Web {
     pub fn new(
         config: &Config,
         sources: &PageSources,
-        lists: UnitLists,
-        summaries: Summaries,
-        records: Records,
+        (lists, summaries, past_counts, records): (UnitLists, Summaries, PastCountReader, Records),
         (sessions, ended): (Arc<BrowserSessions>, Arc<EndedSessions>),
         timers: TimersState,
     ) -> Web {
         Web {
             lists,
             summaries,
+            past_counts,
             timelines: Timelines::new(sources),
             records,
             operators: OperatorState::new(sources),
@@ -132,6 +139,8 @@ impl Web {
             strangers: StrangersState::new(sources),
             timers,
             incidents: IncidentReader::new(sources),
+            notices: NoticeReader::new(sources),
+            roll: sources.roll.clone(),
             configuration: sources.configuration.clone(),
             sessions,
             ended,
@@ -233,6 +242,11 @@ impl IntoResponse for FailedPage {
     fn into_response(self) -> Response {
         (self.status, layout::problem(self.status, &self.detail)).into_response()
     }
+}
+
+/// The query of a page that selects units by a label.
+fn label_query(label: &str, value: &str) -> String {
+    UnitsQuery { label: Some(format!("{label}={value}")), ..UnitsQuery::default() }.to_url()
 }
 
 /// The state of every page.

@@ -37,6 +37,7 @@ mod id;
 mod inhibition;
 mod matcher;
 mod mutes;
+mod notice;
 mod syntax;
 mod times;
 pub mod told;
@@ -53,6 +54,7 @@ pub use destinations::{
 pub use id::is_of_root;
 pub use inhibition::{InhibitRule, Inhibited, Inhibition, Inhibitors, Source, replaces};
 pub use matcher::{Matcher, Operator};
+pub use notice::{NoticeFacts, SilenceNotice};
 pub use syntax::{SyntaxError, parse_all_label_matchers, parse_label_matchers, parse_matchers};
 pub use times::{Minutes, MuteReason, Range, RouteTimes, TimeInterval, zone};
 pub use tree::{EVERY_LABEL, MatchedRoute, Route, Routes, TriedRoute};

@@ -495,6 +495,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
             limited: BTreeSet::new(),
             inhibition: config.alerting.inhibition,
             has_breaker: false,
+            unsent: None,
             flapping: config.alerting.flapping,
         }))
         .subscribe(),

@@ -50,8 +50,7 @@ pub(super) async fn page(
 
 fn table(options: &[&ShownOption]) -> Markup {
     html! {
-        // Nothing in this box can have the focus, so only `tabindex` lets a keyboard scroll it.
-        div.scroll tabindex="0" role="region" aria-label="Options" {
+        div.table {
             table {
                 caption.hidden { "Options" }
                 thead { tr { th scope="col" { "Option" } th scope="col" { "Value" } th scope="col" { "From" } } }

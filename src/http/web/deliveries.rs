@@ -1,4 +1,7 @@
-//! The pages of deliveries: waiting, given up and delivered notifications, each with its attempts; delivering again.
+//! The pages of deliveries: waiting, given up and delivered notifications, one line for each group; each notification with
+//! its attempts; delivering again.
+
+use std::collections::{BTreeSet, HashMap};
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -64,9 +67,9 @@ pub(super) async fn page(
             }
         }
         @if page.deliveries.is_empty() {
-            p.empty { "There is no such delivery." }
+            (web.no_deliveries(wanted, receiver))
         } @else {
-            (web.deliveries_table(&page.deliveries, now, may_change))
+            (web.groups_table(&page.deliveries, now, may_change))
             nav.pages aria-label="Further deliveries" {
                 @if let Some(next) = &page.next {
                     a rel="next" href=(web.deliveries_link(wanted, receiver, Some(next))) { "Next page" }
@@ -101,7 +104,7 @@ pub(super) async fn one(
     let live = html! {
         p.path { a href={ (web.base) "/deliveries" } { "Deliveries" } " / " }
         h1 { (format::text(&id)) }
-        (web.deliveries_table(&details.deliveries, now, may_change))
+        (web.deliveries_table(&details.deliveries.iter().collect::<Vec<_>>(), now, may_change))
         (attempts(&details.attempts, now))
         (web.contents(&details, now))
     };
@@ -112,7 +115,7 @@ fn attempts(attempts: &[AttemptLine], now: Timestamp) -> Markup {
     html! {
         section {
             h2 { "Attempts" }
-            @if attempts.is_empty() { p.empty { "None is recorded." } }
+            @if attempts.is_empty() { p.empty { "No attempts on record." } }
             ol.events {
                 @for one in attempts {
                     li {
@@ -146,15 +149,89 @@ impl Web {
         format!("{}/deliveries?{}", self.base, query.finish())
     }
 
-    fn deliveries_table(&self, lines: &[DeliveryLine], now: Timestamp, may_change: bool) -> Markup {
+    fn no_deliveries(&self, wanted: Option<DeliveryState>, receiver: Option<&str>) -> Markup {
         html! {
-            div.scroll tabindex="0" role="region" aria-label="Deliveries" {
+            div.empty {
+                p {
+                    @match (wanted, receiver) {
+                        (None, None) => "No deliveries. Receivers are notified when a unit falls silent, and when it is back.",
+                        (Some(DeliveryState::Dead), _) => "No dead letters: nothing was given up.",
+                        (Some(DeliveryState::Orphaned), _) => "No deliveries without a receiver.",
+                        (Some(DeliveryState::Pending | DeliveryState::Failed), _) => "No deliveries wait.",
+                        _ => "No deliveries match.",
+                    }
+                }
+                @if let Some(why) = self.notices.unsent() { p { "Nobody will be told: " (why) ", and reload." } }
+            }
+        }
+    }
+
+    /// One line for each group of these deliveries, in their order.
+    fn groups_table(&self, lines: &[DeliveryLine], now: Timestamp, may_change: bool) -> Markup {
+        html! {
+            div.table {
+                table {
+                    caption.hidden { "Deliveries by group" }
+                    thead { tr {
+                        th scope="col" { "State" } th scope="col" { "Group" } th scope="col" { "What" }
+                        th.numbers scope="col" { "When" } th.wide scope="col" { "Receivers" }
+                        @if may_change { th.wide scope="col" { span.hidden { "Change" } } }
+                    } }
+                    tbody { @for group in groups_of(lines) { (self.group_line(&group, now, may_change)) } }
+                }
+            }
+        }
+    }
+
+    fn group_line(&self, group: &[&DeliveryLine], now: Timestamp, may_change: bool) -> Markup {
+        let Some(newest) = group.first() else { return html! {} };
+        let worst = group.iter().map(|line| line.state).max_by_key(|state| gravity(*state));
+        let receivers: BTreeSet<&str> = group.iter().map(|line| line.receiver.as_str()).collect();
+        // A receiver that has got everything needs no answer in the line.
+        let failure =
+            group.iter().find(|line| line.state != DeliveryState::Delivered && !line.answer.is_empty());
+        html! {
+            tr {
+                td { (state(worst.unwrap_or(newest.state))) }
+                th scope="row" {
+                    (group_name(newest))
+                    @if let Some(line) = failure { span.note.answer { " " (format::text(&line.answer)) } }
+                }
+                td { (what(newest)) }
+                td.numbers {
+                    a href={ (self.base) "/deliveries/" (newest.id) } { (format::ago(Some(newest.at), now)) }
+                    @if let Some(next) = newest.next_attempt { span.note { " next " (format::ago(Some(next), now)) } }
+                }
+                td.wide {
+                    @for (at, name) in receivers.iter().enumerate() {
+                        @if at > 0 { ", " }
+                        a href=(self.deliveries_link(None, Some(name), None)) { (format::text(name)) }
+                    }
+                }
+                @if may_change { td.wide { @if group.len() == 1 { (self.again(newest, may_change)) } } }
+            }
+            @if group.len() > 1 {
+                tr.more {
+                    td colspan=(if may_change { 6 } else { 5 }) {
+                        details #{ "group-" (newest.id) } {
+                            summary { (group.len()) " deliveries" span.hidden { " of this group" } }
+                            (self.deliveries_table(group, now, may_change))
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn deliveries_table(&self, lines: &[&DeliveryLine], now: Timestamp, may_change: bool) -> Markup {
+        html! {
+            div.table {
                 table {
                     caption.hidden { "Deliveries" }
                     thead { tr {
-                        th scope="col" { "State" } th scope="col" { "When" } th scope="col" { "Receiver" }
-                        th scope="col" { "What" } th.wide scope="col" { "Group" } th.wide.numbers scope="col" { "Attempts" }
-                        th.wide scope="col" { "Answer" } th scope="col" { span.hidden { "Change" } }
+                        th scope="col" { "State" } th.numbers scope="col" { "When" } th scope="col" { "Receiver" }
+                        th.wide scope="col" { "What" } th.wide.numbers scope="col" { "Attempts" } th.wide scope="col" { "Answer" }
+                        @if may_change { th scope="col" { span.hidden { "Change" } } }
                     } }
                     tbody { @for line in lines { (self.delivery_row(line, now, may_change)) } }
                 }
@@ -163,37 +240,31 @@ impl Web {
     }
 
     fn delivery_row(&self, line: &DeliveryLine, now: Timestamp, may_change: bool) -> Markup {
-        let (sign, class) = match line.state {
-            DeliveryState::Delivered => ("●", "online"),
-            DeliveryState::Dead | DeliveryState::Orphaned => ("▲", "offline"),
-            DeliveryState::Failed => ("◐", "late"),
-            DeliveryState::Pending => ("○", "never_seen"),
-        };
-        let ended = matches!(line.state, DeliveryState::Dead | DeliveryState::Delivered);
         html! {
             tr {
-                td {
-                    span class={ "state " (class) } { span aria-hidden="true" { (sign) } " " (line.state.as_str()) }
-                }
-                td {
+                td { (state(line.state)) }
+                td.numbers {
                     a href={ (self.base) "/deliveries/" (line.id) } { (format::ago(Some(line.at), now)) }
                     @if let Some(next) = line.next_attempt { span.note { " next " (format::ago(Some(next), now)) } }
                 }
                 th scope="row" {
                     a href=(self.deliveries_link(None, Some(&line.receiver), None)) { (format::text(&line.receiver)) }
                 }
-                td { (what(line)) }
-                td.wide {
-                    @for (name, value) in &line.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
-                }
+                td.wide { (what(line)) }
                 td.wide.numbers { (line.attempts) }
                 td.wide { (format::text(&line.answer)) }
-                td {
-                    @if may_change && ended {
-                        form method="post" action={ (self.base) "/deliveries/" (line.id) "/replay" } {
-                            button type="submit" { "Deliver again" span.hidden { ": " (line.id) } }
-                        }
-                    }
+                @if may_change { td { (self.again(line, may_change)) } }
+            }
+        }
+    }
+
+    /// The button that delivers an ended delivery again.
+    fn again(&self, line: &DeliveryLine, may_change: bool) -> Markup {
+        let ended = matches!(line.state, DeliveryState::Dead | DeliveryState::Delivered);
+        html! {
+            @if may_change && ended {
+                form method="post" action={ (self.base) "/deliveries/" (line.id) "/replay" } {
+                    button type="submit" { "Deliver again" span.hidden { ": " (line.id) } }
                 }
             }
         }
@@ -242,6 +313,56 @@ impl Web {
                 @if more > 0 { p.quiet { (more) " more are in the API." } }
             }
         }
+    }
+}
+
+/// Deliveries by their groups, in the order of the first delivery of each. Each timer has a group of its own in the
+/// engine, and timers are one group here.
+fn groups_of(lines: &[DeliveryLine]) -> Vec<Vec<&DeliveryLine>> {
+    let mut groups: Vec<Vec<&DeliveryLine>> = Vec::new();
+    let mut places = HashMap::new();
+    for line in lines {
+        let place = *places.entry((&line.labels, line.event, line.timer.is_some())).or_insert(groups.len());
+        if place == groups.len() {
+            groups.push(Vec::new());
+        }
+        groups[place].push(line);
+    }
+    groups
+}
+
+fn group_name(line: &DeliveryLine) -> Markup {
+    html! {
+        @match (line.event, &line.timer) {
+            (Some(event), _) => (event.replace('_', " ")),
+            (None, Some(_)) => "timers",
+            (None, None) if line.labels.is_empty() && line.blind > 0 => "hearing",
+            (None, None) if line.labels.is_empty() => "all units",
+            (None, None) => {
+                @for (name, value) in &line.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
+            }
+        }
+    }
+}
+
+fn state(state: DeliveryState) -> Markup {
+    let (sign, class) = match state {
+        DeliveryState::Delivered => ("●", "online"),
+        DeliveryState::Dead | DeliveryState::Orphaned => ("▲", "offline"),
+        DeliveryState::Failed => ("◐", "late"),
+        DeliveryState::Pending => ("○", "never_seen"),
+    };
+    html! { span class={ "state " (class) } { span aria-hidden="true" { (sign) } " " (state.as_str()) } }
+}
+
+/// How much a state needs an operator.
+fn gravity(state: DeliveryState) -> u8 {
+    match state {
+        DeliveryState::Delivered => 0,
+        DeliveryState::Pending => 1,
+        DeliveryState::Failed => 2,
+        DeliveryState::Orphaned => 3,
+        DeliveryState::Dead => 4,
     }
 }
 

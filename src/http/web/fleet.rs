@@ -1,24 +1,35 @@
-//! The page of the fleet: how many units are in each state, where they are, and the units themselves; units that need
-//! an operator come first.
+//! The page of the fleet: its state in words, how many units are in each state, where they are, and the units
+//! themselves; units that need an operator come first, with who was notified of them.
+
+use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::Uri;
 use axum::{Extension, response::IntoResponse};
 use maud::{Markup, html};
+use tokio::time::timeout;
+use url::form_urlencoded;
 
+use super::chart::chart;
 use super::layout::Tab;
+use super::sentence::FleetState;
 use super::{FailedPage, Web, WebState, format};
 use crate::clock::Timestamp;
 use crate::fleet::mirror::ListOrder;
 use crate::http::changes::Caller;
-use crate::http::http_error::query;
+use crate::http::http_error::{HttpError, query};
+use crate::http::notices::Notices;
 use crate::http::summary::{FleetSummary, LabelSummary};
 use crate::http::unit_list::{ShownUnit, UnitPage, UnitsQuery};
 use crate::pages;
-use crate::presence;
+use crate::presence::{self, CountRange};
+use crate::routing::SilenceNotice;
 
 /// The values of a label that are shown.
 const BARS: usize = 10;
+
+/// How long the engine may take for the chart.
+const CHART_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The columns of the table that it can be sorted by.
 const SORTS: [(ListOrder, &str); 3] = [
@@ -32,6 +43,7 @@ pub(super) async fn page(
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Result<impl IntoResponse, FailedPage> {
+    let (range, uri) = range_of(&uri)?;
     let wanted: UnitsQuery = query(&uri)?;
     // A form sends its empty fields too.
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -43,24 +55,82 @@ pub(super) async fn page(
         contains: given(&wanted.contains),
         ..wanted
     };
-    let (summary, units) = tokio::join!(web.summaries.recent(), web.lists.page(&wanted));
+    let (summary, units, counted) =
+        tokio::join!(web.summaries.recent(), web.lists.page(&wanted), web.notices.counts());
     let (summary, units) = (summary?, units?);
+    let silences = units.units.iter().filter_map(|unit| unit.details.silence.clone()).collect();
+    let notices = web.notices.of(&wanted.to_url(), silences).await;
+    let state = FleetState {
+        base: &web.base,
+        content: &summary.content,
+        heard: web.roll.hearing().heard,
+        now: web.clock.now(),
+        notices: counted.as_deref().copied(),
+    };
+    let page = FleetPage { web: &web, range };
+    // The rest of the page does not need the chart.
+    let counts = timeout(CHART_TIMEOUT, web.past_counts.read(range, wanted.label.as_deref())).await;
+    let counts = counts.ok().and_then(Result::ok);
+    let first = UnitsQuery { cursor: None, ..wanted.clone() };
+    let chart = counts.map(|counts| chart(&counts, |range| FleetPage { range, ..page }.link(&first)));
     let live = html! {
         h1.hidden { "Fleet" }
-        (web.counts(&summary, &wanted))
+        (state.markup())
+        (page.unsent())
+        (page.counts(&summary, &wanted))
         (web.switches())
-        (web.kinds_and_labels(&summary, &wanted))
-        (web.filters(summary.content.archived, &wanted))
-        (web.table(&units, &wanted))
+        @if let Some(chart) = chart { (chart) }
+        (page.kinds_and_labels(&summary, &wanted))
+        (page.filters(summary.content.archived, &wanted))
+        (page.table(&units, &notices, &wanted))
     };
     Ok(web.page("Fleet", Some(Tab::Fleet), &summary, &caller, live, html! {}))
 }
 
-impl Web {
+/// The page, with the range of its chart.
+#[derive(Clone, Copy)]
+struct FleetPage<'a> {
+    web: &'a Web,
+    range: CountRange,
+}
+
+/// The range of the chart, and the rest of the query.
+fn range_of(uri: &Uri) -> Result<(CountRange, Uri), HttpError> {
+    let pairs: Vec<(String, String)> =
+        form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
+    let (ranges, rest): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(name, _)| name == "range");
+    let range = match ranges.last() {
+        Some((_, text)) => {
+            CountRange::ALL.into_iter().find(|range| range.as_str() == text).ok_or_else(|| {
+                HttpError::bad_request(format!("{text:?} is no range; ranges are 1h, 24h, 7d and 90d"))
+            })?
+        }
+        None => CountRange::default(),
+    };
+    let rest = form_urlencoded::Serializer::new(String::new()).extend_pairs(rest).finish();
+    let uri =
+        format!("/?{rest}").parse().map_err(|_| HttpError::bad_request("the query is no query of a URL"))?;
+    Ok((range, uri))
+}
+
+impl FleetPage<'_> {
+    /// What to do if no receiver will be notified.
+    fn unsent(&self) -> Markup {
+        html! {
+            @if let Some(why) = self.web.notices.unsent() {
+                p.banner role="status" { strong { "Nobody will be told of a silent unit: " } (why) ", and reload." }
+            }
+        }
+    }
+
     fn link(&self, wanted: &UnitsQuery) -> String {
-        let query = wanted.to_url();
+        let mut query = wanted.to_url();
+        if self.range != CountRange::default() {
+            let and = if query.is_empty() { "" } else { "&" };
+            query += &format!("{and}range={}", self.range.as_str());
+        }
         let mark = if query.is_empty() { "" } else { "?" };
-        format!("{}/{mark}{query}", self.base)
+        format!("{}/{mark}{query}", self.web.base)
     }
 
     /// A count for each state, which selects its units.
@@ -108,7 +178,7 @@ impl Web {
                 }
                 @for label in labels {
                     section {
-                        h2 { (format::text(label)) }
+                        h2 { (format::text(label)) span.note { ", worst first" } }
                         @let values: Vec<&LabelSummary> = content.labels.iter().filter(|one| one.label == label).collect();
                         div.bars {
                             @for one in values.iter().take(BARS) {
@@ -168,25 +238,22 @@ impl Web {
         }
     }
 
-    fn table(&self, page: &UnitPage, wanted: &UnitsQuery) -> Markup {
+    fn table(&self, page: &UnitPage, notices: &Notices, wanted: &UnitsQuery) -> Markup {
+        let has_offline = page.units.iter().any(|unit| unit.listed.offline_since.is_some());
         html! {
             @if page.units.is_empty() {
-                p.empty {
-                    @if *wanted == UnitsQuery::default() {
-                        "No unit was heard yet. Units appear with their first heartbeat."
-                    } @else {
-                        "No unit matches. " a href={ (self.base) "/" } { "Show all units" }
-                    }
-                }
+                (self.no_units(wanted))
             } @else {
-                div.scroll tabindex="0" role="region" aria-label="Units" {
+                div.table #units {
                     table {
                         caption.hidden { "Units" }
                         thead { tr {
                             th scope="col" { "State" } th scope="col" { "Unit" } th.wide scope="col" { "Kind" }
-                            th scope="col" { "Last seen" } th scope="col" { "Offline for" } th.wide scope="col" { "Labels" }
+                            th.numbers.wide[has_offline] scope="col" { "Last seen" }
+                            @if has_offline { th.numbers scope="col" { "Offline for" } th scope="col" { "Notified" } }
+                            th.wide scope="col" { "Labels" }
                         } }
-                        tbody { @for unit in &page.units { (self.row(unit, page.at)) } }
+                        tbody { @for unit in &page.units { (self.row(unit, notices, has_offline, page.at)) } }
                     }
                 }
                 nav.pages aria-label="Further units" {
@@ -201,31 +268,72 @@ impl Web {
         }
     }
 
-    fn row(&self, unit: &ShownUnit, now: Timestamp) -> Markup {
+    fn no_units(&self, wanted: &UnitsQuery) -> Markup {
+        if *wanted != UnitsQuery::default() {
+            return html! { p.empty { "No units match. " a href={ (self.web.base) "/" } { "Show all units" } } };
+        }
+        html! {
+            div.empty {
+                p { "No units yet. A unit appears with its first heartbeat: any message on a topic of a kind, such as "
+                    code { "units/pump-7/heartbeat" } "." }
+                p { "The topics are under " a href={ (self.web.base) "/configuration?all=true" } { "configuration" }
+                    "; messages on other topics are under " a href={ (self.web.base) "/strangers" } { "strangers" } "." }
+            }
+        }
+    }
+
+    fn row(&self, unit: &ShownUnit, notices: &Notices, has_offline: bool, now: Timestamp) -> Markup {
         let ShownUnit { listed, details } = unit;
         let path = pages::unit(listed.kind.as_str(), listed.unit.as_str());
+        let labels = html! {
+            @for (name, value) in details.labels.iter().flatten() {
+                span.label { (format::text(name)) "=" (format::text(value)) } " "
+            }
+        };
         html! {
             tr {
-                td {
-                    (format::state(listed.state))
-                    @if let Some(taken) = &details.acknowledged {
-                        span.note title={ (taken.author) ": " (taken.comment) } { " acknowledged" }
-                    }
+                td { (format::state(listed.state)) }
+                th scope="row" {
+                    a href={ (self.web.base) (path) } { (format::text(listed.unit.as_str())) }
+                    span.phone { (listed.kind) " " (labels) }
                 }
-                th scope="row" { a href={ (self.base) (path) } { (format::text(listed.unit.as_str())) } }
                 td.wide { (listed.kind) }
-                td { (format::ago(listed.last_seen, now)) }
-                td {
-                    @if let Some(since) = listed.offline_since {
-                        time datetime=(since) title=(since) { (format::span(now.since(since))) }
+                td.numbers.wide[has_offline] { (format::ago(listed.last_seen, now)) }
+                @if has_offline {
+                    td.numbers {
+                        @if let Some(since) = listed.offline_since {
+                            time datetime=(since) title=(since) { (format::span(now.since(since))) }
+                        }
+                    }
+                    td {
+                        @if let Some(notice) = details.record.as_ref().and_then(|record| notices.get(record)) {
+                            (noticed(notice, now))
+                        }
+                        @if let Some(taken) = &details.acknowledged {
+                            span.note title=(format::text(&taken.comment)) { " " (format::text(&taken.author)) " takes care" }
+                        }
                     }
                 }
-                td.wide {
-                    @for (name, value) in details.labels.iter().flatten() {
-                        span.label { (format::text(name)) "=" (format::text(value)) } " "
-                    }
-                }
+                td.wide { (labels) }
             }
+        }
+    }
+}
+
+/// Who was notified of a silence, in a few words.
+fn noticed(notice: &SilenceNotice, now: Timestamp) -> Markup {
+    let names = |names: &[String]| format::text(&names.join(", "));
+    html! {
+        @match notice {
+            SilenceNotice::Notified { receivers, at, waiting } => {
+                (names(receivers))
+                @if at.is_some() { span.note { " " (format::ago(*at, now)) } }
+                @if !waiting.is_empty() { span.note { ", not yet " (names(waiting)) } }
+            }
+            SilenceNotice::OnItsWay(waiting) => span.note { "not yet: waits for " (names(waiting)) },
+            SilenceNotice::Silenced(until) => span.note { "nobody: silenced, ends " (format::ago(Some(*until), now)) },
+            SilenceNotice::Waits => span.note { "not yet: its group waits" },
+            SilenceNotice::NoReceiver => span.note { "nobody: its route has no receiver" },
         }
     }
 }
@@ -233,10 +341,13 @@ impl Web {
 /// The share of units that are offline, as a bar with its numbers.
 fn bar(link: &str, name: &str, offline: u64, units: u64, is_selected: bool) -> Markup {
     html! {
-        a.bar href=(link) aria-current=[is_selected.then_some("true")] {
+        a.bar.none[offline == 0] href=(link) aria-current=[is_selected.then_some("true")] {
             span { (format::text(name)) }
             meter min="0" max=(units.max(1)) value=(offline) aria-hidden="true" {}
-            span.numbers { b { (format::number(offline)) } " of " (format::number(units)) " offline" }
+            span.numbers {
+                @if offline > 0 { b { (format::number(offline)) } " of " }
+                (format::number(units)) @if offline > 0 { " offline" } @else { " units, none offline" }
+            }
         }
     }
 }

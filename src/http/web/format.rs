@@ -52,6 +52,17 @@ pub(super) fn ago(moment: Option<Timestamp>, now: Timestamp) -> Markup {
     html! { time datetime=(moment) title=(moment) { (text) } }
 }
 
+/// A moment to which the script of the page counts down, and how long ago it was once it has passed.
+pub(super) fn countdown(moment: Timestamp, now: Timestamp) -> Markup {
+    html! {
+        @if moment > now {
+            "in " time data-countdown datetime=(moment) title=(moment) { (span(moment.since(now))) }
+        } @else {
+            (ago(Some(moment), now))
+        }
+    }
+}
+
 /// A number with its thousands separated.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();

@@ -129,7 +129,7 @@ pub(super) fn length_of(hours: f64) -> Option<Duration> {
 /// The fields for the name of the operator and a comment.
 pub(super) fn signature(needs_comment: bool) -> Markup {
     html! {
-        label { "Your name" input name="author" required maxlength="128" autocomplete="name" data-remember="author"; }
+        label { "Your name" input name="author" required maxlength="128" autocomplete="name" placeholder=" " data-remember="author"; }
         label { "Comment" input name="comment" maxlength="512" required[needs_comment]; }
     }
 }

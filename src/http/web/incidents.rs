@@ -73,7 +73,7 @@ fn blind(lasting: &OngoingIncident) -> Markup {
     html! {
         section {
             h2 { "When Rollcall was blind" }
-            @if lasting.blind.is_empty() { p.quiet { "Never, as far as it is on record." } } @else {
+            @if lasting.blind.is_empty() { p.quiet { "No blind time on record." } } @else {
                 p.quiet { "Blind time does not count as silence." }
                 ol.events {
                     @for interval in &lasting.blind {
@@ -92,13 +92,13 @@ fn blind(lasting: &OngoingIncident) -> Markup {
 impl Web {
     fn groups(&self, lasting: &OngoingIncident, content: &SummaryContent) -> Markup {
         html! {
-            @if lasting.groups.is_empty() { p.empty { "No unit is offline." } } @else {
-                div.scroll tabindex="0" role="region" aria-label="Groups of units that are offline" {
+            @if lasting.groups.is_empty() { p.empty { "No incidents: no unit is offline." } } @else {
+                div.table {
                     table {
                         caption.hidden { "Groups of units that are offline" }
                         thead { tr {
-                            th scope="col" { "Group" } th.numbers scope="col" { "Offline" } th scope="col" { "Since" }
-                            th.wide scope="col" { "First unit" } th.wide scope="col" { "Newest" } th.wide scope="col" { "Receivers" }
+                            th scope="col" { "Group" } th.numbers scope="col" { "Offline" } th.numbers scope="col" { "Since" }
+                            th.wide scope="col" { "First unit" } th.numbers.wide scope="col" { "Newest" } th.wide scope="col" { "Receivers" }
                         } }
                         tbody { @for group in &lasting.groups { (self.group_row(group, content, lasting)) } }
                     }
@@ -129,9 +129,9 @@ impl Web {
                     @if group.silenced > 0 { span.note { " " (group.silenced) " silenced" } }
                 }
                 td.numbers { (offline) }
-                td { (format::ago(Some(first.deadline), now)) }
+                td.numbers { (format::ago(Some(first.deadline), now)) }
                 td.wide { a href={ (self.base) (path) } { (format::text(first.unit.as_str())) } }
-                td.wide { (format::ago(Some(group.newest), now)) }
+                td.numbers.wide { (format::ago(Some(group.newest), now)) }
                 td.wide { (format::text(&group.receivers.join(", "))) }
             }
         }

@@ -19,7 +19,7 @@ pub(super) async fn page(
     let content = &summary.content;
     let live = html! {
         h1 { "Instances" }
-        div.scroll tabindex="0" role="region" aria-label="Instances" {
+        div.table {
             table {
                 caption.hidden { "Instances" }
                 thead { tr {
@@ -43,7 +43,7 @@ pub(super) async fn page(
         }
         (brokers(&content.hearing))
         h2 { "Problems" }
-        @if content.problems.is_empty() { p.empty { "None." } }
+        @if content.problems.is_empty() { p.empty { "No problems." } }
         ul {
             @for problem in &content.problems {
                 li {
@@ -64,7 +64,7 @@ fn brokers(hearing: &HearingSummary) -> Markup {
     html! {
         @if !hearing.brokers.is_empty() {
             h2 { "Brokers" }
-            div.scroll tabindex="0" role="region" aria-label="Brokers" {
+            div.table {
                 table {
                     caption.hidden { "Brokers" }
                     thead { tr {

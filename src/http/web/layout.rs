@@ -162,6 +162,7 @@ pub(super) fn head(title: &str, base: &str) -> Markup {
             meta charset="utf-8";
             meta name="viewport" content="width=device-width, initial-scale=1";
             meta name="color-scheme" content="light dark";
+            meta name="description" content="Which devices of a fleet are silent, since when, and who was notified.";
             title { (title) }
             link rel="stylesheet" href={ (base) "/assets/style.css" };
             link rel="icon" href=(PreEscaped(ICON));

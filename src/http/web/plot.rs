@@ -1,5 +1,5 @@
-//! The history of a unit as pictures: a strip that says on which days it was offline, and a plot that says for how
-//! long.
+//! The history of a unit as pictures: a strip of the last hour, a strip that says on which days it was offline, and a plot
+//! that says for how long.
 //!
 //! # Why no library
 //! Ninety rectangles with fixed axes need no script: the server writes them, they work without JavaScript, can be
@@ -11,7 +11,7 @@ use std::time::Duration;
 use maud::{Markup, html};
 
 use super::format;
-use crate::http::timeline::Day;
+use crate::http::timeline::{Day, Minute, MinuteState};
 
 /// The width of a day, and the space for the words of the axes.
 const WIDTH: u32 = 10;
@@ -22,6 +22,52 @@ const ABOVE: u32 = 8;
 
 /// The hours that have a line.
 const LINES: [u32; 3] = [0, 12, 24];
+
+/// A bar for each minute of the last hour, with the same content in words.
+pub(super) fn hour(minutes: &[Minute]) -> Markup {
+    let count = |state: MinuteState| minutes.iter().filter(|minute| minute.was == state).count();
+    let counts = [
+        ("offline", count(MinuteState::Offline)),
+        ("blind", count(MinuteState::Blind)),
+        ("not known", count(MinuteState::Unknown)),
+        ("quiet since the newest heartbeat", count(MinuteState::Quiet)),
+    ];
+    let counts: Vec<String> = counts
+        .into_iter()
+        .filter(|(_, minutes)| *minutes > 0)
+        .map(|(what, minutes)| format!("{minutes} min {what}"))
+        .collect();
+    let all = if counts.is_empty() { "no outage".to_owned() } else { counts.join(", ") };
+    html! {
+        figure.hour {
+            figcaption { "The last hour: " (all) }
+            div.strip role="img" aria-label={ "The last hour, minute by minute: " (all) } {
+                @for minute in minutes {
+                    @let (class, what) = minute_in_words(minute.was);
+                    i class=(class) title={ (clock_time(minute)) ": " (what) } {}
+                }
+            }
+            div.ends aria-hidden="true" { span { "1 hour ago" } span { "now" } }
+            p.quiet { "Single heartbeats are not stored: the strip has the newest one, outages and blind time." }
+        }
+    }
+}
+
+fn minute_in_words(state: MinuteState) -> (&'static str, &'static str) {
+    match state {
+        MinuteState::Heard => ("heard", "the newest heartbeat"),
+        MinuteState::Offline => ("offline", "offline"),
+        MinuteState::Blind => ("blind", "Rollcall was blind"),
+        MinuteState::Quiet => ("quietly", "nothing came since the newest heartbeat"),
+        MinuteState::Online => ("", "no outage"),
+        MinuteState::Unknown => ("unread", "not known yet"),
+    }
+}
+
+fn clock_time(minute: &Minute) -> String {
+    let moment = minute.from.to_string();
+    moment.get(11..16).map(|time| format!("{time} UTC")).unwrap_or(moment)
+}
 
 /// A bar for each day, with the same content in words.
 pub(super) fn strip(days: &[Day]) -> Markup {

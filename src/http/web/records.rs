@@ -30,14 +30,17 @@ pub(super) async fn page(
             a href={ (web.base) "/records?open=true" } aria-current=[wanted.open.then_some("true")] { "Open" }
         }
         @if page.records.is_empty() {
-            p.empty { "There is no such record." }
+            p.empty {
+                @if wanted.open { "No open records: no unit is offline." }
+                @else { "No records. A record is opened when a unit is silent past its deadline." }
+            }
         } @else {
-            div.scroll tabindex="0" role="region" aria-label="Offline records" {
+            div.table {
                 table {
                     caption.hidden { "Offline records" }
                     thead { tr {
-                        th scope="col" { "Detected" } th scope="col" { "Unit" } th.wide scope="col" { "Kind" }
-                        th scope="col" { "Silent for" } th scope="col" { "Ended" } th.wide scope="col" { "Labels" }
+                        th.numbers scope="col" { "Detected" } th scope="col" { "Unit" } th.wide scope="col" { "Kind" }
+                        th.numbers scope="col" { "Silent for" } th scope="col" { "Ended" } th.wide scope="col" { "Labels" }
                     } }
                     tbody { @for record in &page.records { (web.record_row(record, now)) } }
                 }
@@ -58,10 +61,10 @@ impl Web {
         let end = record.back_at.unwrap_or(now);
         html! {
             tr {
-                td { (format::ago(Some(record.detected_at), now)) }
+                td.numbers { (format::ago(Some(record.detected_at), now)) }
                 th scope="row" { a href={ (self.base) (path) } { (format::text(record.unit.as_str())) } }
                 td.wide { (record.kind) }
-                td { time datetime=(record.last_seen) title={ "last seen " (record.last_seen) } { (format::span(end.since(record.last_seen))) } }
+                td.numbers { time datetime=(record.last_seen) title={ "last seen " (record.last_seen) } { (format::span(end.since(record.last_seen))) } }
                 td {
                     @match record.closed_by {
                         Some(why) => { (format::ago(record.back_at, now)) span.note { " " (why.as_str().replace('_', " ")) } }

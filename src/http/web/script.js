@@ -10,7 +10,8 @@ let loading = false;
 // Replaces what has changed and keeps everything else: the focus, the selection and the scroll position stay.
 function replace(before, after) {
   if (before.isEqualNode(after)) return;
-  if (before.nodeType !== after.nodeType || before.nodeName !== after.nodeName) return before.replaceWith(after);
+  const isOther = before.nodeType !== after.nodeType || before.nodeName !== after.nodeName || before.id !== after.id;
+  if (isOther) return before.replaceWith(after);
   if (before.nodeType !== Node.ELEMENT_NODE) { before.nodeValue = after.nodeValue; return; }
   for (const { name } of [...before.attributes]) {
     if (!after.hasAttribute(name) && name !== "open") before.removeAttribute(name);
@@ -35,6 +36,7 @@ async function refresh() {
     const fresh = page.getElementById("live");
     if (!fresh) return;
     replace(live, document.adoptNode(fresh));
+    remember();
     document.title = page.title;
     const [shown, now] = [document.getElementById("as-of"), page.getElementById("as-of")];
     if (shown && now) replace(shown, document.adoptNode(now));
@@ -71,11 +73,34 @@ if (live?.dataset.stream) {
   addEventListener("pageshow", follow);
 }
 
-for (const input of document.querySelectorAll("[data-remember]")) {
-  const name = "rollcall-" + input.dataset.remember;
-  input.value ||= localStorage.getItem(name) ?? "";
-  input.form.addEventListener("submit", () => localStorage.setItem(name, input.value));
+// Fills the fields that the operator has filled before.
+function remember() {
+  for (const input of document.querySelectorAll("[data-remember]:placeholder-shown")) {
+    input.value ||= localStorage.getItem("rollcall-" + input.dataset.remember) ?? "";
+  }
 }
+remember();
+document.addEventListener("submit", ({ target }) => {
+  for (const input of target.querySelectorAll("[data-remember]")) {
+    localStorage.setItem("rollcall-" + input.dataset.remember, input.value);
+  }
+});
+
+// A span in its two largest units, as the server writes it.
+function span(seconds) {
+  if (seconds < 60) return `${seconds}s`;
+  const units = [[86400, "d", 3600, "h"], [3600, "h", 60, "m"], [60, "m", 1, "s"]];
+  const [large, name, small, rest] = units.find(([length]) => seconds >= length);
+  const left = Math.floor((seconds % large) / small);
+  return Math.floor(seconds / large) + name + (left ? ` ${left}${rest}` : "");
+}
+
+setInterval(() => {
+  for (const time of document.querySelectorAll("[data-countdown]")) {
+    const left = Math.floor((Date.parse(time.dateTime) - Date.now()) / 1000);
+    if (left >= 0) time.textContent = span(left);
+  }
+}, 1000);
 
 const pages = {
   f: "", n: "incidents", r: "records", d: "deliveries", s: "silences", m: "timers", p: "reports", t: "strangers", i: "instances", c: "configuration",

@@ -60,14 +60,17 @@ pub(super) async fn page(
             }
         }
         @if page.silences.is_empty() {
-            p.empty { "There is none." }
+            p.empty {
+                "No silences."
+                @if state.is_none() { " Before planned work, silence the units that it concerns." }
+            }
         } @else {
-            div.scroll tabindex="0" role="region" aria-label="Silences of alerts" {
+            div.table {
                 table {
                     caption.hidden { "Silences of alerts" }
                     thead { tr {
-                        th scope="col" { "State" } th scope="col" { "Matchers" } th scope="col" { "Units" } th scope="col" { "Begin" }
-                        th scope="col" { "End" } th scope="col" { "Why" } th scope="col" { span.hidden { "Change" } }
+                        th scope="col" { "State" } th scope="col" { "Matchers" } th.numbers.wide scope="col" { "Units" } th.numbers.wide scope="col" { "Begin" }
+                        th.numbers scope="col" { "End" } th.wide scope="col" { "Why" } th scope="col" { span.hidden { "Change" } }
                     } }
                     tbody { @for silence in &page.silences { (web.silence_row(silence, now, may_change)) } }
                 }
@@ -94,15 +97,18 @@ impl Web {
         html! {
             tr {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
-                th scope="row" { @for matcher in &silence.matchers { code { (format::text(matcher)) } " " } }
-                td { @match silence.units {
+                th scope="row" {
+                    @for matcher in &silence.matchers { code { (format::text(matcher)) } " " }
+                    span.phone { (format::text(&silence.comment)) " " (format::text(&silence.author)) }
+                }
+                td.numbers.wide { @match silence.units {
                     Some(0) => { "none: no unit has these labels" }
                     Some(units) => { (format::number(units)) }
                     None => { span.note { @if silence.state == SilenceState::Expired { "" } @else { "not counted yet" } } }
                 } }
-                td { (format::ago(Some(silence.starts_at), now)) }
-                td { (format::ago(Some(silence.ends_at), now)) }
-                td { (format::text(&silence.comment)) span.note { " " (format::text(&silence.author)) } }
+                td.numbers.wide { (format::ago(Some(silence.starts_at), now)) }
+                td.numbers { (format::ago(Some(silence.ends_at), now)) }
+                td.wide { (format::text(&silence.comment)) span.note { " " (format::text(&silence.author)) } }
                 td {
                     @if may_change && silence.state != SilenceState::Expired {
                         form method="post" action={ (self.base) "/silences/" (silence.id) "/expire" } {

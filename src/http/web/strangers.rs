@@ -49,14 +49,14 @@ pub(super) async fn page(
             p.banner role="status" { "Those of " (page.incomplete.join(", ")) " are missing here." }
         }
         @if page.strangers.is_empty() {
-            p.empty { "There is none." }
+            p.empty { "No strangers: every id that was heard is a unit of the fleet." }
         } @else {
-            div.scroll tabindex="0" role="region" aria-label="Strangers" {
+            div.table {
                 table {
                     caption.hidden { "Strangers" }
                     thead { tr {
                         th scope="col" { "Unit" } th scope="col" { "Kind" } th scope="col" { "Why" }
-                        th scope="col" { "Last heard" } th.wide scope="col" { "First heard" } th.numbers scope="col" { "Heartbeats" }
+                        th.numbers scope="col" { "Last heard" } th.numbers.wide scope="col" { "First heard" } th.numbers scope="col" { "Heartbeats" }
                         th scope="col" { span.hidden { "Change" } }
                     } }
                     tbody { @for one in &page.strangers { (web.stranger_row(one, now, may_admit)) } }
@@ -84,17 +84,17 @@ fn topics(unknown: &UnknownTopics, now: Timestamp) -> Markup {
             @if unknown.unlisted_messages > 0 {
                 p.quiet { (format::number(unknown.unlisted_messages)) " messages came on other topics." }
             }
-            div.scroll tabindex="0" role="region" aria-label="Topics that no kind has" {
+            div.table {
                 table {
                     caption.hidden { "Topics that no kind has" }
                     thead { tr {
-                        th scope="col" { "Topic" } th scope="col" { "Last heard" } th.wide scope="col" { "First heard" }
+                        th scope="col" { "Topic" } th.numbers scope="col" { "Last heard" } th.numbers.wide scope="col" { "First heard" }
                         th.numbers scope="col" { "Messages" }
                     } }
                     tbody { @for one in &unknown.topics { tr {
                         th scope="row" { (format::text(&one.topic)) }
-                        td { (format::ago(Some(one.last_heard), now)) }
-                        td.wide { (format::ago(Some(one.first_heard), now)) }
+                        td.numbers { (format::ago(Some(one.last_heard), now)) }
+                        td.numbers.wide { (format::ago(Some(one.first_heard), now)) }
                         td.numbers { (format::number(one.messages)) }
                     } } }
                 }
@@ -116,8 +116,8 @@ impl Web {
                 th scope="row" { (format::text(id)) }
                 td { (one.kind) }
                 td { (why) }
-                td { (format::ago(Some(one.heard.last_heard), now)) }
-                td.wide { (format::ago(Some(one.heard.first_heard), now)) }
+                td.numbers { (format::ago(Some(one.heard.last_heard), now)) }
+                td.numbers.wide { (format::ago(Some(one.heard.first_heard), now)) }
                 td.numbers { (format::number(one.heard.heartbeats)) }
                 td {
                     @if may_admit {

@@ -66,14 +66,19 @@ pub(super) async fn page(
             }
         }
         @if page.timers.is_empty() {
-            p.empty { @if page.next.is_some() { "None on this page." } @else { "There is none." } }
+            p.empty {
+                @if page.next.is_some() { "No timers on this page." } @else { "No timers." }
+                @if state == "waiting" && of.is_none() && page.next.is_none() {
+                    " Programs register them over HTTP or MQTT."
+                }
+            }
         } @else {
-            div.scroll tabindex="0" role="region" aria-label="Timers" {
+            div.table {
                 table {
                     caption.hidden { "Timers" }
                     thead { tr {
                         th scope="col" { "State" } th scope="col" { "Timer" } th scope="col" { "Type" }
-                        th scope="col" { "Due" } th scope="col" { "Fired" } th scope="col" { span.hidden { "Change" } }
+                        th.numbers scope="col" { "Due" } th.numbers.wide scope="col" { "Fired" } th scope="col" { span.hidden { "Change" } }
                     } }
                     tbody { @for timer in &page.timers { (web.timer_row(timer, &state, now, may_change)) } }
                 }
@@ -110,8 +115,8 @@ impl Web {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
                 th scope="row" { code { (format::text(timer.id.as_str())) } }
                 td { a href=(self.timers_link(shown_state, Some(timer.timer_type.as_str()), None)) { (timer.timer_type) } }
-                td { (format::ago(Some(timer.due), now)) }
-                td { @if timer.fired_at.is_some() { (format::ago(timer.fired_at, now)) } }
+                td.numbers { (format::ago(Some(timer.due), now)) }
+                td.numbers.wide { @if timer.fired_at.is_some() { (format::ago(timer.fired_at, now)) } }
                 td {
                     @if may_change && timer.state == TimerState::Waiting {
                         form method="post" action={ (self.base) "/timers/cancel" } {

@@ -37,19 +37,15 @@ pub(super) async fn page(
         p.path { a href={ (web.base) "/" } { "Fleet" } " / "
             a href={ (web.base) "/?kind=" (view.kind) } { (view.kind) } " / " }
         h1 { (id) " " (format::state(view.state)) }
-        p.lead { (timeline.sentence) }
-        p { (format::text(&timeline.notified)) }
+        div.said #said-state { p.lead { (timeline.sentence) } (web.acts_on_state(view, &caller)) }
+        div.said #said-notified { p { (format::text(&timeline.notified)) } (web.acts_on_alerts(view, &caller)) }
+        (plot::hour(&timeline.hour))
         (facts(view, now))
         @if let Some(record) = &view.record { (record_section(record, now)) }
         (values(view, now))
         (history(&timeline))
     };
-    let forms = if may_change(&caller) {
-        web.forms(view, &caller)
-    } else {
-        html! {}
-    };
-    Ok(web.page(&id, None, &summary, &caller, live, forms))
+    Ok(web.page(&id, None, &summary, &caller, live, web.removal(view, &caller)))
 }
 
 fn facts(view: &UnitDetails, now: Timestamp) -> Markup {
@@ -64,7 +60,7 @@ fn facts(view: &UnitDetails, now: Timestamp) -> Markup {
                 dt { "Known since" } dd { (format::ago(Some(since), now)) }
             }
             @if let Some(deadline) = view.deadline {
-                dt { "Deadline" } dd { (format::ago(Some(deadline), now)) }
+                dt { "Deadline" } dd { (format::countdown(deadline, now)) }
             }
             dt { "Timeout" } dd { (seconds(view.timeout_seconds)) span.note { " " (rule(view.timeout_rule)) } }
             dt { "Grace" } dd { (seconds(view.grace_seconds)) }
@@ -111,10 +107,10 @@ fn values(view: &UnitDetails, now: Timestamp) -> Markup {
         @if !view.values.is_empty() {
             section {
                 h2 { "Values" }
-                div.scroll tabindex="0" role="region" aria-label="Values" {
+                div.table {
                     table {
                         caption.hidden { "Values" }
-                        thead { tr { th scope="col" { "Metric" } th scope="col" { "Value" } th scope="col" { "Sent" } } }
+                        thead { tr { th scope="col" { "Metric" } th.numbers scope="col" { "Value" } th.numbers scope="col" { "Sent" } } }
                         tbody {
                             @for (name, value) in &view.values {
                                 tr {
@@ -123,7 +119,7 @@ fn values(view: &UnitDetails, now: Timestamp) -> Markup {
                                         Some(text) => (format::text(text)),
                                         None => (value.value.to_string()),
                                     } }
-                                    td { (format::ago(Some(value.at), now)) }
+                                    td.numbers { (format::ago(Some(value.at), now)) }
                                 }
                             }
                         }
@@ -164,58 +160,77 @@ fn history(timeline: &Timeline) -> Markup {
 }
 
 impl Web {
-    /// A link to the form of a silence, filled with the matchers of this unit alone.
-    fn silence_link(&self, view: &UnitDetails) -> Markup {
+    /// Where the forms of the unit go.
+    fn unit_path(&self, view: &UnitDetails) -> String {
+        format!("{}{}", self.base, pages::unit(view.kind.as_str(), view.unit.as_str()))
+    }
+
+    /// What an operator may do about its state: pause it, or end the pause.
+    fn acts_on_state(&self, view: &UnitDetails, caller: &Caller) -> Markup {
+        if !may_change(caller) {
+            return html! {};
+        }
+        let to = self.unit_path(view);
         html! {
-            @if let Some(matchers) = matchers(view) {
-                form method="get" action={ (self.base) "/silences" } {
-                    h2 { "Silence" }
-                    p.quiet { "Receivers are not notified of it for a while. Its records are written anyway." }
-                    input type="hidden" name="matchers" value=(matchers);
-                    button type="submit" { "Silence its alerts" }
+            div.acts {
+                @if view.paused_until.is_none() {
+                    details #act-pause {
+                        summary { "Pause" }
+                        form method="post" action={ (to) "/pause" } {
+                            p.quiet { "Planned work: its silence does not count meanwhile." }
+                            label { "For how many hours" input type="number" name="hours" min="0.1" max="8760" step="0.1" value="1" required; }
+                            (signature(false))
+                            button.main type="submit" { "Pause it" }
+                        }
+                    }
+                } @else {
+                    form #act-unpause method="post" action={ (to) "/unpause" } { button type="submit" { "End the pause" } }
                 }
             }
         }
     }
 
-    /// Forms to acknowledge, pause and remove the unit.
-    fn forms(&self, view: &UnitDetails, caller: &Caller) -> Markup {
-        let to = format!("{}{}", self.base, pages::unit(view.kind.as_str(), view.unit.as_str()));
+    /// What an operator may do about its alerts: acknowledge its silence, or silence them.
+    fn acts_on_alerts(&self, view: &UnitDetails, caller: &Caller) -> Markup {
+        if !may_change(caller) {
+            return html! {};
+        }
+        let to = self.unit_path(view);
         html! {
-            section.actions aria-label="Actions" {
+            div.acts {
                 @if let Some(record) = &view.record {
                     @if record.acknowledged.is_none() {
-                        form method="post" action={ (to) "/ack" } {
-                            h2 { "Acknowledge" }
-                            p.quiet { "You take care of it: reminders and escalations stop." }
-                            (signature(false))
-                            button.main type="submit" { "Acknowledge" }
+                        details #act-ack {
+                            summary.main { "Acknowledge" }
+                            form method="post" action={ (to) "/ack" } {
+                                p.quiet { "You take care of it: reminders and escalations stop." }
+                                (signature(false))
+                                button.main type="submit" { "Acknowledge it" }
+                            }
                         }
                     } @else {
-                        form method="post" action={ (to) "/unack" } {
-                            h2 { "Acknowledged" }
+                        form #act-unack method="post" action={ (to) "/unack" } {
                             button type="submit" { "Take the acknowledgement back" }
                         }
                     }
                 }
-                @if view.paused_until.is_none() {
-                    form method="post" action={ (to) "/pause" } {
-                        h2 { "Pause" }
-                        p.quiet { "Planned work: its silence does not count meanwhile." }
-                        label { "For how many hours" input type="number" name="hours" min="0.1" max="8760" step="0.1" value="1" required; }
-                        (signature(false))
-                        button type="submit" { "Pause" }
-                    }
-                } @else {
-                    form method="post" action={ (to) "/unpause" } {
-                        h2 { "Paused" }
-                        button type="submit" { "End the pause" }
+                @if let Some(matchers) = matchers(view) {
+                    form #act-silence method="get" action={ (self.base) "/silences" } {
+                        input type="hidden" name="matchers" value=(matchers);
+                        button type="submit" title="Receivers are not notified of it for a while" { "Silence its alerts" }
                     }
                 }
-                (self.silence_link(view))
-                @if caller.require(Role::Admin).is_ok() {
-                    form method="post" action={ (to) "/remove" } {
-                        h2 { "Remove" }
+            }
+        }
+    }
+
+    /// The form that removes the unit, for administrators.
+    fn removal(&self, view: &UnitDetails, caller: &Caller) -> Markup {
+        html! {
+            @if caller.require(Role::Admin).is_ok() {
+                details #act-remove {
+                    summary.danger { "Remove this unit" }
+                    form method="post" action={ (self.unit_path(view)) "/remove" } {
                         p.quiet { "Rollcall ignores its later heartbeats. Register the unit to restore it." }
                         label.check { input type="checkbox" name="sure" value="yes" required; "Yes, remove this unit" }
                         button.danger type="submit" { "Remove" }

@@ -77,7 +77,7 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
 
     // A count filters; so does the search, which a key reaches.
     browser.click(".counts a.offline").await;
-    browser.eventually("one row is left", "document.querySelectorAll('tbody tr').length === 1").await;
+    browser.eventually("one row is left", "document.querySelectorAll('#units tbody tr').length === 1").await;
     assert_eq!(browser.path().await, "/?state=offline");
     browser.press("/").await;
     browser.eventually("the search has the focus", "document.activeElement.id === 'search'").await;
@@ -108,12 +108,21 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     let unit = world.url("/units/detector/pump%207");
     log_in(&browser, &world, "operator").await;
     browser.open(&unit).await;
-    assert!(!browser.text().await.contains("Yes, remove this unit"));
+    browser.eventually("only administrators remove", "!document.getElementById('act-remove')").await;
+    browser.click("#act-ack summary").await;
     browser.write("form[action$='/ack'] [name=author]", "Ana").await;
     browser.write("form[action$='/ack'] [name=comment]", "on my way").await;
     browser.click("form[action$='/ack'] button").await;
     browser.shows("by Ana").await;
     browser.shows("on my way").await;
+    // The page of the fleet says who was notified and who takes care. The webhook has not taken it.
+    browser.open(&world.url("/?state=offline")).await;
+    browser.shows("1 of 5 units is silent; Rollcall hears, last proof ").await;
+    browser.shows("1 notification in the last hour, none waiting, 1 given up").await;
+    browser.shows("mail ").await;
+    browser.shows("Ana takes care").await;
+    inspect(&browser, "fleet-with-one-silent").await;
+    browser.open(&unit).await;
     browser.click("form[action$='/silences'] button").await;
     browser
         .eventually(
@@ -131,11 +140,12 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     browser.click("form[action$='/expire'] button").await;
     browser.shows("over").await;
     browser.open(&unit).await;
+    browser.click("#act-pause summary").await;
     browser.write("form[action$='/pause'] [name=hours]", "1.5").await;
     browser.click("form[action$='/pause'] button").await;
     browser.shows("Paused until").await;
     browser.click("form[action$='/unpause'] button").await;
-    browser.shows("For how many hours").await;
+    browser.eventually("it may be paused again", "document.getElementById('act-pause')").await;
     // A receiver that answered that it wants no more is asked again after a reload.
     let reload = CLIENT.post(world.url("/-/reload")).bearer_auth(token_of("operator")).send().await.unwrap();
     assert_eq!(reload.status(), 200);
@@ -153,6 +163,7 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
     // An administrator removes.
     log_in(&browser, &world, "admin").await;
     browser.open(&unit).await;
+    browser.click("#act-remove summary").await;
     browser.click("form[action$='/remove'] button").await;
     browser
         .eventually("it asks whether that is meant", "document.querySelector('[name=sure]:invalid')")

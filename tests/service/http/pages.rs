@@ -15,7 +15,7 @@ use super::world::{Fleet, SECOND};
 async fn incidents_are_the_groups_of_units_that_are_offline_and_the_breaker_is_released_there() {
     let fleet = Fleet::start_alone(|_| ()).await;
     fleet.fill();
-    assert!(fleet.text("/incidents").await.contains("No unit is offline"));
+    assert!(fleet.text("/incidents").await.contains("No incidents: no unit is offline"));
     fleet.hear_at("north", "detector:b").await;
     fleet.pass(SECOND, &[]).await;
     for (site, unit) in [("north", "detector:a"), ("north", "detector:c"), ("<script>", "detector:d")] {

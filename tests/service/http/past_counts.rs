@@ -29,13 +29,14 @@ fn known(counts: &Value) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn counts_are_kept_by_the_minute_and_by_the_hour_and_are_read() {
+async fn counts_are_kept_by_the_minute_and_by_the_hour_and_are_drawn() {
     let fleet = Fleet::start_alone(|_| ()).await;
     fleet.fill();
     let recorder = alone(&fleet, "one");
     for (site, unit) in [("north", "detector:a"), ("<south>", "detector:b"), ("<south>", "meter:c")] {
         fleet.hear_at(site, unit).await;
     }
+    assert!(fleet.text("/").await.contains("No counts yet"));
     recorder.count(fleet.clock.now()).await.unwrap();
     fleet.pass(121 * SECOND, &["detector:a", "detector:b"]).await;
     recorder.count(fleet.clock.now()).await.unwrap();
@@ -54,6 +55,13 @@ async fn counts_are_kept_by_the_minute_and_by_the_hour_and_are_read() {
         let of_place = fleet.json(&format!("/api/v1/history/counts?range=1h&label=site%3D{place}")).await;
         assert_eq!(known(&of_place), offline, "{of_place}");
     }
+    let page = fleet.text("/?range=1h&label=site%3D%3Csouth%3E").await;
+    assert!(
+        page.contains("<svg") && page.contains("Units that are silent with site=&lt;south&gt;"),
+        "{page}"
+    );
+    // Links keep the range and the filter.
+    assert!(page.contains("label=site%3D%3Csouth%3E&amp;range=7d"), "{page}");
 
     // The hour is over: its worst minute stays, also for another instance that begins now.
     fleet.clock.advance(3600 * SECOND);
@@ -76,6 +84,7 @@ async fn counts_are_kept_by_the_minute_and_by_the_hour_and_are_read() {
     for wrong in ["range=2h", "label=floor%3D1", "label=site", "from=1"] {
         assert_problem(fleet.get(&format!("/api/v1/history/counts?{wrong}")).await, 400).await;
     }
+    assert_eq!(fleet.get("/?range=2h").await.status(), 400);
 }
 
 #[tokio::test]

@@ -231,7 +231,7 @@ async fn the_page_of_silences_adds_and_ends_them() {
     }
     let end = format!("/silences/{}/expire", shown["id"].as_str().unwrap());
     assert_eq!(submit(&fleet, &end, "", &own, "").await.status(), 303);
-    assert!(fleet.text("/silences?state=active").await.contains("There is none"));
+    assert!(fleet.text("/silences?state=active").await.contains("No silences."));
     assert!(fleet.text("/silences?state=expired").await.contains("over"));
     assert_eq!(submit(&fleet, "/silences/x/expire", "", &own, "").await.status(), 400);
 }

@@ -1,10 +1,11 @@
 //! The pages for people.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use reqwest::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, LOCATION, ORIGIN, SET_COOKIE};
 use reqwest::{Client, Response, redirect};
-use rollcall::http::{Role, Switches, Token, UnitMetrics};
+use rollcall::http::{AlertRoutes, Role, Switches, Token, UnitMetrics};
 
 use super::changes::token;
 use super::world::{Fleet, NOON, SECOND, assert_problem};
@@ -44,8 +45,20 @@ async fn the_front_page_shows_the_fleet_and_nothing_of_a_device_is_markup() {
     assert!(!page.contains("<script>alert") && !page.contains("<img"), "{page}");
     let found = fleet.text("/?contains=pum&state=offline&kind=").await;
     assert!(found.contains("/units/detector/pump") && !found.contains("img src"), "{found}");
-    assert!(fleet.text("/?q=nothing").await.contains("No unit matches"));
+    assert!(fleet.text("/?q=nothing").await.contains("No units match"));
     assert_eq!(fleet.get("/?state=up").await.status(), 400);
+}
+
+#[tokio::test]
+async fn without_receivers_pages_say_that_nobody_will_be_told_and_what_to_do() {
+    let fleet = Fleet::start().await;
+    assert!(!fleet.text("/").await.contains("Nobody will be told"));
+    let why = "no receiver is configured; add one";
+    fleet.routes.send_replace(Arc::new(AlertRoutes { unsent: Some(why), ..AlertRoutes::default() }));
+    for path in ["/", "/deliveries"] {
+        let page = fleet.text(path).await;
+        assert!(page.contains("Nobody will be told") && page.contains(why), "{page}");
+    }
 }
 
 #[tokio::test]

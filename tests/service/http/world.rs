@@ -58,6 +58,7 @@ pub struct Fleet {
     pub bodies: Arc<Bodies>,
     pub telemetry: Arc<Telemetry>,
     pub clock: Clock,
+    pub routes: watch::Sender<Arc<AlertRoutes>>,
     pub stop: CancellationToken,
     pub server: JoinHandle<anyhow::Result<()>>,
     pub redis: Server,
@@ -112,6 +113,7 @@ impl Fleet {
         let intake = config::parse(INTAKE, None, []).unwrap().intake;
         let bodies = Bodies::new(&intake, roll.shared_rules().clone(), None, telemetry.clone());
         let bodies = Arc::new(bodies);
+        let current = watch::Sender::new(Arc::new(routes()));
         let sources = PageSources {
             ownership: Ownership::fixed(view),
             units: engine.clone(),
@@ -130,7 +132,7 @@ impl Fleet {
             timers: timers.clone(),
             history: None,
             keep_records: 90 * 86_400 * SECOND,
-            routes: watch::Sender::new(Arc::new(routes())).subscribe(),
+            routes: current.subscribe(),
             reloads: None,
             configuration: watch::Sender::new(Arc::new(configuration())).subscribe(),
             telemetry: telemetry.clone(),
@@ -164,6 +166,7 @@ impl Fleet {
             bodies,
             telemetry,
             clock,
+            routes: current,
             stop,
             server,
             redis,
@@ -265,6 +268,7 @@ fn routes() -> AlertRoutes {
         limited: Default::default(),
         inhibition,
         has_breaker: true,
+        unsent: None,
         flapping,
     }
 }

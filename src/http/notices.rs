@@ -1,0 +1,186 @@
+//! What receivers were notified of lately, for the page of the fleet: how many notifications they took and how many wait,
+//! and for each of the silent units of a page, who was notified.
+//!
+//! Everything is read from stored values, in bounded steps, and shared by the requests of a moment. While the engine does
+//! not answer in time, the page is shown without it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::http_error::HttpError;
+use super::shared_answers::{MaxAge, SharedAnswers};
+use super::{AlertRoutes, PageSources};
+use crate::clock::{Clock, Timestamp};
+use crate::fleet::{Attempts, Silences};
+use crate::presence::{OfflineRecord, RecordId};
+use crate::routing::{NoticeFacts, SilenceNotice};
+use crate::store::{AttemptResult, EntryOrder, StoredDeliveries, StoredGroups};
+
+/// The time of which notifications are counted.
+const LATELY: Duration = Duration::from_secs(3600);
+
+/// The most steps of the record of attempts that are read for the count; each has up to some hundred attempts.
+const STEPS: usize = 200;
+
+/// The most silent units of a page for which notifications are looked up.
+const MAX_UNITS: usize = 100;
+
+/// How long the engine may take; the rest of the page does not need it.
+const NOTICES_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The most pages whose answers are kept.
+const MAX_KEPT: usize = 16;
+
+/// How many notifications there were.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NoticeCounts {
+    /// How many notifications receivers took in the last hour.
+    pub lately: usize,
+    /// Whether there were more than were counted.
+    pub is_cut: bool,
+    /// How many groups have notifications that wait for a receiver.
+    pub waiting: u64,
+    pub dead_letters: u64,
+}
+
+/// Who was notified of open silences.
+pub(super) type Notices = BTreeMap<RecordId, SilenceNotice>;
+
+/// Reads what receivers were notified of. Cheap to share.
+#[derive(Clone)]
+pub(super) struct NoticeReader {
+    attempts: Attempts,
+    deliveries: StoredDeliveries,
+    groups: StoredGroups,
+    silences: Arc<Silences>,
+    routes: watch::Receiver<Arc<AlertRoutes>>,
+    counts: SharedAnswers<NoticeCounts>,
+    notices: SharedAnswers<Notices>,
+    clock: Clock,
+}
+
+impl NoticeReader {
+    pub fn new(sources: &PageSources) -> NoticeReader {
+        NoticeReader {
+            attempts: Attempts::new(sources.cells.clone()),
+            deliveries: sources.deliveries.clone(),
+            groups: sources.groups.clone(),
+            silences: sources.silences.clone(),
+            routes: sources.routes.clone(),
+            counts: SharedAnswers::new(1),
+            notices: SharedAnswers::new(MAX_KEPT),
+            clock: sources.clock.clone(),
+        }
+    }
+
+    /// Why no notification will be sent, with advice; `None`: routes name receivers.
+    pub fn unsent(&self) -> Option<&'static str> {
+        self.routes.borrow().unsent
+    }
+
+    /// `None`: the engine does not answer in time.
+    pub async fn counts(&self) -> Option<Arc<NoticeCounts>> {
+        let reader = self.clone();
+        let counting = self.counts.get("", MaxAge::RECENT, async move { reader.count().await });
+        timeout(NOTICES_TIMEOUT, counting).await.ok()?.ok()
+    }
+
+    /// Who was notified of these open silences. `page`: the page that shows them. Empty if the engine does not answer in
+    /// time.
+    pub async fn of(&self, page: &str, silences: Vec<OfflineRecord>) -> Arc<Notices> {
+        if silences.is_empty() {
+            return Arc::default();
+        }
+        let reader = self.clone();
+        let reading = async move { reader.read(&silences[..silences.len().min(MAX_UNITS)]).await };
+        let read = timeout(NOTICES_TIMEOUT, self.notices.get(page, MaxAge::RECENT, reading)).await;
+        read.ok().and_then(Result::ok).unwrap_or_default()
+    }
+
+    async fn count(&self) -> Result<NoticeCounts, HttpError> {
+        let now = self.clock.now();
+        let (steps, kept) = tokio::try_join!(
+            self.attempts.between(now - LATELY, now, STEPS, EntryOrder::NewestFirst),
+            self.deliveries.kept()
+        )?;
+        let taken = steps.iter().flat_map(|step| &step.attempts);
+        let taken = taken.filter(|attempt| attempt.result == AttemptResult::Delivered);
+        // Notifications that were sent together are one message.
+        let messages: BTreeSet<&str> =
+            taken.map(|attempt| attempt.digest().unwrap_or(&attempt.notification)).collect();
+        Ok(NoticeCounts {
+            lately: messages.len(),
+            is_cut: steps.len() == STEPS,
+            waiting: kept.iter().map(|(_, backlog)| backlog.waiting).sum(),
+            dead_letters: kept.iter().map(|(_, backlog)| backlog.dead).sum(),
+        })
+    }
+
+    async fn read(&self, silences: &[OfflineRecord]) -> Result<Notices, HttpError> {
+        let (now, routes) = (self.clock.now(), self.routes.borrow().clone());
+        let of_alerts = self.silences.current().await?;
+        let memberships = self.groups.memberships(&silences.iter().collect::<Vec<_>>()).await?;
+        let joined: Vec<(&str, &RecordId)> = silences
+            .iter()
+            .zip(&memberships)
+            .flat_map(|(record, all)| all.iter().map(|one| (one.group.key.as_str(), &record.id)))
+            .collect();
+        let attempts = self.attempts.of_memberships(&joined).await?;
+        let mut delivered: BTreeMap<&RecordId, Vec<(String, Timestamp)>> = BTreeMap::new();
+        for attempt in attempts.iter().filter(|one| one.result == AttemptResult::Delivered) {
+            for id in &attempt.offline {
+                delivered.entry(id).or_default().push((attempt.receiver.clone(), attempt.at));
+            }
+        }
+        let waiting = self
+            .waiting(
+                memberships
+                    .iter()
+                    .flatten()
+                    .filter_map(|one| Some((one.group.key.as_str(), one.receivers.as_deref()?))),
+            )
+            .await?;
+        let mut notices = Notices::new();
+        for (record, memberships) in silences.iter().zip(&memberships) {
+            let sealed = memberships.iter().flat_map(|one| {
+                let receivers = one.receivers.iter().flatten();
+                receivers
+                    .map(|name| (name.clone(), waiting.contains(&(name.as_str(), one.group.key.as_str()))))
+            });
+            let facts = NoticeFacts {
+                delivered: delivered.remove(&record.id).unwrap_or_default(),
+                sealed: sealed.collect(),
+                silenced_until: of_alerts.covering(record, now).map(|one| one.ends_at).max(),
+                has_receiver: routes.routes.of(record).iter().any(|taken| !taken.route.receivers.is_empty()),
+            };
+            notices.insert(record.id.clone(), SilenceNotice::of(facts));
+        }
+        Ok(notices)
+    }
+
+    /// The receivers and groups of these for which a notification of the group waits.
+    async fn waiting<'a>(
+        &self,
+        sealed: impl Iterator<Item = (&'a str, &'a [String])>,
+    ) -> Result<BTreeSet<(&'a str, &'a str)>, HttpError> {
+        let mut groups: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (group, receivers) in sealed {
+            for receiver in receivers {
+                groups.entry(receiver).or_default().insert(group);
+            }
+        }
+        let mut waiting = BTreeSet::new();
+        for (receiver, groups) in groups {
+            let keys: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
+            let found = self.deliveries.have_waiting(receiver, &keys).await?;
+            waiting.extend(
+                groups.into_iter().zip(found).filter(|(_, is)| *is).map(|(group, _)| (receiver, group)),
+            );
+        }
+        Ok(waiting)
+    }
+}

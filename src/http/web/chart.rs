@@ -1,0 +1,304 @@
+//! The counts of the fleet over time as a chart: units that are not online, by their state, with blind time as a band and
+//! incidents as marks; and the numbers as a table.
+
+use std::time::Duration;
+
+use maud::{Markup, html};
+
+use super::format;
+use crate::clock::Timestamp;
+use crate::http::past_counts::{CountPoint, CountsOverTime};
+use crate::http::summary::States;
+use crate::presence::{CountRange, IncidentMark, State};
+
+/// The size of the chart, and of the space for the words of its axes.
+const WIDTH: f64 = 960.0;
+const HEIGHT: f64 = 140.0;
+const LEFT: f64 = 56.0;
+const ABOVE: f64 = 16.0;
+const BELOW: f64 = 24.0;
+
+/// The states that are drawn, from the bottom up.
+const SHOWN: [State; 3] = [State::Offline, State::Late, State::Unknown];
+
+/// The most incidents that are listed, the newest.
+const MAX_LISTED: usize = 5;
+
+/// What a point says of the shown states; `None`: it is not known.
+fn heights(point: &CountPoint) -> Option<[u64; SHOWN.len()]> {
+    match point.states {
+        Some(states) => Some(SHOWN.map(|state| states.of(state))),
+        None => point.offline.map(|offline| [offline, 0, 0]),
+    }
+}
+
+/// The chart. `link`: the page with another range.
+pub(super) fn chart(counts: &CountsOverTime, link: impl Fn(CountRange) -> String) -> Markup {
+    let of =
+        counts.label.as_deref().map(|label| format!(" with {}", format::text(label))).unwrap_or_default();
+    html! {
+        section.chart aria-labelledby="chart-title" {
+            div.filters {
+                h2 #chart-title { "Units that are silent" (of) }
+                span.ranges {
+                    @for range in CountRange::ALL {
+                        a href=(link(range)) aria-current=[(range == counts.range).then_some("true")] { (range.as_str()) } " "
+                    }
+                }
+            }
+            @if counts.points.iter().all(|point| heights(point).is_none()) {
+                p.empty { "No counts yet. Units are counted once a minute." }
+            } @else {
+                (drawing(counts))
+                (legend(counts))
+                (incidents(counts))
+                (table(counts))
+            }
+        }
+    }
+}
+
+fn drawing(counts: &CountsOverTime) -> Markup {
+    let points = &counts.points;
+    let most = points.iter().filter_map(heights).map(|all| all.iter().sum::<u64>()).max().unwrap_or(0);
+    let top = round_up(most);
+    let width = (WIDTH - LEFT) / points.len() as f64;
+    let x = |at: usize| LEFT + width * at as f64;
+    let y = |count: u64| ABOVE + HEIGHT - HEIGHT * count as f64 / top as f64;
+    let bottom = ABOVE + HEIGHT;
+    let step = Duration::from_secs(counts.step_seconds).as_secs_f64();
+    let place = |moment: Timestamp| x(0) + width * moment.since(counts.from).as_secs_f64() / step;
+    html! {
+        svg viewBox={ "0 0 " (WIDTH) " " (ABOVE + HEIGHT + BELOW) } role="img" aria-label=(in_words(counts)) {
+            @for count in [0, top / 2, top] {
+                line x1=(LEFT) x2=(WIDTH) y1=(dec(y(count))) y2=(dec(y(count))) {}
+                @if count != top / 2 || top > 1 {
+                    text x=(LEFT - 8.0) y=(dec(y(count) + 4.0)) text-anchor="end" { (format::number(count)) }
+                }
+            }
+            @for (at, point) in points.iter().enumerate() {
+                @if point.blind_seconds > 0.0 {
+                    rect.blind x=(dec(x(at))) y=(ABOVE) width=(dec(width)) height=(HEIGHT) {
+                        title { (moment(point.at)) ": blind for " (format::span(Duration::from_secs_f64(point.blind_seconds.ceil()))) }
+                    }
+                }
+                @match heights(point) {
+                    None => rect.unread x=(dec(x(at))) y=(dec(bottom - 4.0)) width=(dec(width)) height="4" {},
+                    Some(all) => @for (state, from, to) in stacked(all) {
+                        rect class=(state.as_str()) x=(dec(x(at))) y=(dec(y(to))) width=(dec((width - 0.6).max(0.6)))
+                            height=(dec((y(from) - y(to)).max(1.5))) {
+                            title { (moment(point.at)) ": " (format::number(to - from)) " " (format::word(state)) }
+                        }
+                    },
+                }
+            }
+            @for mark in &counts.incidents {
+                @let at = place(mark.at);
+                g.mark {
+                    line x1=(dec(at)) x2=(dec(at)) y1=(ABOVE) y2=(dec(bottom)) {}
+                    path d={ "M" (dec(at - 5.0)) " " (ABOVE - 10.0) "h10l-5 9z" } { title { (mark_in_words(mark)) ", " (moment(mark.at)) } }
+                }
+            }
+            @for (at, anchor) in [(0, "start"), (points.len() / 2, "middle"), (points.len(), "end")] {
+                @let written = match points.get(at) { Some(point) => moment(point.at), None => "now".to_owned() };
+                text x=(dec(x(at))) y=(dec(bottom + 18.0)) text-anchor=(anchor) { (written) }
+            }
+        }
+    }
+}
+
+/// The states of a point that have units, each with where its bar begins and ends.
+fn stacked(all: [u64; SHOWN.len()]) -> Vec<(State, u64, u64)> {
+    let mut from = 0;
+    let mut bars = Vec::new();
+    for (state, count) in SHOWN.into_iter().zip(all) {
+        if count > 0 {
+            bars.push((state, from, from + count));
+        }
+        from += count;
+    }
+    bars
+}
+
+fn legend(counts: &CountsOverTime) -> Markup {
+    let step = format::span(Duration::from_secs(counts.step_seconds));
+    let shown = if counts.label.is_some() { &SHOWN[..1] } else { &SHOWN[..] };
+    html! {
+        p.legend {
+            @for state in shown { span { i class=(state.as_str()) {} (format::word(*state)) } }
+            @if counts.points.iter().any(|point| point.blind_seconds > 0.0) { span { i.blind {} "blind" } }
+            @if counts.points.iter().any(|point| heights(point).is_none()) { span { i.unread {} "not counted" } }
+            span.note { @if counts.step_seconds > 60 { "the worst minute of each " (step) ", " } "times in UTC" }
+        }
+    }
+}
+
+fn incidents(counts: &CountsOverTime) -> Markup {
+    let listed = counts.incidents.iter().rev().take(MAX_LISTED);
+    html! {
+        @if !counts.incidents.is_empty() {
+            ol.incidents aria-label="Incidents" {
+                @for mark in listed {
+                    li { span aria-hidden="true" { "▼ " } (format::ago(Some(mark.at), counts.until)) ": " (mark_in_words(mark)) }
+                }
+            }
+        }
+    }
+}
+
+fn table(counts: &CountsOverTime) -> Markup {
+    let has_states = counts.label.is_none();
+    html! {
+        details #chart-numbers {
+            summary { "The numbers as a table" }
+            div.table {
+                table {
+                    caption.hidden { (in_words(counts)) }
+                    thead { tr {
+                        th scope="col" { "From (UTC)" }
+                        @if has_states { th.numbers scope="col" { "Online" } }
+                        th.numbers scope="col" { "Offline" }
+                        @if has_states { th.numbers.wide scope="col" { "Late" } th.numbers.wide scope="col" { "Unknown" } }
+                        th.numbers scope="col" { "Blind" }
+                    } }
+                    tbody { @for point in counts.points.iter().rev() { (row(point, has_states)) } }
+                }
+            }
+        }
+    }
+}
+
+fn row(point: &CountPoint, has_states: bool) -> Markup {
+    let of = |count: fn(&States) -> u64| point.states.as_ref().map(count);
+    let cell = |count: Option<u64>, is_wide: bool| html! { td.numbers.wide[is_wide] { @match count { Some(count) => (format::number(count)), None => "–" } } };
+    html! {
+        tr {
+            th scope="row" { (moment(point.at)) }
+            @if has_states { (cell(of(|states| states.online), false)) }
+            (cell(point.offline, false))
+            @if has_states { (cell(of(|states| states.late), true)) (cell(of(|states| states.unknown), true)) }
+            td.numbers { @if point.blind_seconds > 0.0 { (format::span(Duration::from_secs_f64(point.blind_seconds.ceil()))) } }
+        }
+    }
+}
+
+fn mark_in_words(mark: &IncidentMark) -> String {
+    let place = if mark.place.is_empty() {
+        "of the whole fleet".to_owned()
+    } else {
+        format!("with {}", format::text(&mark.place))
+    };
+    format!(
+        "{} of {} units {place} fell silent together",
+        format::number(mark.offline),
+        format::number(mark.units)
+    )
+}
+
+/// What the chart shows, for readers of screens.
+fn in_words(counts: &CountsOverTime) -> String {
+    let most = counts.points.iter().filter(|point| point.offline.is_some()).max_by_key(|point| point.offline);
+    let blind: f64 = counts.points.iter().map(|point| point.blind_seconds).sum();
+    let mut said = format!("Units that were offline in the last {}", counts.range.as_str());
+    if let Some((point, offline)) = most.and_then(|point| Some((point, point.offline?))) {
+        said += &format!(": {offline} at most ({})", moment(point.at));
+    }
+    if blind > 0.0 {
+        said += &format!(", blind for {}", format::span(Duration::from_secs_f64(blind.ceil())));
+    }
+    match counts.incidents.len() {
+        0 => said,
+        1 => said + ", 1 incident",
+        count => said + &format!(", {count} incidents"),
+    }
+}
+
+/// The end of the axis: a round number above the most.
+fn round_up(most: u64) -> u64 {
+    let small = [1, 2, 4, 6, 8, 10].into_iter().find(|end| *end >= most);
+    small.unwrap_or_else(|| {
+        let power = 10_u64.pow(most.ilog10() - 1);
+        let steps = [10, 12, 16, 20, 30, 40, 50, 60, 80, 100].into_iter().map(|step| step * power);
+        steps.into_iter().find(|end| *end >= most).unwrap_or(most)
+    })
+}
+
+/// A moment to the minute.
+fn moment(at: Timestamp) -> String {
+    let text = at.to_string();
+    text.get(5..16).map(|text| text.replace('T', " ")).unwrap_or(text)
+}
+
+fn dec(number: f64) -> String {
+    format!("{number:.1}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_axis_ends_above_the_most() {
+        for (most, end) in [
+            (0, 1),
+            (1, 1),
+            (3, 4),
+            (5, 6),
+            (10, 10),
+            (11, 12),
+            (41, 50),
+            (99, 100),
+            (103, 120),
+            (501, 600),
+            (100_001, 120_000),
+        ] {
+            assert_eq!(round_up(most), end, "{most}");
+        }
+    }
+
+    #[test]
+    fn points_are_drawn_to_scale_and_said_in_words() {
+        let minute = |at: i64| Timestamp::from_millis(60_000 * at);
+        let point = |at: i64, states: Option<[u64; 6]>, blind_seconds: f64| CountPoint {
+            at: minute(at),
+            states: states.map(States::from),
+            offline: states.map(|states| states[State::Offline as usize]),
+            blind_seconds,
+        };
+        let mut points: Vec<CountPoint> =
+            (0..58).map(|at| point(at, Some([100, 0, 0, 0, 0, 0]), 0.0)).collect();
+        points.push(point(58, None, 30.0));
+        points.push(point(59, Some([90, 4, 5, 0, 0, 1]), 0.0));
+        let incident = IncidentMark { at: minute(57), place: "site=<b>".to_owned(), offline: 9, units: 10 };
+        let mut counts = CountsOverTime {
+            range: CountRange::Hour,
+            from: minute(0),
+            until: minute(60),
+            step_seconds: 60,
+            label: None,
+            points,
+            incidents: vec![incident],
+        };
+        assert_eq!(
+            in_words(&counts),
+            "Units that were offline in the last 1h: 5 at most (01-01 00:59), blind for 30s, 1 incident"
+        );
+        let drawn = chart(&counts, |range| format!("/?range={}", range.as_str())).into_string();
+        for part in [
+            // The axis ends at 10, so 5 of 140 px are 70.
+            r#"<rect class="offline" x="944.9" y="86.0" width="14.5" height="70.0">"#,
+            r#"<rect class="late" x="944.9" y="30.0" width="14.5" height="56.0">"#,
+            r#"<rect class="unknown" x="944.9" y="16.0" width="14.5" height="14.0">"#,
+            r#"<rect class="blind" x="929.9""#,
+            r#"<rect class="unread" x="929.9""#,
+            "9 of 10 units with site=&lt;b&gt; fell silent together",
+            r#"href="/?range=90d""#,
+            r#"<td class="numbers">–</td>"#,
+        ] {
+            assert!(drawn.contains(part), "{part} in {drawn}");
+        }
+        assert!(!drawn.contains("<b>"));
+        counts.points.iter_mut().for_each(|point| (point.states, point.offline) = (None, None));
+        assert!(chart(&counts, |_| String::new()).into_string().contains("No counts yet"));
+    }
+}

@@ -30,7 +30,7 @@ test: export CARGO_PROFILE_DEV_DEBUG := false
 test: ## Run the tests against real servers (installs what is missing) [ALL=1: the longest cases too]
 	@.ci/need redis-server:redis-server mosquitto:mosquitto mosquitto_pub:mosquitto-clients promtool:prometheus \
 	    prometheus-alertmanager:prometheus-alertmanager systemd-analyze:systemd faketime:faketime ip:iproute2 unshare:util-linux jq:jq \
-	    chromium:chromium chromedriver:chromium-driver npm:npm pg_createcluster:postgresql
+	    chromium:chromium chromedriver:chromium-driver npm:npm node:nodejs pg_createcluster:postgresql
 	cargo test --locked $(OPTIMIZED) --no-run
 	cargo test --locked $(OPTIMIZED) --doc
 	@# A case that needs more than the kernel allows an ordinary user leaves a file there.

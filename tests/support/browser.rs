@@ -41,6 +41,9 @@ const ARGUMENTS: [&str; 10] = [
     "--force-device-scale-factor=1",
 ];
 
+/// What Lighthouse rates.
+const RATED: [&str; 4] = ["performance", "accessibility", "best-practices", "seo"];
+
 /// A screen and a telephone.
 pub const SIZES: [(&str, (u32, u32)); 2] = [("desktop", (1280, 800)), ("phone", (390, 844))];
 pub const SCHEMES: [&str; 2] = ["light", "dark"];
@@ -251,9 +254,32 @@ pub fn pictures() -> PathBuf {
 
 /// The text of axe-core.
 pub fn axe() -> String {
-    let fetch = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci/axe");
+    std::fs::read_to_string(fetched("axe")).unwrap()
+}
+
+/// How Lighthouse rates a page, from 0 to 100, by category.
+pub fn lighthouse(url: &str) -> Vec<(String, u64)> {
+    let categories = format!("--only-categories={}", RATED.join(","));
+    let flags = format!("--chrome-flags={}", ARGUMENTS.join(" "));
+    let output = Command::new("node")
+        .arg(fetched("lighthouse"))
+        .args([url, "--quiet", "--output=json", "--no-enable-error-reporting", &categories, &flags])
+        .output()
+        .expect("node is in the Debian package nodejs");
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("Lighthouse: {}", String::from_utf8_lossy(&output.stderr)));
+    let score = |name: &&str| {
+        let score = report["categories"][name]["score"].as_f64();
+        ((*name).to_owned(), (100.0 * score.unwrap_or_else(|| panic!("{name} of {report}"))).round() as u64)
+    };
+    RATED.iter().map(score).collect()
+}
+
+/// The path of a program of npm that `.ci` fetches once.
+fn fetched(name: &str) -> String {
+    let fetch = Path::new(env!("CARGO_MANIFEST_DIR")).join(".ci").join(name);
     let output = Command::new(fetch).arg(env!("CARGO_TARGET_TMPDIR")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "axe-core cannot be had: {said}");
-    std::fs::read_to_string(String::from_utf8_lossy(&output.stdout).trim()).unwrap()
+    assert!(output.status.success(), "{name} cannot be had: {said}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::browser::{Browser, SCHEMES, SIZES, axe, pictures};
+use crate::support::browser::{Browser, SCHEMES, SIZES, axe, lighthouse, pictures};
 
 /// The most bytes of a page with its style and its script, as they are sent.
 const LARGEST: f64 = 200_000.0;
@@ -22,6 +22,12 @@ pub async fn inspect(browser: &Browser, name: &str) {
             let overflow = "return document.documentElement.scrollWidth - innerWidth";
             let overflow = browser.run(overflow, json!([])).await;
             assert!(overflow.as_i64() <= Some(0), "{name} is {overflow} px too wide for a {size}");
+            let scrolled = "return [...document.querySelectorAll('main *')].filter((one) => \
+                one.scrollWidth > one.clientWidth + 1 && \
+                (one.matches('.table') || /auto|scroll/.test(getComputedStyle(one).overflowX))) \
+                .map((one) => one.outerHTML.slice(0, 200))";
+            let scrolled = browser.run(scrolled, json!([])).await;
+            assert_eq!(scrolled, json!([]), "{name} is too wide for a {size}");
             browser.picture(&pictures().join(format!("{name}-{size}-{scheme}.png"))).await;
             assert_eq!(violations(browser, &axe).await, [] as [String; 0], "{name}, {size}, {scheme}");
         }
@@ -31,6 +37,25 @@ pub async fn inspect(browser: &Browser, name: &str) {
         .filter((one) => one.initiatorType !== 'fetch').reduce((sum, one) => sum + one.transferSize, 0)";
     let bytes = browser.run(sum, json!([])).await;
     assert!(bytes.as_f64().is_some_and(|bytes| bytes < LARGEST), "{name} has {bytes} bytes");
+}
+
+/// The least that Lighthouse gives a page in each category, of 100.
+const RATING: u64 = 95;
+
+/// How often Lighthouse measures at the most: how fast a page is shown depends on what else the machine does.
+const MEASURED: usize = 3;
+
+/// Lets Lighthouse rate the page, as on a telephone with a slow connection.
+pub async fn rate(url: &str) {
+    let mut rated = Vec::new();
+    for _ in 0..MEASURED {
+        let url = url.to_owned();
+        rated = tokio::task::spawn_blocking(move || lighthouse(&url)).await.unwrap();
+        if rated.iter().all(|(_, score)| *score >= RATING) {
+            return;
+        }
+    }
+    panic!("Lighthouse rates {url}: {rated:?}");
 }
 
 /// The violations that axe-core finds on the page, by the rules of WCAG 2.2 AA and good practice.

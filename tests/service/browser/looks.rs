@@ -5,9 +5,10 @@ use std::sync::Arc;
 use rollcall::fleet::{MassBreaker, Silences};
 use rollcall::presence::MassOfflineRule;
 use rollcall::telemetry::{ConnectionLoss, Loop};
+use serde_json::json;
 use tempfile::TempDir;
 
-use super::inspection::inspect;
+use super::inspection::{inspect, rate};
 use crate::http::world::{Fleet, SECOND};
 use crate::support::browser::Browser;
 
@@ -41,6 +42,7 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     }
     fleet.pass(150 * SECOND, &[&format!("detector:pump {HOSTILE}")]).await;
     open("/").await;
+    browser.shows("1 of 5 units is silent").await;
     browser.shows("pump").await;
     inspect(&browser, "fleet-of-five").await;
     browser.click("tbody th a").await;
@@ -70,7 +72,18 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     assert!(breaker.judge(fleet.clock.now()).await.unwrap().is_some());
     open("/").await;
     browser.shows("A large part of the fleet fell silent at once").await;
+    browser.shows("of 505 units are silent").await;
     inspect(&browser, "fleet-in-a-storm").await;
+    // However far down, a table has its header.
+    let header = "const row = document.querySelector('#units tbody tr:last-child'); row.scrollIntoView(); \
+        return [scrollY, document.querySelector('#units thead th').getBoundingClientRect().top]";
+    let header = browser.run(header, json!([])).await;
+    assert!(header[0].as_f64() > Some(1000.0) && header[1] == 0, "{header}");
+    browser.run("scrollTo(0, 0)", json!([])).await;
+
+    for path in ["/", "/units/detector/unit-0000", "/deliveries"] {
+        rate(&format!("{}{path}", fleet.url)).await;
+    }
 
     // Rollcall hears nothing, and its engine is away: the open page shows it in words.
     fleet.telemetry.blind(true, Some(fleet.clock.now()));

@@ -253,6 +253,10 @@ async fn a_fault((engine, subscriptions): (&str, Subscriptions), fault: Fault, a
     eu.beat(&AT_EU);
     us.beat(&AT_US);
     all_are(&world, &[AT_EU, AT_US].concat(), "online").await;
+    for (unit, broker) in [("truck/e", "eu"), ("truck/u", "us")] {
+        let heard_at = async || world.json(&format!("/api/v1/units/{unit}")).await["broker"] == broker;
+        world.eventually(&format!("{unit} is heard at {broker}"), heard_at).await;
+    }
     eu.break_by(fault, &AT_EU);
     if at_both {
         us.break_by(fault, &AT_US);

@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::{Mirror, Ownership, Roll};
 use crate::presence::{Progress, Unit};
-use crate::store::{Hint, MAX_STEP, Result, STORM, UnitStore, partition_of};
+use crate::store::{Hint, MAX_STEP, Result, UnitStore, partition_of};
 use crate::telemetry::{CheckSource, Loop, Telemetry};
 
 mod passes;
@@ -51,6 +51,9 @@ const MAX_SLACK: Duration = Duration::from_secs(10);
 const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
+
+/// This many due units of a partition are a storm: see [`UnitStore::put_records_first`].
+const MANY: usize = 1000;
 
 /// The most due units that one request of a sweep returns. Many, so that several are on the same page of the engine
 /// and cost it one command.
@@ -329,7 +332,7 @@ impl Expiry {
             let skip = undecided.len() + sweep.left_out;
             let mut due = self.engine.due(partition, after, until, skip, MAX_DUE).await?;
             let count = due.len();
-            if count >= STORM {
+            if count >= MANY {
                 self.engine.put_records_first(partition);
             }
             excluded.remove_from(&mut due);

@@ -66,7 +66,7 @@ impl EngineWriter {
 
     /// Whether the announcements are applied; `false`: Rollcall is stopping and the engine away.
     pub async fn announce(&self, announcements: &[Announcement]) -> bool {
-        let announce = async || match self.roll.announce_all(announcements, &self.clock).await {
+        let announce = async || match self.roll.announce(announcements, || self.clock.now()).await {
             Err(EngineError::Damaged(why)) => {
                 let units = announcements.len();
                 tracing::error!(

@@ -31,9 +31,6 @@ pub enum IndexState {
     Absent,
 }
 
-/// This many due units are a storm: see [`UnitStore::put_records_first`].
-pub const STORM: usize = 1000;
-
 /// How many heartbeats go into one call of [`UnitStore::refresh`] on one server.
 const REFRESH_STEP: usize = 200;
 

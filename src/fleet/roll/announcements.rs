@@ -3,24 +3,20 @@
 //!
 //! The units are read and written as those of a deadline check, so that hearing counts as it was after they were read.
 //! Of a proof that cannot be decided yet, the deadline index has the unit, and the sweep checks it.
-//!
-//! Many announcements at a time are a storm, as many due units are: each partition is a task, and records go first.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use hashbrown::HashMap;
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::checks::BegunCheck;
 use super::{ATTEMPTS, Roll};
-use crate::clock::{Clock, Timestamp};
+use crate::clock::Timestamp;
 use crate::fleet::mirror::Cursor;
 use crate::presence::{self, Announcement, AnnouncementResult, Unit};
-use crate::store::{PendingCheck, Result, STORM, by_partition};
+use crate::store::{PendingCheck, Result};
 use crate::telemetry::{AnnouncementOutcome, CheckOutcome, CheckSource};
 
 /// How long the devices of a node that is gone may wait until the mirror has read the fleet.
@@ -30,25 +26,6 @@ const FILLED_WITHIN: Duration = Duration::from_secs(60);
 type ByUnit<'a> = HashMap<Unit, &'a Announcement>;
 
 impl Roll {
-    /// Applies announcements as [`Roll::announce`] does, however many.
-    pub async fn announce_all(self: &Arc<Self>, announcements: &[Announcement], clock: &Clock) -> Result<()> {
-        if announcements.len() < STORM {
-            return self.announce(announcements, || clock.now()).await;
-        }
-        let (mut parts, units) = (JoinSet::new(), announcements.iter().map(|one| &one.unit));
-        for (partition, indexes) in by_partition(units, self.engine.partitions()) {
-            self.engine.put_records_first(partition);
-            let part: Vec<Announcement> =
-                indexes.into_iter().map(|index| announcements[index].clone()).collect();
-            let (roll, clock) = (self.clone(), clock.clone());
-            parts.spawn(async move { roll.announce(&part, || clock.now()).await });
-        }
-        let applied = parts.join_all().await;
-        // Sweeps that are under way begin their storms again.
-        self.engine.end_storms(&|_| false);
-        applied.into_iter().collect()
-    }
-
     /// Applies announcements. Of several of one unit, the newest counts. The devices of nodes that are gone are gone,
     /// too: those that this instance owns, which every instance does for its own. Safe to repeat.
     pub async fn announce(

@@ -98,7 +98,7 @@ async fn cost(
     let before = usage(pid)?.cpu;
     for _ in 0..rounds {
         let recorded = process.recorded().await?;
-        publisher::publish_all(port, topics.iter().cloned(), payload).await?;
+        publisher::publish_all(port, topics.iter().cloned(), payload, 0).await?;
         at_least(process, recorded + topics.len() as f64, Rollcall::recorded).await?;
     }
     Ok((usage(pid)?.cpu - before).as_secs_f64() * 1e6 / count)

@@ -21,6 +21,8 @@ use rollcall::clock::monotonic;
 
 /// Packets of QoS 1 that may wait for their acknowledgement, on each connection.
 const WINDOW: usize = 1000;
+/// The bytes of an acknowledgement.
+const ACKNOWLEDGEMENT: usize = 4;
 /// The most packets that are written at once.
 const CHUNK: usize = 100;
 /// How many times in a second each connection writes, if the rate is lower than this many chunks in a second.
@@ -114,18 +116,24 @@ pub async fn fall_silent(
     Ok(())
 }
 
-/// Publishes this payload on each of these topics, at QoS 0, over one connection.
+/// Publishes this payload on each of these topics over one connection. At QoS 1 the broker keeps what Rollcall has no
+/// room for.
 pub async fn publish_all(
     port: u16,
     topics: impl Iterator<Item = String>,
     payload: &[u8],
+    qos: u8,
 ) -> anyhow::Result<()> {
-    let packets: Vec<u8> = topics.flat_map(|topic| packet_of(&topic, 0, 0, payload)).collect();
+    let packet = |(place, topic): (usize, String)| packet_of(&topic, qos, packet_id(place), payload);
+    let packets: Vec<Vec<u8>> = topics.enumerate().map(packet).collect();
+    let (packets, acknowledgements) = (packets.concat(), packets.len() * usize::from(qos) * ACKNOWLEDGEMENT);
     let mut stream = enter(port, "all").await?;
-    stream.write_all(&packets).await?;
-    stream.write_all(&[0xe0, 0]).await?;
+    let (mut reader, mut writer) = stream.split();
+    let mut answers = vec![0; acknowledgements];
+    tokio::try_join!(writer.write_all(&packets), reader.read_exact(&mut answers))?;
+    writer.write_all(&[0xe0, 0]).await?;
     // The broker reads all packets before it sees the end of the connection.
-    stream.shutdown().await?;
+    writer.shutdown().await?;
     Ok(())
 }
 
@@ -168,14 +176,14 @@ async fn publish_part(load: Load, part: u32) -> anyhow::Result<()> {
     let window = Arc::new(Semaphore::new(WINDOW));
     let open = window.clone();
     let mut acknowledgements: JoinHandle<anyhow::Result<()>> = tokio::spawn(async move {
-        // Each acknowledgement has four bytes; its content does not matter.
+        // The content of an acknowledgement does not matter.
         let mut buffer = [0; 4096];
         let mut rest = 0;
         loop {
             let read = reader.read(&mut buffer).await?;
             ensure!(read > 0, "the broker ended the connection");
-            open.add_permits((rest + read) / 4);
-            rest = (rest + read) % 4;
+            open.add_permits((rest + read) / ACKNOWLEDGEMENT);
+            rest = (rest + read) % ACKNOWLEDGEMENT;
         }
     });
     let chunks = chunks(&load, part);
@@ -230,11 +238,15 @@ fn chunks(load: &Load, part: u32) -> Vec<(u32, Vec<u8>)> {
         (load.first..load.first + load.units).filter(|number| number % load.connections == part).collect();
     let packet = |(place, number): (usize, &u32)| {
         let topic = format!("units/{}/heartbeat", unit(*number).id);
-        // The id is unique among the packets that wait: there are far more ids than the window holds.
-        packet(&topic, load.qos, (place % 60_000 + 1) as u16)
+        packet(&topic, load.qos, packet_id(place))
     };
     let packets: Vec<Vec<u8>> = numbers.iter().enumerate().map(packet).collect();
     packets.chunks(chunk(load)).map(|chunk| (chunk.len() as u32, chunk.concat())).collect()
+}
+
+/// The id of the packet with this number: unique among the packets that wait, which are far fewer than ids.
+fn packet_id(number: usize) -> u16 {
+    (number % 60_000 + 1) as u16
 }
 
 /// CONNECT with a clean session and no keep-alive.

@@ -12,9 +12,9 @@
 //!
 //! # When it does not
 //! A client that sends its next message when the previous one is acknowledged would lose a pause with each of them. So
-//! there are no pauses for [`CALM`] after a client has sent twice, or two have connected, within [`HURRY`]. And there is
-//! none while the engine works on a batch: the next step of the batch would wait for its end, and so would its
-//! acknowledgements.
+//! there are no pauses for [`CALM`] after a client has sent twice, or two have connected, within [`HURRY`]. Nor after a unit
+//! is announced as gone: each step from there to its notification would wait for a pause. And there is none while the
+//! engine works on a batch: the next step of the batch would wait for its end, and so would its acknowledgements.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,8 +40,13 @@ impl Pauses {
     /// did before.
     pub fn arrived(&self, before: Instant, now: Instant) {
         if now.duration_since(before) < HURRY {
-            *self.hurried.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+            self.hurry(now);
         }
+    }
+
+    /// Each step of what follows is waited for.
+    pub fn hurry(&self, now: Instant) {
+        *self.hurried.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
     /// The thread has nothing to do. Blocks it.

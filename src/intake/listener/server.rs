@@ -211,6 +211,7 @@ async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), 
         // An announcement waits for a tick in a later millisecond.
         let period = pace.period(period);
         if timeout(period, shared.door.announced.notified()).await.is_ok() {
+            shared.pauses.hurry(monotonic());
             let wait = intake::mqtt::wait_for_announcements(early, monotonic(), MILLISECOND);
             tokio::time::sleep(period.min(wait)).await;
             early = Some(monotonic());

@@ -289,8 +289,8 @@ fn a_share_at_one_of_several_brokers_is_heard_for_itself_and_the_fleet_loses_not
     hears(
         &[
             ("one", 2550, 2500, None),
+            ("one", 2700, 2700, Some((2700, Some(2600)))),
             ("three", 3000, 3000, Some((3000, None))),
-            ("one", 2700, 3000, Some((2700, Some(2600)))),
             ("one", 2800, 3000, Some((2800, None))),
         ],
         &mut state,

@@ -40,8 +40,8 @@ impl DatabaseAddress {
             let why = std::error::Error::source(&error).map(|why| format!(" ({why})")).unwrap_or_default();
             format!("is no address of a database{why}; write postgres://user@host:5432/database")
         })?;
-        let modes = url.split(['?', '&']).filter_map(|part| part.strip_prefix("sslmode="));
-        if modes.into_iter().any(|mode| !["require", "disable"].contains(&mode)) {
+        let mut modes = url.split(['?', '&']).filter_map(|part| part.strip_prefix("sslmode="));
+        if modes.any(|mode| !["require", "disable"].contains(&mode)) {
             return Err("names another sslmode than require, which proves the server, and disable".to_owned());
         }
         if config.get_hosts().is_empty() || config.get_dbname().is_none() {

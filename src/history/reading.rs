@@ -56,6 +56,9 @@ impl ReadUnit<'_> {
     }
 }
 
+/// A condition on kind and unit.
+const SELECTED: &str = "($3::text IS NULL OR kind = $3) AND ($4::text IS NULL OR unit = $4)";
+
 /// The units that were known in a range, one by one. Outages and pauses of the range are held in memory, units are not.
 pub(super) async fn each_unit(
     client: &Client,
@@ -66,7 +69,6 @@ pub(super) async fn each_unit(
     let (from, to) = (moment(range.from), moment(range.to));
     let UnitSelection { kind, unit, label } = selection;
     let within: [&(dyn ToSql + Sync); 4] = [&from, &to, kind, unit];
-    const SELECTED: &str = "($3::text IS NULL OR kind = $3) AND ($4::text IS NULL OR unit = $4)";
     let outages = format!(
         "SELECT kind, unit, offline_since, at FROM transitions \
          WHERE transition = 'online' AND at > $1 AND offline_since < $2 AND {SELECTED} UNION ALL \

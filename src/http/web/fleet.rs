@@ -55,9 +55,14 @@ pub(super) async fn page(
         contains: given(&wanted.contains),
         ..wanted
     };
-    let (summary, units, counted) =
-        tokio::join!(web.summaries.recent(), web.lists.page(&wanted), web.notices.counts());
-    let (summary, units) = (summary?, units?);
+    let (summary, units, counted, past) = tokio::join!(
+        web.summaries.recent(),
+        web.lists.page(&wanted),
+        web.notices.counts(),
+        // The rest of the page does not need the chart.
+        timeout(CHART_TIMEOUT, web.past_counts.read(range, wanted.label.as_deref()))
+    );
+    let (summary, units, past) = (summary?, units?, past.ok().and_then(Result::ok));
     let silences = units.units.iter().filter_map(|unit| unit.details.silence.clone()).collect();
     let notices = web.notices.of(&wanted.to_url(), silences).await;
     let state = FleetState {
@@ -68,11 +73,8 @@ pub(super) async fn page(
         notices: counted.as_deref().copied(),
     };
     let page = FleetPage { web: &web, range };
-    // The rest of the page does not need the chart.
-    let counts = timeout(CHART_TIMEOUT, web.past_counts.read(range, wanted.label.as_deref())).await;
-    let counts = counts.ok().and_then(Result::ok);
     let first = UnitsQuery { cursor: None, ..wanted.clone() };
-    let chart = counts.map(|counts| chart(&counts, |range| FleetPage { range, ..page }.link(&first)));
+    let chart = past.map(|past| chart(&past, |range| FleetPage { range, ..page }.link(&first)));
     let live = html! {
         h1.hidden { "Fleet" }
         (state.markup())

@@ -169,14 +169,15 @@ mod tests {
         let none = Some(NoticeCounts::default());
         let heard = Some(599_700);
         let rest = "; Rollcall hears, last proof 0.3 s ago; no notification in the last hour, none waiting.";
-        let sites = [("site-02", 3), ("site-01", 1), ("site-03", 0)];
-        // (units, offline, sites, line up to the hearing)
-        let cases: [(u64, u64, &[(&str, u64)], &str); 8] = [
+        const SITES: &[(&str, u64)] = &[("site-02", 3), ("site-01", 1), ("site-03", 0)];
+        /// Units, offline, sites, the line up to the hearing.
+        type Case = (u64, u64, &'static [(&'static str, u64)], &'static str);
+        let cases: [Case; 8] = [
             (0, 0, &[], "No unit was heard yet"),
             (1, 0, &[], "The only unit is not silent"),
             (1, 1, &[], "The only unit is silent"),
             (500, 0, &[("site-01", 0)], "None of 500 units is silent"),
-            (500, 4, &sites, "4 of 500 units are silent, 3 of them at site-02"),
+            (500, 4, SITES, "4 of 500 units are silent, 3 of them at site-02"),
             (500, 1, &[("a<b", 1), ("b", 0)], "1 of 500 units is silent, at a&lt;b"),
             (500, 2, &[("a", 2), ("b", 0)], "2 of 500 units are silent, all of them at a"),
             // No site has most of them, and a fleet of one site has no other.

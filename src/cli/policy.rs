@@ -75,7 +75,7 @@ pub(super) async fn run(arguments: PolicyArguments) -> anyhow::Result<ExitCode> 
     let would = policy_of(tried, &kind)?;
     let would = Policy { timeout: timeout.unwrap_or(would.timeout), grace: grace.unwrap_or(would.grace) };
     if !is_timeout(would.timeout) {
-        return Err(wrong(&format!("a timeout of {} is out of bounds", shown_span(would.timeout))));
+        return Err(wrong(format!("a timeout of {} is out of bounds", shown_span(would.timeout))));
     }
     let (_, database) = prepared(&file).await?;
     let until = written_until(&database).await?.context("history has no records yet")?;

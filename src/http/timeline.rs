@@ -382,7 +382,7 @@ fn begins(now: Timestamp) -> impl Iterator<Item = Timestamp> {
 impl Day {
     fn of((from, spent): (Timestamp, TimeSpent)) -> Day {
         let watched = spent.online + spent.offline;
-        let offline_seconds = (!watched.is_zero()).then(|| spent.offline.as_secs_f64());
+        let offline_seconds = (!watched.is_zero()).then_some(spent.offline.as_secs_f64());
         Day { from, offline_seconds, watched_seconds: watched.as_secs_f64() }
     }
 }

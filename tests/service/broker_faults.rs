@@ -209,6 +209,12 @@ async fn all_are(world: &World, units: &[&str], wanted: &str) {
     }
 }
 
+/// How many seconds of a unit were blind.
+async fn blind(world: &World, unit: &str) -> f64 {
+    let availability = world.json(&format!("/api/v1/availability?unit={unit}")).await;
+    availability["blind_seconds"].as_f64().unwrap()
+}
+
 /// The units with records, in order.
 async fn recorded(world: &World) -> Vec<String> {
     let name =
@@ -298,6 +304,11 @@ async fn a_fault((engine, subscriptions): (&str, Subscriptions), fault: Fault, a
     all_are(&world, &[AT_EU, AT_US].concat(), "online").await;
     // And each silence is found again.
     all_are(&world, &[AT_EU, AT_US].concat(), "offline").await;
+    if fault.holds() {
+        // The trucks were heard at different brokers, so their availability differs, too.
+        assert!(blind(&world, "truck/e").await > 0.0, "{fault:?}");
+        assert_eq!(blind(&world, "truck/u").await > 0.0, at_both, "{fault:?}");
+    }
     if let Some((stop, second)) = second {
         stop.cancel();
         second.await.unwrap().unwrap();

@@ -1,5 +1,5 @@
 //! `/api/v1/availability`: how a unit, the units of a kind or label, or all spent a range: see
-//! [`TimeSpent`](crate::presence::TimeSpent).
+//! [`TimeSpent`].
 //!
 //! Each instance works out its own units: their closed records of the range are read, and the mirror knows the rest. If
 //! the engine does not have all records of the range, history answers up to the end of the last day that is summed, and

@@ -78,7 +78,9 @@ pub(super) async fn run(arguments: PolicyArguments) -> anyhow::Result<ExitCode> 
         return Err(wrong(format!("a timeout of {} is out of bounds", shown_span(would.timeout))));
     }
     let (_, database) = prepared(&file).await?;
-    let until = written_until(&database).await?.context("history has no records yet")?;
+    let until = written_until(&database).await?;
+    let until =
+        until.context("history is not written yet; start rollcall serve with [history], and try again")?;
     let until = until.min(Clock::system().now());
     let range = Interval { from: until - since, to: until };
     let read = recorded(&database, &kind, range).await?;

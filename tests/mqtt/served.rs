@@ -84,8 +84,17 @@ impl Served {
     }
 }
 
-/// The value of a metric in a page of them.
+/// The value of a metric in a page of them: the sum of its series, unless the name has labels.
 pub fn value(page: &str, name: &str) -> f64 {
-    let found = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    found.unwrap_or_else(|| panic!("{name} is in\n{page}")).trim().parse().unwrap()
+    let of = |line: &str| {
+        let rest = line.strip_prefix(name)?;
+        let value = match rest.strip_prefix('{') {
+            Some(labelled) => labelled.rsplit_once("} ")?.1,
+            None => rest.strip_prefix(' ')?,
+        };
+        value.trim().parse::<f64>().ok()
+    };
+    let found: Vec<f64> = page.lines().filter_map(of).collect();
+    assert!(!found.is_empty(), "{name} is in\n{page}");
+    found.into_iter().sum()
 }

@@ -78,12 +78,12 @@ pub(super) async fn run(arguments: PolicyArguments) -> anyhow::Result<ExitCode> 
         return Err(wrong(format!("a timeout of {} is out of bounds", shown_span(would.timeout))));
     }
     let (_, database) = prepared(&file).await?;
-    let until = written_until(&database).await?;
-    let until =
-        until.context("history is not written yet; start rollcall serve with [history], and try again")?;
-    let until = until.min(Clock::system().now());
+    let (written, now_at) = (written_until(&database).await?, Clock::system().now());
+    let until = written.unwrap_or(now_at).min(now_at);
     let range = Interval { from: until - since, to: until };
-    let read = recorded(&database, &kind, range).await?;
+    let mut read = recorded(&database, &kind, range).await?;
+    // Nothing is written in the first minute.
+    read.losses.extend(written.is_none().then_some(range));
     let routes = [Routes::new(now.alerting.route.clone()), Routes::new(tried.alerting.route.clone())];
     let rules =
         |policy, routes| TrialRules { policy, routes, settle: now.hearing.settle, ledger: &read.ledger };

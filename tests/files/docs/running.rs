@@ -71,19 +71,7 @@ impl World {
         let mut world = World { dir, redis, broker, sink, _postgres: postgres, http, rollcall: None };
         world.rollcall = Some(world.command(&["serve"], &[]).spawn().unwrap());
         world.ready(http).await;
-        world.writes_history().await;
         world
-    }
-
-    /// Waits until history is written up to some moment.
-    async fn writes_history(&self) {
-        let written = "rollcall_history_lag_seconds{source=\"opened\"}";
-        let writes = async {
-            while answer(self.http, "/metrics").is_none_or(|(_, page)| !page.contains(written)) {
-                tokio::time::sleep(AGAIN).await;
-            }
-        };
-        tokio::time::timeout(MAX_WAIT, writes).await.expect("history is written");
     }
 
     fn command(&self, arguments: &[&str], variables: &[(&str, &str)]) -> Command {

@@ -122,7 +122,7 @@ async fn time_before_a_unit_was_known_is_not_online() {
 
 #[tokio::test]
 async fn availability_is_the_share_of_time_that_units_were_not_offline() {
-    let fleet = Fleet::start().await;
+    let fleet = Fleet::start_alone(|_| ()).await;
     fleet.fill();
     fleet.hear_at("north", "detector:a").await;
     fleet.hear_at("south", "detector:b").await;

@@ -63,7 +63,7 @@ pub struct Mark {
 }
 
 /// From this number of units on, a read of all of them takes so long that requests share it.
-const LARGE: u64 = 100_000;
+const LARGE: usize = 100_000;
 
 /// The mirror of the roll.
 pub struct Mirror {
@@ -301,9 +301,14 @@ impl Mirror {
         self.numbers.get(kind).map_or(0, |number| self.tables.kinds().units(*number))
     }
 
+    /// The number of all units.
+    pub fn total(&self) -> usize {
+        self.numbers.values().map(|number| self.tables.kinds().units(*number)).sum::<u64>() as usize
+    }
+
     /// Whether a read of all units takes longer than a few milliseconds.
     pub fn is_large(&self) -> bool {
-        self.numbers.values().map(|number| self.tables.kinds().units(*number)).sum::<u64>() >= LARGE
+        self.total() >= LARGE
     }
 
     pub fn units_in(&self, partition: u16) -> u64 {

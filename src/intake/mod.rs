@@ -110,8 +110,8 @@ impl PayloadIssues {
 /// messages, records the messages that have arrived (unless the engine is away; the broker keeps unacknowledged
 /// messages), and disconnects.
 ///
-/// `sources` are the states that are published, if the configuration asks for that. `values` takes the values of metrics, and `timers` the requests about timers that come over MQTT, if the configuration
-/// allows them.
+/// `sources` are the states that are published, if the configuration asks for that. `values` takes the values of metrics,
+/// and `timers` the requests about timers that come over MQTT, if the configuration allows them.
 ///
 /// Loses and regains the broker and the engine as often as they come and go; an error is a
 /// configuration that cannot work.
@@ -175,7 +175,13 @@ fn publish_states(
     let (connection, client) =
         mqtt::StateConnection::new(config, filters, published.clone(), writer.telemetry.clone());
     let (outlet, writer, stop) = (Box::new(client), writer.clone(), writer.stop.clone());
-    tasks.spawn(connection.run(stop));
+    let (mirror, expected) = (sources.mirror.clone(), published.clone());
+    tasks.spawn(async move {
+        if stop.run_until_cancelled(mirror.filled()).await.is_some() {
+            expected.expect(mirror.total());
+            connection.run(stop).await;
+        }
+    });
     tasks.spawn(states::StatePublisher { config: states, sources, writer, published, outlet }.run());
 }
 

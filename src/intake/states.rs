@@ -8,7 +8,8 @@
 //!
 //! # What is bounded
 //! At most `mqtt.publish_state_rate` messages go out in a second, and reading the mirror takes at most a twentieth of the
-//! time. There is no queue: a state waits in the mirror.
+//! time. There is no queue: a state waits in the mirror. Of what others publish, no more is remembered than some times
+//! the units of this instance, and a constant.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -115,6 +116,7 @@ impl StatePublisher {
                 self.published.doubt(&record.id.unit);
             }
             pass += 1;
+            self.published.expect(self.sources.mirror.total());
             let published = stop.run_until_cancelled(self.pass(pass)).await;
             pause =
                 TICK.max(PAUSE * published.map_or(Duration::ZERO, |read| read.unwrap_or(began.elapsed())));
@@ -257,13 +259,13 @@ pub(super) fn heard(published: &Published, topic: &str, payload: &[u8]) {
         let mut published = published.lock();
         match payload.is_empty() {
             true => published.remove(&unit),
-            false => published.set(&unit, topics::read(payload)),
+            false => published.heard(&unit, topics::read(payload)),
         }
     } else if let Some(object) = object_of(topic) {
         let mut published = published.lock();
         match payload.is_empty() {
             true => published.removed_discovery(object),
-            false => published.discovered(object),
+            false => published.heard_discovery(object),
         }
     }
 }

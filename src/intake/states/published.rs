@@ -11,6 +11,11 @@ use super::NO_MOMENT;
 use crate::clock::Timestamp;
 use crate::presence::{State, Unit};
 
+/// Anybody who may publish there can invent units: the most states that are remembered, beside those of units.
+const INVENTED: usize = 250_000;
+/// Other instances publish the states of their units: the most units of the fleet for each unit of this instance.
+const SHARES: usize = 4;
+
 #[derive(Default)]
 pub struct Published(Mutex<PublishedStates>);
 
@@ -22,6 +27,8 @@ pub struct PublishedStates {
     states: HashMap<Box<str>, PublishedState, FixedState>,
     /// Units that Home Assistant was told of.
     discovered: HashSet<Box<str>>,
+    /// The number of units of this instance.
+    units: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +62,13 @@ impl Published {
 
     /// A new connection reads what the broker retains.
     pub fn forget(&self) {
-        *self.lock() = PublishedStates::default();
+        let mut published = self.lock();
+        *published = PublishedStates { units: published.units, ..PublishedStates::default() };
+    }
+
+    /// Notes how many units this instance has: what others publish is remembered for some times as many.
+    pub fn expect(&self, units: usize) {
+        self.lock().units = units;
     }
 
     /// The state of a unit changed: what is published may be older, also if the state is the same.
@@ -99,6 +112,25 @@ impl PublishedStates {
         self.states.insert(key.into(), state);
     }
 
+    /// Notes what another client published. States beyond the bound are not remembered: if such a state is of a unit, it is
+    /// published once more.
+    pub fn heard(&mut self, unit: &Unit, state: PublishedState) {
+        if self.has_room(self.states.len()) || self.states.contains_key(&*key(unit.kind.as_str(), unit.id.as_str())) {
+            self.set(unit, state);
+        }
+    }
+
+    /// Notes that another client told Home Assistant of a unit.
+    pub fn heard_discovery(&mut self, object: &str) {
+        if self.has_room(self.discovered.len()) {
+            self.discovered(object);
+        }
+    }
+
+    fn has_room(&self, remembered: usize) -> bool {
+        remembered < self.units * SHARES + INVENTED
+    }
+
     pub fn remove(&mut self, unit: &Unit) {
         self.states.remove(&*key(unit.kind.as_str(), unit.id.as_str()));
     }
@@ -126,6 +158,25 @@ impl PublishedStates {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn invented_states_have_a_bound_and_those_of_units_do_not() {
+        let unit = |n: usize| format!("pump:{n}").parse::<Unit>().unwrap();
+        let (published, state) = (Published::default(), PublishedState::read(Some(State::Online), None));
+        let bound = INVENTED + SHARES;
+        published.expect(1);
+        published.forget();
+        let mut states = published.lock();
+        for n in 0..bound + 5 {
+            states.heard(&unit(n), state);
+            states.heard_discovery(&n.to_string());
+        }
+        assert_eq!((states.states.len(), states.discovered.len()), (bound, bound));
+        states.heard(&unit(0), PublishedState::read(Some(State::Offline), None));
+        assert_eq!(states.differs(("pump", "0"), State::Online, None, 1), Some(Some(State::Offline)));
+        states.set(&unit(bound), state);
+        assert_eq!(states.differs(("pump", &bound.to_string()), State::Online, None, 1), None);
+    }
 
     #[test]
     fn a_state_is_published_when_it_differs_and_an_offline_one_for_each_silence() {

@@ -272,7 +272,7 @@ impl HearingReporter {
         at: Timestamp,
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
-        if writer.ask_until_answered("members", || writer.roll.gone(member, at)).await? {
+        if writer.ask_until_answered("members", || writer.roll.depart(member, Some(at))).await? {
             tracing::warn!(
                 share = member.share,
                 client_id = member.client_id,
@@ -288,7 +288,7 @@ impl HearingReporter {
         let Some(member) = self.member(connection).filter(|_| self.attends == connection) else {
             return Some(());
         };
-        writer.ask_until_answered("members", || writer.roll.leave(&member)).await?;
+        writer.ask_until_answered("members", || writer.roll.depart(&member, None)).await?;
         self.attends = 0;
         self.proof.send_modify(|proof| proof.left = true);
         Some(())

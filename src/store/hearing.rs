@@ -28,7 +28,7 @@ pub trait HearingStore: Send + Sync {
     /// that moment, or to the least of all members of a shared subscription. If that is more than a gap after the
     /// hearing before, or if a member ended out of order in between, the time between is blind: it is added to the
     /// ledger, written to the outbox if it is long, and returned. Members whose release has passed at `sent_at` are
-    /// removed as by [`HearingStore::gone`]. At one of several brokers, the same step records what the share proves. Safe
+    /// removed as by [`HearingStore::depart`]. At one of several brokers, the same step records what the share proves. Safe
     /// to repeat. See [`crate::presence::HearingState`].
     async fn advance(&self, subscription: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance>;
 
@@ -61,9 +61,7 @@ pub trait HearingStore: Send + Sync {
     /// data was lost. It is the same for all instances, and never leaves the engine and the instances.
     fn key(&self) -> &str;
 
-    /// Removes a member that gets no more messages and has recorded all of its messages. Safe to repeat.
-    async fn leave(&self, member: &ShareMember) -> Result<()>;
-
-    /// Removes a member that the broker dropped at `at` or earlier. Answers whether it was a member. Safe to repeat.
-    async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool>;
+    /// Removes a member that the broker dropped at `dropped` or earlier, or, without a moment, one that gets no more
+    /// messages and has recorded all of them. Answers whether it was a member. Safe to repeat.
+    async fn depart(&self, member: &ShareMember, dropped: Option<Timestamp>) -> Result<bool>;
 }

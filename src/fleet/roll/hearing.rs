@@ -157,14 +157,9 @@ impl Roll {
         self.engine.attend(member, now, release).await
     }
 
-    /// Ends a member that has recorded everything that it received, and receives nothing more.
-    pub async fn leave(&self, member: &ShareMember) -> Result<()> {
-        self.engine.leave(member).await
-    }
-
-    /// Ends a member that the broker has dropped at `at` or earlier. Answers whether it was a member.
-    pub async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool> {
-        self.engine.gone(member, at).await
+    /// Ends a member of a shared subscription: see [`HearingStore::depart`](crate::store::HearingStore::depart).
+    pub async fn depart(&self, member: &ShareMember, dropped: Option<Timestamp>) -> Result<bool> {
+        self.engine.depart(member, dropped).await
     }
 }
 

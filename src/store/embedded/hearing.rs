@@ -62,13 +62,8 @@ impl HearingStore for EmbeddedEngine {
         &self.fleet
     }
 
-    async fn leave(&self, member: &ShareMember) -> Result<()> {
-        self.memory.hearing().state.depart(member, None);
-        self.writer.flush("leave").await
-    }
-
-    async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool> {
-        let was_member = self.memory.hearing().state.depart(member, Some(at));
+    async fn depart(&self, member: &ShareMember, dropped: Option<Timestamp>) -> Result<bool> {
+        let was_member = self.memory.hearing().state.depart(member, dropped);
         self.writer.flush("depart").await?;
         Ok(was_member)
     }

@@ -96,12 +96,8 @@ impl HearingStore for RedisEngine {
         &self.key
     }
 
-    async fn leave(&self, member: &ShareMember) -> Result<()> {
-        self.change_members("leave", |state| state.depart(member, None)).await.map(|_| ())
-    }
-
-    async fn gone(&self, member: &ShareMember, at: Timestamp) -> Result<bool> {
-        self.change_members("depart", |state| state.depart(member, Some(at))).await
+    async fn depart(&self, member: &ShareMember, dropped: Option<Timestamp>) -> Result<bool> {
+        self.change_members("depart", |state| state.depart(member, dropped)).await
     }
 }
 

@@ -146,7 +146,7 @@ impl Fleet {
         let member = ShareMember { share: "s".into(), client_id: "c".into(), connection: 1 };
         self.engine.attend(&member, at, 10_000 * HOUR).await.unwrap();
         self.engine
-            .gone(&ShareMember { connection: 1, client_id: "c".into(), share: "s".into() }, at)
+            .depart(&ShareMember { connection: 1, client_id: "c".into(), share: "s".into() }, Some(at))
             .await
             .unwrap();
         self.engine.attend(&member, at, 10_000 * HOUR).await.unwrap();

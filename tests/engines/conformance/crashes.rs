@@ -270,9 +270,9 @@ pub async fn a_crash_does_not_forget_members_and_kept_sessions<G: Ground>(mut wo
     assert_eq!(world.engine.heard_by("another").await.unwrap(), None);
     assert_eq!(hears(&world, "one", 2000).await, world.at(1000), "what two receives is unknown");
     // A report about a member is durable at once.
-    assert!(world.engine.gone(&member("two"), world.at(2500)).await.unwrap());
+    assert!(world.engine.depart(&member("two"), Some(world.at(2500))).await.unwrap());
     world.crash().await;
-    assert!(!world.engine.gone(&member("two"), world.at(2600)).await.unwrap());
+    assert!(!world.engine.depart(&member("two"), Some(world.at(2600))).await.unwrap());
     hears(&world, "one", 2400).await;
     assert_eq!(world.heard_so_far().await, world.at(1000), "until beyond what two may have lost");
     assert_eq!(hears(&world, "one", 3000).await, world.at(3000));

@@ -180,8 +180,8 @@ pub async fn a_member_that_ends_out_of_order_makes_that_time_blind_however_short
     let world = world.with_members(&[one(), two()]).await;
     world.hears(&one(), 2000).await;
     // Member two is gone at 2100; its last canary was sent at 1000, and messages since then are lost.
-    assert!(world.engine.gone(&two(), world.at(2100)).await.unwrap());
-    assert!(!world.engine.gone(&two(), world.at(2200)).await.unwrap(), "the report is repeated, late");
+    assert!(world.engine.depart(&two(), Some(world.at(2100))).await.unwrap());
+    assert!(!world.engine.depart(&two(), Some(world.at(2200))).await.unwrap(), "the report is repeated, late");
     assert_eq!(world.hears(&one(), 2050).await, None);
     assert_eq!(world.heard().await, 1000, "it waits until it has heard beyond that");
     assert_eq!(world.hears(&one(), 2100).await, world.blind(1000, 2100));
@@ -194,9 +194,9 @@ pub async fn a_member_that_leaves_in_order_leaves_no_trace<G: Ground>(world: Wor
     let world = world.with_members(&[one(), two()]).await;
     world.hears(&one(), 2000).await;
     world.hears(&two(), 1900).await;
-    world.engine.leave(&two()).await.unwrap();
-    world.engine.leave(&two()).await.unwrap();
-    assert!(!world.engine.gone(&two(), world.at(2500)).await.unwrap());
+    world.engine.depart(&two(), None).await.unwrap();
+    world.engine.depart(&two(), None).await.unwrap();
+    assert!(!world.engine.depart(&two(), Some(world.at(2500))).await.unwrap());
     assert_eq!(world.hears(&one(), 2600).await, None);
     assert_eq!(world.heard().await, 2600);
 }
@@ -224,7 +224,7 @@ pub async fn a_member_that_comes_again_was_gone<G: Ground>(world: World<G>) {
     world.attend(&again, 2500).await;
     world.attend(&again, 2600).await;
     assert_eq!(world.advances(&two(), 2700).await, Advance::NotAMember);
-    assert!(!world.engine.gone(&two(), world.at(9000)).await.unwrap(), "that is known already");
+    assert!(!world.engine.depart(&two(), Some(world.at(9000))).await.unwrap(), "that is known already");
     world.hears(&one(), 2400).await;
     world.hears(&again, 2900).await;
     assert_eq!(world.heard().await, 1000);
@@ -234,7 +234,7 @@ pub async fn a_member_that_comes_again_was_gone<G: Ground>(world: World<G>) {
 
 pub async fn time_without_a_member_is_not_heard<G: Ground>(world: World<G>) {
     let world = world.with_members(&[one()]).await;
-    world.engine.leave(&one()).await.unwrap();
+    world.engine.depart(&one(), None).await.unwrap();
     world.attend(&two(), 1500).await;
     assert_eq!(world.heard().await, 1000);
     assert_eq!(world.hears(&two(), 1800).await, world.blind(1000, 1800));
@@ -260,7 +260,7 @@ pub async fn a_plain_subscription_and_a_share_take_the_furthest<G: Ground>(world
     assert_eq!(world.hears(&two(), 1900).await, None, "a plain subscription heard while there was no member");
     assert_eq!(world.heard().await, 1900);
     // A member ends, and the plain subscription has heard that time.
-    world.engine.gone(&two(), world.at(2500)).await.unwrap();
+    world.engine.depart(&two(), Some(world.at(2500))).await.unwrap();
     world.canary(world.at(3000), GAP.blind, GAP.tell_after).await;
     assert_eq!(world.hears(&one(), 3500).await, None);
     assert_eq!(world.heard().await, 3500);
@@ -276,7 +276,7 @@ pub async fn each_share_is_for_itself<G: Ground>(world: World<G>) {
     world.hears(&one(), 3000).await;
     assert_eq!(world.heard().await, 3000);
     world.hears(&other, 2000).await;
-    world.engine.gone(&other, world.at(9000)).await.unwrap();
+    world.engine.depart(&other, Some(world.at(9000))).await.unwrap();
     assert_eq!(world.hears(&one(), 4000).await, None);
     assert_eq!(world.heard().await, 4000);
 }
@@ -302,7 +302,7 @@ pub async fn what_a_share_loses_at_one_of_several_brokers_is_blind_for_its_kinds
     }
     assert_eq!(advance(&two, 1500).await, Advance::Heard(None));
     assert_eq!(world.detectors(&at_eu).await, (Some(1000), vec![]), "the least of its members");
-    assert!(world.engine.gone(&two, world.at(2100)).await.unwrap());
+    assert!(world.engine.depart(&two, Some(world.at(2100))).await.unwrap());
     assert_eq!(advance(&three, 3000).await, Advance::Heard(None));
     assert_eq!(advance(&one, 2050).await, Advance::Heard(None));
     assert_eq!(
@@ -335,7 +335,7 @@ pub async fn a_report_that_an_unknown_member_is_gone_changes_nothing<G: Ground>(
     let world = world.with_members(&[one()]).await;
     let disguised = ShareMember { connection: 7, ..one() };
     for unknown in [two(), member("other", "one"), disguised] {
-        assert!(!world.engine.gone(&unknown, world.at(9000)).await.unwrap(), "{unknown:?}");
+        assert!(!world.engine.depart(&unknown, Some(world.at(9000))).await.unwrap(), "{unknown:?}");
     }
     assert_eq!(world.hears(&one(), 2000).await, None);
     assert_eq!(world.heard().await, 2000);

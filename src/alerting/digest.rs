@@ -84,6 +84,7 @@ pub(super) fn merged(
         of_group: None,
         again_at: None,
         attempt,
+        is_alone: false,
     }
 }
 

@@ -1,7 +1,9 @@
 //! Change-sets: what is expected of cells and entries of one partition, and what is written if it is so.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
 
 use super::cell_tables::{Index, Table};
 
@@ -35,6 +37,24 @@ pub struct ChangePart {
     pub value: Arc<[u8]>,
     /// Of `IsAt`, `Enter` and `EnterNew`; of `Add`, how much.
     pub at: i64,
+}
+
+impl ChangePart {
+    /// The cell or entry, and whether it only adds to it.
+    fn touched(&self) -> (Touched<'_>, bool) {
+        let (place, adds) = match self.what {
+            What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
+                (TouchedPlace::Of(table), false)
+            }
+            What::Add(table) => (TouchedPlace::Of(table), true),
+            What::IsAt(index)
+            | What::IsOff(index)
+            | What::Enter(index)
+            | What::EnterNew(index)
+            | What::Leave(index) => (TouchedPlace::In(index), false),
+        };
+        ((place, &*self.name), adds)
+    }
 }
 
 /// Changes of one partition that apply together, if all that is expected is so before.
@@ -121,17 +141,14 @@ impl ChangeSet {
         shape
     }
 
-    /// The cells and entries that it reads or writes, and whether it only adds to them.
+    /// The cells and entries that it reads or writes, and whether it only adds to them. What is expected of a cell right
+    /// before it is written is left out: it touches the same cell.
     fn touched(&self) -> impl Iterator<Item = (Touched<'_>, bool)> {
-        self.parts.iter().map(|ChangePart { what, name, .. }| match what {
-            What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
-                ((TouchedPlace::Of(*table), &**name), false)
-            }
-            What::Add(table) => ((TouchedPlace::Of(*table), &**name), true),
-            What::IsAt(index) | What::IsOff(index) => ((TouchedPlace::In(*index), &**name), false),
-            What::Enter(index) | What::EnterNew(index) | What::Leave(index) => {
-                ((TouchedPlace::In(*index), &**name), false)
-            }
+        let next = self.parts.iter().skip(1).map(Some).chain([None]);
+        self.parts.iter().zip(next).filter_map(|(part, next)| {
+            let touched = part.touched();
+            let is_repeated = !touched.1 && next.is_some_and(|next| next.touched() == touched);
+            (!is_repeated).then_some(touched)
         })
     }
 }
@@ -153,15 +170,22 @@ type Touched<'a> = (TouchedPlace, &'a str);
 /// entry, so all that a batch expects can be read before its first write. Change-sets that only add to a cell may be in
 /// one batch.
 pub(super) fn batches(sets: &[ChangeSet]) -> Vec<Vec<usize>> {
-    let mut last: HashMap<(u16, Touched<'_>, bool), usize> = HashMap::new();
+    if let [_] = sets {
+        return vec![vec![0]];
+    }
+    // The first batches after the last write, and after the last addition.
+    let mut next: HashMap<(u16, Touched<'_>), [usize; 2], RandomState> = HashMap::default();
     let mut batches: Vec<Vec<usize>> = Vec::new();
     for (at, set) in sets.iter().enumerate() {
-        let of = |name, adds| (set.partition, name, adds);
-        let before = set.touched().flat_map(|(name, adds)| {
-            [last.get(&of(name, false)), last.get(&of(name, true)).filter(|_| !adds)]
-        });
-        let batch = before.flatten().map(|batch| batch + 1).max().unwrap_or(0);
-        last.extend(set.touched().map(|(name, adds)| (of(name, adds), batch)));
+        let mut batch = 0;
+        for (name, adds) in set.touched() {
+            let [written, added] = next.get(&(set.partition, name)).copied().unwrap_or_default();
+            batch = batch.max(written).max(if adds { 0 } else { added });
+        }
+        for (name, adds) in set.touched() {
+            let next = &mut next.entry((set.partition, name)).or_default()[usize::from(adds)];
+            *next = (*next).max(batch + 1);
+        }
         if batch == batches.len() {
             batches.push(Vec::new());
         }

@@ -58,6 +58,9 @@ pub struct Delivery {
     pub again_at: Option<Timestamp>,
     /// The number of this attempt, from 1.
     pub attempt: u32,
+    /// Whether it was leased as it was sealed, to its only receiver, for which nothing of its group waited.
+    #[serde(skip)]
+    pub is_alone: bool,
 }
 
 /// The group of a notification when it was sealed.
@@ -108,6 +111,7 @@ impl Delivery {
             of_group: None,
             again_at: None,
             attempt: 1,
+            is_alone: false,
         }
     }
 

@@ -276,6 +276,7 @@ impl Notification {
             of_group: self.of_group,
             again_at: self.again.map(Timestamp::from_millis),
             attempt,
+            is_alone: false,
         }
     }
 }

@@ -38,6 +38,7 @@ impl Deliveries {
             of_group: None,
             again_at: None,
             attempt: 0,
+            is_alone: false,
         }))
     }
 

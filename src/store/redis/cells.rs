@@ -290,26 +290,15 @@ impl RedisEngine {
     ) -> Result<Vec<(usize, bool)>> {
         let mut call = ScriptCall::of(&self.scripts.write_cells);
         let alike: Vec<&ChangeSet> = places.iter().map(|at| &sets[*at]).collect();
-        self.add_sets(&mut call, *partition, shape, &alike);
+        call.arg(alike.len()).arg(shape.len());
+        self.add_columns(&mut call, *partition, shape, &alike);
+        add_names(&mut call, shape, &alike);
         let written: Vec<bool> = self.topology.run_alerting("write_cells", slot, call).await?;
         Ok(places.iter().copied().zip(written).collect())
     }
 
-    /// Adds the keys and arguments of `write_cells.lua` for change-sets of one shape.
-    pub(super) fn add_sets(
-        &self,
-        call: &mut ScriptCall<'_>,
-        partition: u16,
-        shape: &Shape,
-        sets: &[&ChangeSet],
-    ) {
-        call.arg(sets.len()).arg(shape.len());
-        self.add_columns(call, partition, shape, sets);
-        add_names(call, shape, sets);
-    }
-
     /// The keys of the columns, what each column is, and how many names of it a change-set has.
-    pub(super) fn add_columns(
+    fn add_columns(
         &self,
         call: &mut ScriptCall<'_>,
         partition: u16,
@@ -391,19 +380,23 @@ fn named((name, value): (Vec<u8>, Vec<u8>)) -> Option<(String, Vec<u8>)> {
     Some((String::from_utf8(name).ok()?, value))
 }
 
-/// The names of all columns, each with its values or numbers.
-pub(super) fn add_names(call: &mut ScriptCall<'_>, shape: &Shape, sets: &[&ChangeSet]) {
+/// The names of all columns, each with its values or numbers, in the order of `write_cells.lua`.
+fn add_names(call: &mut ScriptCall<'_>, shape: &Shape, sets: &[&ChangeSet]) {
     let mut from = 0;
     for (what, times) in shape {
         let parts = || (from..from + times).flat_map(|at| sets.iter().map(move |set| &set.parts[at]));
         for part in parts() {
-            call.arg(&*part.name);
+            match what {
+                What::Put(_) => call.arg(&*part.name).arg(&*part.value),
+                What::Enter(_) | What::EnterNew(_) => call.arg(part.at).arg(&*part.name),
+                _ => call.arg(&*part.name),
+            };
         }
         for part in parts() {
             match what {
-                What::Has(_) | What::Put(_) => call.arg(&*part.value),
-                What::IsAt(_) | What::Enter(_) | What::EnterNew(_) | What::Add(_) => call.arg(part.at),
-                What::Lacks(_) | What::IsOff(_) | What::Remove(_) | What::Leave(_) => &mut *call,
+                What::Has(_) => call.arg(&*part.value),
+                What::IsAt(_) | What::Add(_) => call.arg(part.at),
+                _ => break,
             };
         }
         from += times;

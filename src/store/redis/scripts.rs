@@ -33,10 +33,7 @@ impl Scripts {
             apply: guarded(include_str!("scripts/apply.lua")),
             write_if_unchanged: guarded(include_str!("scripts/write_if_unchanged.lua")),
             write_steps: guarded(include_str!("scripts/write_steps.lua")),
-            write_cells: guarded(concat!(
-                include_str!("scripts/write_cells.lua"),
-                "return write_cells(0, 1)"
-            )),
+            write_cells: guarded(include_str!("scripts/write_cells.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),
             renew: guarded(RENEW),

@@ -207,6 +207,10 @@ mod tests {
         assert_eq!(batches(&sets), [vec![0, 1, 2, 4], vec![3, 6], vec![5]]);
         let add = || ChangeSet::of(0).add(Table::Flaps, "a", 1);
         assert_eq!(batches(&[add(), add(), put(0, "a"), add(), add()]), [vec![0, 1], vec![2], vec![3, 4]]);
+        // An addition in an early batch does not hide one in a later batch.
+        let late = put(0, "b").add(Table::Flaps, "a", 1);
+        let sets = [put(0, "b"), late, add(), put(0, "a")];
+        assert_eq!(batches(&sets), [vec![0, 2], vec![1], vec![3]]);
         assert_eq!(batches(&[]), Vec::<Vec<usize>>::new());
     }
 }

@@ -2,10 +2,10 @@
 //! durable, against as many units that are due at one instant by their deadlines. Both on the same servers, one after
 //! the other.
 //!
-//! Wills have to pass the broker, which a deadline has not. So the time in which as many heartbeats pass is shown, too,
-//! and the time of wills counts from the moment at which half of that time is over: the broker and Rollcall work side
-//! by side. Where the broker has all wills before Rollcall has read the first, the canary that proves them comes behind
-//! the last, and records begin when all have passed: so the ratio without all of that time is shown, too.
+//! Wills have to pass the broker, which a deadline has not: at QoS 1 Mosquitto alone is busy for longer than the deadlines
+//! take. So the time in which as many heartbeats pass and are recorded is shown, too, and the goal is for what wills take
+//! beyond it. Where the broker has all wills before Rollcall has read the first, the canary that proves them comes behind
+//! the last, and records begin when all have passed.
 
 use std::time::Duration;
 
@@ -65,8 +65,13 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     add("records durable", wills, "s", Goal::None);
     add("as many by their deadlines", deadlines, "s", Goal::None);
     add("as many heartbeats, recorded", passing, "s", Goal::None);
-    add("wills ÷ deadlines, without the way", (wills - passing / 2.0) / deadlines, "", Goal::AtMost(1.2));
-    add("the same, without the time of all heartbeats", (wills - passing) / deadlines, "", Goal::None);
+    add("wills ÷ deadlines", wills / deadlines, "", Goal::None);
+    add(
+        "wills ÷ deadlines, without the time of as many heartbeats",
+        (wills - passing) / deadlines,
+        "",
+        Goal::AtMost(1.2),
+    );
     add("records by wills", by_will as f64, "", Goal::Exactly(due.into()));
     add("records by deadlines", by_deadline as f64, "", Goal::Exactly(due.into()));
     add(TAKEN, others.percent()?, "%", Goal::None);

@@ -115,7 +115,9 @@ impl PublishedStates {
     /// Notes what another client published. States beyond the bound are not remembered: if such a state is of a unit, it is
     /// published once more.
     pub fn heard(&mut self, unit: &Unit, state: PublishedState) {
-        if self.has_room(self.states.len()) || self.states.contains_key(&*key(unit.kind.as_str(), unit.id.as_str())) {
+        if self.has_room(self.states.len())
+            || self.states.contains_key(&*key(unit.kind.as_str(), unit.id.as_str()))
+        {
             self.set(unit, state);
         }
     }

@@ -298,13 +298,7 @@ impl RedisEngine {
     }
 
     /// The keys of the columns, what each column is, and how many names of it a change-set has.
-    fn add_columns(
-        &self,
-        call: &mut ScriptCall<'_>,
-        partition: u16,
-        shape: &Shape,
-        sets: &[&ChangeSet],
-    ) {
+    fn add_columns(&self, call: &mut ScriptCall<'_>, partition: u16, shape: &Shape, sets: &[&ChangeSet]) {
         let mut from = 0;
         for (what, times) in shape {
             let word = match what {

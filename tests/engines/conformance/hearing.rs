@@ -181,7 +181,10 @@ pub async fn a_member_that_ends_out_of_order_makes_that_time_blind_however_short
     world.hears(&one(), 2000).await;
     // Member two is gone at 2100; its last canary was sent at 1000, and messages since then are lost.
     assert!(world.engine.depart(&two(), Some(world.at(2100))).await.unwrap());
-    assert!(!world.engine.depart(&two(), Some(world.at(2200))).await.unwrap(), "the report is repeated, late");
+    assert!(
+        !world.engine.depart(&two(), Some(world.at(2200))).await.unwrap(),
+        "the report is repeated, late"
+    );
     assert_eq!(world.hears(&one(), 2050).await, None);
     assert_eq!(world.heard().await, 1000, "it waits until it has heard beyond that");
     assert_eq!(world.hears(&one(), 2100).await, world.blind(1000, 2100));

@@ -14,6 +14,7 @@ use rollcall::reports::{Days, GroupBy, day_of};
 use crate::harness::figures::{Goal, Report, TAKEN};
 use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
 use crate::harness::other_load::OtherLoad;
+use crate::harness::world::Rollcall;
 use crate::harness::{World, records, thousands, until};
 use crate::mass::wait_for;
 use crate::support::postgres::Postgres;
@@ -100,11 +101,11 @@ async fn year(report: &mut Report, postgres: &Postgres, units: u32) -> anyhow::R
 /// A storm without history, and one with it.
 async fn storm(report: &mut Report, postgres: &Postgres, due: u32) -> anyhow::Result<()> {
     let clock = Clock::system();
-    let plain = durable(&mut World::new()?, KIND, due, &clock).await?;
+    let plain = durable(&mut World::new()?, KIND, due, &clock).await?.recorded;
     let mut world = World::new()?;
     let url = postgres.url().replace("rollcall@", "rollcall:open%20sesame@");
     let with = format!("{KIND}\n[history]\nurl = \"{url}\"\nschema = \"storm\"\n");
-    let (recorded, ended) = durable(&mut world, &with, due, &clock).await?;
+    let Durable { recorded, ended, process: _process } = durable(&mut world, &with, due, &clock).await?;
     let client = postgres.client("storm").await;
     until("the storm is in the database", MAX_WAIT, async || {
         let count = client.query_one("SELECT count(*) FROM transitions", &[]).await?;
@@ -114,24 +115,28 @@ async fn storm(report: &mut Report, postgres: &Postgres, due: u32) -> anyhow::Re
     let in_database = clock.now().since(ended).as_secs_f64();
     let title = format!("{} due at one instant", thousands(due));
     report.add(format!("{title}: records durable, with history"), recorded, "s", Goal::None);
-    report.add(format!("{title}: with history ÷ without"), recorded / plain.0, "", Goal::AtMost(1.05));
+    report.add(format!("{title}: with history ÷ without"), recorded / plain, "", Goal::AtMost(1.05));
     report.add(format!("{title}: in PostgreSQL after the last record"), in_database, "s", Goal::AtMost(10.0));
     Ok(())
 }
 
-/// How long the records of a storm took, and when the last one was written.
-async fn durable(
-    world: &mut World,
-    options: &str,
-    due: u32,
-    clock: &Clock,
-) -> anyhow::Result<(f64, Timestamp)> {
-    let _process = world.serve(options).await?;
+/// The records of a storm.
+struct Durable {
+    /// How long they took, in seconds.
+    recorded: f64,
+    /// When the last one was written.
+    ended: Timestamp,
+    /// The process, which may still write history.
+    process: Rollcall,
+}
+
+async fn durable(world: &mut World, options: &str, due: u32, clock: &Clock) -> anyhow::Result<Durable> {
+    let process = world.serve(options).await?;
     let mut client = world.client().await?;
     let instant = clock.now() + SETTLE + Duration::from_micros(150 * u64::from(due));
     Fleet(0..due).fill(&world.engine().await?, clock.now(), |_| instant - TIMEOUT).await?;
     let before = records::count(&mut client).await?;
     wait_for(instant, clock).await?;
     let (_, after) = records::wait_for(&mut client, clock, instant, before, due.into(), MAX_WAIT).await?;
-    Ok((after.as_secs_f64(), clock.now()))
+    Ok(Durable { recorded: after.as_secs_f64(), ended: clock.now(), process })
 }

@@ -9,6 +9,7 @@ mod availability;
 mod blindness;
 mod broker_name;
 mod brokers;
+mod cadence;
 mod decision;
 mod facts;
 mod filters;
@@ -25,6 +26,7 @@ mod place;
 mod policy;
 mod record;
 mod reminding;
+mod rhythm;
 mod roster;
 mod round_trip;
 mod shown;
@@ -37,6 +39,7 @@ pub use announcement::{Announced, Announcement, AnnouncementResult, Departure, T
 pub use availability::{TimeSpent, UnitTimes};
 pub use blindness::{Interval, Ledger};
 pub use broker_name::BrokerName;
+pub use cadence::{CadenceClass, Cadences, Forecast};
 pub use decision::{
     HeartbeatResult, MAX_PAUSE, Registration, Renaming, StateSince, UnitSettings, Verdict, acknowledge,
     announce, check_deadline, configure, deadline, hear, is_pause, pause, recheck_deadline, register, rename,
@@ -76,6 +79,7 @@ pub use policy::{
 };
 pub use record::{Acknowledgement, Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
 pub use reminding::{DueReminders, OngoingSilence, look};
+pub use rhythm::Rhythm;
 pub use roster::{EngineTime, MAX_LEASE, Renewed, RosterState};
 pub use round_trip::{MAX_ROUND_TRIP, Progress, RoundTrip, least_canary_period, least_probe_period};
 pub use shown::{Shown, is_visible};

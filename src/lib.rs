@@ -72,6 +72,12 @@
 //! wait for a moment, and writes them beside the heartbeats, which they never hold up. The engine keeps them with the
 //! unit ([`store::DataStore`]); [`http`] shows them, read page by page while they are written. They decide nothing.
 //!
+//! # Rhythm
+//! Where a heartbeat moves the last seen time of its unit in memory, the interval since the one before teaches the
+//! unit's [`presence::Rhythm`], unless a part of it was blind or planned. [`fleet::RhythmKeeper`] writes rhythms now and
+//! then. From them follow, as they are read, which silences are unusual, and which timeouts fit a kind. They decide
+//! nothing.
+//!
 //! # Timers
 //! A program registers a timer over [`http`] or MQTT ([`intake`]); [`fleet::Timers`] checks it against its class and
 //! the limits, and the store keeps it. Registering says when it fires, and cancelling answers whether it was still

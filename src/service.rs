@@ -28,8 +28,8 @@ use crate::expiry::Expiry;
 use crate::fleet::coverage::Coverage;
 use crate::fleet::walk::Removed;
 use crate::fleet::{
-    Attempts, AvailabilityHistory, CountRecorder, Lease, Mirror, Roll, SharedRules, Silences, Timers, Walk,
-    examination, renamed,
+    Attempts, AvailabilityHistory, CountRecorder, Lease, Mirror, RhythmKeeper, Roll, SharedRules, Silences,
+    Timers, Walk, examination, renamed,
 };
 use crate::intake::listener::Listener;
 use crate::intake::{Bodies, StateSources, ValueBuffer};
@@ -310,6 +310,14 @@ fn start(
         telemetry: telemetry.clone(),
     };
     loops.add("past counts", counts.run(stop.clone()));
+    let rhythms = RhythmKeeper {
+        mirror: mirror.clone(),
+        ownership: ownership.clone(),
+        cells: engine.clone(),
+        clock: clock.clone(),
+        telemetry: telemetry.clone(),
+    };
+    loops.add("rhythms", rhythms.run(stop.clone()));
     let values = ValueBuffer::new(&config.metrics, telemetry.clone()).map(Arc::new);
     let bodies = Bodies::new(&config.intake, rules, values.clone(), telemetry.clone());
     let states = StateSources { mirror: mirror.clone(), ownership: ownership.clone() };

@@ -52,6 +52,9 @@ pub(super) struct UnitsArguments {
     /// Only units that are archived, which are left out otherwise.
     #[arg(long)]
     archived: bool,
+    /// Only units that are silent for unusually long by their rhythm, though not offline.
+    #[arg(long)]
+    unusual: bool,
     /// The order.
     #[arg(long, default_value = "state")]
     sort: Order,
@@ -160,6 +163,7 @@ pub(super) async fn units(arguments: UnitsArguments) -> anyhow::Result<ExitCode>
         contains,
         silent_for,
         archived,
+        unusual,
         sort,
         pages,
     } = arguments;
@@ -173,6 +177,7 @@ pub(super) async fn units(arguments: UnitsArguments) -> anyhow::Result<ExitCode>
         ("contains", contains),
         ("silent_seconds", silent_for.map(|span| span.as_secs_f64().to_string())),
         ("archived", archived.then(|| "true".to_owned())),
+        ("unusual", unusual.then(|| "true".to_owned())),
         ("sort", Some(sort.as_str().to_owned())),
     ]);
     let fields = ["kind", "unit", "state", "last_seen", "offline_since", "labels"];
@@ -304,6 +309,12 @@ pub(super) async fn summary(arguments: SummaryArguments) -> anyhow::Result<ExitC
             }
             for note in answer["notes"].as_array().into_iter().flatten() {
                 output.say(&text(note));
+            }
+            if answer["unusual"].as_u64().is_some_and(|unusual| unusual > 0) {
+                output.say(&format!(
+                    "silent for unusually long: {}; see rollcall units --unusual",
+                    text(&answer["unusual"])
+                ));
             }
             if answer["breaker_tripped"] == true {
                 let breaker = remote.get(&["api", "v1", "breaker"], &[], "tripped").await?;

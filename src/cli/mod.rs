@@ -51,6 +51,7 @@ mod serve;
 mod signals;
 mod silence;
 mod simulate;
+mod suggest;
 mod table;
 mod template;
 mod times;
@@ -149,6 +150,9 @@ enum Command {
     /// Try a policy on the silences of history before it is set.
     #[command(after_help = "Example: rollcall policy try --kind gate --timeout 20m --since 30d")]
     Policy(policy::PolicyArguments),
+    /// Suggest timeouts by the rhythms that units have shown, with the false alarms that each would bring.
+    #[command(after_help = "Example: rollcall suggest --kind gate")]
+    Suggest(suggest::SuggestArguments),
     /// Register, list, show, cancel and follow timers: what has to happen at a moment unless it is taken back.
     Timers(fleet::TimersArguments),
     /// Send a receiver a notification that is marked as a test.
@@ -216,6 +220,7 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::History(arguments) => history::run(arguments).await,
             Command::Report(arguments) => report::run(arguments).await,
             Command::Policy(arguments) => policy::run(arguments).await,
+            Command::Suggest(arguments) => suggest::run(arguments).await,
             Command::Timers(arguments) => fleet::timers(arguments).await,
             Command::SendTest(arguments) => send_test::run(arguments).await,
             Command::Template(arguments) => template::run(arguments).await,

@@ -31,6 +31,7 @@ mod filter;
 mod key_batch;
 mod label_counter;
 mod list;
+mod rhythms;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -42,6 +43,7 @@ pub use filter::{Archive, FleetShard, UnitFilter};
 pub use key_batch::{KeyBatch, KeyMismatch};
 pub use label_counter::{CountsByLabel, MAX_LABELS};
 pub use list::{ListKey, ListOrder, ListQuery, ListedUnit};
+pub use rhythms::UnitRhythm;
 pub use summary::{UnitSummary, WINDOWS};
 pub use time_spent::Outages;
 pub use view::{Chunk, Cursor, NameMatch, UnitView, Values};
@@ -53,6 +55,24 @@ pub struct LabelValues {
     pub values: Vec<(Arc<str>, u64)>,
     /// Some values are left out.
     pub is_cut: bool,
+}
+
+/// A recorded heartbeat of a unit that is present.
+#[derive(Clone, Copy, Debug)]
+pub struct RecordedHeartbeat<'a> {
+    pub unit: &'a Unit,
+    pub at: Timestamp,
+    /// The heartbeat before it, whichever instance recorded that.
+    pub before: Timestamp,
+    /// See [`Refresh::unbroken`](crate::store::Refresh::unbroken).
+    pub unbroken: Option<Timestamp>,
+}
+
+impl<'a> RecordedHeartbeat<'a> {
+    /// A heartbeat that teaches nothing of the rhythm of its unit.
+    pub fn of(unit: &'a Unit, at: Timestamp) -> RecordedHeartbeat<'a> {
+        RecordedHeartbeat { unit, at, before: at, unbroken: None }
+    }
 }
 
 /// A moment in the life of a partition: updates after it are newer than all that was read from the engine before it.
@@ -177,15 +197,16 @@ impl Mirror {
     }
 
     /// Notes recorded heartbeats of units that are present. The newest of a unit wins.
-    pub fn seen(&self, heartbeats: &[(&Unit, Timestamp)]) {
+    pub fn seen(&self, heartbeats: &[RecordedHeartbeat<'_>]) {
         if self.is_view {
             return;
         }
-        let units = heartbeats.iter().map(|(unit, _)| *unit);
+        let units = heartbeats.iter().map(|heartbeat| heartbeat.unit);
         for (partition, indexes) in by_partition(units, self.partition_count()) {
-            let heartbeats: Vec<(&Unit, Timestamp)> =
+            let heartbeats: Vec<RecordedHeartbeat<'_>> =
                 indexes.into_iter().map(|index| heartbeats[index]).collect();
-            let keys: Vec<Option<UnitKey>> = heartbeats.iter().map(|(unit, _)| self.key(unit)).collect();
+            let keys: Vec<Option<UnitKey>> =
+                heartbeats.iter().map(|heartbeat| self.key(heartbeat.unit)).collect();
             self.write(partition).seen(&keys, &heartbeats);
         }
     }

@@ -12,6 +12,7 @@
 //! | [`Places`] | units that are heard at two places in turn |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
 //! | [`PastCounts`] | the counts of the fleet over time, for the chart of the page |
+//! | [`RhythmKeeper`] | the rhythms of units, kept over restarts |
 //! | [`flapping`] | the last transitions of units whose kinds have flap detection |
 //! | [`inhibitions`] | the units whose silence inhibits others |
 //! | [`MassBreaker`] | the last trip of the mass-offline breaker |
@@ -55,6 +56,7 @@ mod past_counts;
 mod places;
 pub mod receivers;
 pub mod renaming;
+mod rhythms;
 pub mod roll;
 mod shared_rules;
 pub mod silences;
@@ -82,6 +84,7 @@ pub use ownership::Ownership;
 pub use past_counts::{CountRecorder, PastCounts};
 pub use places::Places;
 pub use receivers::{ReceiverHealths, Receivers};
+pub use rhythms::RhythmKeeper;
 pub use roll::{BrokerHearing, HearingConfig, Registered, Roll, UnitChange};
 pub use shared_rules::SharedRules;
 pub use silences::{Silences, SilencesError};

@@ -110,7 +110,8 @@ impl CountRecorder {
         let counted = counting
             .await
             .map_err(|error| EngineError::Unavailable(format!("units were not counted: {error}")))?;
-        let part = CountedPart(view.partitions.len() as u16, counted.0, counted.1, counted.2);
+        let CountedUnits { states, offline, is_cut, unusual } = counted;
+        let part = CountedPart(view.partitions.len() as u16, states, offline, is_cut, unusual);
         let labels = self.mirror.labels();
         let documents = Documents::new(self.cells.clone());
         let marks = self.marks(&documents, &view.partitions).await?;
@@ -121,7 +122,7 @@ impl CountRecorder {
             marks.iter().for_each(|mark| add_mark(&mut after.marks, mark.clone()));
             after.add(minute, &view.instance, part.clone(), &labels);
             if after.encode()?.len() > MINUTE_CELL {
-                let plain = CountedPart(part.0, part.1, BTreeMap::new(), true);
+                let plain = CountedPart(part.0, part.1, BTreeMap::new(), true, unusual);
                 after.add(minute, &view.instance, plain, &labels);
             }
             if after.encode()?.len() > MINUTE_CELL {
@@ -245,8 +246,17 @@ fn with_hours(
     Ok(after)
 }
 
-/// The units by state, those that are offline by the worst values of labels, and whether values were left out.
-fn counted(mirror: &Mirror, hearing: &Hearing, now: Timestamp) -> (StateCounts, BTreeMap<String, u64>, bool) {
+/// The units of this instance at a moment.
+struct CountedUnits {
+    states: StateCounts,
+    /// Those that are offline, by the worst values of labels.
+    offline: BTreeMap<String, u64>,
+    /// Whether values were left out.
+    is_cut: bool,
+    unusual: u64,
+}
+
+fn counted(mirror: &Mirror, hearing: &Hearing, now: Timestamp) -> CountedUnits {
     let summary = mirror.summary(hearing, now);
     let mut states = StateCounts::default();
     for (_, counts) in &summary.kinds {
@@ -261,7 +271,8 @@ fn counted(mirror: &Mirror, hearing: &Hearing, now: Timestamp) -> (StateCounts, 
     places.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     let is_cut = places.len() > MAX_PLACES;
     places.truncate(MAX_PLACES);
-    (states, places.into_iter().map(|(count, place)| (place, count)).collect(), is_cut)
+    let offline = places.into_iter().map(|(count, place)| (place, count)).collect();
+    CountedUnits { states, offline, is_cut, unusual: summary.unusual.iter().sum() }
 }
 
 /// How many of these lengths have passed since 1970.

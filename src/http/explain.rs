@@ -62,6 +62,14 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
     }
 }
 
+/// What its rhythm says of a unit that is not offline.
+pub(super) fn rhythm_of(view: &UnitDetails, now: Timestamp) -> Option<String> {
+    if !matches!(view.state, State::Online | State::Late) {
+        return None;
+    }
+    view.rhythm.as_ref()?.sentence(now.since(view.last_seen?))
+}
+
 /// Why the silence of the unit does not count.
 fn paused(view: &UnitDetails, now: Timestamp) -> String {
     let rest = |until: Timestamp| span(until.since(now));

@@ -47,10 +47,12 @@ async fn metrics(State(state): State<MetricsState>) -> Result<impl IntoResponse,
 
 impl MetricsState {
     fn text(&self, summary: &UnitSummary) -> Result<String, HttpError> {
-        let kinds = summary.kinds.iter().zip(&summary.silent_since).zip(&summary.archived);
-        for (((kind, states), silent_since), archived) in kinds {
+        let kinds =
+            summary.kinds.iter().zip(&summary.silent_since).zip(&summary.archived).zip(&summary.unusual);
+        for ((((kind, states), silent_since), archived), unusual) in kinds {
             self.telemetry.silent_since(kind.as_str(), *silent_since);
             self.telemetry.units_archived(kind.as_str(), *archived);
+            self.telemetry.units_unusual(kind.as_str(), *unusual);
             for (state, count) in presence::State::ALL.into_iter().zip(states) {
                 self.telemetry.units(kind.as_str(), state.as_str(), *count);
             }

@@ -76,6 +76,7 @@ mod receivers;
 mod records;
 mod registry;
 mod reload;
+mod rhythm;
 mod scans;
 mod session;
 mod settings;
@@ -83,6 +84,7 @@ mod shared_answers;
 mod silences;
 mod strangers;
 mod stream;
+mod suggest;
 mod summary;
 mod switches;
 mod targets;
@@ -118,10 +120,12 @@ pub use proxies::{HeaderName, Proxies, ProxyUsers};
 use rate_limit::{RequestLimit, RequestRate};
 use records::Records;
 pub use reload::{ReloadRequest, Reloads};
+use rhythm::Rhythms;
 use scans::Scans;
 use session::BrowserSessions;
 use silences::SilencesState;
 use strangers::StrangersState;
+use suggest::Suggestions;
 use summary::Summaries;
 pub use switches::Switches;
 pub use threads::RequestThreads;
@@ -408,6 +412,7 @@ pub fn check_address(address: SocketAddr, config: &Config, option: &str) -> anyh
     Ok(())
 }
 
+/// In one piece: it only adds one page after the other.
 fn pages(
     config: &Config,
     sources: PageSources,
@@ -463,6 +468,8 @@ fn pages(
         .merge(past_counts::page(past_counts))
         .merge(strangers::page(StrangersState::new(&sources)))
         .merge(units::page(UnitViews::new(&sources)))
+        .merge(rhythm::page(Rhythms::new(&sources)))
+        .merge(suggest::page(Suggestions::new(&sources, scans.clone())))
         .merge(availability::page(AvailabilityState::new(&sources, scans)))
         .merge(timeline::page(Timelines::new(&sources)))
         .merge(changing(web::pages(Web::new(config, &sources, shared, sessions, timers)), &lists))

@@ -67,6 +67,8 @@ pub(super) struct CountPoint {
     pub states: Option<States>,
     /// The units that are offline; `null` if that is not known.
     pub offline: Option<u64>,
+    /// The units whose silence is unusual, though they are not offline; `null` if that is not known, and with a label.
+    pub unusual: Option<u64>,
     pub blind_seconds: f64,
 }
 
@@ -141,5 +143,6 @@ fn point(bucket: CountBucket, label: Option<&(String, String)>) -> CountPoint {
         Some((name, value)) => worst.as_ref().and_then(|worst| worst.offline_at(name, value)),
         None => states.map(|states| states.offline),
     };
-    CountPoint { at: from, states, offline, blind_seconds: blind.as_secs_f64() }
+    let unusual = worst.as_ref().filter(|_| label.is_none()).map(|worst| worst.unusual);
+    CountPoint { at: from, states, offline, unusual, blind_seconds: blind.as_secs_f64() }
 }

@@ -74,6 +74,8 @@ pub(super) struct SummaryContent {
     pub states: States,
     /// Units that have been offline for so long that no other number counts them.
     pub archived: u64,
+    /// Units that are not offline and whose silence is unusual by their rhythm.
+    pub unusual: u64,
     pub kinds: Vec<KindSummary>,
     /// The values of the labels in `http.count_by_labels` with most units that are offline, those first.
     pub labels: Vec<LabelSummary>,
@@ -106,6 +108,8 @@ pub(super) struct KindSummary {
     pub states: States,
     #[serde(default)]
     pub archived: u64,
+    #[serde(default)]
+    pub unusual: u64,
     /// The last heartbeat of the unit that has been offline for longest.
     pub silent_since: Option<Timestamp>,
 }
@@ -190,12 +194,19 @@ impl States {
 
 impl KindSummary {
     fn none_of(kind: &Kind) -> KindSummary {
-        KindSummary { kind: kind.clone(), states: States::default(), archived: 0, silent_since: None }
+        KindSummary {
+            kind: kind.clone(),
+            states: States::default(),
+            archived: 0,
+            unusual: 0,
+            silent_since: None,
+        }
     }
 
     fn add(&mut self, other: &KindSummary) {
         self.states.add(&other.states);
         self.archived += other.archived;
+        self.unusual += other.unusual;
         self.silent_since = self.silent_since.into_iter().chain(other.silent_since).min();
     }
 }
@@ -292,12 +303,14 @@ impl Summaries {
     async fn own_part(&self, age: MaxAge) -> Result<SummaryPart, HttpError> {
         let counted = self.counts.units(age).await?;
         let view = self.ownership.view();
-        let kinds = counted.kinds.iter().zip(&counted.silent_since).zip(&counted.archived);
+        let kinds =
+            counted.kinds.iter().zip(&counted.silent_since).zip(&counted.archived).zip(&counted.unusual);
         let kinds: Vec<KindSummary> = kinds
-            .map(|(((kind, states), silent_since), archived)| KindSummary {
+            .map(|((((kind, states), silent_since), archived), unusual)| KindSummary {
                 kind: kind.clone(),
                 states: (*states).into(),
                 archived: *archived,
+                unusual: *unusual,
                 silent_since: *silent_since,
             })
             .collect();
@@ -378,6 +391,7 @@ fn merged(
         units: states.total(),
         states,
         archived: kinds.iter().map(|kind| kind.archived).sum(),
+        unusual: kinds.iter().map(|kind| kind.unusual).sum(),
         kinds,
         labels,
         hearing: HearingSummary { blind, settling_until, brokers: Vec::new() },

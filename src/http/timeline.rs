@@ -19,7 +19,7 @@ use tokio::sync::watch;
 
 use super::beginning::Beginning;
 use super::breaker::breaker;
-use super::explain::{announced, sentence};
+use super::explain::{announced, rhythm_of, sentence};
 use super::http_error::{HttpError, page_limit, query};
 use super::told::Notified;
 use super::units::{UnitDetails, UnitViews, parse};
@@ -262,8 +262,8 @@ impl Timelines {
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, of_unit.heard, now);
-        let sentence =
-            [Some(sentence), self.views.two_places(unit)].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let parts = [Some(sentence), rhythm_of(&view, now), self.views.two_places(unit)];
+        let sentence = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
         let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
         let known_since = view.known_since.map_or(watched_since, |known| known.max(watched_since));
         // The engine may have forgotten records of the time before.

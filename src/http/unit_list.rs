@@ -76,6 +76,8 @@ pub(super) struct UnitsQuery {
     /// A text that ids contain.
     pub contains: Option<String>,
     pub silent_seconds: Option<f64>,
+    /// Only units whose silence is unusual, or only others.
+    pub unusual: Option<bool>,
     /// Only units that are archived, which are left out otherwise.
     pub archived: Option<bool>,
     pub sort: Option<ListOrder>,
@@ -247,6 +249,7 @@ impl UnitLists {
             prefix: part_of_id("q", wanted.q.as_ref())?,
             contains: part_of_id("contains", wanted.contains.as_ref())?,
             silent_longer: wanted.silent_seconds.map(read_seconds).transpose()?,
+            unusual: wanted.unusual,
             order,
             after: wanted.cursor.as_deref().map(|text| end_of_page(text, order)).transpose()?,
             limit,
@@ -360,6 +363,7 @@ mod tests {
             state: presence::State::Offline,
             last_seen: None,
             offline_since: Some(Timestamp::from_millis(7)),
+            unusual: false,
         };
         let key = unit.key(ListOrder::NewestOffline);
         let written = cursor(&PageEnd { sort: ListOrder::NewestOffline, after: key.clone() });

@@ -11,6 +11,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use super::http_error::HttpError;
+use super::rhythm::{Rhythms, ShownRhythm};
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{FlapDetector, Roll};
@@ -33,6 +34,7 @@ pub(super) struct UnitViews {
     cells: Arc<dyn Cells>,
     /// The current routes, for the kinds that have flap detection.
     routes: watch::Receiver<Arc<AlertRoutes>>,
+    rhythms: Rhythms,
     telemetry: Arc<Telemetry>,
 }
 
@@ -83,6 +85,8 @@ pub(super) struct UnitDetails {
     pub archived: bool,
     /// Whether the unit goes offline and comes back so often that receivers are not notified of it.
     pub flapping: bool,
+    /// How often it is usually heard; `None`: its owner does not answer.
+    pub rhythm: Option<ShownRhythm>,
     /// Its latest values, by the name of the metric.
     pub values: BTreeMap<String, UnitValue>,
 }
@@ -107,7 +111,8 @@ impl UnitViews {
     pub fn new(sources: &PageSources) -> UnitViews {
         let PageSources { units, records, values, roll, clock, metrics, cells, routes, telemetry, .. } =
             sources.clone();
-        UnitViews { units, records, values, roll, clock, metrics, cells, routes, telemetry }
+        let rhythms = Rhythms::new(sources);
+        UnitViews { units, records, values, roll, clock, metrics, cells, routes, rhythms, telemetry }
     }
 
     /// A unit as the engine holds it now.
@@ -130,6 +135,7 @@ impl UnitViews {
         let flapping = FlapDetector::new(self.cells.clone(), rules, self.telemetry.clone());
         view.flapping = flapping.lasting([unit].into_iter()).await?.contains_key(unit);
         view.values = self.values(unit).await?;
+        view.rhythm = self.rhythms.of(unit).await;
         Ok(view)
     }
 
@@ -220,6 +226,7 @@ impl UnitDetails {
             record: None,
             archived,
             flapping: false,
+            rhythm: None,
             values: BTreeMap::new(),
         };
         Some((view, open))

@@ -80,6 +80,11 @@ impl Heartbeat {
     pub fn of(unit: Unit, at: Timestamp) -> Heartbeat {
         Heartbeat { unit, at, not_before: None, place: None, broker: None, declared: Declared::default() }
     }
+
+    /// Whether its arrival says when it was sent: no longer than `gap` ago, as far as is known.
+    pub fn is_fresh(&self, gap: Duration, now: Timestamp) -> bool {
+        self.not_before.is_none_or(|sent| now.since(sent) <= gap)
+    }
 }
 
 #[cfg(test)]

@@ -26,10 +26,16 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// The most marks of a cell; further incidents have none.
 const MAX_MARKS: usize = 20;
 
-/// What one instance counted: its partitions, their units by state, the units that are offline by `label=value`, and
-/// whether values were left out.
+/// What one instance counted: its partitions, their units by state, the units that are offline by `label=value`, whether
+/// values were left out, and the units whose silence is unusual.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CountedPart(pub u16, pub StateCounts, pub BTreeMap<String, u64>, pub bool);
+pub struct CountedPart(
+    pub u16,
+    pub StateCounts,
+    pub BTreeMap<String, u64>,
+    pub bool,
+    #[serde(default)] pub u64,
+);
 
 /// Units that fell silent together, as a mark in a chart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +75,9 @@ pub struct FleetMoment {
     /// The units that are offline, by `label=value`: at most at once.
     #[serde(rename = "o")]
     pub offline: BTreeMap<String, u64>,
+    /// The units that are not offline and whose silence is unusual.
+    #[serde(default, rename = "u")]
+    pub unusual: u64,
     /// The labels that are counted.
     #[serde(rename = "l")]
     labels: BTreeSet<String>,
@@ -149,12 +158,13 @@ impl MinuteCounts {
         }
         let labels = self.labels.clone().unwrap_or_default();
         let mut fleet = FleetMoment { labels, ..FleetMoment::default() };
-        for CountedPart(_, states, offline, is_cut) in parts.values() {
+        for CountedPart(_, states, offline, is_cut, unusual) in parts.values() {
             fleet.states.iter_mut().zip(states).for_each(|(sum, count)| *sum += count);
             for (place, count) in offline {
                 *fleet.offline.entry(place.clone()).or_default() += count;
             }
             fleet.is_cut |= is_cut;
+            fleet.unusual += unusual;
         }
         Some(fleet)
     }
@@ -173,7 +183,7 @@ impl MinuteCounts {
 }
 
 impl FleetMoment {
-    /// The worse of two moments, with the most units offline at each place.
+    /// The worse of two moments, with the most units offline at each place, and the most that are unusual.
     pub fn worse(self, other: FleetMoment) -> FleetMoment {
         let gravity = |one: &FleetMoment| {
             [State::Offline, State::Unknown, State::Late].map(|state| one.states[state as usize])
@@ -185,7 +195,13 @@ impl FleetMoment {
             *most = count.max(*most);
         }
         let labels = worse.labels.intersection(&better.labels).cloned().collect();
-        FleetMoment { states: worse.states, offline, labels, is_cut: worse.is_cut || better.is_cut }
+        FleetMoment {
+            states: worse.states,
+            offline,
+            unusual: worse.unusual.max(better.unusual),
+            labels,
+            is_cut: worse.is_cut || better.is_cut,
+        }
     }
 
     /// How many units with a value of a label are offline; `None`: that is not known.
@@ -272,7 +288,7 @@ mod tests {
     fn part(partitions: u16, online: u64, offline: &[(&str, u64)]) -> CountedPart {
         let places: BTreeMap<String, u64> =
             offline.iter().map(|(place, count)| ((*place).to_owned(), *count)).collect();
-        CountedPart(partitions, [online, 0, places.values().sum(), 0, 0, 0], places, false)
+        CountedPart(partitions, [online, 0, places.values().sum(), 0, 0, 0], places, false, online / 10)
     }
 
     fn labels() -> Vec<String> {
@@ -286,7 +302,7 @@ mod tests {
         assert_eq!(hour.at(0, 16), None, "six partitions are missing");
         hour.add(0, "b", part(6, 50, &[("site=north", 2), ("site=south", 1)]), &labels());
         let sum = hour.at(0, 16).unwrap();
-        assert_eq!(sum.states, [150, 0, 4, 0, 0, 0]);
+        assert_eq!((sum.states, sum.unusual), ([150, 0, 4, 0, 0, 0], 15));
         assert_eq!((sum.offline_at("site", "north"), sum.offline_at("site", "west")), (Some(3), Some(0)));
         assert_eq!(sum.offline_at("floor", "1"), None, "nobody counts by it");
         hour.add(0, "c", part(6, 50, &[]), &labels());
@@ -304,16 +320,20 @@ mod tests {
     fn an_hour_has_the_counts_of_its_worst_minute_and_the_most_of_each_place() {
         let mut hour = MinuteCounts::default();
         assert_eq!(hour.worst(1), None);
-        hour.add(3, "a", part(1, 9, &[("site=north", 1)]), &labels());
+        hour.add(3, "a", part(1, 20, &[("site=north", 1)]), &labels());
         hour.add(4, "a", part(1, 7, &[("site=south", 3)]), &labels());
         hour.add(5, "a", part(2, 0, &[("site=north", 10)]), &labels());
         let worst = hour.worst(1).unwrap();
-        assert_eq!(worst.states, [7, 0, 3, 0, 0, 0]);
+        assert_eq!(
+            (worst.states, worst.unusual),
+            ([7, 0, 3, 0, 0, 0], 2),
+            "the most unusual of another minute"
+        );
         assert_eq!(
             (worst.offline_at("site", "north"), worst.offline_at("site", "south")),
             (Some(1), Some(3))
         );
-        let cut = CountedPart(1, [9, 0, 1, 0, 0, 0], BTreeMap::from([("site=x".to_owned(), 1)]), true);
+        let cut = CountedPart(1, [9, 0, 1, 0, 0, 0], BTreeMap::from([("site=x".to_owned(), 1)]), true, 0);
         hour.add(6, "a", cut, &labels());
         let worst = hour.worst(1).unwrap();
         assert_eq!((worst.offline_at("site", "x"), worst.offline_at("site", "y")), (Some(1), None));

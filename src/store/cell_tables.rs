@@ -40,6 +40,8 @@ pub enum Table {
     MinuteCounts,
     /// A day → the counts of the fleet, by the hour.
     HourCounts,
+    /// A partition and a block of it → the rhythms of the units there: see `fleet/rhythms.rs`.
+    Rhythms,
     /// The changes that operators made: see `store/audit.rs`.
     Audit,
     /// An instance → its address for metrics: see `store/roster.rs`.
@@ -84,7 +86,7 @@ pub enum Table {
 
 impl Table {
     /// The tables that belong to no receiver.
-    const SHARED: [Table; 30] = [
+    const SHARED: [Table; 31] = [
         Table::Flaps,
         Table::Episodes,
         Table::Incidents,
@@ -103,6 +105,7 @@ impl Table {
         Table::Watched,
         Table::MinuteCounts,
         Table::HourCounts,
+        Table::Rhythms,
         Table::Audit,
         Table::Addresses,
         Table::InstanceCounts,
@@ -142,6 +145,7 @@ impl Table {
             Table::Watched => "watched",
             Table::MinuteCounts => "minute_counts",
             Table::HourCounts => "hour_counts",
+            Table::Rhythms => "rhythms",
             Table::Audit => "audit",
             Table::Addresses => "addresses",
             Table::InstanceCounts => "instance_counts",
@@ -202,7 +206,7 @@ impl Table {
             Table::Timers | Table::PastTimers | Table::TimerCounts => Stored::Timer,
             Table::Versions | Table::Sources | Table::Breaker => Stored::Other,
             Table::Sessions | Table::Watched | Table::Counts => Stored::Other,
-            Table::MinuteCounts | Table::HourCounts => Stored::Other,
+            Table::MinuteCounts | Table::HourCounts | Table::Rhythms => Stored::Other,
         }
     }
 
@@ -220,7 +224,7 @@ impl Table {
             Table::GroupsOf => {
                 of_member(name).map_or(partitions, |(_, id)| partition_of(&id.unit, partitions))
             }
-            Table::Attempts => {
+            Table::Attempts | Table::Rhythms => {
                 let number = name.split_once('.').and_then(|(number, _)| number.parse().ok());
                 number.unwrap_or(partitions).min(partitions)
             }

@@ -22,6 +22,9 @@ pub struct Refresh<'a> {
     pub ttl: Duration,
     /// The latest moment for its next check; an earlier check stays.
     pub check_by: Timestamp,
+    /// Since when its kind is heard without a break, for its [`Rhythm`](crate::presence::Rhythm); `None`: it is not known
+    /// to be heard now.
+    pub unbroken: Option<Timestamp>,
 }
 
 /// Whether the deadline index has a unit.
@@ -37,9 +40,9 @@ const REFRESH_STEP: usize = 200;
 /// The state of units.
 #[async_trait]
 pub trait UnitStore: Layout {
-    /// Writes heartbeats of present units. Answers, in order, which were applied; the others (there is no key, or
-    /// it holds a newer heartbeat) have to be decided by the rules. Safe to repeat.
-    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<bool>>;
+    /// Writes heartbeats of present units. Answers, in order, the heartbeat that the key held before; those without an
+    /// answer were not applied (there is no key) and have to be decided by the rules. Safe to repeat.
+    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<Option<Timestamp>>>;
 
     /// How many heartbeats go into one call of [`UnitStore::refresh`], so that the engine works on them while the next
     /// are prepared.

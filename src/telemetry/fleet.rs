@@ -31,6 +31,11 @@ impl Telemetry {
         self.series.archived_units.with_label_values(&[kind]).set(count as i64);
     }
 
+    /// How many units of a kind are silent for unusually long.
+    pub fn units_unusual(&self, kind: &str, count: u64) {
+        self.series.unusual_units.with_label_values(&[kind]).set(count as i64);
+    }
+
     /// When the unit of the kind that has been offline for longest was last heard; `None`: no unit is offline.
     pub fn silent_since(&self, kind: &str, moment: Option<Timestamp>) {
         let oldest = &self.series.oldest_outage;

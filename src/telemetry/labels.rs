@@ -340,6 +340,8 @@ labels! {
         Census => "census",
         /// Writes the counts of units over time.
         PastCounts => "past_counts",
+        /// Writes and reads the rhythms of units.
+        Rhythms => "rhythms",
     }
 }
 
@@ -365,6 +367,7 @@ impl Loop {
                 "the numbers of units of other instances are not known; max_units may be exceeded"
             }
             Loop::PastCounts => "units are not counted over time; the chart has a gap",
+            Loop::Rhythms => "rhythms of units are not kept; a restart loses what was learned",
         }
     }
 

@@ -65,6 +65,7 @@ pub(super) struct Series {
     pub mirror_age: GaugeVec,
     pub units: IntGaugeVec,
     pub archived_units: IntGaugeVec,
+    pub unusual_units: IntGaugeVec,
     /// No series for a kind without offline units.
     pub oldest_outage: GaugeVec,
     pub silence: SnapshotHistogram,
@@ -298,6 +299,11 @@ impl Series {
             archived_units: make.gauges(
                 "archived_units",
                 "Units that have been offline for longer than archive_after of their kind; no other metric counts them.",
+                &["kind"],
+            ),
+            unusual_units: make.gauges(
+                "units_unusual",
+                "Units that are not offline and have been silent for unusually long by their rhythm.",
                 &["kind"],
             ),
             oldest_outage: make.float_gauges(

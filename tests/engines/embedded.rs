@@ -144,9 +144,10 @@ async fn recorded_heartbeats_survive_an_orderly_end() {
     let later = BEGIN + Duration::from_secs(7);
     let engine = open(dir.path()).await.unwrap();
     let units: Vec<Unit> = (0..1000).map(unit).collect();
-    let beat = |unit| Refresh { unit, at: later, broker: None, ttl: HOUR, check_by: later + HOUR };
+    let beat =
+        |unit| Refresh { unit, at: later, broker: None, ttl: HOUR, check_by: later + HOUR, unbroken: None };
     let applied = engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
-    assert!(applied.into_iter().all(|applied| applied));
+    assert!(applied.into_iter().all(|before| before.is_some()));
     engine.advance(&Subscription::Plain, later, Gap { blind: HOUR, tell_after: HOUR }).await.unwrap();
     drop(engine);
     let log = dir.path().join(format!("{DATABASE}-wal"));
@@ -167,7 +168,7 @@ async fn heartbeats_over_a_long_time_do_not_grow_the_database() {
     let mut at = BEGIN;
     for _ in 0..400 {
         at = at + Duration::from_millis(10);
-        let beat = |unit| Refresh { unit, at, broker: None, ttl: HOUR, check_by: at + HOUR };
+        let beat = |unit| Refresh { unit, at, broker: None, ttl: HOUR, check_by: at + HOUR, unbroken: None };
         engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
         // Blind time is written at once, together with all heartbeats.
         engine.advance(&Subscription::Plain, at, gap).await.unwrap();
@@ -472,8 +473,15 @@ async fn a_full_disk_is_reported_and_work_goes_on_when_it_has_room() {
     assert!(why.contains("its disk is full; make room"), "{why}");
     // Heartbeats need no disk and continue.
     let (first, later) = (unit(0), BEGIN + HOUR);
-    let beat = [Refresh { unit: &first, at: later, broker: None, ttl: HOUR, check_by: later + HOUR }];
-    assert_eq!(engine.refresh(&beat).await.unwrap(), [true]);
+    let beat = [Refresh {
+        unit: &first,
+        at: later,
+        broker: None,
+        ttl: HOUR,
+        check_by: later + HOUR,
+        unbroken: None,
+    }];
+    assert!(engine.refresh(&beat).await.unwrap()[0].is_some());
     assert_eq!(known(&engine).await, units);
     std::fs::remove_file(ballast).unwrap();
     fill(&engine, units..units + 500).await.unwrap();

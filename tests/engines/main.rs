@@ -18,6 +18,7 @@ mod layout;
 mod moving;
 mod openings_alike;
 mod reconnect;
+mod rhythms;
 mod roster_alike;
 mod servers;
 mod steps;

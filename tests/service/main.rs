@@ -22,6 +22,7 @@ mod operators;
 mod outage;
 mod quiet;
 mod reload;
+mod rhythm;
 mod route_times;
 mod scrape;
 mod silences;

@@ -6,13 +6,17 @@
 //! that was updated after the mark of a page stays as it is.
 
 use std::sync::{MutexGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
 
+use super::RecordedHeartbeat;
 use crate::clock::Timestamp;
-use crate::presence::Unit;
 use crate::store::table::{RowState, RowUpdate, UnitKey, UnitTable};
+
+/// Instances that all hear everything record each message several times, within this time.
+const ECHO: Duration = Duration::from_secs(1);
 
 /// The state of a partition beside its rows.
 #[derive(Default)]
@@ -29,6 +33,8 @@ pub(super) struct CopyState {
     last_round: u32,
     /// When the last complete comparison with the engine began.
     pub compared_at: Option<Timestamp>,
+    /// Whether the stored rhythms were read since the last reset.
+    pub has_rhythms: bool,
 }
 
 impl CopyState {
@@ -54,23 +60,31 @@ impl PartitionCopy<'_> {
     }
 
     /// Notes recorded heartbeats of units with these keys; a heartbeat without a key is not kept.
-    pub fn seen(&mut self, keys: &[Option<UnitKey>], heartbeats: &[(&Unit, Timestamp)]) {
+    pub fn seen(&mut self, keys: &[Option<UnitKey>], heartbeats: &[RecordedHeartbeat<'_>]) {
         if self.state.is_foreign {
             return;
         }
         let slots = self.units.find_all(keys);
-        for ((key, (_, at)), slot) in keys.iter().zip(heartbeats).zip(slots) {
+        for ((key, heartbeat), slot) in keys.iter().zip(heartbeats).zip(slots) {
             let Some(key) = *key else { continue };
             // An earlier heartbeat of this call may have added the unit.
             match slot.or_else(|| self.units.find(key)) {
-                Some(slot) => {
-                    let row = &mut self.units[slot];
-                    row.last_seen = row.last_seen.max(*at);
-                }
+                Some(slot) => self.heard(slot, heartbeat),
                 // The heartbeat was under way when the unit was removed.
                 None if self.state.removed.contains_key(&key.hash) => {}
-                None => self.put(key, None, RowUpdate::heard(*at)),
+                None => self.put(key, None, RowUpdate::heard(heartbeat.at)),
             }
+        }
+    }
+
+    fn heard(&mut self, slot: u32, heartbeat: &RecordedHeartbeat<'_>) {
+        let RecordedHeartbeat { at, before, unbroken, .. } = *heartbeat;
+        let known = self.units[slot].last_seen;
+        if known < at {
+            // The engine knows of heartbeats that other instances recorded, and of an echo of this one.
+            let from = if at.since(before) < ECHO { before.min(known) } else { before };
+            self.units.learn(slot, from, at, unbroken);
+            self.units[slot].last_seen = at;
         }
     }
 

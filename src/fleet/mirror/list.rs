@@ -85,6 +85,8 @@ pub struct ListQuery {
     pub contains: String,
     /// Only units whose last heartbeat, or registration, was longer ago.
     pub silent_longer: Option<Duration>,
+    /// Only units whose silence is unusual, or only others.
+    pub unusual: Option<bool>,
     pub order: ListOrder,
     /// The last unit of the page before.
     pub after: Option<ListKey>,
@@ -108,12 +110,15 @@ pub struct ListedUnit {
     pub last_seen: Option<Timestamp>,
     /// The deadline of its open record.
     pub offline_since: Option<Timestamp>,
+    /// Whether its silence is unusual by its rhythm.
+    #[serde(default)]
+    pub unusual: bool,
 }
 
 impl ListedUnit {
     pub fn key(&self, order: ListOrder) -> ListKey {
-        let Self { state, last_seen, offline_since, .. } = *self;
-        let rank = order.rank(&Ranked { state, last_seen, offline_since });
+        let Self { state, last_seen, offline_since, unusual, .. } = *self;
+        let rank = order.rank(&Ranked { state, last_seen, offline_since, unusual });
         ListKey { rank, kind: self.kind.clone(), unit: self.unit.clone() }
     }
 }
@@ -137,4 +142,5 @@ struct Ranked {
     state: State,
     last_seen: Option<Timestamp>,
     offline_since: Option<Timestamp>,
+    unusual: bool,
 }

@@ -44,6 +44,8 @@ pub struct UnitSummary {
     pub kinds: Vec<(Kind, StateCounts)>,
     /// For each kind, how many units are archived: no other number counts them.
     pub archived: Vec<u64>,
+    /// For each kind, of how many units the silence is unusual.
+    pub unusual: Vec<u64>,
     /// For each kind, the last heartbeat of the unit that has been offline for longest.
     pub silent_since: Vec<Option<Timestamp>>,
     /// The numbers of units by the values of each of [`Mirror::labels`].
@@ -86,8 +88,19 @@ impl Mirror {
             worst.push((label, values));
         }
         let kinds = self.kinds().cloned().zip(sum.states).collect();
-        let (archived, silent_since) = (sum.archived, sum.silent_since);
-        UnitSummary { at: now, kinds, archived, silent_since, labels, worst, seen_within, heard, silence }
+        let (archived, unusual, silent_since) = (sum.archived, sum.unusual, sum.silent_since);
+        UnitSummary {
+            at: now,
+            kinds,
+            archived,
+            unusual,
+            silent_since,
+            labels,
+            worst,
+            seen_within,
+            heard,
+            silence,
+        }
     }
 
     fn count(&self, shard: FleetShard, hearing: &Hearing, now: Timestamp) -> PartialSummary {
@@ -116,6 +129,9 @@ impl Mirror {
                     run = RowRun::begin(kind, row, state, &starts);
                 }
                 run.rows += 1;
+                if evaluator.unusual_since(table, slot, row, state).is_some() {
+                    count.unusual[kind] += 1;
+                }
                 if is_heard {
                     count.silence_ms += (now.as_millis() - row.last_seen.as_millis()).max(0) as u64;
                 }
@@ -144,6 +160,8 @@ struct PartialSummary {
     states: Vec<StateCounts>,
     /// By kind, in order.
     archived: Vec<u64>,
+    /// By kind, in order.
+    unusual: Vec<u64>,
     silent_since: Vec<Option<Timestamp>>,
     /// One for each label, in the mirror's order.
     counters: Vec<LabelCounter>,
@@ -188,6 +206,7 @@ impl PartialSummary {
         PartialSummary {
             states: vec![StateCounts::default(); kinds],
             archived: vec![0; kinds],
+            unusual: vec![0; kinds],
             silent_since: vec![None; kinds],
             counters: (0..labels).map(|_| LabelCounter::default()).collect(),
             heard_in: Default::default(),
@@ -208,6 +227,7 @@ impl PartialSummary {
             sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
         }
         self.archived.iter_mut().zip(other.archived).for_each(|(sum, count)| *sum += count);
+        self.unusual.iter_mut().zip(other.unusual).for_each(|(sum, count)| *sum += count);
         for (since, other) in self.silent_since.iter_mut().zip(other.silent_since) {
             *since = earlier(*since, other);
         }

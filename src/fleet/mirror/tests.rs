@@ -86,8 +86,8 @@ fn states_are_numbered_in_the_order_in_which_they_are_shown() {
 }
 
 #[test]
-fn a_row_takes_24_bytes() {
-    assert_eq!(size_of::<crate::store::table::UnitRow>(), 24);
+fn a_row_takes_32_bytes() {
+    assert_eq!(size_of::<crate::store::table::UnitRow>(), 32);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn a_heartbeat_that_was_on_its_way_does_not_bring_a_removed_unit_back() {
     let mut model = Model::new();
     model.hear(&heartbeat(unit(1), at(0)), &Hearing::default(), at(0));
     model.retire(&unit(1), at(1));
-    model.mirror.seen(&[(&unit(1), at(1))]);
+    model.mirror.seen(&[RecordedHeartbeat::of(&unit(1), at(1))]);
     assert!(ids(&model.mirror).is_empty());
 }
 
@@ -128,7 +128,7 @@ fn a_page_that_was_read_before_a_change_does_not_undo_it() {
 fn a_page_brings_changes_of_other_instances() {
     let mirror = Mirror::new(rules(), 3);
     let mine = partition_of(&unit(1), 3);
-    mirror.seen(&[(&unit(1), at(9))]);
+    mirror.seen(&[RecordedHeartbeat::of(&unit(1), at(9))]);
     let mark = mirror.mark(mine);
     mirror.compare(mark, &[present(unit(1), at(5))]);
     assert_eq!(listed(&mirror, &Hearing::default(), at(10)), [("unit 1".into(), State::Online, Some(at(9)))]);
@@ -143,7 +143,7 @@ fn a_page_brings_changes_of_other_instances() {
 fn a_unit_that_the_engine_has_lost_leaves_with_the_next_round() {
     let mirror = Mirror::new(rules(), 1);
     for number in 0..5 {
-        mirror.seen(&[(&unit(number), at(0))]);
+        mirror.seen(&[RecordedHeartbeat::of(&unit(number), at(0))]);
     }
     walk(&mirror, 0, || vec![present(unit(3), at(0))]);
     assert_eq!(ids(&mirror), ["unit 3"]);
@@ -167,7 +167,7 @@ fn it_is_filled_when_each_partition_that_is_kept_was_compared() {
 fn a_unit_that_appears_during_a_round_stays() {
     let mirror = Mirror::new(rules(), 1);
     walk(&mirror, 0, || {
-        mirror.seen(&[(&unit(1), at(0))]);
+        mirror.seen(&[RecordedHeartbeat::of(&unit(1), at(0))]);
         Vec::new()
     });
     assert_eq!(ids(&mirror), ["unit 1"]);
@@ -179,7 +179,7 @@ fn facts_that_are_read_during_a_round_correct_what_a_heartbeat_alone_assumed() {
     let mut short = present(unit(1), at(0));
     short.facts.as_mut().unwrap().set = Override { timeout: Some(SECOND), grace: Some(Duration::ZERO) };
     walk(&mirror, 0, || {
-        mirror.seen(&[(&unit(1), at(0))]);
+        mirror.seen(&[RecordedHeartbeat::of(&unit(1), at(0))]);
         vec![short]
     });
     assert_eq!(listed(&mirror, &Hearing::default(), at(10))[0].1, State::Unknown);
@@ -207,7 +207,7 @@ fn a_change_that_seems_older_than_its_row_is_refused_and_settled_by_a_comparison
     model.hear(&heartbeat(unit(1), at(0)), &hearing, at(0));
     let seen = model.read(&unit(1));
     // Another instance's copy of the heartbeat came here, and the engine has lost it with the key.
-    model.mirror.seen(&[(&unit(1), at(3))]);
+    model.mirror.seen(&[RecordedHeartbeat::of(&unit(1), at(3))]);
     let Verdict::Offline(take) = presence::check_deadline(&seen, model.rules(), &hearing, at(500)) else {
         panic!()
     };
@@ -249,7 +249,7 @@ fn removals_are_forgotten_after_two_rounds_and_their_memory_is_used_again() {
     let long = |number: usize| -> Unit { format!("detector:{number:0128}").parse().unwrap() };
     let gone = Change { key: KeyChange::Delete, index: IndexChange::Take, facts: None, record: None };
     for number in 0..10_000 {
-        mirror.seen(&[(&long(number), at(0))]);
+        mirror.seen(&[RecordedHeartbeat::of(&long(number), at(0))]);
         if number % 100 != 0 {
             let _ = mirror.changed(&present(long(number), at(0)), &gone);
         }
@@ -260,7 +260,7 @@ fn removals_are_forgotten_after_two_rounds_and_their_memory_is_used_again() {
     for _ in 0..2 {
         walk(&mirror, 0, || left.iter().map(|unit| present(unit.clone(), at(0))).collect());
     }
-    mirror.seen(&[(&long(1), at(1))]);
+    mirror.seen(&[RecordedHeartbeat::of(&long(1), at(1))]);
     assert_eq!(ids(&mirror).len(), 101, "the removal is long ago");
 }
 
@@ -269,11 +269,11 @@ fn a_partition_that_is_not_kept_has_no_rows_and_ignores_updates_until_it_is_kept
     let mirror = Mirror::new(rules(), 2);
     let is_first = |unit: &Unit| partition_of(unit, 2) == 0;
     let (first, second): (Vec<Unit>, Vec<Unit>) = (0..20).map(unit).partition(is_first);
-    (0..20).for_each(|number| mirror.seen(&[(&unit(number), at(0))]));
+    (0..20).for_each(|number| mirror.seen(&[RecordedHeartbeat::of(&unit(number), at(0))]));
     let mark = mirror.mark(1);
     mirror.keep(|partition| partition == 0);
     assert_eq!(ids(&mirror).len(), first.len());
-    mirror.seen(&[(&second[0], at(1))]);
+    mirror.seen(&[RecordedHeartbeat::of(&second[0], at(1))]);
     let _ = mirror.changed(
         &stranger(second[0].clone()),
         &Change {
@@ -294,7 +294,7 @@ fn a_partition_that_is_not_kept_has_no_rows_and_ignores_updates_until_it_is_kept
     mirror.finish(mark, at(0));
     assert_eq!(ids(&mirror).len(), first.len());
     assert!(!mirror.is_filled());
-    mirror.seen(&[(&second[0], at(2))]);
+    mirror.seen(&[RecordedHeartbeat::of(&second[0], at(2))]);
     assert_eq!(ids(&mirror).len(), first.len() + 1);
 }
 
@@ -355,7 +355,7 @@ fn the_mirror_is_filled_when_the_last_partition_was_compared_and_as_old_as_the_o
 #[test]
 fn units_of_kinds_without_rules_are_not_kept() {
     let mirror = Mirror::new(rules(), 2);
-    mirror.seen(&[(&"other:1".parse().unwrap(), at(0))]);
+    mirror.seen(&[RecordedHeartbeat::of(&"other:1".parse().unwrap(), at(0))]);
     assert!(ids(&mirror).is_empty());
 }
 

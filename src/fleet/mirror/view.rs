@@ -264,4 +264,28 @@ impl StateEvaluator<'_> {
         presence::state(&self.snapshot, rules, self.hearing, self.now)
             .expect("only a unit that was removed has none")
     }
+
+    /// Since when the silence of a unit in that state is unusual; `None`: it is not.
+    pub fn unusual_since(
+        &self,
+        table: &UnitTable,
+        slot: usize,
+        row: &UnitRow,
+        state: State,
+    ) -> Option<Timestamp> {
+        // Most rows end here.
+        if !row.rhythm.may_be_unusual(self.now.since(row.last_seen))
+            || !matches!(state, State::Online | State::Late)
+        {
+            return None;
+        }
+        let (rules, _) = self.rules[usize::from(row.kind)].as_ref()?;
+        let hearing = self.hearing.of(&rules.kind);
+        let Absence { pause, sleep, silent_from, .. } = table.absence(slot);
+        let sleep = sleep.filter(|sleep| row.last_seen <= sleep.from);
+        let silent = silent_from.map_or(row.last_seen, |from| from.max(row.last_seen));
+        // What was not heard may have held a heartbeat.
+        let heard = hearing.heard?.min(self.now);
+        row.rhythm.unusual_from(silent, [pause, sleep], hearing).filter(|since| *since < heard)
+    }
 }

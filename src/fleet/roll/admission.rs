@@ -18,7 +18,8 @@ use super::{ATTEMPTS, Roll};
 use crate::clock::Timestamp;
 use crate::fleet::StrangerReason;
 use crate::fleet::census::UnitReservation;
-use crate::presence::{Change, Hearing, Heartbeat, HeartbeatResult, KindRules, Move, Snapshot, Unit};
+use crate::fleet::mirror::RecordedHeartbeat;
+use crate::presence::{Change, Hearing, Heartbeat, HeartbeatResult, Kind, KindRules, Move, Snapshot, Unit};
 use crate::store::{EngineError, MAX_STEP, Refresh, Result};
 
 /// Steps of admission that are under way at once; no unit is in two of them.
@@ -39,6 +40,8 @@ struct Decided<'b, 'a, 'r> {
     unit: &'b mut UnitHeartbeats<'a>,
     step: HeartbeatStep<'a>,
     moved: Option<Move>,
+    /// The heartbeat before, if the interval since then says something of the rhythm of the unit.
+    before: Option<Timestamp>,
     reservation: Option<UnitReservation<'r>>,
 }
 
@@ -78,13 +81,22 @@ impl Roll {
         let mut plain = Vec::with_capacity(heartbeats.len());
         let mut refreshes = Vec::with_capacity(heartbeats.len());
         let rules = self.rules();
+        let (hearing, gap) = (self.hearing(), self.gap());
+        // Most heartbeats are of the kind of the one before.
+        let mut of_kind: Option<(&Kind, Option<Timestamp>)> = None;
         for heartbeat in heartbeats {
-            let Some(rules) = rules.get(&heartbeat.unit.kind) else { continue };
+            let kind = &heartbeat.unit.kind;
+            let Some(rules) = rules.get(kind) else { continue };
             if !is_timely(heartbeat, rules, now) || !self.declared.declares_nothing_new(heartbeat) {
                 batch.skipped.push(heartbeat);
                 continue;
             }
             let policy = rules.resolve(heartbeat.declared.timeout, Default::default());
+            let unbroken = match of_kind {
+                Some((known, unbroken)) if known == kind => unbroken,
+                _ => hearing.unbroken_since(kind, gap, now),
+            };
+            of_kind = Some((kind, unbroken));
             plain.push(heartbeat);
             refreshes.push(Refresh {
                 unit: &heartbeat.unit,
@@ -92,16 +104,19 @@ impl Roll {
                 broker: heartbeat.broker.as_ref(),
                 ttl: policy.allowed(),
                 check_by: policy.first_check(heartbeat.at),
+                unbroken: unbroken.filter(|_| heartbeat.is_fresh(gap, now)),
             });
         }
         if refreshes.is_empty() {
             return Ok(batch);
         }
         let mut seen = Vec::with_capacity(plain.len());
-        for (heartbeat, applied) in plain.into_iter().zip(self.engine.refresh(&refreshes).await?) {
-            match applied {
-                true => seen.push((&heartbeat.unit, heartbeat.at)),
-                false => batch.refused.push(heartbeat),
+        let before = self.engine.refresh(&refreshes).await?;
+        for ((heartbeat, refresh), before) in plain.into_iter().zip(&refreshes).zip(before) {
+            let Refresh { unit, at, unbroken, .. } = *refresh;
+            match before {
+                Some(before) => seen.push(RecordedHeartbeat { unit, at, before, unbroken }),
+                None => batch.refused.push(heartbeat),
             }
         }
         self.mirror.seen(&seen);
@@ -130,7 +145,7 @@ impl Roll {
             }
             self.close_lost(&mut changes, now).await?;
             in_vain += 1;
-            for (Decided { unit, step, moved, reservation }, applied) in
+            for (Decided { unit, step, moved, before, reservation }, applied) in
                 decided.into_iter().zip(self.apply(&changes).await?)
             {
                 if !applied {
@@ -140,6 +155,10 @@ impl Roll {
                 in_vain = 0;
                 self.admitted(&step, reservation);
                 self.moved(&step, moved);
+                if let Some(before) = before {
+                    let Heartbeat { unit, at, .. } = step.heartbeat;
+                    self.mirror.learn(unit, (before, *at), self.unbroken_since(&unit.kind, now));
+                }
                 if unit.done(&step) {
                     open.push(unit);
                 }
@@ -187,7 +206,8 @@ impl Roll {
         }
         let change = step.change.clone();
         let moved = moved(seen, &step);
-        Some((Decided { unit, step, moved, reservation }, change))
+        let before = step.before(seen).filter(|_| step.heartbeat.is_fresh(self.gap(), now));
+        Some((Decided { unit, step, moved, before, reservation }, change))
     }
 
     /// Warns if the unit is heard at two places in turn.

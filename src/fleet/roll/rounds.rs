@@ -11,6 +11,7 @@ use crate::clock::Timestamp;
 use crate::presence::{
     self, Change, Hearing, Heartbeat, HeartbeatResult, KindRules, Lifecycle, Snapshot, Unit,
 };
+use crate::store::table::Absence;
 
 /// Heartbeats of one unit, in order.
 pub(super) struct UnitHeartbeats<'a> {
@@ -31,6 +32,15 @@ impl HeartbeatStep<'_> {
     /// The effects of the heartbeats, for metrics.
     pub fn counts(&self) -> [(HeartbeatResult, u64); 2] {
         counts(self.heard, self.count)
+    }
+
+    /// The heartbeat before the step, if the interval since then says something of the rhythm of the unit: of several
+    /// heartbeats at once only the newest is known here.
+    pub fn before(&self, seen: &Snapshot) -> Option<Timestamp> {
+        let is_next = self.heard == HeartbeatResult::Refreshed && self.count == 1;
+        let before = seen.last_heard().filter(|_| is_next)?;
+        let is_absent = Absence::of(seen.facts.as_ref()?).is_within(before, self.heartbeat.at);
+        (before < self.heartbeat.at && !is_absent).then_some(before)
     }
 }
 

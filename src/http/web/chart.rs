@@ -1,5 +1,5 @@
-//! The counts of the fleet over time as a chart: units that are not online, by their state, with blind time as a band and
-//! incidents as marks; and the numbers as a table.
+//! The counts of the fleet over time as a chart: units that are not online, by their state, and those whose silence is
+//! unusual as a line, with blind time as a band and incidents as marks; and the numbers as a table.
 
 use std::time::Duration;
 
@@ -60,7 +60,8 @@ pub(super) fn chart(counts: &CountsOverTime, link: impl Fn(CountRange) -> String
 
 fn drawing(counts: &CountsOverTime) -> Markup {
     let points = &counts.points;
-    let most = points.iter().filter_map(heights).map(|all| all.iter().sum::<u64>()).max().unwrap_or(0);
+    let bars = points.iter().filter_map(heights).map(|all| all.iter().sum::<u64>());
+    let most = bars.chain(points.iter().filter_map(|point| point.unusual)).max().unwrap_or(0);
     let top = round_up(most);
     let width = (WIDTH - LEFT) / points.len() as f64;
     let x = |at: usize| LEFT + width * at as f64;
@@ -91,6 +92,11 @@ fn drawing(counts: &CountsOverTime) -> Markup {
                         }
                     },
                 }
+                @if let Some(unusual) = point.unusual.filter(|unusual| *unusual > 0) {
+                    rect.unusual x=(dec(x(at))) y=(dec(y(unusual) - 1.0)) width=(dec(width)) height="2" {
+                        title { (moment(point.at)) ": " (format::number(unusual)) " unusual" }
+                    }
+                }
             }
             @for mark in &counts.incidents {
                 @let at = place(mark.at);
@@ -120,12 +126,17 @@ fn stacked(all: [u64; SHOWN.len()]) -> Vec<(State, u64, u64)> {
     bars
 }
 
+fn has_unusual(counts: &CountsOverTime) -> bool {
+    counts.points.iter().any(|point| point.unusual.is_some_and(|unusual| unusual > 0))
+}
+
 fn legend(counts: &CountsOverTime) -> Markup {
     let step = format::span(Duration::from_secs(counts.step_seconds));
     let shown = if counts.label.is_some() { &SHOWN[..1] } else { &SHOWN[..] };
     html! {
         p.legend {
             @for state in shown { span { i class=(state.as_str()) {} (format::word(*state)) } }
+            @if has_unusual(counts) { span { i.unusual {} "unusually silent" } }
             @if counts.points.iter().any(|point| point.blind_seconds > 0.0) { span { i.blind {} "blind" } }
             @if counts.points.iter().any(|point| heights(point).is_none()) { span { i.unread {} "not counted" } }
             span.note { @if counts.step_seconds > 60 { "the worst minute of each " (step) ", " } "times in UTC" }
@@ -158,7 +169,7 @@ fn table(counts: &CountsOverTime) -> Markup {
                         th scope="col" { "From (UTC)" }
                         @if has_states { th.numbers scope="col" { "Online" } }
                         th.numbers scope="col" { "Offline" }
-                        @if has_states { th.numbers.wide scope="col" { "Late" } th.numbers.wide scope="col" { "Unknown" } }
+                        @if has_states { th.numbers.wide scope="col" { "Late" } th.numbers.wide scope="col" { "Unknown" } th.numbers.wide scope="col" { "Unusual" } }
                         th.numbers scope="col" { "Blind" }
                     } }
                     tbody { @for point in counts.points.iter().rev() { (row(point, has_states)) } }
@@ -176,7 +187,7 @@ fn row(point: &CountPoint, has_states: bool) -> Markup {
             th scope="row" { (moment(point.at)) }
             @if has_states { (cell(of(|states| states.online), false)) }
             (cell(point.offline, false))
-            @if has_states { (cell(of(|states| states.late), true)) (cell(of(|states| states.unknown), true)) }
+            @if has_states { (cell(of(|states| states.late), true)) (cell(of(|states| states.unknown), true)) (cell(point.unusual, true)) }
             td.numbers { @if point.blind_seconds > 0.0 { (format::span(Duration::from_secs_f64(point.blind_seconds.ceil()))) } }
         }
     }
@@ -263,6 +274,7 @@ mod tests {
             at: minute(at),
             states: states.map(States::from),
             offline: states.map(|states| states[State::Offline as usize]),
+            unusual: states.map(|_| 7),
             blind_seconds,
         };
         let mut points: Vec<CountPoint> =
@@ -289,6 +301,7 @@ mod tests {
             r#"<rect class="offline" x="944.9" y="86.0" width="14.5" height="70.0">"#,
             r#"<rect class="late" x="944.9" y="30.0" width="14.5" height="56.0">"#,
             r#"<rect class="unknown" x="944.9" y="16.0" width="14.5" height="14.0">"#,
+            r#"<rect class="unusual" x="944.9" y="57.0" width="15.1" height="2">"#,
             r#"<rect class="blind" x="929.9""#,
             r#"<rect class="unread" x="929.9""#,
             "9 of 10 units with site=&lt;b&gt; fell silent together",

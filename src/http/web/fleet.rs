@@ -154,6 +154,14 @@ impl FleetPage<'_> {
                         b { (format::number(content.states.of(state))) } (format::state(state))
                     }
                 }
+                @let is_selected = wanted.unusual == Some(true);
+                @if content.unusual > 0 || is_selected {
+                    a.unusual title="not offline, and silent for longer than usual"
+                        href=(self.link(&UnitsQuery { unusual: (!is_selected).then_some(true), ..first.clone() }))
+                        aria-current=[is_selected.then_some("true")] {
+                        b { (format::number(content.unusual)) } span { "unusual" }
+                    }
+                }
             }
         }
     }
@@ -211,6 +219,12 @@ impl FleetPage<'_> {
         let order = wanted.sort.unwrap_or_default();
         html! {
             div.filters {
+                @if let Some(unusual) = wanted.unusual {
+                    a.chip href=(self.link(&UnitsQuery { unusual: None, ..first.clone() })) title="Remove this filter" {
+                        b { @if unusual { "unusual" } @else { "not unusual" } }
+                        span aria-hidden="true" { " ✕" } span.hidden { " remove" }
+                    }
+                }
                 @if wanted.archived == Some(true) {
                     a.chip href=(self.link(&UnitsQuery { archived: None, ..first.clone() })) title="Remove this filter" {
                         b { "archived" } span aria-hidden="true" { " ✕" } span.hidden { " remove" }
@@ -294,7 +308,7 @@ impl FleetPage<'_> {
         };
         html! {
             tr {
-                td { (format::state(listed.state)) }
+                td { (format::state(listed.state)) @if listed.unusual { span.note { " unusual" } } }
                 th scope="row" {
                     a href={ (self.web.base) (path) } { (format::text(listed.unit.as_str())) }
                     span.phone { (listed.kind) " " (labels) }

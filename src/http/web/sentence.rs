@@ -135,6 +135,7 @@ mod tests {
             units,
             states: states(units, offline),
             archived: 0,
+            unusual: 0,
             kinds: Vec::new(),
             labels: sites.iter().map(site).collect(),
             hearing: HearingSummary { blind: false, settling_until: None, brokers: Vec::new() },

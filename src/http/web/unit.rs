@@ -64,6 +64,20 @@ fn facts(view: &UnitDetails, now: Timestamp) -> Markup {
             }
             dt { "Timeout" } dd { (seconds(view.timeout_seconds)) span.note { " " (rule(view.timeout_rule)) } }
             dt { "Grace" } dd { (seconds(view.grace_seconds)) }
+            @if let Some(rhythm) = &view.rhythm {
+                dt { "Rhythm" }
+                dd {
+                    @match rhythm.sentence(now.since(view.last_seen.unwrap_or(now))) {
+                        Some(said) => {
+                            (said)
+                            @if let Some(since) = rhythm.unusual_since {
+                                span.note { " Unusual since " (format::ago(Some(since), now)) }
+                            }
+                        }
+                        None => span.quiet { "not known yet: " (rhythm.intervals) " of " (rhythm.intervals_needed) " intervals" },
+                    }
+                }
+            }
             @if let Some(until) = view.paused_until {
                 dt { "Paused until" } dd { (format::ago(Some(until), now)) }
             }

@@ -14,7 +14,7 @@
 //! and other units are unaffected.
 //!
 //! # Memory of a million units
-//! 41 MB are rows and what the engine keeps beside them, 12 MB ids, 10 MB the hash index, 6 MB one label and the second
+//! 49 MB are rows and what the engine keeps beside them, 12 MB ids, 10 MB the hash index, 6 MB one label and the second
 //! since which each unit is known. The mirror is a view of the same table. The program and its libraries take 17 MB; the
 //! rest, 40 to 60 MB, is SQLite and memory that the allocators keep. During a storm and its notifications the writer's cache adds up to 32 MB.
 

@@ -111,26 +111,28 @@ impl<'a> PartitionTable<'a> {
         PartitionTable { state, units }
     }
 
-    /// Writes heartbeats into the expiry keys that there are; the newest wins. Answers, in order, which were written.
-    pub fn refresh(&mut self, heartbeats: &[&Refresh<'_>]) -> Vec<bool> {
+    /// Writes heartbeats into the expiry keys that there are; the newest wins. Answers, in order, which heartbeat each
+    /// key held before; `None`: there is no key, and nothing is written.
+    pub fn refresh(&mut self, heartbeats: &[&Refresh<'_>]) -> Vec<Option<Timestamp>> {
         let keys: Vec<Option<UnitKey>> =
             heartbeats.iter().map(|heartbeat| self.key(heartbeat.unit)).collect();
         let found = heartbeats.iter().zip(self.units.find_all(&keys));
-        found.map(|(heartbeat, slot)| slot.is_some_and(|slot| self.refresh_row(slot, heartbeat))).collect()
+        found.map(|(heartbeat, slot)| self.refresh_row(slot?, heartbeat)).collect()
     }
 
-    fn refresh_row(&mut self, slot: u32, heartbeat: &Refresh<'_>) -> bool {
+    fn refresh_row(&mut self, slot: u32, heartbeat: &Refresh<'_>) -> Option<Timestamp> {
         let broker = self.state.number_of(heartbeat.broker);
         let EngineState { columns, deadlines, dirty, .. } = &mut *self.state;
         let flags = &mut columns.flags[slot as usize];
         // The pending change was decided without this heartbeat, so the heartbeat is decided after it.
         if !flags.contains(RowFlags::ALIVE) || flags.contains(RowFlags::LOCKED) {
-            return false;
+            return None;
         }
         let mut is_changed = false;
-        let row = &mut self.units[slot];
-        if row.last_seen < heartbeat.at {
-            row.last_seen = heartbeat.at;
+        let before = self.units[slot].last_seen;
+        if before < heartbeat.at {
+            self.units.learn(slot, before, heartbeat.at, heartbeat.unbroken);
+            self.units[slot].last_seen = heartbeat.at;
             flags.1 = broker;
             is_changed = true;
         }
@@ -148,7 +150,7 @@ impl<'a> PartitionTable<'a> {
         if later.is_some() {
             deadlines.moved(&columns.next_checks, slot, later);
         }
-        true
+        Some(before)
     }
 
     /// The slot of a unit, its expiry key, and the broker that delivered the heartbeat of the key.

@@ -31,15 +31,15 @@ pub(super) const MAX_CHECK_READS: usize = 2;
 
 #[async_trait]
 impl UnitStore for EmbeddedEngine {
-    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<bool>> {
-        let mut applied = vec![false; heartbeats.len()];
+    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<Option<Timestamp>>> {
+        let mut before = vec![None; heartbeats.len()];
         let units = heartbeats.iter().map(|heartbeat| heartbeat.unit);
         for (partition, indexes) in by_partition(units, self.memory.partitions()) {
             let of_partition: Vec<&Refresh<'_>> = indexes.iter().map(|index| &heartbeats[*index]).collect();
             let of_partition = self.memory.table(partition).refresh(&of_partition);
-            indexes.into_iter().zip(of_partition).for_each(|(index, is_applied)| applied[index] = is_applied);
+            indexes.into_iter().zip(of_partition).for_each(|(index, known)| before[index] = known);
         }
-        Ok(applied)
+        Ok(before)
     }
 
     async fn read(&self, units: &[Unit]) -> Result<Vec<Snapshot>> {

@@ -59,7 +59,7 @@ const COLUMNS: usize = 12;
 
 #[async_trait]
 impl UnitStore for RedisEngine {
-    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<bool>> {
+    async fn refresh(&self, heartbeats: &[Refresh<'_>]) -> Result<Vec<Option<Timestamp>>> {
         let numbered = heartbeats.iter().enumerate();
         let mut places: Vec<(u16, usize)> =
             numbered.map(|(index, heartbeat)| (self.keys.partition(heartbeat.unit), index)).collect();
@@ -68,11 +68,11 @@ impl UnitStore for RedisEngine {
         let parts = self.topology.by_server(places, |(partition, _)| self.keys.slot(*partition));
         let batches = parts.iter().flat_map(|part| part.chunks(BATCH));
         let batches = batches.map(|places| self.refresh_batch(heartbeats, places));
-        let mut recorded = vec![false; heartbeats.len()];
-        for (index, is_recorded) in try_join_all(batches).await?.into_iter().flatten() {
-            recorded[index] = is_recorded;
+        let mut before = vec![None; heartbeats.len()];
+        for (index, known) in try_join_all(batches).await?.into_iter().flatten() {
+            before[index] = known;
         }
-        Ok(recorded)
+        Ok(before)
     }
 
     fn refresh_step(&self) -> usize {
@@ -195,12 +195,13 @@ impl RedisEngine {
     }
 
     /// Refreshes the expiry keys of units of one server. `places` has the partition of each unit and the index of its
-    /// heartbeat, in order. Answers the index of each heartbeat, and whether it was recorded.
+    /// heartbeat, in order. Answers the index of each heartbeat, and which heartbeat its key held before; `None`: there
+    /// was no key, and it is not recorded.
     async fn refresh_batch(
         &self,
         heartbeats: &[Refresh<'_>],
         places: &[(u16, usize)],
-    ) -> Result<Vec<(usize, bool)>> {
+    ) -> Result<Vec<(usize, Option<Timestamp>)>> {
         let Some((first, _)) = places.first() else { return Ok(Vec::new()) };
         let mut pipe = Pipeline::with_capacity(places.len() + usize::from(self.keys.partitions()).min(BATCH));
         let mut key = String::new();
@@ -235,7 +236,7 @@ impl RedisEngine {
         let (mut recorded, mut newer) = (Vec::with_capacity(places.len()), Vec::new());
         for ((_, index), text) in places.iter().zip(&before) {
             let before = text.as_deref().and_then(KeyValue::parts);
-            recorded.push((*index, before.is_some()));
+            recorded.push((*index, before.as_ref().map(|(at, _)| *at)));
             if let Some(before) = before.filter(|(at, _)| *at > heartbeats[*index].at) {
                 newer.push((&heartbeats[*index], KeyValue::of(before)));
             }

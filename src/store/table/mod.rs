@@ -14,19 +14,23 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 
 mod blocks;
+mod changed_blocks;
 mod kinds;
 mod known;
 mod label_index;
 mod names;
+mod rhythms;
 mod row;
 mod settings;
 mod shared_values;
 mod units;
 
 pub use blocks::Blocks;
+pub use changed_blocks::BLOCK_UNITS;
 pub use kinds::Kinds;
 pub use label_index::{LabelIndex, OTHER_VALUE};
 use names::Names;
+pub use rhythms::NamedRhythm;
 pub use row::{Absence, RowState, RowUpdate, UnitRow};
 pub use settings::{NO_SETTINGS, Settings};
 pub use units::{UnitTable, UnitTables};

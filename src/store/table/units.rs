@@ -8,7 +8,7 @@
 //! rules of [`crate::presence`] give the state at the moment of the read.
 //!
 //! # Why so dense
-//! At a million units a map of strings takes 223 MB. Here a unit is a row of 24 bytes, an entry of a hash table and its
+//! At a million units a map of strings takes 223 MB. Here a unit is a row of 32 bytes, an entry of a hash table and its
 //! id in a long text. Each label that units are counted by adds two bytes, and the second since which a unit is known
 //! four.
 
@@ -18,6 +18,7 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use foldhash::fast::{FixedState, RandomState};
 use hashbrown::HashMap;
 
+use super::changed_blocks::ChangedBlocks;
 use super::kinds::{Kinds, PartitionCounts};
 use super::known::KnownSince;
 use super::label_index::LabelIndex;
@@ -25,6 +26,7 @@ use super::row::{Absence, RowState, RowUpdate, UnitRow};
 use super::settings::{Settings, SettingsIndex};
 use super::{RowTable, UnitKey};
 use crate::clock::Timestamp;
+use crate::presence::Rhythm;
 
 /// The units of every partition.
 pub struct UnitTables {
@@ -80,6 +82,7 @@ pub struct UnitTable {
     /// One index for each label that units are counted by.
     labels: Vec<LabelIndex>,
     known_since: KnownSince,
+    pub(super) changed: ChangedBlocks,
     /// The share of this partition in the number of units of each kind.
     counts: PartitionCounts,
 }
@@ -93,6 +96,7 @@ impl UnitTable {
             offline_since: HashMap::default(),
             labels: labels.iter().map(|label| LabelIndex::new(label.clone())).collect(),
             known_since: KnownSince::default(),
+            changed: ChangedBlocks::default(),
             counts: PartitionCounts::new(kinds),
         }
     }
@@ -225,7 +229,7 @@ impl UnitTable {
         if !row.state.is_shown() {
             return;
         }
-        row.state = RowState::Hidden;
+        (row.state, row.rhythm) = (RowState::Hidden, Rhythm::default());
         self.counts.remove(row.kind);
         self.settings.release(std::mem::take(&mut row.settings));
         self.absences.remove(&slot);

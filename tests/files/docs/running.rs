@@ -308,7 +308,7 @@ async fn every_example_has_the_shape_of_an_answer_of_rollcall() {
         assert_eq!(without(page(path), parts), without(example("docs/http.md", key), parts), "{path}");
     };
     is("/api/v1/records", "records", &[]);
-    is("/api/v1/units/detector/pump-7", "state", &["/record", "/values"]);
+    is("/api/v1/units/detector/pump-7", "state", &["/record", "/values", "/rhythm"]);
     is("/api/v1/units/gone/pump-7", "detail", &[]);
     is("/api/v1/prometheus/targets", "0/targets", &[]);
     let readiness = example("docs/readiness.md", "ready");

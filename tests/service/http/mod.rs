@@ -15,6 +15,7 @@ mod pages;
 mod past_counts;
 mod receivers;
 mod registry;
+mod rhythm;
 mod roles;
 mod silences;
 mod strangers;
@@ -326,6 +327,15 @@ async fn a_unit_is_shown_with_all_its_facts() {
         "record": null,
         "archived": false,
         "flapping": false,
+        "rhythm": {
+            "intervals": 0,
+            "intervals_needed": 8,
+            "usual_seconds": null,
+            "spread_seconds": null,
+            "longest_seconds": null,
+            "allows_seconds": null,
+            "unusual_since": null,
+        },
         "values": {},
     });
     assert_eq!(fleet.json("/api/v1/units/detector/1").await, expected);

@@ -3,6 +3,7 @@
 use std::io::Read;
 
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE};
+use rollcall::fleet::mirror::RecordedHeartbeat;
 use rollcall::http::UnitMetrics;
 use rollcall::presence::Registration;
 
@@ -95,7 +96,9 @@ async fn the_mode_chooses_all_units_those_that_are_offline_or_none() {
 async fn a_large_fleet_is_listed_completely_also_compressed() {
     let fleet = Fleet::start().await;
     for number in 0..30_000 {
-        fleet.mirror.seen(&[(&the(&format!("meter:sensor-{number}")), fleet.clock.now())]);
+        fleet
+            .mirror
+            .seen(&[RecordedHeartbeat::of(&the(&format!("meter:sensor-{number}")), fleet.clock.now())]);
     }
     let plain = fleet.text("/metrics/units").await;
     for family in ["rollcall_unit_up{", "rollcall_unit_last_seen_timestamp_seconds{"] {
@@ -118,7 +121,7 @@ async fn a_large_fleet_is_listed_completely_also_compressed() {
 async fn large() -> Fleet {
     let fleet = Fleet::start().await;
     for number in 0..200_000 {
-        fleet.mirror.seen(&[(&the(&format!("meter:{number:0100}")), fleet.clock.now())]);
+        fleet.mirror.seen(&[RecordedHeartbeat::of(&the(&format!("meter:{number:0100}")), fleet.clock.now())]);
     }
     fleet
 }

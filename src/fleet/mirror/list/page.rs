@@ -95,9 +95,13 @@ impl<'a> Page<'a> {
         if !self.states[state as usize] {
             return;
         }
+        let unusual = self.evaluator.unusual_since(table, slot, row, state).is_some();
+        if self.query.unusual.is_some_and(|wanted| wanted != unusual) {
+            return;
+        }
         let last_seen = row.state.is_heard().then_some(row.last_seen);
         let offline_since = if row.state.is_offline() { table.offline_since(slot) } else { None };
-        let ranked = Ranked { state, last_seen, offline_since };
+        let ranked = Ranked { state, last_seen, offline_since, unusual };
         let rank = self.query.order.rank(&ranked);
         // Most units of a large fleet are left out here, before their names are read.
         if rank > self.highest {
@@ -142,11 +146,11 @@ impl<'a> Page<'a> {
 
     pub fn finish(self, mirror: &Mirror) -> Vec<ListedUnit> {
         let listed = |candidate: Candidate| {
-            let Ranked { state, last_seen, offline_since } = candidate.ranked;
+            let Ranked { state, last_seen, offline_since, unusual } = candidate.ranked;
             let kind = mirror.kinds[candidate.kind].clone();
             // Ids were parsed before they came into the mirror.
             let unit = std::str::from_utf8(&candidate.id).ok()?.parse().ok()?;
-            Some(ListedUnit { kind, unit, state, last_seen, offline_since })
+            Some(ListedUnit { kind, unit, state, last_seen, offline_since, unusual })
         };
         self.best.into_sorted_vec().into_iter().filter_map(listed).collect()
     }

@@ -185,7 +185,7 @@ fn units_are_counted_by_label_and_units_of_a_partition_that_is_no_longer_kept_ar
     let removed = presence::retire(&at_site(2, Some("south"), silent()), at(9)).unwrap();
     let _ = mirror.changed(&at_site(2, Some("south"), silent()), &removed);
     let next = (20..).map(unit).find(|unit| partition_of(unit, 3) == partition_of(&self::unit(2), 3));
-    mirror.seen(&[(&next.unwrap(), at(9))]);
+    mirror.seen(&[RecordedHeartbeat::of(&next.unwrap(), at(9))]);
     assert_eq!(counted(&mirror), [site("north", 3, 1), site("south", 2, 0)]);
     assert_eq!(mirror.summary(&Hearing::default(), at(10)).silent_since, [Some(at(3))]);
     let kept: u64 = counted(&mirror).iter().map(|(_, online, offline)| online + offline).sum();

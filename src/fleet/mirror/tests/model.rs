@@ -49,7 +49,7 @@ impl Model {
         let seen = self.read(&heartbeat.unit);
         if seen.alive.is_some_and(|alive| alive <= heartbeat.at) && heartbeat.declared.is_empty() {
             self.units.get_mut(&heartbeat.unit).unwrap().alive = Some(heartbeat.at);
-            self.mirror.seen(&[(&heartbeat.unit, heartbeat.at)]);
+            self.mirror.seen(&[RecordedHeartbeat::of(&heartbeat.unit, heartbeat.at)]);
         } else if let (_, Some(change)) = presence::hear(&seen, heartbeat, self.rules(), hearing, now) {
             self.changed(seen, change);
         }

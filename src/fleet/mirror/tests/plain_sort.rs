@@ -90,7 +90,7 @@ impl Fleet {
                     self.mirror.compare(mark, &[stranger(seen.unit)]);
                 }
                 1 if is_present => {
-                    self.mirror.seen(&[(&seen.unit, at(NOW))]);
+                    self.mirror.seen(&[RecordedHeartbeat::of(&seen.unit, at(NOW))]);
                     self.units.get_mut(&seen.unit).unwrap().alive = Some(at(NOW));
                 }
                 _ => {
@@ -116,6 +116,7 @@ impl Fleet {
             &State::ALL[1..4],
         ];
         ListQuery {
+            unusual: None,
             filter: UnitFilter {
                 kind: kinds.choose(random).unwrap().clone(),
                 label: label.map(|site| ("site".to_owned(), (*site).to_owned())),
@@ -167,6 +168,7 @@ impl Fleet {
                 && query.silent_longer.is_none_or(|silent| last_seen(seen) < at(NOW) - silent);
             let (kind, unit) = (seen.unit.kind.clone(), seen.unit.id.clone());
             is_selected.then_some(ListedUnit {
+                unusual: false,
                 kind,
                 unit,
                 state,

@@ -1,0 +1,97 @@
+//! The rhythms of units, as readers and the store have them.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use super::view::Cursor;
+use super::{Mirror, UnitFilter};
+use crate::clock::Timestamp;
+use crate::presence::{Cadences, Hearing, Kind, Rhythm, Unit};
+use crate::store::table::{BLOCK_UNITS, NamedRhythm};
+
+/// What is known of the rhythm of a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnitRhythm {
+    pub rhythm: Rhythm,
+    /// Since when its silence is unusual; `None`: it is not.
+    pub unusual_since: Option<Timestamp>,
+}
+
+impl Mirror {
+    /// Learns from an interval between two heartbeats of a unit that took the slow path: see
+    /// [`Refresh::unbroken`](crate::store::Refresh::unbroken).
+    pub fn learn(&self, unit: &Unit, (from, to): (Timestamp, Timestamp), unbroken: Option<Timestamp>) {
+        let Some(key) = self.key(unit).filter(|_| unbroken.is_some()) else { return };
+        let mut table = self.tables.write(self.partition_of(unit));
+        if let Some(slot) = table.find(key) {
+            table.learn(slot, from, to, unbroken);
+        }
+    }
+
+    /// The rhythm of a unit; `None`: the mirror has no such unit.
+    pub fn rhythm(&self, unit: &Unit, hearing: &Hearing, now: Timestamp) -> Option<UnitRhythm> {
+        let key = self.key(unit)?;
+        let table = self.read(self.partition_of(unit));
+        let slot = table.find(key)?;
+        let row = &table[slot];
+        self.rank(row)?;
+        let mut evaluator = self.evaluator(hearing, now);
+        let state = evaluator.state(&table, slot as usize, row);
+        let unusual_since = evaluator.unusual_since(&table, slot as usize, row, state);
+        Some(UnitRhythm { rhythm: row.rhythm, unusual_since })
+    }
+
+    /// The rhythms of the units of this instance, counted by kind. Takes some milliseconds for a million.
+    pub fn cadences(&self, kind: Option<Kind>) -> Vec<(Kind, Cadences)> {
+        let mut counted = vec![Cadences::default(); self.kinds.len()];
+        let mut cursor = Cursor::new(UnitFilter { kind: kind.clone(), ..UnitFilter::default() });
+        while self.read_rows(&mut cursor, |rows| {
+            let heard = rows.selected().filter(|(.., row)| row.state.is_heard());
+            heard.for_each(|(_, rank, row)| counted[rank].add(&row.rhythm));
+        }) {}
+        let wanted = |(of, _): &(Kind, Cadences)| kind.as_ref().is_none_or(|kind| kind == of);
+        self.kinds.iter().cloned().zip(counted).filter(wanted).collect()
+    }
+
+    /// Whether the units of a partition can be given their stored rhythms, and were not yet.
+    pub fn wants_rhythms(&self, partition: u16) -> bool {
+        let state = self.state(partition);
+        !state.is_foreign && !state.has_rhythms && (self.is_view || state.compared_at.is_some())
+    }
+
+    /// Gives the units of a partition the rhythms that were stored.
+    pub fn put_rhythms(&self, partition: u16, stored: &HashMap<u64, Rhythm, FixedState>) {
+        let kinds = self.tables.kinds().all();
+        // The state first: a partition that is reset meanwhile wants its rhythms again.
+        self.state(partition).has_rhythms = true;
+        for block in 0..self.rhythm_blocks(partition) {
+            self.tables.write(partition).put_rhythms(block, &kinds, stored);
+        }
+    }
+
+    /// The number of blocks of rhythms of a partition.
+    pub fn rhythm_blocks(&self, partition: u16) -> usize {
+        self.read(partition).len().div_ceil(BLOCK_UNITS)
+    }
+
+    /// The blocks of a partition in which rhythms changed since this was called last; none before the stored rhythms
+    /// were read.
+    pub fn take_changed_rhythms(&self, partition: u16) -> Vec<usize> {
+        if !self.state(partition).has_rhythms {
+            return Vec::new();
+        }
+        self.tables.write(partition).take_changed_rhythms()
+    }
+
+    /// Counts blocks as changed again, because they could not be stored.
+    pub fn put_back_rhythms(&self, partition: u16, blocks: &[usize]) {
+        self.tables.write(partition).put_back_rhythms(blocks);
+    }
+
+    /// The rhythms of a block of a partition.
+    pub fn rhythms(&self, partition: u16, block: usize) -> Vec<NamedRhythm> {
+        let kinds = self.tables.kinds().all();
+        self.read(partition).rhythms(block, &kinds)
+    }
+}

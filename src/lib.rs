@@ -76,7 +76,7 @@
 //! Where a heartbeat moves the last seen time of its unit in memory, the interval since the one before teaches the
 //! unit's [`presence::Rhythm`], unless a part of it was blind or planned. [`fleet::RhythmKeeper`] writes rhythms now and
 //! then. From them follow, as they are read, which silences are unusual, and which timeouts fit a kind. They decide
-//! nothing.
+//! nothing; a route may ask to be told of unusual silences.
 //!
 //! # Timers
 //! A program registers a timer over [`http`] or MQTT ([`intake`]); [`fleet::Timers`] checks it against its class and

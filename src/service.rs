@@ -262,7 +262,7 @@ fn start(
         timers: timers.clone(),
         history: past.clone(),
         silences: silences.clone(),
-        census: roll.census().clone(),
+        roll: roll.clone(),
     };
     let notify = {
         let (ownership, clock, telemetry) = (ownership.clone(), clock.clone(), telemetry.clone());

@@ -44,9 +44,9 @@ pub(super) async fn with_acknowledgements(
         let mut stored: HashMap<RecordId, OfflineRecord> =
             stored.map(|record| (record.id.clone(), record)).collect();
         for record in &mut delivery.offline {
-            // Receivers are notified of a flapping unit as its episode, which is not acknowledged.
+            // Episodes of flapping and unusual silences are not acknowledged.
             let stored = stored.remove(&record.id);
-            let stored = stored.filter(|stored| stored.is_acknowledged() && !record.is_flapping());
+            let stored = stored.filter(|stored| stored.is_acknowledged() && record.is_silence());
             record.acknowledged = stored.and_then(|stored| stored.acknowledged);
         }
     }

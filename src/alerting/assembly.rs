@@ -31,9 +31,12 @@ use super::routed_groups::RoutedGroups;
 use super::silenced::SilenceEnds;
 use super::stateful_alerts::{StatefulAlerts, StatefulReceivers};
 use super::timers::TimerFiring;
+use super::unusual::UnusualSilences;
 use super::{AlertingConfig, ReceiverConfig, Stores};
 use crate::clock::Clock;
-use crate::fleet::{Attempts, FlapDetector, Inhibitions, MassBreaker, Ownership, ReceiverHealths};
+use crate::fleet::{
+    Attempts, FlapDetector, Inhibitions, MassBreaker, Ownership, ReceiverHealths, UnusualNotices,
+};
 use crate::presence::{BrokerName, Filters};
 use crate::routing::Routes;
 use crate::telemetry::Telemetry;
@@ -161,6 +164,7 @@ impl Assembly {
             timeout: receiver.timeout,
             is_notified_after_others: self.notified_after_others.contains(name),
             routed: self.routed.clone(),
+            notices: UnusualNotices::new(self.stores.cells.clone()),
             blindness: is_notified_of_blindness.then(|| self.lasting_blindness.subscribe()),
             trip: is_notified_of_blindness.then(|| self.lasting_trip.subscribe()),
             ownership: self.ownership.clone(),
@@ -182,7 +186,7 @@ impl Assembly {
         let capacity = receiver.concurrency.max(1) * LEASED_PER_ATTEMPT;
         let (buffer, queue) = DeliveryBuffer::new(capacity, receiver.rate_limit.is_none());
         self.buffers.insert(name.clone(), buffer.clone());
-        let census = &self.stores.census;
+        let census = self.stores.roll.census();
         let incidents = Incidents {
             lasting: self.incidents.clone(),
             census: census.clone(),
@@ -271,6 +275,16 @@ impl Assembly {
             clock: self.clock.clone(),
         };
         self.add_work("ending episodes of flapping", episode_ends);
+        let unusual = UnusualSilences {
+            routed: self.routed.clone(),
+            stateful_alerts: stateful_alerts.clone(),
+            units: self.stores.units.clone(),
+            notices: UnusualNotices::new(self.stores.cells.clone()),
+            roll: self.stores.roll.clone(),
+            ownership: self.ownership.clone(),
+            clock: self.clock.clone(),
+        };
+        self.add_work("notifying of unusual silences", unusual);
         let firing = TimerFiring {
             engine: self.stores.timers.store(),
             timers: self.stores.timers.clone(),

@@ -47,10 +47,10 @@ pub(super) fn merged(
     if let [alone] = members {
         return Delivery { attempt, ..alone.clone() };
     }
-    let mut last: HashMap<(&RecordId, bool), &OfflineRecord> = HashMap::new();
+    let mut last: HashMap<(&RecordId, bool, bool), &OfflineRecord> = HashMap::new();
     let mut order = Vec::new();
     for record in members.iter().flat_map(|one| one.offline.iter().chain(&one.online)) {
-        let name = (&record.id, record.is_flapping());
+        let name = (&record.id, record.is_flapping(), record.is_unusual());
         let known = last.entry(name).or_insert_with(|| {
             order.push(name);
             record

@@ -10,7 +10,7 @@ use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 
 use crate::presence::{BrokerName, Kind, Labels, OfflineRecord, is_of_share};
-use crate::routing::{DATA_LOST, FLAPPING, MatchedRoute, Routes};
+use crate::routing::{DATA_LOST, FLAPPING, MatchedRoute, Routes, UNUSUAL_GROUP};
 use crate::store::{DataLoss, Delivery, Group, OutboxEvent};
 
 /// The name of the label with the topic filters of a kind that is not heard.
@@ -38,9 +38,19 @@ pub fn groups_of(event: &OutboxEvent, routes: &Routes) -> Vec<Group> {
 /// The groups that an episode of flapping joins at its begin and its end, one for each route that it takes. Silences
 /// have other groups: the notifications of an episode say how the units behave, and not how many are offline.
 pub fn flapping_groups_of(record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
+    apart(FLAPPING, record, routes)
+}
+
+/// The groups that the notice of an unusual silence joins at its begin and its end; none if no route asks for it.
+pub fn unusual_groups_of(record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
+    apart(UNUSUAL_GROUP, record, routes)
+}
+
+/// Groups whose keys begin with a word of their own.
+fn apart(word: &str, record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
     let of_route = |taken: MatchedRoute<'_>| {
         let labels = taken.route.shared(record);
-        Group { key: cut(with_route(taken.id, &format!("{FLAPPING}{}", values(&labels)))), labels }
+        Group { key: cut(with_route(taken.id, &format!("{word}{}", values(&labels)))), labels }
     };
     routes.of(record).into_iter().map(of_route).collect()
 }

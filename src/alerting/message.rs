@@ -69,20 +69,26 @@ impl<'a> ReceiverMessage<'a> {
         ReceiverMessage { delivery, is_test: true }
     }
 
-    /// `rollcall.notification`, `rollcall.flapping`, `rollcall.blind`, `rollcall.breaker`, `rollcall.data_lost`,
+    /// `rollcall.notification`, `rollcall.flapping`, `rollcall.unusual`, `rollcall.blind`, `rollcall.breaker`, `rollcall.data_lost`,
     /// `rollcall.timer` or `rollcall.test`.
     pub fn kind(&self) -> &'static str {
         match self {
             ReceiverMessage { is_test: true, .. } => "rollcall.test",
             ReceiverMessage { delivery, .. } if !delivery.timers.is_empty() => "rollcall.timer",
             ReceiverMessage { delivery, .. } if delivery.blind.is_empty() => {
-                let mut records = delivery.offline.iter().chain(&delivery.online);
                 // A digest may have units that flap and others.
-                let is_flapping = match delivery.situation.merged {
-                    None => records.any(OfflineRecord::is_flapping),
-                    Some(_) => records.all(OfflineRecord::is_flapping),
+                let is_of = |is_one: fn(&OfflineRecord) -> bool| {
+                    let mut records = delivery.offline.iter().chain(&delivery.online);
+                    match delivery.situation.merged {
+                        None => records.any(is_one),
+                        Some(_) => records.all(is_one),
+                    }
                 };
-                if is_flapping { "rollcall.flapping" } else { "rollcall.notification" }
+                match () {
+                    () if is_of(OfflineRecord::is_flapping) => "rollcall.flapping",
+                    () if is_of(OfflineRecord::is_unusual) => "rollcall.unusual",
+                    () => "rollcall.notification",
+                }
             }
             ReceiverMessage { delivery, .. } if MassNotice::of(delivery).is_some() => "rollcall.breaker",
             ReceiverMessage { delivery, .. } if lost(delivery).is_some() => "rollcall.data_lost",

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::fleet::{AvailabilityHistory, Census, FlapRules, Ownership, Silences, Timers, lease};
+use crate::fleet::{AvailabilityHistory, FlapRules, Ownership, Roll, Silences, Timers, lease};
 use crate::presence::{BrokerName, Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition};
 use crate::store::{Cells, HearingStore, OutboxStore, Queries, StoredDeliveries, StoredGroups, UnitStore};
@@ -69,6 +69,7 @@ mod stateful_alerts;
 mod text;
 mod timers;
 mod unsent;
+mod unusual;
 
 pub use assembly::run;
 pub use channel::{
@@ -183,8 +184,8 @@ pub struct Stores {
     pub timers: Arc<Timers>,
     /// For reports, if there is history.
     pub history: Option<Arc<dyn AvailabilityHistory>>,
-    /// For the number of units with a label.
-    pub census: Arc<Census>,
+    /// For the number of units with a label, and units whose silence is unusual.
+    pub roll: Arc<Roll>,
 }
 
 /// The errors of the configuration, one line each: the option, the fault, and the advice.

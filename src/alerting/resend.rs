@@ -5,7 +5,7 @@
 //! that are still open are sent. A step keeps the records whose routes name the receiver and whose wait is over: the
 //! receiver was notified of them, or is about to be. A record that alert silences have covered since it was detected is
 //! left out, and so is a record that was inhibited, held by the mass-offline breaker, or muted by its route, before its
-//! wait was over. A unit that flaps is sent as its episode.
+//! wait was over. A unit that flaps is sent as its episode. Unusual silences are sent to receivers that ask for them.
 //!
 //! A receiver of an escalation, or a fallback, is notified of silences whose routes do not name it. The groups of these
 //! records are read to see of which: one read for each page, and no read for other receivers.
@@ -22,7 +22,7 @@ use super::due::DueWork;
 use super::routed_groups::RoutedGroups;
 use super::{AlertingConfig, FIRST_PARTITION};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::Ownership;
+use crate::fleet::{NoticeStage, Ownership, UnusualNotices};
 use crate::presence::{OfflineRecord, RecordId};
 use crate::routing::{AlertSilences, Inhibitors, MatchedRoute};
 use crate::store::{OpenPages, Queries, Result};
@@ -43,6 +43,7 @@ pub(super) struct Resend {
     /// Whether the receiver is notified of silences whose routes do not name it.
     pub is_notified_after_others: bool,
     pub routed: RoutedGroups,
+    pub notices: UnusualNotices,
     /// The blindness that lasts, if the receiver is notified of it.
     pub blindness: Option<watch::Receiver<Vec<LastingBlindness>>>,
     /// The trip of the mass-offline breaker that holds, if the receiver is notified of it.
@@ -177,17 +178,21 @@ impl Resend {
         Ok(whole)
     }
 
-    /// The records `open`, with the episodes of units that flap in place of their records.
+    /// The records `open`, with the episodes of units that flap in place of their records, and unusual silences.
     async fn with_episodes(&self, mut open: OpenRecords, now: Timestamp) -> Result<OpenRecords> {
         let episodes = self.routed.flapping.all_lasting(&self.partitions).await?;
-        if episodes.is_empty() {
+        let unusual = self.notices.all(&self.partitions).await?.into_values();
+        let unusual = unusual.filter(|notice| notice.stage != NoticeStage::Ends).map(|notice| notice.record);
+        let unusual: Vec<OfflineRecord> = unusual.collect();
+        if episodes.is_empty() && unusual.is_empty() {
             return Ok(open);
         }
         let before = open.oldest.len();
         open.oldest.retain(|record| !episodes.contains_key(&record.id.unit));
         open.count -= before - open.oldest.len();
         let held = self.held(now).await?;
-        let known = self.known_of(episodes.into_values().collect(), &held).await?;
+        let others = episodes.into_values().chain(unusual).collect();
+        let known = self.known_of(others, &held).await?;
         open.count += known.len();
         open.oldest.extend(known);
         open.oldest.sort_by_key(|record| std::cmp::Reverse(record.detected_at));

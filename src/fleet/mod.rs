@@ -63,6 +63,7 @@ pub mod silences;
 pub mod strangers;
 pub mod timers;
 pub mod transitions;
+mod unusual;
 pub mod walk;
 
 pub use attempts::Attempts;
@@ -85,12 +86,13 @@ pub use past_counts::{CountRecorder, PastCounts};
 pub use places::Places;
 pub use receivers::{ReceiverHealths, Receivers};
 pub use rhythms::RhythmKeeper;
-pub use roll::{BrokerHearing, HearingConfig, Registered, Roll, UnitChange};
+pub use roll::{BrokerHearing, HearingConfig, Registered, Roll, UnitChange, UnusualUnit};
 pub use shared_rules::SharedRules;
 pub use silences::{Silences, SilencesError};
 pub use strangers::{StrangerReason, Strangers};
 pub use timers::{TimerRules, Timers};
 pub use transitions::Transitions;
+pub use unusual::{NoticeStage, UnusualNotice, UnusualNotices};
 pub use walk::Walk;
 
 /// The rules of every configured kind.

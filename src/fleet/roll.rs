@@ -15,6 +15,7 @@
 //! | `hearing.rs`, `brokers.rs` | how far Rollcall has heard, and each broker of several |
 //! | `states.rs` | the states of units, and since when |
 //! | `inventory.rs` | units of an inventory |
+//! | `unusual.rs` | units whose silence is unusual |
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLock};
@@ -44,6 +45,7 @@ mod rounds;
 mod states;
 mod unconfirmed;
 mod unheard;
+mod unusual;
 mod unwatched;
 
 use absent_keys::AbsentKeys;
@@ -53,6 +55,7 @@ pub use hearing::HearingConfig;
 pub use inventory::Registered;
 pub use operators::UnitChange;
 use unconfirmed::Unconfirmed;
+pub use unusual::UnusualUnit;
 
 /// How often a decision is repeated while its unit keeps changing. A unit whose heartbeats come faster than two round
 /// trips is decided within a few attempts.

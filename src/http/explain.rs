@@ -87,6 +87,6 @@ pub(super) fn announced(cause: Cause) -> &'static str {
         Cause::LastWill => "Its last will was published",
         Cause::NodeDeath => "The death of its Sparkplug node was published",
         Cause::Disconnected => "It was reported as disconnected",
-        Cause::Silence | Cause::NeverSeen | Cause::Flapping => "It fell silent",
+        Cause::Silence | Cause::NeverSeen | Cause::Flapping | Cause::Unusual => "It fell silent",
     }
 }

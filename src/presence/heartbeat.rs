@@ -16,7 +16,7 @@ pub const MAX_LABELS: usize = 16;
 pub const MAX_LABEL: usize = 128;
 
 /// Names that matchers, alerts and metrics give a meaning of their own, so no label of a unit may have them.
-const OWN_NAMES: [&str; 5] = ["kind", "unit", "state", "cause", "transition"];
+const OWN_NAMES: [&str; 6] = ["kind", "unit", "state", "cause", "transition", "unusual"];
 
 /// Whether `name` may name a label: `[a-zA-Z_][a-zA-Z0-9_]{0,31}`, as Prometheus allows it, and
 /// no label name of Rollcall's own.
@@ -96,7 +96,9 @@ mod tests {
         for name in ["site", "_x", "Site2"] {
             assert!(is_label_name(name), "{name}");
         }
-        for name in ["", "2x", "a-b", "__name__", "kind", "unit", "state", "cause", &"x".repeat(33)] {
+        for name in
+            ["", "2x", "a-b", "__name__", "kind", "unit", "state", "cause", "unusual", &"x".repeat(33)]
+        {
             assert!(!is_label_name(name), "{name}");
         }
         assert!(is_label_value("Hall 3, north"));

@@ -82,6 +82,9 @@ pub enum Cause {
     /// The unit goes offline and comes back again and again: no silence, but an episode of which receivers are notified
     /// instead, see `flapping.rs`. It is never stored as a record.
     Flapping,
+    /// The unit is silent for unusually long by its rhythm and not offline: a notice to receivers that ask for it, and
+    /// no record.
+    Unusual,
 }
 
 impl Cause {
@@ -102,6 +105,7 @@ impl Cause {
             Cause::NodeDeath => "node_death",
             Cause::Disconnected => "disconnected",
             Cause::Flapping => "flapping",
+            Cause::Unusual => "unusual",
         }
     }
 }
@@ -222,6 +226,16 @@ impl OfflineRecord {
     /// Whether the record is an episode of flapping, and no silence.
     pub fn is_flapping(&self) -> bool {
         self.cause == Cause::Flapping
+    }
+
+    /// Whether it is the notice of an unusual silence, and the unit is not offline for it.
+    pub fn is_unusual(&self) -> bool {
+        self.cause == Cause::Unusual
+    }
+
+    /// Whether it is a stored silence: neither an episode of flapping nor the notice of an unusual silence.
+    pub fn is_silence(&self) -> bool {
+        !self.is_flapping() && !self.is_unusual()
     }
 
     /// The newest transition of the record.

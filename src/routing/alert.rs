@@ -9,6 +9,9 @@ pub const ALERT_NAME: &str = "alertname";
 /// The name of every open record, unless its unit has a label of that name.
 pub const UNIT_OFFLINE: &str = "UnitOffline";
 
+/// The name of the notice of an unusual silence.
+pub const UNIT_UNUSUAL: &str = "UnitUnusual";
+
 /// The name of the alert of the mass-offline breaker.
 pub const BREAKER_TRIPPED: &str = "RollcallBreakerTripped";
 /// The name of the alert of an engine that lost data.
@@ -19,6 +22,9 @@ pub fn alert_labels(record: &OfflineRecord) -> Labels {
     let mut labels = record.labels.clone();
     labels.insert("kind".to_owned(), record.kind.to_string());
     labels.insert("unit".to_owned(), record.unit.to_string());
+    if record.is_unusual() {
+        labels.insert(ALERT_NAME.to_owned(), UNIT_UNUSUAL.to_owned());
+    }
     labels.entry(ALERT_NAME.to_owned()).or_insert_with(|| UNIT_OFFLINE.to_owned());
     labels
 }
@@ -31,6 +37,7 @@ pub fn is_match(matcher: &Matcher, record: &OfflineRecord) -> bool {
 /// The value of a label of an open record as an alert; empty if there is none.
 pub(super) fn alert_label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
     match name {
+        ALERT_NAME if record.is_unusual() => UNIT_UNUSUAL,
         ALERT_NAME => record.labels.get(ALERT_NAME).map_or(UNIT_OFFLINE, String::as_str),
         _ => label(record, name),
     }

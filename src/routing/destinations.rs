@@ -118,6 +118,15 @@ pub fn is_flapping(key: &str) -> bool {
     key.split_once('/').map_or(key, |(_, labels)| labels).starts_with(FLAPPING)
 }
 
+/// The begin of the labels in the key of a group of unusual silences.
+pub const UNUSUAL_GROUP: &str = "unusual,";
+
+/// Whether a group is one of silences: neither of flapping units nor of unusual silences.
+pub fn is_of_silences(key: &str) -> bool {
+    let labels = key.split_once('/').map_or(key, |(_, labels)| labels);
+    !is_flapping(key) && !labels.starts_with(UNUSUAL_GROUP)
+}
+
 /// Whether the groups of a route have one unit each, by the key of one of them. Values hold no `=` and no `,`.
 fn has_unit(key: &str) -> bool {
     let labels = key.split_once('/').map_or(key, |(_, labels)| labels);

@@ -130,12 +130,15 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 
+/// What a matcher has to name to be told of unusual silences.
+pub(super) const UNUSUAL: &str = "unusual";
+
 /// Whether a route or a rule may compare a value of this name: a label of units, or a label that Rollcall gives.
 pub(super) fn is_matcher_name(name: &str) -> bool {
-    matches!(name, "kind" | "unit" | "cause" | "state") || is_label_name(name)
+    matches!(name, "kind" | "unit" | "cause" | "state" | UNUSUAL) || is_label_name(name)
 }
 
-/// The value of a label, `kind`, `unit`, `cause` or `state`; empty if there is none.
+/// The value of a label, `kind`, `unit`, `cause`, `state` or `unusual`; empty if there is none.
 pub(super) fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
     match (name, record.labels.get(name)) {
         ("kind", _) => record.kind.as_str(),
@@ -143,6 +146,9 @@ pub(super) fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
         // The value as pages show it: a label is what an operator makes a silence from.
         (_, Some(value)) => value,
         ("cause", None) => record.cause.as_str(),
+        (UNUSUAL, None) if record.is_unusual() => "true",
+        (UNUSUAL, None) => "false",
+        ("state", None) if record.is_unusual() => "online",
         ("state", None) => match record.transition() {
             Transition::Offline => "offline",
             Transition::Online => "online",

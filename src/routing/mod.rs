@@ -48,8 +48,8 @@ pub use alert_silence::{AlertSilence, SilenceId};
 pub use alert_silences::AlertSilences;
 pub use compiled::{MAX_KEPT, held};
 pub use destinations::{
-    DATA_LOST, Destination, Destinations, Escalation, FLAPPING, FollowUps, MASS_OFFLINE, is_blind,
-    is_flapping,
+    DATA_LOST, Destination, Destinations, Escalation, FLAPPING, FollowUps, MASS_OFFLINE, UNUSUAL_GROUP,
+    is_blind, is_flapping, is_of_silences,
 };
 pub use id::is_of_root;
 pub use inhibition::{InhibitRule, Inhibited, Inhibition, Inhibitors, Source, replaces};

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::matcher::UNUSUAL;
 use super::{Destination, Destinations, FollowUps, Matcher, RouteTimes, id};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, Pace};
@@ -78,6 +79,11 @@ impl Route {
         !self.group_by.iter().any(|name| name == "unit" || name == EVERY_LABEL)
     }
 
+    /// Whether a matcher asks for unusual silences.
+    fn has_unusual(&self) -> bool {
+        self.matchers.iter().any(|matcher| matcher.name() == UNUSUAL)
+    }
+
     /// The first matcher that does not match.
     fn refused_by(&self, record: &OfflineRecord) -> Option<&Matcher> {
         self.matchers.iter().find(|matcher| !matcher.takes(record))
@@ -148,17 +154,23 @@ impl Routes {
         self.root.tree()
     }
 
-    /// The routes that a silence takes; at least one.
+    /// The routes that a silence takes; at least one. The notice of an unusual silence takes only routes that ask for
+    /// it, by a matcher on `unusual` of their own or of a route above them, and perhaps none.
     pub fn of(&self, record: &OfflineRecord) -> Vec<MatchedRoute<'_>> {
         let mut taken = Vec::new();
-        self.root.find(record, &mut taken, &mut |_| {});
+        self.root.find(record, !record.is_unusual(), &mut taken, &mut |_| {});
         taken
+    }
+
+    /// Whether a route asks for unusual silences.
+    pub fn ask_for_unusual(&self) -> bool {
+        self.root.asks_for_unusual()
     }
 
     /// The routes that a silence takes, and every route that was tried, in order.
     pub fn explain(&self, record: &OfflineRecord) -> (Vec<MatchedRoute<'_>>, Vec<TriedRoute<'_>>) {
         let (mut taken, mut steps) = (Vec::new(), Vec::new());
-        self.root.find(record, &mut taken, &mut |step| steps.push(step));
+        self.root.find(record, !record.is_unusual(), &mut taken, &mut |step| steps.push(step));
         (taken, steps)
     }
 
@@ -207,25 +219,34 @@ impl NamedRoute {
         Route { routes: self.below.iter().map(NamedRoute::tree).collect(), ..self.route.clone() }
     }
 
+    fn asks_for_unusual(&self) -> bool {
+        self.route.has_unusual() || self.below.iter().any(NamedRoute::asks_for_unusual)
+    }
+
+    /// `is_asked`: whether the routes above ask for such a record.
     fn find<'a>(
         &'a self,
         record: &OfflineRecord,
+        is_asked: bool,
         taken: &mut Vec<MatchedRoute<'a>>,
         tried: &mut impl FnMut(TriedRoute<'a>),
     ) {
         let before = taken.len();
+        let is_asked = is_asked || self.route.has_unusual();
         for child in &self.below {
             let refused_by = child.route.refused_by(record);
             tried(TriedRoute { path: &child.path, route: &child.route, refused_by });
             if refused_by.is_some() {
                 continue;
             }
-            child.find(record, taken, tried);
-            if !child.route.continues {
+            let known = taken.len();
+            child.find(record, is_asked, taken, tried);
+            // A route that does not ask for unusual silences keeps none from the routes after it.
+            if !child.route.continues && taken.len() > known {
                 break;
             }
         }
-        if taken.len() == before {
+        if taken.len() == before && is_asked {
             taken.push(MatchedRoute { id: &self.id, path: &self.path, route: &self.route });
         }
     }
@@ -253,7 +274,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::presence::Unit;
+    use crate::presence::{Cause, Unit};
     use crate::routing::parse_matchers;
 
     fn record(unit: &str, labels: &[(&str, &str)]) -> OfflineRecord {
@@ -300,6 +321,31 @@ mod tests {
         for (unit, labels, expected) in cases {
             assert_eq!(taken(&routes, &record(unit, labels)), expected, "{unit} {labels:?}");
         }
+    }
+
+    #[test]
+    fn an_unusual_silence_takes_only_routes_that_ask_for_it() {
+        let below = vec![route("site=north", "north", false, vec![])];
+        let of_root = vec![
+            route("kind=gate", "gates", false, vec![]),
+            route("unusual=\"false\"", "never", false, vec![]),
+            route("unusual=\"true\", kind=~\"gate|pump\"", "early", false, below),
+            route("", "rest", false, vec![]),
+        ];
+        let routes = Routes::new(route("", "root", false, of_root));
+        assert!(routes.ask_for_unusual());
+        let unusual = |unit: &str, labels: &[(&str, &str)]| {
+            taken(&routes, &OfflineRecord { cause: Cause::Unusual, ..record(unit, labels) })
+        };
+        // The route of gates takes none, and keeps none from the route after it.
+        assert_eq!(unusual("gate:a", &[]), ["early"]);
+        assert_eq!(unusual("pump:a", &[("site", "north")]), ["north"]);
+        assert_eq!(unusual("valve:a", &[]), [""; 0]);
+        assert_eq!(taken(&routes, &record("gate:a", &[])), ["gates"]);
+        assert_eq!(taken(&routes, &record("pump:a", &[])), ["never"], "it is false for every silence");
+        let without = Routes::new(route("", "root", false, vec![route("kind=gate", "gates", false, vec![])]));
+        let notice = OfflineRecord { cause: Cause::Unusual, ..record("gate:a", &[]) };
+        assert!(!without.ask_for_unusual() && taken(&without, &notice).is_empty());
     }
 
     #[test]

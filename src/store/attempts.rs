@@ -179,7 +179,7 @@ impl Attempt {
         };
         let is_delivered = result == AttemptResult::Delivered;
         let ids = |records: &[OfflineRecord]| {
-            let records = records.iter().filter(|one| is_delivered && !one.is_flapping());
+            let records = records.iter().filter(|one| is_delivered && one.is_silence());
             records.map(|record| record.id.clone()).collect()
         };
         let flapping = delivery.offline.iter().chain(&delivery.online);

@@ -16,6 +16,8 @@ pub enum Table {
     Flaps,
     /// A unit that flaps → the record of its episode.
     Episodes,
+    /// A unit whose silence is unusual → the notice of it: see `fleet/unusual.rs`.
+    Unusual,
     /// A group → the incident of its silences that lasts: see `alerting/incidents.rs`.
     Incidents,
     /// A table that instances keep a copy of → its version, another one after each change.
@@ -86,9 +88,10 @@ pub enum Table {
 
 impl Table {
     /// The tables that belong to no receiver.
-    const SHARED: [Table; 31] = [
+    const SHARED: [Table; 32] = [
         Table::Flaps,
         Table::Episodes,
+        Table::Unusual,
         Table::Incidents,
         Table::Groups,
         Table::GroupVersions,
@@ -133,6 +136,7 @@ impl Table {
         match self {
             Table::Flaps => "flaps",
             Table::Episodes => "episodes",
+            Table::Unusual => "unusual",
             Table::Incidents => "incidents",
             Table::Versions => "versions",
             Table::Silences => "silences",
@@ -193,7 +197,7 @@ impl Table {
     /// The sort of its values, in the log and in metrics.
     pub fn what(self) -> Stored {
         match self {
-            Table::Flaps | Table::Episodes | Table::Incidents => Stored::Group,
+            Table::Flaps | Table::Episodes | Table::Unusual | Table::Incidents => Stored::Group,
             Table::Groups | Table::GroupVersions | Table::Members | Table::GroupsOf => Stored::Group,
             Table::Silences => Stored::AlertSilence,
             Table::Limits | Table::Digests | Table::Receivers => Stored::Delivery,
@@ -214,7 +218,9 @@ impl Table {
     pub fn partition(self, name: &str, partitions: u16) -> u16 {
         match self {
             // The name is that of a unit or of a group.
-            Table::Flaps | Table::Episodes | Table::Incidents => partition_of_group(name, partitions),
+            Table::Flaps | Table::Episodes | Table::Unusual | Table::Incidents => {
+                partition_of_group(name, partitions)
+            }
             Table::Lanes(_) | Table::FallbackDone(_) => partition_of_group(name, partitions),
             Table::Groups | Table::GroupVersions => partition_of_group(name, partitions),
             Table::Members => {

@@ -210,8 +210,8 @@ fn push_base_36(text: &mut String, number: u64) {
 
 fn letter_of(cause: Cause) -> char {
     match cause {
-        // No unit has facts of an episode of flapping.
-        Cause::Silence | Cause::Flapping => 's',
+        // No unit has facts of an episode of flapping, or of an unusual silence.
+        Cause::Silence | Cause::Flapping | Cause::Unusual => 's',
         Cause::NeverSeen => 'n',
         Cause::LastWill => 'w',
         Cause::NodeDeath => 'd',

@@ -21,7 +21,7 @@ use crate::presence::{
     BrokerName, Cause, Closing, FiredTimer, Hearing, Incident, Interval, Kind, Labels, MemberTransition,
     OfflineRecord, RecordId, Transition,
 };
-use crate::routing::is_flapping;
+use crate::routing::is_of_silences;
 
 /// The most members of a notification: ten thousand units of a site are one message.
 pub(super) const MAX_MEMBERS: usize = 10_000;
@@ -249,7 +249,7 @@ impl Notification {
         let is_part = all != (self.offline.len(), self.online.len());
         let is_judged = self.incident.is_some();
         let mut incidents = self.incident.into_iter().flatten();
-        let is_flapping = is_flapping(self.of_group.as_deref().unwrap_or(&self.group.key));
+        let is_of_silences = is_of_silences(self.of_group.as_deref().unwrap_or(&self.group.key));
         Delivery {
             id,
             receiver: receiver.to_owned(),
@@ -261,8 +261,8 @@ impl Notification {
             timers: self.timers,
             reminder: self.reminder,
             situation: GroupContext {
-                // What lasts there are episodes of flapping, whose units may be online or offline.
-                lasting: self.lasting.filter(|_| !is_flapping),
+                // What lasts elsewhere are episodes of flapping and unusual silences, whose units may be online or offline.
+                lasting: self.lasting.filter(|_| is_of_silences),
                 since: self.before.map(Timestamp::from_millis),
                 is_escalation: self.escalation,
                 is_part,

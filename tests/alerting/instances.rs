@@ -44,7 +44,7 @@ impl Instance {
             timers: world.timers.clone(),
             history: None,
             silences: silences.clone(),
-            census: world.roll.census().clone(),
+            roll: world.roll.clone(),
         };
         let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());
         Instance { name, silences, view, run: tokio::spawn(run), _stop: stop.drop_guard() }

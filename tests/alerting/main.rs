@@ -26,6 +26,7 @@ mod silences;
 #[path = "../support/mod.rs"]
 mod support;
 mod timers;
+mod unusual;
 mod webhook;
 mod world;
 

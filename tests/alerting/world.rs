@@ -137,7 +137,7 @@ impl World {
             timers: self.timers.clone(),
             history: None,
             silences: self.silences.clone(),
-            census: self.roll.census().clone(),
+            roll: self.roll.clone(),
         };
         let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());
         self.loops = Some((stop, tokio::spawn(run)));

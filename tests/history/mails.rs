@@ -42,7 +42,7 @@ impl Instance {
             timers: Arc::new(timers),
             history: Some(Arc::new(HistoryReader::new(world.access.clone()))),
             silences: Arc::new(Silences::new(engine)),
-            census: world.roll.census().clone(),
+            roll: world.roll.clone(),
         };
         let alerting =
             AlertingConfig { blind_after: Duration::from_secs(1 << 30), ..config.alerting.clone() };

@@ -14,8 +14,8 @@ use super::zone::Zone;
 use crate::alerting::group::{self, UnheardKind};
 use crate::alerting::text::short;
 use crate::clock::Timestamp;
-use crate::presence::{Incident, Interval, Labels, OfflineRecord};
-use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, DATA_LOST_ALERT};
+use crate::presence::{Cause, Incident, Interval, Labels, OfflineRecord};
+use crate::routing::alert::{ALERT_NAME, BREAKER_TRIPPED, DATA_LOST_ALERT, UNIT_UNUSUAL};
 use crate::routing::{DATA_LOST, MASS_OFFLINE};
 use crate::store::Delivery;
 
@@ -164,21 +164,23 @@ pub fn test_members(delivery: &Delivery) -> Vec<Member> {
     vec![member(AlertAction::Trigger), member(AlertAction::Resolve)]
 }
 
-/// The labels of a record's alert: the labels of its unit, the kind and the unit.
+/// The labels of a record's alert: the labels of its unit, the kind and the unit, and the name of an unusual silence.
 fn labels_of(record: &OfflineRecord) -> Labels {
     let mut labels = record.labels.clone();
     labels.insert("kind".to_owned(), record.kind.to_string());
     labels.insert("unit".to_owned(), record.unit.to_string());
+    if record.is_unusual() {
+        labels.insert(ALERT_NAME.to_owned(), UNIT_UNUSUAL.to_owned());
+    }
     labels
 }
 
 fn of_record(record: &OfflineRecord, zone: &Zone, links: &Links) -> Member {
     Member {
         action: if record.closed_by.is_none() { AlertAction::Trigger } else { AlertAction::Resolve },
-        key: key(if record.is_flapping() {
-            format!("flapping:{}", record.id)
-        } else {
-            record.id.to_string()
+        key: key(match record.cause {
+            Cause::Flapping | Cause::Unusual => format!("{}:{}", record.cause.as_str(), record.id),
+            _ => record.id.to_string(),
         }),
         title: title_of(record),
         text: text_of(record, zone),

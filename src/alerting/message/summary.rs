@@ -93,7 +93,8 @@ fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
     // A unit that is offline and flaps no more is already among the offline units.
     let is_named = |one: &OfflineRecord| offline.iter().any(|record| record.id.unit == one.id.unit);
     ended.stable.retain(|one| !is_named(one));
-    let begun = [("FLAPPING", flapping), ("OFFLINE", offline.clone())].into_iter();
+    let (unusual, offline): (Vec<_>, Vec<_>) = offline.into_iter().partition(|record| record.is_unusual());
+    let begun = [("FLAPPING", flapping), ("UNUSUAL", unusual), ("OFFLINE", offline.clone())].into_iter();
     let begun = begun.filter(|(_, records)| !records.is_empty());
     let parts: Vec<(&str, Vec<&OfflineRecord>)> = begun.chain(ended.into_parts()).collect();
     if let [(what, records)] = &parts[..] {
@@ -109,6 +110,7 @@ fn title_of_all(delivery: &Delivery, zone: &Zone) -> String {
 pub fn title_of(record: &OfflineRecord) -> String {
     let what = match record.closed_by {
         None if record.is_flapping() => "FLAPPING",
+        None if record.is_unusual() => "UNUSUAL",
         None => "OFFLINE",
         Some(Closing::Stable) => "STABLE",
         Some(Closing::StableOffline) => "STABLE, OFFLINE",
@@ -249,6 +251,7 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         None => (Vec::new(), delivery.offline.iter().collect()),
     };
     let (flapping, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|record| record.is_flapping());
+    let (unusual, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|record| record.is_unusual());
     let cause =
         incident.map(|incident| format!("Offline at {}", incident::place(incident))).unwrap_or_default();
     let rest = if by_cause.is_empty() { "Offline" } else { "Others offline" };
@@ -259,6 +262,7 @@ pub fn sections(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Section>
         section("Blind", MAX_LISTED, blind),
         section(&cause, folded, by_cause.into_iter().map(of_record)),
         section("Flapping", MAX_LISTED, flapping.into_iter().map(of_record)),
+        section("Unusual", MAX_LISTED, unusual.into_iter().map(of_record)),
         section(rest, MAX_LISTED, others.into_iter().map(of_record)),
         section("Back", MAX_LISTED, back.into_iter().map(of_record)),
         section("Stable", MAX_LISTED, stable.into_iter().map(of_record)),
@@ -322,6 +326,12 @@ fn silence(record: &OfflineRecord, zone: &Zone) -> String {
                  when it is stable"
             );
         }
+        Cause::Unusual => {
+            let since = zone.show(record.deadline);
+            return format!(
+                "last seen {last_seen}, silent for longer than ever before since {since}; it is not offline yet"
+            );
+        }
         Cause::Silence => format!("last seen {last_seen}"),
         Cause::NeverSeen => format!("registered {last_seen}, never seen"),
         Cause::LastWill => format!("last will published, last seen {last_seen}"),
@@ -347,7 +357,11 @@ fn ending(record: &OfflineRecord, zone: &Zone) -> String {
         Some(Closing::KindRemoved) => format!("its kind is not configured any more, closed {at}"),
     };
     let since = zone.show(record.deadline);
-    let was = if record.is_flapping() { "flapping" } else { "offline" };
+    let was = match record.cause {
+        Cause::Flapping => "flapping",
+        Cause::Unusual => "unusual",
+        _ => "offline",
+    };
     format!("{ended}, was {was} since {since} ({})", span(moment.since(record.deadline)))
 }
 

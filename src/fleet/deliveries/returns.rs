@@ -81,6 +81,9 @@ impl Deliveries {
     async fn over(&self, letter: &Delivery, now: Timestamp) -> Result<Vec<OfflineRecord>> {
         let mut over = Vec::new();
         for silence in &letter.offline {
+            if silence.is_unusual() {
+                continue; // It is no stored record; its end joins its group when the unit is heard.
+            }
             if silence.is_flapping() {
                 over.push(self.ended(silence, now).await?);
                 continue;

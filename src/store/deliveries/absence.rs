@@ -163,8 +163,7 @@ impl StoredDeliveries {
         // The receiver may have been notified of the silences of a reminder before.
         let notified_first = notifications.iter().filter(|one| !one.reminder);
         let of = notified_first.flat_map(|one| one.offline.iter().map(|record| (&one.group, record)));
-        let silences: Vec<(&Group, &OfflineRecord)> =
-            of.filter(|(_, record)| !record.is_flapping()).collect();
+        let silences: Vec<(&Group, &OfflineRecord)> = of.filter(|(_, record)| record.is_silence()).collect();
         for records in silences.chunks(MAX_STEP) {
             let units: Vec<Unit> = records.iter().map(|(_, record)| record.id.unit.clone()).collect();
             let seen = self.engine.read(&units).await?;

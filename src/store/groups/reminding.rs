@@ -60,7 +60,7 @@ impl Reminding {
                 is_quiet: member
                     .record
                     .as_ref()
-                    .is_none_or(|record| member.is_acknowledged || record.is_flapping() || is_quiet(record)),
+                    .is_none_or(|record| member.is_acknowledged || !record.is_silence() || is_quiet(record)),
             }
         });
         let lasting: Vec<OngoingSilence> = lasting.collect();

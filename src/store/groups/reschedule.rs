@@ -12,7 +12,7 @@ use super::member::{GroupsOf, StoredGroup, StoredMember};
 use super::names::{lasting_name, read_member};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, Stage};
-use crate::routing::is_flapping;
+use crate::routing::is_of_silences;
 use crate::store::documents::Document;
 use crate::store::member_names::of_member;
 use crate::store::{Cell, ChangeSet, Destinations, EntryOrder, Index, IndexRange, MAX_STEP, Result, Table};
@@ -72,7 +72,7 @@ impl StoredGroups {
                 let known: Document<StoredMember> = self.documents.document(cell, Some(stored)).await?;
                 let is_notified = known.value.as_ref().is_some_and(|one| one.stage == Stage::Notified);
                 let Some((group, _)) = read_member(&known.name).filter(|_| is_notified) else { continue };
-                if !is_flapping(group) && destinations.of(group).again.first().is_some() {
+                if is_of_silences(group) && destinations.of(group).again.first().is_some() {
                     missing.entry(group.to_owned()).or_default().push(known);
                 }
             }

@@ -72,20 +72,7 @@ fn delivery(number: u32, clock: &Clock) -> Delivery {
         closed_by: None,
         acknowledged: None,
     };
-    Delivery {
-        id: format!("ntf_memory-{number:013}.hook"),
-        receiver: "hook".to_owned(),
-        group: Group { key: unit.to_string(), labels: [("unit".to_owned(), unit.id.to_string())].into() },
-        sealed_at: now,
-        offline: vec![record],
-        online: vec![],
-        blind: vec![],
-        timers: vec![],
-        reminder: false,
-        situation: Default::default(),
-        meant_for: None,
-        of_group: None,
-        again_at: None,
-        attempt: 1,
-    }
+    let group = Group { key: unit.to_string(), labels: [("unit".to_owned(), unit.id.to_string())].into() };
+    let notification = Delivery::new(format!("ntf_memory-{number:013}.hook"), "hook", group, now);
+    Delivery { offline: vec![record], ..notification }
 }

@@ -1,7 +1,7 @@
 //! The state of units: expiry keys, the deadline index, facts and records.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 
@@ -25,6 +25,9 @@ pub struct Refresh<'a> {
     /// Since when its kind is heard without a break, for its [`Rhythm`](crate::presence::Rhythm); `None`: it is not known
     /// to be heard now.
     pub unbroken: Option<Timestamp>,
+    /// It is written before this moment or not at all. It may overwrite a newer heartbeat until that is written again: a
+    /// check that reads it in between must not find the unit overdue.
+    pub until: Instant,
 }
 
 /// Whether the deadline index has a unit.

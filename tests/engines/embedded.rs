@@ -9,9 +9,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{Clock, Timestamp, monotonic};
 use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Lifecycle, Snapshot, Unit};
 use rollcall::simulate::servers::ExitCleanup;
 use rollcall::store::Examine;
@@ -86,6 +86,11 @@ async fn fleet(units: usize) -> TempDir {
     dir
 }
 
+/// A moment up to which a heartbeat may be written.
+fn until() -> Instant {
+    monotonic() + HOUR
+}
+
 #[tokio::test]
 async fn leases_of_a_process_are_free_as_soon_as_the_next_one_starts() {
     let dir = TempDir::new().unwrap();
@@ -144,8 +149,15 @@ async fn recorded_heartbeats_survive_an_orderly_end() {
     let later = BEGIN + Duration::from_secs(7);
     let engine = open(dir.path()).await.unwrap();
     let units: Vec<Unit> = (0..1000).map(unit).collect();
-    let beat =
-        |unit| Refresh { unit, at: later, broker: None, ttl: HOUR, check_by: later + HOUR, unbroken: None };
+    let beat = |unit| Refresh {
+        unit,
+        at: later,
+        broker: None,
+        ttl: HOUR,
+        check_by: later + HOUR,
+        unbroken: None,
+        until: until(),
+    };
     let applied = engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
     assert!(applied.into_iter().all(|before| before.is_some()));
     engine.advance(&Subscription::Plain, later, Gap { blind: HOUR, tell_after: HOUR }).await.unwrap();
@@ -168,7 +180,15 @@ async fn heartbeats_over_a_long_time_do_not_grow_the_database() {
     let mut at = BEGIN;
     for _ in 0..400 {
         at = at + Duration::from_millis(10);
-        let beat = |unit| Refresh { unit, at, broker: None, ttl: HOUR, check_by: at + HOUR, unbroken: None };
+        let beat = |unit| Refresh {
+            unit,
+            at,
+            broker: None,
+            ttl: HOUR,
+            check_by: at + HOUR,
+            unbroken: None,
+            until: until(),
+        };
         engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
         // Blind time is written at once, together with all heartbeats.
         engine.advance(&Subscription::Plain, at, gap).await.unwrap();
@@ -480,6 +500,7 @@ async fn a_full_disk_is_reported_and_work_goes_on_when_it_has_room() {
         ttl: HOUR,
         check_by: later + HOUR,
         unbroken: None,
+        until: until(),
     }];
     assert!(engine.refresh(&beat).await.unwrap()[0].is_some());
     assert_eq!(known(&engine).await, units);

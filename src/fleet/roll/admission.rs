@@ -15,7 +15,7 @@ use futures_util::future::join_all;
 
 use super::rounds::{HeartbeatStep, UnitHeartbeats, by_unit};
 use super::{ATTEMPTS, Roll};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::fleet::StrangerReason;
 use crate::fleet::census::UnitReservation;
 use crate::fleet::mirror::RecordedHeartbeat;
@@ -81,6 +81,7 @@ impl Roll {
         let mut plain = Vec::with_capacity(heartbeats.len());
         let mut refreshes = Vec::with_capacity(heartbeats.len());
         let rules = self.rules();
+        let began = monotonic();
         let (hearing, gap) = (self.hearing(), self.gap());
         // Most heartbeats are of the kind of the one before.
         let mut of_kind: Option<(&Kind, Option<Timestamp>)> = None;
@@ -105,6 +106,7 @@ impl Roll {
                 ttl: policy.allowed(),
                 check_by: policy.first_check(heartbeat.at),
                 unbroken: unbroken.filter(|_| heartbeat.is_fresh(gap, now)),
+                until: began + rules.policy.timeout / 2,
             });
         }
         if refreshes.is_empty() {

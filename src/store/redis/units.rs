@@ -31,7 +31,7 @@ use super::keys::PageId;
 use super::reading::{KeyValue, UnreadableUnit, is_marked, units_read};
 use super::topology::ScriptCall;
 use super::{RedisEngine, deadline_check, hints, open_records};
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::presence::{BrokerName, Change, IndexChange, KeyChange, OfflineRecord, Snapshot, Unit};
 use crate::store::json::to_json;
 use crate::store::{EngineError, Hint, IndexState, PendingCheck, Refresh, Result, UnitStore, encoding};
@@ -202,9 +202,9 @@ impl RedisEngine {
         heartbeats: &[Refresh<'_>],
         places: &[(u16, usize)],
     ) -> Result<Vec<(usize, Option<Timestamp>)>> {
-        let Some((first, _)) = places.first() else { return Ok(Vec::new()) };
+        let Some((first, first_index)) = places.first() else { return Ok(Vec::new()) };
         let mut pipe = Pipeline::with_capacity(places.len() + usize::from(self.keys.partitions()).min(BATCH));
-        let mut key = String::new();
+        let (mut key, mut until) = (String::new(), heartbeats[*first_index].until);
         for places in places.chunk_by(|a, b| a.0 == b.0) {
             let partition = places[0].0;
             self.keys.begin_alive(partition, &mut key);
@@ -217,6 +217,7 @@ impl RedisEngine {
                 key.truncate(name);
                 heartbeat.unit.write_into(&mut key);
                 set_alive(&mut pipe, &key, (heartbeat.at, heartbeat.broker), heartbeat);
+                until = until.min(heartbeat.until);
                 checks.arg(heartbeat.check_by.as_millis()).arg(&key[name..]);
             }
             pipe.add_command(checks);
@@ -232,6 +233,10 @@ impl RedisEngine {
             }
             Ok(before)
         };
+        if monotonic() >= until {
+            let why = "this process was frozen while it recorded heartbeats; they are recorded with care";
+            return Err(EngineError::Unavailable(why.to_owned()));
+        }
         let before = self.topology.send_raw("refresh", self.keys.slot(*first), &pipe, answers).await?;
         let (mut recorded, mut newer) = (Vec::with_capacity(places.len()), Vec::new());
         for ((_, index), text) in places.iter().zip(&before) {

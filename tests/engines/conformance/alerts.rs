@@ -284,7 +284,7 @@ pub async fn promise_06_a_delivery_that_has_ended_cannot_be_extended<G: Ground>(
     assert_eq!(world.lease(now + MINUTE).await, [], "the second is under way");
     let mut again = world.lease(now + 2 * MINUTE).await;
     again.extend(world.lease(now + 2 * MINUTE).await);
-    assert_eq!(again, [Delivery { attempt: 2, ..next }]);
+    assert_eq!(again, [Delivery { attempt: 2, is_alone: false, ..next }]);
     world.deliveries().delivered(&again, now + 2 * MINUTE).await.unwrap();
     assert_eq!(world.lease(now + 2 * MINUTE).await[0].offline, [third]);
 }

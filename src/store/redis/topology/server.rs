@@ -29,6 +29,9 @@ use crate::telemetry::ServerAnswers;
 /// The time that a server has for its last answers when it is not a primary any more.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
+/// A timer that ends so late is that of a process that was frozen, or that had no processor.
+const FROZEN: Duration = Duration::from_millis(100);
+
 /// The shortest time between two new connections after refused logins and timeouts.
 const LOGIN_AGAIN: Duration = Duration::from_secs(1);
 
@@ -135,7 +138,7 @@ impl RedisServer {
     pub async fn send_one(&self, command: &Cmd) -> RedisResult<Value> {
         let began = monotonic();
         let mut connection = ConnectionManager::clone(&self.connection.load());
-        let answer = self.until_left(connection.send_packed_command(command)).await;
+        let answer = self.until_left(in_time(RESPONSE, connection.send_packed_command(command))).await;
         self.answered(began, answer)
     }
 
@@ -143,7 +146,8 @@ impl RedisServer {
     pub async fn send(&self, pipe: &Pipeline, offset: usize, count: usize) -> RedisResult<Vec<Value>> {
         let began = monotonic();
         let mut connection = ConnectionManager::clone(&self.connection.load());
-        let answers = self.until_left(connection.send_packed_commands(pipe, offset, count)).await;
+        let answers = connection.send_packed_commands(pipe, offset, count);
+        let answers = self.until_left(in_time(RESPONSE, answers)).await;
         self.answered(began, answers)
     }
 
@@ -214,12 +218,69 @@ impl RedisServer {
     }
 }
 
-/// How connections are opened again after a failure.
+/// Awaits an answer for so long. The timer of a process that was frozen ends late: the answer may lie in its socket by then,
+/// so it is awaited once more. Whoever refreshes expiry keys needs the answer, which has the newer heartbeats that were
+/// overwritten.
+async fn in_time<T>(longest: Duration, answer: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    tokio::pin!(answer);
+    loop {
+        let until = monotonic() + longest;
+        tokio::select! {
+            biased;
+            answer = &mut answer => return answer,
+            () = tokio::time::sleep_until(until.into()) => {}
+        }
+        if monotonic().duration_since(until) < FROZEN {
+            return Err(RedisError::from(io::Error::from(io::ErrorKind::TimedOut)));
+        }
+    }
+}
+
+/// How connections are opened again after a failure. How long an answer may take is up to [`in_time`].
 fn manager() -> ConnectionManagerConfig {
     ConnectionManagerConfig::new()
         .set_connection_timeout(Some(CONNECT))
-        .set_response_timeout(Some(RESPONSE))
+        .set_response_timeout(None)
         .set_number_of_retries(1)
         .set_min_delay(Duration::from_millis(50))
         .set_max_delay(Duration::from_millis(500))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_came_while_the_process_was_frozen_is_not_lost() {
+        let longest = FROZEN / 2;
+        let frozen = async |freeze: Duration| {
+            let ((arrive, arrives), (answer, answers)) = (oneshot::channel(), oneshot::channel());
+            // The task that reads the socket hands the answer on some turns after it has come.
+            tokio::spawn(async move {
+                let _: Result<(), _> = arrives.await;
+                for _ in 0..100 {
+                    yield_now().await;
+                }
+                let _ = answer.send(());
+            });
+            let call = async {
+                yield_now().await;
+                let until = monotonic() + freeze;
+                while monotonic() < until {
+                    std::hint::spin_loop();
+                }
+                let _ = arrive.send(());
+                answers.await.expect("it is answered");
+                Ok(())
+            };
+            in_time(longest, call).await
+        };
+        assert!(frozen(Duration::from_millis(1)).await.is_ok());
+        assert!(frozen(4 * FROZEN).await.is_ok());
+        let never = std::future::pending::<RedisResult<()>>();
+        assert!(in_time(longest, never).await.unwrap_err().is_timeout());
+    }
 }

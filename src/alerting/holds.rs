@@ -2,16 +2,12 @@
 //! holds all groups but those of blindness.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::fleet::{Inhibitions, MassBreaker, Silences};
 use crate::presence::Trip;
 use crate::routing::Destinations;
 use crate::store::Result;
-
-/// For how long the breaker holds a group at a time: after a release every group is due within that time.
-const HELD_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(super) struct Holds {
@@ -34,7 +30,7 @@ impl Holds {
         destinations: &Destinations,
         now: Timestamp,
     ) -> Result<Destinations> {
-        let hold = trip.map(|trip| trip.until.min(now + HELD_FOR));
+        let hold = trip.map(|trip| trip.holds_until(now));
         let inhibitors = self.inhibitions.current().await?;
         let silences = self.silences.cached().await?;
         Ok(destinations.at(now).with_inhibitors(inhibitors).with_silences(silences).with_hold(hold))

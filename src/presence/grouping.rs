@@ -31,6 +31,9 @@ pub const GATHERS: Duration = Duration::from_secs(1);
 /// A silence belongs to the storm of a notification if its deadline is at most this long before it.
 const STORM: Duration = Duration::from_secs(60);
 
+/// The most members of a notification: ten thousand units of a site are one message.
+pub const MAX_MEMBERS: usize = 10_000;
+
 /// How fast groups are sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Pace {
@@ -226,6 +229,16 @@ pub struct JoiningTransition {
     pub deadline: Option<Timestamp>,
 }
 
+/// A member that waits for the next notification of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitingMember {
+    /// See [`Pace::waits_since`].
+    pub since: Timestamp,
+    /// Another member is final.
+    pub is_silence: bool,
+    pub is_blind: bool,
+}
+
 /// The members of a group that wait after a sealing; each moment is one of [`Pace::waits_since`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Left {
@@ -250,9 +263,9 @@ pub enum Sealed {
 
 /// The members that may be notified are the members whose wait began at these moments or before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadySince {
-    pub silence: Timestamp,
-    pub other: Timestamp,
+struct ReadySince {
+    silence: Timestamp,
+    other: Timestamp,
 }
 
 impl GroupTimes {
@@ -290,20 +303,53 @@ impl GroupTimes {
 
     /// Which members may be notified now. Within the interval only final members may be, and the rest of a storm:
     /// silences that waited already when the group was sealed last.
-    pub fn ready_since(&self, pace: Pace, now: Timestamp) -> ReadySince {
+    fn ready_since(&self, pace: Pace, now: Timestamp) -> ReadySince {
         let other = now - pace.wait;
         ReadySince { silence: self.follows(pace).map_or(other, |last| other.min(last)), other }
     }
 
+    /// The members that a group that is due notifies now, by their places among `waiting`, at most [`MAX_MEMBERS`]:
+    /// final members come first there, then silences, both in the order in which their waits began. `is_last`: no
+    /// silence that receivers of the group were notified of lasts.
+    ///
+    /// # Errors
+    /// Silences are being gathered, and no member is notified before that moment.
+    pub fn ready(
+        &self,
+        waiting: impl Iterator<Item = WaitingMember> + Clone,
+        is_last: bool,
+        pace: Pace,
+        now: Timestamp,
+    ) -> Result<Vec<usize>, Timestamp> {
+        let silences = || waiting.clone().filter(|one| one.is_silence).map(|one| one.since);
+        if pace.is_shared
+            && let Some(until) = silences().next().and_then(|first| self.gathers_until(first, pace, now))
+        {
+            let newest = silences().filter(|since| *since + pace.wait > now && *since <= until).max();
+            if let Some(at) = self.gathered_at(until, newest, pace, now) {
+                return Err(at);
+            }
+        }
+        let since = self.ready_since(pace, now);
+        let is_ready =
+            |one: &WaitingMember| one.since <= if one.is_silence { since.silence } else { since.other };
+        let ready = waiting.enumerate().filter(|(_, one)| is_ready(one)).take(MAX_MEMBERS);
+        let (ready, members): (Vec<usize>, Vec<WaitingMember>) = ready.unzip();
+        // Returns alone wait for the interval, also if the group is looked at within it.
+        let waits_not = |one: &WaitingMember| one.is_silence || one.is_blind;
+        let is_early = !members.iter().any(waits_not) && !is_last && self.is_within(pace, now);
+        Ok(if is_early { Vec::new() } else { ready })
+    }
+
     /// Silences whose waits begin up to this moment are gathered with the first; `None`: gathering is over.
-    pub fn gathers_until(&self, first: Timestamp, pace: Pace, now: Timestamp) -> Option<Timestamp> {
+    fn gathers_until(&self, first: Timestamp, pace: Pace, now: Timestamp) -> Option<Timestamp> {
         let (until, ready) = (first + pace.gathers(), now - pace.wait);
         (self.follows(pace).is_none() && first <= ready && ready < until).then_some(until)
     }
 
     /// The end of the waits of the gathered silences; `None`: all have ended. `newest`: the begin of the newest wait
     /// that has not ended, up to [`GroupTimes::gathers_until`].
-    pub fn gathered_at(
+    fn gathered_at(
         &self,
         until: Timestamp,
         newest: Option<Timestamp>,
@@ -341,7 +387,7 @@ impl GroupTimes {
     }
 
     /// Whether the group is looked at before the interval after the last sealing is over.
-    pub fn is_within(&self, pace: Pace, now: Timestamp) -> bool {
+    fn is_within(&self, pace: Pace, now: Timestamp) -> bool {
         self.follows(pace).is_some_and(|last| now < last + pace.interval)
     }
 

@@ -21,6 +21,9 @@ use crate::clock::Timestamp;
 /// The breaker is released when no more than one in this many units is still silent.
 const SILENT_ONE_IN: u64 = 10;
 
+/// For how long a trip holds a group at a time: after a release every group is due within that time.
+pub const HELD_FOR: Duration = Duration::from_secs(10);
+
 /// When the breaker trips, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MassOfflineRule {
@@ -107,6 +110,11 @@ pub struct Trip {
 impl Trip {
     pub fn is_held(&self) -> bool {
         self.released.is_none()
+    }
+
+    /// Until when a group is held that is looked at now.
+    pub fn holds_until(&self, now: Timestamp) -> Timestamp {
+        self.until.min(now + HELD_FOR)
     }
 
     /// The trip with its end, of which operators are to be notified.

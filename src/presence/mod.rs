@@ -54,8 +54,8 @@ pub use filters::{
 };
 pub use flapping::{FlapCheck, FlapNotification, FlapRule, Flaps};
 pub use grouping::{
-    GATHERS, GroupTimes, JoiningTransition, Left, MemberTransition, Pace, ReadySince, Recoveries, Sealed,
-    Stage, is_detected_again,
+    GATHERS, GroupTimes, JoiningTransition, Left, MAX_MEMBERS, MemberTransition, Pace, Recoveries, Sealed,
+    Stage, WaitingMember, is_detected_again,
 };
 pub use hearing::{
     BLIND_RETENTION, BlindInterval, CanaryEffect, Gap, HearingState, MemberState, NotAMember, SessionState,
@@ -65,7 +65,7 @@ pub use heartbeat::{
     Declared, Heartbeat, Labels, MAX_LABEL, MAX_LABELS, Place, is_label_name, is_label_value,
 };
 pub use incident::{FirstUnit, Incident, Judgement, LEAST, Members, earlier_from, judge_incident};
-pub use mass_offline::{FleetCount, MassOfflineRule, Release, ReleaseReason, Trip, release};
+pub use mass_offline::{FleetCount, HELD_FOR, MassOfflineRule, Release, ReleaseReason, Trip, release};
 pub use name::MAX_ID;
 pub use pace::{MISSING_CANARIES, blind_gap, canary_period, probe_gap, probe_period};
 pub use past_counts::{

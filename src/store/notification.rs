@@ -23,9 +23,6 @@ use crate::presence::{
 };
 use crate::routing::is_of_silences;
 
-/// The most members of a notification: ten thousand units of a site are one message.
-pub(super) const MAX_MEMBERS: usize = 10_000;
-
 /// After so many members one step seals no further group.
 pub(super) const MAX_SEALED: usize = 1000;
 

@@ -4,7 +4,8 @@ use super::names::{WaitingName, of_group, waiting_in};
 use super::step::GroupStep;
 use super::{ROUNDS, StoredGroups};
 use crate::clock::Timestamp;
-use crate::store::notification::{MAX_MEMBERS, MAX_SEALED};
+use crate::presence::MAX_MEMBERS;
+use crate::store::notification::MAX_SEALED;
 use crate::store::{Destinations, Index, IndexEntry, MAX_STEP, Result};
 
 /// How many groups are sealed at once.

@@ -9,12 +9,13 @@ use super::names::{WaitingName, lasting_name, member_name, returning_name};
 use super::sealed::SealedMembers;
 use crate::clock::Timestamp;
 use crate::presence::{
-    GroupTimes, JoiningTransition, Left, MemberTransition, Sealed, Stage, is_detected_again,
+    GroupTimes, JoiningTransition, Left, MAX_MEMBERS, MemberTransition, Sealed, Stage, WaitingMember,
+    is_detected_again,
 };
 use crate::store::documents::Document;
 use crate::store::lane::{Lane, append, owe};
 use crate::store::member_names::{names_of, of_member};
-use crate::store::notification::{GroupMember, MAX_MEMBERS, Notification, is_blindness};
+use crate::store::notification::{GroupMember, Notification, is_blindness};
 use crate::store::{
     Cell, ChangeSet, Delivery, Destination, Destinations, Group, Index, OutboxEvent, Result, Table,
     partition_of_group,
@@ -283,25 +284,19 @@ impl<'a> GroupStep<'a> {
     /// The members that may be notified now, in order. None if silences are being gathered: the group is looked at again
     /// when they have waited.
     pub fn ready(&mut self, waiting: &[WaitingName]) -> Vec<WaitingName> {
+        let member = |one: &WaitingName| WaitingMember {
+            since: one.since,
+            is_silence: one.is_silence,
+            is_blind: is_blindness(&one.member),
+        };
         let (times, pace, now) = (self.times(), self.destination.pace, self.now);
-        let silences = || waiting.iter().filter(|one| one.is_silence).map(|one| one.since);
-        if pace.is_shared
-            && let Some(until) = silences().next().and_then(|first| times.gathers_until(first, pace, now))
-        {
-            let newest = silences().filter(|since| *since + pace.wait > now && *since <= until).max();
-            if let Some(at) = times.gathered_at(until, newest, pace, now) {
-                self.next_due = Some(at);
-                return Vec::new();
+        match times.ready(waiting.iter().map(member), self.is_last(), pace, now) {
+            Ok(ready) => ready.into_iter().map(|at| waiting[at].clone()).collect(),
+            Err(gathered_at) => {
+                self.next_due = Some(gathered_at);
+                Vec::new()
             }
         }
-        let since = times.ready_since(pace, now);
-        let is_ready =
-            |one: &&WaitingName| one.since <= if one.is_silence { since.silence } else { since.other };
-        let ready: Vec<WaitingName> = waiting.iter().filter(is_ready).take(MAX_MEMBERS).cloned().collect();
-        // Returns alone wait for the interval, also if the group is looked at within it.
-        let waits_not = |one: &WaitingName| one.is_silence || is_blindness(&one.member);
-        let is_early = !ready.iter().any(waits_not) && !self.is_last() && times.is_within(pace, now);
-        if is_early { Vec::new() } else { ready }
     }
 
     fn is_last(&self) -> bool {

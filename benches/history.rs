@@ -1,15 +1,17 @@
 //! History in PostgreSQL: how fast it is filled, how soon a storm is in it, what it costs detection, and how long a
-//! report over a year takes.
+//! report over a year and the trial of a policy take.
 
 use std::fmt::Write;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use rollcall::clock::{Clock, Stopwatch, Timestamp};
 use rollcall::fleet::AvailabilityHistory;
-use rollcall::history::{Database, DatabaseAccess, HistoryReader, backfill, prepare};
-use rollcall::presence::{Closing, OfflineRecord};
+use rollcall::history::{Database, DatabaseAccess, HistoryReader, backfill, past_fleet, prepare};
+use rollcall::presence::{Closing, MassOfflineRule, OfflineRecord, Pace, Policy};
 use rollcall::reports::{Days, GroupBy, day_of};
+use rollcall::routing::trial::{PolicyTrial, TrialRules};
+use rollcall::routing::{Inhibition, Route, Routes};
 
 use crate::harness::figures::{Goal, Report, TAKEN};
 use crate::harness::fleet::{Fleet, KIND, TIMEOUT};
@@ -31,6 +33,7 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
     let postgres = Postgres::start();
     filled(report, &postgres, units / 10).await?;
     year(report, &postgres, units / 10).await?;
+    tried(report, &postgres, units / 10).await?;
     storm(report, &postgres, units / 10).await?;
     report.add(TAKEN, others.percent()?, "%", Goal::None);
     Ok(())
@@ -95,6 +98,62 @@ async fn year(report: &mut Report, postgres: &Postgres, units: u32) -> anyhow::R
         let title = format!("report over 12 months of {} units, by {group}", thousands(units));
         report.add(title, took, "s", Goal::AtMost(2.0));
     }
+    Ok(())
+}
+
+/// Another timeout on a month of a fleet with a thousand sites, in which each unit was offline four times, a site at a
+/// time, and a storm of half of the fleet.
+async fn tried(report: &mut Report, postgres: &Postgres, units: u32) -> anyhow::Result<()> {
+    let (database, _) = made(postgres, "tried").await?;
+    let now = Clock::system().now();
+    let from = now - 30 * DAY;
+    let rows = format!(
+        "CREATE TABLE transitions_all PARTITION OF transitions DEFAULT; \
+         INSERT INTO units SELECT 'bench', 'unit-' || n, jsonb_build_object('site', (n % 1000)::text), '{from}', NULL, 0 \
+         FROM generate_series(0, {last}) n; \
+         INSERT INTO transitions SELECT CASE w WHEN 'offline' THEN o ELSE o + back END, w, \
+         'bench:unit-' || n || ':' || extract(epoch FROM o - interval '10 min')::bigint || '000', 'bench', 'unit-' || n, \
+         jsonb_build_object('site', (n % 1000)::text), 'silence', o - interval '10 min', o, o, c \
+         FROM generate_series(0, {last}) n, generate_series(0, 4) k, \
+         LATERAL (SELECT date_trunc('second', '{from}'::timestamptz) + CASE WHEN k = 4 THEN interval '29 days' \
+         ELSE (k * 7 * 86400 + n % 1000 * 500 + n % 7) * interval '1 s' END, \
+         (5 + n % 50) * interval '1 min') x(o, back), \
+         (VALUES ('offline', NULL), ('online', 'return')) y(w, c) WHERE k < 4 OR n % 2 = 0; \
+         INSERT INTO cursors VALUES ('opened', 0, '{now}'), ('closed', 0, '{now}'); ANALYZE",
+        last = units - 1,
+    );
+    postgres.client("tried").await.batch_execute(&rows).await?;
+    let pace = Pace::new(Duration::from_secs(10), Duration::from_secs(300));
+    let (receivers, group_by) = (vec!["mail".to_owned()], vec!["site".to_owned()]);
+    let routes = Routes::new(Route { receivers: receivers.clone(), group_by, pace, ..Route::default() });
+    let inhibition = Inhibition::default();
+    let breaker = MassOfflineRule {
+        share: 0.5,
+        min_units: 50,
+        window: Duration::from_secs(60),
+        max_hold: Duration::from_secs(600),
+    };
+    let rules = |minutes: u64| TrialRules {
+        policy: Policy { timeout: Duration::from_secs(minutes * 60), grace: Duration::ZERO },
+        settle: Duration::ZERO,
+        routes: &routes,
+        receivers: &receivers,
+        inhibition: &inhibition,
+        breaker: Some(breaker),
+        has_flapping: false,
+    };
+    let watch = Stopwatch::start();
+    let past = past_fleet(&database, &"bench".parse()?, (30 * DAY, Some(now)), now).await?;
+    let trial = PolicyTrial::of(&past, &rules(10), &rules(20), Some("site"), &|| false);
+    let took = watch.elapsed().as_secs_f64();
+    let trial = trial.context("the trial was given up")?;
+    let (was, would) = (&trial.was.counts, &trial.would.counts);
+    ensure!(
+        was.silences == past.silences.len() && was.trips == 1 && would.silences < was.silences,
+        "{was:?}"
+    );
+    let title = format!("a policy tried on 30 days of {} units", thousands(units));
+    report.add(title, took, "s", Goal::AtMost(30.0));
     Ok(())
 }
 

@@ -19,7 +19,7 @@
 //! | | [`small_file`] | reads a secret or a certificate, and nothing that is no regular file or too large |
 //! | | [`telemetry`] | one method per fact: counts it, and logs it where an operator should know |
 //! | 0 meaning | [`presence`] | pure rules: unit, heartbeat, deadline, offline, back, blind |
-//! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; alert silences |
+//! | | [`routing`] | which route a silence takes: its receivers, its group, its pace; alert silences; and [`routing::trial`], a policy tried on the past |
 //! | | [`reports`] | what a report of availability says, and which days it is about |
 //! | | [`cause`] | causes of failures in words for operators |
 //! | | [`clock`], [`backoff`], [`address`], [`trust`], [`signature`], [`csv_row`], [`pages`] | time; backoff; broker addresses; TLS certificates; webhook signatures; rows of CSV; paths of pages |

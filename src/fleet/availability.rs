@@ -1,11 +1,14 @@
 //! How units spent times of which the store keeps no records any more. History answers it; pages and mails ask it
 //! without knowing where it lies.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::clock::Timestamp;
-use crate::presence::{Interval, TimeSpent, Unit};
+use crate::presence::{Interval, Kind, TimeSpent, Unit};
 use crate::reports::{AvailabilityReport, AvailabilityScope, Days, GroupBy};
+use crate::routing::trial::PastFleet;
 
 /// How units spent the begin of a range.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,4 +32,12 @@ pub trait AvailabilityHistory: Send + Sync {
 
     /// The report of some days, without a target.
     async fn report(&self, days: Days, group: &GroupBy) -> anyhow::Result<AvailabilityReport>;
+
+    /// What is on record of the time before a moment, or before now, to try a policy of a kind on it.
+    async fn past_fleet(
+        &self,
+        kind: &Kind,
+        time: (Duration, Option<Timestamp>),
+        now: Timestamp,
+    ) -> anyhow::Result<PastFleet>;
 }

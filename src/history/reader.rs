@@ -1,13 +1,17 @@
 //! Reads history for pages and mails: over a connection of its own, one read after the other.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use tokio::sync::Mutex;
 
 use super::database::{Database, DatabaseAccess, Result};
-use super::{report, schema};
+use super::{past_fleet, report, schema};
+use crate::clock::Timestamp;
 use crate::fleet::{AvailabilityHistory, PastTime};
-use crate::presence::{Interval, TimeSpent, Unit};
+use crate::presence::{Interval, Kind, TimeSpent, Unit};
 use crate::reports::{AvailabilityReport, AvailabilityScope, Days, GroupBy};
+use crate::routing::trial::PastFleet;
 
 pub struct HistoryReader {
     access: DatabaseAccess,
@@ -56,5 +60,16 @@ impl AvailabilityHistory for HistoryReader {
         let made = report::report(&database, days, group).await?;
         *kept = Some(database);
         Ok(made)
+    }
+
+    /// Reads over a connection of its own: it may take many seconds.
+    async fn past_fleet(
+        &self,
+        kind: &Kind,
+        time: (Duration, Option<Timestamp>),
+        now: Timestamp,
+    ) -> anyhow::Result<PastFleet> {
+        let database = self.open(None).await?;
+        Ok(past_fleet(&database, kind, time, now).await?)
     }
 }

@@ -1,5 +1,6 @@
 //! History on a real PostgreSQL: what it holds equals what the engine holds, whatever fails meanwhile.
 
+mod alike;
 mod faults;
 mod mails;
 mod pages;

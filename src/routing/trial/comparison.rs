@@ -1,0 +1,297 @@
+//! A policy that was tried beside the policy of now: counts, the largest differences, and what history cannot answer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::past::{PastFleet, PastSilence};
+use super::{TrialOutcome, TrialRules};
+use crate::clock::{Timestamp, shown_span};
+use crate::presence::{Kind, Policy, UnitId};
+
+/// The most differences that are shown.
+const MAX_DIFFERENCES: usize = 10;
+
+/// A policy beside the policy of now. As JSON it is the answer of the command and of the API.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PolicyTrial {
+    pub kind: Kind,
+    pub from: Timestamp,
+    pub until: Timestamp,
+    pub was: TrialSide,
+    pub would: TrialSide,
+    /// How many notifications each receiver took by the configuration of then.
+    pub sent: BTreeMap<String, u64>,
+    /// The silences of each value of a label, as recorded and as tried.
+    pub groups: BTreeMap<String, [usize; 2]>,
+    pub differences: Vec<TrialDifference>,
+    /// What history cannot answer.
+    pub notes: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TrialSide {
+    pub timeout_seconds: f64,
+    pub grace_seconds: f64,
+    pub counts: TrialCounts,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TrialCounts {
+    /// Silences that are recorded in the range.
+    pub silences: usize,
+    pub units: usize,
+    /// Silences of which a receiver is notified.
+    pub told: usize,
+    /// Messages to each receiver with units of the kind.
+    pub messages: BTreeMap<String, u64>,
+    /// How often the mass-offline breaker trips.
+    pub trips: usize,
+}
+
+/// A silence of which receivers would have known earlier, later or not at all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TrialDifference {
+    pub unit: String,
+    pub last_seen: Timestamp,
+    pub back_at: Option<Timestamp>,
+    /// The first message about it; `null`: there is none.
+    pub told_at: Option<Timestamp>,
+    pub would_be_told_at: Option<Timestamp>,
+    pub seconds: f64,
+}
+
+/// One side while it is worked out.
+struct TriedSide {
+    silences: Vec<Option<PastSilence>>,
+    outcome: TrialOutcome,
+    /// The first message about each silence.
+    told: Vec<Option<Timestamp>>,
+}
+
+impl TriedSide {
+    fn of(
+        rules: &TrialRules<'_>,
+        past: &PastFleet,
+        silences: Vec<Option<PastSilence>>,
+        stop: &dyn Fn() -> bool,
+    ) -> Option<TriedSide> {
+        let outcome = rules.outcome(past, &silences, stop)?;
+        let mut told = vec![None; silences.len()];
+        for message in &outcome.messages {
+            for place in &message.silences {
+                told[*place as usize].get_or_insert(message.at);
+            }
+        }
+        Some(TriedSide { silences, outcome, told })
+    }
+
+    /// The silences of the kind that are recorded in the range, with their places.
+    fn recorded<'a>(&'a self, past: &'a PastFleet) -> impl Iterator<Item = (usize, &'a PastSilence)> {
+        let known = self.silences.iter().enumerate();
+        let known = known.filter_map(|(place, silence)| Some((place, silence.as_ref()?)));
+        known.filter(move |(_, silence)| past.range.contains(silence.detected_at) && past.is_of_kind(silence))
+    }
+
+    fn counts(&self, past: &PastFleet) -> TrialCounts {
+        let mut counts = TrialCounts::default();
+        let mut units: BTreeSet<&UnitId> = BTreeSet::new();
+        for (place, silence) in self.recorded(past) {
+            counts.silences += 1;
+            counts.told += usize::from(self.told[place].is_some());
+            units.insert(&past.unit_of(silence).unit.id);
+        }
+        counts.units = units.len();
+        let is_of_kind = |place: &u32| past.is_of_kind(&past.silences[*place as usize]);
+        for message in self.outcome.messages.iter().filter(|message| past.range.contains(message.at)) {
+            if message.silences.iter().chain(&message.returns).any(is_of_kind) {
+                for receiver in &message.destination.receivers {
+                    *counts.messages.entry(receiver.clone()).or_default() += 1;
+                }
+            }
+        }
+        counts.trips = self.outcome.trips.iter().filter(|trip| past.range.contains(trip.at)).count();
+        counts
+    }
+
+    fn shown(&self, policy: Policy, past: &PastFleet) -> TrialSide {
+        TrialSide {
+            timeout_seconds: policy.timeout.as_secs_f64(),
+            grace_seconds: policy.grace.as_secs_f64(),
+            counts: self.counts(past),
+        }
+    }
+}
+
+impl PolicyTrial {
+    /// Tries a policy on the past, beside the policy of now. `group_by`: the label whose values are counted. `stop` is
+    /// asked now and then whether to give up; then the answer is `None`.
+    pub fn of(
+        past: &PastFleet,
+        was: &TrialRules<'_>,
+        would: &TrialRules<'_>,
+        group_by: Option<&str>,
+        stop: &dyn Fn() -> bool,
+    ) -> Option<PolicyTrial> {
+        let silences = past.silences.iter().copied();
+        let mut by_others = 0;
+        let tried = |silence: PastSilence| {
+            if was.has_decided(past, &silence) {
+                return would.tried(past, &silence);
+            }
+            let is_counted = past.is_of_kind(&silence) && past.range.contains(silence.detected_at);
+            by_others += usize::from(is_counted);
+            Some(silence)
+        };
+        let after = silences.clone().map(tried).collect();
+        let now = TriedSide::of(was, past, silences.map(Some).collect(), stop)?;
+        let then = TriedSide::of(would, past, after, stop)?;
+        let mut groups: BTreeMap<String, [usize; 2]> = BTreeMap::new();
+        for (at, side) in [&now, &then].into_iter().enumerate() {
+            for (_, silence) in side.recorded(past).filter(|_| group_by.is_some()) {
+                let value = group_by.and_then(|label| past.unit_of(silence).labels.get(label)).cloned();
+                groups.entry(value.unwrap_or_default()).or_default()[at] += 1;
+            }
+        }
+        Some(PolicyTrial {
+            kind: past.kind.clone(),
+            from: past.range.from,
+            until: past.range.to,
+            was: now.shown(was.policy, past),
+            would: then.shown(would.policy, past),
+            sent: past.sent.clone(),
+            groups,
+            differences: differences(past, &now, &then),
+            notes: notes(past, was, would, by_others),
+        })
+    }
+
+    pub const HEADS: [&'static str; 3] = ["what", "as it was", "as tried"];
+    pub const DIFFERENCE_HEADS: [&'static str; 6] =
+        ["unit", "last seen", "back", "told", "would be told", "difference"];
+
+    /// The counts, under [`PolicyTrial::HEADS`].
+    pub fn rows(&self) -> Vec<[String; 3]> {
+        let (was, would) = (&self.was.counts, &self.would.counts);
+        let span = |side: &TrialSide| {
+            let [timeout, grace] = [side.timeout_seconds, side.grace_seconds].map(Duration::from_secs_f64);
+            format!("{} + {}", shown_span(timeout), shown_span(grace))
+        };
+        let numbers =
+            |what: &str, was: usize, would: usize| [what.to_owned(), was.to_string(), would.to_string()];
+        let mut rows = vec![
+            ["timeout + grace".to_owned(), span(&self.was), span(&self.would)],
+            numbers("silences recorded", was.silences, would.silences),
+            numbers("units among them", was.units, would.units),
+            numbers("silences told of", was.told, would.told),
+        ];
+        let receivers: BTreeSet<&String> = was.messages.keys().chain(would.messages.keys()).collect();
+        for receiver in receivers {
+            let of =
+                |side: &TrialCounts| side.messages.get(receiver).copied().unwrap_or_default().to_string();
+            rows.push([format!("messages to {receiver}"), of(was), of(would)]);
+        }
+        for (receiver, count) in &self.sent {
+            rows.push([format!("messages that {receiver} took"), count.to_string(), String::new()]);
+        }
+        if was.trips + would.trips > 0 {
+            rows.push(numbers("trips of the breaker", was.trips, would.trips));
+        }
+        for (value, [was, would]) in &self.groups {
+            let value = if value.is_empty() { "units without the label" } else { value };
+            rows.push(numbers(&format!("silences of {value}"), *was, *would));
+        }
+        rows
+    }
+
+    /// The largest differences, under [`PolicyTrial::DIFFERENCE_HEADS`].
+    pub fn difference_rows(&self) -> Vec<[String; 6]> {
+        let moment = |at: Option<Timestamp>, none: &str| at.map_or(none.to_owned(), |at| at.to_string());
+        let row = |one: &TrialDifference| {
+            [
+                one.unit.clone(),
+                one.last_seen.to_string(),
+                moment(one.back_at, "-"),
+                moment(one.told_at, "never"),
+                moment(one.would_be_told_at, "never"),
+                shown_span(Duration::from_secs_f64(one.seconds)),
+            ]
+        };
+        self.differences.iter().map(row).collect()
+    }
+}
+
+/// The silences whose first messages differ most. A silence that receivers are not told of counts as one that they are
+/// told of at its end.
+fn differences(past: &PastFleet, was: &TriedSide, would: &TriedSide) -> Vec<TrialDifference> {
+    let counted: BTreeSet<usize> =
+        was.recorded(past).chain(would.recorded(past)).map(|(place, _)| place).collect();
+    let mut all: Vec<TrialDifference> = Vec::new();
+    for place in counted {
+        let (told_at, would_be_told_at) = (was.told[place], would.told[place]);
+        if told_at == would_be_told_at {
+            continue;
+        }
+        let silence = &past.silences[place];
+        let back_at = silence.back_at();
+        let end = back_at.unwrap_or(past.range.to);
+        let [one, other] = [told_at, would_be_told_at].map(|at| at.unwrap_or(end));
+        let seconds = one.max(other).since(one.min(other)).as_secs_f64();
+        let unit = &past.unit_of(silence).unit;
+        let (unit, last_seen) = (format!("{}/{}", unit.kind, unit.id), silence.last_seen);
+        all.push(TrialDifference { unit, last_seen, back_at, told_at, would_be_told_at, seconds });
+    }
+    all.sort_by(|a, b| {
+        b.seconds.total_cmp(&a.seconds).then_with(|| (&a.unit, a.last_seen).cmp(&(&b.unit, b.last_seen)))
+    });
+    all.truncate(MAX_DIFFERENCES);
+    all
+}
+
+/// What history cannot answer.
+fn notes(past: &PastFleet, was: &TrialRules<'_>, would: &TrialRules<'_>, by_others: usize) -> Vec<String> {
+    let mut notes = Vec::new();
+    let [allowed, tried] = [was, would].map(|rules| rules.policy.allowed());
+    if tried < allowed {
+        notes.push(format!(
+            "silences of {} to {} are not on record: how many more would have been recorded is not known",
+            shown_span(tried),
+            shown_span(allowed)
+        ));
+    }
+    if by_others > 0 {
+        notes.push(format!(
+            "{by_others} silences were decided by something else than this timeout, such as a timeout of their own or of \
+             that time, a silence that the unit planned, or an announcement, and are left as they were"
+        ));
+    }
+    if [was, would].iter().any(|rules| rules.breaker.is_some()) && past.sizes.is_unknown() {
+        notes.push(
+            "the mass-offline breaker is not tried: the units of the fleet are not on record".to_owned(),
+        );
+    }
+    if [was, would].iter().all(|rules| rules.routes.tree().named_receivers().is_empty()) {
+        notes.push("no route names a receiver, so there are no messages to compare".to_owned());
+    }
+    let mut left_out = Vec::new();
+    let has_reminders = |rules: &TrialRules<'_>| rules.routes.destinations(Vec::new()).has_reminders();
+    if has_reminders(was) || has_reminders(would) {
+        left_out.push("reminders and escalations");
+    }
+    if was.has_flapping || would.has_flapping {
+        left_out.push("flapping");
+    }
+    left_out.push("rate limits of receivers");
+    notes.push(format!("not tried: {}", left_out.join(", ")));
+    notes.extend(past.gaps.iter().cloned());
+    notes
+}
+
+/// In words, for the begin of an answer.
+impl std::fmt::Display for PolicyTrial {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let PolicyTrial { kind, from, until, .. } = self;
+        write!(f, "Silences of {kind} that were detected from {from} until {until}")
+    }
+}

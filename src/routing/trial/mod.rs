@@ -1,0 +1,84 @@
+//! A policy tried on the past: which silences it would have recorded, when, and which messages receivers would have got.
+//!
+//! Nothing here decides by itself. Deadlines are those of `presence/blindness.rs`; routes, mutes, alert silences and
+//! inhibition those of this room; groups those of `presence/grouping.rs`, and the breaker that of
+//! `presence/mass_offline.rs`. A trial lets the past go on again by them (`simulation.rs`), once with the policy of now and
+//! once with the policy that is tried, and compares both (`comparison.rs`).
+//!
+//! What is not on record cannot be tried: silences that were shorter than the timeout of their time. Reminders,
+//! escalations, flapping and the limits of receivers are left out.
+
+use std::time::Duration;
+
+use super::{Inhibition, Routes};
+use crate::clock::Timestamp;
+use crate::presence::{MassOfflineRule, Policy};
+
+mod breaker;
+mod comparison;
+mod group;
+mod inhibition;
+mod past;
+mod simulation;
+
+pub use comparison::{PolicyTrial, TrialCounts, TrialDifference, TrialSide};
+pub use group::TrialMessage;
+pub use past::{FleetSizes, PastFleet, PastSilence, PastUnit};
+use simulation::Simulation;
+pub use simulation::TrialOutcome;
+
+/// A policy, and the configuration by which receivers are told.
+#[derive(Clone, Copy, Debug)]
+pub struct TrialRules<'a> {
+    pub policy: Policy,
+    /// The longest extra time after blind time: `hearing.settle`.
+    pub settle: Duration,
+    pub routes: &'a Routes,
+    /// All receivers that are configured.
+    pub receivers: &'a [String],
+    pub inhibition: &'a Inhibition,
+    /// `None`: the mass-offline breaker is not enabled.
+    pub breaker: Option<MassOfflineRule>,
+    /// Whether units of the kind may flap.
+    pub has_flapping: bool,
+}
+
+impl TrialRules<'_> {
+    /// The deadline of a silence of the kind.
+    fn deadline(&self, past: &PastFleet, silence: &PastSilence) -> Timestamp {
+        let owed = self.policy.timeout.min(self.settle);
+        past.ledger_of(silence).deadline(silence.last_seen, self.policy.allowed(), owed)
+    }
+
+    /// Whether this policy, and nothing else, decided when a silence was recorded: neither a timeout of the unit, nor a
+    /// silence that the unit planned, nor an announcement.
+    pub fn has_decided(&self, past: &PastFleet, silence: &PastSilence) -> bool {
+        !silence.cause.is_announced()
+            && past.is_of_kind(silence)
+            && self.deadline(past, silence) == silence.deadline
+    }
+
+    /// A silence of the kind as this policy records it. `None`: the unit was back before, or its deadline is after the
+    /// range.
+    pub fn tried(&self, past: &PastFleet, silence: &PastSilence) -> Option<PastSilence> {
+        let deadline = self.deadline(past, silence);
+        let late = silence.detected_at.since(silence.deadline);
+        // A deadline at exactly the moment of the return has not passed.
+        let is_recorded = deadline < silence.back_at().unwrap_or(past.range.to);
+        is_recorded.then(|| PastSilence { deadline, detected_at: deadline + late, ..*silence })
+    }
+
+    /// What receivers would have got of these silences, which are those of the past by their places; `None`: one that is
+    /// not recorded. `stop` is asked now and then whether to give up; then the answer is `None`.
+    pub fn outcome(
+        &self,
+        past: &PastFleet,
+        silences: &[Option<PastSilence>],
+        stop: &dyn Fn() -> bool,
+    ) -> Option<TrialOutcome> {
+        Simulation::new(self, past, silences).run(stop)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -377,9 +377,9 @@ fn routes_of(config: &alerting::AlertingConfig) -> http::AlertRoutes {
     let limited = config.receivers.iter().filter(|receiver| receiver.rate_limit.is_some());
     let limited = limited.map(|receiver| receiver.name.clone()).collect();
     let (routes, inhibition) = (Routes::new(config.route.clone()), config.inhibition.clone());
-    let (has_breaker, flapping) = (config.breaker.is_some(), config.flapping.clone());
+    let (breaker, flapping) = (config.breaker, config.flapping.clone());
     let unsent = alerting::without_receivers(config);
-    http::AlertRoutes { routes, receivers, types, limited, inhibition, has_breaker, unsent, flapping }
+    http::AlertRoutes { routes, receivers, types, limited, inhibition, breaker, unsent, flapping }
 }
 
 /// The long-lived tasks, by name.

@@ -66,7 +66,7 @@ impl ShownBreaker {
 }
 
 async fn show(State(state): State<BreakerState>) -> Result<Json<ShownBreaker>, HttpError> {
-    let enabled = state.routes.borrow().has_breaker;
+    let enabled = state.routes.borrow().breaker.is_some();
     Ok(Json(ShownBreaker::new(enabled, state.breaker.last().await?)))
 }
 

@@ -108,7 +108,7 @@ impl IncidentReader {
 
     async fn read(&self) -> Result<OngoingIncident, HttpError> {
         let (now, routes) = (self.clock.now(), self.routes.borrow().clone());
-        let trip = self.breaker.last().await?.filter(|trip| routes.has_breaker && trip.is_held());
+        let trip = self.breaker.last().await?.filter(|trip| routes.breaker.is_some() && trip.is_held());
         let silences = self.silences.current().await?;
         let mut groups: BTreeMap<(String, Labels), OngoingGroup> = BTreeMap::new();
         let mut pages = OpenPages::new(&*self.records);

@@ -28,7 +28,7 @@ use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::fleet::{
     AvailabilityHistory, BodyReader, Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timers,
 };
-use crate::presence::{Kind, Unit};
+use crate::presence::{Kind, MassOfflineRule, Unit};
 use crate::routing::{Inhibition, Route, Routes};
 use crate::store::{Catalogue, Cells, DataStore, Queries, Roster, StoredDeliveries, StoredGroups, UnitStore};
 use crate::telemetry::Telemetry;
@@ -69,6 +69,7 @@ mod openapi;
 mod operators;
 mod past_counts;
 mod peers;
+mod policy;
 mod probe;
 mod proxies;
 mod rate_limit;
@@ -115,6 +116,7 @@ use inventory::InventoryState;
 use middleware::{AdmissionRules, KnownClients};
 use past_counts::PastCountReader;
 use peers::PeerKey;
+use policy::PolicyTrials;
 use probe::ProbePage;
 pub use proxies::{HeaderName, Proxies, ProxyUsers};
 use rate_limit::{RequestLimit, RequestRate};
@@ -319,8 +321,8 @@ pub struct AlertRoutes {
     /// The receivers that have a rate limit.
     pub limited: BTreeSet<String>,
     pub inhibition: Inhibition,
-    /// Whether the mass-offline breaker is enabled.
-    pub has_breaker: bool,
+    /// When the mass-offline breaker trips; `None`: it is not enabled.
+    pub breaker: Option<MassOfflineRule>,
     /// Why no notification will be sent, with advice; `None`: routes name receivers.
     pub unsent: Option<&'static str>,
     /// The kinds that have flap detection.
@@ -337,7 +339,7 @@ impl Default for AlertRoutes {
             types: BTreeMap::new(),
             limited: BTreeSet::new(),
             inhibition,
-            has_breaker: false,
+            breaker: None,
             unsent: None,
             flapping: FlapRules::new(),
         }
@@ -435,9 +437,8 @@ fn pages(
     let scans = Scans::new();
     let (counts, lists) = (UnitCounts::new(&sources, scans.clone()), UnitLists::new(&sources, scans.clone()));
     let summaries = Summaries::new(&sources, counts.clone());
-    let records = Records::new(sources.records.clone());
-    let timers = TimersState::new(&sources);
-    let past_counts = PastCountReader::new(&sources);
+    let (records, timers) = (Records::new(sources.records.clone()), TimersState::new(&sources));
+    let (past_counts, trials) = (PastCountReader::new(&sources), PolicyTrials::new(&sources));
     let shared = (lists.clone(), summaries.clone(), past_counts.clone(), records.clone());
     let probe_state = ProbePage { units, values, roll: roll.clone(), clock: clock.clone(), metrics };
     Router::new()
@@ -466,13 +467,14 @@ fn pages(
         .merge(openapi::page())
         .merge(instances::page(&sources))
         .merge(past_counts::page(past_counts))
+        .merge(policy::page(trials.clone()))
         .merge(strangers::page(StrangersState::new(&sources)))
         .merge(units::page(UnitViews::new(&sources)))
         .merge(rhythm::page(Rhythms::new(&sources)))
         .merge(suggest::page(Suggestions::new(&sources, scans.clone())))
         .merge(availability::page(AvailabilityState::new(&sources, scans)))
         .merge(timeline::page(Timelines::new(&sources)))
-        .merge(changing(web::pages(Web::new(config, &sources, shared, sessions, timers)), &lists))
+        .merge(changing(web::pages(Web::new(config, &sources, shared, sessions, (timers, trials))), &lists))
         .fallback(web::unknown)
 }
 

@@ -281,7 +281,7 @@ impl Summaries {
     }
 
     async fn made_anew(&self) -> Result<FleetSummary, HttpError> {
-        let has_breaker = self.routes.borrow().has_breaker;
+        let has_breaker = self.routes.borrow().breaker.is_some();
         let trip = timeout(BREAKER_TIMEOUT, self.breaker.last());
         let (own, others, trip) =
             tokio::join!(self.own_part(MaxAge::EXACT), self.peers.ask::<SummaryPart>(PATH), trip);

@@ -307,7 +307,7 @@ impl Timelines {
 
     /// The trip of the mass-offline breaker that holds notifications now.
     async fn held(&self) -> Result<Option<Trip>, HttpError> {
-        if !self.routes.borrow().has_breaker {
+        if self.routes.borrow().breaker.is_none() {
             return Ok(None);
         }
         Ok(self.breaker.last().await?.filter(Trip::is_held))

@@ -8,6 +8,7 @@
 //! | `deliveries.rs` | `/deliveries`, `/deliveries/{id}`: notifications with their attempts, delivering again |
 //! | `silences.rs` | `/silences` |
 //! | `reports.rs` | `/reports`, `/reports.csv`: how much of some days units were online |
+//! | `policy.rs` | `/policy`: another timeout of a kind, tried on history |
 //! | `timers.rs` | `/timers` |
 //! | `incidents.rs` | `/incidents`: the open records, in groups |
 //! | `instances.rs` | `/instances`: the partitions, units and problems of each instance |
@@ -45,6 +46,7 @@ use super::middleware::wants_page;
 use super::notices::NoticeReader;
 use super::operators::OperatorState;
 use super::past_counts::PastCountReader;
+use super::policy::PolicyTrials;
 use super::records::Records;
 use super::session::BrowserSessions;
 use super::silences::SilencesState;
@@ -70,6 +72,7 @@ mod instances;
 mod layout;
 mod login;
 mod plot;
+mod policy;
 mod records;
 mod reports;
 mod sentence;
@@ -98,6 +101,7 @@ pub(super) struct Web {
     silences: SilencesState,
     strangers: StrangersState,
     timers: TimersState,
+    trials: PolicyTrials,
     incidents: IncidentReader,
     notices: NoticeReader,
     roll: Arc<Roll>,
@@ -125,7 +129,7 @@ impl Web {
         sources: &PageSources,
         (lists, summaries, past_counts, records): (UnitLists, Summaries, PastCountReader, Records),
         (sessions, ended): (Arc<BrowserSessions>, Arc<EndedSessions>),
-        timers: TimersState,
+        (timers, trials): (TimersState, PolicyTrials),
     ) -> Web {
         Web {
             lists,
@@ -138,6 +142,7 @@ impl Web {
             silences: SilencesState::new(sources),
             strangers: StrangersState::new(sources),
             timers,
+            trials,
             incidents: IncidentReader::new(sources),
             notices: NoticeReader::new(sources),
             roll: sources.roll.clone(),
@@ -179,6 +184,7 @@ pub(super) fn pages(web: Web) -> Router {
         .route("/configuration", get(configuration::page))
         .route("/about", get(about::page))
         .merge(reports::pages())
+        .merge(policy::pages())
         .merge(forms::pages(other_forms, has_tokens))
         .merge(login::pages(has_tokens))
         .with_state(web)

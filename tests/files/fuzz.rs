@@ -494,7 +494,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
             types: BTreeMap::new(),
             limited: BTreeSet::new(),
             inhibition: config.alerting.inhibition,
-            has_breaker: false,
+            breaker: None,
             unsent: None,
             flapping: config.alerting.flapping,
         }))
@@ -562,6 +562,7 @@ fn a_request_is_answered_and_never_by_an_error_of_the_server() {
         "/api/v1/timers/Halle%203:%20%C3%BC%25",
         "/timers?state=waiting&type=report&cursor=1772366400000:a",
         "/reports?month=2026-10&from=&to=&group=site&target=99.5",
+        "/policy?kind=pump&timeout=20m&grace=2m&since=30d&until=2026-03-01T12:00:00Z&group_by=site",
         "/api/v1/availability?kind=pump&from=2026-02-01T00:00:00Z&until=2026-03-01T12:00:00Z",
     ];
     let put = |path: &str, media: &str, body: &str| {

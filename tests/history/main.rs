@@ -2,6 +2,10 @@
 
 mod alike;
 mod faults;
+#[path = "../service/browser/inspection.rs"]
+#[allow(dead_code, reason = "few pages are rated")]
+mod inspection;
+mod lived;
 mod mails;
 mod pages;
 mod policy;

@@ -9,6 +9,8 @@ use rollcall::reports::{day_of, midnight};
 use rollcall::simulate::servers::free_port;
 use serde_json::{Value, json};
 
+use crate::inspection::inspect;
+use crate::support::browser::{Browser, SIZES, pictures};
 use crate::support::fleet::Service;
 use crate::support::postgres::{PASSWORD, Postgres};
 use crate::world::{DAY, MAX_WAIT};
@@ -59,7 +61,9 @@ impl Served {
         let service = Service::start(&format!(
             "[engine]\ntype = \"embedded\"\npath = {:?}\npartitions = 4\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n\
              [http]\nlisten = \"127.0.0.1:{port}\"\ncount_by_labels = [\"site\"]\n\
-             [history]\nurl = {:?}\npassword_file = {password:?}\nschema = \"pages\"\n",
+             [history]\nurl = {:?}\npassword_file = {password:?}\nschema = \"pages\"\n\
+             [[kind]]\nname = \"detector\"\n[[receiver]]\nname = \"hook\"\ntype = \"webhook\"\nurl = \"http://127.0.0.1:9/hook\"\n\
+             [route]\nreceivers = [\"hook\"]\n",
             dir.path().join("engine"),
             postgres.url(),
         ));
@@ -135,5 +139,67 @@ async fn availability_and_reports_reach_as_far_back_as_history() {
     assert_eq!((&away["history_until"], &away["is_complete"]), (&json!(null), &json!(false)), "{away}");
     postgres.restart();
     assert_eq!(figures(&of("", from, until).await), figures(&all));
+    served.service.end().await;
+}
+
+/// Forty units of four sites, with sixty outages in the last weeks by a timeout of two days.
+async fn with_outages(postgres: &Postgres) {
+    let access = rollcall::history::DatabaseAccess { schema: "pages".to_owned(), ..postgres.access() };
+    let database = Database::connect(&access).await.unwrap();
+    prepare(&database, &access).await.unwrap();
+    let (now, today) = (Clock::system().now(), midnight(day_of(Clock::system().now())));
+    let (from, known) = (today - 30 * DAY, today - 60 * DAY);
+    let rows = format!(
+        "CREATE TABLE transitions_all PARTITION OF transitions DEFAULT; CREATE TABLE daily_all PARTITION OF daily DEFAULT; \
+         CREATE TABLE notifications_all PARTITION OF notifications DEFAULT; \
+         INSERT INTO units SELECT 'detector', 'pump-' || n, jsonb_build_object('site', (ARRAY['north', 'south', 'east', \
+         'west'])[n % 4 + 1]), '{known}', NULL, 0 FROM generate_series(1, 40) n; \
+         INSERT INTO transitions SELECT CASE w WHEN 'offline' THEN o ELSE o + back END, w, 'detector:' || u.unit || ':' || \
+         extract(epoch FROM o - interval '48 h')::bigint || '000', 'detector', u.unit, u.labels, 'silence', \
+         o - interval '48 h', o, o, c FROM (SELECT unit, labels, n FROM units, generate_series(0, 1) n \
+         WHERE right(unit, 1)::int > n * 4) u, LATERAL (SELECT '{from}'::timestamptz \
+         + (n * 9 + right(unit, 1)::int) * interval '1 day' + length(unit) * interval '7 h', \
+         (right(unit, 1)::int * 7 + n * 3 + 1) * interval '1 h') x(o, back), \
+         (VALUES ('offline', NULL), ('online', 'return')) y(w, c); \
+         INSERT INTO daily SELECT '{from}'::date + d, s, name, size, size * 86400 - lost, lost, 0, 0, 0, (lost > 0)::int, lost \
+         FROM generate_series(0, 29) d, (VALUES ('fleet', '', 40), ('kind', 'detector', 40), ('label:site', 'north', 10), \
+         ('label:site', 'south', 10), ('label:site', 'east', 10), ('label:site', 'west', 10)) z(s, name, size), \
+         LATERAL (SELECT sum(d * ascii(site) % 7 * 600)::int \
+         FROM (VALUES ('north'), ('south'), ('east'), ('west')) v(site) WHERE s IN ('fleet', 'kind') OR site = name) q(lost); \
+         INSERT INTO cursors VALUES ('daily', 4, '{today}'), ('opened', 0, '{now}'), ('closed', 0, '{now}')"
+    );
+    postgres.client("pages").await.batch_execute(&rows).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_of_reports_and_of_trials_are_legible_on_every_screen() {
+    let postgres = Postgres::start();
+    with_outages(&postgres).await;
+    let served = Served::start(&postgres).await;
+    let dir = tempfile::tempdir().unwrap();
+    let browser = Browser::start(dir.path()).await;
+    let today = day_of(Clock::system().now());
+    let days = format!("from={}&to={}", day_of(midnight(today) - 30 * DAY), day_of(midnight(today) - DAY));
+    let open = async |path: &str| browser.open(&format!("{}{path}", served.url)).await;
+    open(&format!("/reports?{days}&group=site&target=99.8")).await;
+    browser.look(SIZES[0].1, "light").await;
+    browser.shows("north").await;
+    browser.picture(&pictures().join("report.png")).await;
+    open("/policy").await;
+    browser.shows("What another timeout would have recorded").await;
+    open("/policy?kind=detector&timeout=72h&since=30d&group_by=site").await;
+    browser.shows("The largest differences").await;
+    inspect(&browser, "policy-tried").await;
+    // The form asks the same question again, without a script.
+    browser.run("document.querySelector('[name=timeout]').value = '60h'", serde_json::json!([])).await;
+    browser.click(".report-form button").await;
+    browser.shows("2d 12h + 0s").await;
+    open("/configuration?all=true").await;
+    browser.click("a[href='/policy?kind=detector']").await;
+    browser.shows("Try a policy").await;
+    assert_eq!(browser.complaints().await, [] as [String; 0]);
+    let requests = browser.requests().await;
+    let elsewhere: Vec<&String> = requests.iter().filter(|url| !url.starts_with(&served.url)).collect();
+    assert!(elsewhere.is_empty(), "{elsewhere:?}");
     served.service.end().await;
 }

@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use rollcall::clock::{Stopwatch, Timestamp};
+use rollcall::clock::{Clock, Stopwatch, Timestamp};
 use rollcall::fleet::Silences;
 use rollcall::history::{Database, past_fleet};
 use rollcall::presence::{Interval, OfflineRecord, Policy, Registration};
 use rollcall::routing::alert_silence::SilenceRequest;
 use rollcall::routing::trial::{PastFleet, TrialRules};
 use rollcall::routing::{Inhibition, Route, Routes, parse_label_matchers};
+use serde_json::{Value, json};
+use tokio_postgres::types::ToSql;
 
+use crate::lived::{Lived, SCHEMA};
+use crate::support::postgres::Postgres;
 use crate::world::{EngineType, MAX_WAIT, SECOND, TIMEOUT, World, units, until};
 
 /// The past up to a moment, once all of it is written.
@@ -98,4 +102,136 @@ async fn the_past_reads_back_as_it_was_and_its_policy_decided_each_silence() {
     assert_eq!(late.silences.len(), 20);
     let early = past_fleet(&database, &past.kind, (SECOND, Some(begin + SECOND)), now).await.unwrap();
     assert!(early.silences.is_empty());
+}
+
+/// One number of the database.
+async fn number(postgres: &Postgres, select: &str, parameters: &[&(dyn ToSql + Sync)]) -> i64 {
+    postgres.client(SCHEMA).await.query_one(select, parameters).await.unwrap().get(0)
+}
+
+/// A simulated fleet lives for half a minute; silences of one site are not told of.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trial_of_the_policy_of_now_says_what_the_service_sent_and_other_timeouts_are_tried() {
+    let postgres = Postgres::start();
+    let routes = "[route]\nreceivers = [\"hook\"]\ngroup_by = [\"unit\"]\ngroup_wait = \"0s\"\ngroup_interval = \"0s\"\n\
+                  [breaker]\nenabled = false\n";
+    let mut lived = Lived::start(&postgres, postgres.port(), routes).await;
+    let silence =
+        json!({ "matchers": ["site=\"site-01\""], "for": "1h", "author": "ana", "comment": "works" });
+    lived.post("/api/v1/silences", &silence).await;
+    lived
+        .devices(|config| {
+            (config.units, config.silence_chance) = (80, 0.02);
+            config.silence_for = 2 * SECOND..5 * SECOND;
+        })
+        .await;
+    let enough = async || lived.told().len() >= 120;
+    lived.until("some silences and returns are told of", enough).await;
+    lived.fall_silent().await;
+    let records = lived.records(60).await;
+    lived
+        .until("each device is offline", async || {
+            lived.json("/api/v1/records?open=true&limit=1000").await["records"].as_array().unwrap().len()
+                == 80
+        })
+        .await;
+    assert!(records.len() > 60);
+    let moment = Clock::system().now() + 4 * SECOND;
+    let ask = format!("kind=detector&since=1h&until={moment}&group_by=site");
+    // The cursors pass a moment a minute later.
+    let trial = async |more: &str| lived.text(&format!("/api/v1/policy/try?{ask}{more}")).await;
+    lived
+        .until("history is written", async || {
+            let (status, text) = trial("&timeout=1s").await;
+            status == 200 && serde_json::from_str::<Value>(&text).unwrap()["until"] == json!(moment)
+        })
+        .await;
+    let (_, text) = trial("&timeout=1s").await;
+    let now: Value = serde_json::from_str(&text).unwrap();
+
+    // Of the policy of now it says what was: records, and the messages that the webhook got.
+    let recorded = number(&postgres, "SELECT count(*) FROM outages", &[]).await;
+    let told = lived.told().len();
+    assert_eq!(now["was"], now["would"]);
+    assert_eq!(now["was"]["counts"]["silences"], recorded);
+    assert_eq!(now["was"]["counts"]["units"], 80);
+    assert_eq!(now["was"]["counts"]["messages"]["hook"], told, "{now:#}");
+    assert_eq!(now["sent"]["hook"], told);
+    assert_eq!(now["differences"], json!([]));
+    let covered =
+        number(&postgres, "SELECT count(*) FROM outages WHERE labels ->> 'site' = 'site-01'", &[]).await;
+    assert!(covered > 0);
+    assert_eq!(now["was"]["counts"]["told"], recorded - covered, "no silence of the site is told of");
+
+    // Of another timeout it says what SQL says.
+    let (_, longer) = trial("&timeout=3s").await;
+    let longer: Value = serde_json::from_str(&longer).unwrap();
+    let select = "SELECT count(*) FROM outages WHERE \
+                  coalesce(back_at, $1) - last_seen > interval '3 s'";
+    let at = jiff::Timestamp::from_millisecond(moment.as_millis()).unwrap();
+    let expected = number(&postgres, select, &[&at]).await;
+    assert_eq!(longer["would"]["counts"]["silences"], expected, "{longer:#}");
+    assert!(expected < recorded && expected >= 80);
+    let counts = longer["groups"].as_object().unwrap().values().map(|both| both[0].as_i64().unwrap());
+    assert_eq!(counts.sum::<i64>(), recorded);
+    let differences = longer["differences"].as_array().unwrap();
+    assert_eq!(differences.len(), 10);
+    let seconds: Vec<f64> = differences.iter().map(|one| one["seconds"].as_f64().unwrap()).collect();
+    assert!(seconds.is_sorted_by(|a, b| a >= b) && (1.9..=3.0).contains(&seconds[0]), "{seconds:?}");
+    let (_, shorter) = trial("&timeout=1s&grace=0s").await;
+    assert_eq!(shorter, text, "the same question has the same answer");
+
+    // The command gives the same answer, and the page has it in words.
+    let until = moment.to_string();
+    let arguments = ["policy", "try", "--kind", "detector", "--since", "1h", "--until", &until];
+    let tried = ["--timeout", "3s", "--group-by", "site"];
+    let output = lived.command(&[&arguments[..], &tried, &["--json"]].concat()).await;
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap(), longer);
+    let output = lived.command(&[&arguments[..], &tried].concat()).await;
+    let words = String::from_utf8(output.stdout).unwrap();
+    let row = |what: &str, was: i64, would: i64| {
+        let is_row = |line: &str| line.split_whitespace().eq(format!("{what} {was} {would}").split(' '));
+        words.lines().any(is_row)
+    };
+    assert!(row("silences recorded", recorded, expected), "{words}");
+    assert!(words.contains("not tried: rate limits of receivers"), "{words}");
+    let (status, page) = lived.text(&format!("/policy?{ask}&timeout=3s&grace=")).await;
+    let cells = format!("silences recorded</th><td>{recorded}</td><td>{expected}</td>");
+    assert!(status == 200 && page.contains(&cells) && !page.contains("=\"http"), "{page}");
+    refusals(&lived, &postgres).await;
+    lived.end().await;
+}
+
+/// One trial runs at a time, and a question that cannot be answered is refused with a sentence.
+async fn refusals(lived: &Lived, postgres: &Postgres) {
+    let client = postgres.client(SCHEMA).await;
+    client.batch_execute("BEGIN; LOCK TABLE units IN ACCESS EXCLUSIVE MODE").await.unwrap();
+    let slow = "/api/v1/policy/try?kind=detector&timeout=7s&since=1h";
+    let (first, second) = tokio::join!(lived.text(slow), async {
+        tokio::time::sleep(SECOND).await;
+        lived.text("/api/v1/policy/try?kind=detector&timeout=8s&since=1h").await
+    });
+    assert!(second.0 == 503 && second.1.contains("one trial runs at a time"), "{second:?}");
+    assert!(first.0 == 503 && first.1.contains("ask again with the same parameters"), "{first:?}");
+    let (_, page) = lived.text("/policy?kind=detector&timeout=7s&grace=&since=1h").await;
+    assert!(page.contains("The trial has run for ") && page.contains("Ask again for its answer"), "{page}");
+    client.batch_execute("ROLLBACK").await.unwrap();
+    lived.until("the trial goes on", async || lived.text(slow).await.0 == 200).await;
+    for (query, why) in [
+        ("timeout=7s", "kind is missing"),
+        ("kind=pump&timeout=7s", "there is no kind"),
+        ("kind=detector&timeout=x", "timeout is no span of time"),
+        ("kind=detector&timeout=1ms", "out of bounds"),
+        ("kind=detector&since=500d", "since is longer than 0s"),
+        ("kind=detector&until=today", "until is no moment"),
+        ("kind=detector&colour=red", "there is no parameter"),
+    ] {
+        let (status, text) = lived.text(&format!("/api/v1/policy/try?{query}")).await;
+        assert!(status == 400 && text.contains(why), "{query}: {text}");
+    }
+    let (_, page) = lived.text("/policy?kind=detector&timeout=x").await;
+    assert!(page.contains("timeout is no span of time"), "{page}");
+    let (_, page) = lived.text("/configuration?all=true").await;
+    assert!(page.contains("/policy?kind=detector"), "{page}");
 }

@@ -193,7 +193,7 @@ impl AlertmanagerState {
         let inhibition = self.routes().inhibition.clone();
         let inhibitions = Inhibitions::new(self.cells.clone(), inhibition, self.telemetry.clone());
         let inhibitors = inhibitions.current().await?;
-        let trip = match self.routes().has_breaker {
+        let trip = match self.routes().breaker.is_some() {
             true => self.breaker.last().await?.filter(Trip::is_held),
             false => None,
         };

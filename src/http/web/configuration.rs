@@ -10,7 +10,7 @@ use super::layout::Tab;
 use super::{FailedPage, WebState, format};
 use crate::http::changes::Caller;
 use crate::http::http_error::query;
-use crate::http::{ShownOption, ShownValue, ValueOrigin};
+use crate::http::{ShownConfiguration, ShownOption, ShownValue, ValueOrigin};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,12 +43,19 @@ pub(super) async fn page(
             a href={ (web.base) "/configuration" } aria-current=[(!all).then_some("true")] { "Options that are set" } " "
             a href={ (web.base) "/configuration?all=true" } aria-current=[all.then_some("true")] { "All options" }
         }
-        @if options.is_empty() { p.empty { "No option is set." } } @else { (table(&options)) }
+        @if options.is_empty() { p.empty { "No option is set." } } @else { (table(&options, &configuration, &web.base)) }
     };
     Ok(web.page("Configuration", Some(Tab::Configuration), &summary, &caller, live, html! {}))
 }
 
-fn table(options: &[&ShownOption]) -> Markup {
+/// The name of the kind whose timeout an option is, or may have beside it.
+fn tried_kind<'a>(option: &ShownOption, configuration: &'a ShownConfiguration) -> Option<&'a str> {
+    let kind = [".name", ".timeout"].iter().find_map(|end| option.path.strip_suffix(end))?;
+    let is_kind = kind.starts_with("kind[") && kind.ends_with(']');
+    configuration.text_of(&format!("{kind}.name")).filter(|_| is_kind)
+}
+
+fn table(options: &[&ShownOption], configuration: &ShownConfiguration, base: &str) -> Markup {
     html! {
         div.table {
             table {
@@ -58,10 +65,15 @@ fn table(options: &[&ShownOption]) -> Markup {
                     @for option in options {
                         tr {
                             th scope="row" { code { (format::text(&option.path)) } }
-                            td { @match &option.value {
-                                ShownValue::Text(text) => code { (format::text(text)) },
-                                ShownValue::Hidden => span.secret title="It may be a secret" { "not shown" },
-                            } }
+                            td {
+                                @match &option.value {
+                                    ShownValue::Text(text) => code { (format::text(text)) },
+                                    ShownValue::Hidden => span.secret title="It may be a secret" { "not shown" },
+                                }
+                                @if let Some(kind) = tried_kind(option, configuration) {
+                                    " " a href={ (base) "/policy?kind=" (kind) } { "try another timeout" span.hidden { " of " (kind) } }
+                                }
+                            }
                             td { (option.origin.as_str()) }
                         }
                     }

@@ -60,7 +60,10 @@ async fn page(
         @match made {
             Ok(made) => {
                 div.report { (reports::body(&made.with_worst(MAX_ROWS))) }
-                p.actions-of-report { a href={ (web.base) "/reports.csv?" (encoded(&wanted)) } { "All rows as CSV" } }
+                p.actions-of-report {
+                    a href={ (web.base) "/reports.csv?" (encoded(&wanted)) } { "All rows as CSV" } " "
+                    a href={ (web.base) "/policy" } { "Try another timeout" }
+                }
             }
             Err(why) => p.banner role="status" { (format::text(why.detail())) }
         }

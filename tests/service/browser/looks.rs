@@ -18,8 +18,17 @@ const SITES: [&str; 5] = ["north", "south", "east", "west", "Zürich <Altstadt>"
 const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'`{{}}\u{202e}";
 
 /// Pages beside those of the fleet and of units.
-const PAGES: [&str; 8] =
-    ["records", "incidents", "deliveries", "silences", "strangers", "instances", "configuration", "about"];
+const PAGES: [&str; 9] = [
+    "records",
+    "incidents",
+    "deliveries",
+    "silences",
+    "strangers",
+    "instances",
+    "configuration",
+    "about",
+    "policy",
+];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_are_small_and_legible_on_every_screen_for_everybody() {

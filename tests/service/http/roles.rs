@@ -41,6 +41,8 @@ pub(super) const ROUTES: &[(&str, &str, MinimumSince)] = &[
     ("get", "/timers", Viewer),
     ("get", "/reports", Viewer),
     ("get", "/reports.csv", Viewer),
+    ("get", "/policy", Viewer),
+    ("get", "/api/v1/policy/try", Viewer),
     ("get", "/incidents", Viewer),
     ("get", "/configuration", Viewer),
     ("get", "/about", Viewer),

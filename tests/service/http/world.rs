@@ -19,7 +19,8 @@ use rollcall::http::{
 };
 use rollcall::intake::Bodies;
 use rollcall::presence::{
-    Declared, Guarantee, Heartbeat, Kind, KindRules, Labels, Policy, TimerClass, TimerType, Unit,
+    Declared, Guarantee, Heartbeat, Kind, KindRules, Labels, MassOfflineRule, Policy, TimerClass, TimerType,
+    Unit,
 };
 use rollcall::routing::{Inhibition, Route, Routes, parse_matchers};
 use rollcall::simulate::servers::Server;
@@ -39,6 +40,8 @@ use crate::support::redis as private;
 
 pub const SECOND: Duration = Duration::from_secs(1);
 pub const MAX_WAIT: Duration = Duration::from_secs(120);
+const BREAKER: MassOfflineRule =
+    MassOfflineRule { share: 0.5, min_units: 50, window: SECOND, max_hold: Duration::from_secs(600) };
 
 /// 2026-03-01T12:00:00Z
 pub const NOON: Timestamp = Timestamp::from_millis(1_772_366_400_000);
@@ -267,7 +270,7 @@ fn routes() -> AlertRoutes {
         types,
         limited: Default::default(),
         inhibition,
-        has_breaker: true,
+        breaker: Some(BREAKER),
         unsent: None,
         flapping,
     }

@@ -1,6 +1,9 @@
 //! The schema of history: its version, its months, and what is dropped when it is old.
+//!
+//! Where the database has TimescaleDB when the tables are made, the large ones are hypertables, which cut themselves into
+//! months; else they are partitioned tables, whose months are made here. Each table itself says later which one it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::civil::Date;
@@ -16,7 +19,14 @@ use crate::reports::day_of;
 pub const VERSION: i32 = 1;
 
 /// The tables that are cut into months, and the column that says the month.
-const BY_MONTH: [&str; 3] = ["transitions", "notifications", "daily"];
+const BY_MONTH: [(&str, &str); 3] = [("transitions", "at"), ("notifications", "at"), ("daily", "day")];
+
+/// The statements that make the tables, each large one as a partitioned table.
+const TABLES: &str = include_str!("schema.sql");
+
+/// The schema of the functions of TimescaleDB, quoted, if the database has it.
+const TIMESCALE: &str = "SELECT quote_ident(n.nspname) FROM pg_extension e \
+                         JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'timescaledb'";
 
 /// The tables without months, and the column of their age.
 const WHOLE: [(&str, &str); 4] =
@@ -38,12 +48,13 @@ pub async fn prepare(database: &Database, access: &DatabaseAccess) -> Result<()>
             client.batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
         }
         if version(client, schema).await?.is_none() {
-            let tables = include_str!("schema.sql");
+            let timescale: Option<String> = client.query_opt(TIMESCALE, &[]).await?.map(|row| row.get(0));
+            let tables = statements(timescale.as_deref());
             // Another instance may have made the tables while this one waited for the lock.
             let begin = format!("BEGIN; {LOCK}");
             client.batch_execute(&begin).await?;
             let made = match version(client, schema).await {
-                Ok(None) => client.batch_execute(tables).await,
+                Ok(None) => client.batch_execute(&tables).await,
                 Ok(Some(_)) => Ok(()),
                 Err(error) => Err(error),
             };
@@ -90,9 +101,35 @@ async fn version(client: &Client, schema: &str) -> Result<Option<i32>, Error> {
     Ok(client.query_opt("SELECT max(version) FROM meta", &[]).await?.and_then(|row| row.get(0)))
 }
 
+/// The statements that make the tables. `timescale`: the schema of the functions of TimescaleDB.
+fn statements(timescale: Option<&str>) -> String {
+    let Some(timescale) = timescale else { return TABLES.to_owned() };
+    let make = BY_MONTH.map(|(table, column)| {
+        format!(
+            "SELECT {timescale}.create_hypertable('{table}', '{column}', chunk_time_interval => interval '1 month', \
+             create_default_indexes => false);"
+        )
+    });
+    let whole = BY_MONTH.iter().fold(TABLES.to_owned(), |text, (_, column)| {
+        text.replace(&format!(" PARTITION BY RANGE ({column})"), "")
+    });
+    format!("{whole}\n{}", make.join("\n"))
+}
+
+/// Whether a table is a partitioned one, whose months are made here.
+async fn is_partitioned(database: &Database, table: &str) -> Result<bool> {
+    let select = format!("SELECT relkind::text = 'p' FROM pg_class WHERE oid = '{table}'::regclass");
+    let row = database.limited("read what a table is", database.client().query_one(&select, &[])).await?;
+    Ok(row.get(0))
+}
+
 /// The months of tables that are known to be there.
 #[derive(Default)]
-pub(super) struct Months(BTreeSet<(&'static str, Date)>);
+pub(super) struct Months {
+    made: BTreeSet<(&'static str, Date)>,
+    /// Whether each table is a partitioned one.
+    partitioned: BTreeMap<&'static str, bool>,
+}
 
 impl Months {
     /// Makes the months of a table that these moments need.
@@ -103,8 +140,14 @@ impl Months {
         moments: impl Iterator<Item = Timestamp>,
     ) -> Result<()> {
         let needed: BTreeSet<Date> = moments.map(month_of).collect();
+        if !self.partitioned.contains_key(table) {
+            self.partitioned.insert(table, is_partitioned(database, table).await?);
+        }
+        if !self.partitioned[table] {
+            return Ok(());
+        }
         for month in needed {
-            if self.0.contains(&(table, month)) {
+            if self.made.contains(&(table, month)) {
                 continue;
             }
             let next = month.saturating_add(jiff::Span::new().months(1));
@@ -119,7 +162,7 @@ impl Months {
                 let _ = database.limited("roll back", database.client().batch_execute("ROLLBACK")).await;
             }
             made?;
-            self.0.insert((table, month));
+            self.made.insert((table, month));
         }
         Ok(())
     }
@@ -160,8 +203,13 @@ impl HistoryRetention {
 /// dropped, in words.
 pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp) -> Result<Vec<String>> {
     let mut dropped = Vec::new();
-    for table in BY_MONTH {
+    let mut whole = WHOLE.to_vec();
+    for (table, column) in BY_MONTH {
         let Some(keep) = keep.of(table) else { continue };
+        if !is_partitioned(database, table).await? {
+            whole.push((table, column));
+            continue;
+        }
         let oldest = partition_name(table, month_of(now - keep));
         // Names of one length sort by their months.
         let select = format!(
@@ -177,10 +225,10 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
             dropped.push(name);
         }
     }
-    for (table, column) in WHOLE {
+    for (table, column) in whole {
         let Some(keep) = keep.of(table) else { continue };
         let before = moment(now - keep);
-        let delete = format!("DELETE FROM {table} WHERE {column} < $1");
+        let delete = format!("DELETE FROM {table} WHERE {column} < $1::timestamptz");
         let parameters: [&(dyn ToSql + Sync); 1] = [&before];
         let rows =
             database.limited("delete old rows", database.client().execute(&delete, &parameters)).await?;
@@ -194,6 +242,23 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn with_timescale_the_large_tables_are_made_whole_and_then_cut() {
+        assert_eq!((statements(None).as_str(), TABLES.matches("PARTITION BY RANGE").count()), (TABLES, 3));
+        let made = statements(Some("\"Ext\""));
+        assert_eq!(made.matches("PARTITION").count(), 0);
+        assert_eq!(made.matches("CREATE TABLE").count(), TABLES.matches("CREATE TABLE").count());
+        for (table, column) in BY_MONTH {
+            let call =
+                format!("\nSELECT \"Ext\".create_hypertable('{table}', '{column}', chunk_time_interval => ");
+            assert_eq!(made.matches(&call).count(), 1, "{made}");
+            // A hypertable takes only keys with the column that cuts it.
+            let (_, table) = made.split_once(&format!("CREATE TABLE {table} (")).unwrap();
+            let (_, key) = table.split_once("PRIMARY KEY (").unwrap();
+            assert!(key.split_once(')').unwrap().0.split(", ").any(|one| one == column));
+        }
+    }
 
     #[test]
     fn a_month_is_named_by_its_year_and_number() {

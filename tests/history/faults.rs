@@ -3,7 +3,9 @@
 use rollcall::history::{Database, DatabaseAccess, DatabaseAddress, backfill, prepare, prune};
 use rollcall::trust::TlsFiles;
 
+use crate::lived::{Lived, SCHEMA};
 use crate::support::certificates::Authority;
+use crate::support::distance::Distance;
 use crate::support::postgres::{PASSWORD, Postgres};
 use crate::world::{DAY, EngineType, SECOND, World, units, until};
 
@@ -135,6 +137,78 @@ async fn records_of_a_file_are_filled_in_and_old_months_are_dropped() {
     let rest = "SELECT count(*) FROM transitions WHERE at < '2023-12-01'";
     assert_eq!(world.postgres.rows(&world.access.schema, rest).await[0].get::<_, i64>(0), 0);
     assert_eq!(prune(&database, &keep, world.clock.now()).await.unwrap(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_that_cut_themselves_are_written_and_pruned_as_they_are() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let database = Database::connect(&world.access).await.unwrap();
+    prepare(&database, &world.access).await.unwrap();
+    // To this program they look like those that TimescaleDB cuts.
+    let client = world.postgres.client(&world.access.schema).await;
+    for table in ["transitions", "notifications", "daily"] {
+        let whole = format!(
+            "CREATE TABLE whole (LIKE {table} INCLUDING ALL); DROP TABLE {table} CASCADE; ALTER TABLE whole RENAME TO {table}"
+        );
+        client.batch_execute(&whole).await.unwrap();
+    }
+    let schema = include_str!("../../src/history/schema.sql");
+    let (_, view) = schema.split_once("CREATE VIEW").unwrap();
+    let (view, _) = view.split_once(';').unwrap();
+    client.batch_execute(&format!("CREATE VIEW {view}")).await.unwrap();
+    let all = units(100);
+    world.write();
+    world.hear(&all).await;
+    world.silence(&all).await;
+    world.hear(&all).await;
+    world.until_alike().await;
+    let parts = "SELECT count(*) FROM pg_class WHERE relispartition AND relnamespace = current_schema()::regnamespace";
+    assert_eq!(world.postgres.rows(&world.access.schema, parts).await[0].get::<_, i64>(0), 0);
+    let keep = rollcall::history::HistoryRetention { transitions: Some(DAY), ..Default::default() };
+    assert_eq!(prune(&database, &keep, world.clock.now()).await.unwrap(), Vec::<String>::new());
+    assert_eq!(
+        prune(&database, &keep, world.clock.now() + 2 * DAY).await.unwrap(),
+        ["200 rows of transitions"]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_takes_a_second_for_each_statement_holds_up_neither_detection_nor_notifications() {
+    const DEVICES: usize = 300;
+    let postgres = Postgres::start();
+    let far = Distance::to(postgres.port(), SECOND).await;
+    let mut lived = Lived::start(
+        &postgres,
+        far.port(),
+        "[route]\nreceivers = [\"hook\"]\ngroup_wait = \"0s\"\n[breaker]\nenabled = false\n",
+    )
+    .await;
+    let rows = async || {
+        let found =
+            postgres.rows(SCHEMA, "SELECT count(*) FROM transitions WHERE transition = 'offline'").await;
+        found.first().map_or(0, |row| row.get::<_, i64>(0))
+    };
+    lived.devices(|config| config.units = DEVICES).await;
+    let made = "SELECT count(*) FROM pg_tables WHERE tablename = 'cursors'";
+    until(async || postgres.rows("public", made).await[0].get::<_, i64>(0) == 1).await;
+    lived.fall_silent().await;
+    let records = lived.records(DEVICES).await;
+    let all_told = async || {
+        let told =
+            lived.told().into_iter().map(|(_, body)| body["data"]["offline"].as_array().unwrap().len());
+        told.sum::<usize>() >= DEVICES
+    };
+    lived.until("each silence is told of", all_told).await;
+    let written = rows().await;
+    let late = records.iter().map(|record| record.detected_at.since(record.deadline)).max().unwrap();
+    assert!(late < 2 * SECOND, "the last one was detected after {late:?}");
+    let (last, begun) = (lived.told().last().unwrap().0, records.iter().map(|record| record.deadline).min());
+    let told = last.since(begun.unwrap());
+    assert!(told < 6 * SECOND, "the last message came {told:?} after the first deadline");
+    assert!(written < DEVICES as i64, "the database was not behind");
+    until(async || rows().await == DEVICES as i64).await;
+    assert!(!lived.text("/readyz").await.1.contains("history_down"), "it is slow, and not away");
+    lived.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

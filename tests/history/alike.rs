@@ -331,7 +331,7 @@ impl Life {
 #[test]
 fn a_trial_tells_receivers_what_the_groups_of_the_service_tell_them() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let config = Config { cases: 96, failure_persistence: None, ..Config::default() };
+    let config = Config { cases: 12, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&cases(), |case| {
             let lived = runtime.block_on(case.lived());

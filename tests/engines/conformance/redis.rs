@@ -173,8 +173,9 @@ mod only_redis {
     use super::super::world::World;
     use super::*;
     use futures_util::StreamExt;
+    use rollcall::clock::monotonic;
     use rollcall::presence::Interval;
-    use rollcall::store::{Capacity, DataLoss, EngineError, Group, Join, OutboxEvent, Pace};
+    use rollcall::store::{Capacity, DataLoss, EngineError, Group, Join, OutboxEvent, Pace, Refresh};
     use std::time::Duration;
 
     #[tokio::test]
@@ -285,6 +286,29 @@ mod only_redis {
         let index = format!("rollcall:{{p{}}}:deadlines", partition_of(&unit, 16));
         let check: f64 = world.ground.0.ask(cmd("ZSCORE").arg(index).arg(unit.to_string())).await;
         assert_eq!(check as i64, world.at(5).as_millis() + allowed);
+    }
+
+    #[tokio::test]
+    async fn a_heartbeat_that_was_held_back_for_too_long_overwrites_no_newer_one() {
+        let world = World::<Single>::new().await;
+        let (unit, ttl) = (world.unit("a"), Duration::from_secs(3600));
+        world.hear(&unit, world.at(5)).await;
+        let older = |until| Refresh {
+            unit: &unit,
+            at: world.at(1),
+            broker: None,
+            ttl,
+            check_by: world.at(1) + ttl,
+            unbroken: None,
+            until,
+        };
+        let held_back = world.engine.refresh(&[older(monotonic())]).await;
+        assert!(matches!(held_back, Err(EngineError::Unavailable(_))), "{held_back:?}");
+        // One in time is written, and the newer one that it overwrote once more.
+        let in_time = world.engine.refresh(&[older(monotonic() + ttl)]).await.unwrap();
+        assert_eq!(in_time, [Some(world.at(5))]);
+        let value: i64 = world.ground.0.ask(cmd("GET").arg(alive(&unit))).await;
+        assert_eq!(value, world.at(5).as_millis());
     }
 
     #[tokio::test]

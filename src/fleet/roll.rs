@@ -13,9 +13,8 @@
 //! | `operators.rs` | units that operators pause, and records that they acknowledge |
 //! | `changes.rs`, `unconfirmed.rs` | changes, their effects, and those without an answer |
 //! | `hearing.rs`, `brokers.rs` | how far Rollcall has heard, and each broker of several |
-//! | `states.rs` | the states of units, and since when |
+//! | `states.rs` | the states of units, and since when; units whose silence is unusual |
 //! | `inventory.rs` | units of an inventory |
-//! | `unusual.rs` | units whose silence is unusual |
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, RwLock};
@@ -45,7 +44,6 @@ mod rounds;
 mod states;
 mod unconfirmed;
 mod unheard;
-mod unusual;
 mod unwatched;
 
 use absent_keys::AbsentKeys;
@@ -55,7 +53,6 @@ pub use hearing::HearingConfig;
 pub use inventory::Registered;
 pub use operators::UnitChange;
 use unconfirmed::Unconfirmed;
-pub use unusual::UnusualUnit;
 
 /// How often a decision is repeated while its unit keeps changing. A unit whose heartbeats come faster than two round
 /// trips is decided within a few attempts.

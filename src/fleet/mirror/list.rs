@@ -117,8 +117,8 @@ pub struct ListedUnit {
 
 impl ListedUnit {
     pub fn key(&self, order: ListOrder) -> ListKey {
-        let Self { state, last_seen, offline_since, unusual, .. } = *self;
-        let rank = order.rank(&Ranked { state, last_seen, offline_since, unusual });
+        let Self { state, last_seen, offline_since, .. } = *self;
+        let rank = order.rank(&Ranked { state, last_seen, offline_since });
         ListKey { rank, kind: self.kind.clone(), unit: self.unit.clone() }
     }
 }
@@ -142,5 +142,4 @@ struct Ranked {
     state: State,
     last_seen: Option<Timestamp>,
     offline_since: Option<Timestamp>,
-    unusual: bool,
 }

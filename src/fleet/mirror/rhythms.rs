@@ -18,7 +18,37 @@ pub struct UnitRhythm {
     pub unusual_since: Option<Timestamp>,
 }
 
+/// A unit whose silence is unusual.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusualUnit {
+    pub unit: Unit,
+    pub last_seen: Timestamp,
+    /// Since when its silence is unusual.
+    pub since: Timestamp,
+}
+
 impl Mirror {
+    /// Up to `limit` units of this instance whose silence is unusual. Takes some milliseconds for a million.
+    pub fn unusual(&self, hearing: &Hearing, now: Timestamp, limit: usize) -> Vec<UnusualUnit> {
+        let (mut cursor, mut found) = (Cursor::new(UnitFilter::default()), Vec::new());
+        let mut evaluator = self.evaluator(hearing, now);
+        while found.len() < limit
+            && self.read_rows(&mut cursor, |rows| {
+                for (slot, rank, row) in rows.selected() {
+                    let state = evaluator.state(rows.table, slot, row);
+                    let since = evaluator.unusual_since(rows.table, slot, row, state);
+                    // Ids were parsed before they came into the mirror.
+                    if let (Some(since), Ok(id)) = (since, rows.table.id(row).parse()) {
+                        let unit = Unit::new(self.kinds[rank].clone(), id);
+                        found.push(UnusualUnit { unit, last_seen: row.last_seen, since });
+                    }
+                }
+            })
+        {}
+        found.truncate(limit);
+        found
+    }
+
     /// Learns from an interval between two heartbeats of a unit that took the slow path: see
     /// [`Refresh::unbroken`](crate::store::Refresh::unbroken).
     pub fn learn(&self, unit: &Unit, (from, to): (Timestamp, Timestamp), unbroken: Option<Timestamp>) {

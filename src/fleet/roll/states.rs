@@ -1,9 +1,10 @@
-//! The states of units as the engine holds them, and since when.
+//! The states of units as the engine holds them, and since when; and the units whose silence is unusual.
 
 use futures_util::future::try_join_all;
 
 use super::Roll;
 use crate::clock::Timestamp;
+use crate::fleet::mirror::UnusualUnit;
 use crate::presence::{self, Snapshot, State, StateSince, Unit};
 use crate::store::Result;
 
@@ -24,5 +25,10 @@ impl Roll {
             Ok(presence::state_since(&seen, rules, &hearing, now, back))
         };
         try_join_all(self.engine.read(&names).await?.into_iter().zip(units).map(of_unit)).await
+    }
+
+    /// See [`Mirror::unusual`](crate::fleet::Mirror::unusual). Call it where a thread may work for some milliseconds.
+    pub fn unusual(&self, now: Timestamp, limit: usize) -> Vec<UnusualUnit> {
+        self.mirror.unusual(&self.hearing(), now, limit)
     }
 }

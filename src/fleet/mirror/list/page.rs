@@ -19,6 +19,7 @@ struct Candidate {
     kind: usize,
     id: Vec<u8>,
     ranked: Ranked,
+    unusual: bool,
 }
 
 impl Candidate {
@@ -95,13 +96,12 @@ impl<'a> Page<'a> {
         if !self.states[state as usize] {
             return;
         }
-        let unusual = self.evaluator.unusual_since(table, slot, row, state).is_some();
-        if self.query.unusual.is_some_and(|wanted| wanted != unusual) {
+        if self.query.unusual.is_some_and(|wanted| wanted != self.is_unusual(table, slot, row, state)) {
             return;
         }
         let last_seen = row.state.is_heard().then_some(row.last_seen);
         let offline_since = if row.state.is_offline() { table.offline_since(slot) } else { None };
-        let ranked = Ranked { state, last_seen, offline_since, unusual };
+        let ranked = Ranked { state, last_seen, offline_since };
         let rank = self.query.order.rank(&ranked);
         // Most units of a large fleet are left out here, before their names are read.
         if rank > self.highest {
@@ -111,8 +111,13 @@ impl<'a> Page<'a> {
         let is_better =
             !self.is_full() || self.best.peek().is_some_and(|worst| worst.compare(rank, kind, id).is_lt());
         if is_better && self.selects(id) && self.is_after(rank, kind, id) {
-            self.keep(Candidate { rank, kind, id: Vec::new(), ranked }, id);
+            let unusual = self.is_unusual(table, slot, row, state);
+            self.keep(Candidate { rank, kind, id: Vec::new(), ranked, unusual }, id);
         }
+    }
+
+    fn is_unusual(&self, table: &UnitTable, slot: usize, row: &UnitRow, state: State) -> bool {
+        self.evaluator.unusual_since(table, slot, row, state).is_some()
     }
 
     fn selects(&self, id: &[u8]) -> bool {
@@ -146,7 +151,8 @@ impl<'a> Page<'a> {
 
     pub fn finish(self, mirror: &Mirror) -> Vec<ListedUnit> {
         let listed = |candidate: Candidate| {
-            let Ranked { state, last_seen, offline_since, unusual } = candidate.ranked;
+            let Ranked { state, last_seen, offline_since } = candidate.ranked;
+            let unusual = candidate.unusual;
             let kind = mirror.kinds[candidate.kind].clone();
             // Ids were parsed before they came into the mirror.
             let unit = std::str::from_utf8(&candidate.id).ok()?.parse().ok()?;

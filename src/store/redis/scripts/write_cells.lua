@@ -39,10 +39,6 @@ for c = 1, tonumber(ARGV[2]) do
   from, key = from + WIDTH[what] * names, key + (paged ~= '' and names or 1)
 end
 
-local function fail(at)
-  written[at % count + 1], is_all = 0, false
-end
-
 -- The keys that were read. A key of a wrong type fails before any write: Redis does not undo a script.
 local known, sums = {}, {}
 local function try_hash(column)
@@ -58,43 +54,36 @@ local function try_zset(column)
     redis.call('ZCARD', column.key)
   end
 end
--- Calls `see` with what is stored of each name of a column, and with the number of the name from 0 on.
+-- Asks what is stored of each name of a column. A change-set is not written if `fails` says so of one of its names: it gets
+-- what is stored, and the number of the name from 0 on.
 local function fields(...) return redis.call('HMGET', ...) end
 local function scores(...) return redis.call('ZMSCORE', ...) end
-local function each(get, column, see)
+local function each(get, column, fails)
   for first = 0, column.names - 1, column.pages and 1 or MOST do
     local key = column.pages and KEYS[column.pages + first] or column.key
     local last = column.pages and first or math.min(first + MOST, column.names) - 1
     known[key] = true
     for at, now in ipairs(get(key, unpack(ARGV, column.from + first, column.from + last))) do
-      see(now, first + at - 1)
+      at = first + at - 1
+      if fails(now, at) then
+        written[at % count + 1], is_all = 0, false
+      end
     end
   end
 end
+local function is_there(now) return now end
 
 local read = {
   has = function(column)
     local values = column.from + column.names
-    each(fields, column, function(now, at)
-      if now ~= ARGV[values + at] then fail(at) end
-    end)
+    each(fields, column, function(now, at) return now ~= ARGV[values + at] end)
   end,
-  lacks = function(column)
-    each(fields, column, function(now, at)
-      if now then fail(at) end
-    end)
-  end,
+  lacks = function(column) each(fields, column, is_there) end,
   is_at = function(column)
     local values = column.from + column.names
-    each(scores, column, function(now, at)
-      if not now or tonumber(now) ~= tonumber(ARGV[values + at]) then fail(at) end
-    end)
+    each(scores, column, function(now, at) return not now or tonumber(now) ~= tonumber(ARGV[values + at]) end)
   end,
-  is_off = function(column)
-    each(scores, column, function(now, at)
-      if now then fail(at) end
-    end)
-  end,
+  is_off = function(column) each(scores, column, is_there) end,
   add = function(column)
     each(fields, column, function(now, at)
       local key = column.pages and KEYS[column.pages + at] or column.key

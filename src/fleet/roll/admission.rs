@@ -10,6 +10,7 @@
 //! before go into the mirror; the engine is idle only while the first is made and after the last.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 
@@ -106,7 +107,7 @@ impl Roll {
                 ttl: policy.allowed(),
                 check_by: policy.first_check(heartbeat.at),
                 unbroken: unbroken.filter(|_| heartbeat.is_fresh(gap, now)),
-                until: began + rules.policy.timeout / 2,
+                until: began + timely_for(rules),
             });
         }
         if refreshes.is_empty() {
@@ -159,7 +160,8 @@ impl Roll {
                 self.moved(&step, moved);
                 if let Some(before) = before {
                     let Heartbeat { unit, at, .. } = step.heartbeat;
-                    self.mirror.learn(unit, (before, *at), self.unbroken_since(&unit.kind, now));
+                    let unbroken = hearing.unbroken_since(&unit.kind, self.gap(), now);
+                    self.mirror.learn(unit, (before, *at), unbroken);
                 }
                 if unit.done(&step) {
                     open.push(unit);
@@ -256,5 +258,10 @@ fn moved(seen: &Snapshot, step: &HeartbeatStep<'_>) -> Option<Move> {
 /// Whether the heartbeat may take the fast path. There it may overwrite a newer heartbeat until that is written again:
 /// a check at that moment must not find the unit overdue.
 fn is_timely(heartbeat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
-    now.since(heartbeat.at) < rules.policy.timeout / 2
+    now.since(heartbeat.at) < timely_for(rules)
+}
+
+/// How old a heartbeat on the fast path is at most when it sets out, and how long it may take from there.
+fn timely_for(rules: &KindRules) -> Duration {
+    rules.policy.timeout / 2
 }

@@ -64,11 +64,6 @@ impl Roll {
         self.heard.read().expect("nothing panics under this lock").removed.clone()
     }
 
-    /// Since when a kind is heard without a break; `None`: it is not known to be heard now.
-    pub(super) fn unbroken_since(&self, kind: &Kind, now: Timestamp) -> Option<Timestamp> {
-        self.hearing().unbroken_since(kind, self.gap(), now)
-    }
-
     /// Waits until Rollcall has heard further than before.
     pub async fn heard_more(&self) {
         self.heard_more.notified().await;

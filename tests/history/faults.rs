@@ -7,7 +7,7 @@ use crate::lived::{Lived, SCHEMA};
 use crate::support::certificates::Authority;
 use crate::support::distance::Distance;
 use crate::support::postgres::{PASSWORD, Postgres};
-use crate::world::{DAY, EngineType, SECOND, World, units, until};
+use crate::world::{DAY, EngineType, SECOND, World, units, until, until_so};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_killed_in_a_storm_has_every_record_once_when_it_is_back() {
@@ -198,7 +198,7 @@ async fn a_database_that_takes_a_second_for_each_statement_holds_up_neither_dete
             lived.told().into_iter().map(|(_, body)| body["data"]["offline"].as_array().unwrap().len());
         told.sum::<usize>() >= DEVICES
     };
-    lived.until("each silence is told of", all_told).await;
+    until_so("each silence is told of", all_told).await;
     let written = rows().await;
     let late = records.iter().map(|record| record.detected_at.since(record.deadline)).max().unwrap();
     assert!(late < 2 * SECOND, "the last one was detected after {late:?}");

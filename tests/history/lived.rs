@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use reqwest::{Client, StatusCode};
-use rollcall::clock::{Clock, Stopwatch, Timestamp};
+use rollcall::clock::{Clock, Timestamp};
 use rollcall::presence::OfflineRecord;
 use rollcall::simulate::fleet::{self, FleetConfig, FleetProgress};
 use rollcall::simulate::servers::free_port;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::support::fleet::Service;
 use crate::support::postgres::{PASSWORD, Postgres};
-use crate::world::MAX_WAIT;
+use crate::world::until_so;
 
 /// The schema of its history.
 pub const SCHEMA: &str = "lived";
@@ -75,25 +75,11 @@ impl Lived {
             _sink: sink,
             _dir: dir,
         };
+        let ready = format!("{}/readyz", lived.url);
+        let is_ready =
+            async || lived.client.get(&ready).send().await.is_ok_and(|answer| answer.status() == 200);
+        until_so("it does its work", is_ready).await;
         lived
-            .until("it does its work", async || {
-                lived
-                    .client
-                    .get(format!("{}/readyz", lived.url))
-                    .send()
-                    .await
-                    .is_ok_and(|answer| answer.status() == 200)
-            })
-            .await;
-        lived
-    }
-
-    pub async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
-        let started = Stopwatch::start();
-        while !is_so().await {
-            assert!(started.elapsed() < MAX_WAIT, "not so: {what}");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
     }
 
     /// Devices that send heartbeats, all of which are known at the end of this call.
@@ -108,7 +94,7 @@ impl Lived {
         let run = fleet::run(config, watch::Sender::new(FleetProgress::default()), stop.clone());
         let running = tokio::spawn(async move { run.await.map(|_| ()).unwrap() });
         self.devices = Some((stop, running));
-        self.until("each device is known", async || {
+        until_so("each device is known", async || {
             let states = &self.json("/api/v1/summary").await["states"];
             states.as_object().is_some_and(|all| all.values().filter_map(Value::as_u64).sum::<u64>() >= units)
         })
@@ -142,7 +128,7 @@ impl Lived {
         let read = async || -> Vec<OfflineRecord> {
             serde_json::from_value(self.json("/api/v1/records?limit=1000").await["records"].clone()).unwrap()
         };
-        self.until("so many records", async || read().await.len() >= count).await;
+        until_so("so many records", async || read().await.len() >= count).await;
         read().await
     }
 

@@ -1,9 +1,7 @@
 //! What pages and the API answer out of history, by a service over a PostgreSQL that has days of last year.
 
-use std::time::Duration;
-
 use reqwest::{Client, Response};
-use rollcall::clock::{Clock, Stopwatch, Timestamp};
+use rollcall::clock::{Clock, Timestamp};
 use rollcall::history::{Database, prepare};
 use rollcall::reports::{day_of, midnight};
 use rollcall::simulate::servers::free_port;
@@ -13,7 +11,7 @@ use crate::inspection::inspect;
 use crate::support::browser::{Browser, SIZES, pictures};
 use crate::support::fleet::Service;
 use crate::support::postgres::{PASSWORD, Postgres};
-use crate::world::{DAY, MAX_WAIT};
+use crate::world::{DAY, until_so};
 
 /// Ten days of two units, which are summed up to yesterday: on the third day one of them was offline for an hour.
 async fn filled(postgres: &Postgres, schema: &str) -> Timestamp {
@@ -69,11 +67,9 @@ impl Served {
         ));
         let client = Client::builder().no_proxy().build().unwrap();
         let served = Served { service, url: format!("http://127.0.0.1:{port}"), client, _dir: dir };
-        let started = Stopwatch::start();
-        while served.try_get("/api/v1/summary").await.is_none_or(|answer| answer.status() != 200) {
-            assert!(started.elapsed() < MAX_WAIT);
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        let serves =
+            async || served.try_get("/api/v1/summary").await.is_some_and(|answer| answer.status() == 200);
+        until_so("it serves", serves).await;
         served
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollcall::clock::{Clock, Stopwatch, Timestamp};
+use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::Silences;
 use rollcall::history::{Database, past_fleet};
 use rollcall::presence::{Interval, OfflineRecord, Policy, Registration};
@@ -14,19 +14,14 @@ use tokio_postgres::types::ToSql;
 
 use crate::lived::{Lived, SCHEMA};
 use crate::support::postgres::Postgres;
-use crate::world::{EngineType, MAX_WAIT, SECOND, TIMEOUT, World, units, until};
+use crate::world::{EngineType, SECOND, TIMEOUT, World, units, until, until_so};
 
 /// The past up to a moment, once all of it is written.
-async fn past(database: &Database, kind: &str, since: Duration, until: Timestamp) -> PastFleet {
-    let (kind, started) = (kind.parse().unwrap(), Stopwatch::start());
-    loop {
-        let past = past_fleet(database, &kind, (since, Some(until)), until).await.unwrap();
-        if past.range.to == until {
-            return past;
-        }
-        assert!(started.elapsed() < MAX_WAIT, "written until {}", past.range.to);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+async fn past(database: &Database, kind: &str, since: Duration, moment: Timestamp) -> PastFleet {
+    let kind = kind.parse().unwrap();
+    let read = async || past_fleet(database, &kind, (since, Some(moment)), moment).await.unwrap();
+    until_so("the past is written", async || read().await.range.to == moment).await;
+    read().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -126,26 +121,23 @@ async fn a_trial_of_the_policy_of_now_says_what_the_service_sent_and_other_timeo
         })
         .await;
     let enough = async || lived.told().len() >= 120;
-    lived.until("some silences and returns are told of", enough).await;
+    until_so("some silences and returns are told of", enough).await;
     lived.fall_silent().await;
     let records = lived.records(60).await;
-    lived
-        .until("each device is offline", async || {
-            lived.json("/api/v1/records?open=true&limit=1000").await["records"].as_array().unwrap().len()
-                == 80
-        })
-        .await;
+    until_so("each device is offline", async || {
+        lived.json("/api/v1/records?open=true&limit=1000").await["records"].as_array().unwrap().len() == 80
+    })
+    .await;
     assert!(records.len() > 60);
     let moment = Clock::system().now() + 4 * SECOND;
     let ask = format!("kind=detector&since=1h&until={moment}&group_by=site");
     // The cursors pass a moment a minute later.
     let trial = async |more: &str| lived.text(&format!("/api/v1/policy/try?{ask}{more}")).await;
-    lived
-        .until("history is written", async || {
-            let (status, text) = trial("&timeout=1s").await;
-            status == 200 && serde_json::from_str::<Value>(&text).unwrap()["until"] == json!(moment)
-        })
-        .await;
+    until_so("history is written", async || {
+        let (status, text) = trial("&timeout=1s").await;
+        status == 200 && serde_json::from_str::<Value>(&text).unwrap()["until"] == json!(moment)
+    })
+    .await;
     let (_, text) = trial("&timeout=1s").await;
     let now: Value = serde_json::from_str(&text).unwrap();
 
@@ -209,7 +201,10 @@ async fn refusals(lived: &Lived, postgres: &Postgres) {
     client.batch_execute("BEGIN; LOCK TABLE units IN ACCESS EXCLUSIVE MODE").await.unwrap();
     let slow = "/api/v1/policy/try?kind=detector&timeout=7s&since=1h";
     let (first, second) = tokio::join!(lived.text(slow), async {
-        tokio::time::sleep(SECOND).await;
+        let waiting =
+            "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'units'::regclass AND NOT granted)";
+        let waits = async || client.query_one(waiting, &[]).await.unwrap().get::<_, bool>(0);
+        until_so("the trial reads the units", waits).await;
         lived.text("/api/v1/policy/try?kind=detector&timeout=8s&since=1h").await
     });
     assert!(second.0 == 503 && second.1.contains("one trial runs at a time"), "{second:?}");
@@ -217,7 +212,7 @@ async fn refusals(lived: &Lived, postgres: &Postgres) {
     let (_, page) = lived.text("/policy?kind=detector&timeout=7s&grace=&since=1h").await;
     assert!(page.contains("The trial has run for ") && page.contains("Ask again for its answer"), "{page}");
     client.batch_execute("ROLLBACK").await.unwrap();
-    lived.until("the trial goes on", async || lived.text(slow).await.0 == 200).await;
+    until_so("the trial goes on", async || lived.text(slow).await.0 == 200).await;
     for (query, why) in [
         ("timeout=7s", "kind is missing"),
         ("kind=pump&timeout=7s", "there is no kind"),

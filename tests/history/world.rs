@@ -226,9 +226,14 @@ pub fn units(count: usize) -> Vec<Unit> {
 
 /// Waits until it is so.
 pub async fn until(is_so: impl AsyncFn() -> bool) {
+    until_so("it", is_so).await;
+}
+
+/// Waits until what it names is so.
+pub async fn until_so(what: &str, is_so: impl AsyncFn() -> bool) {
     let started = Stopwatch::start();
     while !is_so().await {
-        assert!(started.elapsed() < MAX_WAIT, "it is not so");
+        assert!(started.elapsed() < MAX_WAIT, "not so: {what}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -9,7 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp, monotonic};
 use rollcall::presence::{Change, Facts, IndexChange, Interval, KeyChange, Lifecycle, Snapshot, Unit};
@@ -86,9 +86,10 @@ async fn fleet(units: usize) -> TempDir {
     dir
 }
 
-/// A moment up to which a heartbeat may be written.
-fn until() -> Instant {
-    monotonic() + HOUR
+/// A heartbeat that may be written for an hour from now, as long as its unit is allowed to be silent.
+fn refresh(unit: &Unit, at: Timestamp) -> Refresh<'_> {
+    let until = monotonic() + HOUR;
+    Refresh { unit, at, broker: None, ttl: HOUR, check_by: at + HOUR, unbroken: None, until }
 }
 
 #[tokio::test]
@@ -149,15 +150,7 @@ async fn recorded_heartbeats_survive_an_orderly_end() {
     let later = BEGIN + Duration::from_secs(7);
     let engine = open(dir.path()).await.unwrap();
     let units: Vec<Unit> = (0..1000).map(unit).collect();
-    let beat = |unit| Refresh {
-        unit,
-        at: later,
-        broker: None,
-        ttl: HOUR,
-        check_by: later + HOUR,
-        unbroken: None,
-        until: until(),
-    };
+    let beat = |unit| refresh(unit, later);
     let applied = engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
     assert!(applied.into_iter().all(|before| before.is_some()));
     engine.advance(&Subscription::Plain, later, Gap { blind: HOUR, tell_after: HOUR }).await.unwrap();
@@ -180,15 +173,7 @@ async fn heartbeats_over_a_long_time_do_not_grow_the_database() {
     let mut at = BEGIN;
     for _ in 0..400 {
         at = at + Duration::from_millis(10);
-        let beat = |unit| Refresh {
-            unit,
-            at,
-            broker: None,
-            ttl: HOUR,
-            check_by: at + HOUR,
-            unbroken: None,
-            until: until(),
-        };
+        let beat = |unit| refresh(unit, at);
         engine.refresh(&units.iter().map(beat).collect::<Vec<_>>()).await.unwrap();
         // Blind time is written at once, together with all heartbeats.
         engine.advance(&Subscription::Plain, at, gap).await.unwrap();
@@ -493,16 +478,7 @@ async fn a_full_disk_is_reported_and_work_goes_on_when_it_has_room() {
     assert!(why.contains("its disk is full; make room"), "{why}");
     // Heartbeats need no disk and continue.
     let (first, later) = (unit(0), BEGIN + HOUR);
-    let beat = [Refresh {
-        unit: &first,
-        at: later,
-        broker: None,
-        ttl: HOUR,
-        check_by: later + HOUR,
-        unbroken: None,
-        until: until(),
-    }];
-    assert!(engine.refresh(&beat).await.unwrap()[0].is_some());
+    assert!(engine.refresh(&[refresh(&first, later)]).await.unwrap()[0].is_some());
     assert_eq!(known(&engine).await, units);
     std::fs::remove_file(ballast).unwrap();
     fill(&engine, units..units + 500).await.unwrap();

@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt;
 use futures_util::future::OptionFuture;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::sleep_until;
+use tokio::time::{sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::buffer::{Buffered, DeliveryBuffer};
@@ -53,7 +53,7 @@ mod engine_calls;
 mod falling_back;
 mod limited;
 
-use engine_calls::{EXTEND, EngineCalls};
+use engine_calls::{EXTEND, EngineCalls, Recorded};
 pub(super) use limited::MAX_ATTEMPTS;
 
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
@@ -203,12 +203,15 @@ impl Deliver {
         mut calls: EngineCalls,
     ) -> anyhow::Result<()> {
         let until = monotonic() + STOP_TIMEOUT;
-        while let Some(recorded) = calls.recordings.next().await {
+        // A call that is kept and not polled keeps its turn at the engine, and calls that are awaited wait for it for ever.
+        (calls.extending, calls.falling) = (None, None);
+        let leasing = calls.leasing.take().map(|leasing| timeout_at(until.into(), leasing));
+        let recordings = std::mem::take(&mut calls.recordings).collect::<Vec<Recorded>>();
+        let (leased, recordings) = tokio::join!(OptionFuture::from(leasing), recordings);
+        for recorded in recordings {
             self.recorded(&mut calls, &mut in_flight, recorded);
         }
-        if let Some(leasing) = calls.leasing.take()
-            && let Ok(leased) = tokio::time::timeout_at(until.into(), leasing).await
-        {
+        if let Some(Ok(leased)) = leased {
             self.leased(&mut calls, &mut in_flight, leased);
         }
         while let Ok(buffered) = queue.try_recv() {

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::database::open_to_read;
 use super::error::DatabaseResult;
@@ -14,27 +15,27 @@ use crate::store::{EngineError, Result};
 pub(super) struct Readers {
     path: PathBuf,
     idle: Arc<Mutex<Vec<Connection>>>,
-    permits: Semaphore,
+    permits: Arc<Semaphore>,
     full_scan: Arc<FullScan>,
 }
 
 impl Readers {
     /// `most`: the most reads at the same time; further ones wait.
     pub fn new(path: &Path, most: usize, full_scan: Arc<FullScan>) -> Readers {
-        let permits = Semaphore::new(most);
+        let permits = Arc::new(Semaphore::new(most));
         Readers { path: path.to_owned(), idle: Arc::default(), permits, full_scan }
     }
 
-    /// Calls a function with a connection, on a thread that may block.
+    /// Calls a function with a connection, on a thread that may block. Other reads go on also while nobody polls this one,
+    /// as in a stream that reads ahead: a read waits for its turn and has it in a task of its own.
     pub async fn read<T, F>(&self, read: F) -> Result<T>
     where
         T: Send + 'static,
         F: FnOnce(&Connection) -> DatabaseResult<T> + Send + 'static,
     {
         let ended = |_| EngineError::Unavailable("a read of the fleet was broken off".into());
-        let _permit = self.permits.acquire().await.expect("it is never closed");
         let (idle, path, full_scan) = (self.idle.clone(), self.path.clone(), self.full_scan.clone());
-        let result = tokio::task::spawn_blocking(move || {
+        let blocking = move || {
             let unused = idle.lock().expect("nothing panics under this lock").pop();
             let connection = unused.map_or_else(|| open_to_read(&path), Ok);
             let connection = connection.map_err(|error| error.explain(&path))?;
@@ -42,7 +43,34 @@ impl Readers {
             // A connection that failed is not used again.
             idle.lock().expect("nothing panics under this lock").push(connection);
             Ok(found)
-        });
-        result.await.map_err(ended)?
+        };
+        let permits = self.permits.clone();
+        let reading = async move {
+            let _permit = permits.acquire_owned().await.expect("it is never closed");
+            tokio::task::spawn_blocking(blocking).await
+        };
+        AbortOnDropHandle::new(tokio::spawn(reading)).await.and_then(|read| read).map_err(ended)?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::super::directory::DATABASE;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_read_that_nobody_polls_holds_no_other_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let readers = Readers::new(dir.path(), 1, Arc::default());
+        Connection::open(dir.path().join(DATABASE))
+            .unwrap()
+            .execute_batch("CREATE TABLE facts (unit)")
+            .unwrap();
+        let mut first = Box::pin(readers.read(|_| Ok(1)));
+        assert!(first.as_mut().now_or_never().is_none());
+        assert_eq!(readers.read(|_| Ok(2)).await.unwrap(), 2);
+        assert_eq!(first.await.unwrap(), 1);
     }
 }

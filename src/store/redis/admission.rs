@@ -9,6 +9,9 @@
 //! under endless changes. Reads for the mirror are delayed in the same way while very many units are due: the
 //! mirror would also find due units, and check them beside the expiry loop.
 //!
+//! A call that waits for its permit or has it must be polled until its end, or dropped. Whoever keeps it and awaits another
+//! call meanwhile may wait for ever.
+//!
 //! The limits are just high enough to keep the server busy: higher for a server far away, see `round_trip.rs`.
 
 use std::sync::atomic::{AtomicUsize, Ordering};

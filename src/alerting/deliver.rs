@@ -204,12 +204,16 @@ impl Deliver {
     ) -> anyhow::Result<()> {
         let until = monotonic() + STOP_TIMEOUT;
         // A call that is kept and not polled keeps its turn at the engine, and calls that are awaited wait for it for ever.
-        (calls.extending, calls.falling) = (None, None);
+        calls.falling = None;
         let leasing = calls.leasing.take().map(|leasing| timeout_at(until.into(), leasing));
+        let (leasing, extending) = (OptionFuture::from(leasing), OptionFuture::from(calls.extending.take()));
         let recordings = std::mem::take(&mut calls.recordings).collect::<Vec<Recorded>>();
-        let (leased, recordings) = tokio::join!(OptionFuture::from(leasing), recordings);
+        let (leased, extended, recordings) = tokio::join!(leasing, extending, recordings);
         for recorded in recordings {
             self.recorded(&mut calls, &mut in_flight, recorded);
+        }
+        if let Some(extended) = extended {
+            self.extended(&mut in_flight, extended);
         }
         if let Some(Ok(leased)) = leased {
             self.leased(&mut calls, &mut in_flight, leased);

@@ -141,8 +141,8 @@ impl FleetPage<'_> {
         let first = UnitsQuery { cursor: None, ..wanted.clone() };
         html! {
             nav.counts aria-label="Units by state" {
-                a href=(self.link(&UnitsQuery { state: None, ..first.clone() }))
-                    aria-current=[wanted.state.is_none().then_some("true")] {
+                a href=(self.link(&UnitsQuery { state: None, unusual: None, ..first.clone() }))
+                    aria-current=[(wanted.state.is_none() && wanted.unusual.is_none()).then_some("true")] {
                     b { (format::number(content.units)) } span { "units" }
                 }
                 @for state in presence::State::ALL {

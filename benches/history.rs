@@ -115,7 +115,7 @@ async fn tried(report: &mut Report, postgres: &Postgres, units: u32) -> anyhow::
          'bench:unit-' || n || ':' || extract(epoch FROM o - interval '10 min')::bigint || '000', 'bench', 'unit-' || n, \
          jsonb_build_object('site', (n % 1000)::text), 'silence', o - interval '10 min', o, o, c \
          FROM generate_series(0, {last}) n, generate_series(0, 4) k, \
-         LATERAL (SELECT date_trunc('second', '{from}'::timestamptz) + CASE WHEN k = 4 THEN interval '29 days' \
+         LATERAL (SELECT date_trunc('second', '{from}'::timestamptz) + interval '1 min' + CASE WHEN k = 4 THEN interval '29 days' \
          ELSE (k * 7 * 86400 + n % 1000 * 500 + n % 7) * interval '1 s' END, \
          (5 + n % 50) * interval '1 min') x(o, back), \
          (VALUES ('offline', NULL), ('online', 'return')) y(w, c) WHERE k < 4 OR n % 2 = 0; \

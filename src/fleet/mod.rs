@@ -33,7 +33,7 @@ use foldhash::fast::FixedState;
 
 use crate::presence::{Kind, KindRules};
 
-pub mod attempts;
+mod attempts;
 mod availability;
 mod bodies;
 mod canary_pace;

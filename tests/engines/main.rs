@@ -7,7 +7,6 @@ mod broken;
 mod cells_alike;
 mod conformance;
 mod contention;
-mod deliveries_alike;
 mod embedded;
 mod endpoints;
 mod expiry;

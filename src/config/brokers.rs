@@ -72,7 +72,7 @@ pub(super) fn of_instance(
 
 /// The brokers of a fleet that has several.
 pub fn brokers_of(intake: &[intake::Config]) -> Vec<BrokerName> {
-    let several = intake.iter().filter(|one| one.is_one_of_several());
+    let several = intake.iter().filter(|one| one.is_one_of_several);
     several.filter_map(|one| one.broker.parse().ok()).collect()
 }
 

@@ -54,7 +54,7 @@ pub(super) fn fleet(
             let mut of_one = Problems::default();
             let config = intake::Config {
                 presence,
-                brokers: names.len(),
+                is_one_of_several: names.len() > 1,
                 kinds_elsewhere: both.cloned().collect(),
                 ..mqtt(one, period, topics, base, &mut of_one)
             };
@@ -203,7 +203,7 @@ fn mqtt(
     let second = Span::from_secs(1);
     intake::Config {
         broker: mqtt.name.clone(),
-        brokers: 1,
+        is_one_of_several: false,
         kinds_elsewhere: Vec::new(),
         url: mqtt.url.clone(),
         tls,

@@ -22,8 +22,8 @@ pub(super) const MAX_PACKET: u32 = 16 << 20;
 pub struct Config {
     /// The name of the broker; empty: the only one.
     pub broker: String,
-    /// How many brokers the fleet has. One of several proves for its kinds alone.
-    pub brokers: usize,
+    /// Whether kinds are heard at other brokers, too: then this one proves for its kinds alone.
+    pub is_one_of_several: bool,
     /// The kinds that are heard here and at other brokers.
     pub kinds_elsewhere: Vec<Kind>,
     /// The address: `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
@@ -132,7 +132,7 @@ impl Config {
 
     /// The text of the problem that nothing is heard here.
     fn without_topics(&self) -> &'static str {
-        match self.is_one_of_several() {
+        match self.is_one_of_several {
             true => {
                 "mqtt.name: no kind is heard at this broker; give a kind a topic, or leave the broker out"
             }
@@ -167,13 +167,9 @@ impl Config {
         (!self.share.is_empty()).then(|| self.proof_of(&self.share))
     }
 
-    pub fn is_one_of_several(&self) -> bool {
-        self.brokers > 1
-    }
-
     /// The name of the share among the proofs of hearing, where a share proves for its broker alone.
     pub(super) fn proof_of_share(&self) -> Option<String> {
-        let is_for_itself = self.is_one_of_several() && !self.share.is_empty();
+        let is_for_itself = self.is_one_of_several && !self.share.is_empty();
         is_for_itself.then(|| proof_of_share(&self.broker, &self.share))
     }
 

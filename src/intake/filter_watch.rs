@@ -62,7 +62,7 @@ impl FilterWatch {
             share: config.share.clone(),
             proof_of_share: config.proof_of_share(),
             label: config.broker_label().to_owned(),
-            broker: config.broker.parse().ok().filter(|_| config.is_one_of_several()),
+            broker: config.broker.parse().ok().filter(|_| config.is_one_of_several),
             writer: writer.clone(),
         }
     }

@@ -318,7 +318,7 @@ async fn listen(
     let (id, share) = (session.client_id(), session.share.clone());
     let id = (config.broker_label(), id);
     let reporter = hearing_reporter::HearingReporter::new(id, share, session_expiry, prove, probes.clone());
-    let reporter = match config.is_one_of_several() {
+    let reporter = match config.is_one_of_several {
         true => reporter.one_of_several(config.proof_of_share()),
         false => reporter,
     };

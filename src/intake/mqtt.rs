@@ -173,11 +173,11 @@ fn ticks(first: Instant, period: Duration) -> Interval {
 }
 
 impl OpenConnection {
-    fn new(client: AsyncClient, ticks: Interval, brokers: usize) -> OpenConnection {
+    fn new(client: AsyncClient, ticks: Interval) -> OpenConnection {
         OpenConnection {
             client,
             ticks,
-            coalescer: ReadCoalescer::new(brokers),
+            coalescer: ReadCoalescer::default(),
             unacknowledged: Arc::default(),
             actions: Actions::new(),
             early: None,
@@ -255,7 +255,7 @@ impl Connection {
             host.connecting(self.clock.now());
         }
         let (client, mut events) = self.session.open(self.state.number(), connect_timeout(failures));
-        let mut open = OpenConnection::new(client, ticks(now, self.state.period()), self.session.brokers);
+        let mut open = OpenConnection::new(client, ticks(now, self.state.period()));
         while let Some(event) = self.next(&mut open, &mut events).await? {
             match event {
                 Ok(Event::Incoming(packet)) => {

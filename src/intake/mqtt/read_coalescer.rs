@@ -9,9 +9,6 @@
 //!
 //! At fewer than some three thousand messages a second there are no pauses, and each message is read at once.
 //!
-//! A fleet at several brokers sends each of them a part of its messages. The pauses are as many times longer, so that as
-//! many messages are read together.
-//!
 //! # Why no longer
 //! Measured in alternation with a run without pauses, on four busy cores that broker, Redis and Rollcall share: a
 //! message costs Rollcall 4.6 µs of CPU instead of 5.5 (QoS 0). Pauses of 1 ms save little beyond that and delay
@@ -25,15 +22,12 @@ use crate::clock::monotonic;
 /// In this time a few kilobytes arrive.
 const PAUSE: Duration = Duration::from_micros(300);
 
-/// The longest pause, as a number of pauses.
-const MOST: usize = 3;
-
 /// How many packets are read before anything else is done: other work after each packet would cost too much.
 const BURST: u32 = 256;
 
 /// Whether messages arrive fast.
+#[derive(Default)]
 pub struct ReadCoalescer {
-    pause: Duration,
     /// The packets since other work was last done.
     burst: u32,
     waits_since: Option<Instant>,
@@ -41,12 +35,6 @@ pub struct ReadCoalescer {
 }
 
 impl ReadCoalescer {
-    /// `brokers`: how many of them share the messages of the fleet.
-    pub fn new(brokers: usize) -> ReadCoalescer {
-        let pause = PAUSE * brokers.clamp(1, MOST) as u32;
-        ReadCoalescer { pause, burst: 0, waits_since: None, is_busy: false }
-    }
-
     /// Whether another packet may be read before other work is done; if not, the next burst begins.
     pub fn is_in_burst(&mut self) -> bool {
         self.burst = if self.burst < BURST { self.burst + 1 } else { 0 };
@@ -57,14 +45,14 @@ impl ReadCoalescer {
     #[expect(clippy::disallowed_methods, reason = "see the head of this file")]
     pub fn pause(&mut self) {
         if std::mem::take(&mut self.is_busy) {
-            std::thread::sleep(self.pause);
+            std::thread::sleep(PAUSE);
         }
         self.waits_since = Some(monotonic());
     }
 
     /// Notes that something arrived during the wait.
     pub fn on_wake(&mut self, now: Instant) {
-        self.is_busy = self.waits_since.take().is_some_and(|since| now.duration_since(since) < self.pause);
+        self.is_busy = self.waits_since.take().is_some_and(|since| now.duration_since(since) < PAUSE);
     }
 }
 
@@ -74,26 +62,18 @@ mod tests {
 
     #[test]
     fn it_pauses_only_after_a_wait_that_was_shorter_than_a_pause() {
-        // (brokers, waited, pauses before the next wait)
-        let cases = [
-            (1, Duration::ZERO, true),
-            (1, PAUSE / 2, true),
-            (1, PAUSE, false),
-            (1, 100 * PAUSE, false),
-            (2, PAUSE, true),
-            (2, 2 * PAUSE, false),
-            (100, 3 * PAUSE, false),
-        ];
-        for (brokers, waited, pauses) in cases {
-            let mut coalescer = ReadCoalescer::new(brokers);
+        // (waited, pauses before the next wait)
+        let cases = [(Duration::ZERO, true), (PAUSE / 2, true), (PAUSE, false), (100 * PAUSE, false)];
+        for (waited, pauses) in cases {
+            let mut coalescer = ReadCoalescer::default();
             coalescer.pause();
             let since = coalescer.waits_since.unwrap();
             coalescer.on_wake(since + waited);
-            assert_eq!(coalescer.is_busy, pauses, "{brokers} {waited:?}");
+            assert_eq!(coalescer.is_busy, pauses, "{waited:?}");
             coalescer.pause();
             assert!(!coalescer.is_busy, "one pause for each wait");
         }
-        let mut coalescer = ReadCoalescer::new(1);
+        let mut coalescer = ReadCoalescer::default();
         coalescer.on_wake(monotonic());
         assert!(!coalescer.is_busy, "it did not wait");
     }

@@ -74,8 +74,6 @@ pub(in crate::intake) struct Session {
     /// How many acknowledgements and messages to the broker may wait to be sent.
     capacity: usize,
     pub(super) limits: SilenceLimits,
-    /// How many brokers the process reads from.
-    pub(super) brokers: usize,
     /// The state that this connection publishes as a host application of Sparkplug.
     pub(super) host: Option<HostStatement>,
 }
@@ -176,7 +174,6 @@ impl Session {
             most_unacknowledged,
             capacity: for_each * most_unacknowledged + 64,
             limits: SilenceLimits { silence: 2 * config.keep_alive, of_member },
-            brokers: config.brokers,
             host,
         })
     }

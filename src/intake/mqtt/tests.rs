@@ -39,7 +39,7 @@ pub(super) fn config(share: &str) -> Config {
         max_payload: 1024,
         max_age: Duration::ZERO,
         broker: String::new(),
-        brokers: 1,
+        is_one_of_several: false,
         kinds_elsewhere: Vec::new(),
         watch_sys: false,
         states: None,
@@ -95,7 +95,6 @@ impl World {
         let open = OpenConnection::new(
             session.open(1, super::CONNECT).0,
             ticks(monotonic(), Duration::from_secs(1)),
-            session.brokers,
         );
         let connection = Connection {
             broker: "main".to_owned(),

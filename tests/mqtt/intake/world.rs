@@ -81,7 +81,7 @@ impl World {
             max_payload: 256 * 1024,
             max_age: Duration::ZERO,
             broker: String::new(),
-            brokers: 1,
+            is_one_of_several: false,
             kinds_elsewhere: Vec::new(),
             watch_sys: false,
             states: None,

@@ -19,8 +19,6 @@ const MARGIN: Duration = Duration::from_millis(TIMEOUT.as_millis() as u64 / 10);
 /// A heartbeat counts for at most this much later than the broker had it, however long it was
 /// under way: a gap between canaries, three of their periods.
 const GAP: Duration = Duration::from_millis(3 * 250);
-/// How long after a disturbance messages that waited may still be read.
-const WORKED_OFF: Duration = Duration::from_millis(2 * GAP.as_millis() as u64);
 /// The largest difference between the clocks of fleet and diaries.
 const SKEW: Duration = Duration::from_millis(150);
 /// A partition whose owner died is swept by the others this late at the most.
@@ -231,12 +229,10 @@ impl Evidence {
         };
         // A heartbeat that was under way for long counts for the latest moment at which it can have been sent: that is
         // less than a gap later, or before the end of the blind interval that began meanwhile.
-        // While a flood lies in the broker's queue, a gap includes how long messages take through it. What waited for a
-        // disturbance to end is worked off after it; how fast that goes on a busy machine is no claim of this oracle.
+        // While a flood lies in the broker's queue, a gap includes how long messages take through it.
         let held = |acked: Timestamp| {
-            let worked_off = self.disturbances.iter().map(|(from, to)| (*from, *to + WORKED_OFF));
-            let during = worked_off.filter(move |(from, to)| (*from..=*to).contains(&acked));
-            during.map(|(_, to)| to).max().unwrap_or_default().max(acked)
+            let during = self.disturbances.iter().filter(move |(from, to)| (*from..=*to).contains(&acked));
+            during.map(|(_, to)| *to).max().unwrap_or_default().max(acked)
         };
         let latest = device.beats[beat].acked.map(|acked| held(acked) + GAP);
         let latest = latest.map(|latest| {

@@ -3,9 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
-use redis::cmd;
 use reqwest::Method;
 use rollcall::simulate::webhook_sink::{self, WebhookSink};
 
@@ -179,9 +177,6 @@ async fn reloads_in_the_middle_of_a_storm_lose_nothing_and_repeat_nothing() {
     };
     for _ in 0..5 {
         let before = notified().len();
-        // Calls of the engine wait at each reload.
-        world.ask::<String>(cmd("CLIENT").arg("PAUSE").arg(1500)).await;
-        tokio::time::sleep(Duration::from_millis(1200)).await;
         assert_eq!(reload(&world).await.0, 200);
         world.eventually("more are notified", async || notified().len() > before || before == 300).await;
     }

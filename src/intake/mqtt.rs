@@ -294,6 +294,7 @@ impl Connection {
         events: &mut EventLoop,
     ) -> Result<Option<Result<Event, ConnectionError>>, End> {
         let (unacknowledged, most) = (open.unacknowledged.clone(), self.session.most_unacknowledged);
+        let held_back = unacknowledged.is_more_than(most).then(Stopwatch::start);
         let mut poll = pin!(async {
             unacknowledged.at_most(most).await;
             events.poll().await
@@ -327,6 +328,9 @@ impl Connection {
                 }
                 _ = open.ticks.tick(), if self.state.is_sending_canaries() => self.tick(open),
                 event = &mut poll => {
+                    if let Some(since) = &held_back {
+                        self.state.on_read_again(since.elapsed(), self.clock.now());
+                    }
                     open.coalescer.on_wake(monotonic());
                     return Ok(Some(event));
                 }

@@ -93,6 +93,8 @@ pub(in crate::intake) struct ConnectionState {
     leave_until: Instant,
     canaries: CanarySequence,
     transit: MessageAge,
+    /// When reading began again after a stop.
+    read_again: Timestamp,
     redelivery: RedeliveryFilter,
     /// Canaries that were sent up to this moment prove nothing.
     deaf_until: Timestamp,
@@ -120,6 +122,7 @@ impl ConnectionState {
             leave_until: now,
             canaries: CanarySequence::new(instance),
             transit: MessageAge::new(heard, pace.most_age()),
+            read_again: Timestamp::ZERO,
             // Twice as many, because the acknowledgements of as many may be on their way to the broker.
             redelivery: RedeliveryFilter::new(2 * session.most_unacknowledged),
             deaf_until: Timestamp::ZERO,
@@ -337,7 +340,8 @@ impl ConnectionState {
         if self.transit.canary_returned(canary.sent_at(), now) {
             self.redelivery.canary_returned(canary.sent_at());
             if returned.is_proof {
-                self.pace.canary_returned(&self.session.client_id, canary.sent_at(), now);
+                let sent = canary.sent_at().max(self.read_again);
+                self.pace.canary_returned(&self.session.client_id, sent, now);
             }
         }
         if let Some(before) = returned.lost_after {
@@ -404,6 +408,14 @@ impl ConnectionState {
             actions.push(Action::UnsubscribeShare);
         } else {
             self.close(actions);
+        }
+    }
+
+    /// Notes that reading had stopped for so long, and begins again. A stop of a period or more waited for the engine:
+    /// canaries that waited with it say nothing about the way to the broker.
+    pub fn on_read_again(&mut self, stopped: Duration, now: Timestamp) {
+        if stopped >= self.period() {
+            self.read_again = now;
         }
     }
 

@@ -44,6 +44,8 @@ enum Input {
     Tick,
     /// A timer runs out; whether the broker is held back.
     Timer(bool),
+    /// Reading had stopped for so many seconds.
+    ReadAgain(u64),
     /// The recorder has recorded the canary with this number; whether the member attends.
     Proof(u64, bool),
     /// The broker answers probe 0.
@@ -195,6 +197,7 @@ impl World {
                 self.state.on_tick(now.instant, &mut actions);
             }
             Timer(is_held_back) => self.state.on_timer(now.instant, is_held_back, &mut actions),
+            ReadAgain(seconds) => self.state.on_read_again(Duration::from_secs(seconds), now.clock),
             Proof(seq, attends) => {
                 let attends = if attends { self.state.number() } else { 0 };
                 let canary = self.sent[&seq];
@@ -300,4 +303,16 @@ fn a_probe_for_which_two_connections_end_is_not_published_again() {
     assert!(connect("end Broken"));
     assert!(connect("end Broken, probe EndsConnection"));
     assert!(!connect("end Broken"));
+}
+
+#[test]
+fn the_way_to_the_broker_is_measured_without_the_time_in_which_nothing_was_read() {
+    for (waits, measured) in [(&[Seconds(9)][..], 9), (&[Seconds(8), ReadAgain(8), Seconds(1)], 1)] {
+        let mut world = World::new(PLAIN, None);
+        let before = [Connect, ConnAck(false), SubAck(&[1, 1]), Seconds(1), Tick];
+        for input in before.iter().chain(waits).chain(&[Canary(1)]) {
+            world.happens(*input);
+        }
+        assert_eq!(world.state.pace.round_trip(), Duration::from_secs(measured));
+    }
 }

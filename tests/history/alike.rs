@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use rollcall::alerting::group_in;
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::presence::{Cause, Closing, Interval, OfflineRecord, Pace, Policy, Recoveries, Unit};
+use rollcall::presence::{Cause, Closing, GATHERS, Interval, OfflineRecord, Pace, Policy, Recoveries, Unit};
 use rollcall::routing::trial::{PastFleet, PastSilence, PastUnit, TrialRules};
 use rollcall::routing::{
     AlertSilence, AlertSilences, Destinations, InhibitRule, Inhibition, Inhibitors, Minutes, Route,
@@ -94,7 +94,20 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 /// A message as one receiver gets it: when, which silences and which returns.
-type Told = BTreeMap<&'static str, BTreeSet<(Timestamp, BTreeSet<String>, BTreeSet<String>)>>;
+type Message = (Timestamp, BTreeSet<String>, BTreeSet<String>);
+type Told = BTreeMap<&'static str, BTreeSet<Message>>;
+
+/// When each receiver is notified of each silence, and of its return.
+fn moments(told: &Told) -> BTreeMap<(&'static str, bool, &String), Timestamp> {
+    let mut moments = BTreeMap::new();
+    for (receiver, messages) in told {
+        for (at, offline, back) in messages {
+            moments.extend(offline.iter().map(|id| ((*receiver, false, id), *at)));
+            moments.extend(back.iter().map(|id| ((*receiver, true, id), *at)));
+        }
+    }
+    moments
+}
 
 impl Case {
     fn routes(&self) -> Routes {
@@ -204,6 +217,19 @@ impl Case {
             }
         }
         told
+    }
+
+    /// Whether receivers got the same messages at the same time. The service looks at an inhibited silence every few
+    /// minutes, and a group that is looked at is notified of what else waits in it; a trial leaves these looks out. So
+    /// where silences inhibit, the same transitions are notified, earlier or later by the pace of the group at most.
+    fn are_alike(&self, tried: &Told, lived: &Told) -> bool {
+        if !self.inhibits {
+            return tried == lived;
+        }
+        let pace = SECOND * (self.wait + self.interval) as u32 + GATHERS;
+        let is_near = |(told, other): (Timestamp, Timestamp)| told <= other + pace && other <= told + pace;
+        let (tried, lived) = (moments(tried), moments(lived));
+        tried.keys().eq(lived.keys()) && tried.values().copied().zip(lived.values().copied()).all(is_near)
     }
 
     async fn lived(&self) -> Told {
@@ -334,8 +360,8 @@ fn a_trial_tells_receivers_what_the_groups_of_the_service_tell_them() {
     let config = Config { cases: 12, failure_persistence: None, ..Config::default() };
     TestRunner::new(config)
         .run(&cases(), |case| {
-            let lived = runtime.block_on(case.lived());
-            prop_assert_eq!(case.tried(), lived);
+            let (tried, lived) = (case.tried(), runtime.block_on(case.lived()));
+            prop_assert!(case.are_alike(&tried, &lived), "tried: {tried:?}\nlived: {lived:?}");
             Ok(())
         })
         .unwrap();

@@ -2,7 +2,8 @@
 //! `routing/inhibition.rs`.
 //!
 //! The service asks again every few seconds while a source is offline. Here the end of the source is known, so all
-//! answers up to the last one before it are left out: each would say that the target waits.
+//! answers up to the last one before it are left out: each would say that the target waits. So what else waits in the
+//! group of a target may be notified at another moment here, by the wait and the interval of its route at most.
 
 use std::collections::{BTreeMap, HashMap};
 

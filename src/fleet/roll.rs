@@ -12,7 +12,7 @@
 //! | `corrections.rs`, `unwatched.rs` | units of which the stored state is unreadable or no longer watched |
 //! | `operators.rs` | units that operators pause, and records that they acknowledge |
 //! | `changes.rs`, `unconfirmed.rs` | changes, their effects, and those without an answer |
-//! | `hearing.rs`, `brokers.rs` | how far Rollcall has heard, and each broker of several |
+//! | `hearing.rs`, `brokers.rs`, `lost_connections.rs` | how far Rollcall has heard, and each broker of several |
 //! | `states.rs` | the states of units, and since when; units whose silence is unusual |
 //! | `inventory.rs` | units of an inventory |
 
@@ -39,6 +39,7 @@ mod checks;
 mod corrections;
 mod hearing;
 mod inventory;
+mod lost_connections;
 mod operators;
 mod rounds;
 mod states;
@@ -51,6 +52,7 @@ pub use brokers::BrokerHearing;
 use hearing::CurrentHearing;
 pub use hearing::HearingConfig;
 pub use inventory::Registered;
+use lost_connections::LostConnections;
 pub use operators::UnitChange;
 use unconfirmed::Unconfirmed;
 
@@ -73,6 +75,7 @@ pub struct Roll {
     filters: Filters,
     brokers: Vec<BrokerName>,
     heard: RwLock<CurrentHearing>,
+    lost: LostConnections,
     hearing_reads: AtomicU64,
     declared: Declarations,
     absent_keys: AbsentKeys,
@@ -110,6 +113,7 @@ impl Roll {
             filters: Filters::default(),
             brokers: Vec::new(),
             heard: RwLock::default(),
+            lost: LostConnections::default(),
             hearing_reads: AtomicU64::default(),
             declared: Declarations::default(),
             absent_keys: AbsentKeys::default(),

@@ -322,12 +322,18 @@ async fn listen(
         true => reporter.one_of_several(config.proof_of_share()),
         false => reporter,
     };
+    let is_lost = {
+        let (roll, client_id) = (writer.roll.clone(), session.client_id().to_owned());
+        let broker = reader.broker.as_ref().map(|(broker, _)| broker.clone());
+        move |number| roll.connection_lost(&client_id, broker.as_ref(), number)
+    };
     let connection = mqtt::Connection {
         broker: config.broker_label().to_owned(),
         name: name.to_owned(),
         session,
         state,
         reader,
+        is_lost: Box::new(is_lost),
         clock: writer.clock.clone(),
         drops: (config.watch_sys && is_first)
             .then(|| drops::BrokerDrops::new(writer.telemetry.clone(), config.broker_label())),

@@ -41,6 +41,21 @@ impl Hearing {
         Hearing { kinds: Arc::new(kinds), ..self }
     }
 
+    /// This hearing while the connections to these brokers are lost; the only broker of a fleet has no name.
+    pub fn cut_off(self, lost: &[Option<BrokerName>]) -> Hearing {
+        if lost.is_empty() {
+            return self;
+        }
+        let mut kinds = (*self.kinds).clone();
+        for of_kind in kinds.values_mut() {
+            for (broker, at) in Arc::make_mut(&mut of_kind.brokers) {
+                at.is_cut = lost.iter().flatten().any(|lost| lost == broker);
+            }
+            of_kind.is_cut = of_kind.brokers.is_empty() || of_kind.brokers.values().any(|at| at.is_cut);
+        }
+        Hearing { kinds: Arc::new(kinds), is_cut: true, ..self }
+    }
+
     /// The hearing of a kind at a broker; of all its brokers, if that broker is not known or is none of them.
     pub fn at(&self, kind: &Kind, broker: Option<&BrokerName>) -> &Hearing {
         let of_kind = self.of(kind);
@@ -160,6 +175,25 @@ mod tests {
             assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{last:?} {heard:?} {blind:?}");
             let is_undecided = state(&seen, &rules(), &hearing, at(100)) == Some(State::Unknown);
             assert_eq!(is_undecided, blind.is_empty() || is_offline, "{last:?} {heard:?} {blind:?}");
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_holds_the_units_that_were_last_heard_at_its_broker() {
+        // The brokers whose connections are lost; last heard at; whether it is offline, heard up to 3 s before its
+        // deadline, which its slack allows.
+        let cases: [(&[&str], Option<&str>, bool); 5] = [
+            (&[], Some("us"), true),
+            (&["eu"], Some("us"), true),
+            (&["us"], Some("us"), false),
+            (&["us"], None, false),
+            (&["eu", "us"], Some("eu"), false),
+        ];
+        for (lost, last, is_offline) in cases {
+            let lost: Vec<Option<BrokerName>> = lost.iter().map(|name| Some(broker(name))).collect();
+            let hearing = hearing(67, [67, 67], &[]).cut_off(&lost);
+            let verdict = check_deadline(&last_heard(10, last), &rules(), &hearing, at(71));
+            assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{lost:?} {last:?}");
         }
     }
 

@@ -236,7 +236,7 @@ fn check_watched(
     hearing: &Hearing,
     now: Timestamp,
 ) -> Verdict {
-    let (fleet_heard, of_kind) = (hearing.heard, hearing.of(&rules.kind));
+    let (of_fleet, of_kind) = (hearing, hearing.of(&rules.kind));
     let presumed = presumed(seen, facts, rules, of_kind, gone);
     // A heartbeat that may have come unseen may have come at any broker.
     let hearing = match presumed {
@@ -254,10 +254,8 @@ fn check_watched(
     // heartbeat that may have come unseen. Such a heartbeat is not later than the deadline, or a check since
     // then would have found its key.
     // The moment of an announcement is near, and probes of the kind are seconds apart: canaries prove the rest.
-    let is_near = |deadline: Timestamp| {
-        announced.is_none_or(|departure| fleet_heard >= Some(deadline - departure.slack()))
-    };
-    let covers = |deadline: Timestamp| hearing.heard >= Some(deadline - policy.slack()) && is_near(deadline);
+    let is_near = |deadline| announced.is_none_or(|departure| of_fleet.covers(deadline, departure.slack()));
+    let covers = |deadline| hearing.covers(deadline, policy.slack()) && is_near(deadline);
     let after = |unseen: Timestamp| times_since(&facts, unseen, &policy, hearing).deadline;
     let proof = presumed.map_or(deadline, |at| after(at.min(deadline)).max(deadline));
     if !covers(proof) {

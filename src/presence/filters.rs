@@ -34,6 +34,8 @@ pub struct Hearing {
     pub evicted: Option<Timestamp>,
     /// How much too early expiry keys may have expired, because the clock of their server is ahead.
     pub ahead: Duration,
+    /// The connection by which this instance hears is lost: what devices sent since `heard` may lie at the broker.
+    pub is_cut: bool,
     /// The proofs of single kinds, as stored.
     pub filters: Arc<FilterProofs>,
     /// The hearing of kinds that have filters of their own: see [`Hearing::by_filters`].
@@ -234,6 +236,11 @@ impl Hearing {
 
     pub fn of(&self, kind: &Kind) -> &Hearing {
         self.kinds.get(kind).unwrap_or(self)
+    }
+
+    /// Whether the proof of hearing covers a deadline. It may lag behind by `slack`, unless the connection is lost.
+    pub fn covers(&self, deadline: Timestamp, slack: Duration) -> bool {
+        self.heard >= Some(deadline - if self.is_cut { Duration::ZERO } else { slack })
     }
 
     /// This hearing, with the kinds of `filters` heard by their filters. Other kinds are heard as the fleet is.

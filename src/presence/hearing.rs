@@ -156,6 +156,17 @@ impl Subscription {
         }
     }
 
+    /// The client id and the number of its connection; `None`: it has none.
+    pub fn connection(&self) -> Option<(&str, u64)> {
+        match self {
+            Subscription::Plain => None,
+            Subscription::Kept { client_id, connection, .. } => Some((client_id, *connection)),
+            Subscription::Member(member) | Subscription::MemberAtBroker { member, .. } => {
+                Some((&member.client_id, member.connection))
+            }
+        }
+    }
+
     /// What its share proves at one of several brokers.
     pub fn proofs(&self) -> &[Probed] {
         match self {

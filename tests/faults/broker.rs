@@ -96,6 +96,34 @@ async fn a_session_that_is_stolen_at_each_heartbeat_marks_no_unit_offline(plan: 
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_that_waits_at_the_broker_while_the_connection_is_lost_is_no_silence() {
+    let world = World::new(Plan { wires: true, ..Plan::new(1) }).await;
+    let mut unit = connect(world.broker.port(), "beating").await;
+    for _ in 0..3 {
+        speak(&mut unit).await;
+        let spoke = now();
+        // Shorter before the deadline than proof may lag behind a deadline while the connection stands.
+        world.pass((spoke + TIMEOUT - Duration::from_millis(80)).since(now())).await;
+        world.wires[0].set(Wire::Cut);
+        speak(&mut unit).await;
+        let silent = now().since(spoke);
+        world.pass(TIMEOUT / 10).await;
+        world.wires[0].set(Wire::Whole);
+        let hears = async || world.instances[0].metric("rollcall_mqtt_connected").await == Some(1.0);
+        let until = now() + MAX_WAIT;
+        while !hears().await {
+            assert!(now() < until, "it connects again");
+            world.pass(TIMEOUT / 10).await;
+            speak(&mut unit).await;
+        }
+        let records = world.records().await.expect("it answers");
+        let is_silent = records.iter().any(|record| record.unit.as_str() == "beating");
+        // If the machine starved this test, the unit was silent.
+        assert!(!is_silent || silent >= TIMEOUT, "silent for {silent:?}");
+    }
+}
+
 /// A heartbeat that the broker has acknowledged.
 async fn speak(unit: &mut TcpStream) {
     unit.write_all(&publish("units/beating/heartbeat", 1)).await.unwrap();

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Roll;
+use super::lost_connections::LostConnection;
 use crate::clock::Timestamp;
 use crate::presence::{BrokerName, Hearing, Kind, Probed, RemovedFilter};
 use crate::store::{Advance, Gap, Result, ShareMember, Subscription};
@@ -88,7 +89,7 @@ impl Roll {
         let rules = self.rules();
         let timeout = |kind: &Kind| rules.get(kind).map_or(Duration::ZERO, |rules| rules.policy.timeout);
         let removed = hearing.removed(&self.filters, timeout);
-        let hearing = Arc::new(hearing.held_back(&removed));
+        let hearing = Arc::new(hearing.held_back(&removed).cut_off(&self.lost.brokers()));
         let mut current = self.heard.write().expect("nothing panics under this lock");
         if !current.takes(read) {
             return hearing;
@@ -134,12 +135,21 @@ impl Roll {
         proved?;
         let (advance, hearing) = advanced?;
         let Advance::Heard(blind) = advance else { return Ok(false) };
+        self.lost.proved(subscription);
         if let Some(interval) = blind {
             self.telemetry.was_blind(&interval);
             self.outbox_grew.notify_one();
         }
         self.keep_hearing(hearing, read);
         Ok(true)
+    }
+
+    /// Notes that the connection of a client with this number is lost, or that its first one, with the next number, does
+    /// not hear yet. `broker`: its broker, if the fleet has several.
+    pub fn connection_lost(&self, client_id: &str, broker: Option<&BrokerName>, number: u64) {
+        self.lost.insert(client_id, LostConnection { broker: broker.cloned(), number });
+        let mut current = self.heard.write().expect("nothing panics under this lock");
+        current.hearing = Arc::new((*current.hearing).clone().cut_off(&self.lost.brokers()));
     }
 
     /// The key that signs the canaries of the fleet.

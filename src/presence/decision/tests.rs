@@ -81,6 +81,11 @@ fn hearing_may_lag_behind_a_deadline_by_the_slack_and_not_more() {
         assert_eq!(matches!(verdict, Verdict::Offline(_)), is_decided, "{heard}");
         assert_eq!(verdict == Verdict::Undecided, !is_decided, "{heard}");
     }
+    for (heard, is_decided) in [(deadline, true), (deadline - MS, false)] {
+        let hearing = heard_until(heard).cut_off(&[None]);
+        let verdict = check_deadline(&present(), &rules(), &hearing, deadline + HOUR);
+        assert_eq!(verdict == Verdict::Undecided, !is_decided, "{heard}, and the connection is lost");
+    }
     let never_heard = Hearing::default();
     assert_eq!(check_deadline(&present(), &rules(), &never_heard, deadline + HOUR), Verdict::Undecided);
 }

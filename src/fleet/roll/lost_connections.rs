@@ -1,0 +1,40 @@
+//! Connections of this process that are lost. What devices sent since the last proof may lie at the broker, and a thief of
+//! the session may have taken it: so no deadline is judged beyond that proof until a canary of a later connection is
+//! recorded, and with it the time that was blind.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use crate::presence::BrokerName;
+use crate::store::Subscription;
+
+/// The lost connections, by client id.
+#[derive(Default)]
+pub(super) struct LostConnections(RwLock<HashMap<String, LostConnection>>);
+
+pub(super) struct LostConnection {
+    /// `None`: the fleet has one broker.
+    pub broker: Option<BrokerName>,
+    pub number: u64,
+}
+
+impl LostConnections {
+    pub fn insert(&self, client_id: &str, lost: LostConnection) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(client_id.to_owned(), lost);
+    }
+
+    /// A canary of this subscription is recorded.
+    pub fn proved(&self, subscription: &Subscription) {
+        let Some((client_id, connection)) = subscription.connection() else { return };
+        let is_later = |lost: &LostConnection| lost.number < connection;
+        if self.0.read().unwrap_or_else(PoisonError::into_inner).get(client_id).is_some_and(is_later) {
+            self.0.write().unwrap_or_else(PoisonError::into_inner).remove(client_id);
+        }
+    }
+
+    /// Their brokers.
+    pub fn brokers(&self) -> Vec<Option<BrokerName>> {
+        let lost = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        lost.values().map(|lost| lost.broker.clone()).collect()
+    }
+}

@@ -32,31 +32,31 @@ pub fn groups_of(event: &OutboxEvent, routes: &Routes) -> Vec<Group> {
     if record.is_flapping() {
         return flapping_groups_of(record, routes);
     }
-    routes.of(record).into_iter().map(|taken| group_in(taken, record)).collect()
+    groups_of_record(record, routes)
 }
 
 /// The groups that an episode of flapping joins at its begin and its end, one for each route that it takes. Silences
 /// have other groups: the notifications of an episode say how the units behave, and not how many are offline.
 pub fn flapping_groups_of(record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
-    apart(FLAPPING, record, routes)
+    routes.of(record).into_iter().map(|taken| apart(FLAPPING, taken, record)).collect()
 }
 
-/// The groups that the notice of an unusual silence joins at its begin and its end; none if no route asks for it.
-pub fn unusual_groups_of(record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
-    apart(UNUSUAL_GROUP, record, routes)
+/// The groups that a silence joins, or the notice of an unusual one; none for a notice that no route asks for.
+pub fn groups_of_record(record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
+    routes.of(record).into_iter().map(|taken| group_in(taken, record)).collect()
 }
 
-/// Groups whose keys begin with a word of their own.
-fn apart(word: &str, record: &OfflineRecord, routes: &Routes) -> Vec<Group> {
-    let of_route = |taken: MatchedRoute<'_>| {
-        let labels = taken.route.shared(record);
-        Group { key: cut(with_route(taken.id, &format!("{word}{}", values(&labels)))), labels }
-    };
-    routes.of(record).into_iter().map(of_route).collect()
+/// A group whose key begins with a word of its own.
+fn apart(word: &str, taken: MatchedRoute<'_>, record: &OfflineRecord) -> Group {
+    let labels = taken.route.shared(record);
+    Group { key: cut(with_route(taken.id, &format!("{word}{}", values(&labels)))), labels }
 }
 
-/// The group that a silence joins in a route.
+/// The group that a silence joins in a route, or the notice of an unusual one.
 pub fn group_in(taken: MatchedRoute<'_>, record: &OfflineRecord) -> Group {
+    if record.is_unusual() {
+        return apart(UNUSUAL_GROUP, taken, record);
+    }
     let labels = taken.route.shared(record);
     Group { key: key(taken.id, &labels), labels }
 }

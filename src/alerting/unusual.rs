@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use super::TICK;
 use super::due::{DueWork, LoopName};
-use super::group::unusual_groups_of;
+use super::group::groups_of_record;
 use super::routed_groups::RoutedGroups;
 use super::stateful_alerts::StatefulAlerts;
 use crate::clock::{Clock, Timestamp, monotonic};
@@ -105,7 +105,7 @@ impl UnusualSilences {
             let records = new.iter().zip(seen).filter_map(|(one, seen)| notice_of(one, seen, now));
             // What is held is told when it is held no more, if it is unusual still.
             let free = records.filter(|record| {
-                !unusual_groups_of(record, &self.routed.routes).is_empty()
+                !groups_of_record(record, &self.routed.routes).is_empty()
                     && destinations.silence_held_until(record, now).is_none()
             });
             let changes: Vec<NoticeChange> = free
@@ -162,7 +162,7 @@ impl UnusualSilences {
             let removed = removed.filter(|record| record.closed_by == Some(Closing::Removed));
             self.stateful_alerts.remove(&removed.cloned().collect::<Vec<_>>()).await?;
             let join = |one: &&UnusualNotice| Join {
-                groups: unusual_groups_of(&one.record, &self.routed.routes),
+                groups: groups_of_record(&one.record, &self.routed.routes),
                 event: OutboxEvent::Record(one.record.clone()),
             };
             // A route that is gone has told nobody of a notice that did not join.

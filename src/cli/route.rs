@@ -46,6 +46,9 @@ struct Test {
     /// The unit was registered and never heard.
     #[arg(long)]
     never_seen: bool,
+    /// The unit is silent for unusually long, and not offline: only routes with the matcher unusual="true" are told.
+    #[arg(long, conflicts_with_all = ["never_seen", "now"])]
+    unusual: bool,
     /// The moment of the silence, such as 2026-11-23T18:00:00+01:00, instead of now.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Timestamp>,
@@ -103,9 +106,10 @@ impl Test {
     /// The silence of a unit without settings of its own.
     fn record(&self, rules: &KindRules) -> OfflineRecord {
         let labels: Labels = self.labels.iter().cloned().collect();
-        let (cause, first) = match self.never_seen {
-            true => (Cause::NeverSeen, rules.first_timeout),
-            false => (Cause::Silence, None),
+        let (cause, first) = match (self.never_seen, self.unusual) {
+            (true, _) => (Cause::NeverSeen, rules.first_timeout),
+            (_, true) => (Cause::Unusual, None),
+            _ => (Cause::Silence, None),
         };
         let allowed = first.unwrap_or(rules.policy.timeout).saturating_add(rules.policy.grace);
         let at = self.at.unwrap_or_else(|| Clock::system().now());
@@ -202,6 +206,9 @@ fn explained(routes: &Routes, record: &OfflineRecord, at: Option<Timestamp>) -> 
             }
             None => writeln!(text, "  {path} matches: {}", condition(route)),
         };
+    }
+    if taken.is_empty() {
+        text += "it takes no route: none has the matcher unusual=\"true\", so nobody is told before the unit is offline\n";
     }
     for one in taken {
         let group = alerting::group_in(one, record).key;

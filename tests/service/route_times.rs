@@ -89,3 +89,22 @@ fn a_route_says_whether_it_holds_a_message_of_a_moment_and_until_when() {
         assert_eq!(run(&["camera/1", "--at", wrong]).status.code(), Some(2), "{wrong}");
     }
 }
+
+#[test]
+fn a_route_that_asks_for_unusual_silences_is_found_for_them_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let asked = |matchers: &str, arguments: &[&str]| {
+        let config = CONFIG.replace("site=north", matchers);
+        std::fs::write(dir.path().join("rollcall.toml"), config).unwrap();
+        let output = rollcall(dir.path(), &[&["route", "test", "detector/pump-7"], arguments].concat(), &[]);
+        (output.status.code(), text(&output.stdout))
+    };
+    let (code, shown) = asked("unusual=true", &["--unusual"]);
+    assert!(shown.contains("it takes route.routes[0]: hook") && shown.contains("/unusual,kind=detector\n"), "{shown}");
+    assert_eq!(code, Some(0));
+    let (_, shown) = asked("unusual=true", &[]);
+    assert!(!shown.contains("it takes route.routes[0]") && shown.contains("it takes route: hook"), "{shown}");
+    let (_, shown) = asked("site=north", &["--unusual"]);
+    assert!(shown.contains("it takes no route: none has the matcher unusual=\"true\""), "{shown}");
+    assert_eq!(asked("site=north", &["--unusual", "--never-seen"]).0, Some(2));
+}

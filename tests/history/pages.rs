@@ -125,6 +125,12 @@ async fn availability_and_reports_reach_as_far_back_as_history() {
     assert!(!page.contains("=\"http"), "it loads nothing from elsewhere: {page}");
     let table = served.text(&format!("/reports.csv?{days}&group=unit")).await;
     assert!(table.contains("detector/a,1,99.583,1,3600,") && table.contains("\r\nall,2,"), "{table}");
+    let unit = format!("{}/api/v1/units/detector/a", served.url);
+    let registered = served.client.put(unit).header("content-type", "application/json");
+    let registered = registered.body(r#"{"author": "ana"}"#).send().await.unwrap();
+    assert_eq!(registered.status(), 204);
+    let page = served.text("/units/detector/a").await;
+    assert!(page.contains("href=\"/policy?kind=detector\">Try another timeout"), "{page}");
     let wrong = served.text("/reports?month=2026-13").await;
     assert!(wrong.contains("is no month; write 2026-10"), "{wrong}");
 

@@ -100,7 +100,10 @@ fn a_route_that_asks_for_unusual_silences_is_found_for_them_alone() {
         (output.status.code(), text(&output.stdout))
     };
     let (code, shown) = asked("unusual=true", &["--unusual"]);
-    assert!(shown.contains("it takes route.routes[0]: hook") && shown.contains("/unusual,kind=detector\n"), "{shown}");
+    assert!(
+        shown.contains("it takes route.routes[0]: hook") && shown.contains("/unusual,kind=detector\n"),
+        "{shown}"
+    );
     assert_eq!(code, Some(0));
     let (_, shown) = asked("unusual=true", &[]);
     assert!(!shown.contains("it takes route.routes[0]") && shown.contains("it takes route: hook"), "{shown}");

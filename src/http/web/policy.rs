@@ -12,6 +12,7 @@ use crate::clock::shown_span;
 use crate::http::changes::Caller;
 use crate::http::http_error::{HttpError, query};
 use crate::http::policy::{TrialAnswer, TrialQuery};
+use crate::http::units::UnitDetails;
 use crate::routing::trial::PolicyTrial;
 
 pub(super) fn pages() -> Router<Web> {
@@ -53,6 +54,11 @@ async fn page(
 }
 
 impl Web {
+    /// The page on which another timeout of the kind of a unit is tried; `None`: there is no history.
+    pub(super) fn trial_of(&self, unit: &UnitDetails) -> Option<String> {
+        self.history.as_ref().map(|_| format!("{}/policy?kind={}", self.base, unit.kind))
+    }
+
     async fn tried(&self, wanted: &TrialQuery) -> Result<TrialAnswer, HttpError> {
         self.trials.ask(&self.trials.question(wanted)?).await
     }

@@ -40,7 +40,7 @@ pub(super) async fn page(
         div.said #said-state { p.lead { (timeline.sentence) } (web.acts_on_state(view, &caller)) }
         div.said #said-notified { p { (format::text(&timeline.notified)) } (web.acts_on_alerts(view, &caller)) }
         (plot::hour(&timeline.hour))
-        (facts(view, now))
+        (facts(view, web.trial_of(view).as_deref(), now))
         @if let Some(record) = &view.record { (record_section(record, now)) }
         (values(view, now))
         (history(&timeline))
@@ -48,7 +48,8 @@ pub(super) async fn page(
     Ok(web.page(&id, None, &summary, &caller, live, web.removal(view, &caller)))
 }
 
-fn facts(view: &UnitDetails, now: Timestamp) -> Markup {
+/// `trial`: the page on which another timeout is tried, if there is history.
+fn facts(view: &UnitDetails, trial: Option<&str>, now: Timestamp) -> Markup {
     let seconds = |seconds: f64| format::span(Duration::from_secs_f64(seconds));
     html! {
         dl.facts {
@@ -62,7 +63,11 @@ fn facts(view: &UnitDetails, now: Timestamp) -> Markup {
             @if let Some(deadline) = view.deadline {
                 dt { "Deadline" } dd { (format::countdown(deadline, now)) }
             }
-            dt { "Timeout" } dd { (seconds(view.timeout_seconds)) span.note { " " (rule(view.timeout_rule)) } }
+            dt { "Timeout" }
+            dd {
+                (seconds(view.timeout_seconds)) span.note { " " (rule(view.timeout_rule)) }
+                @if let Some(trial) = trial { " " a href=(trial) { "Try another timeout" } }
+            }
             dt { "Grace" } dd { (seconds(view.grace_seconds)) }
             @if let Some(rhythm) = &view.rhythm {
                 dt { "Rhythm" }

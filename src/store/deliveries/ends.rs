@@ -1,5 +1,6 @@
 //! The end of an attempt: delivered, given up, or attempted again later.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::StoredDeliveries;
@@ -127,11 +128,12 @@ impl StoredDeliveries {
     }
 
     async fn put_on_record(&self, ended: &[EndedLease], now: Timestamp) -> Result<()> {
-        let mut partitions: Vec<u16> = ended.iter().map(|one| self.partition(&one.delivery)).collect();
-        partitions.sort_unstable();
-        partitions.dedup();
-        let of = |partition| ended.iter().filter(move |one| self.partition(&one.delivery) == partition);
-        let sets = partitions.into_iter().map(|partition| attempts_made(partition, of(partition), now));
+        let mut of_partitions: BTreeMap<u16, Vec<&EndedLease>> = BTreeMap::new();
+        for one in ended {
+            of_partitions.entry(self.partition(&one.delivery)).or_default().push(one);
+        }
+        let sets = of_partitions.into_iter();
+        let sets = sets.map(|(partition, ended)| attempts_made(partition, ended.into_iter(), now));
         let sets: Vec<ChangeSet> = sets.filter_map(Result::transpose).collect::<Result<_>>()?;
         self.documents.write(&sets).await?;
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{StoredDeliveries, waiting_delivery};
+use super::StoredDeliveries;
 use crate::clock::Timestamp;
 use crate::store::documents::Document;
 use crate::store::lane::Lane;
@@ -107,16 +107,16 @@ impl StoredDeliveries {
         let (group, id) = due.first();
         let Readable { error, notification } = Notification::read(group, &body);
         if let Some(why) = error {
-            let rest = match notification {
+            let rest = match &notification {
                 Some(_) => "its readable members are delivered",
                 None => "none of its members is readable",
             };
             let why = format!("{why}; {rest}, and its group goes on; /api/v1/records lists the records");
             let cell =
                 Cell { table: Table::Notifications, partition: due.entry.partition, name: id.to_owned() };
-            self.engine.quarantine_cell(&Unreadable::CellInPart(cell, body.clone()), &why).await?;
+            self.engine.quarantine_cell(&Unreadable::CellInPart(cell, body), &why).await?;
         }
-        let delivery = waiting_delivery(receiver, group, id, Some(body));
+        let delivery = Delivery::of(notification, group, &format!("{id}.{receiver}"), receiver);
         Ok(Some(Delivery { attempt: lane.attempts.saturating_add(1), ..delivery }))
     }
 

@@ -1,8 +1,9 @@
 //! Cells: a hash for each table in a partition, or several for a table on pages; a sorted set for each index.
 //!
-//! Change-sets of one shape are one script: the shape is described once, then only the words of each follow, all that
-//! a key is asked for is one command, and so is all that is written to it. That costs a server a quarter of what a
-//! script does that is told each write.
+//! Change-sets of one shape in one partition are a block of a script: the shape is described once, then only the words of
+//! each follow, all that a key is asked for is one command, and so is all that is written to it. That costs a server a
+//! quarter of what a script does that is told each write. A script has the blocks of many partitions where one server has
+//! all keys, because a storm has a few change-sets for each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,6 +38,31 @@ const KEYS: usize = 1000;
 /// How many pages of a table are read at once.
 const PAGES: u32 = 32;
 
+/// Change-sets of one shape in one partition.
+struct Block<'a> {
+    partition: u16,
+    shape: &'a Shape,
+    /// Their places among all.
+    places: &'a [usize],
+}
+
+impl Block<'_> {
+    /// The number of parts of all its change-sets.
+    fn parts(&self) -> usize {
+        self.places.len() * parts_of(self.shape)
+    }
+}
+
+fn parts_of(shape: &Shape) -> usize {
+    shape.iter().map(|(_, times)| times).sum()
+}
+
+/// The change-sets at these places, in blocks that a call may have.
+fn blocks<'a>((partition, shape): &'a (u16, Shape), places: &'a [usize]) -> impl Iterator<Item = Block<'a>> {
+    let most = (PARTS / parts_of(shape).max(1)).max(1);
+    places.chunks(most).map(|places| Block { partition: *partition, shape, places })
+}
+
 #[async_trait]
 impl Cells for RedisEngine {
     async fn read_cells(&self, cells: &[Cell]) -> Result<Vec<Option<Vec<u8>>>> {
@@ -66,12 +92,10 @@ impl Cells for RedisEngine {
             for at in batch.into_iter().filter(|at| !sets[*at].parts.is_empty()) {
                 alike.entry((sets[at].partition, sets[at].shape())).or_default().push(at);
             }
-            let steps = alike.iter().flat_map(|(shape, places)| {
-                let slot = self.keys.slot(shape.0);
-                let parts = shape.1.iter().map(|(_, times)| times).sum::<usize>();
-                places
-                    .chunks((PARTS / parts.max(1)).max(1))
-                    .map(move |places| (slot, self.write_alike(slot, shape, sets, places)))
+            let blocks = alike.iter().flat_map(|(of, places)| blocks(of, places)).collect();
+            let steps = self.calls(blocks).into_iter().map(|call| {
+                let slot = self.keys.slot(call[0].partition);
+                (slot, self.write_blocks(slot, sets, call))
             });
             for (at, is_written) in self.topology.run_limited(steps.collect()).await?.into_iter().flatten() {
                 written[at] = is_written;
@@ -280,21 +304,41 @@ impl RedisEngine {
         Ok(names)
     }
 
-    /// Writes the change-sets at these places, which are of one shape.
-    async fn write_alike(
+    /// The blocks of each call: of one partition where servers share the keys.
+    fn calls<'a>(&self, blocks: Vec<Block<'a>>) -> Vec<Vec<Block<'a>>> {
+        let is_one_server = !self.topology.has_parts();
+        let mut calls: Vec<Vec<Block<'a>>> = Vec::new();
+        let mut parts = 0;
+        for block in blocks {
+            parts += block.parts();
+            match calls.last_mut() {
+                Some(call) if parts <= PARTS && (is_one_server || call[0].partition == block.partition) => {
+                    call.push(block);
+                }
+                _ => {
+                    parts = block.parts();
+                    calls.push(vec![block]);
+                }
+            }
+        }
+        calls
+    }
+
+    async fn write_blocks(
         &self,
         slot: u16,
-        (partition, shape): &(u16, Shape),
         sets: &[ChangeSet],
-        places: &[usize],
+        blocks: Vec<Block<'_>>,
     ) -> Result<Vec<(usize, bool)>> {
         let mut call = ScriptCall::of(&self.scripts.write_cells);
-        let alike: Vec<&ChangeSet> = places.iter().map(|at| &sets[*at]).collect();
-        call.arg(alike.len()).arg(shape.len());
-        self.add_columns(&mut call, *partition, shape, &alike);
-        add_names(&mut call, shape, &alike);
+        for Block { partition, shape, places } in &blocks {
+            let alike: Vec<&ChangeSet> = places.iter().map(|at| &sets[*at]).collect();
+            call.arg(alike.len()).arg(shape.len());
+            self.add_columns(&mut call, *partition, shape, &alike);
+            add_names(&mut call, shape, &alike);
+        }
         let written: Vec<bool> = self.topology.run_alerting("write_cells", slot, call).await?;
-        Ok(places.iter().copied().zip(written).collect())
+        Ok(blocks.iter().flat_map(|block| block.places).copied().zip(written).collect())
     }
 
     /// The keys of the columns, what each column is, and how many names of it a change-set has.

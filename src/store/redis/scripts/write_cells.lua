@@ -1,14 +1,15 @@
--- Writes change-sets of one shape, each if all that it expects is so. No two of them touch one cell or entry, but for cells
--- to which they only add.
+-- Writes change-sets, each if all that it expects is so. No two of them touch one cell or entry, but for cells to which they
+-- only add.
 --
--- A shape has columns: what they do, with which key, and how many names in a row each change-set has there.
+-- Change-sets of one partition and one shape are a block. A shape has columns: what they do, with which key, and how many
+-- names in a row each change-set has there.
 --
--- KEYS  for each column its hash or zset; of a table on pages the page of each name
+-- KEYS  block after block: for each column its hash or zset; of a table on pages the page of each name
 --
--- ARGV  how many change-sets there are, and how many columns; for each column what it is, with `@` behind it for a table on
---       pages, and how many names of it a change-set has; then for each column the first name of every change-set, the
---       second of every one, and so on, with values or scores where the column has them: those that it writes beside each
---       name, in the order of their command, all others behind the names:
+-- ARGV  block after block: how many change-sets there are, and how many columns; for each column what it is, with `@` behind
+--       it for a table on pages, and how many names of it a change-set has; then for each column the first name of every
+--       change-set, the second of every one, and so on, with values or scores where the column has them: those that it
+--       writes beside each name, in the order of their command, all others behind the names:
 --       has     the hash has these fields with these values
 --       lacks   the hash has none of these fields
 --       is_at   the zset has these members with these scores
@@ -26,32 +27,45 @@ local WIDTH = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, 
 -- How many words a command gets at once, because the stack of a script ends: an even number, for pairs.
 local MOST = 2000
 
-local count, columns, written, is_all = tonumber(ARGV[1]), {}, {}, true
-for n = 1, count do
-  written[n] = 1
-end
-local from, key = 3 + 2 * tonumber(ARGV[2]), 1
-for c = 1, tonumber(ARGV[2]) do
-  local what, paged = string.match(ARGV[1 + 2 * c], '^([^@]*)(@?)$')
-  local names = count * tonumber(ARGV[2 + 2 * c])
-  columns[c] = { key = KEYS[key], what = what, names = names, from = from, width = WIDTH[what] }
-  columns[c].pages = paged ~= '' and key or nil
-  from, key = from + WIDTH[what] * names, key + (paged ~= '' and names or 1)
+local columns, answers, at, key = {}, {}, 1, 1
+while at <= #ARGV do
+  local count, block = tonumber(ARGV[at]), { is_all = true }
+  local from = at + 2 + 2 * tonumber(ARGV[at + 1])
+  for c = at + 2, from - 1, 2 do
+    local what, paged = string.match(ARGV[c], '^([^@]*)(@?)$')
+    local names = count * tonumber(ARGV[c + 1])
+    local pages = paged ~= '' and key or nil
+    columns[#columns + 1] = { block = block, count = count, answer = #answers, key = KEYS[key], pages = pages,
+      what = what, names = names, from = from }
+    from, key = from + WIDTH[what] * names, key + (pages and names or 1)
+  end
+  for n = #answers + 1, #answers + count do
+    answers[n] = 1
+  end
+  at = from
 end
 
 -- The keys that were read. A key of a wrong type fails before any write: Redis does not undo a script.
 local known, sums = {}, {}
+local function key_of(column, at)
+  return column.pages and KEYS[column.pages + at] or column.key
+end
+local function is_written(column, at)
+  return answers[column.answer + at % column.count + 1] == 1
+end
 local function try_hash(column)
   for at = 0, column.pages and column.names - 1 or 0 do
-    local key = column.pages and KEYS[column.pages + at] or column.key
+    local key = key_of(column, at)
     if not known[key] then
       redis.call('HLEN', key)
+      known[key] = true
     end
   end
 end
 local function try_zset(column)
   if not known[column.key] then
     redis.call('ZCARD', column.key)
+    known[column.key] = true
   end
 end
 -- Asks what is stored of each name of a column. A change-set is not written if `fails` says so of one of its names: it gets
@@ -60,13 +74,13 @@ local function fields(...) return redis.call('HMGET', ...) end
 local function scores(...) return redis.call('ZMSCORE', ...) end
 local function each(get, column, fails)
   for first = 0, column.names - 1, column.pages and 1 or MOST do
-    local key = column.pages and KEYS[column.pages + first] or column.key
+    local key = key_of(column, first)
     local last = column.pages and first or math.min(first + MOST, column.names) - 1
     known[key] = true
-    for at, now in ipairs(get(key, unpack(ARGV, column.from + first, column.from + last))) do
-      at = first + at - 1
+    for n, now in ipairs(get(key, unpack(ARGV, column.from + first, column.from + last))) do
+      local at = first + n - 1
       if fails(now, at) then
-        written[at % count + 1], is_all = 0, false
+        answers[column.answer + at % column.count + 1], column.block.is_all = 0, false
       end
     end
   end
@@ -81,12 +95,14 @@ local read = {
   lacks = function(column) each(fields, column, is_there) end,
   is_at = function(column)
     local values = column.from + column.names
-    each(scores, column, function(now, at) return not now or tonumber(now) ~= tonumber(ARGV[values + at]) end)
+    each(scores, column, function(now, at)
+      return not now or tonumber(now) ~= tonumber(ARGV[values + at])
+    end)
   end,
   is_off = function(column) each(scores, column, is_there) end,
   add = function(column)
     each(fields, column, function(now, at)
-      local key = column.pages and KEYS[column.pages + at] or column.key
+      local key = key_of(column, at)
       sums[key] = sums[key] or {}
       sums[key][ARGV[column.from + at]] = tonumber(string.match(now or '', '^%-?%d+$')) or 0
     end)
@@ -112,46 +128,44 @@ local function write(what, key, words, from, to)
   end
 end
 local function add(column)
-  local changed = {}
   for at = 0, column.names - 1 do
-    if written[at % count + 1] == 1 then
-      local key, name = column.pages and KEYS[column.pages + at] or column.key, ARGV[column.from + at]
-      sums[key][name] = sums[key][name] + tonumber(ARGV[column.from + column.names + at])
-      changed[key] = changed[key] or {}
-      changed[key][name] = true
-    end
-  end
-  for key, names in pairs(changed) do
-    for name in pairs(names) do
-      if sums[key][name] == 0 then
+    if is_written(column, at) then
+      local key, name = key_of(column, at), ARGV[column.from + at]
+      local sum = sums[key][name] + tonumber(ARGV[column.from + column.names + at])
+      sums[key][name] = sum
+      if sum == 0 then
         redis.call('HDEL', key, name)
       else
-        redis.call('HSET', key, name, string.format('%.0f', sums[key][name]))
+        redis.call('HSET', key, name, string.format('%.0f', sum))
       end
     end
   end
 end
-for _, column in ipairs(columns) do
-  local what, from, width = column.what, column.from, column.width
+local function write_column(column)
+  local what, from, width = column.what, column.from, WIDTH[column.what]
   if what == 'add' then
     add(column)
   elseif command[what] and column.pages then
     for at = 0, column.names - 1 do
-      if written[at % count + 1] == 1 then
-        write(what, KEYS[column.pages + at], ARGV, from + width * at, from + width * at + width - 1)
+      if is_written(column, at) then
+        write(what, key_of(column, at), ARGV, from + width * at, from + width * at + width - 1)
       end
     end
-  elseif command[what] and is_all then
-    write(what, column.key, ARGV, from, from + width * column.names - 1)
   elseif command[what] then
-    local words, n = {}, 0
-    for at = 0, column.names - 1 do
-      for word = from + width * at, written[at % count + 1] == 1 and from + width * at + width - 1 or 0 do
-        n = n + 1
-        words[n] = ARGV[word]
+    local words, first, last = ARGV, from, from + width * column.names - 1
+    if not column.block.is_all then
+      words, first, last = {}, 1, 0
+      for at = 0, column.names - 1 do
+        for word = from + width * at, is_written(column, at) and from + width * at + width - 1 or 0 do
+          last = last + 1
+          words[last] = ARGV[word]
+        end
       end
     end
-    write(what, column.key, words, 1, n)
+    write(what, column.key, words, first, last)
   end
 end
-return written
+for _, column in ipairs(columns) do
+  write_column(column)
+end
+return answers

@@ -74,7 +74,9 @@ impl ShownRhythm {
     /// The rhythm in words, and how long the unit has been silent if that is unusual; `None` before it is known.
     /// `silence`: the time since the last heartbeat.
     pub fn sentence(&self, silence: Duration) -> Option<String> {
-        let usual = format!("Usually every {} ± {}", exact(self.usual_seconds?), exact(self.spread_seconds?));
+        let (usual, spread) = (exact(self.usual_seconds?), exact(self.spread_seconds?));
+        let spread = if spread == "0s" { String::new() } else { format!(" ± {spread}") };
+        let usual = format!("Usually every {usual}{spread}");
         Some(match self.unusual_since {
             Some(_) => format!("{usual}; silent for {}, as long as never before.", shown_span(silence)),
             None => format!("{usual}."),
@@ -152,7 +154,7 @@ mod tests {
             "Usually every 5m ± 20s; silent for 40m, as long as never before."
         );
         let fast = ShownRhythm { usual_seconds: Some(2.5), spread_seconds: Some(0.04), ..rhythm.clone() };
-        assert_eq!(said(&fast).unwrap(), "Usually every 2.5s ± 0s.");
+        assert_eq!(said(&fast).unwrap(), "Usually every 2.5s.");
         assert_eq!(said(&ShownRhythm { usual_seconds: None, ..rhythm }), None);
     }
 }

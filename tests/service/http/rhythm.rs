@@ -1,7 +1,7 @@
 //! The rhythm of units, as operators see it: on pages, in lists, metrics and the chart, and what it suggests.
 
 use rollcall::fleet::{CountRecorder, Ownership};
-use rollcall::store::Layout;
+use rollcall::store::{Layout, Roster};
 use serde_json::{Value, json};
 
 use super::commands::rollcall;
@@ -19,7 +19,7 @@ async fn fleet() -> Fleet {
     let unit = fleet.json("/api/v1/units/meter/a").await;
     let sentence = fleet.json("/api/v1/units/meter/a/timeline").await["sentence"].clone();
     let sentence = sentence.as_str().unwrap();
-    assert!(sentence.ends_with(" Usually every 5m ± 0s."), "{sentence}");
+    assert!(sentence.ends_with(" Usually every 5m."), "{sentence}");
     assert_eq!((&unit["rhythm"]["intervals"], &unit["rhythm"]["unusual_since"]), (&json!(12), &Value::Null));
     assert_eq!(fleet.json("/api/v1/summary").await["unusual"], 0);
     for _ in 0..8 {
@@ -50,7 +50,7 @@ async fn a_unit_that_is_silent_for_unusually_long_is_listed_explained_and_counte
     assert!(rhythm["unusual_since"].as_str().unwrap().starts_with("2026-03-01T13:10:"), "{rhythm}");
     assert_eq!(fleet.json("/api/v1/units/meter/nobody/rhythm").await, Value::Null);
     let sentence = fleet.json("/api/v1/units/meter/a/timeline").await["sentence"].clone();
-    let said = "Usually every 5m ± 0s; silent for 40m, as long as never before.";
+    let said = "Usually every 5m; silent for 40m, as long as never before.";
     assert!(sentence.as_str().unwrap().ends_with(said), "{sentence}");
     assert!(fleet.json("/api/v1/records").await["records"].as_array().unwrap().is_empty());
 
@@ -81,6 +81,36 @@ async fn a_unit_that_is_silent_for_unusually_long_is_listed_explained_and_counte
     // It is heard again.
     fleet.hear(&["meter:a"]).await;
     assert_eq!(ids(&fleet.json("/api/v1/units?unusual=true").await), [""; 0]);
+}
+
+#[tokio::test]
+async fn the_rhythms_of_two_instances_add_up() {
+    let (fleet, other) = (Fleet::start().await, Fleet::start().await);
+    let pass = async || {
+        for one in [&fleet, &other] {
+            one.pass(300 * SECOND, &[]).await;
+        }
+    };
+    for one in [&fleet, &other] {
+        one.fill();
+    }
+    for _ in 0..13 {
+        pass().await;
+        fleet.hear(&["meter:a"]).await;
+        other.hear(&["meter:b"]).await;
+    }
+    for _ in 0..8 {
+        pass().await;
+        fleet.hear(&["meter:a"]).await;
+    }
+    let address = other.url.trim_start_matches("http://");
+    let roster: &dyn Roster = &*fleet.engine;
+    roster.announce("two", address).await.unwrap();
+    let suggested = fleet.json("/api/v1/suggest?kind=meter").await;
+    let kind = &suggested["kinds"][0];
+    assert_eq!((&suggested["incomplete"], &kind["classes"][0]["units"]), (&json!([]), &json!(2)), "{kind}");
+    assert_eq!(ids(&fleet.json("/api/v1/units?unusual=true").await), ["b"]);
+    assert_eq!(fleet.json("/api/v1/summary").await["unusual"], 1);
 }
 
 #[tokio::test]

@@ -28,9 +28,9 @@ type ScoredMember = (Vec<u8>, f64);
 
 /// How many cells one command scans.
 const STEP: usize = 500;
-/// How many parts of change-sets one script writes: about half a millisecond, because Redis serves nothing else
+/// How many parts of change-sets one script writes: about a quarter of a millisecond, because Redis serves nothing else
 /// meanwhile.
-const PARTS: usize = 500;
+const PARTS: usize = 250;
 /// More members than a set has, and few enough for the numbers of Lua.
 const MOST: usize = 1 << 40;
 /// How many keys one command scans.

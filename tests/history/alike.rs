@@ -219,9 +219,9 @@ impl Case {
         told
     }
 
-    /// Whether receivers got the same messages at the same time. The service looks at an inhibited silence every few
-    /// minutes, and a group that is looked at is notified of what else waits in it; a trial leaves these looks out. So
-    /// where silences inhibit, the same transitions are notified, earlier or later by the pace of the group at most.
+    /// Whether receivers got the same messages at the same time. The service looks at an inhibited silence once a minute,
+    /// and a group that is looked at is notified of what else waits in it; a trial leaves these looks out. So where
+    /// silences inhibit, the same transitions are notified, earlier or later by the pace of the group at most.
     fn are_alike(&self, tried: &Told, lived: &Told) -> bool {
         if !self.inhibits {
             return tried == lived;

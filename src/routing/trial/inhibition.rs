@@ -1,7 +1,7 @@
 //! The units whose silence inhibits others, as the past goes on. Until when a target is held is decided by
 //! `routing/inhibition.rs`.
 //!
-//! The service asks again every few seconds while a source is offline. Here the end of the source is known, so all
+//! The service asks again at least once a minute while a source is offline. Here the end of the source is known, so all
 //! answers up to the last one before it are left out: each would say that the target waits. So what else waits in the
 //! group of a target may be notified at another moment here, by the wait and the interval of its route at most.
 

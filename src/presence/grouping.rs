@@ -17,7 +17,8 @@
 //! # Why the rest of a storm may join late
 //! It takes seconds to detect a hundred thousand silences and to write their records. A silence whose deadline was
 //! before the notification of its group belongs to the same storm, and follows that notification as if it had joined in
-//! time.
+//! time. So does a silence that joins while the group is sealed: a sealing is as of the moment up to which all outboxes
+//! had joined, and that is a little ago.
 
 use std::time::Duration;
 
@@ -244,12 +245,32 @@ pub struct WaitingMember {
 pub struct Left {
     /// The first silence.
     pub first: Option<Timestamp>,
-    /// The newest silence whose wait has begun.
+    /// The newest silence whose wait has begun, or begins while the group gathers.
     pub newest: Option<Timestamp>,
     /// The first member that is final.
     pub first_final: Option<Timestamp>,
     /// No silence that receivers of the group were notified of lasts.
     pub is_last: bool,
+}
+
+impl Left {
+    /// What is left of members that wait: whether each is a silence, and since when it waits.
+    pub fn of(
+        waiting: impl Iterator<Item = (bool, Timestamp)>,
+        is_last: bool,
+        pace: Pace,
+        now: Timestamp,
+    ) -> Left {
+        let mut left = Left { is_last, ..Left::default() };
+        for (is_silence, since) in waiting {
+            let first = if is_silence { &mut left.first } else { &mut left.first_final };
+            *first = Some(first.map_or(since, |first| first.min(since)));
+            if is_silence && since <= now + pace.gathers() {
+                left.newest = left.newest.max(Some(since));
+            }
+        }
+        left
+    }
 }
 
 /// How many members were sealed.
@@ -302,10 +323,11 @@ impl GroupTimes {
     }
 
     /// Which members may be notified now. Within the interval only final members may be, and the rest of a storm:
-    /// silences that waited already when the group was sealed last.
+    /// silences that waited already when the group was sealed last, or began to while it gathered.
     fn ready_since(&self, pace: Pace, now: Timestamp) -> ReadySince {
         let other = now - pace.wait;
-        ReadySince { silence: self.follows(pace).map_or(other, |last| other.min(last)), other }
+        let gathered = self.follows(pace).map(|last| last + pace.gathers());
+        ReadySince { silence: gathered.map_or(other, |gathered| other.min(gathered)), other }
     }
 
     /// The members that a group that is due notifies now, by their places among `waiting`, at most [`MAX_MEMBERS`]:

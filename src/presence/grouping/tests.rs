@@ -190,3 +190,26 @@ fn members_whose_wait_is_not_over_follow_once_and_do_not_move_the_interval() {
     assert_eq!(times.due_after(Left { is_last: true, ..left }, Sealed::Some, PACE, now), Some(at(1030)));
     assert_eq!(times.due_after(Left::default(), Sealed::None, PACE, now), None);
 }
+
+#[test]
+fn a_silence_that_joins_while_its_group_is_sealed_follows_at_once() {
+    let at = Timestamp::from_millis;
+    let pace = Pace { wait: Duration::ZERO, ..SHARED };
+    let silence = |since| WaitingMember { since: at(since), is_silence: true, is_blind: false };
+    // It is sealed as of 6000; the second and the third joined just then, and the last one after the gathering.
+    let waiting = [5000, 6020, 6040, 7001].map(silence);
+    let first = GroupTimes { sealed: None, due: Some(at(6000)) };
+    assert_eq!(first.ready(waiting.iter().copied(), false, pace, at(6000)), Ok(vec![0]));
+    let left = |from: usize, now| {
+        Left::of(waiting[from..].iter().map(|one| (true, one.since)), false, pace, at(now))
+    };
+    let due = first.due_after(left(1, 6000), Sealed::Some, pace, at(6000));
+    assert_eq!(due, Some(at(6040)));
+    let then = GroupTimes { sealed: Some(at(6000)), due };
+    assert_eq!(then.ready(waiting[1..].iter().copied(), false, pace, at(6040)), Ok(vec![0, 1]));
+    let due = then.due_after(left(3, 6040), Sealed::Some, pace, at(6040));
+    assert_eq!(due, Some(at(106_000)), "the last one waits for the interval");
+    // A group of one unit gathers nothing.
+    let alone = Pace { is_shared: false, ..pace };
+    assert_eq!(then.ready(waiting[1..].iter().copied(), false, alone, at(6040)), Ok(vec![]));
+}

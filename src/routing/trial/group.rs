@@ -181,19 +181,9 @@ impl TrialGroup {
         if is_sent {
             self.times.sealed = Some(times.sealed_now(pace, now));
         }
-        self.times.due = times.due_after(self.left(now), sealed(count), pace, now);
+        let left = Left::of(self.waiting.iter().map(|one| (one.0, one.1)), self.is_last(), pace, now);
+        self.times.due = times.due_after(left, sealed(count), pace, now);
         is_sent.then_some(message)
-    }
-
-    fn left(&self, now: Timestamp) -> Left {
-        let moments =
-            |is_silence| self.waiting.iter().filter(move |one| one.0 == is_silence).map(|one| one.1);
-        Left {
-            first: moments(true).min(),
-            newest: moments(true).filter(|since| *since <= now).max(),
-            first_final: moments(false).min(),
-            is_last: self.is_last(),
-        }
     }
 }
 

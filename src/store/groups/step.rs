@@ -319,14 +319,8 @@ impl<'a> GroupStep<'a> {
         if self.sealed.is_some() {
             self.after = self.after.clone().with_sealed(times.sealed_now(pace, self.now));
         }
-        let moments =
-            |is_silence| waiting.iter().filter(move |one| one.is_silence == is_silence).map(|one| one.since);
-        let left = Left {
-            first: moments(true).min(),
-            newest: moments(true).filter(|since| *since <= self.now).max(),
-            first_final: moments(false).min(),
-            is_last: self.is_last(),
-        };
+        let left = waiting.iter().map(|one| (one.is_silence, one.since));
+        let left = Left::of(left, self.is_last(), pace, self.now);
         let sealed = match self.count {
             0 => Sealed::None,
             MAX_MEMBERS => Sealed::Most,

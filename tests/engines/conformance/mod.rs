@@ -190,6 +190,7 @@ macro_rules! every_case {
             pace {
                 promise_05_a_recovery_of_everything_waits_no_longer_than_group_wait
                 silences_within_a_second_of_the_first_are_in_the_first_notification
+                a_silence_that_joins_while_its_group_is_sealed_follows_at_once
                 silences_within_a_second_are_together_whatever_the_wait
                 a_group_of_one_unit_gathers_nothing
                 a_removed_unit_does_not_hold_up_the_return_of_the_others

@@ -77,6 +77,19 @@ pub async fn silences_within_a_second_of_the_first_are_in_the_first_notification
     assert_eq!(world.due_at().await, None);
 }
 
+pub async fn a_silence_that_joins_while_its_group_is_sealed_follows_at_once<G: Ground>(world: World<G>) {
+    let [a, b, c, d] = ["a", "b", "c", "d"].map(|name| offline(&world.unit(name), world.at(0)));
+    world.joins(&[&a], WITHOUT_WAIT, world.at(5000)).await;
+    // A sealing is as of the moment up to which all outboxes had joined, and others join meanwhile.
+    world.joins(&[&b], WITHOUT_WAIT, world.at(6020)).await;
+    world.joins(&[&c], WITHOUT_WAIT, world.at(6040)).await;
+    assert_eq!(world.sealed_at(WITHOUT_WAIT, world.at(6000)).await, ["off: a, on: "]);
+    assert_eq!(world.due_at().await, Some(world.at(6040)));
+    assert_eq!(world.sealed_at(WITHOUT_WAIT, world.at(6040)).await, ["off: b c, on: "]);
+    world.joins(&[&d], WITHOUT_WAIT, world.at(7001)).await;
+    assert_eq!(world.due_at().await, Some(world.at(306_000)), "what came since waits for the interval");
+}
+
 pub async fn silences_within_a_second_are_together_whatever_the_wait<G: Ground>(world: World<G>) {
     let names = ["a", "b", "c"];
     let [a, b, c] = names.map(|name| offline(&world.unit(name), world.at(0)));

@@ -88,10 +88,11 @@ fn a_return_after_which_no_silence_lasts_waits_for_no_interval() {
     assert_eq!(times.due_with(returns(SHARED, true), SHARED, now), at(1010));
     let slow = Pace { recoveries: Recoveries::After(Duration::from_secs(30)), ..SHARED };
     assert_eq!(times.due_with(returns(slow, true), slow, now), at(1030));
-    // The group is sealed early: only final members are ready, and silences that waited when it was sealed last.
+    // The group is sealed early: only final members are ready, and silences that waited when it was sealed last, or a
+    // second later.
     let early = GroupTimes { due: Some(at(1010)), ..times };
     let ready = early.ready_since(SHARED, at(1010));
-    assert_eq!(ready, ReadySince { silence: at(950), other: at(1000) });
+    assert_eq!(ready, ReadySince { silence: at(951), other: at(1000) });
     assert_eq!(early.sealed_now(SHARED, at(1010)), at(950), "the interval goes on");
     let left = Left { first: Some(at(960)), newest: Some(at(1005)), ..Left::default() };
     assert_eq!(early.due_after(left, Sealed::Some, SHARED, at(1010)), Some(at(1050)));

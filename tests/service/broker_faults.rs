@@ -288,7 +288,10 @@ async fn a_fault((engine, subscriptions): (&str, Subscriptions), fault: Fault, a
             };
             let is_later = at("deadline") > at("last_seen") + TIMEOUT;
             let unit = format!("{}/{}", record["kind"].as_str().unwrap(), record["unit"].as_str().unwrap());
-            assert_eq!(is_later, faulty.contains(&unit.as_str()), "{record}");
+            let is_faulty = faulty.contains(&unit.as_str());
+            // A check that the machine delayed until the key had expired presumes a later heartbeat, and where is not known.
+            let is_presumed = !record["silent_from"].is_null();
+            assert!(is_later == is_faulty || is_presumed && !is_faulty, "{record}");
         }
     }
     if !fault.holds() {

@@ -263,6 +263,9 @@ async fn a_fault((engine, subscriptions): (&str, Subscriptions), fault: Fault, a
         let heard_at = async || world.json(&format!("/api/v1/units/{unit}")).await["broker"] == broker;
         world.eventually(&format!("{unit} is heard at {broker}"), heard_at).await;
     }
+    // On a busy machine that took a good part of the timeout.
+    eu.beat(&AT_EU);
+    us.beat(&AT_US);
     eu.break_by(fault, &AT_EU);
     if at_both {
         us.break_by(fault, &AT_US);

@@ -89,8 +89,10 @@ impl Roll {
         let rules = self.rules();
         let timeout = |kind: &Kind| rules.get(kind).map_or(Duration::ZERO, |rules| rules.policy.timeout);
         let removed = hearing.removed(&self.filters, timeout);
-        let hearing = Arc::new(hearing.held_back(&removed).cut_off(&self.lost.brokers()));
+        let hearing = hearing.held_back(&removed);
+        // Under the lock, so that a connection that is lost meanwhile stays noted.
         let mut current = self.heard.write().expect("nothing panics under this lock");
+        let hearing = Arc::new(hearing.cut_off(&self.lost.brokers()));
         if !current.takes(read) {
             return hearing;
         }

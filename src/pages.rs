@@ -17,6 +17,11 @@ pub fn unit(kind: &str, id: &str) -> String {
     format!("/units/{kind}/{}", utf8_percent_encode(id, ESCAPED))
 }
 
+/// The page on which another timeout of a kind is tried.
+pub fn trial(kind: &str) -> String {
+    format!("/policy?kind={kind}")
+}
+
 /// The page of the unit of a record.
 pub fn unit_of(record: &OfflineRecord) -> String {
     unit(record.kind.as_str(), record.unit.as_str())

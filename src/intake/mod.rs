@@ -322,7 +322,7 @@ async fn listen(
         true => reporter.one_of_several(config.proof_of_share()),
         false => reporter,
     };
-    let is_lost = {
+    let note_lost = {
         let (roll, client_id) = (writer.roll.clone(), session.client_id().to_owned());
         let broker = reader.broker.as_ref().map(|(broker, _)| broker.clone());
         move |number| roll.connection_lost(&client_id, broker.as_ref(), number)
@@ -333,7 +333,7 @@ async fn listen(
         session,
         state,
         reader,
-        is_lost: Box::new(is_lost),
+        note_lost: Box::new(note_lost),
         clock: writer.clock.clone(),
         drops: (config.watch_sys && is_first)
             .then(|| drops::BrokerDrops::new(writer.telemetry.clone(), config.broker_label())),

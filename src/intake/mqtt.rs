@@ -114,7 +114,7 @@ pub(super) struct Connection {
     pub reader: Reader,
     /// Notes that the connection with this number hears no more, or that the first one, with the next number, does not
     /// hear yet.
-    pub is_lost: Box<dyn Fn(u64) + Send + Sync>,
+    pub note_lost: Box<dyn Fn(u64) + Send + Sync>,
     pub clock: Clock,
     /// Follows the broker's count of dropped messages, on one of the connections if at all.
     pub drops: Option<BrokerDrops>,
@@ -222,11 +222,11 @@ impl Connection {
         let broker = self.session.address.to_string();
         let telemetry = self.reader.telemetry.clone();
         let mut failures = 0;
-        (self.is_lost)(self.state.number());
+        (self.note_lost)(self.state.number());
         while self.has_room().await {
             let began = Stopwatch::start();
             let Err(end) = self.connect(failures).await;
-            (self.is_lost)(self.state.number());
+            (self.note_lost)(self.state.number());
             self.hand_over();
             self.clean_up(&end);
             let accepted = self.accepted.take();

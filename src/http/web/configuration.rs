@@ -11,6 +11,7 @@ use super::{FailedPage, WebState, format};
 use crate::http::changes::Caller;
 use crate::http::http_error::query;
 use crate::http::{ShownConfiguration, ShownOption, ShownValue, ValueOrigin};
+use crate::pages;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -71,7 +72,7 @@ fn table(options: &[&ShownOption], configuration: &ShownConfiguration, base: &st
                                     ShownValue::Hidden => span.secret title="It may be a secret" { "not shown" },
                                 }
                                 @if let Some(kind) = tried_kind(option, configuration) {
-                                    " " a href={ (base) "/policy?kind=" (kind) } { "try another timeout" span.hidden { " of " (kind) } }
+                                    " " a href={ (base) (pages::trial(kind)) } { "try another timeout" span.hidden { " of " (kind) } }
                                 }
                             }
                             td { (option.origin.as_str()) }

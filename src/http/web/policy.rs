@@ -13,6 +13,7 @@ use crate::http::changes::Caller;
 use crate::http::http_error::{HttpError, query};
 use crate::http::policy::{TrialAnswer, TrialQuery};
 use crate::http::units::UnitDetails;
+use crate::pages;
 use crate::routing::trial::PolicyTrial;
 
 pub(super) fn pages() -> Router<Web> {
@@ -56,7 +57,7 @@ async fn page(
 impl Web {
     /// The page on which another timeout of the kind of a unit is tried; `None`: there is no history.
     pub(super) fn trial_of(&self, unit: &UnitDetails) -> Option<String> {
-        self.history.as_ref().map(|_| format!("{}/policy?kind={}", self.base, unit.kind))
+        self.history.as_ref().map(|_| format!("{}{}", self.base, pages::trial(unit.kind.as_str())))
     }
 
     async fn tried(&self, wanted: &TrialQuery) -> Result<TrialAnswer, HttpError> {

@@ -103,7 +103,7 @@ impl World {
             session,
             state,
             reader,
-            is_lost: Box::new(|_| ()),
+            note_lost: Box::new(|_| ()),
             clock,
             probes: None,
             drops: None,

@@ -388,6 +388,9 @@ async fn a_directory_that_is_removed_while_in_use_is_reported_once() {
     for second in 3..6 {
         hear(second).await;
     }
+    // Also several reads at once need no file of it.
+    let reads = (0..8).map(|_| engine.outbox(&outboxes, 100));
+    futures_util::future::try_join_all(reads).await.unwrap();
     tokio::time::timeout(HOUR, engine.wants_examination()).await.expect("it is surveyed at, at once");
     let warnings = engine.examine(BEGIN).await.unwrap();
     assert!(warnings.iter().any(|warning| warning.name == EngineWarning::LostItsData), "{warnings:?}");

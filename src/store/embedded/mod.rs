@@ -139,8 +139,10 @@ fn open(config: &EmbeddedConfig, labels: &[String], telemetry: Arc<Telemetry>) -
     let LoadedFleet { memory, last_seen, unreadable } = loaded;
     log_unreadable(&telemetry, &unreadable);
     let full_scan = Arc::new(FullScan::default());
-    let readers = |most| Readers::new(&config.path, most, full_scan.clone());
-    let (readers, check_readers) = (readers(MAX_READS), readers(MAX_CHECK_READS));
+    let readers = |most| {
+        Readers::open(&config.path, most, full_scan.clone()).map_err(|error| error.explain(&config.path))
+    };
+    let (readers, check_readers) = (readers(MAX_READS)?, readers(MAX_CHECK_READS)?);
     let writer = Writer::start(database, directory, last_seen, telemetry.clone(), full_scan.clone())
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
     telemetry.engine_servers(vec![("embedded".to_owned(), ServerAnswers::default())]);

@@ -20,10 +20,12 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// `most`: the most reads at the same time; further ones wait.
-    pub fn new(path: &Path, most: usize, full_scan: Arc<FullScan>) -> Readers {
-        let permits = Arc::new(Semaphore::new(most));
-        Readers { path: path.to_owned(), idle: Arc::default(), permits, full_scan }
+    /// Opens a connection for each of the reads at the same time, `most` of them; further ones wait. Later a directory that
+    /// was removed opens none any more.
+    pub fn open(path: &Path, most: usize, full_scan: Arc<FullScan>) -> DatabaseResult<Readers> {
+        let idle: Vec<Connection> = (0..most).map(|_| open_to_read(path)).collect::<DatabaseResult<_>>()?;
+        let (idle, permits) = (Arc::new(Mutex::new(idle)), Arc::new(Semaphore::new(most)));
+        Ok(Readers { path: path.to_owned(), idle, permits, full_scan })
     }
 
     /// Calls a function with a connection, on a thread that may block. Other reads go on also while nobody polls this one,
@@ -63,11 +65,11 @@ mod tests {
     #[tokio::test]
     async fn a_read_that_nobody_polls_holds_no_other_up() {
         let dir = tempfile::tempdir().unwrap();
-        let readers = Readers::new(dir.path(), 1, Arc::default());
         Connection::open(dir.path().join(DATABASE))
             .unwrap()
             .execute_batch("CREATE TABLE facts (unit)")
             .unwrap();
+        let readers = Readers::open(dir.path(), 1, Arc::default()).unwrap();
         let mut first = Box::pin(readers.read(|_| Ok(1)));
         assert!(first.as_mut().now_or_never().is_none());
         assert_eq!(readers.read(|_| Ok(2)).await.unwrap(), 2);

@@ -306,8 +306,8 @@ fn as_seen(
     Facts { checked_at: None, silent_from, ..facts }
 }
 
-/// The latest moment at which an unseen heartbeat may have come: its key has expired since, perhaps too early, or was
-/// evicted. `None` if no heartbeat can have come unseen.
+/// The latest moment at which an unseen heartbeat may have come: its key has expired since, or was evicted. `None` if no
+/// heartbeat can have come unseen.
 fn presumed(
     seen: &Snapshot,
     facts: &Facts,
@@ -316,7 +316,7 @@ fn presumed(
     gone: Timestamp,
 ) -> Option<Timestamp> {
     let checked_at = facts.checked_at.filter(|_| seen.alive.is_none())?;
-    let expired = gone + hearing.ahead - facts.key_lifetime(rules);
+    let expired = gone - facts.key_lifetime(rules);
     let newest_unseen = hearing.evicted.map_or(expired, |at| at.max(expired)).min(gone);
     let is_possible = newest_unseen > checked_at;
     is_possible.then(|| hearing.latest(newest_unseen).max(facts.silent_since()))

@@ -32,8 +32,6 @@ pub struct Hearing {
     pub delay: Duration,
     /// Up to when the engine may have evicted expiry keys, and their heartbeats with them; `None`: it has not.
     pub evicted: Option<Timestamp>,
-    /// How much too early expiry keys may have expired, because the clock of their server is ahead.
-    pub ahead: Duration,
     /// The connection by which this instance hears is lost: what devices sent since `heard` may lie at the broker.
     pub is_cut: bool,
     /// The proofs of single kinds, as stored.
@@ -301,22 +299,13 @@ impl Hearing {
 
     /// This hearing, where nothing after `end` was heard.
     pub fn up_to(&self, end: Timestamp) -> Hearing {
-        self.of_each(|hearing| Hearing { heard: hearing.heard.min(Some(end)), ..hearing.clone() })
-    }
-
-    /// This hearing for units on a server whose clock is `ahead` of the fleet's.
-    pub fn with_clock_ahead(&self, ahead: Duration) -> Hearing {
-        self.of_each(|hearing| Hearing { ahead, ..hearing.clone() })
-    }
-
-    /// The hearing of the fleet and of each kind, changed.
-    fn of_each(&self, changed: impl Fn(&Hearing) -> Hearing) -> Hearing {
+        let up_to = |hearing: &Hearing| Hearing { heard: hearing.heard.min(Some(end)), ..hearing.clone() };
         let at_each = |of_kind: &Hearing| {
-            let at = of_kind.brokers.iter().map(|(broker, at)| (broker.clone(), changed(at)));
-            Hearing { brokers: Arc::new(at.collect()), ..changed(of_kind) }
+            let at = of_kind.brokers.iter().map(|(broker, at)| (broker.clone(), up_to(at)));
+            Hearing { brokers: Arc::new(at.collect()), ..up_to(of_kind) }
         };
         let kinds = self.kinds.iter().map(|(kind, of_kind)| (kind.clone(), at_each(of_kind))).collect();
-        Hearing { kinds: Arc::new(kinds), ..changed(self) }
+        Hearing { kinds: Arc::new(kinds), ..up_to(self) }
     }
 
     /// The hearing of a kind by some of its filters; blind intervals of one broker, if it is given.
@@ -336,7 +325,6 @@ impl Hearing {
             settle: self.settle,
             delay: self.delay,
             evicted: self.evicted,
-            ahead: self.ahead,
             ..Hearing::default()
         }
     }

@@ -1,7 +1,5 @@
 //! A deadline check: snapshots of units that may be due, and the guard that the engine holds until they are decided.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
 use futures_util::future::BoxFuture;
 
@@ -20,11 +18,9 @@ pub struct DeadlineCheck<'a> {
     /// lost their heartbeats, so hearing from before the restore must not count.
     pub hearing: Hearing,
     /// Up to when the server of the units has everything that was heard, if hearing is kept on another server: a
-    /// replica that was promoted lacks the newest heartbeats, and hearing does not know that yet.
+    /// replica that was promoted lacks the newest heartbeats, and a server whose clock jumped forward has removed some
+    /// too early; hearing does not know that yet.
     pub watermark: Option<Timestamp>,
-    /// How far the clock of the server of the units is ahead of the time of the fleet, if hearing is kept on another
-    /// server: the expiry keys of the units may have expired too early by this much.
-    pub ahead: Duration,
     pub guard: Box<dyn CheckGuard + 'a>,
 }
 

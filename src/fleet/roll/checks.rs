@@ -95,13 +95,10 @@ impl Roll {
     /// Reads the units of a check, and how far Rollcall had heard then.
     pub(super) async fn begin_check<'a>(&self, pending: PendingCheck<'a>) -> Result<BegunCheck<'a>> {
         let read = self.begin_hearing();
-        let DeadlineCheck { units, hearing, watermark, ahead, guard } = pending.await?;
+        let DeadlineCheck { units, hearing, watermark, guard } = pending.await?;
         let mut hearing = self.keep_hearing(hearing, read);
         if let Some(watermark) = watermark.filter(|watermark| hearing.heard > Some(*watermark)) {
             hearing = Arc::new(hearing.up_to(watermark));
-        }
-        if !ahead.is_zero() {
-            hearing = Arc::new(hearing.with_clock_ahead(ahead));
         }
         Ok(BegunCheck { units, hearing, guard })
     }

@@ -1,7 +1,6 @@
 //! The state of units: heartbeats change memory, the writer writes changes, facts are read from disk.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::FutureExt;
@@ -136,13 +135,7 @@ impl EmbeddedEngine {
         let permit = self.checks.acquire().await.expect("it is never closed");
         let units = self.read_with(&self.check_readers, &units).await?;
         let guard = Box::new(CheckUnderWay { engine: self, _permit: permit });
-        Ok(DeadlineCheck {
-            units,
-            hearing: self.hearing().await?,
-            watermark: None,
-            ahead: Duration::ZERO,
-            guard,
-        })
+        Ok(DeadlineCheck { units, hearing: self.hearing().await?, watermark: None, guard })
     }
 }
 

@@ -13,19 +13,24 @@ use crate::telemetry::EngineWarning;
 /// A larger difference of clocks is a fault.
 const FARTHEST: Duration = Duration::from_millis(500);
 
-/// How far a server's clock is ahead of this machine's, in milliseconds: the least and the most that is possible,
+/// How far a server's clock is ahead of another clock, in milliseconds: the least and the most that is possible,
 /// because the server read its clock at an unknown moment of the round trip.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClockOffset {
-    least: i64,
-    most: i64,
+    pub least: i64,
+    pub most: i64,
 }
 
 impl ClockOffset {
-    /// `now`: when the request was sent. `took`: until its answer, which holds the server's clock (s, µs).
-    pub fn of((seconds, micros): (i64, i64), now: Timestamp, took: Duration) -> ClockOffset {
-        let theirs = seconds.saturating_mul(1000).saturating_add(micros / 1000);
-        ClockOffset { least: theirs.saturating_sub((now + took).as_millis()), most: theirs - now.as_millis() }
+    /// `now`: when the request was sent, by the clock of this machine. `took`: until its answer with `TIME`.
+    pub fn of(time: (i64, i64), now: Timestamp, took: Duration) -> ClockOffset {
+        ClockOffset::between(server_time(time), now, now + took)
+    }
+
+    /// The offset from a clock that showed a time between `earliest` and `latest`.
+    pub fn between(theirs: Timestamp, earliest: Timestamp, latest: Timestamp) -> ClockOffset {
+        let from = |other: Timestamp| theirs.as_millis().saturating_sub(other.as_millis());
+        ClockOffset { least: from(latest), most: from(earliest) }
     }
 
     /// The difference from another clock, if the round trips do not explain it: `3600000 ms ahead of`.
@@ -47,6 +52,11 @@ impl ClockOffset {
              chrony on both"
         ))
     }
+}
+
+/// The moment in the answer to `TIME`: seconds and microseconds.
+pub(super) fn server_time((seconds, micros): (i64, i64)) -> Timestamp {
+    Timestamp::from_millis(seconds.saturating_mul(1000).saturating_add(micros / 1000))
 }
 
 /// The warning about servers whose clocks differ from the clock `by`, which comes with the address of its server.

@@ -21,16 +21,16 @@
 //!
 //! # Other servers of a cluster
 //! A server whose clock is off does no harm as long as the clock goes evenly: it adds the rest of a key's life to its
-//! own time. But a replica gets the end of each key by the clock of its primary. So a replica whose clock is ahead
-//! removes keys too early as soon as it is promoted, and so does a server whose clock is set forward. Each deadline
-//! check reads the server's clock after its units. If that clock is ahead of the time of the fleet, an absent key may
-//! have held a heartbeat that is later by as much, so the unit is marked offline later by as much, at most by a
-//! timeout. No memory is needed for that. If a clock was behind and is set right, keys were removed too early, and
-//! nothing shows it. Examinations name servers whose clocks differ, replicas included: see `clock_difference.rs`. Keys
-//! that live too long do no harm.
+//! own time. But keys end too early where a clock is set forward, or where a replica takes over whose clock is further
+//! ahead, because it gets the end of each key by the clock of its primary. So each canary leaves in every partition how
+//! far the clock of its server is ahead of the time of the fleet, beside the watermark. Where the clock is further ahead
+//! later, it has jumped since, and the watermark counts as earlier by as much: see `watermarks.rs`. Bounds are compared,
+//! so that a slow answer is no jump. Keys that live too long do no harm. Examinations name servers whose clocks differ,
+//! replicas included: see `clock_difference.rs`.
 
 use std::time::{Duration, Instant};
 
+use super::clock_difference::ClockOffset;
 use crate::clock::Timestamp;
 
 /// A shorter jump does not matter: the unit of a key that expires this early is almost due.
@@ -40,11 +40,11 @@ pub(super) const SHORTEST: Duration = Duration::from_millis(250);
 pub(super) type LastRenewal = Option<(Instant, Timestamp)>;
 
 /// The expected time of the server's clock.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ServerClock {
     renewed: LastRenewal,
-    /// The time of the fleet in that answer.
-    fleet: Option<Timestamp>,
+    /// The time of the fleet in that answer, and when it arrived.
+    fleet: Option<(Timestamp, Instant)>,
     /// The expected time when a jump was detected.
     jumped: Option<Timestamp>,
 }
@@ -73,22 +73,21 @@ impl ServerClock {
         self.jumped
     }
 
-    /// Notes the answer to a renewal that was sent at `sent`: the server's clock and the time of the fleet.
-    pub fn renewed(&mut self, sent: Instant, server: Timestamp, fleet: Timestamp) {
-        *self = ServerClock { renewed: Some((sent, server)), fleet: Some(fleet), jumped: None };
+    /// Notes the answer to a renewal between `sent` and `arrived`: the server's clock and the time of the fleet.
+    pub fn renewed(&mut self, (sent, arrived): (Instant, Instant), server: Timestamp, fleet: Timestamp) {
+        *self = ServerClock { renewed: Some((sent, server)), fleet: Some((fleet, arrived)), jumped: None };
     }
 
     /// The time of the fleet at `now`, or a little later.
     pub fn fleet_time(&self, now: Instant) -> Option<Timestamp> {
         let (sent, _) = self.renewed?;
-        Some(self.fleet? + now.duration_since(sent))
+        Some(self.fleet?.0 + now.duration_since(sent))
     }
 
-    /// How far the clock of another server is ahead of the time of the fleet, as it was read in an answer that arrived
-    /// by `now`; zero if that does not matter.
-    pub fn ahead_of_fleet(&self, now: Instant, other: Timestamp) -> Duration {
-        let ahead = self.fleet_time(now).map(|fleet| other.since(fleet));
-        ahead.filter(|ahead| *ahead > SHORTEST).unwrap_or_default()
+    /// How far a server's clock was ahead of the time of the fleet when it was read between `sent` and `arrived`.
+    pub fn offset_of(&self, (sent, arrived): (Instant, Instant), clock: Timestamp) -> Option<ClockOffset> {
+        let (fleet, known) = self.fleet?;
+        Some(ClockOffset::between(clock, fleet + sent.duration_since(known), self.fleet_time(arrived)?))
     }
 }
 
@@ -117,29 +116,28 @@ mod tests {
         for (arrival, server, jumped) in cases {
             let mut clock = ServerClock::default();
             assert!(!clock.read(clock.last_renewal(), begin, at(0)), "there was no renewal yet");
-            clock.renewed(begin, at(10_000), at(10_000));
+            clock.renewed((begin, begin), at(10_000), at(10_000));
             let last = clock.last_renewal();
             assert_eq!(clock.read(last, after(arrival), at(server)), jumped, "{server} after {arrival} ms");
         }
     }
 
     #[test]
-    fn another_server_is_ahead_of_the_time_of_the_fleet_and_not_of_a_clock_that_has_stepped() {
+    fn the_offset_of_a_clock_is_between_bounds_that_slow_answers_widen() {
         let begin = monotonic();
+        let after = |ms: u64| begin + Duration::from_millis(ms);
         let mut clock = ServerClock::default();
-        assert_eq!(clock.ahead_of_fleet(begin, at(70_000)), Duration::ZERO, "there was no renewal yet");
-        clock.renewed(begin, at(70_000), at(10_000));
-        // (arrival of the answer, the clock in it, how far it is ahead)
-        for (arrival, other, ahead) in [
-            (100, 10_100, 0),
-            (100, 10_350, 0),
-            (100, 10_351, 251),
-            (100, 5_000, 0),
-            (9_000, 10_500, 0),
-            (0, 70_000, 60_000),
+        assert!(clock.offset_of((begin, begin), at(70_000)).is_none(), "there was no renewal yet");
+        clock.renewed((begin, after(20)), at(70_000), at(10_000));
+        // (sent, arrived, the clock in the answer, the least and the most that it is ahead)
+        for (sent, arrived, other, bounds) in [
+            (20, 20, 10_000, (-20, 0)),
+            (100, 130, 10_100, (-30, 20)),
+            (100, 9_000, 10_500, (-8_500, 420)),
+            (100, 100, 3_610_080, (3_599_980, 3_600_000)),
         ] {
-            let found = clock.ahead_of_fleet(begin + Duration::from_millis(arrival), at(other));
-            assert_eq!(found.as_millis(), ahead, "{other} after {arrival} ms");
+            let offset = clock.offset_of((after(sent), after(arrived)), at(other)).unwrap();
+            assert_eq!((offset.least, offset.most), bounds, "{other} between {sent} and {arrived} ms");
         }
     }
 
@@ -147,12 +145,12 @@ mod tests {
     fn a_jump_lasts_until_a_renewal_has_handled_it() {
         let begin = monotonic();
         let mut clock = ServerClock::default();
-        clock.renewed(begin, at(10_000), at(10_000));
+        clock.renewed((begin, begin), at(10_000), at(10_000));
         let last = clock.last_renewal();
         assert!(clock.read(last, begin, at(70_000)));
         assert!(clock.read(last, begin, at(10_000)), "also if the clock was set right again");
         assert_eq!(clock.jumped(), Some(at(10_000)));
-        clock.renewed(begin, at(70_000), at(10_000));
+        clock.renewed((begin, begin), at(70_000), at(10_000));
         assert_eq!(clock.jumped(), None);
         assert!(!clock.read(clock.last_renewal(), begin, at(70_001)));
     }
@@ -161,9 +159,9 @@ mod tests {
     fn an_answer_to_a_request_from_before_the_renewal_that_handled_a_jump_is_of_before_it() {
         let begin = monotonic();
         let mut clock = ServerClock::default();
-        clock.renewed(begin, at(10_000), at(10_000));
+        clock.renewed((begin, begin), at(10_000), at(10_000));
         let before = clock.last_renewal();
-        clock.renewed(begin + SHORTEST, at(70_000), at(10_250));
+        clock.renewed((begin + SHORTEST, begin + SHORTEST), at(70_000), at(10_250));
         assert!(clock.read(before, begin + 2 * SHORTEST, at(70_500)));
         assert_eq!(clock.jumped(), None, "it is handled");
     }

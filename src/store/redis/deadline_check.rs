@@ -30,19 +30,21 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use redis::{Pipeline, Value, pipe};
 
 use super::RedisEngine;
 use super::admission::Permit;
+use super::clock_difference::server_time;
 use super::dedicated::Dedicated;
 use super::keys::{Keys, PageId};
 use super::ledger::Versions;
-use super::reading::{milliseconds, units_read};
+use super::reading::units_read;
 use super::topology::RedisServer;
-use crate::clock::{Timestamp, monotonic};
+use super::watermarks::Watermark;
+use crate::clock::monotonic;
 use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, EngineError, MAX_STEP, Result, encoding};
 
@@ -99,7 +101,7 @@ pub(super) async fn begin(
     let partition = engine.keys.partition(first);
     let (server, permit) = engine.topology.admit_check(engine.keys.slot(partition)).await?;
     let is_far = server.admission().is_far();
-    let last_renewal = engine.server_clock().last_renewal();
+    let (clock_before, sent) = (*engine.server_clock(), monotonic());
     let mut pipe = pipe();
     let located = engine.keys.by_page(&units);
     if !is_far {
@@ -129,7 +131,7 @@ pub(super) async fn begin(
         engine.topology.is_same_server(engine.keys.slot(partition), engine.keys.slot_of_hearing());
     let mut hearing = redis::pipe();
     if !is_same_server {
-        // Read after the units, on the same server: see `clock_jump.rs`.
+        // Of this server, read after the units: see `clock_jump.rs`.
         pipe.cmd("TIME");
     }
     engine.add_hearing_reads(if is_same_server { &mut pipe } else { &mut hearing });
@@ -152,10 +154,9 @@ pub(super) async fn begin(
     let mut guards = answers.split_off(answers.len().saturating_sub(GUARDS));
     let evicted = guards.pop().unwrap_or(Value::Nil);
     let watermark = if has_watermark { answers.pop() } else { None };
-    let (has_archive, heard, filters, time): (bool, Versions, _, _) =
+    let (has_archive, heard, filters, time): (bool, Versions, _, (i64, i64)) =
         redis::from_redis_value(Value::Array(last)).map_err(damaged)?;
-    let (seconds, micros): (i64, i64) = time;
-    let fleet = engine.fleet_time(arrived, Timestamp::from_millis(seconds * 1000 + micros / 1000));
+    let fleet = engine.fleet_time(arrived, server_time(time));
     engine.note_evictions(&server, &evicted, fleet);
     let values = redis::from_redis_value(Value::Array(answers)).map_err(damaged)?;
     let values: Vec<Vec<Option<Vec<u8>>>> = values;
@@ -176,17 +177,15 @@ pub(super) async fn begin(
         engine.topology.request_quarantine();
         return Err(again("an expiry key is of a wrong type and is quarantined"));
     }
-    let hearing = engine.hearing_of((heard, filters, time), last_renewal).await?;
-    let clock: Option<(i64, i64)> = clock.map(redis::from_redis_value).transpose().map_err(damaged)?;
-    let ahead = clock.map_or(Duration::ZERO, |(seconds, micros)| {
-        let clock = Timestamp::from_millis(seconds * 1000 + micros / 1000);
-        engine.server_clock().ahead_of_fleet(arrived, clock)
-    });
+    let hearing = engine.hearing_of((heard, filters, time), clock_before.last_renewal()).await?;
+    let clock = clock.map(redis::from_redis_value).transpose().map_err(damaged)?.unwrap_or(time);
+    let offset = clock_before.offset_of((sent, arrived), server_time(clock));
     let watermark: Option<Option<Vec<u8>>> =
         watermark.map(redis::from_redis_value).transpose().map_err(damaged)?;
     let watch = Watch { engine, partition, has_archive, connection, has_keys, server, permit };
-    let watermark = watermark.flatten().as_deref().and_then(milliseconds).map(Timestamp::from_millis);
-    Ok(DeadlineCheck { units: read.snapshots, hearing, watermark, ahead, guard: Box::new(watch) })
+    let watermark = watermark.flatten().as_deref().and_then(Watermark::parse);
+    let watermark = watermark.map(|watermark| watermark.kept(offset));
+    Ok(DeadlineCheck { units: read.snapshots, hearing, watermark, guard: Box::new(watch) })
 }
 
 /// Adds a command that counts the existing expiry keys; commands that fail if a key that is written later is of a wrong

@@ -47,7 +47,7 @@ impl KnownFleet {
         exists.hexists(keys.heard(), "fleet");
         let (exists,): (bool,) = topology.send("meta", &exists).await?;
         let oldest = match topology.has_parts() && !exists {
-            true => watermarks::read(topology, keys).await?.into_iter().flatten().min(),
+            true => watermarks::read(topology, keys).await?.iter().flatten().map(|one| one.heard).min(),
             false => None,
         };
         let mut pipe = pipe();

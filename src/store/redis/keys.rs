@@ -21,7 +21,7 @@
 //! | `rollcall:{hearing}:index:<index>` | zset | `audited`: the entries of `audit`, by when the change was made (ms) |
 //! | `rollcall:{hearing}:clock` | hash | `server`: the server's clock, `fleet`: the time of the fleet, at the last renewal; `jump`: the server's clock when a jump forward was handled (ms); `ahead`, `since`, `stepped`: steps of the server's clock, see `renew.lua` |
 //! | `rollcall:{pN}:alive:<kind>:<unit>` | string | the expiry key: last seen (ms) and, where the kind is heard at several brokers, a space and the one that heard it; PX = timeout + grace |
-//! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), see `watermarks.rs` |
+//! | `rollcall:{pN}:heard` | string | in a cluster: up to when this partition has everything that was heard (ms), and how far the clock of its server was ahead of the time of the fleet (ms), see `watermarks.rs` |
 //! | `rollcall:{pN}:replicated` | string | `1`: a write for which Rollcall waits until replicas have it, see `replication.rs` |
 //! | `rollcall:{pN}:deadlines` | zset | `<kind>:<unit>` by next check (ms) |
 //! | `rollcall:{pN}:facts:<page>` | hash | `<kind>:<unit>` → facts, see `store/encoding.rs` |

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use redis::{Pipeline, Value, pipe};
 
+use super::clock_difference::server_time;
 use super::clock_jump::LastRenewal;
 use super::hearing_fields::parse_filter;
 use super::reading::milliseconds;
@@ -39,9 +40,8 @@ impl RedisEngine {
     /// The hearing from the answers to [`RedisEngine::add_hearing_reads`], which were requested after the renewal
     /// `last`.
     pub(super) async fn hearing_of(&self, stored: HearingReply, last: LastRenewal) -> Result<Hearing> {
-        let ((heard, version, of_kinds, fleet, evicted), filters, (seconds, micros)) = stored;
-        let server = Timestamp::from_millis(seconds * 1000 + micros / 1000);
-        let jumped = self.server_clock().read(last, monotonic(), server);
+        let ((heard, version, of_kinds, fleet, evicted), filters, time) = stored;
+        let jumped = self.server_clock().read(last, monotonic(), server_time(time));
         let mut known = self.ledger.lock().await;
         let number =
             |field, value: &Option<Vec<u8>>| self.hearing_number(field, value.as_deref()).unwrap_or(0);

@@ -15,6 +15,7 @@ use crate::store::{EngineError, RenewalReply, Result, Roster};
 /// A renewal that the server has answered.
 struct Renewal {
     sent: Instant,
+    answered: Instant,
     attendance: RenewalReply,
     /// The sum of the steps of the clock that were accepted.
     stepped: Duration,
@@ -39,9 +40,9 @@ impl Roster for RedisEngine {
                 renewed
             }
         };
-        let Renewal { sent, attendance, stepped, .. } = renewed;
+        let Renewal { sent, answered, attendance, stepped, .. } = renewed;
         self.stepped_ms.store(stepped.as_millis() as u64, Ordering::SeqCst);
-        self.server_clock().renewed(sent, attendance.engine_clock, attendance.now);
+        self.server_clock().renewed((sent, answered), attendance.engine_clock, attendance.now);
         // A primary that was replaced while it was away accepts writes for some seconds after its return.
         let fleet = || attendance.now + monotonic().duration_since(sent);
         tokio::join!(self.topology.check_roles(), self.follow_evictions(fleet));
@@ -118,7 +119,7 @@ impl RedisEngine {
             }
         }
         let unhandled = clock.jumped().filter(|_| jumped.is_none());
-        Ok(Some(Renewal { sent, attendance, stepped, unhandled }))
+        Ok(Some(Renewal { sent, answered, attendance, stepped, unhandled }))
     }
 }
 

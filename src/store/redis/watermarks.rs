@@ -10,6 +10,11 @@
 //! Between the promotion and that canary, units of the new primary seem silent though `heard` says that all was heard.
 //! Therefore a deadline check reads the watermark with the units, and counts as heard only the time before both.
 //!
+//! Where the clock of a server has jumped forward since the last canary, or a replica with another clock took over, keys
+//! have expired too early, and their heartbeats are lost as well: see `clock_jump.rs`. So a watermark holds how far that
+//! clock is ahead, and counts as earlier by the jump. That offset is of the moment when the watermarks were read: a
+//! jump after it shows at the next canary.
+//!
 //! A server that dies may lose acknowledged heartbeats that no watermark covers yet: the heartbeats since the last
 //! canary. That time is long while a canary waits for another server. So the first canary after a primary was replaced
 //! ends a blind interval, however short it is. Watermarks are raised only at the primaries that were read: a new
@@ -26,19 +31,53 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use futures_util::future::{try_join, try_join_all};
 use redis::pipe;
 
 use super::RedisEngine;
+use super::clock_difference::{ClockOffset, server_time};
+use super::clock_jump::SHORTEST;
 use super::keys::Keys;
 use super::reading::milliseconds;
-use super::topology::{ScriptCall, ServerView, Topology};
-use crate::clock::Timestamp;
+use super::topology::{RedisServer, ScriptCall, ServerView, Topology};
+use crate::clock::{Timestamp, monotonic};
 use crate::store::Result;
 
 /// The field of `heard` that is there since every partition has had its watermark.
 pub(super) const HAS_WATERMARKS: &[u8] = b"has_watermarks";
+
+/// The watermark of a partition, as it is stored: `1798000000000` or `1798000000000 -12` (ms).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Watermark {
+    /// Up to when the server has the heartbeats.
+    pub heard: Timestamp,
+    /// How far the clock of the server was ahead of the time of the fleet, at the most (ms); `None`: unknown.
+    ahead: Option<i64>,
+}
+
+impl Watermark {
+    /// `None`: it is not a watermark, and counts as absent.
+    pub fn parse(text: &[u8]) -> Option<Watermark> {
+        let mut words = text.split(|byte| *byte == b' ');
+        let heard = Timestamp::from_millis(milliseconds(words.next()?)?);
+        let ahead = words.next().and_then(|word| str::from_utf8(word).ok()?.parse().ok());
+        Some(Watermark { heard, ahead })
+    }
+
+    fn text(self) -> String {
+        let heard = self.heard.as_millis();
+        self.ahead.map_or_else(|| heard.to_string(), |ahead| format!("{heard} {ahead}"))
+    }
+
+    /// Up to when the server still has the heartbeats; `offset`: of its clock, now.
+    pub fn kept(self, offset: Option<ClockOffset>) -> Timestamp {
+        let jump = offset.zip(self.ahead).map_or(0, |(now, ahead)| now.least.saturating_sub(ahead));
+        let jump = Duration::from_millis(u64::try_from(jump).unwrap_or_default());
+        if jump > SHORTEST { self.heard - jump } else { self.heard }
+    }
+}
 
 /// The watermarks, as they were read before a canary is recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,19 +85,25 @@ pub(super) struct Watermarks {
     pub oldest: Option<Timestamp>,
     /// The partitions that were emptied.
     pub emptied: Vec<u16>,
+    /// How far the clock of the server of each partition was ahead of the time of the fleet, at the most (ms).
+    ahead: Vec<Option<i64>>,
     /// Whether every partition had a watermark before these were read. If not, another instance may be writing the
     /// first watermarks.
     pub were_complete: bool,
 }
 
 impl Watermarks {
-    fn of(watermarks: &[Option<Timestamp>], were_complete: bool) -> Watermarks {
-        let Some(oldest) = watermarks.iter().flatten().min() else { return Watermarks::default() };
-        let emptied = (0..)
-            .zip(watermarks)
-            .filter(|(_, watermark)| watermark.is_none())
-            .map(|(partition, _)| partition);
-        Watermarks { oldest: Some(*oldest), emptied: emptied.collect(), were_complete }
+    /// `read`: the watermark of each partition, and the offset of the clock of its server.
+    fn of(read: &[(Option<Watermark>, Option<ClockOffset>)], were_complete: bool) -> Watermarks {
+        let kept = read.iter().filter_map(|(watermark, offset)| Some(watermark.as_ref()?.kept(*offset)));
+        let ahead = read.iter().map(|(watermark, offset)| {
+            offset.map(|offset| offset.most).or_else(|| watermark.as_ref()?.ahead)
+        });
+        let ahead = ahead.collect();
+        let Some(oldest) = kept.min() else { return Watermarks { ahead, ..Watermarks::default() } };
+        let emptied = (0..).zip(read).filter(|(_, (watermark, _))| watermark.is_none());
+        let emptied = emptied.map(|(partition, _)| partition).collect();
+        Watermarks { oldest: Some(oldest), emptied, ahead, were_complete }
     }
 
     /// Whether every partition has a watermark.
@@ -96,14 +141,13 @@ impl KnownPrimaries {
 }
 
 /// Reads the watermark of each partition.
-pub(super) async fn read(topology: &Topology, keys: &Keys) -> Result<Vec<Option<Timestamp>>> {
+pub(super) async fn read(topology: &Topology, keys: &Keys) -> Result<Vec<Option<Watermark>>> {
     let mut read = pipe();
     for partition in 0..keys.partitions() {
         read.get(keys.in_partition(partition, "heard"));
     }
     let watermarks: Vec<Option<Vec<u8>>> = topology.send("watermarks", &read).await?;
-    let moment = |watermark: &Option<Vec<u8>>| watermark.as_deref().and_then(milliseconds);
-    Ok(watermarks.iter().map(|watermark| moment(watermark).map(Timestamp::from_millis)).collect())
+    Ok(watermarks.iter().map(|watermark| watermark.as_deref().and_then(Watermark::parse)).collect())
 }
 
 impl RedisEngine {
@@ -113,7 +157,21 @@ impl RedisEngine {
             return Ok(Watermarks::default());
         }
         let were_complete = self.had_watermarks().await?;
-        Ok(Watermarks::of(&read(&self.topology, &self.keys).await?, were_complete))
+        let view = self.topology.view().await?;
+        let offsets = try_join_all(view.map.servers().iter().map(|server| self.clock_offset(server)));
+        let (watermarks, offsets) = try_join(read(&self.topology, &self.keys), offsets).await?;
+        let offset = |partition| offsets.get(view.map.index(self.keys.slot(partition))?).copied().flatten();
+        let read: Vec<_> = (0..).zip(watermarks).map(|(partition, one)| (one, offset(partition))).collect();
+        Ok(Watermarks::of(&read, were_complete))
+    }
+
+    /// How far the clock of a server is ahead of the time of the fleet; `None` before the first renewal.
+    async fn clock_offset(&self, server: &RedisServer) -> Result<Option<ClockOffset>> {
+        let (known, sent) = (*self.server_clock(), monotonic());
+        let mut time = pipe();
+        time.cmd("TIME");
+        let (time,): ((i64, i64),) = self.topology.send_to("watermarks", server, &time).await?;
+        Ok(known.offset_of((sent, monotonic()), server_time(time)))
     }
 
     /// Whether every partition of the fleet has had its watermark.
@@ -141,8 +199,13 @@ impl RedisEngine {
         let steps = (0..self.keys.partitions()).map(|partition| {
             let raise = async move {
                 let mut script = ScriptCall::of(&self.scripts.raise);
+                let ahead = read.ahead.get(usize::from(partition)).copied().flatten();
                 script.key(self.keys.in_partition(partition, "heard")).arg(heard.as_millis());
-                script.arg(if read.has(partition) { "XX" } else { "" });
+                script.arg(Watermark { heard, ahead }.text()).arg(if read.has(partition) {
+                    "XX"
+                } else {
+                    ""
+                });
                 self.topology.run_under::<u8>(view, "watermarks", script).await
             };
             (self.keys.slot(partition), raise)
@@ -171,17 +234,58 @@ mod tests {
         assert!(known.is_one_replaced(&again), "another one was the primary meanwhile");
     }
 
+    fn at(heard: i64, ahead: Option<i64>) -> Watermark {
+        Watermark { heard: Timestamp::from_millis(heard), ahead }
+    }
+
     #[test]
     fn the_oldest_watermark_counts_and_a_missing_one_is_a_loss_beside_others() {
-        let at = |ms: Option<i64>| ms.map(Timestamp::from_millis);
-        let of = |watermarks: [Option<i64>; 3]| Watermarks::of(&watermarks.map(at), true);
-        let watermarks =
-            |oldest, emptied| Watermarks { oldest: at(Some(oldest)), emptied, were_complete: true };
+        let of = |watermarks: [Option<i64>; 3]| {
+            Watermarks::of(&watermarks.map(|heard| (heard.map(|heard| at(heard, None)), None)), true)
+        };
+        let watermarks = |oldest, emptied| Watermarks {
+            oldest: Some(Timestamp::from_millis(oldest)),
+            emptied,
+            ahead: vec![None; 3],
+            were_complete: true,
+        };
         assert_eq!(of([Some(3), Some(2), Some(5)]), watermarks(2, vec![]));
         let has = |watermarks: [Option<i64>; 3]| [0, 1, 2].map(|partition| of(watermarks).has(partition));
         assert_eq!(has([Some(3), None, Some(5)]), [true, false, true]);
         assert_eq!(has([None, None, None]), [false; 3], "a new fleet");
         assert_eq!(of([Some(3), None, None]), watermarks(3, vec![1, 2]));
-        assert_eq!(of([None; 3]), Watermarks::default());
+        assert_eq!(of([None; 3]), Watermarks { ahead: vec![None; 3], ..Watermarks::default() });
+    }
+
+    #[test]
+    fn a_watermark_counts_as_earlier_by_the_jump_of_its_servers_clock() {
+        // (how far the clock was ahead, how far it is at least, up to when the server still has all)
+        for (before, now, kept) in [
+            (None, Some(3_600_000), 10_000),
+            (Some(0), None, 10_000),
+            (Some(0), Some(250), 10_000),
+            (Some(0), Some(251), 9_749),
+            (Some(-3_600_000), Some(0), -3_590_000),
+            (Some(3_600_000), Some(3_600_000), 10_000),
+            (Some(3_600_000), Some(0), 10_000), // keys live longer, which does no harm
+        ] {
+            let offset = now.map(|least| ClockOffset { least, most: least + 5 });
+            let kept_now = at(10_000, before).kept(offset);
+            assert_eq!(kept_now, Timestamp::from_millis(kept), "{before:?} {now:?}");
+            let read = Watermarks::of(&[(Some(at(10_000, before)), offset)], true);
+            assert_eq!(read.oldest, Some(kept_now));
+            assert_eq!(read.ahead, [now.map(|now| now + 5).or(before)], "what the next watermark holds");
+        }
+    }
+
+    #[test]
+    fn a_watermark_is_read_as_it_was_written_and_nonsense_is_none() {
+        for watermark in [at(1_798_000_000_000, None), at(1_798_000_000_000, Some(-12))] {
+            assert_eq!(Watermark::parse(watermark.text().as_bytes()), Some(watermark));
+        }
+        for text in ["", " ", "soon", " 5", "\u{0}"] {
+            assert_eq!(Watermark::parse(text.as_bytes()), None, "{text:?}");
+        }
+        assert_eq!(Watermark::parse(b"5 soon"), Some(at(5, None)));
     }
 }

@@ -1,4 +1,4 @@
-//! Expiry keys that the engine evicted, or that expired too early.
+//! Expiry keys that the engine evicted.
 
 use super::*;
 
@@ -10,38 +10,6 @@ fn checked() -> [Snapshot; 2] {
     let facts = Facts { last_seen: checked - HOUR, checked_at: Some(checked), ..known };
     let seen = Snapshot { facts: Some(facts), ..present() };
     [seen.clone(), Snapshot { alive: None, ..seen }]
-}
-
-#[test]
-fn a_unit_whose_key_may_have_expired_too_early_is_offline_so_much_later_and_at_most_a_timeout() {
-    let [seen, gone] = checked();
-    // (the snapshot, how far its server is ahead, when it is checked, the deadline (h); `None`: it is offline)
-    let cases = [
-        (&gone, 0, 88, None),
-        (&gone, 1, 88, Some(89)),
-        (&gone, 40, 88, Some(88 + 40)),
-        (&gone, 200, 88, Some(88 + 48)), // it was not heard since its key was found absent
-        (&seen, 200, 40, Some(39 + 48)), // its key is there
-    ];
-    for (seen, ahead, now, deadline) in cases {
-        let now = BEGIN + now * HOUR;
-        let hearing = heard_until(now).with_clock_ahead(ahead * HOUR);
-        match (check_deadline(seen, &rules(), &hearing, now), deadline) {
-            (Verdict::Offline(_), None) => {}
-            (Verdict::Alive(change), Some(hours)) => {
-                let after = after(seen, &change);
-                assert_eq!(deadline_of(&after, &hearing), BEGIN + hours * HOUR, "{ahead}");
-                // The deadline does not move again.
-                let late = BEGIN + (hours + 1) * HOUR;
-                let hearing = heard_until(late).with_clock_ahead(ahead * HOUR);
-                let silent = Snapshot { alive: None, ..after };
-                let is_gone = seen.alive.is_none();
-                let verdict = check_deadline(&silent, &rules(), &hearing, late);
-                assert_eq!(matches!(verdict, Verdict::Offline(_)), is_gone, "{ahead}");
-            }
-            (other, _) => panic!("{ahead}: {other:?}"),
-        }
-    }
 }
 
 #[test]

@@ -3,10 +3,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::simulate::servers::ExitCleanup;
+
+use super::processor::Process;
 
 /// The token for pages of an instance that requires one.
 const TOKEN: &str = "token-of-the-faults";
@@ -21,6 +24,7 @@ pub struct Instance {
     /// A prefix of the command line, for example for another clock.
     pub before: Vec<String>,
     running: Option<(Child, ExitCleanup)>,
+    process: Process,
     /// How often the instance was started.
     pub starts: usize,
     /// The most memory that ended processes of the instance used.
@@ -43,8 +47,19 @@ impl Instance {
     pub fn new(dir: &Path, name: &str, http: &str, config: &str) -> Instance {
         let file = dir.join(format!("{name}.toml"));
         std::fs::write(&file, config).unwrap();
+        let process = Process::default();
         let (name, log, http) = (name.to_owned(), dir.join(format!("{name}.log")), http.to_owned());
-        Instance { name, config: file, log, http, before: Vec::new(), running: None, starts: 0, peak: 0 }
+        Instance {
+            name,
+            config: file,
+            log,
+            http,
+            before: Vec::new(),
+            running: None,
+            process,
+            starts: 0,
+            peak: 0,
+        }
     }
 
     pub fn start(&mut self) {
@@ -57,7 +72,13 @@ impl Instance {
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
         let child = command.spawn().unwrap_or_else(|why| panic!("{:?} could not be started: {why}", line[0]));
         let guard = ExitCleanup::new("kill -9 \"$1\"", child.id().to_string()).unwrap();
+        self.process.store(child.id(), Ordering::Relaxed);
         self.running = Some((child, guard));
+    }
+
+    /// Its process, also when it is started again.
+    pub fn process(&self) -> Process {
+        self.process.clone()
     }
 
     /// Ends the process like a power cut.

@@ -46,6 +46,7 @@ pub mod node;
 pub mod oracle;
 pub mod poison;
 pub mod primaries;
+mod processor;
 pub mod proxy;
 pub mod redis;
 #[path = "../../support/sentinel.rs"]
@@ -60,6 +61,7 @@ use directory::Directory;
 pub use instance::{Instance, signal};
 use oracle::{Evidence, Finding, Loss, NotifiedRecord};
 use poison::Broken;
+use processor::WaitsMeasured;
 use proxy::Proxy;
 use redis::{Redis, Topology};
 use undisturbed::Undisturbed;
@@ -167,6 +169,8 @@ pub struct World {
     pub broken: Vec<Broken>,
     /// Present if the clock of Redis is not that of this machine.
     calendar: Option<Calendar>,
+    /// Measured since the instances were added.
+    waits: Option<WaitsMeasured>,
     /// How many requests of the sink were read, and their contents.
     sink_read: Mutex<(usize, Vec<NotifiedRecord>)>,
     // The last field, so that every process has ended when the directory is removed.
@@ -219,6 +223,7 @@ impl World {
             losses: Vec::new(),
             broken: Vec::new(),
             calendar,
+            waits: None,
             sink_read: Mutex::default(),
             dir: Some(dir),
             plan,
@@ -226,6 +231,7 @@ impl World {
         for number in 0..world.plan.instances {
             world.add_instance(number).await;
         }
+        world.waits = Some(WaitsMeasured::of(world.instances.iter().map(Instance::process).collect()));
         // The first instance starts alone, so that its session hears the first heartbeats.
         world.ready().await;
         for number in 0..world.plan.units {
@@ -495,6 +501,7 @@ impl World {
             losses: self.losses.clone(),
             broken: self.broken.clone(),
             blind: self.instances.iter().flat_map(Instance::blind).collect(),
+            waits: self.waits.as_ref().map(WaitsMeasured::so_far).unwrap_or_default(),
             now,
         };
         for record in records {

@@ -12,6 +12,7 @@ use rollcall::presence::{Closing, OfflineRecord};
 use super::TIMEOUT;
 use super::diary::Device;
 use super::poison::Broken;
+use super::processor::Waits;
 
 /// A gap in a diary this much shorter than the timeout was not a silence: the slack of a deadline
 /// before `heard`.
@@ -72,6 +73,8 @@ pub struct Evidence {
     pub losses: Vec<Loss>,
     /// The broken values of units.
     pub broken: Vec<Broken>,
+    /// How long instances waited for a processor.
+    pub waits: Waits,
     /// Blind intervals that instances reported.
     pub blind: Vec<(Timestamp, Timestamp)>,
     pub now: Timestamp,
@@ -229,7 +232,8 @@ impl Evidence {
         };
         // A heartbeat that was under way for long counts for the latest moment at which it can have been sent: that is
         // less than a gap later, or before the end of the blind interval that began meanwhile.
-        // While a flood lies in the broker's queue, a gap includes how long messages take through it.
+        // While a flood lies in the broker's queue, a gap includes how long messages take through it. It always includes
+        // the way to the broker and back, which takes as long as instances wait for a processor.
         let held = |acked: Timestamp| {
             let during = self.disturbances.iter().filter(move |(from, to)| (*from..=*to).contains(&acked));
             during.map(|(_, to)| *to).max().unwrap_or_default().max(acked)
@@ -239,7 +243,9 @@ impl Evidence {
             let blind = self.blind.iter().filter(|(from, _)| *from <= latest + SKEW);
             blind.map(|(_, to)| *to).max().unwrap_or_default().max(latest)
         });
-        if let Some(late) = latest.map(|latest| seen.since(latest + SKEW)).filter(|late| !late.is_zero())
+        let waited = self.waits.between(device.beats[beat].sent - 2 * GAP, seen);
+        if let Some(late) =
+            latest.map(|latest| seen.since(latest + SKEW + waited)).filter(|late| !late.is_zero())
             && !self.is_presumed(&device.unit, seen)
         {
             is_wrong(format!("last seen {} ms later than it can have been", late.as_millis()));

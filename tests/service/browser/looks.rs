@@ -30,6 +30,34 @@ const PAGES: [&str; 9] = [
     "policy",
 ];
 
+/// Hears five hundred units. Answers those that fall silent later, most of a site.
+async fn hear_many(fleet: &Fleet) -> Vec<String> {
+    let mut north = Vec::new();
+    for number in 0..500 {
+        let unit = format!("detector:unit-{number:04}");
+        fleet.hear_at(SITES[number % 4], &unit).await;
+        north.extend((number % 4 == 0 || number % 9 == 0).then_some(unit));
+    }
+    north
+}
+
+async fn fall_silent(fleet: &Fleet, silent: &[String]) {
+    let silent: Vec<&str> = silent.iter().map(String::as_str).collect();
+    fleet.pass(150 * SECOND, &silent).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pages_are_rated_well_also_those_of_a_large_fleet_in_a_storm() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    let silent = hear_many(&fleet).await;
+    fall_silent(&fleet, &silent).await;
+    for path in ["/", "/units/detector/unit-0000", "/deliveries"] {
+        rate(&format!("{}{path}", fleet.url)).await;
+    }
+    fleet.stop.cancel();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     let fleet = Fleet::start_alone(|_| ()).await;
@@ -63,16 +91,10 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     }
 
     // A large fleet; then most of a site falls silent, and the breaker trips.
-    let mut north = Vec::new();
-    for number in 0..500 {
-        let unit = format!("detector:unit-{number:04}");
-        fleet.hear_at(SITES[number % 4], &unit).await;
-        north.extend((number % 4 == 0 || number % 9 == 0).then_some(unit));
-    }
+    let silent = hear_many(&fleet).await;
     open("/").await;
     inspect(&browser, "fleet-of-many").await;
-    let silent: Vec<&str> = north.iter().map(String::as_str).collect();
-    fleet.pass(150 * SECOND, &silent).await;
+    fall_silent(&fleet, &silent).await;
     let rule = MassOfflineRule { share: 0.2, min_units: 50, window: 60 * SECOND, max_hold: 900 * SECOND };
     let silences = Arc::new(Silences::new(fleet.engine.clone()));
     let engine = || fleet.engine.clone();
@@ -89,10 +111,6 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     let header = browser.run(header, json!([])).await;
     assert!(header[0].as_f64() > Some(1000.0) && header[1] == 0, "{header}");
     browser.run("scrollTo(0, 0)", json!([])).await;
-
-    for path in ["/", "/units/detector/unit-0000", "/deliveries"] {
-        rate(&format!("{}{path}", fleet.url)).await;
-    }
 
     // Rollcall hears nothing, and its engine is away: the open page shows it in words.
     fleet.telemetry.blind(true, Some(fleet.clock.now()));

@@ -202,22 +202,24 @@ async fn the_digest_of_a_dead_instance_is_attempted_again_when_its_lease_is_over
 async fn a_notification_that_was_attempted_keeps_its_id_beside_a_digest() {
     let sink = hook().await;
     let mut world = World::new("unit", vec![limited(2, webhook_to(sink.url(), None))]).await;
+    world.notify_loss(&["b"]).await;
+    message(&sink, 1).await;
     sink.answer_with([Answer::Status(503)]);
     world.notify_loss(&["a"]).await;
-    let refused = message(&sink, 1).await;
-    until("that is on record", async || world.attempts().await.len() == 1).await;
+    let refused = message(&sink, 2).await;
+    until("that is on record", async || world.attempts().await.len() == 2).await;
     let lost = names("u", 5);
-    world.lose(&strs(&lost)).await;
-    world.joined().await;
+    world.notify_loss(&strs(&lost)).await;
+    world.waits(6).await;
     world.advance(HOUR);
-    message(&sink, 3).await;
+    message(&sink, 4).await;
     let (repeat, digest): (Vec<_>, Vec<_>) =
-        sink.received()[1..].iter().cloned().partition(|one| one.json()["data"]["merged"].is_null());
+        sink.received()[2..].iter().cloned().partition(|one| one.json()["data"]["merged"].is_null());
     assert_eq!(repeat[0].header("webhook-id"), refused.header("webhook-id"));
     assert_eq!((listed(&repeat[0], "offline"), listed(&digest[0], "offline")), (vec!["a".to_owned()], lost));
     world.waits(0).await;
     world.stop().await;
-    assert_eq!(sink.received().len(), 3);
+    assert_eq!(sink.received().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]

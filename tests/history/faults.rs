@@ -220,6 +220,7 @@ async fn a_full_disk_loses_nothing_and_history_goes_on_when_there_is_room() {
     until(async || world.count("meta").await == 1).await;
     world.silence(&all).await;
     world.hear(&all).await;
+    world.pass(SECOND).await;
     until(async || world.problem("history_down").is_some_and(|text| text.contains("disk"))).await;
     let text = world.problem("history_down").unwrap();
     assert!(text.contains("make room on its disk"), "{text}");

@@ -73,7 +73,7 @@ pub struct Evidence {
     pub losses: Vec<Loss>,
     /// The broken values of units.
     pub broken: Vec<Broken>,
-    /// How long instances waited for a processor.
+    /// How long connections waited for a processor.
     pub waits: Waits,
     /// Blind intervals that instances reported.
     pub blind: Vec<(Timestamp, Timestamp)>,
@@ -233,7 +233,7 @@ impl Evidence {
         // A heartbeat that was under way for long counts for the latest moment at which it can have been sent: that is
         // less than a gap later, or before the end of the blind interval that began meanwhile.
         // While a flood lies in the broker's queue, a gap includes how long messages take through it. It always includes
-        // the way to the broker and back, which takes as long as instances wait for a processor.
+        // the way to the broker and back, to which the wait of a connection for a processor adds.
         let held = |acked: Timestamp| {
             let during = self.disturbances.iter().filter(move |(from, to)| (*from..=*to).contains(&acked));
             during.map(|(_, to)| *to).max().unwrap_or_default().max(acked)

@@ -1,5 +1,8 @@
-//! How long instances waited for a processor: on a busy machine they do everything later, and canaries take as long.
+//! How long connections to the broker waited for a processor: on a busy machine a message is read so much later, and a
+//! canary takes so much longer.
 
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +17,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 /// The process of an instance, by its id; 0: none.
 pub type Process = Arc<AtomicU32>;
 
-/// How long the threads of all instances together had waited for a processor, at moments.
+/// How long the connections had waited in all, at moments; of those that waited at the same time, the longest counts.
 #[derive(Clone, Debug, Default)]
 pub struct Waits(Vec<(Timestamp, Duration)>);
 
@@ -48,30 +51,31 @@ impl WaitsMeasured {
 }
 
 async fn measure(processes: Vec<Process>, waits: Arc<Mutex<Waits>>) {
-    let mut total = Duration::ZERO;
-    let mut known: Vec<(u32, Duration)> = vec![Default::default(); processes.len()];
+    let (mut total, mut known) = (Duration::ZERO, HashMap::new());
     let mut every = tokio::time::interval(PERIOD);
     loop {
         every.tick().await;
-        for (process, known) in processes.iter().zip(&mut known) {
-            let id = process.load(Ordering::Relaxed);
-            let waited = waited(id);
-            let before = if known.0 == id { known.1 } else { Duration::ZERO };
-            total += waited.saturating_sub(before);
-            *known = (id, waited.max(before));
-        }
+        let now_waited: HashMap<PathBuf, Duration> =
+            processes.iter().flat_map(|process| waited(process.load(Ordering::Relaxed))).collect();
+        let since = now_waited
+            .iter()
+            .map(|(thread, waited)| waited.saturating_sub(known.get(thread).copied().unwrap_or_default()));
+        total += since.max().unwrap_or_default();
+        known = now_waited;
         waits.lock().unwrap_or_else(PoisonError::into_inner).0.push((now(), total));
     }
 }
 
-/// How long the threads of a process have waited for a processor: the second number of `schedstat`, in nanoseconds.
-fn waited(id: u32) -> Duration {
+/// How long each thread of a connection of this process has waited for a processor: the second number of `schedstat`, in
+/// nanoseconds.
+fn waited(id: u32) -> impl Iterator<Item = (PathBuf, Duration)> {
     let threads = std::fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
-    let waited = threads.filter_map(|thread| {
-        let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
-        text.split(' ').nth(1)?.parse().ok().map(Duration::from_nanos)
-    });
-    waited.sum()
+    threads.filter_map(|thread| {
+        let read = |file: &str| std::fs::read_to_string(thread.path().join(file)).ok();
+        read("comm").filter(|name| name.starts_with("mqtt-"))?;
+        let waited = read("schedstat")?.split(' ').nth(1)?.parse().ok()?;
+        Some((thread.path(), Duration::from_nanos(waited)))
+    })
 }
 
 #[test]

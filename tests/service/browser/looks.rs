@@ -30,6 +30,24 @@ const PAGES: [&str; 9] = [
     "policy",
 ];
 
+async fn fleet_that_is_heard() -> Fleet {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    fleet.telemetry.engine_answered(Loop::Sweep, "");
+    fleet.telemetry.mqtt_connected(("main", "fleet"), "mqtt://127.0.0.1");
+    fleet.telemetry.blind(false, Some(fleet.clock.now()));
+    fleet
+}
+
+/// Hears five units, one of which falls silent.
+async fn hear_five(fleet: &Fleet) {
+    for (at, site) in SITES.iter().enumerate() {
+        let unit = if at == 4 { format!("detector:pump {HOSTILE}") } else { format!("meter:meter-{at}") };
+        fleet.hear_at(site, &unit).await;
+    }
+    fleet.pass(150 * SECOND, &[&format!("detector:pump {HOSTILE}")]).await;
+}
+
 /// Hears five hundred units. Answers those that fall silent later, most of a site.
 async fn hear_many(fleet: &Fleet) -> Vec<String> {
     let mut north = Vec::new();
@@ -41,17 +59,24 @@ async fn hear_many(fleet: &Fleet) -> Vec<String> {
     north
 }
 
-async fn fall_silent(fleet: &Fleet, silent: &[String]) {
+/// Lets these units fall silent, which trips the breaker.
+async fn storm(fleet: &Fleet, silent: &[String]) {
     let silent: Vec<&str> = silent.iter().map(String::as_str).collect();
     fleet.pass(150 * SECOND, &silent).await;
+    let rule = MassOfflineRule { share: 0.2, min_units: 50, window: 60 * SECOND, max_hold: 900 * SECOND };
+    let silences = Arc::new(Silences::new(fleet.engine.clone()));
+    let engine = || fleet.engine.clone();
+    let breaker =
+        MassBreaker::new(Some((rule, engine())), engine(), engine(), silences, fleet.telemetry.clone());
+    assert!(breaker.judge(fleet.clock.now()).await.unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_are_rated_well_also_those_of_a_large_fleet_in_a_storm() {
-    let fleet = Fleet::start_alone(|_| ()).await;
-    fleet.fill();
+    let fleet = fleet_that_is_heard().await;
+    hear_five(&fleet).await;
     let silent = hear_many(&fleet).await;
-    fall_silent(&fleet, &silent).await;
+    storm(&fleet, &silent).await;
     for path in ["/", "/units/detector/unit-0000", "/deliveries"] {
         rate(&format!("{}{path}", fleet.url)).await;
     }
@@ -60,24 +85,15 @@ async fn pages_are_rated_well_also_those_of_a_large_fleet_in_a_storm() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
-    let fleet = Fleet::start_alone(|_| ()).await;
+    let fleet = fleet_that_is_heard().await;
     let dir = TempDir::new().unwrap();
     let browser = Browser::start(dir.path()).await;
     let open = async |path: &str| browser.open(&format!("{}{path}", fleet.url)).await;
-    fleet.fill();
-    fleet.telemetry.engine_answered(Loop::Sweep, "");
-    fleet.telemetry.mqtt_connected(("main", "fleet"), "mqtt://127.0.0.1");
-    fleet.telemetry.blind(false, Some(fleet.clock.now()));
-
     // First the fleet is empty, then it has five units, one of which is silent.
     open("/").await;
     browser.shows("No unit was heard yet").await;
     inspect(&browser, "fleet-of-none").await;
-    for (at, site) in SITES.iter().enumerate() {
-        let unit = if at == 4 { format!("detector:pump {HOSTILE}") } else { format!("meter:meter-{at}") };
-        fleet.hear_at(site, &unit).await;
-    }
-    fleet.pass(150 * SECOND, &[&format!("detector:pump {HOSTILE}")]).await;
+    hear_five(&fleet).await;
     open("/").await;
     browser.shows("1 of 5 units is silent").await;
     browser.shows("pump").await;
@@ -94,13 +110,7 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     let silent = hear_many(&fleet).await;
     open("/").await;
     inspect(&browser, "fleet-of-many").await;
-    fall_silent(&fleet, &silent).await;
-    let rule = MassOfflineRule { share: 0.2, min_units: 50, window: 60 * SECOND, max_hold: 900 * SECOND };
-    let silences = Arc::new(Silences::new(fleet.engine.clone()));
-    let engine = || fleet.engine.clone();
-    let breaker =
-        MassBreaker::new(Some((rule, engine())), engine(), engine(), silences, fleet.telemetry.clone());
-    assert!(breaker.judge(fleet.clock.now()).await.unwrap().is_some());
+    storm(&fleet, &silent).await;
     open("/").await;
     browser.shows("A large part of the fleet fell silent at once").await;
     browser.shows("of 505 units are silent").await;

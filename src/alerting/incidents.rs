@@ -20,10 +20,7 @@ use super::group_incidents::GroupIncidents;
 use crate::clock::Timestamp;
 use crate::fleet::{Census, LastingIncident};
 use crate::presence::{Incident, Judgement, LEAST, Members, earlier_from, judge_incident};
-use crate::store::{Delivery, Document, EngineError, Result};
-
-/// How often a judgement is repeated because another notification of the group was judged meanwhile.
-const MAX_ATTEMPTS: usize = 20;
+use crate::store::{Delivery, Document, EngineError, MAX_CHANGES, Result};
 
 /// Judges the notifications of one receiver.
 pub(super) struct Incidents {
@@ -71,7 +68,7 @@ impl Incidents {
         }
         let Some(lasting) = situation.lasting else { return Ok(None) };
         let members = Members { offline: &delivery.offline, online: &delivery.online, lasting };
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             let known = self.lasting.of_group(&delivery.group.key).await?;
             if known.value.is_none() && (delivery.offline.is_empty() || lasting < LEAST) {
                 // Unless it ended an incident: another receiver may have been faster.
@@ -82,8 +79,7 @@ impl Incidents {
                 return Ok(Some(judgement));
             }
         }
-        let why = format!("others changed the incident of {} {MAX_ATTEMPTS} times", delivery.group.key);
-        Err(EngineError::Unavailable(why))
+        Err(EngineError::contended(format_args!("the incident of {}", delivery.group.key)))
     }
 
     /// The incident that receivers were notified of, if silences of a reminder or an escalation belong to it.

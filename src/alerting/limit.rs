@@ -10,13 +10,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::store::{Cells, Delivery, Document, Documents, EngineError, Result, Table, TableValue};
+use crate::store::{
+    Cells, Delivery, Document, Documents, EngineError, MAX_CHANGES, Result, Table, TableValue,
+};
 
 /// The most messages of a limit. The moment of each is kept.
 pub const MAX_MESSAGES: usize = 1000;
-/// How often a change is tried while other instances change the same state.
-const MAX_ATTEMPTS: usize = 20;
-
 /// At most `messages` in any span of that length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateLimit {
@@ -220,7 +219,7 @@ impl ReceiverLimit {
         members: Option<&[Delivery]>,
         decide: impl Fn(&mut LimitState) -> Option<T>,
     ) -> Result<Option<T>> {
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             let stored = self.stored().await?;
             let before = stored.value.clone().unwrap_or_default();
             let mut state = before.clone();
@@ -239,9 +238,7 @@ impl ReceiverLimit {
                 return Ok(Some(decided));
             }
         }
-        let why =
-            format!("gave up on the limit of {} after {MAX_ATTEMPTS} concurrent changes", self.receiver);
-        Err(EngineError::Unavailable(why))
+        Err(EngineError::contended(format_args!("the limit of {}", self.receiver)))
     }
 }
 

@@ -7,10 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::newest::NewestCopy;
-use crate::store::{ChangeSet, Documents, EngineError, Result, Table, TableValue};
-
-/// How often a change is decided again while other instances change the table.
-const ATTEMPTS: usize = 20;
+use crate::store::{ChangeSet, Documents, EngineError, MAX_CHANGES, Result, Table, TableValue};
 
 /// The documents of a table, by their names.
 pub type DocumentsByName<T> = BTreeMap<<T as TableValue>::Name, T>;
@@ -63,7 +60,7 @@ impl<T: TableValue, V> Collection<T, V> {
         mut decide: impl FnMut(&V) -> std::result::Result<Option<Changed<T>>, E>,
     ) -> std::result::Result<(), E> {
         let table = T::TABLE.as_str();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             let (version, view) = self.refreshed().await?;
             let Some(changed) = decide(&view)? else { return Ok(()) };
             let next = format!("\"{:016x}\"", rand::random::<u64>());
@@ -82,8 +79,7 @@ impl<T: TableValue, V> Collection<T, V> {
                 return Ok(());
             }
         }
-        Err(EngineError::Unavailable(format!("gave up on the {table} after {ATTEMPTS} concurrent changes"))
-            .into())
+        Err(EngineError::contended(format_args!("the table {table}")).into())
     }
 
     async fn refreshed(&self) -> Result<(Option<String>, Arc<V>)> {

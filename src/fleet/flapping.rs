@@ -12,11 +12,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
 use crate::presence::{FlapNotification, FlapRule, Flaps, Kind, OfflineRecord, Unit};
-use crate::store::{Cells, ChangeSet, Document, Documents, EngineError, Index, Result, Table, TableValue};
+use crate::store::{
+    Cells, ChangeSet, Document, Documents, EngineError, Index, MAX_CHANGES, Result, Table, TableValue,
+};
 use crate::telemetry::Telemetry;
-
-/// How often a change is decided again while other instances change the same unit.
-const ATTEMPTS: usize = 20;
 
 /// The kinds that have flap detection.
 pub type FlapRules = BTreeMap<Kind, FlapRule>;
@@ -69,7 +68,7 @@ impl FlapDetector {
         for (at, record) in records.iter().enumerate().filter(|(_, one)| self.rules.contains_key(&one.kind)) {
             by_unit.entry(&record.id.unit).or_default().push(at);
         }
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             if by_unit.is_empty() {
                 return Ok(noted);
             }
@@ -94,8 +93,7 @@ impl FlapDetector {
                 by_unit.remove(&stored.name);
             }
         }
-        let why = format!("gave up on the transitions of a unit after {ATTEMPTS} concurrent changes");
-        Err(EngineError::Unavailable(why))
+        Err(EngineError::contended("the transitions of a unit"))
     }
 
     /// The units that flap among `units`, each with its episode.

@@ -23,8 +23,8 @@ use crate::presence::{
     FleetCount, MassOfflineRule, OfflineRecord, ReleaseReason, Snapshot, Trip, Unit, release,
 };
 use crate::store::{
-    AuditEntry, Audited, Cells, Document, Documents, EngineError, OpenPages, Queries, Result, Table,
-    TableValue, UnitStore,
+    AuditEntry, Audited, Cells, Document, Documents, EngineError, MAX_CHANGES, OpenPages, Queries, Result,
+    Table, TableValue, UnitStore,
 };
 use crate::telemetry::Telemetry;
 
@@ -41,9 +41,6 @@ const PAGES_OF_RELEASE: usize = 1;
 
 /// In how many parts of the window the fleet is counted.
 const COUNTED_PER_WINDOW: u32 = 12;
-
-/// How often a release is tried again while other instances change the trip.
-const ATTEMPTS: usize = 5;
 
 impl TableValue for Trip {
     type Name = String;
@@ -238,7 +235,7 @@ impl MassBreaker {
 
     /// Releases the breaker by hand. `by`: the operator, for the audit. `false`: the breaker holds nothing.
     pub async fn release(&self, (by, comment): (&str, &str), now: Timestamp) -> Result<bool> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             let last = self.stored().await?;
             let Some(trip) = last.value.as_ref().filter(|trip| trip.is_held()) else { return Ok(false) };
             let silent = self.silent_since(trip.since).await?;
@@ -256,7 +253,7 @@ impl MassBreaker {
                 return Ok(true);
             }
         }
-        Err(EngineError::Unavailable(format!("gave up on the breaker after {ATTEMPTS} concurrent changes")))
+        Err(EngineError::contended("the mass-offline breaker"))
     }
 
     /// Notes that operators were notified of a trip, or of its end. `notified`: the trip as they know it.

@@ -21,7 +21,7 @@ use crate::presence::{
     CountRange, CountedPart, FleetMoment, Hearing, HourCounts, IncidentMark, MinuteCounts, State,
     StateCounts, add_mark, floor,
 };
-use crate::store::{Cells, Document, Documents, EngineError, Result, Table, TableValue};
+use crate::store::{Cells, Document, Documents, EngineError, MAX_CHANGES, Result, Table, TableValue};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The most bytes of the minutes of an hour, and of the hours of a day.
@@ -40,9 +40,6 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// How many hours keep their minutes, and how many days their hours, without those of now.
 const HOURS: u32 = 24;
 const DAYS: u32 = 90;
-
-/// How often a write is tried while other instances write.
-const ATTEMPTS: usize = 20;
 
 impl TableValue for MinuteCounts {
     /// The hours since 1970.
@@ -116,7 +113,7 @@ impl CountRecorder {
         let documents = Documents::new(self.cells.clone());
         let marks = self.marks(&documents, &view.partitions).await?;
         let (hour, minute) = (number(now, HOUR), (now.since(floor(now, HOUR)).as_secs() / 60) as u8);
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             let stored = documents.one::<MinuteCounts>(&hour).await?;
             let mut after = stored.value.clone().unwrap_or_default();
             marks.iter().for_each(|mark| add_mark(&mut after.marks, mark.clone()));
@@ -132,7 +129,7 @@ impl CountRecorder {
                 return Ok(());
             }
         }
-        Err(EngineError::Unavailable(format!("others changed the counts of this hour {ATTEMPTS} times")))
+        Err(EngineError::contended("the counts of this hour"))
     }
 
     /// The incidents of these partitions that last, and the last trip of the mass-offline breaker.

@@ -10,13 +10,10 @@ use std::sync::{Arc, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
-use crate::store::{Cells, Documents, Result, StoredDeliveries, Table, TableValue};
+use crate::store::{Cells, Documents, MAX_CHANGES, Result, StoredDeliveries, Table, TableValue};
 
 /// The longest reason of a failure that is kept, in bytes.
 const MAX_REASON: usize = 400;
-/// How often a write is tried while other instances write.
-const MAX_ATTEMPTS: usize = 5;
-
 /// How the attempts at one receiver ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -85,7 +82,7 @@ impl ReceiverHealths {
     pub async fn write(&self) -> Result<()> {
         let mut seen = std::mem::take(&mut *self.lock());
         let mut written = Ok(());
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             if seen.is_empty() {
                 return Ok(());
             }

@@ -14,10 +14,8 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 
 use crate::clock::Timestamp;
 use crate::presence::{Change, Facts, KindRules, Lifecycle, Renaming, Snapshot, Unit, UnitName, rename};
-use crate::store::{EngineError, FleetStore, MAX_STEP, Reading, Result};
+use crate::store::{EngineError, FleetStore, MAX_CHANGES, MAX_STEP, Reading, Result};
 
-/// How often a unit is decided again that changed meanwhile.
-const ATTEMPTS: usize = 8;
 /// Requests that are under way at once.
 const UNDER_WAY: usize = 16;
 
@@ -177,7 +175,7 @@ pub async fn run(
     let mut renamed = Renamed::default();
     for step in plan.moves.chunks(MAX_STEP) {
         let mut open: Vec<&(Unit, Unit)> = step.iter().collect();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             open = rename_step(engine, open, (rules, metrics), now, &mut renamed).await?;
             if open.is_empty() {
                 break;

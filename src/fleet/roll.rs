@@ -27,7 +27,7 @@ use super::declared::Declarations;
 use super::{CanaryPace, Mirror, Places, Rules, SharedRules, Strangers, Transitions};
 use crate::clock::Timestamp;
 use crate::presence::{self, BrokerName, Change, Filters, Kind, Registration, Snapshot, Unit};
-use crate::store::{EngineError, FleetStore, Reading, Result};
+use crate::store::{EngineError, FleetStore, MAX_CHANGES, Reading, Result};
 use crate::telemetry::Telemetry;
 
 mod absent_keys;
@@ -55,10 +55,6 @@ pub use inventory::Registered;
 use lost_connections::LostConnections;
 pub use operators::UnitChange;
 use unconfirmed::Unconfirmed;
-
-/// How often a decision is repeated while its unit keeps changing. A unit whose heartbeats come faster than two round
-/// trips is decided within a few attempts.
-const ATTEMPTS: usize = 8;
 
 /// Applies the rules to the stored state of the fleet.
 pub struct Roll {
@@ -200,7 +196,7 @@ impl Roll {
     }
 
     async fn decide(&self, unit: &Unit, decision: impl Fn(&Snapshot) -> Option<Change>) -> Result<bool> {
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             for seen in self.engine.read(std::slice::from_ref(unit)).await? {
                 let Some(change) = decision(&seen) else { return Ok(false) };
                 if self.apply(&[(seen, change)]).await? == [true] {
@@ -208,6 +204,6 @@ impl Roll {
                 }
             }
         }
-        Err(EngineError::Unavailable(format!("gave up on {unit} after {ATTEMPTS} concurrent changes")))
+        Err(EngineError::contended(unit))
     }
 }

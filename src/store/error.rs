@@ -1,5 +1,7 @@
 //! Errors of an engine.
 
+use std::fmt::Display;
+
 use crate::telemetry::LoopFailure;
 
 /// Why an engine did not execute a call.
@@ -22,6 +24,16 @@ pub enum EngineError {
     /// A stored value is unreadable.
     #[error("{0}")]
     Damaged(String),
+}
+
+/// How often a change is decided again while others change what it is about.
+pub const MAX_CHANGES: usize = 20;
+
+impl EngineError {
+    /// Others changed something each time that it was to be changed.
+    pub fn contended(what: impl Display) -> EngineError {
+        EngineError::Unavailable(format!("gave up on {what} after {MAX_CHANGES} concurrent changes"))
+    }
 }
 
 impl LoopFailure for EngineError {

@@ -106,7 +106,7 @@ pub use delivery::{
     WaitingPage, is_digest,
 };
 pub use documents::{Document, Documents, TableValue};
-pub use error::{EngineError, Result};
+pub use error::{EngineError, MAX_CHANGES, Result};
 pub use groups::{Capacity, GroupEngine, Join, JoinResult, NotifiedSilence, StoredGroups};
 pub use hearing::{Advance, HearingStore};
 pub use membership::Membership;

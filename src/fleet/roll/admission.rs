@@ -14,14 +14,14 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use super::Roll;
 use super::rounds::{HeartbeatStep, UnitHeartbeats, by_unit};
-use super::{ATTEMPTS, Roll};
 use crate::clock::{Timestamp, monotonic};
 use crate::fleet::StrangerReason;
 use crate::fleet::census::UnitReservation;
 use crate::fleet::mirror::RecordedHeartbeat;
 use crate::presence::{Change, Hearing, Heartbeat, HeartbeatResult, Kind, KindRules, Move, Snapshot, Unit};
-use crate::store::{EngineError, MAX_STEP, Refresh, Result};
+use crate::store::{EngineError, MAX_CHANGES, MAX_STEP, Refresh, Result};
 
 /// Steps of admission that are under way at once; no unit is in two of them.
 const STEPS_AT_ONCE: usize = 4;
@@ -137,7 +137,7 @@ impl Roll {
         let (hearing, mut strangers) = (self.hearing(), Vec::new());
         let mut open: Vec<&mut UnitHeartbeats> = units.iter_mut().collect();
         let mut in_vain = 0;
-        while in_vain < ATTEMPTS {
+        while in_vain < MAX_CHANGES {
             let names: Vec<Unit> = open.iter().map(|unit| unit.unit().clone()).collect();
             let (mut decided, mut changes) = (Vec::new(), Vec::new());
             for (unit, seen) in open.drain(..).zip(self.engine.read(&names).await?) {
@@ -171,11 +171,7 @@ impl Roll {
                 return Ok(strangers);
             }
         }
-        Err(EngineError::Unavailable(format!(
-            "{} units changed {ATTEMPTS} times while they were admitted, the first is {}",
-            open.len(),
-            open[0].unit()
-        )))
+        Err(EngineError::contended(format_args!("{} units, the first is {}", open.len(), open[0].unit())))
     }
 
     /// The next change by heartbeats of a unit; `None` if they change nothing, or the kind of a new unit is full.

@@ -11,12 +11,12 @@ use futures_util::future::BoxFuture;
 use hashbrown::HashMap;
 use tokio::time::timeout;
 
+use super::Roll;
 use super::checks::BegunCheck;
-use super::{ATTEMPTS, Roll};
 use crate::clock::Timestamp;
 use crate::fleet::mirror::Cursor;
 use crate::presence::{self, Announcement, AnnouncementResult, Unit};
-use crate::store::{PendingCheck, Result};
+use crate::store::{MAX_CHANGES, PendingCheck, Result};
 use crate::telemetry::{AnnouncementOutcome, CheckOutcome, CheckSource};
 
 /// How long the devices of a node that is gone may wait until the mirror has read the fleet.
@@ -67,7 +67,7 @@ impl Roll {
             }
         }
         let mut open: Vec<Unit> = newest.keys().cloned().collect();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             let mut checks: Vec<BoxFuture<'_, Result<Vec<Unit>>>> = Vec::new();
             for pending in self.engine.check_present(&open) {
                 checks.push(self.announce_check(pending, &newest, clock).boxed());

@@ -13,11 +13,9 @@ use crate::store::json::to_json;
 use crate::store::lane::{Lane, Owed};
 use crate::store::timers::receipt_change;
 use crate::store::{
-    AttemptEnd, Cell, ChangeSet, DeadLetter, Delivery, EndedLease, Index, MAX_STEP, ReceiverName, Result,
-    Table, firing_of,
+    AttemptEnd, Cell, ChangeSet, DeadLetter, Delivery, EndedLease, Index, MAX_CHANGES, MAX_STEP,
+    ReceiverName, Result, Table, firing_of,
 };
-
-use super::ROUNDS;
 
 /// The end of a delivery.
 struct Ending<'a> {
@@ -143,7 +141,7 @@ impl StoredDeliveries {
     async fn end(&self, endings: Vec<Ending<'_>>, now: Timestamp) -> Result<Vec<bool>> {
         let mut answers = vec![false; endings.len()];
         let mut open: Vec<usize> = (0..endings.len()).collect();
-        for round in 0..ROUNDS {
+        for round in 0..MAX_CHANGES {
             if open.is_empty() {
                 return Ok(answers);
             }
@@ -281,7 +279,7 @@ impl StoredDeliveries {
             AttemptEnd::Delivered | AttemptEnd::DeadLetter(_) => None,
         });
         let mut open: Vec<(usize, &Delivery, Timestamp)> = later.collect();
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_CHANGES {
             if open.is_empty() {
                 return Ok(were_under_way);
             }

@@ -1,9 +1,9 @@
 //! Which incidents a notification tells of: a field of it, written once.
 
-use super::{ROUNDS, StoredDeliveries};
+use super::StoredDeliveries;
 use crate::presence::Incident;
 use crate::store::notification::with_incidents;
-use crate::store::{Cell, ChangeSet, Delivery, Result, Table};
+use crate::store::{Cell, ChangeSet, Delivery, EngineError, MAX_CHANGES, Result, Table};
 
 impl StoredDeliveries {
     /// The incidents that a notification tells of, as they were judged, so that every attempt and every receiver is told
@@ -16,7 +16,7 @@ impl StoredDeliveries {
     ) -> Result<Option<Vec<Incident>>> {
         let (partition, id) = (self.partition(delivery), delivery.notification());
         let cell = Cell { table: Table::Notifications, partition, name: id.to_owned() };
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_CHANGES {
             let Some(stored) = self.engine.read_cells(std::slice::from_ref(&cell)).await?.pop().flatten()
             else {
                 return Ok(None);
@@ -29,6 +29,6 @@ impl StoredDeliveries {
                 return Ok(known);
             }
         }
-        Ok(None)
+        Err(EngineError::contended(format_args!("the notification {id}")))
     }
 }

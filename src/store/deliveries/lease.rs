@@ -169,5 +169,5 @@ impl DueGroup {
 
 /// The error of a lane that others change all the time.
 pub(super) fn lanes_contended(receiver: &str) -> EngineError {
-    super::contended(&format!("the lanes of {receiver}"))
+    EngineError::contended(format_args!("the lanes of {receiver}"))
 }

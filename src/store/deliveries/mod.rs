@@ -11,8 +11,8 @@ use std::sync::Arc;
 use super::lane::Lane;
 use super::notification::Notification;
 use super::{
-    Cell, Delivery, Documents, EngineError, GroupEngine, HearingStore, Index, ReceiverName, Result,
-    StoredGroups, Table, partition_of_group,
+    Cell, Delivery, Documents, GroupEngine, HearingStore, Index, ReceiverName, Result, StoredGroups, Table,
+    partition_of_group,
 };
 use crate::clock::Timestamp;
 use crate::telemetry::Backlog;
@@ -27,9 +27,6 @@ mod replay;
 mod waiting;
 
 pub use letters::Discarded;
-
-/// How often something is decided upon again while others change it all the time.
-const ROUNDS: usize = 20;
 
 /// What deliveries need of an engine.
 pub trait DeliveryEngine: GroupEngine + HearingStore {}
@@ -96,8 +93,4 @@ impl StoredDeliveries {
 fn waiting_delivery(receiver: &str, group: &str, id: &str, body: Option<Vec<u8>>) -> Delivery {
     let notification = body.and_then(|body| Notification::read(group, &body).notification);
     Delivery::of(notification, group, &format!("{id}.{receiver}"), receiver)
-}
-
-fn contended(what: &str) -> EngineError {
-    EngineError::Unavailable(format!("others changed {what} {ROUNDS} times"))
 }

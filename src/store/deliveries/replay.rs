@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::StoredDeliveries;
 use super::absence::MARKED;
-use super::{ROUNDS, StoredDeliveries, contended};
 use crate::clock::Timestamp;
 use crate::presence::Receipt;
 use crate::store::documents::Document;
@@ -11,7 +11,9 @@ use crate::store::json::to_json;
 use crate::store::lane::{Lane, Owed, append};
 use crate::store::notification::Notification;
 use crate::store::timers::receipt_change;
-use crate::store::{Cell, ChangeSet, Delivery, Index, ReceiverName, Result, Table, firing_of};
+use crate::store::{
+    Cell, ChangeSet, Delivery, EngineError, Index, MAX_CHANGES, ReceiverName, Result, Table, firing_of,
+};
 
 /// The most notifications of one step.
 const STEP: usize = 100;
@@ -57,7 +59,7 @@ impl StoredDeliveries {
         queued: &mut [bool],
         now: Timestamp,
     ) -> Result<()> {
-        for _ in 0..ROUNDS {
+        for _ in 0..MAX_CHANGES {
             if open.is_empty() {
                 return Ok(());
             }
@@ -79,7 +81,7 @@ impl StoredDeliveries {
                 }
             }
         }
-        if open.is_empty() { Ok(()) } else { Err(contended("the lanes of notifications")) }
+        if open.is_empty() { Ok(()) } else { Err(EngineError::contended("the lanes of notifications")) }
     }
 
     /// What is stored about the deliveries of these lanes.

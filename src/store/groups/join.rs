@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::member::GroupsOf;
 use super::names::{of_group, returning_name};
 use super::step::{GroupStep, JoiningEvent};
-use super::{ROUNDS, StoredGroups, contended};
+use super::{StoredGroups, contended};
 use crate::clock::Timestamp;
 use crate::presence::MemberTransition;
 use crate::store::documents::Document;
 use crate::store::notification::GroupMember;
-use crate::store::{ChangeSet, Delivery, Destinations, Group, Index, OutboxEvent, Result};
+use crate::store::{ChangeSet, Delivery, Destinations, Group, Index, MAX_CHANGES, OutboxEvent, Result};
 
 /// A transition that joins its groups.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,12 +93,12 @@ impl StoredGroups {
         let mut open: Vec<JoinedGroup> = of_groups.into_values().collect();
         let groups = open.iter().map(|one| self.partition(&one.group.key)).collect();
         let mut joined = JoinResult { groups, ..JoinResult::default() };
-        for round in 0..ROUNDS {
+        for round in 0..MAX_CHANGES {
             open = self
                 .try_to_join(open, (destinations, round == 0), (&mut free, capacity.until), now, &mut joined)
                 .await?;
             let Some(first) = open.first() else { break };
-            if round + 1 == ROUNDS {
+            if round + 1 == MAX_CHANGES {
                 return Err(contended(&first.group.key));
             }
         }
@@ -243,7 +243,7 @@ impl StoredGroups {
                 }
             }
         }
-        for round in 0..ROUNDS {
+        for round in 0..MAX_CHANGES {
             // The first event of a record is most often its silence: nothing is read, and nothing is expected there.
             let (new, known): (Vec<_>, Vec<_>) = open.into_iter().partition(|one| round == 0 && one.2);
             let names: Vec<String> = known.iter().map(|one| one.1.clone()).collect();

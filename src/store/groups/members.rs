@@ -3,13 +3,13 @@
 
 use super::member::{GroupsOf, StoredMember};
 use super::names::{lasting_between, read_lasting};
-use super::{ROUNDS, StoredGroups, contended, member_cell};
+use super::{StoredGroups, contended, member_cell};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Stage};
 use crate::store::documents::Document;
 use crate::store::member_names::{name_of, names_of, of_member};
 use crate::store::receiver_list::with;
-use crate::store::{ChangeSet, Group, Index, MAX_STEP, Membership, Result};
+use crate::store::{ChangeSet, Group, Index, MAX_CHANGES, MAX_STEP, Membership, Result};
 
 /// A silence of which a receiver was notified.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl StoredGroups {
                 open = places.into_iter().zip(written).filter(|(_, is)| !is).map(|(one, _)| one).collect();
                 match open.first() {
                     None => break,
-                    Some((cell, _)) if round == ROUNDS => return Err(contended(&cell.name)),
+                    Some((cell, _)) if round == MAX_CHANGES => return Err(contended(&cell.name)),
                     Some(_) => {}
                 }
             }

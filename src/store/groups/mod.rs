@@ -27,9 +27,6 @@ use member::StoredGroup;
 pub use members::NotifiedSilence;
 use names::member_name;
 
-/// How often something is decided upon again while others change it all the time.
-const ROUNDS: usize = 20;
-
 /// What groups need of an engine.
 pub trait GroupEngine: Cells + UnitStore {}
 
@@ -75,5 +72,5 @@ fn member_cell(group: &str, member: &str, partitions: u16) -> Cell {
 }
 
 fn contended(group: &str) -> EngineError {
-    EngineError::Unavailable(format!("others changed the group {group} {ROUNDS} times"))
+    EngineError::contended(format_args!("the group {group}"))
 }

@@ -1,12 +1,12 @@
 //! Sealing: the notifications of groups that are due.
 
+use super::StoredGroups;
 use super::names::{WaitingName, of_group, waiting_in};
 use super::step::GroupStep;
-use super::{ROUNDS, StoredGroups};
 use crate::clock::Timestamp;
 use crate::presence::MAX_MEMBERS;
 use crate::store::notification::MAX_SEALED;
-use crate::store::{Destinations, Index, IndexEntry, MAX_STEP, Result};
+use crate::store::{Destinations, Index, IndexEntry, MAX_CHANGES, MAX_STEP, Result};
 
 /// How many groups are sealed at once.
 const GROUPS: usize = 100;
@@ -59,7 +59,7 @@ impl StoredGroups {
         now: Timestamp,
     ) -> Result<usize> {
         let mut sealed = 0;
-        for round in 0..ROUNDS {
+        for round in 0..MAX_CHANGES {
             let mut steps = self.due_steps(&due, destinations, now).await?;
             if round > 0 {
                 steps.iter_mut().for_each(GroupStep::look_again);

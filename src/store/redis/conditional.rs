@@ -16,10 +16,7 @@ use redis::{FromRedisValue, Pipeline, Value};
 use super::RedisEngine;
 use super::steps::NumberedKeys;
 use super::topology::{ScriptCall, ServerView};
-use crate::store::{EngineError, Result};
-
-/// How often a change is decided again.
-const MAX_ATTEMPTS: usize = 20;
+use crate::store::{EngineError, MAX_CHANGES, Result};
 
 /// The fields of a hash.
 pub(super) type HashFields = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -168,7 +165,7 @@ impl RedisEngine {
         decide: impl Fn(&Read<'_>, bool, &mut ConditionalWrite<'_>) -> T,
     ) -> Result<(T, U)> {
         let mut read = self.last_read.of(keys);
-        for attempt in 0..MAX_ATTEMPTS {
+        for attempt in 0..MAX_CHANGES {
             let mut write = ConditionalWrite::new(&read);
             let known: Option<Vec<&HashFields>> = read.iter().map(|(_, fields)| fields.as_ref()).collect();
             let is_contended = attempt > 0 || self.topology.is_far();
@@ -189,8 +186,7 @@ impl RedisEngine {
             self.last_read.put(keys.iter().cloned().zip(current.clone()).collect());
             read = keys.iter().cloned().zip(current.into_iter().map(Some)).collect();
         }
-        let why = format!("{name}: others changed what is stored of hearing {MAX_ATTEMPTS} times meanwhile");
-        Err(EngineError::Unavailable(why))
+        Err(EngineError::contended(format_args!("{name}: what is stored of hearing")))
     }
 }
 

@@ -7,11 +7,11 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
-use super::steps::{KeySteps, MAX_ATTEMPTS};
+use super::steps::KeySteps;
 use super::topology::ScriptCall;
 use crate::clock::Timestamp;
 use crate::presence::Unit;
-use crate::store::{DataStore, EngineError, MetricValue, Reading, Result, encoding};
+use crate::store::{DataStore, EngineError, MAX_CHANGES, MetricValue, Reading, Result, encoding};
 use crate::telemetry::Stored;
 
 /// How many values one step writes: half a millisecond of the server's time.
@@ -99,7 +99,7 @@ impl RedisEngine {
     async fn forget_values_of(&self, unit: &Unit, metrics: &[String]) -> Result<()> {
         let (partition, page) = self.keys.page_id(unit);
         let (page_of_facts, name) = (self.keys.facts_page(partition, page), unit.to_string());
-        for _ in 0..MAX_ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             let mut read = pipe();
             read.hget(&page_of_facts, &name);
             let (facts,): (Option<Vec<u8>>,) = self.topology.send("forget_values", &read).await?;
@@ -115,8 +115,7 @@ impl RedisEngine {
                 return Ok(());
             }
         }
-        let why = format!("forget_values: others changed {unit} {MAX_ATTEMPTS} times meanwhile");
-        Err(EngineError::Unavailable(why))
+        Err(EngineError::contended(format_args!("the values of {unit}")))
     }
 
     /// Writes values of one partition; `indices` are sorted by unit.

@@ -9,9 +9,6 @@ use super::RedisEngine;
 use super::topology::ScriptCall;
 use crate::store::Result;
 
-/// How often a step is decided again because other instances have changed the values that it was decided from.
-pub(super) const MAX_ATTEMPTS: usize = 20;
-
 /// The keys of a script, which its arguments name by their numbers.
 #[derive(Default)]
 pub(super) struct NumberedKeys {

@@ -17,10 +17,8 @@ use crate::store::documents::{Document, Documents, TableValue};
 use crate::store::json::to_json;
 use crate::store::lane::{Lane, append, owe};
 use crate::store::notification::Notification;
-use crate::store::{Cell, Delivery, EngineError, Result, group_of_timer};
+use crate::store::{Cell, Delivery, EngineError, MAX_CHANGES, Result, group_of_timer};
 
-/// How often timers are decided upon again, one after the other, while others change all of them.
-const ATTEMPTS: usize = 20;
 /// The most timers of a page.
 const MAX_OF_PAGE: usize = 1000;
 /// How many timers one call forgets, or gives up the attempts of.
@@ -313,7 +311,7 @@ impl StoredTimers {
         // Most lanes of timers are empty: they are read only if one is not.
         let mut open: Vec<(usize, Vec<Document<Lane>>)> =
             firings.iter().map(Firing::empty_lanes).enumerate().collect();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_CHANGES {
             let (mut sets, mut leased) = (Vec::with_capacity(open.len()), Vec::with_capacity(open.len()));
             for (at, lanes) in &open {
                 let (set, taken) = firings[*at].set(lanes, until, now)?;
@@ -333,7 +331,7 @@ impl StoredTimers {
                 return Ok(fired);
             }
         }
-        Err(EngineError::Unavailable("others changed the timers that fire all the time".to_owned()))
+        Err(EngineError::contended("the timers that are due"))
     }
 
     /// The lanes of a timer; `None`: it does not wait any more as it was read.
@@ -490,9 +488,8 @@ impl StoredTimers {
             lost.sort_unstable();
             open = lost;
             in_vain = if open.len() == before { in_vain + 1 } else { 0 };
-            if in_vain == ATTEMPTS {
-                let why = format!("others changed the timer {} {ATTEMPTS} times meanwhile", ids[open[0]]);
-                return Err(EngineError::Unavailable(why));
+            if in_vain == MAX_CHANGES {
+                return Err(EngineError::contended(format_args!("the timer {}", ids[open[0]])));
             }
         }
         Ok(answers.into_iter().flatten().collect())

@@ -1,57 +1,81 @@
 //! A sampler of log lines.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::Mutex;
+use std::time::Duration;
 
-use super::labels::{BrokerRefusal, CutReason, Loop, PayloadIssue, Rejection, TOO_MANY, TWO_PLACES};
-use super::timers::WITHOUT_CLASS;
-use crate::clock::Clock;
+use super::labels::BrokerRefusal;
+use crate::clock::{Clock, Timestamp};
 
 /// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood
 /// the log.
 pub(super) struct Sampler {
     clock: Clock,
-    reasons: HashMap<&'static str, (AtomicI64, AtomicI64)>,
-    /// Refusals have a map of their own, because some of their words are reasons too.
-    refusals: HashMap<BrokerRefusal, (AtomicI64, AtomicI64)>,
+    lines: Mutex<HashMap<Reason, Lines>>,
+}
+
+/// Refusals by themselves, because some of their words are reasons too.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Reason {
+    Word(&'static str),
+    Refusal(BrokerRefusal),
+}
+
+#[derive(Default)]
+struct Lines {
+    /// When the next line may be written.
+    next: Timestamp,
+    suppressed: i64,
 }
 
 impl Sampler {
-    const EVERY_MS: i64 = 10_000;
+    const EVERY: Duration = Duration::from_secs(10);
 
     pub(super) fn new(clock: Clock) -> Sampler {
-        let labels =
-            Rejection::ALL.iter().map(|r| r.as_str()).chain(PayloadIssue::ALL.iter().map(|o| o.as_str()));
-        let labels = labels.chain(CutReason::ALL.iter().map(|cut| cut.as_str()));
-        let reasons = labels
-            .chain(Loop::ALL.iter().map(|one| one.as_str()))
-            .chain(["held_back", TOO_MANY, TWO_PLACES, "timer_answer", WITHOUT_CLASS])
-            .map(|word| (word, Default::default()))
-            .collect();
-        let refusals = BrokerRefusal::ALL.iter().map(|what| (*what, Default::default())).collect();
-        Sampler { clock, reasons, refusals }
+        Sampler { clock, lines: Mutex::default() }
     }
 
     /// `Some` with the number of lines suppressed since the last one, if a line may be written.
     pub(super) fn admit(&self, reason: &'static str) -> Option<i64> {
-        self.sample(self.reasons.get(reason)?)
+        self.sample(Reason::Word(reason))
     }
 
     /// `Some` with the number of lines suppressed since the last one, if a line about a refusal may be written.
     pub(super) fn admit_refusal(&self, what: BrokerRefusal) -> Option<i64> {
-        self.sample(self.refusals.get(&what)?)
+        self.sample(Reason::Refusal(what))
     }
 
-    fn sample(&self, (next, held): &(AtomicI64, AtomicI64)) -> Option<i64> {
-        let now = self.clock.now().as_millis();
-        let due = next.load(Ordering::Relaxed);
-        let won = now >= due
-            && next.compare_exchange(due, now + Self::EVERY_MS, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if won {
-            Some(held.swap(0, Ordering::Relaxed))
-        } else {
-            held.fetch_add(1, Ordering::Relaxed);
-            None
+    fn sample(&self, reason: Reason) -> Option<i64> {
+        let now = self.clock.now();
+        let mut all = self.lines.lock().expect("nothing panics under this lock");
+        let lines = all.entry(reason).or_default();
+        if now < lines.next {
+            lines.suppressed += 1;
+            return None;
         }
+        lines.next = now + Self::EVERY;
+        Some(std::mem::take(&mut lines.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_a_line_in_ten_seconds_and_the_next_one_counts_the_others() {
+        let clock = Clock::by_hand(Timestamp::from_millis(1_000_000));
+        let sampler = Sampler::new(clock.clone());
+        let refusal = BrokerRefusal::ALL[0];
+        assert_eq!(sampler.admit("a reason of no list"), Some(0));
+        assert_eq!(sampler.admit("another"), Some(0));
+        assert_eq!((sampler.admit_refusal(refusal), sampler.admit(refusal.as_str())), (Some(0), Some(0)));
+        clock.advance(Sampler::EVERY - Duration::from_millis(1));
+        assert_eq!([0; 3].map(|_| sampler.admit("another")), [None; 3]);
+        assert_eq!(sampler.admit_refusal(refusal), None);
+        clock.advance(Duration::from_millis(1));
+        assert_eq!(sampler.admit("another"), Some(3));
+        assert_eq!(sampler.admit("a reason of no list"), Some(0));
+        assert_eq!(sampler.admit_refusal(refusal), Some(1));
     }
 }

@@ -8,7 +8,7 @@ use std::io::{self, ErrorKind};
 
 use crate::trust::{self, chain};
 
-/// The words with which libraries only say where a cause arose.
+/// Prefixes of libraries that only say where an error arose.
 const PLACES: [&str; 9] = [
     "client error (Connect)",
     "client error (SendRequest)",
@@ -34,7 +34,7 @@ pub fn why(section: &str, peer: &str, error: &(dyn Error + 'static)) -> String {
     }
 }
 
-/// The meaning of an error of the system or of the network; `None`: no words are better than its own text.
+/// The meaning of a system or network error; `None` where its own text is clear enough.
 pub fn of_io(error: &io::Error) -> Option<String> {
     let text = error.to_string();
     if let Some(answer) = text.strip_prefix("failed to lookup address information: ") {

@@ -97,7 +97,7 @@ impl fmt::Debug for Timestamp {
 
 impl Serialize for Timestamp {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Written in one piece: a JSON serializer searches each piece for characters to escape.
+        // Write the text in one piece: a JSON serializer searches each piece for characters to escape.
         serializer.serialize_str(&self.to_string())
     }
 }
@@ -175,7 +175,7 @@ impl Clock {
         (machine.since(now).max(now.since(machine)), machine > now)
     }
 
-    /// Moves a clock that was made by [`Clock::by_hand`].
+    /// Moves a clock of [`Clock::by_hand`].
     pub fn advance(&self, span: Duration) {
         if let ClockSource::Hand(ms) = &self.0 {
             ms.fetch_add(span.as_millis() as i64, Ordering::SeqCst);

@@ -96,7 +96,7 @@ impl Deadman {
                 self.is_failing = false;
             }
             Ok(_) => {}
-            // The error would show the whole address.
+            // The error itself would show the whole address.
             Err(error) if !self.is_failing => {
                 let origin = self.config.url.origin().ascii_serialization();
                 tracing::warn!(

@@ -11,11 +11,10 @@
 //! out, so that it delays no other unit: see `passes`.
 //!
 //! # Which instance sweeps a partition
-//! The owner sweeps its partition as soon as a unit in it is due. Every instance
-//! sweeps units that are still due a second later, unless the owner makes progress. Progress shows in a changed first
-//! due unit; other instances would only slow the owner down. An owner without progress is frozen, or dead and not yet
-//! known to be. No instance has to find out which of the two, and while all owners work no instance does the work of
-//! another.
+//! The owner sweeps its partition as soon as a unit in it is due. Every instance sweeps units that are still due a
+//! second later, unless the owner makes progress: its first due unit changes, and other instances would only slow it
+//! down. An owner without progress is frozen, or dead without its lease having ended. Other instances need not find
+//! out which, and while all owners work, no instance does the work of another.
 //!
 //! A storm concerns every instance until the last partition is swept: an instance whose own partitions are swept leaves
 //! the engine to the records of the others before it sends notifications.
@@ -41,7 +40,7 @@ use passes::{Check, Done, Due, Excluded, First, FirstCheck, Passes, Sweep};
 /// The most hints that wait. More are dropped; the sweep finds their units.
 const MAX_HINTS: usize = 16_384;
 
-/// How often it is logged that no hints arrive.
+/// The time between two log lines about missing hints.
 const LOG_AGAIN: Duration = Duration::from_secs(60);
 
 /// The longest slack of any policy: see `Policy::slack`.
@@ -69,7 +68,6 @@ pub struct Config {
     pub hints: bool,
 }
 
-/// The parts that expiry needs.
 pub struct Expiry {
     pub config: Config,
     /// The deadline index and the hints.
@@ -226,7 +224,7 @@ impl Expiry {
         });
     }
 
-    /// Asks the deadline index for the first check of each partition, if it may have changed.
+    /// Reads the first check of each partition from the deadline index, if it may have changed.
     fn ask(self: &Arc<Self>, passes: &mut Passes, work: &mut JoinSet<Done>) {
         if self.config.sweep && passes.is_time_to_ask(self.clock.now(), self.config.tick) {
             let view = self.ownership.view();
@@ -283,7 +281,7 @@ impl Expiry {
             let since = match known.remove(&partition) {
                 _ if is_own => at,
                 Some(known) if known.name == name => known.since.max(at),
-                // Another instance has checked the unit that was first before.
+                // Another instance has checked the previous first unit.
                 Some(_) => now.max(at),
                 None => at,
             };

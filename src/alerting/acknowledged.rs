@@ -1,13 +1,14 @@
-//! Pagers are told that an operator takes care of a silence.
+//! Tells pagers that an operator takes care of a silence.
 //!
 //! The step that acknowledges a record writes it into the outbox once more. Its entry joins no group that it has not
-//! joined before; `stateful_alerts.rs` makes it a notification of its own for each pager that was notified of the
-//! record, behind the notifications of its group: the pagers of its routes, of its escalations, and fallbacks.
+//! joined before. `stateful_alerts.rs` creates a notification for each pager that was notified of the record, behind
+//! the notifications of its group: the pagers of its routes, of its escalations, and fallbacks.
 //!
 //! # An acknowledgement before the page
-//! A record that still waits in its group is not queued: the service would be asked to acknowledge an alert that it
-//! does not have. Before each attempt at a pager its open records are read, and the acknowledgements among them follow
-//! the pages in the same notification. The record is written before its entry, so one of both ways finds it.
+//! A record that still waits in its group is not queued: the service would get the acknowledgement of an alert that
+//! it does not have. Each attempt at a pager first reads the open records of its delivery; their acknowledgements
+//! follow the pages in the same notification. The record is written before its entry, so one of the two ways finds
+//! it.
 //!
 //! # Incidents
 //! The page of an incident is acknowledged when an operator takes care of every one of its units that is offline and
@@ -23,7 +24,7 @@ use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::{Delivery, Result};
 
-/// A delivery to a pager with the acknowledgements of its records by now; and with the end of its incident, if its last
+/// Adds the acknowledgements of its records to a delivery to a pager; and the end of its incident, once the last
 /// units are back of which this pager was notified.
 pub(super) async fn with_acknowledgements(
     incidents: &GroupIncidents,

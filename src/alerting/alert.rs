@@ -73,7 +73,8 @@ pub fn alerts(message: &ReceiverMessage<'_>, config: &MessageConfig) -> Vec<Aler
     }
     let alerts = members(delivery, &config.zone, &config.links).into_iter().map(Alert::from);
     let mut alerts: Vec<Alert> = alerts.map(|alert| alert.with_labels(&config.labels)).collect();
-    // The alert of a unit that flapped, or was back for a while, and is offline lasts: both have the same labels.
+    // A unit may have two members: it flapped, or was back for a while, and is offline again. Both have the same
+    // labels, and the alert lasts.
     if !delivery.online.is_empty() && !delivery.offline.is_empty() {
         let firing: HashSet<Labels> =
             alerts.iter().filter(|alert| alert.ends_at.is_none()).map(|alert| alert.labels.clone()).collect();

@@ -41,8 +41,8 @@ use crate::presence::{BrokerName, Filters};
 use crate::routing::Routes;
 use crate::telemetry::Telemetry;
 
-/// Notifies operators until it is stopped; attempts that are under way get a moment to end. Ends early only
-/// with an error. `outbox_grew` wakes it when the outbox has a new entry.
+/// Notifies operators until it is stopped; attempts under way get a moment to end. Ends early only with an error.
+/// `outbox_grew` wakes it when the outbox has a new entry.
 pub async fn run(
     config: AlertingConfig,
     stores: Stores,
@@ -127,7 +127,7 @@ struct Assembly {
     stateful: StatefulReceivers,
     /// The longest time that an attempt to deliver may take.
     longest_attempt: Duration,
-    /// Each with what it does.
+    /// Each loop, with its description.
     loops: FuturesUnordered<BoxFuture<'static, (String, anyhow::Result<()>)>>,
 }
 
@@ -152,7 +152,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Sends open records again, if the receiver has to be told of them again.
+    /// Adds the loop that sends open records again, if the receiver forgets them.
     fn add_resend(&mut self, receiver: &ReceiverConfig, channel: &Arc<dyn Channel>) {
         let Some(every) = channel.resend_every() else { return };
         let name = &receiver.name;
@@ -212,7 +212,7 @@ impl Assembly {
         self.add(format!("delivering to {name}"), deliver.run(queue));
     }
 
-    /// In one piece: it only builds one kind of work after the other.
+    /// Long, but straight: builds one kind of due work after the other.
     fn add_due_work(
         &mut self,
         blind_after: Duration,

@@ -115,7 +115,7 @@ impl Deliver {
             .spawn(async move { FinishedAttempt { id, sent: this.attempt(delivery, until).await } });
     }
 
-    /// Attempts a delivery that is leased until then. `None`: it may not be attempted.
+    /// Attempts a delivery that is leased until `until`. `None`: it may not be attempted.
     async fn attempt(&self, delivery: Arc<Delivery>, until: Timestamp) -> Option<Sent> {
         let delivery = self.incidents.attempted(delivery, self.clock.now()).await?;
         // The process may have been frozen since the task was spawned.
@@ -147,8 +147,8 @@ impl Deliver {
         }
     }
 
-    /// The number of messages that may be sent of a delivery. After its first message it waits for room. `None`: the
-    /// delivery may not be attempted, and is leased again when its lease ends.
+    /// How many messages of a delivery may be sent now. After its first message the delivery waits for room. `None`:
+    /// the delivery may not be attempted, and is leased again when its lease ends.
     async fn room_for(&self, delivery: &Delivery, has_begun: bool) -> Option<usize> {
         let Some(limit) = &self.limit else { return Some(usize::MAX) };
         loop {
@@ -182,7 +182,8 @@ impl Deliver {
         }
     }
 
-    /// Queues what a receiver left over. If the engine fails, the attempt has failed: all of it is sent again.
+    /// Queues the deliveries that a receiver left over. If the engine fails, the attempt has failed, and everything
+    /// is sent again.
     async fn queue_rest(&self, mut answer: ReceiverAnswer) -> Result<ReceiverAnswer, Failure> {
         let rest = std::mem::take(&mut answer.rest);
         if !rest.is_empty() {

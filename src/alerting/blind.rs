@@ -11,12 +11,12 @@
 //! repeats it at most once, and a receiver can drop that. When the engine is back, it learns which receivers know.
 //!
 //! # A kind that is not heard
-//! Where the fleet is heard and one of its kinds is not, the same happens in a group of its own, which names
-//! the kind, its topics and, in a fleet with several brokers, the broker. Its end is read from the ledger of the kind by any instance, so that operators learn of it
-//! also if the instance that noticed the beginning is gone.
+//! When the fleet is heard but one of its kinds is not, the same happens in a group of that kind. The group names the
+//! kind, its topics and, in a fleet with several brokers, the broker. Any instance reads the end from the ledger of
+//! the kind, so that operators learn of it even if the instance that noticed the beginning is gone.
 //!
-//! Only blindness of the kind alone counts: while the whole fleet is not heard, operators are told of that, and not
-//! once more of each kind.
+//! Only blindness of the kind alone counts: while the whole fleet is not heard, operators learn that once, not once
+//! more for each kind.
 //!
 //! # After a start
 //! An instance does not report blindness that began before its start while it lasts. With the first canary that blind
@@ -52,7 +52,7 @@ pub(super) struct BlindNotifier {
     pub hearing: Arc<dyn HearingStore>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
-    /// The blindness that lasts and is notified, for receivers that have to be told again.
+    /// The blindness that lasts and was notified, for receivers that forget it.
     pub lasting: watch::Sender<Vec<LastingBlindness>>,
 }
 
@@ -72,17 +72,17 @@ pub(super) struct KindBlindness {
     group: Group,
     /// The beginning of the blindness that lasts and was notified.
     ongoing: Option<Timestamp>,
-    /// The beginnings of the blindnesses whose end was notified, or is not to be.
+    /// The beginnings of blind intervals whose end was notified, or needs no notification.
     ended: BTreeSet<Timestamp>,
 }
 
-/// How long after its end a blindness of a kind may still be notified: as long as the ledger of the kind has it.
+/// How long after its end the blindness of a kind may still be notified: the ledger of the kind stores it that long.
 const RECENT: Duration = Duration::from_secs(12 * 3600);
 
 /// A blindness of the fleet that lasts and is notified.
 struct OngoingBlindness {
     from: Timestamp,
-    /// Since when it is notified.
+    /// Since when receivers are notified of it.
     at: Timestamp,
     is_recorded: bool,
     /// Deliveries without the engine, by receiver.
@@ -95,7 +95,7 @@ struct DirectDelivery {
     next: Instant,
 }
 
-/// The blindness of a kind, at each of its brokers for itself if the fleet has several.
+/// The blindness of a kind: one for each of its brokers if the fleet has several.
 fn of_kind(kind: &Kind, filters: &[String], brokers: &[BrokerName]) -> Vec<KindBlindness> {
     let of = |broker: Option<&BrokerName>, filters: &[String]| KindBlindness {
         kind: kind.clone(),
@@ -176,7 +176,8 @@ impl BlindNotifier {
         stepped
     }
 
-    /// Writes the end of the blindness of the fleet, if there is one. After an error it is still going on here.
+    /// Writes the end of the fleet's blindness, if there is one. After an error the blindness still lasts for this
+    /// instance.
     async fn end_of_fleet(
         &self,
         fleet: &mut FleetBlindness,

@@ -39,7 +39,7 @@ struct Open {
     is_asked: bool,
 }
 
-/// What an attempt changed.
+/// The change of the breaker by an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BreakerChange {
     Opened,

@@ -1,9 +1,9 @@
 //! The delivery buffer of a receiver: how many deliveries this instance holds for it, and the queue of deliveries
 //! that were leased with their join.
 //!
-//! A transition that is alone in a group that is due at once is leased with its join, instead of being
-//! fetched from the engine by the receiver's loop. That needs a free slot first: every delivery that is held
-//! takes up a slot, from before the engine is asked until the engine knows its outcome.
+//! If a transition is alone in a group that is due at once, its delivery is leased with its join, and the receiver's
+//! loop need not fetch it from the engine. That needs a free slot first: every held delivery takes up a slot, from
+//! before the call of the engine until the engine has its outcome.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -121,7 +121,8 @@ impl Buffers {
     }
 }
 
-/// Reserves at most `wanted` free slots in each buffer, for deliveries that are leased with their join. Waits for a moment if no buffer has enough.
+/// Reserves at most `wanted` free slots in each buffer, for deliveries that are leased with their join. Waits up to
+/// [`MAX_WAIT`] if no buffer has enough.
 pub(super) async fn reserve_in(buffers: &[Arc<DeliveryBuffer>], wanted: usize) -> Vec<Option<Slots>> {
     let reserve = || buffers.iter().map(|buffer| buffer.reserve_for_joins(wanted)).collect();
     let slots: Vec<Option<Slots>> = reserve();
@@ -133,7 +134,7 @@ pub(super) async fn reserve_in(buffers: &[Arc<DeliveryBuffer>], wanted: usize) -
     drop(slots);
     let enough =
         buffers.iter().map(|buffer| Box::pin(buffer.slots.acquire_many(buffer.enough(wanted) as u32)));
-    // The slots of this wait are released and reserved again, with others that are free by then.
+    // The slots of this wait are released and reserved again, together with slots that became free meanwhile.
     let _ = tokio::time::timeout(MAX_WAIT, select_all(enough)).await.map(drop);
     reserve()
 }

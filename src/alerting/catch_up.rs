@@ -1,9 +1,9 @@
-//! The outboxes of other instances, before this one seals.
+//! Waits for the outboxes of other instances before this instance seals its groups.
 //!
-//! A return, or a gateway that inhibits, may be in the outbox of another instance. A live one lets it join its groups
-//! within a fraction of a second, and a dead one keeps its outboxes until its lease ends. So this instance seals a due
-//! group only after every entry has joined that was in those outboxes by then. Entries that stay in their outbox are
-//! joined by this instance: joining twice is joining once. Else operators would be told of a unit that is back.
+//! A return, or a gateway that inhibits, may be in the outbox of another instance. A live instance lets its entries
+//! join within a fraction of a second; a dead one keeps its outboxes until its lease ends. So this instance seals a
+//! due group only after all entries that were in those outboxes at that time have joined. Otherwise operators would
+//! be notified of a unit that is back. Entries that stay in their outbox join here: joining twice is joining once.
 
 use std::time::{Duration, Instant};
 
@@ -15,16 +15,16 @@ const STALLED: Duration = Duration::from_millis(500);
 
 /// How far the outboxes of other instances have joined.
 pub(super) struct CatchUp {
-    /// Everything from before this moment has joined.
+    /// Every entry from before this moment has joined.
     up_to: Timestamp,
     under_way: Option<OutboxSnapshot>,
 }
 
-/// What was in the outboxes at a moment.
+/// The contents of the outboxes at one moment.
 struct OutboxSnapshot {
     at: Timestamp,
     since: Instant,
-    /// Outboxes of which entries from before that moment are left.
+    /// Outboxes that still have entries from before that moment.
     left: Vec<OutboxBacklog>,
 }
 
@@ -44,7 +44,7 @@ impl OutboxSnapshot {
         Ok(OutboxSnapshot { at, since, left: left.collect() })
     }
 
-    /// Reads what is left.
+    /// Reads which entries are left.
     async fn update(&mut self, store: &dyn OutboxStore) -> Result<()> {
         let newest: Vec<Position> = self.left.iter().map(|one| one.newest.clone()).collect();
         let oldest = if newest.is_empty() { Vec::new() } else { store.oldest_up_to(&newest).await? };

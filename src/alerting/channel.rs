@@ -98,7 +98,7 @@ impl Failure {
 /// The answer of a receiver to a notification that it took.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReceiverAnswer {
-    /// Its beginning, without secrets; empty if there is none.
+    /// The beginning of the answer, without secrets; empty if there is none.
     pub text: String,
     /// Deliveries to recipients that do not have it yet: they are queued before this one ends.
     pub rest: Vec<Delivery>,
@@ -133,13 +133,12 @@ pub trait Channel: Send + Sync {
     async fn send(&self, delivery: &Delivery, now: Timestamp) -> Result<ReceiverAnswer, Failure>;
 
     /// Whether the receiver calls an operator for each unit. A pager needs a message for each unit, so a rate limit
-    /// only delays messages, and it is told of acknowledgements.
+    /// only delays messages, and it gets acknowledgements.
     fn is_pager(&self) -> bool {
         false
     }
 
-    /// Whether the receiver keeps the alert of a unit until it is told that the alert has ended: also that of a removed
-    /// unit.
+    /// Whether the receiver keeps the alert of a unit, also of a removed one, until a message ends it.
     fn keeps_alerts(&self) -> bool {
         self.is_pager()
     }
@@ -168,12 +167,12 @@ pub trait Channel: Send + Sync {
     /// The text that [`Channel::send`] sends, for an operator.
     fn render(&self, delivery: &Delivery) -> Result<String, String>;
 
-    /// The part before that text that the operator configures: method, origin and headers. Without secrets.
+    /// The part before that text that the operator configures, without secrets: method, origin and headers.
     fn render_head(&self, _delivery: &Delivery) -> Result<Option<String>, String> {
         Ok(None)
     }
 
-    /// How often the receiver has to be told again of open records; `None`: it remembers.
+    /// How often open records are sent again; `None`: the receiver remembers them.
     fn resend_every(&self) -> Option<Duration> {
         None
     }
@@ -183,7 +182,7 @@ pub trait Channel: Send + Sync {
         0
     }
 
-    /// Tells the receiver again of open records, `None` while the engine does not answer, and of blindness that lasts.
+    /// Sends lasting blindness and open records again; without open records while the engine does not answer.
     async fn resend(
         &self,
         _open: Option<OpenRecords>,
@@ -193,14 +192,14 @@ pub trait Channel: Send + Sync {
         Ok(())
     }
 
-    /// Sends again what a part of the receiver has missed of the notifications that this instance made. Called in an
-    /// instance that does not tell of open records.
+    /// Sends again those notifications of this instance that a part of the receiver missed. Called in an instance
+    /// that does not resend open records.
     async fn resend_missed(&self, _now: Timestamp) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Gives the channel the deliveries that wait: a message to a recipient comes behind others that wait for the same
-    /// recipient.
+    /// Gives the channel access to the waiting deliveries: a message to a recipient comes behind others that wait for
+    /// the same recipient.
     fn keep_order(&self, _records: StoredDeliveries) {}
 
     /// The recipients or servers that the last successful attempt did not reach.
@@ -241,7 +240,7 @@ pub(super) fn cause_of(error: &(dyn Error + 'static)) -> String {
     super::text::plain(&of_http(error).unwrap_or_else(|| cause::why("receiver", "server", error)))
 }
 
-/// What the library of HTTP says of an answer that it cannot read.
+/// The HTTP library's error for an answer that it cannot read.
 fn of_http(error: &(dyn Error + 'static)) -> Option<String> {
     let http = chain(error).find_map(|one| one.downcast_ref::<hyper::Error>())?;
     if http.is_incomplete_message() {

@@ -1,25 +1,24 @@
 //! From deliveries to one receiver: lease, attempt, record the outcome.
 //!
-//! Each receiver has a loop of its own with a bounded number of attempts under way. More deliveries are
-//! leased ahead, so that no attempt waits for the engine. A lease is short, and is extended for as long as
-//! this instance holds the delivery: no other instance attempts it meanwhile. Another instance leases the
-//! deliveries of a dead one as soon as the death is known. The outcome of an attempt is kept until the engine has
-//! recorded it: an engine that fails just then costs a wait, not a second notification.
+//! Each receiver has a loop of its own with a bounded number of attempts under way. More deliveries are leased ahead,
+//! so that no attempt waits for the engine. A lease is short, and is extended for as long as this instance holds the
+//! delivery: no other instance attempts it meanwhile. Another instance leases the deliveries of a dead one as soon as
+//! its lease has ended. The outcome of an attempt stays in memory until the engine has recorded it: an engine that
+//! fails just then costs a wait, not a second notification.
 //!
 //! # Why an attempt is under way until its outcome is recorded
-//! An attempt that a dead instance made and did not record is made again by another one. So no attempt
-//! begins while as many as the receiver's `concurrency` are under way or unrecorded: a death repeats no more
-//! than that.
+//! Another instance repeats an attempt that a dead instance made and did not record. So no attempt begins while as
+//! many as the receiver's `concurrency` are under way or unrecorded: a death repeats no more than that.
 //!
 //! # Why the lease is checked before each attempt
-//! An instance that was frozen wakes up with leases that have ended, and another instance may have made
-//! those deliveries. It attempts no delivery whose lease is over by the clock of the fleet; the engine leases
-//! the delivery again if it is still to be delivered.
+//! An instance that was frozen wakes up with leases that have ended, and another instance may have attempted those
+//! deliveries. It attempts no delivery whose lease is over by the clock of the fleet; the engine leases the delivery
+//! again if it is still to be delivered.
 //!
 //! # Timers that are delivered at most once
 //! The engine ends such a delivery before its attempt, which is the only one: see
-//! [`StoredDeliveries::begin_only_attempts`]. An attempt whose mark is in doubt, because the engine failed just then, is not
-//! made.
+//! [`StoredDeliveries::begin_only_attempts`]. If the engine fails just then, the mark is in doubt, and the attempt
+//! does not take place.
 //!
 //! # A receiver that takes nothing
 //! Its [breaker](super::breaker) opens. Between two probes nothing is leased, and this instance gives its leases back:
@@ -59,8 +58,8 @@ pub(super) use limited::MAX_ATTEMPTS;
 /// How many deliveries are held for each attempt that may be under way. In a storm the engine takes
 /// its time with each answer, and meanwhile the attempts need deliveries.
 pub(super) const LEASED_PER_ATTEMPT: usize = 64;
-/// How long attempts that are under way may go on after the stop. An attempt that is cut off is made again
-/// when its lease has run out.
+/// How long attempts that are under way may go on after the stop. An attempt that is cut off is repeated when its
+/// lease has run out.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The loop of one receiver.
@@ -68,14 +67,14 @@ pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
     pub engine: StoredDeliveries,
-    /// The receivers of groups: a fallback needs no copy of what it gets itself.
+    /// The receivers of groups: a fallback needs no copy of a notification that it gets itself.
     pub destinations: Destinations,
     pub incidents: Arc<Incidents>,
     pub healths: Arc<ReceiverHealths>,
     pub attempts: Attempts,
     /// The most messages that the receiver takes; `None`: any number.
     pub limit: Option<ReceiverLimit>,
-    /// The partitions whose deliveries this instance makes.
+    /// The partitions whose deliveries this instance attempts.
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
@@ -162,7 +161,7 @@ impl Deliver {
         }
     }
 
-    /// The partitions whose deliveries this instance makes. A receiver with a limit has one instance for all.
+    /// The partitions whose deliveries this instance attempts. A receiver with a limit has one instance for all.
     fn partitions(&self) -> Vec<u16> {
         let all = self.engine.partitions();
         match self.limit {
@@ -203,7 +202,8 @@ impl Deliver {
         mut calls: EngineCalls,
     ) -> anyhow::Result<()> {
         let until = monotonic() + STOP_TIMEOUT;
-        // A call that is kept and not polled keeps its turn at the engine, and calls that are awaited wait for it for ever.
+        // Drop the call: without being polled it would hold its turn at the engine, and the awaited calls would wait
+        // for ever.
         calls.falling = None;
         let leasing = calls.leasing.take().map(|leasing| timeout_at(until.into(), leasing));
         let (leasing, extending) = (OptionFuture::from(leasing), OptionFuture::from(calls.extending.take()));
@@ -232,7 +232,7 @@ impl Deliver {
                 Some(finished) = in_flight.attempts.join_next() => {
                     self.finish_attempt(&mut in_flight, finished)?;
                 }
-                // Until an attempt has ended, none is made by others.
+                // Extend leases until an attempt has ended, so that no other instance makes it.
                 () = sleep_until((monotonic() + EXTEND).min(until).into()) => {
                     let before = self.clock.now() + LEASE;
                     if let Some(extending) = self.extend_leases(in_flight.to_extend(before)) {
@@ -246,7 +246,7 @@ impl Deliver {
         Ok(())
     }
 
-    /// Records the outcomes that there are; others find out by themselves if that fails.
+    /// Records the outcomes so far. If that fails, other instances attempt these deliveries again.
     async fn record_last(self: &Arc<Self>, in_flight: &mut DeliveriesInFlight) {
         let outcomes = std::mem::take(&mut in_flight.unrecorded);
         if !outcomes.is_empty()

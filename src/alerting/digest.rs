@@ -112,8 +112,8 @@ fn shared_labels(members: &[Delivery]) -> Labels {
 /// The waiting notifications of a receiver that fit into one digest, in the order of their groups. A notification of
 /// blindness is in no digest: it is sent first, by itself.
 ///
-/// A notification that was attempted is left out while there is room for such ones: its receiver may have it, under its
-/// own id. `room`: the most messages.
+/// A notification that was attempted stays out of the digest while there is room to send it alone: its receiver may
+/// have it already, under its own id. `room`: the most messages.
 pub(super) async fn gather(
     records: &StoredDeliveries,
     receiver: &str,
@@ -161,7 +161,7 @@ pub(super) async fn any_waits(
 struct GroupMembers {
     members: Vec<Delivery>,
     ids: HashSet<String>,
-    /// How many notifications of a group are members, as long as the next one may be.
+    /// How many members each group has; absent once its next notification may not be one.
     of_group: HashMap<String, usize>,
     records: usize,
     bytes: usize,

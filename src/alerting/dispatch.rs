@@ -1,10 +1,10 @@
 //! From the outbox into groups, and from groups to deliveries.
 //!
-//! A step lets entries of the outbox join their groups, removes them from the outbox, and seals the groups that are due.
-//! It keeps nothing in memory that is not in the engine. An entry leaves the outbox only after it has joined, and joining
-//! twice is joining once, so a crash or a failure of the engine between any two calls loses nothing and repeats nothing.
-//! Several instances may dispatch at the same time; each works on its own partitions, and when these change, their next
-//! owner finds everything in the engine.
+//! A step lets entries of the outbox join their groups, removes them from the outbox, and seals the groups that are
+//! due. It keeps nothing in memory that is not in the engine. An entry leaves the outbox only after it has joined,
+//! and joining twice is joining once, so a crash or a failure of the engine between any two calls loses nothing and
+//! repeats nothing. Several instances may dispatch at the same time; each works on its own partitions, and when these
+//! change, their next owner finds everything in the engine.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ pub(super) struct DispatchProgress {
     compared: Option<Instant>,
     /// When groups were sealed last.
     sealed: Instant,
-    /// The own partitions to whose silences the routes of now are applied.
+    /// Own partitions whose silences follow the current routes.
     rescheduled: BTreeSet<u16>,
     catch_up: CatchUp,
 }
@@ -72,9 +72,9 @@ pub(super) struct DispatchProgress {
 /// The notifications that become due in groups.
 #[derive(Clone, Copy)]
 enum GroupsDue {
-    /// Of what joined.
+    /// Notifications of the transitions that joined.
     Seals,
-    /// Of silences that last, to receivers that know of them, and to those of escalations.
+    /// Repeated notifications of silences that last, and escalations to further receivers.
     Reminders,
 }
 
@@ -115,7 +115,7 @@ impl DueWork for Arc<Dispatcher> {
 }
 
 impl Dispatcher {
-    /// One batch of the outbox, and the groups that are due. Answers how long to wait for the next step.
+    /// Dispatches one batch of the outbox, and the due groups. Answers how long to wait for the next step.
     async fn dispatch(self: &Arc<Self>, progress: &mut DispatchProgress) -> Result<Duration> {
         let now = self.clock.now();
         let joined = self.join_all().await?;
@@ -161,7 +161,7 @@ impl Dispatcher {
             true => self.routed.holds.breaker.judge(self.clock.now()).await?,
             false => self.routed.holds.breaker.held().await?,
         };
-        // The flaps that are noted here have to be safe, too, before the entries are removed.
+        // The flaps that are noted here have to be stored, too, before the entries are removed.
         let partitions = self.routed.groups.partitions();
         let of_flapping =
             records_of(&events).filter(|record| self.routed.flapping.rule(&record.kind).is_some());
@@ -182,7 +182,7 @@ impl Dispatcher {
         if has_queued {
             self.buffers.notify();
         }
-        // Settle after joining: a crash in between joins once more, which changes nothing.
+        // Remove entries after joining: a crash in between joins them again, which changes nothing.
         self.outbox.remove_entries(&positions, &groups).await?;
         Ok(count)
     }
@@ -204,9 +204,9 @@ impl Dispatcher {
         Ok(held_by(&current))
     }
 
-    /// Lets the first events join. Without a wait their number is the number of free slots of a receiver, so the engine
-    /// hands the deliveries out at once; without free slots it is one step. Adds the partitions of their groups, and
-    /// returns the other events.
+    /// Lets the first events join, and returns the others. Joins at most as many events as a receiver without a wait
+    /// has free slots, so that the engine hands their deliveries out at once; without free slots, a whole step. Adds
+    /// the partitions of the groups to `groups`.
     async fn join_some<'a>(
         &self,
         joins: &'a [Join],
@@ -241,13 +241,13 @@ impl Dispatcher {
         Ok(rest)
     }
 
-    /// Seals the groups that are due, and groups of which receivers are notified again. Answers how long it is until
-    /// the next group is due, at most a tick. `joined`: the own outboxes have joined up to this moment. A group that
-    /// is due later waits for the next step: the return of its unit may be in an outbox.
+    /// Seals the due groups, and the groups whose receivers are notified again. Answers how long it is until the next
+    /// group is due, at most a tick. `joined`: the own outboxes have joined up to this moment. A group that is due
+    /// later waits for the next step: the return of its unit may be in an outbox.
     async fn seal(&self, progress: &mut DispatchProgress, joined: Timestamp) -> Result<Duration> {
         let view = self.ownership.view();
         let wait = self.notify_due(GroupsDue::Seals, &view, &mut progress.catch_up, joined).await?;
-        // Without reminders in the configuration the engine is not asked.
+        // Without reminders in the configuration there is nothing to read from the engine.
         if !self.routed.destinations.has_reminders() {
             return Ok(wait);
         }
@@ -269,7 +269,7 @@ impl Dispatcher {
         Ok(catch_up.up_to())
     }
 
-    /// Makes the notifications that are due, a bounded number of them. Answers how long to wait for the next.
+    /// Creates a bounded number of the notifications that are due. Returns the wait until the next.
     async fn notify_due(
         &self,
         due: GroupsDue,

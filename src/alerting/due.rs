@@ -22,7 +22,7 @@ use crate::telemetry::{Loop, Telemetry};
 /// The loop, and its name among loops of its kind.
 pub(super) type LoopName = (Loop, &'static str);
 
-/// A kind of work. Its state is in the engine; what only saves calls of the engine is its progress.
+/// A kind of work. Its state is in the engine; its progress only saves calls of the engine.
 pub(super) trait DueWork: Send + Sync {
     type Progress: Send + Sync;
 
@@ -39,7 +39,7 @@ pub(super) trait DueWork: Send + Sync {
     /// unless it finishes.
     fn step(&self, progress: &mut Self::Progress) -> impl Future<Output = Result<Duration>> + Send;
 
-    /// Completes when something may be due earlier than the last step has answered.
+    /// Completes when something may be due earlier than the last step returned.
     fn hint(&self, _progress: &Self::Progress) -> impl Future<Output = ()> + Send {
         std::future::pending()
     }

@@ -1,10 +1,10 @@
-//! Flapping units: receivers are notified once of an episode, and once of its end, and of no silence in between.
+//! Flapping units: receivers are notified of the begin of an episode and of its end, and of no silence in between.
 //!
-//! Every transition of a kind with flap detection is noted before it joins its groups. A silence that belongs to an
-//! episode does not join: the episode joins instead, which changes nothing after the first time, and so an alert
-//! silence that covered its begin holds it back until the unit flaps once more. A return joins as usual: it ends a
-//! silence that receivers know of, also receivers that are not notified of the episode, such as those of an escalation;
-//! the return of another silence is notified to no receiver.
+//! Every transition of a kind with flap detection is noted before it joins its groups. A silence of an episode does
+//! not join. The episode joins instead: after the first time that changes nothing, and an alert silence that covered
+//! its begin holds it back until the unit flaps once more. A return joins as usual: it ends a silence that receivers
+//! know of, also receivers that are not notified of the episode, such as those of an escalation. No receiver is
+//! notified of the return of another silence.
 //!
 //! An episode has groups of its own, beside those of its route. With its end joins the open record of the unit, if it
 //! has one: one notification has both, and the record's return is notified like any other.
@@ -30,7 +30,7 @@ use crate::telemetry::Loop;
 
 /// The most units that one step checks.
 const STEP: usize = 500;
-/// How often units are counted again, and how often the store is asked while no kind has flap detection.
+/// How often units are counted again, and how often the store is read while no kind has flap detection.
 const COUNTED_EVERY: Duration = Duration::from_secs(300);
 /// How soon a unit whose facts cannot be read is checked again.
 const UNREADABLE: Duration = Duration::from_secs(60);
@@ -122,7 +122,7 @@ impl EpisodeEnds {
         let units: Vec<_> = due.iter().map(|stored| stored.name.clone()).collect();
         let seen = self.units.read(&units).await?;
         let destinations = self.routed.current_destinations(now).await?;
-        // Receivers are not notified of what is held, and so not of an end without it.
+        // Receivers are not notified of a silence that is held, and so not of an end without it.
         let held_until = |open: Option<&OfflineRecord>| destinations.silence_held_until(open?, now);
         let (mut changes, mut ends) = (Vec::new(), Vec::new());
         for (stored, seen) in due.into_iter().zip(seen) {
@@ -151,8 +151,8 @@ impl EpisodeEnds {
         if ends.is_empty() { Ok(()) } else { self.end(&changes, ends, &destinations, now).await }
     }
 
-    /// Ends episodes: their ends join the groups. Each has its index among `changes`, its unit, and the open record of
-    /// that.
+    /// Lets the ends of episodes join the groups. Each end has its index among `changes`, its unit, and the open
+    /// record of that unit.
     async fn end(
         &self,
         changes: &[(StoredFlaps, Option<(Flaps, Timestamp)>)],

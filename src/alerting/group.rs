@@ -1,8 +1,7 @@
 //! The groups of an event: events share a group if they take the same route and share the values that it groups by.
 //!
-//! The key of a group is made from values that devices may choose, and becomes part of names in
-//! the engine. So the key is the same for the same values, different for different ones, printable, and
-//! short.
+//! The key of a group is built from values that devices may choose, and becomes part of names in the engine. So equal
+//! values give equal keys, different values different keys, and every key is printable and short.
 
 use std::fmt::Write;
 
@@ -85,7 +84,7 @@ pub fn group_of_kind(kind: &Kind, broker: Option<&BrokerName>, filters: &[String
     Group { key, labels }
 }
 
-/// What a notification of blindness concerns.
+/// The kind that a notification of blindness concerns, and where it is not heard.
 pub struct UnheardKind<'a> {
     pub kind: &'a String,
     /// The broker at which it is not heard, if the fleet has several.
@@ -124,7 +123,7 @@ pub fn group_of_loss(loss: &DataLoss) -> Group {
     Group { key: DATA_LOST.to_owned(), labels: Labels::from([(LOST.to_owned(), lost)]) }
 }
 
-/// What was lost, if the delivery tells of a loss of data.
+/// The lost part, if the delivery reports a loss of data.
 pub fn lost(delivery: &Delivery) -> Option<&str> {
     let label = delivery.group.labels.get(LOST).filter(|_| delivery.group_key() == DATA_LOST);
     label.map(String::as_str)

@@ -1,5 +1,5 @@
 //! The incidents of groups that last: one cell for each such group, and the silences that belong to it, as the engine
-//! knows them.
+//! stores them.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,7 +37,6 @@ impl GroupIncidents {
         self.documents.read(groups).await
     }
 
-    /// The incident of a group.
     pub async fn of_group(&self, group: &str) -> Result<Document<LastingIncident>> {
         self.documents.one(&group.to_owned()).await
     }
@@ -52,8 +51,8 @@ impl GroupIncidents {
         Ok(self.documents.write(&[change]).await? == [true])
     }
 
-    /// A silence of an incident that lasts, besides those of these records: one of which a receiver was notified as a
-    /// part of the incident, if one is named.
+    /// A lasting silence of the incident other than those of these records. With a receiver: a silence of which that
+    /// receiver was notified as a part of the incident.
     pub async fn lasting(
         &self,
         group: &str,
@@ -97,7 +96,8 @@ impl GroupIncidents {
         Ok(any)
     }
 
-    /// The silences of a group that last and were notified within this time, besides those of these records, in parts.
+    /// The lasting silences of a group that were notified within this time, other than those of these records, in
+    /// parts.
     pub async fn pages(
         &self,
         group: &str,
@@ -110,7 +110,6 @@ impl GroupIncidents {
         Ok(ids.chunks(AT_ONCE).map(<[RecordId]>::to_vec).collect())
     }
 
-    /// The stored records of these.
     pub async fn records(&self, ids: Vec<RecordId>) -> Result<Vec<OfflineRecord>> {
         let read = ids.into_iter().map(|id| async move { self.queries.record(&id).await });
         let read: Vec<Option<OfflineRecord>> = stream::iter(read).buffered(AT_ONCE).try_collect().await?;

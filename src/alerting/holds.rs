@@ -17,13 +17,13 @@ pub(super) struct Holds {
 }
 
 impl Holds {
-    /// The destinations as of now.
+    /// The destinations at `now`.
     pub async fn at(&self, destinations: &Destinations, now: Timestamp) -> Result<Destinations> {
         let trip = self.breaker.held().await?;
         self.with(trip.as_ref(), destinations, now).await
     }
 
-    /// The destinations as of now, with a trip of the breaker that the caller has read.
+    /// The destinations at `now`, with a trip of the breaker that the caller has read.
     pub async fn with(
         &self,
         trip: Option<&Trip>,

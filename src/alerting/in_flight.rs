@@ -35,7 +35,7 @@ pub(super) struct DeliveriesInFlight {
     pub breaker: Breaker,
     /// Whether the last attempt failed; `None` before the first.
     pub is_down: Option<bool>,
-    /// The last attempt failed, so the log already says that the receiver fails.
+    /// Whether the last attempt failed, so that the log already says that the receiver fails.
     pub is_failing: bool,
     pub deliveries_logged: LogLimit,
     pub failures_logged: LogLimit,
@@ -122,14 +122,14 @@ impl DeliveriesInFlight {
         self.records.load(Ordering::Relaxed) > MAX_RECORDS
     }
 
-    /// The deliveries whose leases end before that and which this instance still needs.
+    /// The deliveries whose leases end before `before` and which this instance still needs.
     pub fn to_extend(&self, before: Timestamp) -> Vec<Arc<Delivery>> {
         let needed = self.leased.values().filter(|leased| !leased.has_ended && leased.until < before);
         needed.map(|leased| leased.delivery.clone()).collect()
     }
 
-    /// Writes down which leases were extended. A delivery that lost its lease before its attempt is left to the
-    /// instance that holds it now.
+    /// Notes which leases were extended. A delivery that lost its lease before its attempt is left to the instance
+    /// that holds it now.
     pub fn set_extended(&mut self, deliveries: &[Arc<Delivery>], until: Timestamp, still_leased: Vec<bool>) {
         let count = self.leased.len();
         for (delivery, is_leased) in deliveries.iter().zip(still_leased) {

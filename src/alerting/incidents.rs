@@ -1,17 +1,18 @@
 //! The incident of a group, from the notification with which it begins to the one in which its last unit is back.
 //!
-//! A notification is judged before its first attempt, and the judgement is written into it: every attempt and every
-//! receiver is told the same. Only groups that units share have incidents, and only by labels that units are counted by.
+//! A notification is judged before its first attempt, and the judgement is written into it: it is the same for every
+//! attempt and every receiver. Only groups that units share have incidents, and only by labels that units are counted
+//! by.
 //!
 //! # What is stored beside it
-//! The engine knows which silences last. It does not know of which incident receivers were notified, and the count of
-//! units that made it one changes. So a cell of the group keeps that incident while it lasts. The cell is written before
-//! the notification: an attempt that finds the cell of its own notification goes on with it.
+//! The engine stores which silences last. It does not store of which incident receivers were notified, and the number
+//! of units that made it an incident changes. So a cell of the group holds that incident while it lasts. The cell is
+//! written before the notification: an attempt that finds the cell of its own notification goes on with it.
 //!
 //! # Why no alert of a pager stays open
-//! A pager closes the alert of an incident with the return of its last unit *of which this pager was notified*: after an
-//! escalation or as a fallback it may know only a part of them. That is read from the silences that last, and not from
-//! a count. If the engine fails, a pager waits; another receiver is notified without the incident.
+//! A pager closes the alert of an incident with the return of its last unit *of which this pager was notified*: after
+//! an escalation or as a fallback it may know only a part of them. The silences that last say so; a count could not.
+//! If the engine fails, a pager waits; another receiver is notified without the incident.
 
 use std::sync::Arc;
 
@@ -27,13 +28,13 @@ pub(super) struct Incidents {
     pub lasting: Arc<GroupIncidents>,
     pub census: Arc<Census>,
     pub labels: Vec<String>,
-    /// The receiver is told of acknowledgements, and has one alert for an incident.
+    /// Whether the receiver gets acknowledgements, and has one alert for an incident.
     pub is_pager: bool,
 }
 
 impl Incidents {
-    /// The delivery as it is attempted: with its incident, if it has one, and for a pager with the acknowledgements.
-    /// `None`: a pager waits for the engine. The delivery is leased again when its lease ends.
+    /// The delivery to attempt: with its incident, if it has one, and for a pager with the acknowledgements. `None`:
+    /// a pager waits for the engine. The delivery is leased again when its lease ends.
     pub async fn attempted(&self, delivery: Arc<Delivery>, now: Timestamp) -> Option<Arc<Delivery>> {
         let id = delivery.id.clone();
         let judged = self.judged(&delivery).await;
@@ -56,7 +57,7 @@ impl Incidents {
         paged.ok()
     }
 
-    /// The incidents of which a delivery tells; `None`: it is as it is.
+    /// The incidents that a delivery reports; `None`: the delivery stays as it is.
     async fn judged(&self, delivery: &Delivery) -> Result<Option<Judgement>> {
         let situation = &delivery.situation;
         let (is_again, is_judged) = (delivery.reminder || situation.is_escalation, situation.is_judged);
@@ -103,17 +104,17 @@ impl Incidents {
         if let Some(told) = deliveries.judged(delivery, None).await? {
             return Ok(Some(of_list(told)));
         }
-        // An attempt that was cut off may have left one that is over.
+        // An attempt that was cut off may have left an incident that is over.
         let before = known.value.clone().filter(|one| one.notification == id || one.incident.until.is_none());
         let (judgement, is_new) = match &before {
             Some(known) if known.notification == id || known.begun == delivery.sealed_at => {
                 (known.judgement(), false)
             }
-            // It was sealed before the incident.
+            // The notification was sealed before the incident began.
             Some(known) if known.begun > delivery.sealed_at => (Judgement::default(), false),
             _ => (self.decide(delivery, members, before.as_ref()).await?, true),
         };
-        // A receiver of a part does not judge for the others.
+        // A receiver that gets only a part does not judge for the others.
         if delivery.situation.is_part {
             return Ok(Some(judgement));
         }

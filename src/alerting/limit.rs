@@ -1,8 +1,8 @@
 //! The rate limit of a receiver: when messages were sent to it lately, and the digest that is not yet delivered.
 //!
-//! Both are a state that all instances share, and change only if nothing else has changed it meanwhile. So the limit
-//! holds over all instances, over restarts and hand-overs, and a digest keeps its id and its content until its receiver
-//! has it: a crash between its attempt and the end of its notifications repeats the same digest.
+//! All instances share both as one state, which changes only if no other change came in between. So the limit holds
+//! over all instances, over restarts and hand-overs, and a digest keeps its id and its content until its receiver has
+//! it: a crash between its attempt and the end of its notifications repeats the same digest.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::store::{
     Cells, Delivery, Document, Documents, EngineError, MAX_CHANGES, Result, Table, TableValue,
 };
 
-/// The most messages of a limit. The moment of each is kept.
+/// The most messages of a limit. The state stores the moment of each.
 pub const MAX_MESSAGES: usize = 1000;
 /// At most `messages` in any span of that length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub struct RateLimit {
 pub(super) struct LimitState {
     /// When messages were sent (ms), in order.
     sent: Vec<i64>,
-    /// The digest that its receiver does not have yet.
+    /// The digest that its receiver does not have yet, if any.
     pub open: Option<OpenDigest>,
 }
 
@@ -180,7 +180,7 @@ impl ReceiverLimit {
         Ok(self.change(None, later).await?.is_some())
     }
 
-    /// Closes the open digest, if it is this one; `None`: whichever it is.
+    /// Closes the open digest if it has this id; `None`: closes any digest.
     pub async fn close(&self, id: Option<&str>) -> Result<()> {
         let close =
             |known: &mut LimitState| known.open.take_if(|open| id.is_none_or(|id| open.id == id)).map(drop);
@@ -212,8 +212,7 @@ impl ReceiverLimit {
         self.documents.one(&self.receiver).await
     }
 
-    /// Changes the state as `decide` answers for the last one, with the notifications of a new digest. `None`: nothing
-    /// is changed.
+    /// Changes the state as `decide` says, and stores the notifications of a new digest. `None`: nothing is changed.
     async fn change<T>(
         &self,
         members: Option<&[Delivery]>,

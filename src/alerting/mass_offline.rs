@@ -1,9 +1,9 @@
 //! Notifies operators when the mass-offline breaker trips, and once more when it is released.
 //!
 //! The owner of the first partition does it; it also releases the breaker when units are back or its time is over.
-//! Other instances do the same from [`OTHERS_AFTER`] on, because the owner may be slow, or there may be none. The
-//! message joins a group of its own and is named by the moment of the trip, so all of them write one. The stored trip
-//! says whether operators were notified, also after a restart.
+//! Other instances do the same from [`OTHERS_AFTER`] on, because the owner may be slow, or there may be no owner. The
+//! message joins a group of its own, and the moment of the trip is its name, so all instances write one message. The
+//! stored trip says whether operators were notified, also after a restart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::presence::{GATHERS, Interval, OfflineRecord, Trip};
 use crate::store::{HearingStore, Result};
 use crate::telemetry::{Loop, Telemetry};
 
-/// How long after a trip the other instances look at it, too.
+/// How long after a trip the other instances check it, too.
 const OTHERS_AFTER: Duration = Duration::from_secs(10);
 
 /// How many values of labels a message shows, and the least part of the units that has them, in percent.
@@ -36,7 +36,7 @@ pub(super) struct MassOffline {
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
-    /// The trip that holds and of which operators were notified, for receivers that have to be told again.
+    /// The trip that holds and of which operators were notified, for receivers that forget it.
     pub lasting: watch::Sender<Option<LastingBlindness>>,
 }
 
@@ -78,7 +78,7 @@ impl MassOffline {
         self.breaker.notified(&trip, &notified).await
     }
 
-    /// Sets the trip that is sent again. Its text is made once: a text that changes would be a new alert each time.
+    /// Sets the trip that is sent again. Its text is built once: a text that changes would be a new alert each time.
     async fn set_lasting(&self, last: Option<&Trip>, now: Timestamp) -> Result<()> {
         let Some(trip) = last.filter(|trip| trip.is_held() && trip.is_notified) else {
             self.lasting.send_replace(None);

@@ -69,8 +69,8 @@ impl<'a> ReceiverMessage<'a> {
         ReceiverMessage { delivery, is_test: true }
     }
 
-    /// `rollcall.notification`, `rollcall.flapping`, `rollcall.unusual`, `rollcall.blind`, `rollcall.breaker`, `rollcall.data_lost`,
-    /// `rollcall.timer` or `rollcall.test`.
+    /// `rollcall.notification`, `rollcall.flapping`, `rollcall.unusual`, `rollcall.blind`, `rollcall.breaker`,
+    /// `rollcall.data_lost`, `rollcall.timer` or `rollcall.test`.
     pub fn kind(&self) -> &'static str {
         match self {
             ReceiverMessage { is_test: true, .. } => "rollcall.test",
@@ -96,8 +96,8 @@ impl<'a> ReceiverMessage<'a> {
         }
     }
 
-    /// Whether something is wrong that was not before: a unit is offline, nothing is heard, or data was lost. A timer
-    /// has fired.
+    /// Whether something is wrong that was not before: a unit is offline, nothing is heard, or data was lost. A fired
+    /// timer counts, too.
     pub fn is_firing(&self) -> bool {
         let Delivery { offline, blind, timers, .. } = self.delivery;
         let is_lost = lost(self.delivery).is_some();

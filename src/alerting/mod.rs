@@ -7,21 +7,21 @@
 //!
 //! Timers come from no outbox: firing one queues its deliveries, see `timers.rs`.
 //!
-//! Everything between two arrows is kept by the engine; a crash of the loops here loses nothing.
-//! `dispatch` is one loop, like each other kind of [due work](due); `deliver` runs once for each receiver, so that a
-//! dead receiver does not delay the others. The content of a notification is fixed when its group is sealed, before the first
-//! attempt; every attempt sends the same under the same id. Delivery is at least once: after a crash
-//! between an attempt and its record the notification is sent again, and the receiver knows the id.
+//! The engine stores everything between two arrows; a crash of the loops here loses nothing. `dispatch` is one loop,
+//! like each other kind of [due work](due); `deliver` runs once for each receiver, so that a dead receiver does not
+//! delay the others. The content of a notification is fixed when its group is sealed, before the first attempt; every
+//! attempt sends the same under the same id. Delivery is at least once: after a crash between an attempt and its
+//! record the notification is sent again, and the receiver knows the id.
 //!
 //! # Why each silence has a wait of its own
-//! A unit that is back within `group_wait` is never notified. So a group that is due notifies of the silences whose
-//! own wait is over, and not of a unit that fell silent a second ago. The rest of a storm is not left for
-//! `group_interval`: it follows when the last member that had joined by then has waited, at most `group_wait`
+//! A unit that is back within `group_wait` is never notified. So a group that is due reports the silences whose own
+//! wait is over, and not a unit that fell silent a second ago. The rest of a storm does not wait for
+//! `group_interval`: it follows when the last member that had joined at that time has waited, at most `group_wait`
 //! later. A return needs no wait: it goes out with the next notification of its group. The rules are in
 //! `presence/grouping.rs`.
 //!
-//! A transition that is alone in a group that is due at once is sealed with its join, and goes straight into the
-//! receiver's buffer if a slot is free: the engine keeps it anyway, leased to this instance.
+//! If a transition is alone in a group that is due at once, it is sealed with its join. The delivery goes straight
+//! into the receiver's buffer if a slot is free; the engine stores it anyway, leased to this instance.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -94,11 +94,12 @@ pub use crate::routing::Route;
 pub const LEASE: Duration = lease::LENGTH;
 /// The longest sleep of a loop: with every hint lost, everything still happens.
 const TICK: Duration = Duration::from_secs(1);
-/// The longest sleep beside other instances: their joins and seals in partitions of this one come without a hint.
+/// The longest sleep beside other instances: their joins and seals in partitions of this instance come without a
+/// hint.
 const TICK_BESIDE_OTHERS: Duration = Duration::from_millis(200);
 /// The shortest wait for something that should be due and is not: no loop spins.
 const MIN_WAIT: Duration = Duration::from_millis(20);
-/// Its owner does the work of which one instance does all.
+/// The owner of this partition does the work that one instance does for the whole fleet.
 const FIRST_PARTITION: u16 = 0;
 /// The waits while the engine fails.
 const ENGINE_BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: TICK };
@@ -160,7 +161,8 @@ fn tick(ownership: &Ownership) -> Duration {
     if ownership.view().instances.len() > 1 { TICK_BESIDE_OTHERS } else { TICK }
 }
 
-/// Partitions, with another one first at each turn: a storm in one partition does not delay the others for long.
+/// The partitions, beginning with another one at each turn: a storm in one partition does not delay the others for
+/// long.
 fn rotated(mut partitions: Vec<u16>, turn: usize) -> Vec<u16> {
     let first = turn % partitions.len().max(1);
     partitions.rotate_left(first);

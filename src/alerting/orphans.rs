@@ -1,13 +1,13 @@
-//! Notifications for receivers that are not configured: no loop delivers them, so operators have to know.
+//! Reports notifications for receivers that are not configured: no loop delivers them, so operators have to act.
 //!
 //! A receiver that was renamed or removed leaves its queue behind. When a receiver of that name is configured again,
 //! silences that last still go out, and the others are left out; or a command discards the queue. Until then metrics,
 //! the log and `rollcall check` name the receiver.
 //!
 //! # Why instances with different configurations do no harm
-//! While some instances are configured with a receiver and others are not, as during a rolling restart, the latter
-//! mark it as absent, and the former deliver to it as before. Each instance that starts with it brings its queue up to
-//! date, which leaves out only silences that are over by then.
+//! During a rolling restart some instances are configured with a receiver and others are not. The latter mark it as
+//! absent, and the former deliver to it as before. Each instance that starts with the receiver brings its queue up to
+//! date, which leaves out only silences that are over at that time.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::store::{Backlog, Result, StoredDeliveries};
 use crate::telemetry::Telemetry;
 
-/// How often the engine is asked; also how long the queue of a receiver that another instance had may stay unseen.
+/// How often the engine is read; also how long the queue of a receiver of another instance may stay unseen.
 const INTERVAL: Duration = Duration::from_secs(600);
 
 pub(super) struct Orphans {

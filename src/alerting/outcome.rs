@@ -1,9 +1,9 @@
 //! The outcome of an attempt to deliver.
 //!
-//! A failure is tried again, later each time, until the notification is too old; the last attempt is made
-//! at that moment, and then it becomes a dead letter. The rest of a delivery of which the receiver took a part follows
-//! without a growing wait. Only `410 Gone` is final: it disables the receiver,
-//! and everything for it becomes a dead letter, until a restart. Nothing is ever dropped.
+//! A failure is tried again, later each time, until the notification is too old; then comes the last attempt, and
+//! after it the notification becomes a dead letter. The rest of a partly taken delivery follows without a growing
+//! wait. Only `410 Gone` is final: it disables the receiver, and everything for it becomes a dead letter, until a
+//! restart. Nothing is ever dropped.
 //!
 //! # Why a refusal is retried
 //! 404, 401 or 550 may be a wrong address, a changed secret or a relay that is being set up. An operator

@@ -1,4 +1,5 @@
-//! Deliveries to one of the recipients of a receiver, which the receiver's server refuses for the moment.
+//! Deliveries to a single recipient of a receiver, because the receiver's server refuses that recipient for the
+//! moment.
 //!
 //! The other recipients have the message, so the delivery to all is over. Each recipient that is left gets a delivery
 //! of its own in a lane of the recipient: it waits, is tried again and is given up like any other, survives restarts,
@@ -27,7 +28,7 @@ fn for_recipient(delivery: &Delivery, recipient: &str) -> Delivery {
         id: format!("{}{MARK}{hash}.{}", delivery.notification(), delivery.receiver),
         group: Group { key: lane(recipient), labels: delivery.group.labels.clone() },
         of_group: Some(delivery.group_key().to_owned()),
-        // As the other recipients got the message.
+        // Judged as for the other recipients, who got the message.
         situation: GroupContext { is_judged: true, ..delivery.situation.clone() },
         attempt: 0,
         ..delivery.clone()

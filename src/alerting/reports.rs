@@ -1,4 +1,4 @@
-//! Makes reports that are due, and registers each as a timer: see `reports/plan.rs`.
+//! Builds reports that are due, and registers each as a timer: see `reports/plan.rs`.
 //!
 //! One instance does it, the owner of the first partition; two owners at once register the same timer, once. A report
 //! waits until all of its days are summed, but not for ever. While history cannot be read, it is tried again.
@@ -15,7 +15,7 @@ use crate::presence::NewTimer;
 use crate::reports::{ReportPlan, as_data};
 use crate::store::Result;
 
-/// How often it is looked for reports that are due.
+/// How often due reports are checked for.
 const PERIOD: Duration = Duration::from_secs(10);
 /// How long a report waits for days that are not summed yet.
 const PATIENCE: Duration = Duration::from_secs(12 * 3600);
@@ -27,7 +27,7 @@ pub(super) struct ReportMaking {
     pub clock: Clock,
 }
 
-/// The last report of each plan that is known to be registered, by when it was due, and what the log says of others.
+/// For each plan, when its last registered report was due, and what the log says of others.
 #[derive(Default)]
 pub(super) struct ReportProgress {
     registered: BTreeMap<String, Timestamp>,
@@ -57,7 +57,7 @@ impl DueWork for ReportMaking {
 }
 
 impl ReportMaking {
-    /// Registers the report that is due since then. Answers whether it is registered.
+    /// Registers the report that is due since `due`. Answers whether it is registered.
     async fn register(
         &self,
         plan: &ReportPlan,

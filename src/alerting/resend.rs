@@ -1,4 +1,4 @@
-//! Tells receivers again of open records: Alertmanager forgets alerts that are not repeated.
+//! Sends open records to receivers again: Alertmanager forgets alerts that are not repeated.
 //!
 //! One instance does it, the owner of the first partition. A step reads up to [`MAX_PAGES`] of the open records,
 //! newest first. In a larger storm a pass over all of them takes several steps; meanwhile the records of the last pass
@@ -7,8 +7,8 @@
 //! left out, and so is a record that was inhibited, held by the mass-offline breaker, or muted by its route, before its
 //! wait was over. A unit that flaps is sent as its episode. Unusual silences are sent to receivers that ask for them.
 //!
-//! A receiver of an escalation, or a fallback, is notified of silences whose routes do not name it. The groups of these
-//! records are read to see of which: one read for each page, and no read for other receivers.
+//! A receiver of an escalation, or a fallback, is notified of silences whose routes do not name it. The groups of
+//! these records say of which: one read for each page, and no read for other receivers.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::telemetry::Telemetry;
 
 /// The most pages of open records that a step reads, of a thousand each.
 const MAX_PAGES: usize = 20;
-/// How many records are read at once to see whether they are still open.
+/// How many records of the last pass are read at once, to see whether they are still open.
 const AT_ONCE: usize = 16;
 
 /// The work for one receiver.
@@ -67,7 +67,7 @@ pub(super) fn notified_after_others(config: &AlertingConfig) -> HashSet<String> 
 struct HoldReasons {
     silences: Arc<AlertSilences>,
     inhibitors: Arc<Inhibitors>,
-    /// When the mass-offline breaker tripped that holds.
+    /// When the mass-offline breaker tripped, if it holds.
     tripped_at: Option<Timestamp>,
     /// Since when routes are muted, by their ids.
     muted_since: HashMap<String, Timestamp>,

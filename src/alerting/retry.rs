@@ -1,4 +1,4 @@
-//! When failed attempts are made again.
+//! When failed attempts are repeated.
 
 use std::time::Duration;
 

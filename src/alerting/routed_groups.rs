@@ -1,4 +1,4 @@
-//! The groups of events, and what decides which of them an event joins and when: routes, holds and flapping.
+//! The groups of events; the routes, holds and flapping decide which of them an event joins, and when.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub(super) struct RoutedGroups {
 }
 
 impl RoutedGroups {
-    /// The destinations as of now.
+    /// The destinations at `now`.
     pub async fn destinations_at(&self, now: Timestamp) -> Result<Destinations> {
         self.holds.at(&self.destinations, now).await
     }

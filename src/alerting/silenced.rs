@@ -1,19 +1,19 @@
 //! Open records that an alert silence covers: they join no group while it is active, and join once when it is over.
 //!
-//! A covered record leaves the outbox without a group. It stays open, and an open record can join at any time: joining
-//! is idempotent, also after its notification was sent. So no list of covered records is kept. When an alert silence
-//! has ended, the open records that it matches join, unless another alert silence covers them; a record that has joined
-//! before changes nothing. If a unit is back by then, its return has joined alone, and receivers are notified of
-//! neither.
+//! A covered record leaves the outbox without a group. It stays open, and an open record can join at any time:
+//! joining is idempotent, also after its notification was sent. So no list of covered records is stored. When an
+//! alert silence has ended, the open records that it matches join, unless another alert silence covers them; a record
+//! that has joined before changes nothing. If a unit is back before that, its return has joined alone, and receivers
+//! are notified of neither.
 //!
 //! A return is not held back: receivers that were notified of a silence are notified of its end.
 //!
 //! # Why no record is missed
 //! The dispatcher leaves a record out only by alert silences that it read after the outbox; for the others a copy of
-//! the last second suffices. This work reads the alert silences and then the open records. An alert silence that is
-//! over here was active when the dispatcher of any instance read it, so the record was open by then, and is
-//! found here. After a start, and when partitions get another owner, every alert silence that is over counts as one
-//! that has just ended.
+//! the last second suffices. This work reads the alert silences and then the open records. If an alert silence is
+//! over here, it was active when the dispatcher of any instance read it. So the record was open at that time, and is
+//! found here. After a start, and when partitions get another owner, every alert silence that is over counts as just
+//! ended.
 
 use std::collections::HashSet;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Notifications for receivers that keep an alert for each unit: acknowledgements, and the end of the alert of a unit
 //! that an operator removed.
 //!
-//! Each is a delivery of its own behind those of its group. Queued again after a crash, it has the same id.
+//! Each is a delivery of its own behind the deliveries of its group. Queued again after a crash, it has the same id.
 //!
 //! # Removed units
 //! Receivers are not notified of a unit that an operator removes, but an alert of its own, such as that of a pager or a
@@ -9,8 +9,8 @@
 //! with its episode.
 //!
 //! # Removed units of an incident
-//! They count neither as offline nor as back. A pager has one alert for all units of an incident, and closes it with the
-//! last one that is offline and of which it was notified.
+//! They count neither as offline nor as back. A pager has one alert for all units of an incident, and closes it with
+//! the last one that is offline and of which it was notified.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -29,11 +29,11 @@ use crate::store::{
 /// The begin of the id of a notification that closes the alert of a removed unit.
 const REMOVAL: &str = "rmv_";
 
-/// The receivers that keep an alert for each unit until they are told of its end.
+/// The receivers that keep an alert for each unit until a message ends it.
 #[derive(Default)]
 pub(super) struct StatefulReceivers {
     pub all: HashSet<String>,
-    /// The stateful receivers that are told of acknowledgements, and have one alert for an incident.
+    /// The stateful receivers that get acknowledgements, and have one alert for an incident.
     pub pagers: HashSet<String>,
 }
 
@@ -52,12 +52,11 @@ struct UnitAlert<'a> {
     stateful: Vec<String>,
 }
 
-/// The acknowledged records among these entries.
 pub(super) fn acknowledged(entries: &[OutboxEntry]) -> Vec<OfflineRecord> {
     records(entries, |record| record.closed_by.is_none() && record.is_acknowledged())
 }
 
-/// The records among these entries whose units were removed.
+/// The records among these entries that ended because their units were removed.
 pub(super) fn removed(entries: &[OutboxEntry]) -> Vec<OfflineRecord> {
     records(entries, |record| record.closed_by == Some(Closing::Removed))
 }
@@ -109,8 +108,8 @@ impl StatefulAlerts {
         Ok(has_queued)
     }
 
-    /// The end of an incident for the pagers that were notified of no unit that is left; and the incident without these
-    /// units, if it is not over by that.
+    /// The end of the incident for the pagers that were notified of no unit that is left; and the incident without
+    /// these units, unless it is over with them.
     async fn closing(
         &self,
         kept: &[UnitAlert<'_>],
@@ -134,7 +133,7 @@ impl StatefulAlerts {
                 notices.push(Delivery { online: covered.clone(), ..notice });
             }
         }
-        // The notification of returns that wait tells of the end.
+        // The notification of the waiting returns reports the end.
         let is_waited_for = self.incidents.groups.groups_due(std::slice::from_ref(&group.key)).await?
             != [None]
             || self.incidents.lasting(&group.key, &incident, &removed, None).await?.is_some();
@@ -142,7 +141,7 @@ impl StatefulAlerts {
         Ok((notices, is_waited_for.then_some(lasting)))
     }
 
-    /// The groups of records in which receivers were notified of them.
+    /// The records in the groups in which receivers were notified of them.
     async fn kept<'a>(&self, records: &'a [OfflineRecord]) -> Result<Vec<UnitAlert<'a>>> {
         if records.is_empty() {
             return Ok(Vec::new());
@@ -158,8 +157,8 @@ impl StatefulAlerts {
         Ok(kept.collect())
     }
 
-    /// Queues them together: the dispatcher waits for no answer of the engine once for each unit. Answers whether there
-    /// are any.
+    /// Queues all notices with one call: the dispatcher does not wait for the engine once for each unit. Answers
+    /// whether there are any.
     async fn queue(&self, notices: &[Delivery]) -> Result<bool> {
         if !notices.is_empty() {
             self.deliveries.replay_all(notices, self.clock.now()).await?;

@@ -1,16 +1,16 @@
 //! Fires timers that are due, and hands their deliveries to the loops of the receivers.
 //!
-//! A loop of its own, so that a storm of silences delays no timer, and a storm of timers no silence: both share the
-//! engine in bounded steps, and each receiver takes due deliveries of both. It sleeps until the first timer of its
-//! partitions is due, and a registration in this process wakes it.
+//! Timers have a loop of their own, so that a storm of silences delays no timer, and a storm of timers no silence:
+//! both share the engine in bounded steps, and each receiver takes due deliveries of both. The loop sleeps until the
+//! first timer of its partitions is due, and a registration in this process wakes it.
 //!
 //! Timers fire when a receiver has free slots for them: until then they can still be cancelled. While no receiver has
 //! any, a step of them fires every half second; receivers that have room are unaffected by others that have none.
 //!
-//! Each instance fires the timers of its own partitions, and those of others that are overdue by [`OVERDUE`]: their
-//! owner died or hangs. Which instance fires a timer decides nothing, because the engine lets it fire once.
+//! Each instance fires the timers of its own partitions, and timers of other partitions that are overdue by
+//! [`OVERDUE`]: their owner died or hangs. Several instances may try, because the engine lets each timer fire once.
 //!
-//! Time is that of the fleet, which never goes back: a jump of a machine's clock fires nothing early.
+//! Timers follow the time of the fleet, which never goes back: a jump of a machine's clock fires nothing early.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,19 +29,19 @@ use crate::telemetry::{Loop, Telemetry};
 
 /// The most timers that are read in one step.
 const STEP: usize = 1000;
-/// How many timers are read at least: those of a receiver with few slots hold up no others for long.
+/// The least number of timers that a step reads: timers of a receiver with few slots hold up no others for long.
 const LEAST: usize = 100;
 /// Timers that are overdue for so long are fired by every instance.
 const OVERDUE: Duration = Duration::from_secs(1);
 /// The shortest time between two steps: a client that registers one timer after the other costs no more than that.
 const BETWEEN_STEPS: Duration = Duration::from_millis(2);
-/// After how long a timer of a type that is not configured here is looked at again.
+/// After how long a timer of a type that is not configured here is checked again.
 const PUT_OFF: Duration = Duration::from_secs(30);
-/// How often timers are counted, forgotten, and only attempts without an outcome are given up.
+/// How often the loop counts timers, forgets old ones, and gives up only attempts without an outcome.
 const TIDIED_EVERY: Duration = Duration::from_secs(5);
 /// An only attempt without an outcome is given up this long after its timeout.
 const OUTCOME_AFTER: Duration = Duration::from_secs(60);
-/// How often the index of timers is compared with them.
+/// How often the index of timers is compared with the timers.
 const MENDED_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) struct TimerFiring {
@@ -123,9 +123,9 @@ impl TimerFiring {
         Ok(if fired > 0 { Duration::ZERO } else { MIN_WAIT })
     }
 
-    /// How many timers are fired in one step: as many as a receiver has free slots for, because a delivery without a
-    /// slot is queued in the engine and leased later, which costs as much again. Waits for a moment while no receiver
-    /// has a free slot; then a whole step is fired, because the receivers may be away.
+    /// How many timers one step fires: as many as a receiver has free slots for, because a delivery without a slot is
+    /// queued in the engine and leased later, which costs as much again. Waits for a moment while no receiver has a
+    /// free slot; then a whole step fires, because the receivers may be away.
     async fn room(&self, classes: &TimerClasses) -> usize {
         let names: BTreeSet<&String> = classes.values().flat_map(|class| &class.receivers).collect();
         let buffers: Vec<_> = names.into_iter().filter_map(|name| self.buffers.of(name).cloned()).collect();
@@ -187,7 +187,7 @@ impl TimerFiring {
         slots.collect()
     }
 
-    /// Counts timers, forgets timers that are not kept any more, and gives up only attempts without an outcome.
+    /// Counts timers, removes timers whose time on record is over, and gives up only attempts without an outcome.
     async fn tidy(&self, own: &[u16]) -> Result<()> {
         let now: Timestamp = self.clock.now();
         let waiting = self.engine.count_timers(own).await?;

@@ -1,17 +1,17 @@
-//! Units that are silent for unusually long: receivers of routes that ask for it, with the matcher `unusual="true"`, are
-//! notified once of each such silence, long before its deadline, and once when the unit is heard again.
+//! Units that are silent for unusually long. Receivers of routes with the matcher `unusual="true"` are notified once
+//! of each such silence, long before its deadline, and once when the unit is heard again.
 //!
-//! Such a notice is a record with the cause `unusual`, which is stored as no offline record. It has groups of its own,
-//! as episodes of flapping have. It ends with the next heartbeat, also if the unit went offline meanwhile: receivers are
-//! notified of that as of every silence.
+//! Such a notice is a record with the cause `unusual`, which is not stored as an offline record. It has groups of its
+//! own, as episodes of flapping have. It ends with the next heartbeat, also if the unit went offline meanwhile:
+//! receivers are notified of that as of every silence.
 //!
 //! # Why a notice is told once
-//! First it is decided and stored, then it joins its groups, then it is stored that it has; the same at its end. A crash
-//! in between repeats a join, which changes nothing. A notice stays stored until the unit is heard again, so the same
-//! silence begins no second one.
+//! A notice is decided and stored, then it joins its groups, then its join is stored; the same holds for its end. A
+//! crash in between repeats a join, which changes nothing. A notice stays stored until the unit is heard again, so
+//! one silence begins no second notice.
 //!
 //! # What bounds it
-//! An instance keeps up to [`MOST`] notices. Further units wait until others are heard again: if so many are silent, they
+//! An instance holds up to [`MOST`] notices. Further units wait until others are heard again: so many silent units
 //! are an incident, and their offline records will say so.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ use crate::telemetry::Loop;
 
 /// The most notices of an instance.
 const MOST: usize = 1000;
-/// The most unusual units that are looked at: routes may ask for few of them.
+/// The most unusual units that are read: the routes may match few of them.
 const MOST_LISTED: usize = 10_000;
 /// How often the units are read.
 const EVERY: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ pub(super) struct UnusualSilences {
     pub clock: Clock,
 }
 
-/// A notice as it was read, and as it is to be written; `None`: there is none.
+/// A notice as read, and the notice to write; `None`: no notice.
 type NoticeChange = (Unit, Option<UnusualNotice>, Option<UnusualNotice>);
 
 impl DueWork for UnusualSilences {
@@ -81,7 +81,7 @@ impl DueWork for UnusualSilences {
 }
 
 impl UnusualSilences {
-    /// Stores notices of units whose silence became unusual, and answers those that are written.
+    /// Stores notices of units whose silence became unusual, and returns the stored ones.
     async fn begin_notices(
         &self,
         known: &BTreeMap<Unit, UnusualNotice>,
@@ -103,7 +103,7 @@ impl UnusualSilences {
             let units: Vec<Unit> = new.iter().map(|one| one.unit.clone()).collect();
             let seen = self.units.read(&units).await?;
             let records = new.iter().zip(seen).filter_map(|(one, seen)| notice_of(one, seen, now));
-            // What is held is told when it is held no more, if it is unusual still.
+            // A notice that is held waits until the hold ends, and begins then if the silence is still unusual.
             let free = records.filter(|record| {
                 !groups_of_record(record, &self.routed.routes).is_empty()
                     && destinations.silence_held_until(record, now).is_none()
@@ -122,7 +122,7 @@ impl UnusualSilences {
         Ok(begun)
     }
 
-    /// Decides that notices are over whose units were heard again or removed.
+    /// Ends notices whose units were heard again or removed.
     async fn end_notices(&self, notices: &mut BTreeMap<Unit, UnusualNotice>, now: Timestamp) -> Result<()> {
         let lasting: Vec<Unit> = notices
             .iter()
@@ -165,7 +165,7 @@ impl UnusualSilences {
                 groups: groups_of_record(&one.record, &self.routed.routes),
                 event: OutboxEvent::Record(one.record.clone()),
             };
-            // A route that is gone has told nobody of a notice that did not join.
+            // No receiver was notified of a notice whose route is gone and that did not join.
             let joins: Vec<Join> = open.iter().map(join).filter(|join| !join.groups.is_empty()).collect();
             self.routed.groups.join(&joins, &destinations, &Capacity::NONE, now).await?;
             let changes: Vec<NoticeChange> = open
@@ -183,7 +183,7 @@ impl UnusualSilences {
     }
 }
 
-/// The notice of a unit whose silence is unusual; `None`: it was heard meanwhile, or is offline.
+/// The notice of a unit whose silence is unusual; `None`: the unit was heard meanwhile, or is offline.
 fn notice_of(found: &UnusualUnit, seen: Snapshot, now: Timestamp) -> Option<OfflineRecord> {
     let UnusualUnit { last_seen, since, .. } = *found;
     let is_current = seen.last_heard() == Some(last_seen);
@@ -192,7 +192,7 @@ fn notice_of(found: &UnusualUnit, seen: Snapshot, now: Timestamp) -> Option<Offl
     Some(OfflineRecord { labels: facts.labels, cause: Cause::Unusual, ..open })
 }
 
-/// The notice when it is over; `None`: it lasts.
+/// The ended notice; `None`: it lasts.
 fn ended(notice: &OfflineRecord, seen: &Snapshot, now: Timestamp) -> Option<OfflineRecord> {
     let (back_at, why) = match seen.last_heard() {
         _ if seen.is_unreadable() => return None,

@@ -1,12 +1,12 @@
-//! Why JSON cannot be read, in words: the place, the value that stands there, and the value that belongs there. The
-//! parser writes its texts for programmers.
+//! Errors of JSON in words for operators: the place, the value found there, and the value that belongs there. The
+//! parser words its errors for programmers.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::error::{Category, Error};
 
-/// The texts of the parser about a text that is not JSON, and what they mean.
+/// The parser's errors for a text that is not JSON, and their meaning.
 const SYNTAX: [(&str, &str); 14] = [
     ("recursion limit exceeded", "it is nested too deeply"),
     ("trailing characters", "something follows after its end"),
@@ -43,7 +43,7 @@ const TYPES: [(&str, &str); 9] = [
 /// Reads JSON; an error says in words why it cannot be read.
 pub fn read<'a, T: Deserialize<'a>>(json: &'a [u8]) -> Result<T, String> {
     serde_json::from_slice(json).map_err(|error| {
-        // Read again to find the place of the error: finding it costs time, which good JSON need not pay.
+        // Parse again only after an error: to track the path costs time, which valid JSON does not pay.
         let mut again = serde_json::Deserializer::from_slice(json);
         let path =
             serde_path_to_error::deserialize::<_, T>(&mut again).err().map(|one| one.path().to_string());
@@ -85,7 +85,7 @@ pub fn words(error: &Error) -> String {
 fn at(path: Option<&str>, error: &Error) -> String {
     let words = words(error);
     let is_place = |path: &&str| error.is_data() && !path.is_empty() && *path != "." && !path.contains('?');
-    // The error already names a field that does not exist.
+    // An error about an unknown field names that field already.
     let path = path.map(|path| match path.rsplit_once('.').unwrap_or(("", path)) {
         (parent, last) if words.starts_with(&format!("there is no field {last:?}")) => parent,
         _ => path,
@@ -98,8 +98,7 @@ fn at(path: Option<&str>, error: &Error) -> String {
     }
 }
 
-/// The error of a value that is JSON but has a type that this field does not allow; `None`: the text is one of
-/// Rollcall's own.
+/// The error for a value whose type the field does not allow; `None`: the text is one of Rollcall's own.
 pub fn of_data(said: &str) -> Option<String> {
     let quoted = |text: &str, lead: &str| {
         text.strip_prefix(lead)?.split_once('`').map(|(word, rest)| (word.to_owned(), rest.to_owned()))
@@ -241,7 +240,7 @@ mod tests {
                 assert_eq!(error, said, "{json}, as a value");
             }
         }
-        // Otherwise a list would be read as the fields in their order.
+        // A struct would accept a list as its fields in order.
         let error = read::<serde_json::Map<String, Value>>(b"[1]").unwrap_err();
         assert_eq!(error, "write an object, not a list");
         let error = read::<Value>(b"{\"name\": \"a\",\n} x").unwrap_err();

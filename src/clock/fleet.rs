@@ -1,9 +1,9 @@
 //! The clock of the fleet in one instance: started from the machine's clock, then it follows
 //! the engine's clock, and in between the monotonic clock.
 //!
-//! The machine's clock is read once. A later change of it, by an hour or by a day, has no effect
-//! here. Every instance asks the same engine for the time, so their clocks agree even if
-//! those of their machines are wrong. `steps.rs` says which steps of the engine's clock are followed.
+//! The machine's clock is read once. A later change of it, by an hour or by a day, has no effect here. Every instance
+//! follows the clock of the same engine, so their clocks agree even if those of their machines are wrong. `steps.rs`
+//! says which steps of the engine's clock are followed.
 //!
 //! # Why it never goes back
 //! Last seen times, deadlines and the ledger of blind time are compared with one another for as long
@@ -132,7 +132,7 @@ mod tests {
     fn following_again_and_again_does_not_move_it_forward() {
         let clock = following(0);
         for second in 2..1000 {
-            // Each answer was under way for 8 ms, 4 of them back.
+            // Each answer takes 8 ms, 4 ms of them on the way back.
             clock.follow_at(ms(second * 1000), BEGIN + second * 1000 - 4, ms(8));
         }
         assert_eq!(clock.at(ms(1_000_000)), BEGIN + 1_000_000);

@@ -1,4 +1,4 @@
-//! Steps of the clock that the fleet goes by: which are followed, and when.
+//! Steps of the engine's clock: which ones the fleet follows, and when.
 //!
 //! The clock of the engine is outside of Rollcall: an operator, a time service or a machine that slept may set it. The
 //! monotonic clock says which time is expected. A clock that is ahead of the expected time has stepped; the time of the

@@ -7,7 +7,8 @@
 //! checked twice at a time: a sweep begins where the last one of its partition ends, and leaves out units that hints
 //! named or that wait for hearing.
 //!
-//! Near by, a partition has one sweep at a time: units that come due meanwhile are checked together, which costs less.
+//! With an engine near by, a partition has one sweep at a time: units that come due meanwhile are checked together,
+//! which costs less.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -28,21 +29,21 @@ const MAX_WAITING: usize = 100_000;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// The time until the index is asked again while sweeps are under way, or units of other owners are due.
+/// How soon the index is read again while sweeps are under way, or units of other owners are due.
 const ASK_SOON: Duration = Duration::from_millis(10);
 
-/// The time until an index that did not answer is asked again, or a partition whose sweep failed is swept again.
+/// How soon the index is read again after a failed read, or a partition is swept again after a failed sweep.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Partitions that are swept at the same time, each on a task of its own: all that one of two instances owns of a new
-/// fleet, because a partition that waits seems unswept to the other instance.
+/// The most partitions that are swept at the same time, each on its own task. One of two instances owns this many of
+/// a new fleet; a partition that waits would seem unswept to the other instance.
 const AT_ONCE: usize = 8;
 
 /// The most sweeps where the engine is far away: in all, and of one partition.
 const FAR_AT_ONCE: usize = 128;
 const FAR_OF_ONE: usize = 8;
 
-/// To read the due units, to check them, to record the result, and to wait for a free slot.
+/// A sweep reads the due units, checks them, records the results, and may wait for a free slot.
 const ROUND_TRIPS_OF_A_SWEEP: u32 = 4;
 
 /// The most checks of hinted units at once, near by and far away.
@@ -126,7 +127,7 @@ pub(super) struct Passes {
     waiting: HashMap<Unit, CheckSource>,
     /// More units wait for hearing than `waiting` may hold.
     has_overflowed: bool,
-    /// The moment of this turn, which the loop says: see [`Passes::turn`].
+    /// The moment of this turn, set by the loop: see [`Passes::turn`].
     moment: Instant,
     /// The last recheck of waiting units because of a tick.
     last_tick: Option<Instant>,
@@ -196,7 +197,7 @@ impl Passes {
         }
     }
 
-    /// What follows is done at this moment.
+    /// Sets the moment of the calls that follow.
     pub fn turn(&mut self, moment: Instant) {
         self.moment = moment;
     }
@@ -244,12 +245,12 @@ impl Passes {
             || !self.resting.is_empty()
     }
 
-    /// The ownership has changed: the index is asked at once.
+    /// Lets the index be read at once, after a change of ownership.
     pub fn ask_at_once(&mut self) {
         self.has_changed = true;
     }
 
-    /// Whether the index is to be asked now.
+    /// Whether to read the index now.
     pub fn is_time_to_ask(&self, now: Timestamp, tick: Duration) -> bool {
         !self.is_asking && self.until_asking(now, tick).is_zero()
     }
@@ -269,8 +270,8 @@ impl Passes {
         soon.min(tick).saturating_sub(self.since(asked)).min(self.next.since(now))
     }
 
-    /// Notes that the index is asked. Answers for each own partition that was swept the moment after which the index is
-    /// read: see [`behind`].
+    /// Notes that a read of the index begins. Returns for each own partition that was swept the moment after which
+    /// the index is read: see [`behind`].
     pub fn ask(&mut self, round_trip: Duration, is_own: impl Fn(u16) -> bool) -> HashMap<u16, Timestamp> {
         (self.is_asking, self.has_changed, self.changes_soon) = (true, false, false);
         self.next = Timestamp::NEVER;
@@ -278,12 +279,10 @@ impl Passes {
         own.map(|(partition, until)| (*partition, behind(*until, round_trip))).collect()
     }
 
-    /// The index has answered.
     pub fn answered(&mut self) {
         (self.is_asking, self.is_unanswered, self.asked) = (false, false, Some(self.moment));
     }
 
-    /// The index has not answered.
     pub fn not_answered(&mut self) {
         self.answered();
         (self.is_unanswered, self.has_changed, self.next) = (true, false, Timestamp::NEVER);
@@ -328,7 +327,7 @@ impl Passes {
                 continue;
             }
             let of_one = self.sweeping.get(&first.partition).copied().unwrap_or_default();
-            // When a sweep that is under way ends, the index is asked again.
+            // The index is read again when a sweep that is under way ends.
             if self.resting.contains_key(&first.partition) || of_one >= most_of_one || under_way >= most {
                 continue;
             }
@@ -370,7 +369,7 @@ impl Passes {
         match undecided {
             Ok(undecided) => {
                 self.failing.remove(&Some(partition));
-                // Units that are still due would be first in the index again, and again.
+                // Keep the mark while units are still due: they would be first in the index at every sweep.
                 if undecided.is_empty() && sweep.left_out == 0 && after.is_none() && others == 0 {
                     self.swept.remove(&partition);
                 }
@@ -441,10 +440,9 @@ impl Passes {
         self.waiting.extend(undecided.into_iter().map(|unit| (unit, source)));
     }
 
-    /// For how long the step that has failed for the longest time has not succeeded; `None`: the last attempt of every
-    /// step succeeded.
+    /// The longest time for which a step has not succeeded; `None`: the last attempt of every step succeeded.
     ///
-    /// While slots of a cluster move, one partition after another cannot be swept for a moment, but no partition for
+    /// While slots of a cluster move, one partition after another fails for a moment, but no partition fails for
     /// long.
     pub fn fails_for(&self) -> Option<Duration> {
         self.failing.values().map(|since| self.since(*since)).max()

@@ -1,8 +1,9 @@
-//! The record of attempts: how operators find attempts in it, and when they leave.
+//! The record of attempts: how operators find attempts in it, and when attempts are removed.
 //!
 //! # Why an instance that writes attempts also makes room
-//! The step that ends a delivery writes its attempt, and looks at nothing else in the record. So each instance counts
-//! what it writes, and removes the oldest attempts of a partition before these are much more than the record may have.
+//! The step that ends a delivery writes its attempt, and reads nothing else of the record. So each instance counts
+//! the bytes that it writes, and removes the oldest attempts of a partition before they take up much more than the
+//! record may have.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
@@ -15,16 +16,16 @@ use crate::store::{
     partition_of_group, word_of_notification, word_of_record,
 };
 
-/// After about so many bytes an instance looks whether the attempts of a partition are too many.
+/// After about this many written bytes an instance checks the size of a partition's attempts.
 const WRITTEN: usize = 256 << 10;
 
-/// The most cells that are found by one word.
+/// The most cells that a search for one word finds.
 const FOUND: usize = 200;
 
 /// How many cells one change-set removes.
 const REMOVED: usize = 16;
 
-/// Of how many partitions one call reads entries.
+/// Of how many partitions one call reads the entries.
 const PARTITIONS: usize = 64;
 
 /// Attempts that one step wrote.
@@ -39,7 +40,7 @@ pub struct WrittenAttempts {
 #[derive(Clone)]
 pub struct Attempts {
     documents: Documents,
-    /// About how many bytes this instance has written in each partition since it looked at their number.
+    /// About how many bytes this instance has written in each partition since its last check of the size.
     written: Arc<Mutex<BTreeMap<u16, usize>>>,
 }
 
@@ -96,7 +97,7 @@ impl Attempts {
         Ok(found)
     }
 
-    /// The attempts that told receivers of a record.
+    /// The attempts that notified receivers of a record.
     pub async fn of_record(&self, id: &RecordId) -> Result<Vec<Attempt>> {
         let all = 0..self.documents.fleet();
         let mut found = self.of_words(all.map(|partition| (partition, word_of_record(id)))).await?;
@@ -104,7 +105,7 @@ impl Attempts {
         Ok(found)
     }
 
-    /// The attempts that told receivers of these records, each with the key of a group that it joined.
+    /// The attempts that notified receivers of these records, each with the key of a group that it joined.
     pub async fn of_memberships(&self, records: &[(&str, &RecordId)]) -> Result<Vec<Attempt>> {
         let partition = |group: &str| partition_of_group(group, self.documents.fleet());
         self.of_words(records.iter().map(|(group, id)| (partition(group), word_of_record(id)))).await
@@ -132,13 +133,13 @@ impl Attempts {
         Ok(all.filter(|one| known.insert(key(one))).collect())
     }
 
-    /// These attempts were put on record: the oldest leave if there are too many.
+    /// Makes room after these attempts were put on record: removes the oldest ones if there are too many.
     pub async fn were_put_on_record(&self, ended: &[EndedLease]) -> Result<()> {
         let partitions = self.note(ended);
         if partitions.is_empty() { Ok(()) } else { self.make_room(&partitions).await }
     }
 
-    /// Counts what was written. Answers the partitions whose number of bytes has to be looked at.
+    /// Counts the written bytes. Returns the partitions whose size has to be checked.
     fn note(&self, ended: &[EndedLease]) -> Vec<u16> {
         let mut written = self.written.lock().expect("nothing panics under this lock");
         for one in ended.iter().filter(|one| one.attempt.is_some()) {
@@ -151,7 +152,8 @@ impl Attempts {
         many
     }
 
-    /// Removes attempts of these partitions that were written before this moment, and the oldest ones that are too many.
+    /// Removes attempts of these partitions that were written before this moment, and the oldest ones that are too
+    /// many.
     pub async fn forget(&self, partitions: &[u16], before: Timestamp) -> Result<()> {
         loop {
             let oldest = self.oldest(partitions, before.as_millis() - 1).await?;
@@ -198,7 +200,7 @@ impl Attempts {
         self.documents.range(&range, partitions).await
     }
 
-    /// Takes cells off the record, one after the other up to about so many bytes. Another instance may take them off
+    /// Removes cells from the record in their order, up to about `most` bytes. Another instance may remove them
     /// meanwhile.
     async fn remove(&self, partition: u16, entries: &[IndexEntry], most: usize) -> Result<()> {
         let mut removed = 0;

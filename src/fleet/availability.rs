@@ -1,5 +1,5 @@
-//! How units spent times of which the store keeps no records any more. History answers it; pages and mails ask it
-//! without knowing where it lies.
+//! How units spent times of which the store has no records any more. History has the answer; pages and mails read it
+//! through this trait, wherever it is stored.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::routing::trial::PastFleet;
 /// How units spent the begin of a range.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastTime {
-    /// Until when it is known; the begin of the range, if nothing of it is.
+    /// Up to when it is known; the begin of the range if nothing is known.
     pub until: Timestamp,
     pub units: u64,
     pub spent: TimeSpent,
@@ -33,7 +33,7 @@ pub trait AvailabilityHistory: Send + Sync {
     /// The report of some days, without a target.
     async fn report(&self, days: Days, group: &GroupBy) -> anyhow::Result<AvailabilityReport>;
 
-    /// What is on record of the time before a moment, or before now, to try a policy of a kind on it.
+    /// The records of the time before a moment, or before now, for a trial of a kind's policy.
     async fn past_fleet(
         &self,
         kind: &Kind,

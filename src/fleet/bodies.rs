@@ -1,10 +1,10 @@
-//! What a device sends over HTTP, read as the payload of a message over MQTT is.
+//! Reads the bodies of devices' HTTP requests as the payloads of MQTT messages are read.
 
 use crate::clock::Timestamp;
 use crate::presence::{Announcement, Heartbeat, Unit};
 use crate::telemetry::Rejection;
 
-/// Why what a device sent does not count, and that in words.
+/// Why a request of a device is rejected, and the text of it.
 pub type Refused = (Rejection, String);
 
 /// Reads the bodies of requests of devices.

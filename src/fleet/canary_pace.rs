@@ -1,5 +1,5 @@
-//! The period of canaries, and the gap between them that is blind time: as configured, or as the shortest timeout so
-//! far needs them.
+//! The period of canaries, and the gap between canaries that counts as blind time: as configured, or as the shortest
+//! timeout so far needs.
 //!
 //! The timeouts of kinds are known from the start. Timeouts that units declare and operators set are met when the walk
 //! first reads the fleet, and with every change after that. The shortest timeout only ever gets shorter: canaries that
@@ -8,8 +8,8 @@
 //! [`super::census`].
 //!
 //! # Where the broker is far away
-//! Canaries and probes go out no faster than the way takes so many of them at a time, and gaps are longer accordingly:
-//! see [`RoundTrip`]. The age of a proof may be a round trip more than a gap.
+//! The number of canaries and probes under way at a time is bounded. So they go out more slowly, and gaps are longer
+//! accordingly: see [`RoundTrip`]. The age of a proof may be a round trip more than a gap.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -95,13 +95,13 @@ impl CanaryPace {
         *self.elsewhere.write().unwrap_or_else(PoisonError::into_inner) = elsewhere;
     }
 
-    /// A canary of that client came back at `now`.
+    /// Notes that a canary of that client came back at `now`.
     pub fn canary_returned(&self, client_id: &str, sent: Timestamp, now: Timestamp) {
         let mut trips = self.round_trips.write().unwrap_or_else(PoisonError::into_inner);
         trips.entry(client_id.to_owned()).or_default().returned(sent, now);
     }
 
-    /// So many more filters are probed.
+    /// Adds to the number of probed filters.
     pub fn probes(&self, filters: usize) {
         self.filters.fetch_add(filters, Ordering::Relaxed);
     }
@@ -182,7 +182,7 @@ mod tests {
         let fast = (Duration::from_millis(100), Duration::from_millis(500));
         assert_eq!(paces(Some(2 * SECOND), &mut facts), [fast, slow]);
         assert_eq!(paces(Some(600 * SECOND), &mut facts), [fast, slow], "it stays as fast as it was");
-        // A declared timeout that the kind does not accept is not met.
+        // A declared timeout that the kind does not accept does not count.
         let deaf = KindRules { accept_timeout: false, ..rules.clone() };
         facts.declared_timeout = Some(SECOND);
         following.met(&facts, &deaf);

@@ -33,7 +33,7 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const CALM: Duration = Duration::from_secs(60);
 /// The digest of the configuration, among the counts: the name of no kind and of no label.
 const CONFIGURATION: &str = "=";
-/// The digest of the broker and the client id, likewise.
+/// The digest of the broker and the client id, among the counts, too.
 const CLIENT: &str = "==";
 /// How many exchanges in a row have to show another configuration: instances are reloaded one after the other.
 const DIFFERENT: u32 = 5;
@@ -65,8 +65,8 @@ struct Limit {
     reserved: AtomicU64,
     /// The counts of other instances.
     elsewhere: AtomicU64,
-    /// Units that were admitted to partitions of other instances since the last exchange, and between the last two:
-    /// by then the others count them.
+    /// Units that were admitted to partitions of other instances since the last exchange, and between the last two;
+    /// the others count older ones.
     admitted: [AtomicU64; 2],
     /// The last refusal, in milliseconds since the start plus one; 0: none lately.
     refused: AtomicU64,
@@ -79,7 +79,6 @@ pub struct UnitReservation<'a> {
 }
 
 impl Census {
-    /// The census of a mirror.
     pub fn new(
         rules: SharedRules,
         mirror: Arc<Mirror>,
@@ -108,7 +107,7 @@ impl Census {
         }
     }
 
-    /// The digest of the configuration that is in force from now on.
+    /// Sets the digest of the configuration that is in force from now on.
     pub fn configured(&self, hash: u64) {
         self.configuration.store(hash, Ordering::SeqCst);
     }
@@ -118,7 +117,7 @@ impl Census {
         self.configuration.load(Ordering::SeqCst)
     }
 
-    /// The digest of the broker and the client id.
+    /// Sets the digest of the broker and the client id.
     pub fn connects(&self, client: u64) {
         self.client.store(client, Ordering::SeqCst);
     }
@@ -191,7 +190,7 @@ impl Census {
         Ok(())
     }
 
-    /// Announces the counts of this instance and reads those of the others.
+    /// Announces the counts of this instance and reads the counts of the others.
     pub async fn exchange(&self, roster: &dyn Roster, instance: &str, others: Vec<String>) -> Result<()> {
         if others.is_empty() {
             self.set_elsewhere(Vec::new());
@@ -294,7 +293,7 @@ impl Limit {
 }
 
 impl UnitReservation<'_> {
-    /// The unit was admitted: the mirror of its owner counts it from now on.
+    /// Ends the reservation of an admitted unit, which the mirror of its owner counts from now on.
     pub fn admitted(self) {
         if let (Some(limit), true) = (self.limit, self.is_foreign) {
             limit.admitted[0].fetch_add(1, Ordering::SeqCst);

@@ -1,7 +1,8 @@
-//! A table of which every instance keeps a copy: it reads the version of the table, and the rest only when that is
-//! another one than its copy's. A change is decided from the copy, and written only if the version is still the same.
+//! A table of which every instance holds a copy. An instance reads the version of the table, and the documents only
+//! if the version differs from its copy's. A change is decided from the copy, and written only if the version is
+//! still the same.
 //!
-//! The copy is kept as a view, which is made once for each version.
+//! The copy is held as a view, which is built once for each version.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,12 +36,12 @@ impl<T: TableValue, V> Collection<T, V> {
         Collection { documents, known: NewestCopy::default(), view: Box::new(view), on_new: Box::new(|_| {}) }
     }
 
-    /// Calls this with each new view.
+    /// Calls `on_new` with each new view.
     pub fn on_new(self, on_new: impl Fn(&V) + Send + Sync + 'static) -> Self {
         Collection { on_new: Box::new(on_new), ..self }
     }
 
-    /// The view of what is stored now.
+    /// The view of the stored table.
     pub async fn current(&self) -> Result<Arc<V>> {
         Ok(self.refreshed().await?.1)
     }
@@ -50,11 +51,11 @@ impl<T: TableValue, V> Collection<T, V> {
         Some(self.known.begin().known?.1)
     }
 
-    /// Writes what `decide` answers for the view of the moment, and calls it again if others change the table
+    /// Writes the change that `decide` returns for the current view, and decides again if others change the table
     /// meanwhile. `None`: there is nothing to change.
     ///
     /// # Errors
-    /// The errors of `decide`; `Unavailable` if others change the table all the time.
+    /// The errors of `decide`; `Unavailable` after `ATTEMPTS` concurrent changes.
     pub async fn change<E: From<EngineError>>(
         &self,
         mut decide: impl FnMut(&V) -> std::result::Result<Option<Changed<T>>, E>,
@@ -92,7 +93,7 @@ impl<T: TableValue, V> Collection<T, V> {
                 return Ok(known.clone());
             }
             let contents = self.documents.of_fleet::<T>().await?;
-            // The table is of that version only if the version has not changed meanwhile.
+            // The documents belong to `version` only if it has not changed meanwhile.
             if self.version().await? != version {
                 continue;
             }

@@ -1,9 +1,9 @@
-//! How many units alert silences cover: a silence that covers none has a mistake in its matchers, and an operator is
-//! told at once, not when the alert comes that it should have held.
+//! How many units alert silences cover: a silence that covers none has a mistake in its matchers, and the operator
+//! learns that at once, not when the alert comes that it should have held.
 //!
-//! Labels of units are in the store alone. So the walk counts while it reads whole partitions, each instance its own,
-//! and a request reads a number. A silence that was just made is counted at once, by reading all units page by page;
-//! that number stands until the walk has been everywhere, and a count that takes longer than its budget is given up.
+//! Only the store has the labels of units. So the walk counts while it reads whole partitions, each instance its own,
+//! and a request only reads the number. A new silence is counted at once, by reading all units page by page; that
+//! number stands until the walk has read every partition. A count that takes longer than its budget is given up.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -23,7 +23,7 @@ use crate::routing::alert_silence::SilenceState;
 use crate::routing::{AlertSilence, AlertSilences, Matcher, SilenceId};
 use crate::store::{EngineError, Queries};
 
-/// How long the count of a silence that was just made may take.
+/// How long the count of a new silence may take.
 const BUDGET: Duration = Duration::from_secs(3);
 
 /// How long the walk may compare the units of all partitions with expressions. Beyond that a partition is not counted:
@@ -32,7 +32,7 @@ const COMPARISONS: Duration = Duration::from_secs(4);
 
 /// Pages that are read ahead.
 const READ_AHEAD: usize = 32;
-/// Pages of a step, of which those without units are left out.
+/// Pages of a step; pages without units are left out.
 const STEP: u32 = 64;
 /// Pages that are compared at a time, on a thread of their own: expressions may take long.
 const COMPARED: usize = 16;
@@ -40,7 +40,7 @@ const COMPARED: usize = 16;
 /// A silence, and a digest of its matchers: a pending silence keeps its id when its matchers are changed.
 type SilenceKey = (SilenceId, u64);
 
-/// The numbers as they are known to this instance.
+/// The counts that this instance has.
 pub struct Coverage {
     silences: Arc<Silences>,
     known: Mutex<KnownCounts>,
@@ -52,7 +52,7 @@ pub struct Coverage {
 struct KnownCounts {
     /// Counts of the walk, for each partition that it has read whole.
     walked: HashMap<u16, HashMap<SilenceKey, u64>>,
-    /// Counts of the whole fleet, from when the silence was made.
+    /// Counts of the whole fleet, taken when the silence was created.
     made: HashMap<SilenceKey, u64>,
 }
 
@@ -81,7 +81,7 @@ impl Coverage {
         partitions.iter().map(|partition| known.walked.get(partition)?.get(&key).copied()).sum()
     }
 
-    /// How many units of the whole fleet a silence covered when it was made at this instance.
+    /// How many units of the whole fleet a silence covered when it was created at this instance.
     pub fn when_made(&self, silence: &AlertSilence) -> Option<u64> {
         self.known().made.get(&key(silence)).copied()
     }
@@ -107,14 +107,15 @@ impl Coverage {
         self.silences.current().await.is_ok_and(|stored| stored.iter().any(|one| lasts(one, now)))
     }
 
-    /// Begins to count the units of a partition; `partitions`: how many there are. `None`: the silences are not known.
+    /// Begins to count the units of a partition; `partitions`: the number of partitions. `None`: the silences cannot
+    /// be read.
     pub(super) async fn begin(&self, partitions: u16, now: Timestamp) -> Option<PartitionCount> {
         let silences = self.silences.current().await.ok()?;
         let budget = COMPARISONS / u32::from(partitions.max(1));
         Some(PartitionCount { silences, now, budget, so_far: Mutex::default() })
     }
 
-    /// A partition was read whole.
+    /// Stores the count of a partition that was read whole.
     pub(super) fn counted(&self, partition: u16, count: PartitionCount) {
         let SoFar { sums, spent } = count.so_far.into_inner().unwrap_or_else(PoisonError::into_inner);
         let lasting = count.silences.iter().filter(|one| lasts(one, count.now));

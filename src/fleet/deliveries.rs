@@ -5,10 +5,10 @@
 //! the record of attempts. Each is read in bounded steps, and a page says where the next one begins.
 //!
 //! # What can be delivered again
-//! A dead letter holds its notification. A delivered one is made again from its offline records or its timer, as it was
-//! sealed, as long as the engine has them and the record of attempts has it. Both keep their ids, so a receiver knows
-//! the repetition. A timer that is delivered at most once is never delivered again. Behind a dead letter come the
-//! returns of its silences that are over, see `returns.rs`.
+//! A dead letter holds its notification. A delivered notification is built again from its offline records or its
+//! timer, as it was sealed, as long as the engine has these and the record of attempts has the delivery. Both keep
+//! their ids, so a receiver recognizes the repetition. A timer that is delivered at most once is never delivered
+//! again. The returns of silences that are over follow the dead letter, see `returns.rs`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,7 +51,7 @@ const PAGES: usize = 1000;
 pub struct DeliveryFilter {
     pub receiver: Option<String>,
     pub state: Option<DeliveryState>,
-    /// Waiting ones by when they were sealed, the others by when they ended.
+    /// Waiting deliveries by when they were sealed, others by when they ended.
     pub from: Option<Timestamp>,
     pub until: Option<Timestamp>,
 }
@@ -194,7 +194,7 @@ impl Deliveries {
         })
     }
 
-    /// Removes dead letters: a bounded number.
+    /// Removes a bounded number of dead letters.
     pub async fn purge(
         &self,
         filter: &DeliveryFilter,
@@ -211,7 +211,7 @@ impl Deliveries {
         Ok(DeliveriesChanged { count, more: count > 0 && letters.len() == MAX_STEP })
     }
 
-    /// Discards notifications that wait for a receiver, and its dead letters: a bounded number.
+    /// Discards a bounded number of a receiver's waiting notifications and dead letters.
     pub async fn discard(
         &self,
         receiver: &str,
@@ -280,7 +280,7 @@ impl Deliveries {
         Ok(attempts)
     }
 
-    /// The attempts of the notifications that told receivers of a record, each with the transition that it told of.
+    /// The attempts at the notifications of a record, each with the transition that it reported.
     pub async fn of_record(&self, id: &RecordId) -> Result<Vec<(Attempt, Transition)>> {
         let mut delivered = self.attempts.of_record(id).await?;
         delivered.sort_by_key(|one| Reverse(one.at));
@@ -340,7 +340,7 @@ fn is_receiver(name: &str) -> bool {
     name.parse::<Kind>().is_ok()
 }
 
-/// The attempts with which a receiver was given a notification, or the notifications in a digest.
+/// The attempts that delivered a notification, or the notifications in a digest, to a receiver.
 fn delivered_to<'a>(receiver: &str, attempts: &'a [Attempt], notification: &str) -> Vec<&'a Attempt> {
     let delivered = attempts.iter().rev().filter(|one| is_delivered(one) && one.receiver == receiver);
     delivered.take(if is_digest(notification) { usize::MAX } else { 1 }).collect()

@@ -1,6 +1,6 @@
-//! The examination: at the start and every minute, the engine is asked for problems that it has though it answers.
-//! Each problem is logged when it comes and when it goes. While a server is away, the examination is repeated soon: an
-//! operator reads in `/readyz` which one it is, and sees that it is back.
+//! The examination checks the engine at the start and every minute for problems that it has although it answers. Each
+//! problem is logged when it comes and when it goes. While a server is away, the examination is repeated soon: an
+//! operator reads in `/readyz` which server it is, and sees that it is back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ const REQUEST_DELAY: Duration = Duration::from_millis(50);
 const AWAY: [EngineWarning; 3] =
     [EngineWarning::ServerDown, EngineWarning::ServerMissing, EngineWarning::SlotsMissing];
 
-/// Loops that an examination without an error shows to work again: their own calls are so rare that the next success
-/// may be hours away.
+/// Loops that count as working again after an examination without an error: their own calls are so rare that the next
+/// success may be hours away.
 const EXAMINED: [Loop; 2] = [Loop::Records, Loop::Notes];
 
 /// Examines until `stop`.

@@ -52,7 +52,8 @@ impl FlapDetector {
         FlapDetector { documents: Documents::new(cells), rules, telemetry, counts: Mutex::default() }
     }
 
-    /// Whether a kind has flap detection; if not, the store is asked only for what an earlier configuration left.
+    /// Whether a kind has flap detection; if not, the store is read only for units that an earlier configuration
+    /// left.
     pub fn is_configured(&self) -> bool {
         !self.rules.is_empty()
     }
@@ -136,8 +137,8 @@ impl FlapDetector {
         self.documents.first(Index::FlapChecks, partitions).await
     }
 
-    /// Writes each unit with the moment of its next look, or forgets it, if it is still as it was read. Answers, in
-    /// order, which are written.
+    /// Writes each unit with the moment of its next check, or removes it, if it is unchanged since it was read.
+    /// Answers for each, in order, whether it was written.
     pub async fn change(&self, changes: &[(StoredFlaps, Option<(Flaps, Timestamp)>)]) -> Result<Vec<bool>> {
         let sets = changes.iter().map(|(stored, after)| self.change_set(stored, after.as_ref()));
         let written = self.documents.write(&sets.collect::<Result<Vec<_>>>()?).await?;

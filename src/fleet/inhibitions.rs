@@ -1,7 +1,7 @@
 //! The units whose silence inhibits others, as this instance knows them.
 //!
-//! The store has the last record of each such unit; this instance keeps a copy, and reads it again only when the
-//! version is another one. The instance that lets a transition join enters it first, so every instance knows a source
+//! The store has the last record of each such unit. This instance holds a copy, and reads it again only when the
+//! version has changed. The instance that lets a transition join enters it first, so every instance knows a source
 //! before its transition is anywhere else. Entering is idempotent and independent of order: see [`replaces`].
 //!
 //! The stored sources follow from the open records. At the start, after a reload, and every few minutes both are
@@ -20,7 +20,7 @@ use crate::routing::{Inhibition, Inhibitors, replaces};
 use crate::store::{Cells, Documents, EngineError, OpenPages, Queries, Result, Table, TableValue};
 use crate::telemetry::Telemetry;
 
-/// The most sources that are kept. Offline sources beyond this number inhibit nothing, which is logged.
+/// The most sources that are stored. Offline sources beyond this number inhibit nothing, which is logged.
 const MAX_SOURCES: usize = 10_000;
 
 /// How many records are read at once.
@@ -64,12 +64,12 @@ impl Inhibitions {
         Inhibitions { inhibition, telemetry, known }
     }
 
-    /// Whether there are rules; if not, the store is never asked.
+    /// Whether there are rules; if not, the store is never read.
     pub fn is_configured(&self) -> bool {
         !self.inhibition.is_empty()
     }
 
-    /// The sources of the moment.
+    /// The current sources.
     pub async fn current(&self) -> Result<Arc<Inhibitors>> {
         if !self.is_configured() {
             return Ok(Arc::default());
@@ -152,7 +152,7 @@ impl Inhibitions {
         .await
     }
 
-    /// Writes the answer of `decide`, and removes sources that inhibit no more.
+    /// Writes the change that `decide` returns, and removes sources that inhibit no more.
     async fn change(
         &self,
         now: Timestamp,

@@ -6,15 +6,15 @@ use crate::clock::Timestamp;
 use crate::presence::{Incident, Judgement};
 use crate::store::{Table, TableValue};
 
-/// The incident of a group that lasts, as receivers were told of it.
+/// The incident of a group that lasts, as receivers were notified of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LastingIncident {
     pub incident: Incident,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Incident>,
-    /// The notification that tells of this.
+    /// The notification that reports this state.
     pub notification: String,
-    /// When the notification was sealed with which the incident begins.
+    /// When the first notification of the incident was sealed.
     pub begun: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! The lease of this instance: renewed while the process runs, given up when it stops in order.
+//! The lease of this instance: renewed while the process runs, given up at an orderly stop.
 //!
 //! Each renewal answers two things: the time, which the clock of this process follows, and the other instances, from
 //! which the partitions of this instance follow. Loops get both as views that they only read.
@@ -7,15 +7,14 @@
 //! engine, some work is done twice.
 //!
 //! # When another process has the name of this instance
-//! Two processes with one name would both own everything, and each would give up the lease of the other. So a name in use
-//! is not taken: the process adds a random part to it, and is another instance. The lease of a process that died a
-//! moment ago ends meanwhile; then the name is free.
+//! Two processes with one name would both own everything, and each would give up the lease of the other. So an
+//! instance does not take a name in use: it adds a random part to the name, and is another instance. The lease of a
+//! process that died a moment ago ends meanwhile; then the name is free.
 //!
 //! # Why so short
 //! The partitions of a dead instance wait for its lease to end: two and a half seconds at the most, because another
-//! instance asks at the moment when the first lease may end. A lease that ends by mistake costs the others a fill of
-//! their mirrors and no more. No lease ends while the engine answers no instance: see
-//! [`crate::store::Roster::renew`].
+//! instance renews at the moment when the first lease may end. A lease that ends by mistake only costs the others a
+//! fill of their mirrors. No lease ends while the engine answers no instance: see [`crate::store::Roster::renew`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -110,7 +109,7 @@ impl Lease {
         let view = self.view.borrow().clone();
         let is_taken = view.terms > 0;
         if is_taken {
-            // What this instance announced before it ended, and others that are gone, counts no more.
+            // Announcements of this name before its lease ended, and of instances that are gone, count no more.
             let others: Vec<String> =
                 view.instances.iter().filter(|name| *name != instance).cloned().collect();
             self.roster.forget_all_but(&others).await?;
@@ -163,7 +162,7 @@ impl Lease {
         Ok(())
     }
 
-    /// Renews, and answers the time until the next renewal or the end of another lease.
+    /// Renews the lease. Returns the time until the next renewal or the end of another lease.
     async fn renew(&self) -> Result<Duration> {
         let before = self.view.borrow().clone();
         let heard = self.hearing.hearing().await?.heard;

@@ -5,13 +5,14 @@
 //! number of instances, and it survives a restart. Units are counted in the engine, over all partitions.
 //!
 //! # When it is judged
-//! Whenever records enter their groups: each record does, and was written before that. So the record that completes a
-//! mass is counted before receivers are notified of it, or of records that wait with it.
+//! The breaker is judged whenever records enter their groups. Each record does, and is written before that. So the
+//! record that completes a mass is counted before receivers are notified of it, or of records that wait with it.
 //!
 //! # Which units count
-//! Units that an alert silence covers do not count, nor do units that are not known for longer than the window. The
-//! newest records and the facts of their units say which units count. The fleet is counted now and as it was when the
-//! window began, and the smaller number counts; an instance that has just started knows only the number of now.
+//! Units that an alert silence covers do not count, nor do units that the fleet has not had for longer than the
+//! window. The newest records and the facts of their units say which units count. The fleet is counted now and as it
+//! was when the window began, and the smaller number counts; an instance that has just started has only the current
+//! number.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +40,7 @@ const NEWEST: usize = 1000;
 const PAGES: usize = 10;
 const PAGES_OF_RELEASE: usize = 1;
 
-/// In how many parts of the window the fleet is counted.
+/// How often the fleet is counted in a window.
 const COUNTED_PER_WINDOW: u32 = 12;
 
 impl TableValue for Trip {
@@ -58,7 +59,7 @@ pub struct MassBreaker {
     rule: Option<MassOfflineRule>,
     /// The facts of units; `None`: pages, which judge nothing.
     units: Option<Arc<dyn UnitStore>>,
-    /// How many units the fleet had, oldest first, about a window back.
+    /// The sizes of the fleet within about the last window, oldest first.
     sizes: Mutex<VecDeque<(Timestamp, u64)>>,
     documents: Documents,
     queries: Arc<dyn Queries>,
@@ -114,7 +115,7 @@ impl MassBreaker {
         Ok(self.stored().await?.value)
     }
 
-    /// The trip that holds notifications now; `None` if the breaker is not enabled, and then the store is not asked.
+    /// The trip that holds notifications now; `None` if the breaker is not enabled, and then the store is not read.
     pub async fn held(&self) -> Result<Option<Trip>> {
         match self.rule {
             Some(_) => Ok(self.last().await?.filter(Trip::is_held)),
@@ -122,7 +123,7 @@ impl MassBreaker {
         }
     }
 
-    /// Looks for a mass of silences, then answers the trip that holds notifications now.
+    /// Trips the breaker if there is a mass of silences. Returns the trip that holds notifications now.
     pub async fn judge(&self, now: Timestamp) -> Result<Option<Trip>> {
         let Some(rule) = &self.rule else { return Ok(None) };
         let last = self.stored().await?;
@@ -168,7 +169,8 @@ impl MassBreaker {
         Ok(silent * counted / of.max(1))
     }
 
-    /// How many of the newest open records that were detected since then are of units that count, and of how many.
+    /// How many of the newest open records that were detected since then belong to units that count, and the number
+    /// of these records.
     async fn known_longer(
         &self,
         rule: &MassOfflineRule,

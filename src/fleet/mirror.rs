@@ -8,7 +8,7 @@
 //!   walk over the engine ([`super::walk`]), which brings the changes of other instances and all that was missed.
 //!   Updates of other partitions are ignored.
 //!
-//! No decision is made from the mirror.
+//! Decisions never use the mirror.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +53,7 @@ pub struct LabelValues {
     pub label: String,
     /// How many units have each value, values with most units first.
     pub values: Vec<(Arc<str>, u64)>,
-    /// Some values are left out.
+    /// Whether some values are left out.
     pub is_cut: bool,
 }
 
@@ -95,7 +95,7 @@ pub struct Mirror {
     /// By number: the place in `kinds`; [`UNRANKED`] for a kind that is not configured.
     ranks: Vec<u16>,
     tables: Arc<UnitTables>,
-    /// Whether the engine keeps the tables.
+    /// Whether the engine holds the tables.
     is_view: bool,
     partitions: Box<[Mutex<CopyState>]>,
     was_ever_filled: AtomicBool,
@@ -139,7 +139,7 @@ impl Mirror {
         Mirror { kinds, rules, numbers, ranks, tables, is_view, partitions, was_ever_filled, compared }
     }
 
-    /// Whether the engine keeps the tables, so that nothing has to be brought into them.
+    /// Whether the engine holds the tables, so that nothing has to be brought into them.
     pub fn is_view(&self) -> bool {
         self.is_view
     }
@@ -255,8 +255,8 @@ impl Mirror {
         }
     }
 
-    /// The whole partition was compared since `mark`, which was set at `began`: rows of units that were not found are
-    /// removed.
+    /// Ends a comparison of the whole partition since `mark`, which was set at `began`: removes the rows of units
+    /// that were not found.
     pub fn finish(&self, mark: Mark, began: Timestamp) {
         if self.is_view {
             self.state(mark.partition).compared_at = Some(began);
@@ -274,7 +274,7 @@ impl Mirror {
         self.is_view || self.was_ever_filled.load(Ordering::Relaxed)
     }
 
-    /// The expiry keys of a partition that was completely compared before were compared at `at`.
+    /// Notes that the expiry keys of a partition, which was completely compared before, were compared at `at`.
     pub fn refreshed(&self, partition: u16, at: Timestamp) {
         let mut state = self.state(partition);
         state.compared_at = state.compared_at.map(|_| at);

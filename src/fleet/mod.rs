@@ -4,7 +4,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | [`roll`] | reads snapshots, lets `presence` decide and applies the changes |
-//! | [`mirror`] | a copy of this instance's partitions, read without calls of the store |
+//! | [`mirror`] | the units of this instance in memory, read without calls of the store |
 //! | [`SharedRules`] | the rules of the configured kinds, which a reload replaces |
 //! | [`walk`] | compares the mirror with the store, page by page |
 //! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
@@ -12,7 +12,7 @@
 //! | [`Places`] | units that are heard at two places in turn |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
 //! | [`PastCounts`] | the counts of the fleet over time, for the chart of the page |
-//! | [`RhythmKeeper`] | the rhythms of units, kept over restarts |
+//! | [`RhythmKeeper`] | the rhythms of units, stored over restarts |
 //! | [`flapping`] | the last transitions of units whose kinds have flap detection |
 //! | [`inhibitions`] | the units whose silence inhibits others |
 //! | [`MassBreaker`] | the last trip of the mass-offline breaker |

@@ -1,9 +1,9 @@
 //! A copy of a stored state that several tasks refresh.
 //!
 //! Two refreshes may overlap, and the answer that was read first may arrive last: it would set the copy back, and a
-//! reader would act on what is past. Versions say only whether two states differ, not which is newer. So a refresh
-//! keeps its answer only if the copy is still the one with which the refresh began; otherwise it begins again, and
-//! usually finds that the copy has the version of now.
+//! reader would act on a past state. Versions say only whether two states differ, not which is newer. So a refresh
+//! stores its answer only if the copy is still the one with which the refresh began; otherwise it begins again, and
+//! usually finds that the copy already has the current version.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -33,14 +33,14 @@ impl<T> Default for NewestCopy<T> {
 }
 
 impl<T: Clone> NewestCopy<T> {
-    /// The copy as it is; a refresh begins with it.
+    /// The current copy, with which a refresh begins.
     pub fn begin(&self) -> Begun<T> {
         let kept = self.lock();
         Begun { replaced: kept.replaced, known: kept.known.clone() }
     }
 
-    /// Keeps the answer of a refresh and calls `kept`, whose effects are in the order of the copies; `false`: another
-    /// refresh was faster, and this one has to begin again.
+    /// Stores the answer of a refresh and calls `kept`, whose effects are in the order of the copies; `false`:
+    /// another refresh was faster, and this one has to begin again.
     pub fn keep(&self, begun: &Begun<T>, read: &Versioned<T>, kept: impl FnOnce()) -> bool {
         let mut copy = self.lock();
         if copy.replaced != begun.replaced {

@@ -2,8 +2,8 @@
 //! change is in the audit.
 //!
 //! # Why the entry of the audit is written first
-//! A crash between the two leaves an entry without its change, never a change without its entry. The operator has no
-//! answer then, and asks again. A change that is not possible leaves no entry.
+//! A crash between the two leaves an entry without its change, never a change without its entry. Then the operator
+//! gets no answer, and repeats the change. A change that is not possible leaves no entry.
 
 use std::fmt;
 use std::time::Duration;

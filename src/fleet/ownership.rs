@@ -1,6 +1,6 @@
 //! The owner of each partition: the instance that sweeps it, delivers its notifications and shows its units.
 //!
-//! There is no leader. Each instance keeps a lease in the engine and reads the leases of the others. From these alone
+//! There is no leader. Each instance holds a lease in the engine and reads the leases of the others. From these alone
 //! every instance computes the same owners.
 //!
 //! # Why views may differ

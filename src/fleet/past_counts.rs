@@ -1,12 +1,12 @@
-//! The counts of the fleet over time, as the engine keeps them: for the chart of the page of the fleet.
+//! The counts of the fleet over time, as the engine stores them: for the chart on the page of the fleet.
 //!
-//! Once a minute each instance counts its units and adds them to the cell of the hour. The owner of the first partition
-//! also makes an hour of the minutes once the hour is over, and removes what is too old.
+//! Once a minute each instance counts its units and adds them to the cell of the hour. The owner of the first
+//! partition also condenses the minutes of an hour that is over, and removes old cells.
 //!
 //! # How much that is
-//! A cell of an hour has up to [`MINUTE_CELL`] bytes and 25 of them are kept; a cell of a day has up to [`HOUR_CELL`] and
-//! 91 are kept: less than two megabytes. Where a cell would be larger, counts by label are left out, and then the counts
-//! of this instance, so those minutes are not known.
+//! A cell of an hour has up to [`MINUTE_CELL`] bytes and 25 of them are stored; a cell of a day has up to
+//! [`HOUR_CELL`] and 91 are stored: less than two megabytes. Where a cell would be larger, counts by label are left
+//! out, and then the counts of this instance, so those minutes are unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,16 +28,16 @@ use crate::telemetry::{Loop, Telemetry};
 const MINUTE_CELL: usize = 40_000;
 const HOUR_CELL: usize = 10_000;
 
-/// The most values of labels with units that are offline in a minute of an instance, the worst.
+/// The most values of labels with offline units in a minute of an instance: the values with most of them.
 const MAX_PLACES: usize = 16;
 
-/// How often an instance looks whether a minute began.
+/// How often an instance checks whether a minute began.
 const TICK: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// How many hours keep their minutes, and how many days their hours, without those of now.
+/// How many hours keep their minutes, and how many days their hours, without the current ones.
 const HOURS: u32 = 24;
 const DAYS: u32 = 90;
 
@@ -99,7 +99,7 @@ impl CountRecorder {
         Ok(())
     }
 
-    /// Counts the units of this instance, and writes them into the minute of now.
+    /// Counts the units of this instance, and writes them into the current minute.
     pub async fn count(&self, now: Timestamp) -> Result<()> {
         let view = self.ownership.view();
         let (mirror, hearing) = (self.mirror.clone(), self.roll.hearing());
@@ -147,8 +147,8 @@ impl CountRecorder {
         Ok(marks)
     }
 
-    /// Makes hours of the minutes of hours that are over, and removes what is too old. The owner of the first partition
-    /// does it for the fleet.
+    /// Condenses the minutes of hours that are over, and removes old cells. The owner of the first partition does it
+    /// for the fleet.
     pub async fn keep(&self, now: Timestamp) -> Result<()> {
         if !self.ownership.owns(0) {
             return Ok(());
@@ -161,7 +161,7 @@ impl CountRecorder {
         for of_day in over {
             let stored = documents.one::<HourCounts>(&of_day).await?;
             let after = with_hours(&stored, &minutes, hour, self.cells.partitions())?;
-            // If another instance writes meanwhile, the next hour is kept with the one after it.
+            // A lost race is harmless: the next call condenses these hours again.
             documents.write(&[documents.change(&stored, Some(&after))?]).await?;
         }
         let days = documents.of_fleet::<HourCounts>().await?;
@@ -182,7 +182,7 @@ impl PastCounts {
         PastCounts { documents: Documents::new(cells) }
     }
 
-    /// What is known of the range that ends now: moments of the fleet, in no order, and the incidents.
+    /// The stored counts of the range that ends now: moments of the fleet, in no order, and the incidents.
     pub async fn read(
         &self,
         range: CountRange,
@@ -204,7 +204,7 @@ impl PastCounts {
                 of_day.into_iter().for_each(|mark| marks.push(mark));
             }
         }
-        // The hour of now is not over, and the one before may not be made yet.
+        // The current hour is not over, and the hour before may not be condensed yet.
         for read in self.documents.read::<MinuteCounts>(&hours).await? {
             let Some(minutes) = read.value else { continue };
             moments.extend(minutes.known(start(read.name, HOUR), partitions));
@@ -220,7 +220,7 @@ impl PastCounts {
     }
 }
 
-/// The hours of a day, with those of its hours whose minutes are known and that are over.
+/// The stored hours of a day, and the hours that are over and whose minutes are known.
 fn with_hours(
     stored: &Document<HourCounts>,
     minutes: &BTreeMap<i64, MinuteCounts>,
@@ -246,7 +246,7 @@ fn with_hours(
 /// The units of this instance at a moment.
 struct CountedUnits {
     states: StateCounts,
-    /// Those that are offline, by the worst values of labels.
+    /// The offline units, by the worst values of labels.
     offline: BTreeMap<String, u64>,
     /// Whether values were left out.
     is_cut: bool,

@@ -1,7 +1,7 @@
 //! Units that this instance hears at two places in turn: see [`crate::presence::Move`].
 //!
-//! Only a heartbeat whose labels differ from those of its unit comes here, so all other heartbeats cost nothing. Moves
-//! are kept in memory, and only so many: beyond that, new ones are passed over until there is room.
+//! Only a heartbeat whose labels differ from those of its unit comes here, so all other heartbeats cost nothing.
+//! Memory holds up to `MAX_UNITS` moves: further ones are ignored until there is room.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::presence::{Move, Unit};
 
-/// The most units whose last move is kept.
+/// The most units whose last move is stored.
 const MAX_UNITS: usize = 10_000;
 /// How long the list is taken to be full before it is searched for moves that are over.
 const FULL_FOR: Duration = Duration::from_secs(60);

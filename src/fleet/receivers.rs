@@ -1,8 +1,8 @@
 //! Receivers as operators see them: waiting deliveries, dead letters, and whether each takes notifications.
 //!
-//! Every instance notes how its attempts end, and writes that now and then into a state that all instances share. So
-//! any instance, and a command, can say when a receiver took the last notification, also after a restart. Nothing is
-//! decided by it.
+//! Every instance notes how its attempts end, and regularly writes that into a state that all instances share. So any
+//! instance, and a command, can say when a receiver took its last notification, also after a restart. No decision
+//! depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

@@ -1,12 +1,13 @@
-//! Gives the units of a kind other ids, after `unit` of the kind was changed. No instance may serve the fleet meanwhile.
+//! Gives the units of a kind other ids, after `unit` of the kind was changed. No instance may serve the fleet
+//! meanwhile.
 //!
 //! A plan reads every unit of the kind and finds its new id, from its old id and its labels. If two units would get one
 //! id, or a unit has no new id, nothing is changed. The renaming may be broken off at any time: a new plan goes on.
 //!
 //! # How a plan knows which units are done
-//! A unit is done if its id is one of the new ids, its labels say the same as its id, and it took over from the id that it
-//! had before: that is retired, or was copied, or was not heard since this one is known. An id that only looks like a new
-//! one belongs to another device.
+//! A unit is done if its id is one of the new ids, its labels say the same as its id, and it took over from its old
+//! id: the old id is retired, or was copied, or was not heard since the new one is known. An id that only looks like
+//! a new one belongs to another device.
 
 use std::collections::{HashMap, HashSet};
 
@@ -42,7 +43,7 @@ pub struct Renamed {
     pub waiting: usize,
 }
 
-/// What a plan reads of a unit.
+/// The parts of a unit that a plan reads.
 struct KnownUnit {
     unit: Unit,
     facts: Option<Facts>,
@@ -163,8 +164,8 @@ fn new_id(one: &KnownUnit, from: &UnitName, to: &UnitName) -> std::result::Resul
     Ok(Unit::new(one.unit.kind.clone(), new))
 }
 
-/// Renames the units of a plan, and calls `progress` with each number of units that are done. `metrics`: those whose
-/// values go along.
+/// Renames the units of a plan, and calls `progress` with each number of units that are done. `metrics`: the metrics
+/// whose values move with the units.
 pub async fn run(
     engine: &dyn FleetStore,
     plan: &RenamingPlan,

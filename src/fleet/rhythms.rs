@@ -1,12 +1,12 @@
-//! The rhythms of units, kept over restarts: what this instance has learned of its units is written every ten minutes,
-//! and read again where it becomes the owner of a partition.
+//! The rhythms of units, stored over restarts: an instance writes what it has learned of its units every ten minutes,
+//! and reads it again when it becomes the owner of a partition.
 //!
-//! A crash loses what was learned in the last minutes, which the next heartbeats teach again. Nothing is decided by it,
-//! so two instances that both believe to own a partition may overwrite each other.
+//! A crash loses the last minutes, which the next heartbeats teach again. No decision depends on rhythms, so two
+//! instances that both believe to own a partition may overwrite each other.
 //!
 //! # How much that is
-//! A cell holds a block of up to 512 units in 10 kB, twenty bytes a unit. Only blocks in which a unit was heard again are
-//! written: at most 34 kB/s for a million units.
+//! A cell holds a block of up to 512 units in 10 kB, twenty bytes a unit. Only blocks in which a unit was heard again
+//! are written: at most 34 kB/s for a million units.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -132,7 +132,7 @@ impl RhythmKeeper {
                 None => break,
             }
         }
-        // What is not written in time is learned again.
+        // Rhythms that are not written in time are learned again.
         let _ = tokio::time::timeout(LAST_WRITE, self.write_all(&mut known)).await;
         Ok(())
     }
@@ -202,7 +202,7 @@ impl RhythmKeeper {
         Ok(())
     }
 
-    /// Removes stored blocks that the table of this instance does not have: their units are in others by now.
+    /// Removes stored blocks that the table of this instance does not have: their units are in other blocks now.
     async fn remove_stale(&self, partition: u16, stored: &mut Vec<BlockName>) -> Result<()> {
         let documents = Documents::new(self.cells.clone());
         let blocks = self.mirror.rhythm_blocks(partition);

@@ -1,8 +1,8 @@
 //! Alert silences as this instance knows them, and their changes.
 //!
-//! The store has all of them; this instance keeps a copy and reads them again only when their version is another one. A
-//! change is decided by [`crate::routing::alert_silence`] from the copy, and the store writes it only if the version is
-//! still that of the copy. Several instances may change them at the same time.
+//! The store has all of them; this instance holds a copy and reads them again only when their version has changed. A
+//! change is decided by [`crate::routing::alert_silence`] from the copy, and the store writes it only if the version
+//! is still that of the copy. Several instances may change them at the same time.
 //!
 //! Alert silences that ended long ago are removed with the next change.
 
@@ -126,7 +126,7 @@ impl Silences {
         self.documents.audited(limit).await
     }
 
-    /// Writes the answer of `decide`, unless it is empty.
+    /// Writes the change that `decide` returns, unless it is empty.
     async fn change(
         &self,
         author: &str,

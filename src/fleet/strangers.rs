@@ -1,6 +1,6 @@
 //! Ids that this instance has heard and that are no units of the fleet. An operator may want to admit them.
 //!
-//! They are kept in memory, and only so many: a device that invents ids fills neither the engine nor this list.
+//! Memory holds up to `MAX_STRANGERS` of them: a device that invents ids fills neither the engine nor this list.
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};

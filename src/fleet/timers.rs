@@ -33,15 +33,15 @@ pub use request::{BadTimer, FARTHEST_DUE, TimerRequest};
 /// How long counts are used.
 const COUNTED: Duration = Duration::from_secs(1);
 
-/// The most timers that one call of [`Timers::cancel_all`] looks at.
+/// The most timers that one call of [`Timers::cancel_all`] reads.
 const MAX_CANCEL: usize = 20_000;
-/// How many timers one read looks at.
+/// How many timers one read covers.
 const STEP: usize = 1000;
 
 /// The classes of timers, and the limits of all.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct TimerRules {
-    /// Those of reports too.
+    /// The classes, also those of reports.
     pub classes: TimerClasses,
     /// The reports that are sent regularly: no client registers a timer of their classes.
     pub reports: Vec<ReportPlan>,
@@ -51,7 +51,7 @@ pub struct TimerRules {
     pub rate: u32,
 }
 
-/// Timers, by the classes of the moment.
+/// Timers, by the current classes.
 pub struct Timers {
     store: StoredTimers,
     rules: ArcSwap<TimerRules>,
@@ -91,12 +91,12 @@ impl Timers {
         Timers { store, rules, counts: Mutex::default(), registered, telemetry }
     }
 
-    /// The classes and limits of the moment.
+    /// The current classes and limits.
     pub fn rules(&self) -> Arc<TimerRules> {
         self.rules.load_full()
     }
 
-    /// The timers as they are kept.
+    /// The stored timers.
     pub fn store(&self) -> StoredTimers {
         self.store.clone()
     }
@@ -111,8 +111,8 @@ impl Timers {
         self.rules.store(Arc::new(rules));
     }
 
-    /// Registers timers, or changes waiting ones. Answers in order; of an id that is there twice the last counts.
-    /// Safe to repeat.
+    /// Registers timers, or changes waiting ones. Answers in order; if an id occurs twice, the last one counts. Safe
+    /// to repeat.
     pub async fn register(&self, wanted: &[TimerRequest]) -> Result<Vec<TimerAnswer>> {
         let rules = self.rules();
         let mut answers: Vec<Option<TimerAnswer>> =
@@ -287,7 +287,7 @@ impl Timers {
         Ok((cancelled, find.after))
     }
 
-    /// Timers, in order; `None`: unknown, or forgotten by now.
+    /// Timers, in order; `None`: unknown or removed.
     pub async fn read(&self, ids: &[TimerId]) -> Result<Vec<Option<Timer>>> {
         self.store.timers(ids).await
     }
@@ -301,7 +301,7 @@ impl Timers {
 /// A call of the store about several timers.
 type Ask<'a, 'b, T, A> = dyn Fn(&'a [T]) -> BoxFuture<'a, Result<Vec<A>>> + Send + Sync + 'b;
 
-/// Asks the store about several timers. If a stored timer cannot be read, the others are answered anyway.
+/// Calls the store for several timers. If a stored timer cannot be read, the others still get their answers.
 async fn each<'a, T: Sync, A>(
     all: &'a [T],
     ask: &Ask<'a, '_, T, A>,

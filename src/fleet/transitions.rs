@@ -1,14 +1,14 @@
 //! The newest transitions that this instance has applied, for clients that follow the fleet.
 //!
-//! They are kept in memory, and only so many. A reader that is further behind learns that some are missing; records and
-//! notifications are complete without this.
+//! Memory holds up to `MAX_TRANSITIONS` of them. A reader that is further behind learns that some are missing;
+//! records and notifications are complete without them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::presence::OfflineRecord;
 
-/// The most transitions that are kept: in a storm, the transitions of a moment.
+/// The most transitions in memory: in a storm, the transitions of a moment.
 const MAX_TRANSITIONS: usize = 4096;
 
 /// The newest items of a sequence, by their positions. Cheap to read from any position.
@@ -25,7 +25,7 @@ pub struct Following<T> {
     pub items: Vec<T>,
     /// The position after the items: where to go on.
     pub end: u64,
-    /// Items between the position and the first of `items` are gone.
+    /// Whether items between the position and the first of `items` are gone.
     pub is_cut: bool,
 }
 
@@ -43,7 +43,7 @@ impl<T: Clone> Newest<T> {
         self.end += 1;
     }
 
-    /// Leaves out all items: a reader at a position before this learns that some are gone.
+    /// Removes all items: a reader at a position before this learns that some are gone.
     pub fn forget(&mut self) {
         self.items.clear();
         self.end += 1;
@@ -68,7 +68,7 @@ impl<T: Clone> Newest<T> {
 
 /// The newest transitions of this process.
 pub struct Transitions {
-    /// A number of this process: its positions say nothing about the positions of another process.
+    /// The number of this process: positions of another process mean nothing here.
     run: u64,
     newest: Mutex<Newest<OfflineRecord>>,
 }

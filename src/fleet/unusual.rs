@@ -13,10 +13,10 @@ use crate::store::{Cells, ChangeSet, Document, Documents, Result, Table, TableVa
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoticeStage {
-    /// It is decided, and has perhaps not joined its groups.
+    /// The notice is decided, and may not have joined its groups yet.
     Begins,
     Lasts,
-    /// It is over, and its end has perhaps not joined its groups.
+    /// The notice is over, and its end may not have joined its groups yet.
     Ends,
 }
 
@@ -49,8 +49,8 @@ impl UnusualNotices {
         self.documents.all(partitions).await
     }
 
-    /// Writes notices, each if it is still `before`; a notice without `after` is removed. Answers, in order, which are
-    /// written.
+    /// Writes notices, each if it is still `before`; a notice without `after` is removed. Answers for each, in order,
+    /// whether it was written.
     pub async fn change(
         &self,
         changes: &[(Unit, Option<UnusualNotice>, Option<UnusualNotice>)],

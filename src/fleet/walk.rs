@@ -12,7 +12,7 @@
 //!   else would find: a unit with an open record and an expiry key (a crash came between the two), a unit with an
 //!   open record that is allowed another silence than when the record was written, and a unit that is overdue though
 //!   its next check is far away (the timeout of its kind was shortened);
-//! - open records of kinds that are no longer configured: see `walk/removed.rs`.
+//! - open records of kinds that are no longer configured are found, too: see `walk/removed.rs`.
 //!
 //! Where everything of a partition is read, the units that alert silences cover are counted: see [`super::coverage`].
 //! While there are silences, a round over a small fleet reads everything, so that the numbers are of the last minute.
@@ -21,7 +21,7 @@
 //! and takes no longer than the engine can bear: by the new rules a unit may be overdue, or its next check too late.
 //!
 //! Other changes of other instances (a unit is new, back, offline or removed) are noted for the owner, page by page,
-//! and the owner reads those pages every second. As often it lets the roll ask about changes whose reply was lost: see
+//! and the owner reads those pages every second. As often it lets the roll settle changes whose reply was lost: see
 //! [`Roll::settle`].
 //!
 //! The walk holds a few pages at a time. It decides nothing: [`Roll::check_deadlines`] does. When the engine fails, the
@@ -100,7 +100,6 @@ const RETRY_WAIT: Duration = Duration::from_secs(1);
 /// The most removals of old records in a round; each removes a bounded number.
 const REMOVALS_A_ROUND: usize = 20;
 
-/// The parts that the walk needs.
 pub struct Walk {
     pub engine: Arc<dyn Queries>,
     pub attempts: Attempts,

@@ -1,9 +1,10 @@
-//! What a device or a broker says of a unit's presence: a last will, a state that a device publishes.
+//! Announcements of a unit's presence by a device or a broker: a last will, or a state that a device publishes.
 //!
-//! An announcement that a unit is there is a heartbeat. An announcement that it is gone is checked: a broker publishes
-//! the will of a session that was taken over after the device has come back, and its own end looks like the end of all
-//! devices. So an announcement moves the deadline of its unit to an earlier moment, and the deadline is checked as every
-//! other one: with the heartbeats since then, with pauses, and with the proof that Rollcall heard up to it.
+//! An announcement that a unit is there is a heartbeat. An announcement that it is gone is checked: a broker
+//! publishes the will of a session that was taken over after the device has come back, and its own end looks like the
+//! end of all devices. So an announcement moves the deadline of its unit to an earlier moment, and the deadline is
+//! checked as every other one: with the heartbeats since then, with pauses, and with the proof that Rollcall heard up
+//! to it.
 //!
 //! | trust | the deadline |
 //! |---|---|
@@ -29,20 +30,20 @@ pub struct Announcement {
     pub may_be_former: bool,
     /// Whether it may have come over a bridge from a broker that ends: that bridge ends soon then.
     pub is_bridged: bool,
-    /// Whether another instance may have been given such an announcement: see [`TAKEOVER`].
+    /// Whether another instance may have received such an announcement: see [`TAKEOVER`].
     pub is_unsure: bool,
     /// Whether the devices of the unit are gone with it: the units whose ids begin with its own and a dot.
     pub has_devices: bool,
 }
 
-/// How long after the birth of a session the will of the one before it may come.
+/// How long after the birth of a session the will of the former session may come.
 pub const TAKEOVER: Duration = Duration::from_millis(250);
 
 /// How long after the first will that a broker sends over a bridge, while it ends, the bridge may end.
 const BRIDGE_ENDS: Duration = Duration::from_secs(1);
 
 impl Announcement {
-    /// How long after it a canary has to be sent that proves it.
+    /// How long after the announcement a canary has to be sent to prove it.
     pub fn wait(&self) -> Duration {
         match (self.is_bridged, self.may_be_former) {
             (true, _) => BRIDGE_ENDS,
@@ -52,7 +53,6 @@ impl Announcement {
     }
 }
 
-/// What is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Announced {
     /// The unit is gone.
@@ -74,8 +74,8 @@ pub struct Departure {
 }
 
 impl Departure {
-    /// How far the proof of canaries may lag behind the deadline. A proof needs hearing up to itself: a broker that ends
-    /// publishes the wills of all devices, and nothing after them.
+    /// How far the proof of canaries may lag behind the deadline. A proof needs hearing up to itself: a broker that
+    /// ends publishes the wills of all devices, and nothing after them.
     pub(super) fn slack(&self) -> Duration {
         self.settle / 10
     }

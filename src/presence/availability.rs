@@ -49,7 +49,7 @@ mod seconds {
     }
 }
 
-/// What is known of a unit, as intervals that may overlap one another.
+/// The times of a unit, as intervals that may overlap one another.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UnitTimes<'a> {
     pub outages: &'a [Interval],
@@ -83,7 +83,7 @@ impl TimeSpent {
         }
     }
 
-    /// The share of time online, where that is known; `None`: of no time.
+    /// The share of time online, where that is known; `None`: no time is known.
     pub fn online_share(&self) -> Option<f64> {
         let known = self.online + self.offline;
         (!known.is_zero()).then(|| self.online.as_secs_f64() / known.as_secs_f64())
@@ -99,8 +99,8 @@ impl TimeSpent {
         self.for_each_outage(self.offline)
     }
 
-    /// How much of the time offline that a target allows was spent: 1 is all of it. `target`: the share of time online,
-    /// below 1. `None`: of no time.
+    /// How much of the time offline that a target allows was spent: 1 is all of it. `target`: the share of time
+    /// online, below 1. `None`: no time is known.
     pub fn budget_spent(&self, target: f64) -> Option<f64> {
         self.online_share().map(|share| (1.0 - share) / (1.0 - target))
     }

@@ -1,11 +1,11 @@
-//! Which timeout a kind may have, by the rhythms that its units have shown.
+//! Suggests timeouts of a kind by the rhythms that its units have shown.
 //!
-//! Units are counted by their usual interval, their spread and their longest interval, each rounded, so that a pass over
-//! millions of units keeps some hundreds of counts, and the counts of several instances add up.
+//! Units are counted by their usual interval, their spread and their longest interval, each rounded. So a pass over
+//! millions of units needs some hundreds of counts, and the counts of several instances add up.
 //!
 //! # How many false alarms a timeout brings
-//! Two estimates, of which the larger counts. Distances from the usual interval fall off by e for each mean distance,
-//! as a fit says. And a unit that was silent for longer than the timeout, and came back, counts once in thirty days,
+//! The larger of two estimates counts. By a fit, distances from the usual interval fall off by e for each mean
+//! distance. And each unit that was silent for longer than the timeout, and came back, counts once in thirty days,
 //! whatever the fit says.
 
 use std::collections::{BTreeMap, HashMap};
@@ -23,16 +23,17 @@ const WIDTH: u16 = 450;
 const SPREAD_WIDTH: u16 = 54;
 const MAX_SPREADS: u16 = 255;
 
-/// A class of cadence has at least one of so many units.
+/// A class of cadence has at least one in this many units.
 const LEAST_SHARE: u64 = 20;
 /// Two classes are a doubling apart at least, and between them are at most a quarter as many units as in the smaller.
 const APART: usize = 4;
 const VALLEY: u64 = 4;
 
 const MONTH: f64 = 30.0 * 86_400.0;
-/// A suggested timeout brings at most one false alarm for each unit in so many months of thirty days.
+/// A suggested timeout brings at most one false alarm for each unit in this many months of thirty days.
 const ALARM_FREE_MONTHS: f64 = 365.0 / 30.0;
-/// Of so many units at most one was ever silent for longer than a suggested timeout, or would be with one lost message.
+/// At most one in this many units was ever silent for longer than a suggested timeout, or would be with one lost
+/// message.
 const EXCEEDED: u64 = 1000;
 /// In steps: how much longer than usual a unit may be silent with one lost message, two and a quarter times.
 const LOST: f32 = 2106.0;
@@ -78,13 +79,13 @@ pub struct CadenceClass {
     pub usual_to_seconds: f64,
     /// The longest interval that a unit remembers.
     pub longest_seconds: f64,
-    /// What the timeout of now brings.
+    /// The forecast for the current timeout.
     pub present: Forecast,
     /// `null`: no timeout that is allowed is long enough.
     pub suggested: Option<Forecast>,
 }
 
-/// What a timeout brings.
+/// The false alarms and the delay that a timeout brings.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Forecast {
     pub timeout_seconds: f64,
@@ -135,11 +136,11 @@ impl Cadences {
         self.counts.values().map(|tally| tally.units).sum()
     }
 
-    /// The classes of cadence, shortest intervals first, each with what `timeout` and `grace` bring, and the timeout that
-    /// is suggested.
+    /// The classes of cadence, shortest intervals first, each with what `timeout` and `grace` bring, and the timeout
+    /// that is suggested.
     pub fn classes(&self, timeout: Duration, grace: Duration) -> Vec<CadenceClass> {
         let mut by_usual: BTreeMap<u32, Vec<Count>> = BTreeMap::new();
-        // What another instance sent may hold anything.
+        // Counts of another instance may hold anything.
         for (key, tally) in self.counts.iter().filter(|(_, tally)| tally.units > 0) {
             let count = Count {
                 usual: (tally.usual / tally.units).min(u64::from(u16::MAX)) as u32,
@@ -234,7 +235,7 @@ fn class(counts: &[Count], timeout: Duration, grace: Duration) -> CadenceClass {
 }
 
 impl Count {
-    /// How often its units are silent for longer in thirty days, all together, though they live.
+    /// How often living units of the class are silent for longer in thirty days, all together.
     fn false_alarms(&self, allowed: Duration) -> f64 {
         let allowed = f64::from(steps(allowed));
         let intervals = MONTH / span(self.usual).as_secs_f64().max(1e-3);

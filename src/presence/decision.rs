@@ -1,7 +1,7 @@
 //! The decisions about a unit: it was heard, its deadline is checked, it is registered, it is removed.
 //!
-//! Pure functions from a stored [`Snapshot`] to a [`Change`]. A change holds only for the snapshot that it
-//! was made from. So of two instances that decide at the same time one succeeds, and the other reads again.
+//! Pure functions from a stored [`Snapshot`] to a [`Change`]. A change holds only for the snapshot from which it was
+//! decided. So of two instances that decide at the same time one succeeds, and the other reads again.
 //!
 //! # Why a last seen time may be presumed
 //! A check reads the newest heartbeat from the expiry key before the key can expire, because the next check
@@ -130,9 +130,9 @@ fn come_back(
 /// Heartbeats that were sent up to this moment belong to the silence of the open record. A late instance may write such
 /// a heartbeat after the record was opened; the heartbeat must not close the record.
 ///
-/// Such a heartbeat is the last known one, or it came unseen: the check that opened the record found no expiry key, so
-/// no heartbeat had been recorded for the lifetime of a key. After an announcement that opened the record, any heartbeat
-/// is one of a new session.
+/// Such a heartbeat is the last known one, or it came unseen: the check that opened the record found no expiry key,
+/// so no heartbeat had been recorded for the lifetime of a key. After an announcement that opened the record, any
+/// heartbeat is one of a new session.
 fn known_until(facts: &Facts, silence: &Silence, rules: &KindRules) -> Timestamp {
     let last = facts.last_of(silence);
     if silence.cause.is_announced() {
@@ -142,9 +142,9 @@ fn known_until(facts: &Facts, silence: &Silence, rules: &KindRules) -> Timestamp
     last.max(silence.detected_at - facts.key_lifetime(rules))
 }
 
-/// How much later than the last heartbeat of an offline unit another one may be and still count as the same.
-/// Several instances receive one message some milliseconds apart. An instance that writes it late must not
-/// close the record that another instance has opened. A unit that is alive sends another heartbeat.
+/// How much later than the last heartbeat of an offline unit another one may be and still count as the same message.
+/// Several instances receive one message some milliseconds apart. An instance that writes it late must not close the
+/// record that another instance has opened. A unit that is alive sends another heartbeat.
 fn same_heartbeat(silence: &Silence) -> Duration {
     (silence.allowed / 10).min(Duration::from_secs(1))
 }
@@ -306,8 +306,8 @@ fn as_seen(
     Facts { checked_at: None, silent_from, ..facts }
 }
 
-/// The latest moment at which an unseen heartbeat may have come: its key has expired since, or was evicted. `None` if no
-/// heartbeat can have come unseen.
+/// The latest moment at which an unseen heartbeat may have come: its key has expired since, or was evicted. `None` if
+/// no heartbeat can have come unseen.
 fn presumed(
     seen: &Snapshot,
     facts: &Facts,

@@ -85,7 +85,7 @@ pub struct Facts {
     pub known: Option<Known>,
 }
 
-/// How long facts say since when their unit is known: no availability is asked for a longer time.
+/// How long facts say since when their unit is known: availability is never read for a longer time.
 pub const REMEMBERED: Duration = Duration::from_secs(400 * 86_400);
 
 /// Since when a unit is known, and how it became known.

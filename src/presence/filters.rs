@@ -64,7 +64,7 @@ pub struct FilterBlindness {
     pub interval: Interval,
 }
 
-/// A filter of a kind was heard.
+/// The proof that a filter of a kind was heard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probed {
     pub kind: Kind,
@@ -118,7 +118,8 @@ pub fn covers(wide: &str, narrow: &str) -> bool {
     narrow.next().is_none()
 }
 
-/// The name of a share among the proofs of hearing of the kinds that are heard by it. No filter of a kind has this form.
+/// The name of a share among the proofs of hearing of the kinds that are heard by it. No filter of a kind has this
+/// form.
 pub fn proof_of_share(broker: &str, share: &str) -> String {
     format!("{broker}/{SHARE}{share}")
 }
@@ -151,8 +152,9 @@ impl Probed {
         filters.iter().flat_map(of_kind).collect()
     }
 
-    /// What a share has proved that has heard so far. `proofs`: what its member proves, for each kind that is heard by
-    /// it. A share that has lost messages lost them for all kinds, also for kinds that this member does not know.
+    /// The proofs of a share that has heard this far. `proofs`: the proofs of its member, for each kind that is heard
+    /// by the share. A share that has lost messages lost them for all kinds, also for kinds that this member does not
+    /// know.
     pub fn of_share(
         proofs: &[Probed],
         proved: &BTreeMap<(Kind, String), Timestamp>,
@@ -224,9 +226,9 @@ impl Hearing {
         self.heard.is_none_or(|heard| fleet.since(heard) > gap)
     }
 
-    /// The next check of an overdue unit that has this hearing and is not heard. When it is heard again, the deadline of
-    /// the unit moves by as long as the kind was blind, by at most `settle`, and at least by its slack. So an earlier
-    /// check would find nothing, and this check is not late.
+    /// The next check of an overdue unit that has this hearing and is not heard. When it is heard again, the deadline
+    /// of the unit moves by as long as the kind was blind, by at most `settle`, and at least by its slack. So an
+    /// earlier check would find nothing, and this check is not late.
     pub fn recheck_at(&self, policy: &Policy, now: Timestamp) -> Timestamp {
         let blind = self.heard.map_or(Duration::ZERO, |heard| now.since(heard));
         now + blind.min(policy.timeout).min(self.settle).max(policy.slack())
@@ -249,7 +251,8 @@ impl Hearing {
         Hearing { kinds: Arc::new(kinds), ..self }
     }
 
-    /// The hearing of a share at one of several brokers, by which the kind is heard. `proof`: its name among the proofs.
+    /// The hearing of a share at one of several brokers, by which the kind is heard. `proof`: its name among the
+    /// proofs.
     pub fn of_share(&self, kind: &Kind, proof: &str) -> Hearing {
         let blind = self.filters.blind.get(kind).into_iter().flatten();
         let of_share = blind.filter(|blind| blind.filter == proof).map(|blind| blind.interval);

@@ -1,7 +1,7 @@
-//! Flapping: a unit that goes offline and comes back again and again.
+//! Flapping: a unit that goes offline and comes back repeatedly.
 //!
-//! The last transitions of a unit are known by their moments. An episode begins with the transition that makes too many
-//! of them within a time: receivers are notified of the episode, and of no transition in it. The episode ends when the
+//! The moments of a unit's last transitions are stored. An episode begins with the transition that makes too many of
+//! them within a time: receivers are notified of the episode, and of no transition in it. The episode ends when the
 //! unit has had no transition for some time.
 //!
 //! Receivers are notified of an episode as a record of its own, with the cause [`Cause::Flapping`]: it is opened when
@@ -21,7 +21,7 @@ use crate::clock::Timestamp;
 
 /// How long a transition that is stored may be missing from the outbox before the unit counts as stable without it.
 const MAX_DELAY: Duration = Duration::from_secs(60);
-/// How soon a unit with such a transition is looked at again.
+/// How soon a unit with such a transition is checked again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When units of a kind flap.
@@ -65,7 +65,7 @@ struct Episode {
 #[serde(rename_all = "snake_case")]
 enum EpisodeStage {
     Lasts,
-    /// The episode is over, and its end has perhaps not joined its groups.
+    /// The episode is over, and its end may not have joined its groups yet.
     Ending,
     Over,
 }
@@ -140,7 +140,7 @@ impl Flaps {
             .map(|episode| &episode.record)
     }
 
-    /// When the unit is to be looked at.
+    /// When to check the unit.
     pub fn look_at(&self, rule: Option<&FlapRule>) -> Timestamp {
         let last = Timestamp::from_millis(self.last);
         match (self.episode.as_ref().map(|episode| episode.stage), rule) {
@@ -150,8 +150,8 @@ impl Flaps {
         }
     }
 
-    /// Looks at the unit. `rule`: `None` if its kind has no rule any more. `open`: whether the unit has an open record
-    /// by now; `None`: it is not a unit of the fleet. `paused_until`: the end of its last pause. A unit is not stable
+    /// Checks the unit. `rule`: `None` if its kind has no rule any more. `open`: whether the unit has an open record
+    /// now; `None`: it is not a unit of the fleet. `paused_until`: the end of its last pause. A unit is not stable
     /// before it was watched for long enough after a pause.
     pub fn look(
         &self,

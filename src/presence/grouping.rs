@@ -16,9 +16,9 @@
 //!
 //! # Why the rest of a storm may join late
 //! It takes seconds to detect a hundred thousand silences and to write their records. A silence whose deadline was
-//! before the notification of its group belongs to the same storm, and follows that notification as if it had joined in
-//! time. So does a silence that joins while the group is sealed: a sealing is as of the moment up to which all outboxes
-//! had joined, and that is a little ago.
+//! before the notification of its group belongs to the same storm, and follows that notification as if it had joined
+//! in time. So does a silence that joins while the group is sealed: a group is sealed as of the moment up to which
+//! all outboxes had joined, which is a little earlier.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub struct Pace {
     /// How long after its deadline a silence must last to be notified.
     pub lasts: Duration,
     pub recoveries: Recoveries,
-    /// When a group is looked at again after a notification, for a reminder or an escalation.
+    /// When a group is checked again after a notification, for a reminder or an escalation.
     pub looks_after: Option<Duration>,
 }
 
@@ -90,7 +90,7 @@ impl Pace {
         self.wait.is_zero() && self.lasts.is_zero() && !self.has_lasting()
     }
 
-    /// Whether an engine keeps the silences of a group that receivers were notified of and that last.
+    /// Whether an engine stores the silences of a group that receivers were notified of and that last.
     pub fn has_lasting(&self) -> bool {
         self.is_shared || self.looks_after.is_some()
     }
@@ -222,7 +222,7 @@ pub struct JoiningTransition {
     pub form: MemberTransition,
     /// See [`Pace::waits_since`].
     pub since: Timestamp,
-    /// The transition is a return, and no other silence that receivers of the group were notified of lasts.
+    /// Whether the transition is a return, and no other silence lasts that receivers of the group were notified of.
     pub is_last: bool,
     /// Until when the group is held.
     pub held_until: Option<Timestamp>,
@@ -235,7 +235,7 @@ pub struct JoiningTransition {
 pub struct WaitingMember {
     /// See [`Pace::waits_since`].
     pub since: Timestamp,
-    /// Another member is final.
+    /// Whether the member is a silence; any other member is final.
     pub is_silence: bool,
     pub is_blind: bool,
 }
@@ -249,12 +249,12 @@ pub struct Left {
     pub newest: Option<Timestamp>,
     /// The first member that is final.
     pub first_final: Option<Timestamp>,
-    /// No silence that receivers of the group were notified of lasts.
+    /// Whether no silence lasts that receivers of the group were notified of.
     pub is_last: bool,
 }
 
 impl Left {
-    /// What is left of members that wait: whether each is a silence, and since when it waits.
+    /// Sums up the members that wait: whether each is a silence, and since when it waits.
     pub fn of(
         waiting: impl Iterator<Item = (bool, Timestamp)>,
         is_last: bool,
@@ -357,7 +357,7 @@ impl GroupTimes {
             |one: &WaitingMember| one.since <= if one.is_silence { since.silence } else { since.other };
         let ready = waiting.enumerate().filter(|(_, one)| is_ready(one)).take(MAX_MEMBERS);
         let (ready, members): (Vec<usize>, Vec<WaitingMember>) = ready.unzip();
-        // Returns alone wait for the interval, also if the group is looked at within it.
+        // Returns alone wait for the interval, also if the group is checked within it.
         let waits_not = |one: &WaitingMember| one.is_silence || one.is_blind;
         let is_early = !members.iter().any(waits_not) && !is_last && self.is_within(pace, now);
         Ok(if is_early { Vec::new() } else { ready })
@@ -387,8 +387,8 @@ impl GroupTimes {
         self.follows(pace).unwrap_or(now)
     }
 
-    /// When the group is due after a sealing; `None`: no member waits. The silences that had
-    /// joined by then are in one more notification, when all their waits are over; later ones wait for the interval.
+    /// When the group is due after a sealing; `None`: no member waits. The silences that have joined before it are in
+    /// one more notification, when all their waits are over; later ones wait for the interval.
     pub fn due_after(&self, left: Left, sealed: Sealed, pace: Pace, now: Timestamp) -> Option<Timestamp> {
         if sealed == Sealed::Most {
             return self.due;
@@ -408,7 +408,7 @@ impl GroupTimes {
         silences.into_iter().chain(others).min()
     }
 
-    /// Whether the group is looked at before the interval after the last sealing is over.
+    /// Whether the group is checked before the interval after the last sealing is over.
     fn is_within(&self, pace: Pace, now: Timestamp) -> bool {
         self.follows(pace).is_some_and(|last| now < last + pace.interval)
     }

@@ -7,9 +7,9 @@
 //!
 //! # Several brokers
 //! Each broker has subscriptions of its own, and messages that a share loses at one broker come over no other. So a
-//! share at one of several brokers is heard for itself, beside the filters of its kinds: see [`Probed::of_share`]. The
-//! time that it loses is blind for the kinds that are heard there. The fleet is heard as far as at any broker, and loses
-//! nothing with a member.
+//! share at one of several brokers is heard for itself, beside the filters of its kinds: see [`Probed::of_share`].
+//! The time that it loses is blind for the kinds that are heard there. The fleet is heard as far as at any broker,
+//! and loses nothing with a member.
 //!
 //! # What the canaries of a plain subscription prove
 //! The broker keeps the session and its backlog while the connection is away. But another client that
@@ -19,12 +19,12 @@
 //! plain subscription heard it. While another one does, the new one waits for it instead of calling that time blind.
 //!
 //! # How a member ends
-//! In order: the member has unsubscribed and recorded every message that it was given, and is removed; nothing is lost.
-//! Not in order: messages that the broker had given to it are lost. The share then has a floor, the moment until which
-//! that may have happened, and has heard further only when every other member has heard beyond it; the time between is
-//! blind, however short. The same holds when the broker reports that it has dropped a member, when a member comes again
-//! with a new connection, and when a member's release has passed: by then the broker is certain to have dropped it. A
-//! share without members has heard nothing either.
+//! In order: the member has unsubscribed and recorded every message that it was given, and is removed; nothing is
+//! lost. Not in order: messages that the broker had given to it are lost. Then the share has a floor, the moment
+//! until which that may have happened, and has heard further only when every other member has heard beyond it; the
+//! time between is blind, however short. The share also has a floor when the broker reports that it has dropped a
+//! member, when a member comes again with a new connection, and when a member's release has passed: then the broker
+//! is certain to have dropped it. A share without members has heard nothing either.
 //!
 //! # How an engine uses it
 //! The engine reads the state, lets a rule change a copy, and stores the difference if nothing changed meanwhile.
@@ -35,7 +35,7 @@ use std::time::Duration;
 use super::{Interval, MAX_TIMEOUT, Probed, ShareHeard};
 use crate::clock::Timestamp;
 
-/// How long a blind interval is kept: a silence may be allowed for the longest timeout twice, once as timeout and
+/// How long a blind interval is stored: a silence may be allowed for the longest timeout twice, once as timeout and
 /// once as grace.
 pub const BLIND_RETENTION: Duration = Duration::from_secs(2 * MAX_TIMEOUT.as_secs());
 
@@ -53,7 +53,7 @@ pub enum Subscription {
         /// The process had a connection before under that id, and did not end it itself: another
         /// client may have used the session, and heartbeats that it was given are lost.
         was_cut: bool,
-        /// Another client takes the session again and again since then: see [`HearingState::advance`].
+        /// Since when another client repeatedly takes the session: see [`HearingState::advance`].
         taken_since: Option<Timestamp>,
         /// How long the broker keeps the session.
         span: Duration,
@@ -63,7 +63,7 @@ pub enum Subscription {
     /// A member of a shared subscription at one of several brokers.
     MemberAtBroker {
         member: ShareMember,
-        /// What the share proves as far as it has heard: see [`Probed::of_share`].
+        /// The proofs of the share, as far as it has heard: see [`Probed::of_share`].
         proofs: Vec<Probed>,
     },
 }
@@ -71,7 +71,8 @@ pub enum Subscription {
 /// A member of a shared subscription: one connection, from its attending to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareMember {
-    /// The name of the shared subscription, without `/`; behind the name of the broker and a `/`, if the broker has one.
+    /// The name of the shared subscription, without `/`; behind the name of the broker and a `/`, if the broker has
+    /// one.
     pub share: String,
     /// The id by which the broker knows it; without `/`.
     pub client_id: String,
@@ -94,13 +95,13 @@ pub struct Gap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlindInterval {
     pub interval: Interval,
-    /// Heartbeats may have been given to another client in it.
+    /// Whether heartbeats may have been given to another client in it.
     pub is_taken: bool,
-    /// Operators are notified.
+    /// Whether operators are notified.
     pub is_notified: bool,
 }
 
-/// What follows from a canary.
+/// The effects of a canary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CanaryEffect {
     /// The blind interval of the fleet that it ended.
@@ -167,7 +168,7 @@ impl Subscription {
         }
     }
 
-    /// What its share proves at one of several brokers.
+    /// The proofs of its share at one of several brokers.
     pub fn proofs(&self) -> &[Probed] {
         match self {
             Subscription::MemberAtBroker { proofs, .. } => proofs,
@@ -177,12 +178,12 @@ impl Subscription {
 }
 
 impl BlindInterval {
-    /// This interval, begun at `since` if another client takes the session again and again since that moment.
+    /// This interval, begun at `since` if another client repeatedly takes the session since that moment.
     fn taken_since(mut self, since: Timestamp, gap: Gap) -> BlindInterval {
         let before = self.interval.from.since(since);
         if self.is_taken && since < self.interval.from {
             self.interval.from = since;
-            // Once, however often the session is taken.
+            // Notify once, however often the session is taken.
             self.is_notified |= before <= gap.tell_after && self.interval.length() > gap.tell_after;
         }
         self
@@ -202,9 +203,9 @@ impl ShareMember {
 }
 
 impl HearingState {
-    /// Every message that was sent to this subscription up to `sent` has arrived. If another client takes the session
-    /// again and again, the blind interval begins before the first time that it was taken: all messages of a unit may
-    /// have fallen into the gaps.
+    /// Notes that every message that was sent to this subscription up to `sent` has arrived. If another client takes
+    /// the session repeatedly, the blind interval begins before the first time that it was taken: all messages of a
+    /// unit may have fallen into the gaps.
     ///
     /// # Errors
     /// `NotAMember` if the connection is not a member. Unreadable members are removed anyway.
@@ -246,7 +247,7 @@ impl HearingState {
         Ok(CanaryEffect { blind, share })
     }
 
-    /// From `now` on the share has heard no further than this member.
+    /// Adds a member: from `now` on the share has heard no further than this member.
     pub fn attend(&mut self, member: &ShareMember, now: Timestamp, release: Duration) {
         if self.attending(member).is_some() {
             return;
@@ -309,7 +310,7 @@ impl HearingState {
         *floor = until.max(*floor);
     }
 
-    /// Removes members that the broker has dropped by now without a report.
+    /// Removes members that the broker must have dropped without a report.
     fn release(&mut self, now: Timestamp) {
         let is_released =
             |state: &Option<MemberState>| state.as_ref().is_some_and(|one| one.released() < now);
@@ -330,7 +331,7 @@ impl HearingState {
         Some((heard, self.floors.remove(share)))
     }
 
-    /// Every message up to `heard` was heard, but none between the last moment that was heard and `floor`.
+    /// Notes that every message up to `heard` was heard, but none between the last moment that was heard and `floor`.
     fn reach(
         &mut self,
         heard: Timestamp,

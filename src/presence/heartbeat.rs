@@ -68,7 +68,7 @@ pub struct Heartbeat {
     pub at: Timestamp,
     /// The earliest moment at which the heartbeat was sent, if that is known: its arrival may have been delayed.
     pub not_before: Option<Timestamp>,
-    /// Where it was heard, if the name of its unit leaves a part of that out.
+    /// The place where it was heard, if the name of its unit leaves a part of that out.
     pub place: Option<Place>,
     /// The broker that delivered it, if its kind is heard at several.
     pub broker: Option<BrokerName>,

@@ -7,7 +7,8 @@
 //!
 //! # Why a new storm ends an incident that lasts
 //! One unit that stays broken for weeks keeps its incident. A second storm at that site would join it, under an alert
-//! that an operator has perhaps acknowledged, and so call no operator. It is an incident of its own, and ends the first.
+//! that an operator has perhaps acknowledged, and so call no operator. It is an incident of its own, and ends the
+//! first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -68,7 +69,7 @@ pub struct Judgement {
 pub struct Members<'a> {
     pub offline: &'a [OfflineRecord],
     pub online: &'a [OfflineRecord],
-    /// How many silences of the group last of which receivers were notified, with those of the notification.
+    /// How many silences of the group last and were notified, including those of the notification.
     pub lasting: u64,
 }
 
@@ -113,7 +114,7 @@ impl Incident {
     }
 }
 
-/// From when on earlier silences have to be known to judge a notification without an incident before it. `None`: they
+/// The moment from which earlier silences matter to judge a notification without an incident before it; `None`: they
 /// do not matter. `units`: how many units have that value of that label, if that is known.
 pub fn earlier_from(
     members: Members<'_>,
@@ -132,9 +133,9 @@ pub fn earlier_from(
     labels.iter().any(may_be_most).then(|| first - TOGETHER)
 }
 
-/// Judges the next notification of a group. `before`: the incident that lasts. `earlier`: silences of the group that last
-/// and of which receivers were notified before, as far as they matter: one that the incident covers, if there is one, or
-/// those from [`earlier_from`] on. `units`: see there.
+/// Judges the next notification of a group. `before`: the incident that lasts. `earlier`: silences of the group that
+/// last and of which receivers were notified before, as far as they matter: one that the incident covers, if there is
+/// one, or those from [`earlier_from`] on. `units`: see there.
 pub fn judge_incident(
     before: Option<&Incident>,
     members: Members<'_>,
@@ -161,7 +162,7 @@ pub fn judge_incident(
     Judgement { told, replaced: None }
 }
 
-/// A notification after that of an incident. `lasts`: whether an earlier silence of it lasts.
+/// Judges a notification after the one that began the incident. `lasts`: whether an earlier silence of it lasts.
 fn follow(
     before: &Incident,
     members: Members<'_>,
@@ -183,7 +184,7 @@ fn follow(
     (more + back > 0).then_some(incident)
 }
 
-/// The incident that these silences are, with earlier ones that last: the largest one.
+/// The largest incident that these silences form with earlier ones that last.
 fn most(
     offline: &[OfflineRecord],
     earlier: &[OfflineRecord],
@@ -195,7 +196,7 @@ fn most(
         found.units = units(&found.label, &found.value)?;
         (found.offline >= LEAST && 2 * found.offline > found.units).then_some(found)
     });
-    // Of two with as many units the first one counts: labels are in the order of the configuration.
+    // Of two incidents with as many units the first one counts: labels are in the order of the configuration.
     let mut found = found.reduce(|best, next| if next.offline > best.offline { next } else { best })?;
     found.units = found.units.max(found.offline);
     let covered = offline.iter().filter(|record| found.covers(record));
@@ -203,7 +204,7 @@ fn most(
     Some(found)
 }
 
-/// For each value of a label the most silences that began together, of which at least one is not an earlier one.
+/// For each value of a label the most silences that began together, at least one of which is new.
 fn together(label: &str, offline: &[OfflineRecord], earlier: &[OfflineRecord]) -> Vec<Incident> {
     let mut by_value: BTreeMap<&str, Vec<(&OfflineRecord, bool)>> = BTreeMap::new();
     let of_both = offline.iter().map(|one| (one, true)).chain(earlier.iter().map(|one| (one, false)));
@@ -224,7 +225,7 @@ fn together(label: &str, offline: &[OfflineRecord], earlier: &[OfflineRecord]) -
         let mut best = (0, 0);
         for (at, (first, _)) in records.iter().enumerate() {
             let end = records.partition_point(|(record, _)| record.deadline <= first.deadline + TOGETHER);
-            // Of windows with as many silences the first one.
+            // Of windows with as many silences the first one counts.
             if new[end] > new[at] && end - at > best.1 {
                 best = (at, end - at);
             }
@@ -288,7 +289,8 @@ mod tests {
     fn most_units_of_a_value_that_fall_silent_together_are_an_incident() {
         let many = |count: usize| silent("north", vec![400; count]);
         let mixed = [silent("north", vec![400; 6]), silent("south", vec![400; 9])].concat();
-        // The silences, how many units have the value, and how many receivers are told of.
+        // The silences, how many units have the value, and how many units the incident has that receivers are
+        // notified of.
         type Case = (&'static str, Vec<OfflineRecord>, Option<u64>, Option<u64>);
         let cases: [Case; 9] = [
             ("six of ten", many(6), Some(10), Some(6)),
@@ -375,8 +377,8 @@ mod tests {
         let (one, next, at_once) =
             (silent("north", [900]), silent("north", vec![900; 200]), silent("north", vec![500; 200]));
         let none: &[OfflineRecord] = &[];
-        // The notification, the silences of the incident that last, what receivers are told of it or of the next one, and
-        // how many silences of an incident that is replaced last.
+        // The notification, the silences of the incident that last, the incident or the next one as receivers are
+        // notified of it, and how many silences of an incident that is replaced last.
         type Told = Option<(u64, u64, Option<Timestamp>)>;
         type Case<'a> =
             (&'a str, &'a [OfflineRecord], &'a [OfflineRecord], &'a [OfflineRecord], Told, Option<u64>);

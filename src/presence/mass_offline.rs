@@ -2,8 +2,9 @@
 //! one message says more than thousands.
 //!
 //! It trips when at least a share of the units that were not offline before fell silent within a window. While it is
-//! tripped, notifications of single units are held; records are written as usual. It is released when most of the units
-//! are back, after a time, or by an operator. Units that are still offline by then are notified as usual; those that
+//! tripped, notifications of single units are held; records are written as usual. It is released when most of the
+//! units are back, after a time, or by an operator. Receivers are then notified of units that are still offline, as
+//! usual, and not of units that came back.
 //! came back are not.
 //!
 //! Units count only if they were registered or known for longer than the window when they fell silent. So a device that
@@ -112,7 +113,7 @@ impl Trip {
         self.released.is_none()
     }
 
-    /// Until when a group is held that is looked at now.
+    /// Until when a group that is checked now is held.
     pub fn holds_until(&self, now: Timestamp) -> Timestamp {
         self.until.min(now + HELD_FOR)
     }

@@ -1,12 +1,12 @@
 //! The counts of the fleet over time: by the minute for a day, by the hour for ninety days.
 //!
-//! Each instance counts the units of its own partitions once a minute. A minute of the fleet is the sum of these parts, if
-//! they have every partition once: while a partition changes its owner, or an instance does not count, the minute is not
-//! known, and that is said instead of a number that is too small. An hour has the counts of its worst minute, because an
-//! outage of ten minutes would vanish in a mean.
+//! Each instance counts the units of its own partitions once a minute. A minute of the fleet is the sum of these
+//! parts, if they have every partition once: while a partition changes its owner, or an instance does not count, the
+//! minute is unknown, and is shown as unknown instead of a number that is too small. An hour has the counts of its
+//! worst minute, because an outage of ten minutes would vanish in a mean.
 //!
-//! Units that are offline are counted by the values of labels, too: the worst values of each minute. A value that is
-//! missing has none, unless the minute says that values were left out.
+//! Units that are offline are counted by the values of labels, too: the worst values of each minute. A missing value
+//! has no offline units, unless the minute says that values were left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,8 +26,8 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// The most marks of a cell; further incidents have none.
 const MAX_MARKS: usize = 20;
 
-/// What one instance counted: its partitions, their units by state, the units that are offline by `label=value`, whether
-/// values were left out, and the units whose silence is unusual.
+/// The counts of one instance: its partitions, their units by state, the units that are offline by `label=value`,
+/// whether values were left out, and the units whose silence is unusual.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountedPart(
     pub u16,
@@ -72,7 +72,7 @@ pub struct HourCounts {
 pub struct FleetMoment {
     #[serde(rename = "s")]
     pub states: StateCounts,
-    /// The units that are offline, by `label=value`: at most at once.
+    /// The most units that were offline at once, by `label=value`.
     #[serde(rename = "o")]
     pub offline: BTreeMap<String, u64>,
     /// The units that are not offline and whose silence is unusual.
@@ -100,7 +100,7 @@ pub enum CountRange {
     Quarter,
 }
 
-/// What is known of a part of a range.
+/// The counts of a part of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountBucket {
     pub from: Timestamp,
@@ -132,7 +132,7 @@ pub fn add_mark(marks: &mut Vec<IncidentMark>, mark: IncidentMark) {
 }
 
 impl MinuteCounts {
-    /// Adds what an instance counted by these labels in a minute of the hour.
+    /// Adds the counts of an instance, by these labels, in a minute of the hour.
     pub fn add(&mut self, minute: u8, instance: &str, part: CountedPart, labels: &[String]) {
         let own: BTreeSet<String> = labels.iter().cloned().collect();
         self.labels = Some(match self.labels.take() {
@@ -142,14 +142,15 @@ impl MinuteCounts {
         self.minutes.entry(minute).or_default().insert(instance.to_owned(), part);
     }
 
-    /// Removes what an instance counted in a minute.
+    /// Removes the counts of an instance in a minute.
     pub fn remove(&mut self, minute: u8, instance: &str) {
         if let Some(parts) = self.minutes.get_mut(&minute) {
             parts.remove(instance);
         }
     }
 
-    /// The fleet of so many partitions in a minute of the hour; `None`: some of them are missing, or counted twice.
+    /// The fleet of `partitions` partitions in a minute of the hour; `None`: some of them are missing, or counted
+    /// twice.
     pub fn at(&self, minute: u8, partitions: u16) -> Option<FleetMoment> {
         let parts = self.minutes.get(&minute)?;
         let counted: u32 = parts.values().map(|part| u32::from(part.0)).sum();
@@ -239,7 +240,7 @@ impl CountRange {
         matches!(self, CountRange::Hour | CountRange::Day)
     }
 
-    /// The range that ends with the bucket of now.
+    /// The range that ends with the current bucket.
     pub fn at(self, now: Timestamp) -> Interval {
         let (step, count) = self.buckets();
         let to = floor(now, step) + step;

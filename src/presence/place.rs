@@ -1,8 +1,8 @@
 //! Where a unit is heard, if its name leaves captures of the topic out: two devices may have one id.
 //!
-//! With `sensors/{site}/{unit}/hb` and the name `{unit}`, the devices `north/pump-1` and `south/pump-1` are one unit, and
-//! the heartbeats of one hide the silence of the other. Their messages come in turn, so the label `site` changes and
-//! changes back. A device that moves to another site changes it once.
+//! With `sensors/{site}/{unit}/hb` and the name `{unit}`, the devices `north/pump-1` and `south/pump-1` are one unit,
+//! and the heartbeats of one hide the silence of the other. Their messages come in turn, so the label `site` changes
+//! and changes back. A device that moves to another site changes it once.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 pub struct Move {
     /// The topics, the former one first.
     pub topics: [String; 2],
-    /// The values of the labels, likewise.
+    /// The values of the labels, in the same order.
     values: [String; 2],
 }
 

@@ -82,7 +82,7 @@ pub enum Registry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindRules {
     pub kind: Kind,
-    /// What names a unit: the captures of its topic that make its id.
+    /// The captures of a topic that make the id of a unit.
     pub name: UnitName,
     /// The allowed silence of a unit that declares none.
     pub policy: Policy,

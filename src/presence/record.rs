@@ -79,7 +79,7 @@ pub enum Cause {
     NodeDeath,
     /// The broker or a bridge reported that the unit disconnected.
     Disconnected,
-    /// The unit goes offline and comes back again and again: no silence, but an episode of which receivers are notified
+    /// The unit goes offline and comes back repeatedly: no silence, but an episode of which receivers are notified
     /// instead, see `flapping.rs`. It is never stored as a record.
     Flapping,
     /// The unit is silent for unusually long by its rhythm and not offline: a notice to receivers that ask for it, and

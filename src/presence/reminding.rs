@@ -4,14 +4,14 @@
 //! first notified of a lasting silence; an escalation is due for each silence, some time after its notification. Both
 //! end with the silence and with its acknowledgement, and an alert silence holds them back.
 //!
-//! A look has no memory: the due reminders follow from the receivers that were notified, the moments of their
-//! notifications, and the moment of the look. So a look that is repeated after a crash finds the same reminders.
+//! A check has no memory: the due reminders follow from the receivers that were notified, the moments of their
+//! notifications, and the moment of the check. So a check that is repeated after a crash finds the same reminders.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// How soon a silence that is quiet is looked at again for an escalation.
+/// How soon a silence that is quiet is checked again for an escalation.
 const LOOKS_AGAIN: Duration = Duration::from_secs(60);
 
 /// A silence that receivers were notified of.
@@ -20,11 +20,11 @@ pub struct OngoingSilence {
     pub notified_at: Timestamp,
     /// For each step of escalation, whether its receivers know of the silence.
     pub has_step: Vec<bool>,
-    /// An operator takes care of it, or an alert silence covers it.
+    /// Whether an operator takes care of it, or an alert silence covers it.
     pub is_quiet: bool,
 }
 
-/// The result of a look at a group.
+/// The result of a check of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DueReminders {
     /// The silences of which receivers are reminded, by their places; empty if no reminder is due.
@@ -35,8 +35,8 @@ pub struct DueReminders {
     pub next: Option<Timestamp>,
 }
 
-/// Looks at silences of a group. `first`: when receivers were first notified of a silence that lasts. `due`: the moment
-/// for which the look was made. `after`: when each step of escalation is due.
+/// Checks silences of a group. `first`: when receivers were first notified of a silence that lasts. `due`: the moment
+/// for which the check was set. `after`: when each step of escalation is due.
 pub fn look(
     (repeat, after): (Option<Duration>, &[Duration]),
     silences: &[OngoingSilence],
@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(look(60, 60), (2, Some(at(120))));
         // Late, as after a stop: one reminder for all that were missed.
         assert_eq!(look(60, 200), (2, Some(at(240))));
-        // Looked at for another reason.
+        // Checked for another reason.
         assert_eq!(look(70, 70), (0, Some(at(120))));
         assert_eq!(look(10, 10), (0, Some(at(60))));
         let acknowledged = [OngoingSilence { is_quiet: true, ..silence(0, &[]) }];

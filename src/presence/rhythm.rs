@@ -1,12 +1,14 @@
 //! The rhythm of a unit: how long it usually waits between two heartbeats, learned from what it sends.
 //!
-//! A timeout of 48 hours says when a unit is offline. Its rhythm says much earlier that something is strange: a unit that
-//! is heard every five minutes and has been silent for forty is unusual. Nothing is decided by that: no record is opened.
+//! A timeout of 48 hours says when a unit is offline. Its rhythm says much earlier that something is strange: a unit
+//! that is heard every five minutes and has been silent for forty is unusual. A rhythm decides nothing and opens no
+//! record.
 //!
 //! # How it is learned
-//! The mean of the intervals and the mean distance from it, both of their logarithms, because the jitter of a minute and
-//! the jitter of a day are alike in proportion. The newest sixteen intervals or so count. Beside them stands the longest
-//! interval, which fades by half in ninety days, so that an odd night of last year does not hide the silence of today.
+//! The mean of the intervals and the mean distance from it, both of their logarithms, because the jitter of a minute
+//! and the jitter of a day are alike in proportion. The newest sixteen intervals or so count. Beside them stands the
+//! longest interval, which fades by half in ninety days, so that an odd night of last year does not hide the silence
+//! of today.
 //!
 //! # What must not spoil it
 //! - The first intervals teach and judge nothing: a unit that starts sends several messages at once, so a much longer
@@ -27,7 +29,7 @@ use std::time::Duration;
 use super::{Hearing, Interval, Kind, Ledger};
 use crate::clock::Timestamp;
 
-/// Logarithms to the base 2 of milliseconds are kept in steps of 1/1800: 0.04 %, up to three years.
+/// Logarithms to the base 2 of milliseconds are stored in steps of 1/1800: 0.04 %, up to three years.
 pub(super) const STEPS: f32 = 1800.0;
 
 /// The number of intervals from which on a rhythm is known.
@@ -59,7 +61,7 @@ const FADES_EVERY: i64 = 90 * 86_400_000 / 1800;
 /// A kind counts as heard now if it was proved within this time: probes are a few seconds apart.
 const PROVED_WITHIN: Duration = Duration::from_secs(20);
 
-/// What is known of the intervals of a unit, in eight bytes.
+/// The intervals of a unit, in eight bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rhythm {
     /// The mean of the intervals, as a logarithm in steps.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 
-/// The longest round trip that proofs are waited for. Farther away than this, hearing is blind.
+/// The longest round trip for which hearing waits for proofs. Farther away than this, hearing is blind.
 pub const MAX_ROUND_TRIP: Duration = Duration::from_secs(30);
 
 /// By how much the round trip grows at most with one canary.
@@ -39,7 +39,7 @@ pub struct RoundTrip {
 }
 
 impl RoundTrip {
-    /// A canary that was sent at `sent` came back at `now`.
+    /// Notes that a canary that was sent at `sent` came back at `now`.
     pub fn returned(&mut self, sent: Timestamp, now: Timestamp) {
         let measured = now.since(sent).min(MAX_ROUND_TRIP);
         self.length = match self.returned.map(|before| now.since(before)) {
@@ -67,7 +67,7 @@ pub fn least_probe_period(round_trip: Duration, filters: usize) -> Duration {
     round_trip / (PROBES_UNDERWAY / filters).clamp(1, MAX_PROBES_UNDERWAY)
 }
 
-/// Whether the fleet is heard, as of now.
+/// Follows whether the fleet is heard.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Progress {
     /// Up to when it was heard.

@@ -108,8 +108,8 @@ impl FromStr for TimerType {
 
 text_names!(TimerId, TimerType);
 
-/// The data of a timer: any JSON, kept as it was written, at most [`MAX_TIMER_BYTES`]. Those of a timer without data
-/// are `null`. They serialize as the JSON that they are.
+/// The data of a timer: any JSON, stored as written, at most [`MAX_TIMER_BYTES`]. A timer without data has `null`.
+/// Data serialize as the JSON that they are.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TimerData(Box<str>);
 
@@ -118,7 +118,7 @@ impl TimerData {
         &self.0
     }
 
-    /// From an engine. `None`: these are no data as they were stored.
+    /// Reads the data that an engine stored; `None`: the text is not stored data.
     pub fn stored(json: &str) -> Option<TimerData> {
         let data: &RawValue = serde_json::from_str(json).ok()?;
         (data.get().len() == json.len()).then(|| TimerData(json.into()))
@@ -177,7 +177,7 @@ pub enum Guarantee {
 }
 
 impl Guarantee {
-    /// Whether it is that of most timers, which is not written.
+    /// Whether it is the guarantee of most timers, which is not written.
     pub fn is_at_least_once(&self) -> bool {
         *self == Guarantee::AtLeastOnce
     }
@@ -186,7 +186,7 @@ impl Guarantee {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimerState {
-    /// Its moment is not over, or no instance has looked at it yet.
+    /// Its moment is not over, or no instance has checked it since.
     Waiting,
     /// It has fired, and a receiver has not got it yet.
     Fired,
@@ -256,14 +256,15 @@ impl Receipt {
     }
 }
 
-/// A timer as it is wanted.
+/// A timer to register.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewTimer {
     pub id: TimerId,
     pub timer_type: TimerType,
     /// When it fires; a moment that is over fires at once.
     pub due: Timestamp,
-    /// Whether a span was asked for, which lasts as long if the clock of the fleet steps meanwhile, and not a moment.
+    /// Whether the request names a span and not a moment: a span lasts as long if the clock of the fleet steps
+    /// meanwhile.
     pub is_span: bool,
     pub data: TimerData,
 }
@@ -280,7 +281,6 @@ pub struct Timer {
     pub lifecycle: TimerLifecycle,
 }
 
-/// Where a timer is on its way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TimerLifecycle {
     Waiting,
@@ -382,7 +382,7 @@ impl FiredTimer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimerClass {
     pub timer_type: TimerType,
-    /// Their names, at least one.
+    /// The names of the receivers, at least one.
     pub receivers: Vec<String>,
     pub guarantee: Guarantee,
     /// How long a timer that has ended can be read.

@@ -15,7 +15,7 @@ pub enum NameError {
     /// Not `[a-z0-9_-]{1,32}`.
     #[error("a kind is 1 to 32 of the characters a-z, 0-9, _ and -")]
     Kind,
-    /// Likewise.
+    /// Not `[a-z0-9_-]{1,32}`.
     #[error("a broker is named by 1 to 32 of the characters a-z, 0-9, _ and -")]
     Broker,
     #[error("a unit id is at least one character long")]

@@ -1,9 +1,9 @@
 //! Which parts of a topic name a unit: `{site}.{unit}`.
 //!
 //! # Why a capture may not hold the text after it
-//! With `{site}.{unit}`, the site `a.b` with the unit `c` would have the same id as the site `a` with the unit `b.c`: one
-//! of two devices would never be missed. So each capture ends where the text after it first occurs. Then an id is made
-//! in one way only, and [`UnitName::parts`] reads its captures back. The last capture may hold anything.
+//! With `{site}.{unit}`, the site `a.b` with the unit `c` would have the same id as the site `a` with the unit `b.c`:
+//! one of two devices would never be missed. So each capture ends where the text after it first occurs. Then only one
+//! set of captures gives an id, and [`UnitName::parts`] reads its captures back. The last capture may hold anything.
 
 use std::str::FromStr;
 
@@ -31,7 +31,7 @@ pub enum UnitNameError {
         "{0:?} is no capture; write {{unit}} or the name of a label of the topics in braces, as in {{site}}.{{unit}}"
     )]
     Capture(String),
-    /// The text between captures is nothing that an id may have.
+    /// The text between captures is not allowed in an id.
     #[error(
         "{0:?} is not allowed in an id; write text without /, +, # and control characters, such as a dot"
     )]
@@ -123,7 +123,7 @@ impl UnitName {
         Ok(id.parse()?)
     }
 
-    /// The captures of an id, each with its name; `None` if no topic makes this id.
+    /// The captures of an id, each with its name; `None` if no topic gives this id.
     pub fn parts<'a>(&'a self, id: &'a str) -> Option<Vec<(&'a str, &'a str)>> {
         let mut rest = id.strip_prefix(&*self.begin)?;
         let mut parts = Vec::with_capacity(self.captures.len());

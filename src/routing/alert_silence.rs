@@ -3,7 +3,8 @@
 //!
 //! An alert silence has matchers, all of which must match, a begin and an end. It is pending before its begin, active
 //! until its end, then expired; all of that follows from the time, so no step has to happen at the begin or at the end.
-//! An alert silence is kept for five days after its end. Every change is decided here, from the stored alert silence.
+//! An alert silence is stored for five days after its end. Every change is decided here, from the stored alert
+//! silence.
 //!
 //! # Why it is not called a silence
 //! The silence of a unit is the time without heartbeats. A silence of an operator is an alert silence in the code,
@@ -25,9 +26,9 @@ use super::{Matcher, Operator};
 use crate::clock::Timestamp;
 use crate::presence::OfflineRecord;
 
-/// How long an alert silence is kept after its end.
+/// How long an alert silence is stored after its end.
 pub const RETENTION: Duration = Duration::from_secs(120 * 3600);
-/// The most alert silences that are kept, the expired ones included.
+/// The most alert silences that are stored, the expired ones included.
 pub const MAX_SILENCES: usize = 10_000;
 /// The most matchers of an alert silence, and of a filter of alerts: an expression takes memory.
 pub const MAX_MATCHERS: usize = 64;
@@ -43,7 +44,7 @@ pub const MAX_COMMENT: usize = 1024;
 pub struct SilenceId(u128);
 
 impl SilenceId {
-    /// The id made of random bits.
+    /// The id from random bits.
     pub fn of_random(bits: u128) -> SilenceId {
         // Version 4 and the variant of RFC 9562.
         let bits = (bits & !(0xf << 76)) | (0x4 << 76);
@@ -175,7 +176,7 @@ pub fn in_order(silences: &[AlertSilence], now: Timestamp) -> Vec<&AlertSilence>
     shown
 }
 
-/// An alert silence as an operator asks for it.
+/// An operator's request for an alert silence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SilenceRequest {
     pub matchers: Vec<Matcher>,
@@ -263,9 +264,9 @@ pub fn is_comment(text: &str) -> bool {
     text.len() <= MAX_COMMENT && !text.chars().any(is_control)
 }
 
-/// Decides on a new alert silence, or a change of one of `stored`. Answers the alert silences to write: the last one is
-/// in force. `fresh` is the id of a new alert silence. As in Alertmanager, a change that an alert silence does not
-/// allow ends it and makes a new one.
+/// Decides on a new alert silence, or a change of one of `stored`. Answers the alert silences to write: the last one
+/// is in force. `fresh` is the id of a new alert silence. As in Alertmanager, a change that an alert silence does not
+/// allow ends it and creates a new one.
 pub fn put(
     stored: &[AlertSilence],
     id: Option<SilenceId>,

@@ -1,9 +1,9 @@
 //! All alert silences of one version, found by the labels of a record.
 //!
-//! There may be thousands of alert silences, and every record is compared with them. So each one lies under one of its
-//! `=` matchers, the one that the fewest others have; only alert silences without such a matcher are compared with
-//! every record. A record looks under each of its own labels. A scan of all gives the same answers: a generated test
-//! compares them.
+//! There may be thousands of alert silences, and every record is compared with them. So each one lies under one of
+//! its `=` matchers, the one that the fewest others have; only alert silences without such a matcher are compared
+//! with every record. For a record only the places of its own labels are searched. A scan of all gives the same
+//! answers: a generated test compares them.
 
 use std::collections::HashMap;
 use std::ops::Deref;

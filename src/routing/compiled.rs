@@ -6,8 +6,8 @@
 //! expression of the configuration or of the store counts, but is never refused: what was in force stays in force.
 //!
 //! # What an expression takes
-//! Each has one cache for its search, made once. A second thread that searches at the same time makes its own and drops
-//! it. So an expression takes at most [`CHARGE`] times what it takes after compilation.
+//! Each has one cache for its search. A second thread that searches at the same time creates a cache of its own and
+//! drops it. So an expression takes at most [`CHARGE`] times what it takes after compilation.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};

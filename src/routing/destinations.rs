@@ -65,7 +65,7 @@ impl Destination {
     }
 }
 
-/// After how long a silence that an alert silence covers is looked at again: the alert silence may be ended before its
+/// After how long a silence that an alert silence covers is checked again: the alert silence may be ended before its
 /// time.
 const LOOKED_AT_AFTER: Duration = Duration::from_secs(10);
 
@@ -169,18 +169,18 @@ impl Destinations {
         }
     }
 
-    /// With the times of routes, by their ids; the id of the root is empty.
+    /// Sets the times of routes, by their ids; the id of the root is empty.
     pub fn with_times(self, times: HashMap<String, RouteTimes>) -> Destinations {
         Destinations { mutes: Arc::new(Mutes::new(times)), ..self }
     }
 
-    /// The destinations as of a moment: some routes may be muted then.
+    /// The destinations at a moment, with the routes that are muted then.
     pub fn at(&self, now: Timestamp) -> Destinations {
         Destinations { muted: self.mutes.at(now), ..self.clone() }
     }
 
-    /// Until when a group is held; it is not sealed before that. `None`: the group is not held. An engine asks before
-    /// it seals a group, and again when the group is due the next time. Blindness is never held.
+    /// Until when a group is held; it is not sealed before that. `None`: the group is not held. Call it before a
+    /// group is sealed, and again when the group is due the next time. Blindness is never held.
     pub fn held_until(&self, key: &str, now: Timestamp) -> Option<Timestamp> {
         if (self.muted.is_empty() && self.hold.is_none()) || is_blind(key) {
             return None;
@@ -190,22 +190,22 @@ impl Destinations {
         muted.max(self.hold).filter(|until| *until > now)
     }
 
-    /// With all groups held until then, except groups of blindness.
+    /// Holds all groups until then, except groups of blindness.
     pub fn with_hold(self, hold: Option<Timestamp>) -> Destinations {
         Destinations { hold, ..self }
     }
 
-    /// With the kinds whose units are archived, and after how long. Receivers are not reminded of archived units.
+    /// Sets the kinds whose units are archived, and after how long. Receivers are not reminded of archived units.
     pub fn with_archive(self, archive: BTreeMap<Kind, Duration>) -> Destinations {
         Destinations { archive: Arc::new(archive), ..self }
     }
 
-    /// With the units whose silence inhibits others at the moment.
+    /// Sets the units whose silence inhibits others at the moment.
     pub fn with_inhibitors(self, inhibitors: Arc<Inhibitors>) -> Destinations {
         Destinations { inhibitors, ..self }
     }
 
-    /// With the alert silences of operators. A silence that waits in its group when an alert silence begins is held,
+    /// Sets the alert silences of operators. A silence that waits in its group when an alert silence begins is held,
     /// like an inhibited silence.
     pub fn with_silences(self, silences: Arc<AlertSilences>) -> Destinations {
         Destinations { silences, ..self }
@@ -233,7 +233,7 @@ impl Destinations {
         !self.inhibitors.is_empty() || self.silences.iter().any(|one| one.is_active(now))
     }
 
-    /// With all receivers that are configured, whether or not a route names them.
+    /// Sets all receivers that are configured, whether or not a route names them.
     pub fn with_receivers(self, receivers: Vec<String>) -> Destinations {
         Destinations { receivers, ..self }
     }

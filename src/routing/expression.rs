@@ -1,9 +1,9 @@
-//! Regular expressions in the syntax of RE2, which is Alertmanager's, as those of the `regex` crate.
+//! Translates regular expressions from the syntax of RE2, which is Alertmanager's, into that of the `regex` crate.
 //!
 //! Both know the same constructs, but some signs differ. In RE2 `\d`, `\s`, `\w` and their opposites are ASCII, a `[`
 //! in a class is itself, `&&` and `--` in a class are no operations, an escaped sign that is neither letter nor digit
-//! is itself, a `{` that begins no repetition is itself, and `\Q…\E` quotes. Here each such place is written so that it
-//! means the same in the other syntax. What only the `regex` crate knows stays as it is.
+//! is itself, a `{` that begins no repetition is itself, and `\Q…\E` quotes. Each such place is rewritten so that it
+//! keeps its meaning. Constructs that only the `regex` crate knows stay as they are.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -36,7 +36,7 @@ pub(super) fn from_re2(expression: &str) -> String {
 
 struct ExpressionReader<'a> {
     rest: Peekable<Chars<'a>>,
-    /// What is read, in the other syntax.
+    /// The expression so far, in the syntax of the `regex` crate.
     text: String,
 }
 

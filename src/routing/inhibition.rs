@@ -5,10 +5,10 @@
 //! target of a rule is not inhibited by another silence that is both. Blindness is neither source nor target.
 //!
 //! # Why a target waits in its group
-//! A target joins its groups as usual, and its wait is prolonged: a unit that is back by then is never notified, and a
-//! unit that is still offline is notified once. An engine asks [`Inhibitors::held`] when a silence joins, and again
-//! before it seals it: a sensor may be missed seconds before its gateway. While the source is offline the answer holds
-//! for a minute at most, and then the engine asks again.
+//! A target joins its groups as usual, and its wait is prolonged: a unit that is back by then is never notified, and
+//! a unit that is still offline is notified once. [`Inhibitors::held`] decides when a silence joins, and again before
+//! the silence is sealed: a sensor may be missed seconds before its gateway. While the source is offline, its answer
+//! holds for a minute at most, and then it is called again.
 //!
 //! # Why a target is held after the end of its source
 //! Its messages came through the source. After the source is back, the target gets its allowed silence again: the
@@ -25,9 +25,9 @@ use super::matcher::label;
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, Unit};
 
-/// After how long at most, and at least, a silence whose source is offline is looked at again. In between it is the
-/// time for which the target is held after the end of its source, so that receivers are notified of the target at most
-/// twice that time later.
+/// The longest and the shortest time until a silence whose source is offline is checked again. In between it is the
+/// time for which the target is held after the end of its source, so that receivers are notified of the target at
+/// most twice that time later.
 pub const LOOKED_AT_AFTER: Duration = Duration::from_secs(60);
 const LOOKED_AT_LEAST_AFTER: Duration = Duration::from_secs(5);
 

@@ -130,7 +130,7 @@ fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }
 
-/// What a matcher has to name to be told of unusual silences.
+/// The name that a matcher has for unusual silences.
 pub(super) const UNUSUAL: &str = "unusual";
 
 /// Whether a route or a rule may compare a value of this name: a label of units, or a label that Rollcall gives.
@@ -143,7 +143,7 @@ pub(super) fn label<'a>(record: &'a OfflineRecord, name: &str) -> &'a str {
     match (name, record.labels.get(name)) {
         ("kind", _) => record.kind.as_str(),
         ("unit", _) => record.unit.as_str(),
-        // The value as pages show it: a label is what an operator makes a silence from.
+        // The value as pages show it: operators build alert silences from these labels.
         (_, Some(value)) => value,
         ("cause", None) => record.cause.as_str(),
         (UNUSUAL, None) if record.is_unusual() => "true",

@@ -9,23 +9,22 @@
 //! `kind`, `unit`, `state` and `cause`. A missing label is empty. Expressions are compiled once, within a budget
 //! (`compiled.rs`), and match in linear time.
 //!
-//! Each route has groups of its own: the key of a group begins with the id of its route, so two routes to one receiver
-//! never share a notification. The id is made from the matchers of the route and of those above it, and of its
-//! receivers: it is the same as long as these are, whatever else of the configuration changes. The root has no id.
+//! Each route has groups of its own: the key of a group begins with the id of its route, so two routes to one
+//! receiver never share a notification. The id follows from the matchers of the route and of the routes above it, and
+//! from its receivers: nothing else in the configuration changes it. The root has no id.
 //!
-//! Routes are asked once, when the first transition of a record joins. The record keeps its groups, and its return
-//! joins them: whatever the routes say by then, the receivers that were notified of the silence are notified of its
-//! end.
+//! Routes are evaluated once, when the first transition of a record joins. The record keeps its groups, and its
+//! return joins them: even if the routes have changed, the receivers that were notified of the silence are notified
+//! of its end.
 //!
-//! A route may be muted at some times. Its transitions join their groups then, and the groups are held: an engine asks
-//! [`Destinations::held_until`] before it seals a group. Any other reason to hold groups belongs there.
-//!
+//! A route may be muted at some times. Its transitions join their groups then, and the groups are held:
+//! [`Destinations::held_until`] is read before a group is sealed. Any other reason to hold groups belongs there.
 //! Single silences are held by inhibition: see `inhibition.rs`.
 //!
-//! A group of a route that is gone is sealed for the receivers in its id, as far as they are configured, else for those
-//! of the root. It is repeated and escalated as by the routes with the same receivers, if all these routes agree.
-//! Blindness concerns no unit: it goes to the receivers of the root or, if it has none, to those of all
-//! routes.
+//! A group of a route that is gone is sealed for the receivers in its id, as far as they are configured, else for the
+//! receivers of the root. It is repeated and escalated as by the routes with the same receivers, if all these routes
+//! agree. Blindness concerns no unit: it goes to the receivers of the root or, if the root has none, to the receivers
+//! of all routes.
 
 pub mod alert;
 pub mod alert_silence;

@@ -1,10 +1,10 @@
 //! Which routes are muted at a moment, and until when their groups are held.
 //!
-//! Transitions of a muted route join their groups as usual, and the groups wait: they are not sealed before the mute is
-//! over. So a unit that is back by then is never notified, and a unit that is still offline is notified once.
+//! Transitions of a muted route join their groups as usual, and the groups wait: they are not sealed before the mute
+//! is over. So a unit that comes back before is never notified, and a unit that is still offline is notified once.
 //!
 //! # Why a group is held for a minute at a time
-//! A mute may leave the configuration. A group that is held is looked at again after [`MAX_HOLD`], and then it is
+//! A mute may leave the configuration. A group that is held is checked again after [`MAX_HOLD`], and then it is
 //! sealed, or held again.
 
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ impl Mutes {
     }
 }
 
-/// Until when a group is held whose route is muted until then.
+/// Until when a group is held whose route is muted until `muted_until`.
 pub(super) fn held_until(muted_until: Timestamp, now: Timestamp) -> Timestamp {
     muted_until.min(now + MAX_HOLD)
 }

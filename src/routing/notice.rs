@@ -3,7 +3,7 @@
 
 use crate::clock::Timestamp;
 
-/// What is known of the notification of an open silence.
+/// The facts about the notification of an open silence.
 #[derive(Clone, Debug, Default)]
 pub struct NoticeFacts {
     /// The receivers that took a notification of it, and when.
@@ -16,16 +16,16 @@ pub struct NoticeFacts {
     pub has_receiver: bool,
 }
 
-/// Who was notified of an open silence.
+/// Which receivers were notified of an open silence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SilenceNotice {
-    /// These receivers were, the last of them then; the others have a notification waiting.
+    /// These receivers were notified, the last of them at that moment; a notification waits for the others.
     Notified {
         receivers: Vec<String>,
         at: Option<Timestamp>,
         waiting: Vec<String>,
     },
-    /// No receiver was yet: a notification waits for these receivers.
+    /// No receiver was notified yet: a notification waits for these receivers.
     OnItsWay(Vec<String>),
     Silenced(Timestamp),
     /// Its group waits.
@@ -90,7 +90,7 @@ mod tests {
             ),
             // Its attempts are no longer on record.
             (&[], &[("mail", false)], None, true, notified(&["mail"], None, &[])),
-            // A silence of alerts that was made later does not undo what was sent.
+            // An alert silence that was created later does not undo what was sent.
             (&[("b", 1), ("a", 2)], &[], Some(9), true, notified(&["a", "b"], Some(2), &[])),
         ];
         for (took, names, silenced, has_receiver, expected) in cases {

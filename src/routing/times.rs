@@ -54,7 +54,7 @@ const DAY: i16 = 24 * 60;
 /// A mute that has lasted for this long has no beginning.
 const MAX_MUTE: Duration = Duration::from_secs(400 * 86_400);
 
-/// How many changes are looked at for the end of a time: more than there are in a year of days with four ranges each.
+/// How many changes are checked for the end of a time: more than there are in a year of days with four ranges each.
 const MAX_CHANGES: usize = 4000;
 
 impl TimeInterval {

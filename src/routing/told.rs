@@ -1,8 +1,8 @@
 //! Which receivers were notified of a silence, and why others were not: one sentence for an operator.
 //!
-//! The cause is decided only here, from what the store knows: [`NewestSilence`]. The page of a unit, the
-//! command and the API show the same sentence. Of several causes the one counts that an operator has to end first: a
-//! route without a receiver never notifies one, and a group that is held waits however long `group_wait` is.
+//! The cause is decided only here, from the stored facts: [`NewestSilence`]. The page of a unit, the command and the
+//! API show the same sentence. Of several causes the one counts that an operator has to end first: a route without a
+//! receiver never notifies one, and a group that is held waits however long `group_wait` is.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 /// within this time of its detection, and a group gathers silences for a second.
 const JOINS: Duration = Duration::from_secs(10);
 
-/// What the store knows of the newest silence of a unit.
+/// The stored facts about the newest silence of a unit.
 #[derive(Clone, Debug)]
 pub struct NewestSilence {
     pub now: Timestamp,
@@ -46,7 +46,7 @@ pub struct SilenceHolds {
 pub struct RouteState {
     /// Its place in the configuration: `route.routes[0]`.
     pub path: String,
-    /// The receivers in the configuration of now.
+    /// The receivers in the current configuration.
     pub receivers: Vec<String>,
     pub stage: GroupStage,
     pub muted_until: Option<Timestamp>,
@@ -70,7 +70,6 @@ pub enum GroupStage {
     Sealed(Vec<String>),
 }
 
-/// What is known of a receiver.
 #[derive(Clone, Debug, Default)]
 pub struct ReceiverState {
     /// When the receiver took the notification of the silence, and of the return.
@@ -121,7 +120,7 @@ pub enum Why {
 }
 
 impl fmt::Display for Why {
-    /// In one piece: one sentence for each cause.
+    /// Long, but straight: one sentence for each cause.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let because = |f: &mut fmt::Formatter<'_>, why: &str| match why {
             "" => Ok(()),
@@ -205,7 +204,6 @@ impl Told {
         Told { untold: vec![(None, why)], ..Told::default() }
     }
 
-    /// The receivers that were notified of a silence, and why others were not.
     pub fn of(state: &NewestSilence) -> Told {
         let mut told = Told { acknowledged_by: state.acknowledged_by.clone(), ..Told::default() };
         for (name, receiver) in &state.receivers {

@@ -241,7 +241,7 @@ impl NamedRoute {
             }
             let known = taken.len();
             child.find(record, is_asked, taken, tried);
-            // A route that does not ask for unusual silences keeps none from the routes after it.
+            // If a route takes no unusual silence, the routes after it are tried.
             if !child.route.continues && taken.len() > known {
                 break;
             }
@@ -337,7 +337,7 @@ mod tests {
         let unusual = |unit: &str, labels: &[(&str, &str)]| {
             taken(&routes, &OfflineRecord { cause: Cause::Unusual, ..record(unit, labels) })
         };
-        // The route of gates takes none, and keeps none from the route after it.
+        // The route of gates takes none, and the route after it is tried.
         assert_eq!(unusual("gate:a", &[]), ["early"]);
         assert_eq!(unusual("pump:a", &[("site", "north")]), ["north"]);
         assert_eq!(unusual("valve:a", &[]), [""; 0]);

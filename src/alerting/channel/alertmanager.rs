@@ -1,11 +1,11 @@
 //! The channel to Alertmanager: open records are alerts of its API v2.
 //!
 //! Alertmanager keeps alerts in memory and forgets an alert that is not sent again. So a transition is posted when it
-//! is notified. All open records, every blindness that lasts and the trip of the mass-offline breaker that holds are
-//! posted again every `resend`, by the loop in `alerting/resend.rs`. An alert is valid for four times that long;
-//! `endsAt` says until when, and a return sets it to its moment. Servers of a cluster do not tell each other of alerts:
-//! each one gets all of them. A notification has arrived when one server has taken it; the others get it with the next
-//! resend, also the end of an alert, and are named meanwhile.
+//! is notified, and the loop in `alerting/resend.rs` posts all open records, every lasting blindness and a trip of
+//! the mass-offline breaker again every `resend`. An alert is valid for four times that long; `endsAt` says until
+//! when, and a return sets it to its moment. Servers of a cluster do not tell each other of alerts: each server gets
+//! all of them. A notification has arrived when one server has taken it. The other servers get it, also the end of an
+//! alert, with the next resend, and are reported as unreached until then.
 //!
 //! A server that does not answer, or that is slow, takes nothing from the others. Once one of them has taken the alerts
 //! of a notification, the rest have [`SLOW_AFTER`]. A server that took longer gets only resends until it is faster: a
@@ -82,7 +82,7 @@ pub struct Alertmanager {
     authorization: Option<HeaderValue>,
     resend: Duration,
     max_alerts: usize,
-    /// After how long a server is left to the next resend.
+    /// How long a server may take before it is left to the next resend.
     timeout: Duration,
     counted: Mutex<OpenRecordCount>,
     /// The alerts of the last resend.
@@ -120,7 +120,7 @@ impl AlertmanagerServer {
     }
 }
 
-/// What an alert that lasts is about.
+/// The subject of an alert that lasts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ActiveAlert {
     Record(RecordId),
@@ -152,7 +152,7 @@ struct PostedAlert {
 }
 
 impl PostedAlert {
-    /// An alert that lasts is valid until then.
+    /// An alert that lasts is valid until `valid_until`.
     fn new(alert: Alert, valid_until: Timestamp) -> PostedAlert {
         PostedAlert {
             labels: alert.labels,
@@ -334,7 +334,7 @@ impl Alertmanager {
         mass_alert(&self.receiver, open, self.max_alerts, now, &self.message)
     }
 
-    /// The alerts of open records by these records.
+    /// The alerts of open records, by record.
     fn of_records(&self, open: OpenRecords, now: Timestamp) -> HashMap<ActiveAlert, Alert> {
         let mass = (open.count > self.max_alerts).then(|| (ActiveAlert::Mass, self.mass(open.count, now)));
         let ids: Vec<RecordId> = open.oldest.iter().map(|record| record.id.clone()).collect();
@@ -439,7 +439,7 @@ impl Channel for Alertmanager {
     }
 }
 
-/// The address of the API below that of a server.
+/// The address of the API of a server.
 fn api(url: &str) -> Result<Url, String> {
     let mut url = parse_url(url)?;
     let path = format!("{}/{PATH}", url.path().trim_end_matches('/'));

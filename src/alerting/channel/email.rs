@@ -84,7 +84,7 @@ pub struct Email {
     records: OnceLock<StoredDeliveries>,
 }
 
-/// What a server answers to recipients.
+/// The answers of a server to recipients.
 #[derive(Default)]
 struct Addressed<'a> {
     taken: Vec<&'a Address>,
@@ -261,7 +261,7 @@ impl Email {
         Ok(plain(&self.server.secrets.hide(&answer)))
     }
 
-    /// Logs the recipients that do not get a mail which others have, unless they are those of the mail before.
+    /// Logs the recipients that do not get a mail that others get, unless the previous mail had the same ones.
     fn note_refused(
         &self,
         taken: &[&Address],

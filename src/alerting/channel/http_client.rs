@@ -46,7 +46,7 @@ pub fn http_client(tls: Arc<ClientConfig>, denies_private: bool) -> HttpClient {
         .build(HttpsConnector::from((connector, tls)))
 }
 
-/// Looks names up. Its answer is what the connection is opened to.
+/// Looks names up. The client connects to these addresses, without another lookup.
 #[derive(Clone)]
 pub struct Resolver {
     /// Only public addresses are answered.

@@ -175,7 +175,7 @@ pub fn parse_url(text: &str) -> Result<Url, String> {
     }
 }
 
-/// The address of a host that is not a name: it is not looked up.
+/// The IP address of a URL without a host name, which is not looked up.
 fn literal(url: &Url) -> Option<IpAddr> {
     match url.host()? {
         Host::Ipv4(address) => Some(address.into()),

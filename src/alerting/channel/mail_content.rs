@@ -64,7 +64,8 @@ const TABLE_NAME: &str = "units.csv";
 const REPORT_NAME: &str = "report.csv";
 
 impl MailContent {
-    /// The mail for a message; the sender's address is at `domain`. `may_attach`: a storm has a table.
+    /// The mail for a message; the sender's address is at `domain`. `may_attach`: attach a table to the mail of a
+    /// storm.
     pub fn new(
         message: &ReceiverMessage<'_>,
         domain: &str,

@@ -1,4 +1,4 @@
-//! Which channel a receiver has, and a try of it for the command line.
+//! Opens the channel of a receiver, and tries it for the command line.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub async fn probe(receiver: &ReceiverConfig) -> Result<(), Failure> {
     within(receiver.timeout, channel.probe()).await
 }
 
-/// What the receiver is sent for an example: the text, and what an operator made of the head before it.
+/// The message for an example: the head that the operator configured, if any, and the text.
 pub fn render(receiver: &ReceiverConfig, example: Example) -> Result<(Option<String>, String), String> {
     let (channel, delivery) = (open(receiver)?, example.delivery(&receiver.name));
     Ok((channel.render_head(&delivery)?, channel.render(&delivery)?))

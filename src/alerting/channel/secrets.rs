@@ -6,7 +6,7 @@ use url::Url;
 
 /// A shorter secret is no secret, and would blacken half of an answer.
 const SHORTEST: usize = 6;
-/// A part of an address that is longer may be a secret.
+/// A longer part of an address may be a secret.
 const SECRETIVE_PART: usize = 16;
 /// The first words of values of `Authorization`.
 const SCHEMES: [&str; 4] = ["basic", "bearer", "digest", "token"];
@@ -92,7 +92,7 @@ impl Secrets {
     }
 }
 
-/// Without the percent signs of an address.
+/// The part, percent-decoded.
 fn meant(part: &str) -> String {
     percent_decode_str(part).decode_utf8_lossy().into_owned()
 }

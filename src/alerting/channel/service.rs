@@ -1,9 +1,9 @@
 //! Services that take notifications as a `POST`: their templates are part of Rollcall.
 //!
-//! What differs between them is data, in [`catalogue`]: the address, the headers, the template of the body, and the
-//! options that an operator sets. A service either takes a message, or an alert for each unit, which its silence opens
-//! and its return closes. In that case a notification is several requests, each with the key of its alert; the silences
-//! of an incident are one alert.
+//! Services differ only in data, in [`catalogue`]: the address, the headers, the template of the body, and the
+//! options that an operator sets. A service either takes a message, or an alert for each unit, which its silence
+//! opens and its return closes. In that case a notification is several requests, each with the key of its alert; the
+//! silences of an incident are one alert.
 //!
 //! # Several requests
 //! An attempt that fails half-way goes on, with the next one, at the request that failed: a storm of a thousand alerts

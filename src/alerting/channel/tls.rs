@@ -11,7 +11,7 @@ pub fn client(files: &TlsFiles) -> Result<ClientConfig, String> {
     Ok(config)
 }
 
-/// Without the name of a section: a receiver has none.
+/// The text without the name of the section: a receiver has none.
 fn plain(text: &str) -> String {
     text.replace("tls.", "")
 }

@@ -80,7 +80,7 @@ pub struct Webhook {
     body: String,
     /// The templates of body and headers, by name.
     templates: Templates,
-    /// The names of the headers, which are those of their templates too.
+    /// The names of the headers, which are also the names of their templates.
     headers: Vec<HeaderName>,
     /// The token, if there is one.
     authorization: Option<HeaderValue>,

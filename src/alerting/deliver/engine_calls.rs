@@ -31,7 +31,7 @@ pub(super) struct EngineCalls {
     pub extending: Option<BoxFuture<'static, ExtendedLeases>>,
     pub recordings: FuturesUnordered<BoxFuture<'static, Recorded>>,
     pub falling: Option<BoxFuture<'static, Result<FallbackCall>>>,
-    /// Whether the receiver is down, as the engine has it; `None`: not known.
+    /// Whether the receiver is down, as the engine stores it; `None`: unknown.
     pub known_down: Option<bool>,
     pub fall_at: Instant,
     /// The moment from which deliveries are leased again, and after a failure the engine is called again.
@@ -194,7 +194,7 @@ impl Deliver {
         let this = self.clone();
         async move {
             let (name, own) = (&this.receiver.name, rotated(this.partitions(), call.turn));
-            // The admission decides by what waits now.
+            // The admission needs the current backlog.
             let counts = call.counts || this.limit.is_some();
             let backlog = if counts { Some(this.engine.backlog(&own, name).await?) } else { None };
             let now = this.clock.now();
@@ -209,7 +209,7 @@ impl Deliver {
             };
             let fallback = this.receiver.fallback.as_ref().filter(|_| call.is_disabled);
             let fallen = match fallback.filter(|_| !leased.deliveries.is_empty()) {
-                // A receiver that is disabled is not waited for.
+                // The fallback does not wait for a disabled receiver.
                 Some(fallback) => this.queue_for(fallback, Duration::ZERO, &own, now).await?,
                 None => None,
             };
@@ -274,7 +274,7 @@ impl Deliver {
         recordings < RECORDINGS && in_flight.unrecorded.len() >= least
     }
 
-    /// Writes outcomes to the engine. Gives them back, for the case that the engine fails.
+    /// Writes outcomes to the engine, and returns them in case the engine fails.
     pub(super) fn record(self: &Arc<Self>, outcomes: Vec<EndedLease>) -> BoxFuture<'static, Recorded> {
         let this = self.clone();
         async move {
@@ -299,7 +299,7 @@ impl Deliver {
         Ok(())
     }
 
-    /// Lets go of deliveries whose outcomes are recorded, and keeps the others.
+    /// Releases deliveries whose outcomes are recorded, and keeps the others.
     pub(super) fn recorded(
         &self,
         calls: &mut EngineCalls,

@@ -1,6 +1,6 @@
 //! Waiting notifications of a failing receiver also go to its fallback.
 //!
-//! Since when the receiver takes nothing is in the engine, so that a restart or another owner of its partitions does
+//! The engine stores since when the receiver takes nothing, so that a restart or a new owner of its partitions does
 //! not begin the wait again. A success of any instance ends it; an instance that still fails begins it again.
 //!
 //! A receiver that answered 410 has no wait: its notifications go to the fallback at once, before they become dead
@@ -18,7 +18,7 @@ use crate::clock::{Timestamp, monotonic};
 use crate::store::{EngineError, MeantFor, Result};
 use crate::telemetry::Loop;
 
-/// The time until the engine is asked again, after all notifications were queued for the fallback.
+/// The time until the engine is called again, after all notifications were queued for the fallback.
 const PAUSE: Duration = Duration::from_secs(5);
 
 impl Deliver {
@@ -33,7 +33,7 @@ impl Deliver {
             return;
         }
         let (this, own) = (self.clone(), self.partitions());
-        // Its attempts are over: another instance knows whether the receiver is down.
+        // This instance makes no attempts: another one knows whether the receiver is down.
         if own.is_empty() {
             return;
         }
@@ -82,7 +82,7 @@ impl Deliver {
                 None
             }
             Err(error) => {
-                // The engine is asked again, also if the receiver is up by then.
+                // Call the engine again, even if the receiver is up in the meantime.
                 calls.known_down = None;
                 self.telemetry.engine_failed(Loop::Delivery, &which, &error);
                 Some(error)

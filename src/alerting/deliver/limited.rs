@@ -7,10 +7,10 @@
 //! limit is a delay. Room is taken right before each message.
 //!
 //! # Why the notifications of a digest stay in the engine until it is delivered
-//! They end as delivered, each with its attempt on record, after the receiver has the digest. Until then the digest, its
-//! id, its lease and its notifications are in the [shared state](crate::alerting::limit): after a crash the same digest
-//! is sent again. While it is open nothing else is sent, so that a group's notifications stay in order. A digest that
-//! fails [`MAX_ATTEMPTS`] times is taken apart: its receiver is down, or refuses this digest.
+//! They end as delivered, each with its attempt on record, after the receiver has the digest. Until then the digest,
+//! its id, its lease and its notifications are in the [shared state](crate::alerting::limit): after a crash the same
+//! digest is sent again. While it is open nothing else is sent, so that a group's notifications stay in order. A
+//! digest that fails [`MAX_ATTEMPTS`] times is taken apart: its receiver is down, or refuses this digest.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +28,8 @@ use crate::store::{AttemptEnd, Delivery, EndedLease, MAX_STEP, Result};
 pub(in crate::alerting) const MAX_ATTEMPTS: u32 = 5;
 
 impl Deliver {
-    /// Leases the delivery of the next message, if there is room for it. `waiting`: how many groups have a notification.
+    /// Leases the delivery of the next message, if there is room for it. `waiting`: how many groups have a
+    /// notification.
     pub(super) async fn lease_admitted(
         &self,
         limit: &ReceiverLimit,
@@ -94,7 +95,7 @@ impl Deliver {
         limit.open(id_of(&members, now), members, now).await
     }
 
-    /// Ends notifications that are without members by now.
+    /// Ends notifications that have no members left.
     async fn end_empty(&self, empty: &[Delivery], now: Timestamp) -> Result<()> {
         for step in in_steps(empty) {
             let step: Vec<Delivery> = step.into_iter().cloned().collect();
@@ -126,8 +127,8 @@ impl Deliver {
         Ok(Leased { deliveries: vec![digest], rest: Duration::ZERO })
     }
 
-    /// Whether a digest still tells what receivers should know: one of its notifications waits, and it has no silences
-    /// that ended while the receiver was not configured.
+    /// Whether a digest still reports what receivers should know: one of its notifications waits, and it has no
+    /// silences that ended while the receiver was not configured.
     async fn is_up_to_date(&self, members: &[Delivery]) -> Result<bool> {
         let name = &self.receiver.name;
         Ok(any_waits(&self.engine, name, members).await?

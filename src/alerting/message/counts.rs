@@ -29,8 +29,8 @@ pub struct LabelCount {
     pub online: u64,
 }
 
-/// The counts of a message, label by label and the values with most records first. A label that few records share
-/// says nothing and is left out, and so is a label that all records share.
+/// The counts of a message, label by label, the values with most records first. A label that few records share says
+/// nothing and is left out, and so is a label whose value all records share.
 pub fn counts(delivery: &Delivery) -> Vec<LabelCount> {
     let total = delivery.offline.len() + delivery.online.len();
     if total <= MIN_COUNTED {

@@ -104,8 +104,8 @@ fn slack_plain(line: &str) -> String {
     text::plain(line).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Escapes a line for mrkdwn. Slack has no escape for its signs, so a zero-width space stands before a sign that could
-/// begin or end something. Words such as `pump_7` get no such space, so that the name can be copied.
+/// Escapes a line for mrkdwn. Slack has no escape for its signs, so a zero-width space stands before a sign that
+/// could begin or end a format. Words such as `pump_7` get no such space, so that the name can be copied.
 fn slack(line: &str) -> String {
     const APART: char = '\u{200b}';
     let line = slack_plain(line);

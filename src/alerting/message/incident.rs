@@ -8,7 +8,7 @@ use crate::clock::{Timestamp, shown_span as span};
 use crate::presence::{Incident, OfflineRecord};
 use crate::store::Delivery;
 
-/// Whether a message tells of a new incident: most of its silences are in the message.
+/// Whether a message reports a new incident: most of its silences are in the message.
 pub fn is_new(incident: &Incident, delivery: &Delivery) -> bool {
     incident.until.is_none() && 2 * covered(incident, &delivery.offline).0.len() as u64 > incident.offline
 }
@@ -21,8 +21,8 @@ pub fn covered<'a>(
     records.iter().partition(|record| incident.covers(record))
 }
 
-/// The title of a message, if it is about the incident: the incident is new, or over while no other silence is in the
-/// message. Units that are offline and not in the message are not in the title.
+/// The title of a message about the incident: the incident is new, or over while no other silence is in the message.
+/// Units that are offline and not in the message are not in the title.
 pub fn title(delivery: &Delivery) -> Option<String> {
     let incident = delivery.situation.incident.as_ref()?;
     if is_new(incident, delivery) {
@@ -36,7 +36,7 @@ pub fn title(delivery: &Delivery) -> Option<String> {
     Some(format!("{}{}", of_end(incident, until, &others), counted(ended)))
 }
 
-/// The incident by itself, as a title.
+/// The title of the incident alone.
 pub fn summary(incident: &Incident) -> String {
     match incident.until {
         None => format!("OFFLINE: {}", of_all(incident)),

@@ -66,9 +66,9 @@ pub fn members(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     records.chain(blind).chain(timers(delivery, zone)).collect()
 }
 
-/// The pages of a delivery, for receivers that call an operator for each: a page for each member, but one page for all
-/// silences of an incident, which ends with the incident. Acknowledgements follow the pages. The notification of an
-/// acknowledgement has nothing else, and for a single unit of the incident it acknowledges nothing.
+/// The pages of a delivery, for receivers that call an operator for each member: a page for each member, but one page
+/// for all silences of an incident, which ends with the incident. Acknowledgements follow the pages. The notification
+/// of an acknowledgement has no pages, and for a single unit of the incident it acknowledges nothing.
 pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     let situation = &delivery.situation;
     let is_notified = |record: &OfflineRecord| {
@@ -78,7 +78,7 @@ pub fn pages(delivery: &Delivery, zone: &Zone, links: &Links) -> Vec<Member> {
     let offline: Vec<&OfflineRecord> =
         delivery.offline.iter().filter(|record| !is_notified(record)).collect();
     // The units of the page may be back before units that have pages of their own. Units that are back may also have
-    // another value of the label by now, and belong to no incident.
+    // changed the value of the label, and belong to no incident.
     let is_end = |incident: &Incident| {
         let mut online = delivery.online.iter();
         incident.until.is_some()

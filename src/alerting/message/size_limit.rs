@@ -10,11 +10,11 @@ use crate::store::Delivery;
 
 /// The most bytes of records in one body: ten thousand of usual size, so that a program misses none.
 const MAX_BYTES: usize = 4 << 20;
-/// A body of this size is refused for another reason.
+/// A server that refuses a body of this size has another reason.
 const MIN_BYTES: usize = 4 << 10;
 
-/// The most bytes of records that a receiver takes, as far as it is known: less after each body that it refuses as too
-/// large, until the next start.
+/// The most bytes of records that a receiver takes, as far as this instance knows. It shrinks with each body that the
+/// receiver refuses as too large, until the next start.
 #[derive(Debug)]
 pub struct SizeLimit(AtomicUsize);
 

@@ -174,7 +174,7 @@ fn others_offline(delivery: &Delivery) -> Option<u64> {
     lasting.checked_sub(delivery.offline.len() as u64).filter(|others| *others > 0)
 }
 
-/// How many units are offline, if more than the message has. A digest knows only the units of its incident.
+/// How many units are offline, if more than the message has. A digest counts only the units of its incident.
 fn still_offline(delivery: &Delivery) -> Option<u64> {
     let situation = &delivery.situation;
     let of_incident = || {
@@ -184,8 +184,8 @@ fn still_offline(delivery: &Delivery) -> Option<u64> {
     others_offline(delivery).and(situation.lasting).or_else(of_incident)
 }
 
-/// The lines before the sections: the count of merged notifications, the incident, the change since the message before,
-/// and the counts by label.
+/// The lines before the sections: the count of merged notifications, the incident, the change since the previous
+/// message, and the counts by label.
 pub fn lead(delivery: &Delivery, zone: &Zone) -> Vec<String> {
     let incident = delivery.situation.incident.as_ref();
     let incident = incident.map(|incident| incident::line(incident, delivery, zone)).into_iter();

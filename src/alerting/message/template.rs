@@ -16,7 +16,7 @@ use super::zone::Zone;
 const FUEL: u64 = 1_000_000;
 /// The longest result, in bytes.
 const MAX_OUTPUT: usize = 4 << 20;
-/// The longest expression, in bytes. The parser calls itself for each of its parts, and has a stack of some megabytes.
+/// The longest expression, in bytes. The parser is recursive, and its stack has some megabytes.
 const MAX_EXPRESSION: usize = 4096;
 
 /// The templates of one receiver.
@@ -92,7 +92,7 @@ fn faulty_line<'a>(source: &'a str, error: &Error) -> &'a str {
     source.lines().nth(before).unwrap_or_default()
 }
 
-/// A result that does not grow beyond [`MAX_OUTPUT`].
+/// A buffer that does not grow beyond [`MAX_OUTPUT`].
 struct Limited(Vec<u8>);
 
 impl io::Write for Limited {

@@ -14,7 +14,7 @@ use crate::store::{Delivery, group_of_timer};
 /// The most characters of a timer's data in texts for people; the rest is cut off.
 const MAX_DATA: usize = 400;
 
-/// A timer in a message: the data as they were registered.
+/// A timer in a message, with its data as registered.
 #[derive(Serialize)]
 pub struct TimerMessage<'a> {
     id: &'a TimerId,

@@ -14,8 +14,8 @@ fn first() -> FirstCheck {
     FirstCheck { partition: 3, at: ms(1000), since: ms(1000), patience: Duration::ZERO, slack: SLACK }
 }
 
-/// The sweeps that begin when the index has answered: with the unit of [`first`], unless only later moments were asked
-/// for.
+/// The sweeps that begin when the index has answered: with the unit of [`first`], unless only later moments were
+/// read.
 fn asked(passes: &mut Passes, heard: Timestamp) -> Vec<Due> {
     let after = passes.ask(Duration::ZERO, |_| true);
     passes.answered();

@@ -1,5 +1,5 @@
-//! The end that follows a dead letter of blindness or of the mass-offline breaker which is delivered again after it is
-//! over: else a pager would keep its page open.
+//! The end that follows a dead letter of blindness or of the mass-offline breaker, if the letter is delivered again
+//! after that is over: otherwise a pager would keep its page open.
 
 use super::Deliveries;
 use super::replay::Again;
@@ -40,11 +40,11 @@ impl Deliveries {
         }))
     }
 
-    /// When the breaker was released that tripped at this moment; the release is added to what the labels say of it.
+    /// When the trip of this moment was released. Adds the release to the labels.
     async fn released_at(&self, tripped_at: Timestamp, labels: &mut Labels) -> Result<Option<Timestamp>> {
         let release = match self.breaker.last().await? {
             Some(trip) if trip.at == tripped_at => trip.released,
-            // A later trip begins after the release of this one, of which nothing else is kept.
+            // Only the last trip is stored; a later trip begins after the release of this one.
             Some(later) => Some(Release { at: later.at, why: ReleaseReason::Time, offline: 0 }),
             None => None,
         };

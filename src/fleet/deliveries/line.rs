@@ -64,7 +64,7 @@ pub struct DeliveryLine {
     pub answer: String,
 }
 
-/// The labels of a group; that of the mass-offline breaker has its message there.
+/// The labels of a group to show; the group of the mass-offline breaker has its message there instead.
 fn shown_labels(key: &str, labels: &Labels) -> Labels {
     if key == MASS_OFFLINE { Labels::new() } else { labels.clone() }
 }

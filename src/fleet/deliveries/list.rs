@@ -15,17 +15,17 @@ use crate::store::{Attempt, Delivery, EntryOrder};
 /// How many reads one page takes at the most; a page that matched little is short.
 const READS: usize = 50;
 
-/// Of how many steps the attempts are read at once, at least: a filter may take few of them.
+/// The least number of steps whose attempts are read at once: a filter may match few of them.
 const LEAST: usize = 64;
 
 /// Where a page begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 enum ListPosition {
-    /// A page of the engine, of which the first are skipped.
+    /// A page of the engine, without its first `skip` deliveries.
     Waiting { receiver: String, after: Option<String>, skip: usize },
-    /// The newest letter up to this moment, of which the first are skipped.
+    /// The newest letters up to `until`, without the first `skip`.
     Dead { receiver: String, until: Timestamp, skip: usize },
-    /// The first attempt from this moment on, or up to it, of which the first are skipped.
+    /// The first attempts from `at` on, or up to it, without the first `skip`.
     Delivered { at: Timestamp, skip: usize },
 }
 
@@ -174,7 +174,7 @@ impl Filling<'_> {
         let letters =
             records.dead_letters_between(&receiver, from, until, shown + 1, EntryOrder::NewestFirst).await?;
         letters.iter().take(shown).skip(skip).for_each(|letter| self.add(letter_line(letter)));
-        // The next page begins with the others of the last moment.
+        // The next page begins with the other letters of the last moment.
         Ok(match letters.get(shown - 1).filter(|_| letters.len() > shown).map(|letter| letter.at) {
             Some(until) => {
                 let skip = letters.iter().take(shown).filter(|letter| letter.at == until).count();
@@ -221,7 +221,7 @@ impl Filling<'_> {
         Ok((entries.len() == most).then_some(ListPosition::Delivered { at, skip: behind }))
     }
 
-    /// Says why the last attempt of each delivery that failed and waits has failed.
+    /// Adds to each failed delivery that waits why its last attempt failed.
     async fn add_failures(&mut self) -> DeliveriesResult<()> {
         let is_failed = |line: &&mut DeliveryLine| line.state == DeliveryState::Failed;
         let failed = self.page.deliveries.iter().filter_map(|line| self.failed.remove(&line.id));

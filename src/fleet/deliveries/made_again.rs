@@ -1,4 +1,4 @@
-//! A delivered notification, made again from its offline records or its timer.
+//! Builds a delivered notification again from its offline records or its timer.
 
 use super::Deliveries;
 use crate::presence::{FiredTimer, OfflineRecord, RecordId};
@@ -42,7 +42,7 @@ impl Deliveries {
         }))
     }
 
-    /// The timer of an attempt; `None`: the attempt has no timer, or the timer is forgotten or was registered again
+    /// The timer of an attempt; `None`: the attempt has no timer, or the timer was removed, or registered again
     /// since.
     async fn timer_of(&self, attempt: &Attempt) -> Result<Option<FiredTimer>> {
         let Some((id, due)) = timer_and_due(&attempt.group, &attempt.notification) else { return Ok(None) };

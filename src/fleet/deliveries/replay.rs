@@ -70,7 +70,7 @@ impl Deliveries {
         Ok(count)
     }
 
-    /// Delivers dead letters again or, if the filter says so, notifications that were delivered: a bounded number.
+    /// Delivers a bounded number of dead letters again or, if the filter says so, of delivered notifications.
     pub async fn replay_all(
         &self,
         filter: &DeliveryFilter,
@@ -109,7 +109,7 @@ impl Deliveries {
             }
             next = page.next;
         }
-        // A receiver gets them in the order in which they were sealed: the last one is the state of now.
+        // Queue in the order of sealing: the last delivery to a receiver shows the current state.
         again.sort_by_key(|one| one.delivery.sealed_at);
         let count = self.queue(&again, now).await?;
         let more = next.is_some() || state == DeliveryState::Dead && again.len() == MAX_STEP && count > 0;
@@ -118,13 +118,13 @@ impl Deliveries {
         Ok((DeliveriesChanged { count, more }, next))
     }
 
-    /// Answers how many are queued, the returns behind them not counted.
+    /// Queues deliveries. Answers how many, without the returns behind them.
     async fn queue(&self, all: &[Again], now: Timestamp) -> Result<usize> {
         let mut count = 0;
         for Again { delivery, is_letter } in all {
             let again = Delivery { again_at: Some(now), ..delivery.clone() };
             count += usize::from(self.records.replay(&again, now).await?);
-            // Returns that are notified from now on come behind it by themselves.
+            // Returns that are notified from now on follow by themselves.
             if *is_letter {
                 let returns = self.returns_after(delivery, now).await?;
                 for following in returns.into_iter().chain(self.end_after(delivery, all, now).await?) {

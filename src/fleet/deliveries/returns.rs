@@ -1,9 +1,8 @@
-//! The returns that follow a dead letter which is delivered again.
+//! The returns that follow a dead letter that is delivered again.
 //!
 //! A receiver is not notified of the return of a silence that it was not notified of. If the dead letter of that
-//! silence is delivered later, the return has to follow it: else the receiver would take the unit for offline for
-//! ever, and a pager would keep its page open. And if the unit is offline again by then, the receiver is reminded of
-//! that.
+//! silence is delivered later, the return has to follow it: otherwise the receiver would take the unit for offline
+//! for ever, and a pager would keep its page open. If the unit is offline again, the receiver is reminded of that.
 
 use super::Deliveries;
 use crate::clock::Timestamp;
@@ -11,9 +10,8 @@ use crate::presence::{Closing, Incident, OfflineRecord};
 use crate::store::{Delivery, GroupContext, Membership, Result, notification_id};
 
 impl Deliveries {
-    /// The silences of units that are offline again after their returns, and of which the receiver of the letter was
-    /// notified before it. They follow the returns, so that the last message on such a unit does not say that it is
-    /// back.
+    /// The silences of units that are offline again after their returns, if the receiver of the letter was notified
+    /// of them before. They follow the returns, so that the last message on such a unit does not say that it is back.
     async fn known_open(
         &self,
         letter: &Delivery,
@@ -31,7 +29,7 @@ impl Deliveries {
         };
         let mut is_known = memberships.into_iter().map(is_known);
         open.retain(|_| is_known.next().unwrap_or(false));
-        // Its notification may be a dead letter, too.
+        // The notification of such a silence may be a dead letter, too.
         let known = Delivery { offline: open, online: Vec::new(), reminder: true, ..letter.clone() };
         let known = self.records.leave_out(&letter.receiver, vec![known]).await?;
         Ok(known.into_iter().flat_map(|one| one.offline).collect())
@@ -47,8 +45,9 @@ impl Deliveries {
         Ok(OfflineRecord { back_at: Some(back_at), closed_by: Some(closing), ..episode.clone() })
     }
 
-    /// The returns of the silences of a dead letter that are over, with the silences of their units that last. `None`:
-    /// there are no returns, or they are still to be notified. The same records give a delivery with the same id.
+    /// The returns of the silences of a dead letter that are over, with the silences of their units that last.
+    /// `None`: there are no returns, or they are still to be notified. Equal records give a delivery with the same
+    /// id.
     pub(super) async fn returns_after(&self, letter: &Delivery, now: Timestamp) -> Result<Option<Delivery>> {
         let over = self.over(letter, now).await?;
         let offline = self.known_open(letter, over.iter().chain(&letter.online)).await?;
@@ -68,7 +67,7 @@ impl Deliveries {
         Ok(Some(Delivery {
             id: format!("{id}.{}", letter.receiver),
             sealed_at: now,
-            // Of nothing but silences that its receiver knows.
+            // A reminder, if it has only silences that its receiver knows.
             reminder: over.is_empty(),
             offline,
             online: over,

@@ -7,8 +7,8 @@ use super::view::Cursor;
 use crate::presence::Unit;
 
 impl Mirror {
-    /// Reads the next rows, and returns the units among them that are not offline and whose ids begin with the id of one
-    /// of these units and a dot, each with that unit; `None`: all rows are read. An id ends at its second dot.
+    /// Reads the next rows, and returns the units among them that are not offline and whose ids begin with the id of
+    /// one of these units and a dot, each with that unit; `None`: all rows are read. An id ends at its second dot.
     pub fn below(&self, cursor: &mut Cursor, above: &HashSet<Unit>) -> Option<Vec<(Unit, Unit)>> {
         let mut found = Vec::new();
         let is_read = self.read_rows(cursor, |rows| {

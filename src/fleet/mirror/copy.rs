@@ -52,14 +52,14 @@ pub(super) struct PartitionCopy<'a> {
 }
 
 impl PartitionCopy<'_> {
-    /// Removes everything; from now on the partition is kept or not.
+    /// Removes all rows. `is_kept`: whether the partition is kept from now on.
     pub fn reset(&mut self, is_kept: bool) {
         let marks = self.state.marks;
         *self.state = CopyState { is_foreign: !is_kept, marks, reset_mark: marks, ..CopyState::default() };
         self.units.clear();
     }
 
-    /// Notes recorded heartbeats of units with these keys; a heartbeat without a key is not kept.
+    /// Notes recorded heartbeats of units with these keys; a heartbeat without a key is dropped.
     pub fn seen(&mut self, keys: &[Option<UnitKey>], heartbeats: &[RecordedHeartbeat<'_>]) {
         if self.state.is_foreign {
             return;
@@ -81,7 +81,7 @@ impl PartitionCopy<'_> {
         let RecordedHeartbeat { at, before, unbroken, .. } = *heartbeat;
         let known = self.units[slot].last_seen;
         if known < at {
-            // The engine knows of heartbeats that other instances recorded, and of an echo of this one.
+            // `before` includes heartbeats that other instances recorded, and may be an echo of this one.
             let from = if at.since(before) < ECHO { before.min(known) } else { before };
             self.units.learn(slot, from, at, unbroken);
             self.units[slot].last_seen = at;

@@ -20,9 +20,9 @@ pub struct KeyBatch {
 /// Units whose expiry key differs from their row.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct KeyMismatch {
-    /// Offline or never seen, with a key: they are back, or a crash left the key.
+    /// Units that are offline or never seen, with a key: they are back, or a crash left the key.
     pub unexpected: Vec<Unit>,
-    /// Present, without a key: they are overdue, or offline and the mirror does not know it.
+    /// Units that are present, without a key: they are overdue, or offline and the mirror does not know it.
     pub missing: Vec<Unit>,
 }
 

@@ -35,7 +35,7 @@ pub(super) struct LabelCounter {
 }
 
 impl LabelCounter {
-    /// The units that are added next are of that partition; its lock is held meanwhile.
+    /// Begins a partition, to which the units added next belong. The caller holds its lock meanwhile.
     pub fn begin(&mut self, partition: u16, index: &LabelIndex) {
         let partition = (partition, index.generation());
         if self.partition != partition {

@@ -85,7 +85,7 @@ pub struct ListQuery {
     pub contains: String,
     /// Only units whose last heartbeat, or registration, was longer ago.
     pub silent_longer: Option<Duration>,
-    /// Only units whose silence is unusual, or only others.
+    /// Only units whose silence is unusual, or only the other units.
     pub unusual: Option<bool>,
     pub order: ListOrder,
     /// The last unit of the page before.

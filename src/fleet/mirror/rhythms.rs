@@ -1,4 +1,4 @@
-//! The rhythms of units, as readers and the store have them.
+//! The rhythms of units, for readers and for the store.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,6 @@ use crate::clock::Timestamp;
 use crate::presence::{Cadences, Hearing, Kind, Rhythm, Unit};
 use crate::store::table::{BLOCK_UNITS, NamedRhythm};
 
-/// What is known of the rhythm of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnitRhythm {
     pub rhythm: Rhythm,
@@ -84,7 +83,7 @@ impl Mirror {
         self.kinds.iter().cloned().zip(counted).filter(wanted).collect()
     }
 
-    /// Whether the units of a partition can be given their stored rhythms, and were not yet.
+    /// Whether a partition has yet to get its stored rhythms, and can.
     pub fn wants_rhythms(&self, partition: u16) -> bool {
         let state = self.state(partition);
         !state.is_foreign && !state.has_rhythms && (self.is_view || state.compared_at.is_some())

@@ -289,7 +289,7 @@ fn a_partition_that_is_not_kept_has_no_rows_and_ignores_updates_until_it_is_kept
     assert!(mirror.is_filled() && mirror.was_ever_filled(), "only kept partitions need to be filled");
     mirror.keep(|_| true);
     assert!(!mirror.is_filled() && mirror.keeps(1));
-    // Read when it was kept before, or not at all.
+    // The mark is older than the reset of the partition.
     mirror.compare(mark, &[present(second[0].clone(), at(0))]);
     mirror.finish(mark, at(0));
     assert_eq!(ids(&mirror).len(), first.len());

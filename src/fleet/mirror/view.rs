@@ -211,7 +211,7 @@ impl LockedRows<'_> {
     }
 }
 
-/// Evaluates the state of rows by the rules of presence: copies each row into a snapshot that is made once.
+/// Evaluates the state of rows by the rules of presence: copies each row into a snapshot that is built once.
 pub(super) struct StateEvaluator<'a> {
     /// By the number of the kind: its rules, and the timeout of a unit that was heard and has no settings.
     rules: Vec<Option<(Arc<KindRules>, Duration)>>,
@@ -239,8 +239,8 @@ impl StateEvaluator<'_> {
         }
         let (rules, timeout) = self.rules[usize::from(row.kind)].as_ref().expect("its kind is configured");
         let silence = self.now.since(row.last_seen);
-        // Most rows. Blind time only ever moves a deadline back, so a unit that was heard within its timeout has
-        // time left by any ledger.
+        // Most rows end here. Blind time only ever moves a deadline back, so a unit that was heard within its timeout
+        // has time left by any ledger.
         let is_plain = row.settings == NO_SETTINGS && row.state.is_present();
         if is_plain && silence <= *timeout && !table.is_absent(slot) {
             return State::Online;
@@ -284,7 +284,7 @@ impl StateEvaluator<'_> {
         let Absence { pause, sleep, silent_from, .. } = table.absence(slot);
         let sleep = sleep.filter(|sleep| row.last_seen <= sleep.from);
         let silent = silent_from.map_or(row.last_seen, |from| from.max(row.last_seen));
-        // What was not heard may have held a heartbeat.
+        // Time that was not heard may have held a heartbeat.
         let heard = hearing.heard?.min(self.now);
         row.rhythm.unusual_from(silent, [pause, sleep], hearing).filter(|since| *since < heard)
     }

@@ -27,7 +27,7 @@ impl AbsentKeys {
         same.map_or(now, |(_, since)| (*since).min(now))
     }
 
-    /// Keeps the moment for a unit that could not be decided.
+    /// Stores the moment for a unit that could not be decided.
     pub fn keep(&self, seen: &Snapshot, since: Timestamp) {
         let (None, Some(facts)) = (seen.alive, &seen.stored) else { return };
         let mut known = self.lock();

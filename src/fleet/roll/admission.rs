@@ -6,8 +6,8 @@
 //! something new, are read, decided and applied as changes.
 //!
 //! # Why the fast path goes in batches
-//! The engine is to have work at every moment. While it writes one batch, the next is made and the answers of the one
-//! before go into the mirror; the engine is idle only while the first is made and after the last.
+//! The engine should never wait for this instance. While it writes one batch, the next one is built, and the answers
+//! to the previous one go into the mirror; the engine is idle only before the first batch and after the last.
 
 use std::cell::Cell;
 use std::time::Duration;

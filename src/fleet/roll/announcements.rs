@@ -1,8 +1,8 @@
 //! Announcements that units are gone: the deadlines of the units are earlier, and those that are due now open their
 //! records in the same step.
 //!
-//! The units are read and written as those of a deadline check, so that hearing counts as it was after they were read.
-//! Of a proof that cannot be decided yet, the deadline index has the unit, and the sweep checks it.
+//! The units are read and written as those of a deadline check, so that hearing counts as it was after they were
+//! read. The unit of an announcement that cannot be decided yet is in the deadline index, and the sweep checks it.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ const FILLED_WITHIN: Duration = Duration::from_secs(60);
 type ByUnit<'a> = HashMap<Unit, &'a Announcement>;
 
 impl Roll {
-    /// Applies announcements. Of several of one unit, the newest counts. The devices of nodes that are gone are gone,
-    /// too: those that this instance owns, which every instance does for its own. Safe to repeat.
+    /// Applies announcements. Of several of one unit, the newest counts. The devices of a node that is gone are gone,
+    /// too: each instance applies that to the units that it owns. Safe to repeat.
     pub async fn announce(
         &self,
         announcements: &[Announcement],

@@ -13,7 +13,7 @@ impl Roll {
         self.apply_by(changes, self.engine.apply(changes)).await
     }
 
-    /// Applies changes by `apply`, which answers, in order, which were applied.
+    /// Applies changes with `apply`, which returns for each whether it was applied.
     pub(super) async fn apply_by(
         &self,
         changes: &[(Snapshot, Change)],
@@ -41,8 +41,8 @@ impl Roll {
         answer
     }
 
-    /// Makes the effects of applied changes in this process. No effect can undo a change. Mirror and counters come
-    /// first, before any await: a task that ends early leaves out the rest.
+    /// Carries out the effects of applied changes in this process. No effect can undo a change. Mirror and counters
+    /// come first, before any await: a task that ends early leaves out the rest.
     async fn applied(&self, changes: &[(Snapshot, Change)], applied: &[bool]) {
         let mut has_record = false;
         let mut foreign = Vec::new();
@@ -95,7 +95,7 @@ impl Roll {
         }
     }
 
-    /// Logs and counts a transition, and tells it to clients that follow the fleet.
+    /// Logs and counts a transition, and sends it to clients that follow the fleet.
     pub(super) fn tell(&self, record: &OfflineRecord) {
         self.transitions.push(record);
         match record.transition() {

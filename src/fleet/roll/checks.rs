@@ -75,8 +75,8 @@ impl Roll {
         self.run_checks(checks).await
     }
 
-    /// Runs checks, some at a time, and returns the units that they answer with. When a check fails, checks under way go
-    /// on to their end and no more begin. A fault of one batch stops no other.
+    /// Runs checks, some at a time, and returns the units that they answer with. When a check fails, checks under way
+    /// go on to their end and no more begin. A fault of one batch stops no other.
     pub(super) async fn run_checks(
         &self,
         checks: Vec<BoxFuture<'_, Result<Vec<Unit>>>>,
@@ -234,7 +234,7 @@ impl Roll {
     }
 
     pub(super) fn met_unreadable(&self, seen: &Snapshot) {
-        // The declaration of its next message is written again.
+        // The next message writes the declaration of the unit again.
         self.declared.forget(&seen.unit);
         let text: String = seen.stored.as_deref().unwrap_or_default().chars().take(80).collect();
         let why = format!(

@@ -10,8 +10,9 @@ use crate::clock::Timestamp;
 use crate::presence::{BrokerName, Hearing, Kind, Probed, RemovedFilter};
 use crate::store::{Advance, Gap, Result, ShareMember, Subscription};
 
-/// Round trips by which a check may run later than the moment that the check before it set: that moment is written,
-/// the index is asked, the unit is read, and a unit that comes due during a request to the index waits for the next.
+/// Round trips by which a check may run later than the moment that the previous check set: to write that moment, to
+/// read the index, to read the unit, and for a unit that comes due during a read of the index to wait for the next
+/// one.
 const LATE_BY: u32 = 4;
 
 /// How blindness is measured, and how much hearing is owed after it.
@@ -81,7 +82,7 @@ impl Roll {
         ReadNumber(self.hearing_reads.fetch_add(1, Ordering::SeqCst) + 1)
     }
 
-    /// Answers the hearing that was read, and keeps it unless another read began later and was faster.
+    /// Returns the hearing that was read, and stores it unless a later read was faster.
     pub(super) fn keep_hearing(&self, hearing: Hearing, read: ReadNumber) -> Arc<Hearing> {
         let (settle, delay) = (self.config.settle, LATE_BY * self.round_trip());
         let hearing = Hearing { settle, delay, ..hearing }.by_filters(&self.filters);
@@ -90,7 +91,7 @@ impl Roll {
         let timeout = |kind: &Kind| rules.get(kind).map_or(Duration::ZERO, |rules| rules.policy.timeout);
         let removed = hearing.removed(&self.filters, timeout);
         let hearing = hearing.held_back(&removed);
-        // Under the lock, so that a connection that is lost meanwhile stays noted.
+        // Cut off under the lock, so that a connection that is lost meanwhile stays noted.
         let mut current = self.heard.write().expect("nothing panics under this lock");
         let hearing = Arc::new(hearing.cut_off(&self.lost.brokers()));
         if !current.takes(read) {
@@ -110,16 +111,16 @@ impl Roll {
         hearing
     }
 
-    /// A canary of a plain subscription that was sent at `sent_at` was recorded, and so were everything
-    /// before it and a probe of each filter.
+    /// Notes that a canary of a plain subscription that was sent at `sent_at` was recorded, with everything before it
+    /// and a probe of each filter.
     pub async fn canary_returned(&self, sent_at: Timestamp) -> Result<()> {
         let probed = Probed::all(&self.filters, sent_at, self.pace.gap());
         self.canary_of(&Subscription::Plain, sent_at, self.pace.gap(), &probed).await.map(|_| ())
     }
 
-    /// Notes that a canary that was sent at `sent_at` was recorded by this subscription, and so was everything that was
-    /// sent to it before. Up to `unbroken` before the canary, the subscription missed nothing since its last canary.
-    /// `probed`: the proofs of probes that came before the canary. `false`: the member does not attend (any more).
+    /// Notes that this subscription recorded a canary that was sent at `sent_at`, and everything that was sent to it
+    /// before. Up to `unbroken` before the canary, the subscription missed nothing since its last canary. `probed`:
+    /// the proofs of probes that came before the canary. `false`: the member does not attend (any more).
     pub async fn canary_of(
         &self,
         subscription: &Subscription,
@@ -146,8 +147,8 @@ impl Roll {
         Ok(true)
     }
 
-    /// Notes that the connection of a client with this number is lost, or that its first one, with the next number, does
-    /// not hear yet. `broker`: its broker, if the fleet has several.
+    /// Notes that the connection of a client with this number is lost, or that the client's first connection, with
+    /// the next number, does not hear yet. `broker`: its broker, if the fleet has several.
     pub fn connection_lost(&self, client_id: &str, broker: Option<&BrokerName>, number: u64) {
         self.lost.insert(client_id, LostConnection { broker: broker.cloned(), number });
         let mut current = self.heard.write().expect("nothing panics under this lock");

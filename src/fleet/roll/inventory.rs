@@ -18,8 +18,8 @@ pub enum Registered {
 }
 
 impl Roll {
-    /// Registers units or changes their settings, in order; at most [`MAX_STEP`](crate::store::MAX_STEP), each
-    /// once. `dry_run`: only answers what would happen.
+    /// Registers units or changes their settings, in order; at most [`MAX_STEP`](crate::store::MAX_STEP), each once.
+    /// `dry_run`: only says what would happen.
     pub async fn register_all(
         &self,
         wanted: &[(Unit, UnitSettings)],

@@ -1,6 +1,6 @@
-//! Connections of this process that are lost. What devices sent since the last proof may lie at the broker, and a thief of
-//! the session may have taken it: so no deadline is judged beyond that proof until a canary of a later connection is
-//! recorded, and with it the time that was blind.
+//! Connections of this process that are lost. Messages that devices sent since the last proof may lie at the broker,
+//! and a thief of the session may have taken them: so no deadline is judged beyond that proof until a canary of a
+//! later connection is recorded, and with it the time that was blind.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -23,7 +23,7 @@ impl LostConnections {
         self.0.write().unwrap_or_else(PoisonError::into_inner).insert(client_id.to_owned(), lost);
     }
 
-    /// A canary of this subscription is recorded.
+    /// Notes that a canary of this subscription is recorded.
     pub fn proved(&self, subscription: &Subscription) {
         let Some((client_id, connection)) = subscription.connection() else { return };
         let is_later = |lost: &LostConnection| lost.number < connection;
@@ -32,7 +32,7 @@ impl LostConnections {
         }
     }
 
-    /// Their brokers.
+    /// The brokers of the lost connections.
     pub fn brokers(&self) -> Vec<Option<BrokerName>> {
         let lost = self.0.read().unwrap_or_else(PoisonError::into_inner);
         lost.values().map(|lost| lost.broker.clone()).collect()

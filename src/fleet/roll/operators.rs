@@ -18,9 +18,9 @@ pub enum UnitChange {
 }
 
 impl Roll {
-    /// Makes a change of a unit; with `id` only if that is its open record. `first` is done before the change, if the
-    /// change is possible. `false`: the unit is unknown, was removed or is of a kind that is not configured, or it has
-    /// no such record, or no pause that could end.
+    /// Changes a unit; with `id` only if that is its open record. Runs `first` before the change, if the change is
+    /// possible. `false`: the unit is unknown, was removed or is of a kind that is not configured, or it has no such
+    /// record, or no pause that could end.
     ///
     /// # Errors
     /// The errors of the engine and of `first`.

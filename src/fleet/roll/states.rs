@@ -9,8 +9,8 @@ use crate::presence::{self, Snapshot, State, StateSince, Unit};
 use crate::store::Result;
 
 impl Roll {
-    /// The state of each unit, in order; `None`: there is no such unit. With each unit comes whether its last silence may
-    /// have ended: then its newest record says when.
+    /// The state of each unit, in order; `None`: there is no such unit. The flag of a unit: its last silence may have
+    /// ended, and then its newest record says when.
     pub async fn states(&self, units: &[(Unit, bool)], now: Timestamp) -> Result<Vec<Option<StateSince>>> {
         let (hearing, rules) = (self.hearing(), self.rules());
         let names: Vec<Unit> = units.iter().map(|(unit, _)| unit.clone()).collect();

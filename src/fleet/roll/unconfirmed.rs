@@ -1,17 +1,17 @@
 //! Changes without an answer, and units whose row in the mirror may be wrong.
 //!
-//! An engine that fails while it applies changes may have applied them: the answer was lost, or a part of them was done
-//! before the rest failed. The records are durable and receivers are notified, but the mirror and the counters of this
-//! process are updated only by answers. So each call that applies changes leaves them here unless it is answered, also
-//! if it is dropped halfway, and the walk asks the engine for their outcome.
+//! An engine that fails while it applies changes may have applied them: the answer was lost, or a part of them was
+//! done before the rest failed. The records are durable and receivers are notified, but only answers update the
+//! mirror and the counters of this process. So each call that applies changes leaves them here unless it is answered,
+//! also if it is dropped halfway, and the walk reads their outcome from the engine.
 //!
 //! # Why a change is recognised
 //! A record holds the moment at which it was detected, or its unit was back. No two changes of one record have
 //! the same moments, so a record that is stored as the change would have written it was written by that change.
 //!
 //! # Why the engine is asked several times
-//! A server that hung executes the commands that it had received, also from closed connections. So a change is
-//! kept until the engine has answered for as long as that may take.
+//! A server that hung executes the commands that it had received, also from closed connections. So a change stays
+//! here until the engine has answered for as long as that may take.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
@@ -27,7 +27,7 @@ use crate::store::{EngineError, MAX_STEP, Result, note, partition_of};
 /// How long an engine that answers again may take to execute the commands that it had received before.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
-/// The most units that are kept here. For further units the walk brings the mirror up to date, and the counters miss
+/// The most units that are held here. For further units the walk brings the mirror up to date, and the counters miss
 /// their changes.
 const MAX_UNITS: usize = 200_000;
 
@@ -86,7 +86,7 @@ impl Unconfirmed {
         }
     }
 
-    /// Some units to ask about, with records that may have been opened or closed.
+    /// Up to `most` units to read, with records that may have been opened or closed.
     pub fn some(&self, most: usize) -> Vec<(Unit, Vec<OfflineRecord>)> {
         let pending_changes = self.lock();
         pending_changes
@@ -106,7 +106,7 @@ impl Unconfirmed {
         pending.records.len() < count
     }
 
-    /// Notes that the engine was asked about `units`, and has answered.
+    /// Notes that the engine has answered reads of `units`.
     pub fn asked<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
         let mut pending_changes = self.lock();
         let now = monotonic();
@@ -137,8 +137,8 @@ impl Unconfirmed {
 }
 
 impl Roll {
-    /// Asks the engine about changes whose reply was lost, and about units whose row in the mirror may be wrong. After
-    /// that applied changes are counted, and the mirror agrees with the engine.
+    /// Reads from the engine the outcome of changes whose reply was lost, and units whose row in the mirror may be
+    /// wrong. Afterwards applied changes are counted, and the mirror agrees with the engine.
     pub async fn settle(&self) -> Result<()> {
         let some = self.unconfirmed.some(ASKED_AT_ONCE);
         let records: Vec<&OfflineRecord> = some.iter().flat_map(|(_, records)| records).collect();

@@ -1,4 +1,4 @@
-//! A timer as a client asks for it, over HTTP or MQTT. Hostile until parsed.
+//! A client's request for a timer, over HTTP or MQTT. Hostile until parsed.
 
 use std::time::Duration;
 
@@ -49,10 +49,10 @@ struct RequestFields<'a> {
 
 impl TimerRequest {
     /// Reads a JSON object that arrives at that moment. `id`: from a path or a topic; if neither they nor the object
-    /// have an id, a new one is made.
+    /// have an id, the timer gets a new one.
     pub fn read(json: &[u8], id: Option<&TimerId>, now: Timestamp) -> Result<TimerRequest, BadTimer> {
         let wrong = |id: Option<&TimerId>, why: String| BadTimer { id: id.cloned(), why };
-        // A list would be read as the fields in their order.
+        // serde would read a list as the fields in their order.
         if json.trim_ascii_start().first() != Some(&b'{') {
             return Err(wrong(id, "a timer is a JSON object".to_owned()));
         }

@@ -31,8 +31,8 @@ impl WalkPace {
         sleep_until((self.began + self.period).min(monotonic() + most).into()).await;
     }
 
-    /// Waits until the part `done` of the period, from 0 to 1, has passed, as long as `goes_on` answers true, which is
-    /// asked each `every`.
+    /// Waits until the part `done` of the period, from 0 to 1, has passed, as long as `goes_on` returns true, which
+    /// is checked each `every`.
     pub async fn rest(&self, done: f64, goes_on: impl Fn() -> bool, every: Duration) {
         let until = self.began + self.period.mul_f64(done.clamp(0.0, 1.0));
         while monotonic() < until && goes_on() {

@@ -17,8 +17,9 @@ pub(super) enum PageOutcome {
 }
 
 impl Walk {
-    /// Reads a page and compares it. Also answers the number of open records of kinds that are not configured.
-    /// `checks_all`: the deadline of each unit that is present is checked. `covered` counts units that silences cover.
+    /// Reads a page and compares it. Also returns the number of open records of kinds that are not configured.
+    /// `checks_all`: the deadline of each unit that is present is checked. `covered` counts units that silences
+    /// cover.
     pub(super) async fn compare_page(
         &self,
         partition: u16,

@@ -9,9 +9,9 @@ use crate::presence::{
 
 /// Decides what an announcement changes.
 ///
-/// It moves the next check of its unit. If that check opens the record now, its change is the answer: a unit is read and
-/// written once. An announcement of a time that was blind says nothing: what ended then may have been the broker, or the
-/// way to it.
+/// An announcement moves the next check of its unit. If that check opens the record now, its change is the result: a
+/// unit is read and written once. An announcement from blind time says nothing: the broker, or the way to it, may
+/// have ended then.
 pub fn announce(
     seen: &Snapshot,
     announcement: &Announcement,

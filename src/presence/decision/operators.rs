@@ -9,7 +9,7 @@ use crate::presence::{
     MAX_TIMEOUT, Override, RecordId, Snapshot,
 };
 
-/// The longest pause, from the moment in which an operator asks for it.
+/// The longest pause, from the moment of the operator's request.
 pub const MAX_PAUSE: Duration = MAX_TIMEOUT;
 
 /// Whether a unit may be paused until `until`.

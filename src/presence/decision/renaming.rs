@@ -1,12 +1,12 @@
 //! The decision about a unit that gets another id, because its kind names its units by other parts of their topics.
 //!
-//! The new id takes over what is known of the unit; then the old id is retired. Both are steps of their own: after a
-//! crash between them the same decision, made again, finds the new id and retires the old one.
+//! The new id takes over the facts of the unit; then the old id is retired. Both are steps of their own: repeated
+//! after a crash between them, the decision finds the new id and retires the old one.
 //!
 //! # Why an offline unit keeps its id
-//! Receivers were notified of the old id, by its record. A record under the new id would notify them once more, and the
-//! return would be told of a unit that nobody knows. So the unit is renamed when it was heard under its new id: that
-//! closes its record.
+//! Receivers were notified of the old id, by its record. A record under the new id would notify them once more, and
+//! its return would name a unit that no receiver knows. So the unit is renamed when it was heard under its new id:
+//! that closes its record.
 
 use super::next_check;
 use crate::clock::Timestamp;
@@ -14,7 +14,7 @@ use crate::presence::{
     Change, Closing, Facts, Hearing, IndexChange, KeyChange, KindRules, Lifecycle, Override, Snapshot,
 };
 
-/// What renaming a unit takes.
+/// The steps that renaming a unit takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Renaming {
     /// There is no unit with the old id.
@@ -68,7 +68,7 @@ pub fn rename(
     Renaming::Changes { new: new_change.map(Box::new), old: Box::new(old_change) }
 }
 
-/// What an operator set for the old id, for a new id that was heard already.
+/// Gives a new id that was heard already the settings that an operator made for the old id.
 fn taken_over(known: &Facts, before: &Facts) -> Option<Change> {
     let set = if known.set == Override::default() { before.set } else { known.set };
     let note = if known.note.is_empty() { before.note.clone() } else { known.note.clone() };

@@ -396,8 +396,8 @@ fn a_unit_whose_kind_is_gone_is_not_watched_and_starts_anew_if_it_comes_back() {
     assert_ne!(again.id, record.id);
 }
 
-/// Units send three heartbeats within their timeout, and a session is taken over again and again, each time for a tenth
-/// of their period: heartbeats of that time are lost.
+/// Units send three heartbeats within their timeout, and a session is repeatedly taken over, each time for a tenth of
+/// their period: heartbeats of that time are lost.
 #[test]
 fn a_living_unit_is_not_offline_however_often_a_session_is_taken_over() {
     let (timeout, every, length) = (12_000, 4000, 400);

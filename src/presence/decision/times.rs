@@ -36,7 +36,7 @@ pub(super) fn times(
     } else {
         ledger.deadline(silent, policy.timeout, owed).min(deadline)
     };
-    // An announcement of a time that proves to be blind may have been the end of the broker.
+    // If the moment of an announcement proves to be blind, the end of the broker may have caused it.
     let is_valid = |departure: &Departure| {
         let is_blind = || ledger.intervals().iter().any(|blind| blind.contains(departure.at));
         departure.at >= silent && !is_blind()

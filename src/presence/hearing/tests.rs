@@ -14,7 +14,7 @@ enum Step {
     Plain(i64),
     /// A canary of a session: client id, connection, sent at.
     Kept(&'static str, u64, i64),
-    /// A canary of a session that another client takes again and again: client id, connection, since when, sent at.
+    /// A canary of a session that another client repeatedly takes: client id, connection, since when, sent at.
     Taken(&'static str, u64, i64, i64),
     /// A canary of a member: share, client id, connection, sent at.
     Member(&'static str, &'static str, u64, i64),

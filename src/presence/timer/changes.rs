@@ -1,11 +1,11 @@
-//! What a request, its moment, a step of the clock or an attempt changes about a timer.
+//! The changes of a timer by a request, its moment, a step of the clock or an attempt.
 
 use std::time::Duration;
 
 use super::{NewTimer, Receipt, Timer, TimerLifecycle, TimerState};
 use crate::clock::Timestamp;
 
-/// After how long a timer that has ended is looked at again, while a receiver has not got it yet.
+/// After how long a timer that has ended is checked again, while a receiver has not got it yet.
 const KEPT_LONGER: Duration = Duration::from_secs(3600);
 
 /// The outcome of registering a timer.
@@ -26,14 +26,14 @@ pub enum TimerRegistered {
 pub enum TimerCancelled {
     /// It was waiting, and never fires.
     Yes,
-    /// It is not as the caller knows it any more; nothing is changed.
+    /// The timer has changed since the caller read it; nothing is changed.
     Changed,
     /// It has fired, or was cancelled before.
     Ended,
     Unknown,
 }
 
-/// What becomes of a timer that an instance looks at because it is due.
+/// The result of a check of a timer that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DueTimer {
     Fires,
@@ -43,11 +43,11 @@ pub enum DueTimer {
     IsOver,
 }
 
-/// What becomes of a timer that has ended when the time is over for which it is kept.
+/// Whether a timer that has ended is removed when its time on record is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgotten {
     Now,
-    /// A receiver has not got it yet: it is looked at again.
+    /// A receiver has not got the timer yet: it is checked again then.
     Later(Timestamp),
 }
 
@@ -88,7 +88,7 @@ impl Timer {
         (TimerCancelled::Yes, Some(Timer { lifecycle, ..known.clone() }))
     }
 
-    /// Whether it fires by a moment. `stepped`: the sum of the steps of the clock until now.
+    /// Checks whether the timer fires by `until`. `stepped`: the sum of the steps of the clock until now.
     pub fn looked_at(&self, until: Timestamp, stepped: Duration) -> DueTimer {
         if self.lifecycle != TimerLifecycle::Waiting {
             return DueTimer::IsOver;
@@ -100,7 +100,7 @@ impl Timer {
         }
     }
 
-    /// What becomes of it when the time is over for which it is kept.
+    /// Whether the timer is removed when its time on record is over.
     pub fn forgotten(&self, now: Timestamp) -> Forgotten {
         if self.state() == TimerState::Fired { Forgotten::Later(now + KEPT_LONGER) } else { Forgotten::Now }
     }
@@ -115,7 +115,7 @@ impl Timer {
         }
     }
 
-    /// The timer when the outcomes of its attempts that have begun are not recorded any more.
+    /// The timer with its begun attempts given up: their outcomes are not recorded any more.
     pub fn given_up(mut self) -> Timer {
         if let TimerLifecycle::Fired { receipts, .. } = &mut self.lifecycle {
             let begun = receipts.iter_mut().filter(|(_, one)| *one == Receipt::Begun);

@@ -1,4 +1,4 @@
-//! The mass-offline breaker as the past goes on: `presence/mass_offline.rs` says when it trips and when it is released.
+//! The mass-offline breaker in a trial: `presence/mass_offline.rs` decides when it trips and when it is released.
 
 use std::collections::VecDeque;
 
@@ -23,7 +23,7 @@ pub(super) struct TrialBreaker<'a> {
 struct SilenceMark {
     is_open: bool,
     is_newest: bool,
-    /// Its unit is known for long enough.
+    /// Whether its unit is known for long enough.
     is_known: bool,
     is_covered: bool,
 }
@@ -33,7 +33,7 @@ struct SilenceMark {
 struct SilenceCounts {
     all: u64,
     known: u64,
-    /// Those of known units that no alert silence covered.
+    /// Silences of known units that no alert silence covered.
     counted: u64,
 }
 
@@ -70,7 +70,8 @@ impl<'a> TrialBreaker<'a> {
         self.trips.last().filter(|trip| trip.is_held())
     }
 
-    /// A silence was detected. `known_since`: since when its unit is known. Answers whether that trips the breaker.
+    /// Notes that a silence was detected. `known_since`: since when its unit is known. Answers whether that trips the
+    /// breaker.
     pub fn detected(
         &mut self,
         silence: u32,
@@ -114,7 +115,7 @@ impl<'a> TrialBreaker<'a> {
         }
     }
 
-    /// A silence is over.
+    /// Notes that a silence is over.
     pub fn ended(&mut self, silence: u32) {
         let mark = &mut self.marks[silence as usize];
         if !std::mem::take(&mut mark.is_open) {
@@ -126,7 +127,7 @@ impl<'a> TrialBreaker<'a> {
         }
     }
 
-    /// The rest of a mass belongs to its trip.
+    /// Updates the trip that holds: the rest of a mass belongs to it.
     pub fn settle(&mut self) {
         let known = self.counts.known;
         if let Some(trip) = self.trips.last_mut().filter(|trip| trip.is_held()) {

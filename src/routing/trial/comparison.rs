@@ -1,4 +1,4 @@
-//! A policy that was tried beside the policy of now: counts, the largest differences, and what history cannot answer.
+//! Compares a tried policy with the current one: counts, the largest differences, and what history cannot answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::presence::{Kind, Policy, UnitId};
 /// The most differences that are shown.
 const MAX_DIFFERENCES: usize = 10;
 
-/// A policy beside the policy of now. As JSON it is the answer of the command and of the API.
+/// The tried policy beside the current one. As JSON it is the answer of the command and of the API.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicyTrial {
     pub kind: Kind,
@@ -21,7 +21,7 @@ pub struct PolicyTrial {
     pub until: Timestamp,
     pub was: TrialSide,
     pub would: TrialSide,
-    /// How many notifications each receiver took by the configuration of then.
+    /// How many notifications each receiver took by the configuration of that time.
     pub sent: BTreeMap<String, u64>,
     /// The silences of each value of a label, as recorded and as tried.
     pub groups: BTreeMap<String, [usize; 2]>,
@@ -62,7 +62,7 @@ pub struct TrialDifference {
     pub seconds: f64,
 }
 
-/// One side while it is worked out.
+/// One side of the comparison.
 struct TriedSide {
     silences: Vec<Option<PastSilence>>,
     outcome: TrialOutcome,
@@ -125,8 +125,8 @@ impl TriedSide {
 }
 
 impl PolicyTrial {
-    /// Tries a policy on the past, beside the policy of now. `group_by`: the label whose values are counted. `stop` is
-    /// asked now and then whether to give up; then the answer is `None`.
+    /// Tries a policy on the past, beside the current one. `group_by`: the label whose values are counted. `stop` is
+    /// called now and then: if it returns true, the result is `None`.
     pub fn of(
         past: &PastFleet,
         was: &TrialRules<'_>,
@@ -222,8 +222,8 @@ impl PolicyTrial {
     }
 }
 
-/// The silences whose first messages differ most. A silence that receivers are not told of counts as one that they are
-/// told of at its end.
+/// The silences whose first messages differ most. A silence without a message counts as if receivers were notified at
+/// its end.
 fn differences(past: &PastFleet, was: &TriedSide, would: &TriedSide) -> Vec<TrialDifference> {
     let counted: BTreeSet<usize> =
         was.recorded(past).chain(would.recorded(past)).map(|(place, _)| place).collect();

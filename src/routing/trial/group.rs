@@ -1,5 +1,5 @@
-//! A group in memory. When transitions join it and when it is sealed is decided by `presence/grouping.rs`, as it is for
-//! the groups that are stored: a generated test compares both.
+//! A group in memory. `presence/grouping.rs` decides when transitions join it and when it is sealed, as for stored
+//! groups: a generated test compares both.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -131,8 +131,8 @@ impl TrialGroup {
         pace.has_lasting() && (self.has_receivers() || pace.looks_after.is_some())
     }
 
-    /// Seals the group, which is due and not held. `held`: until when a silence is held, by its place. `units`: the unit
-    /// of a silence.
+    /// Seals the group, which is due and not held. `held`: until when a silence is held, by its place. `units`: the
+    /// unit of a silence.
     pub fn seal(
         &mut self,
         now: Timestamp,

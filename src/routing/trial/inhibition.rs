@@ -1,8 +1,8 @@
-//! The units whose silence inhibits others, as the past goes on. Until when a target is held is decided by
-//! `routing/inhibition.rs`.
+//! The units whose silence inhibits others, at each moment of a trial. `routing/inhibition.rs` decides until when a
+//! target is held.
 //!
-//! The service asks again at least once a minute while a source is offline. Here the end of the source is known, so all
-//! answers up to the last one before it are left out: each would say that the target waits. So what else waits in the
+//! The service checks again at least once a minute while a source is offline. Here the end of the source is known, so
+//! only the last check before it happens: each earlier one would say that the target waits. So another member of the
 //! group of a target may be notified at another moment here, by the wait and the interval of its route at most.
 
 use std::collections::{BTreeMap, HashMap};
@@ -24,7 +24,7 @@ pub(super) struct TrialInhibitors<'a> {
 struct TrialSources {
     /// The last record of each, and when its silence ends.
     records: BTreeMap<Unit, (OfflineRecord, Timestamp)>,
-    /// Made anew when it is asked after a change.
+    /// Built again at the first use after a change.
     inhibitors: Option<Inhibitors>,
 }
 
@@ -38,8 +38,8 @@ impl<'a> TrialInhibitors<'a> {
         self.sources.is_empty()
     }
 
-    /// Enters a source; any other record is ignored. `open`: the record while its silence lasts; `newest`: as it is now;
-    /// `ends`: when its silence ends.
+    /// Enters a source; any other record is ignored. `open`: the record while its silence lasts; `newest`: as it is
+    /// now; `ends`: when its silence ends.
     pub fn enter(&mut self, open: &OfflineRecord, newest: &OfflineRecord, ends: Timestamp) {
         for (at, rule) in self.inhibition.rules.iter().enumerate() {
             if !rule.is_source(open) {

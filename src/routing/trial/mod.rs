@@ -1,11 +1,12 @@
-//! A policy tried on the past: which silences it would have recorded, when, and which messages receivers would have got.
+//! A policy tried on the past: which silences it would have recorded, when, and which messages receivers would have
+//! got.
 //!
-//! Nothing here decides by itself. Deadlines are those of `presence/blindness.rs`; routes, mutes, alert silences and
-//! inhibition those of this room; groups those of `presence/grouping.rs`, and the breaker that of
-//! `presence/mass_offline.rs`. A trial lets the past go on again by them (`simulation.rs`), once with the policy of now and
-//! once with the policy that is tried, and compares both (`comparison.rs`).
+//! A trial decides nothing by itself. Deadlines follow `presence/blindness.rs`; routes, mutes, alert silences and
+//! inhibition follow this room; groups follow `presence/grouping.rs`, and the breaker `presence/mass_offline.rs`. A
+//! trial replays the past by these rules (`simulation.rs`), once with the current policy and once with the tried one,
+//! and compares both (`comparison.rs`).
 //!
-//! What is not on record cannot be tried: silences that were shorter than the timeout of their time. Reminders,
+//! Silences that were shorter than the timeout of their time are not on record and cannot be tried. Reminders,
 //! escalations, flapping and the limits of receivers are left out.
 
 use std::time::Duration;
@@ -27,7 +28,7 @@ pub use past::{FleetSizes, PastFleet, PastSilence, PastUnit};
 use simulation::Simulation;
 pub use simulation::TrialOutcome;
 
-/// A policy, and the configuration by which receivers are told.
+/// A policy, and the configuration by which receivers are notified.
 #[derive(Clone, Copy, Debug)]
 pub struct TrialRules<'a> {
     pub policy: Policy,
@@ -68,8 +69,8 @@ impl TrialRules<'_> {
         is_recorded.then(|| PastSilence { deadline, detected_at: deadline + late, ..*silence })
     }
 
-    /// What receivers would have got of these silences, which are those of the past by their places; `None`: one that is
-    /// not recorded. `stop` is asked now and then whether to give up; then the answer is `None`.
+    /// The messages that receivers would have got of these silences, which have the places of the past; `None`: a
+    /// silence that is not recorded. `stop` is called now and then: if it returns true, the result is `None`.
     pub fn outcome(
         &self,
         past: &PastFleet,

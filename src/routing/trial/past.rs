@@ -1,6 +1,7 @@
-//! What is on record of a fleet in a range of time: the past on which a policy is tried.
+//! The records of a fleet in a range of time: the past on which a policy is tried.
 //!
-//! Silences are small here, and labels are kept once for each unit: a month of a large fleet has a million silences.
+//! Silences are small here, and labels are stored once for each unit: a month of a large fleet has a million
+//! silences.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +13,8 @@ use crate::routing::AlertSilences;
 /// The past of a fleet.
 #[derive(Clone, Debug)]
 pub struct PastFleet {
-    /// The kind whose policy is tried. Units of other kinds may share its groups, inhibit its units and trip the breaker.
+    /// The kind whose policy is tried. Units of other kinds may share its groups, inhibit its units and trip the
+    /// breaker.
     pub kind: Kind,
     pub range: Interval,
     pub units: Vec<PastUnit>,
@@ -35,7 +37,7 @@ pub struct PastFleet {
 pub struct PastUnit {
     pub unit: Unit,
     pub labels: Labels,
-    /// `None`: it is known since ever.
+    /// `None`: it was always known.
     pub known_since: Option<Timestamp>,
     pub pauses: Vec<Interval>,
 }

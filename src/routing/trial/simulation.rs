@@ -1,6 +1,6 @@
-//! The past goes on again: silences begin and end, join their groups and are told of, by the rules that decide it in the
-//! service. There is one difference: whatever the service looks at every few seconds until something ends is looked at
-//! once, when that ends.
+//! Replays the past: silences begin and end, join their groups and are notified by the rules of the service. There is
+//! one difference: where the service checks every few seconds until something ends, the replay checks once, at that
+//! end.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -16,13 +16,13 @@ use crate::clock::Timestamp;
 use crate::presence::{Cause, Closing, GATHERS, HELD_FOR, Labels, MemberTransition, OfflineRecord, Trip};
 use crate::routing::{Destinations, MatchedRoute};
 
-/// After how many events the caller is asked whether to stop.
+/// The number of events between two calls of `stop`.
 const EVENTS: usize = 4096;
 
 /// The groups of a silence, by their places.
 type GroupPlaces = Rc<[u32]>;
 
-/// What receivers would have got.
+/// The messages that receivers would have got.
 #[derive(Clone, Debug, Default)]
 pub struct TrialOutcome {
     /// In the order of time.
@@ -173,7 +173,7 @@ impl<'a> Simulation<'a> {
         self.join(place, &silence, &record, form, now);
     }
 
-    /// Lets a silence join its groups, or do so when no alert silence covers it any more.
+    /// Lets a silence join its groups now, or as soon as no alert silence covers it any more.
     fn join_unless_covered(
         &mut self,
         place: u32,
@@ -289,15 +289,15 @@ impl<'a> Simulation<'a> {
         };
         let one = &mut groups[group as usize];
         let message = one.seal(now, held, unit);
-        // Such a group is looked at again soon.
+        // Check such a group again soon.
         if message.is_none() && one.due().is_some_and(|due| due <= now) {
             one.put_off(now + GATHERS);
         }
         messages.extend(message);
     }
 
-    /// Releases the breaker if it is time, or if an operator does: the groups that it holds are due when they are looked
-    /// at next.
+    /// Releases the breaker if it is time, or if an operator does: the groups that it holds are due at their next
+    /// check.
     fn release(&mut self, by_operator: bool, now: Timestamp) {
         let until = self.breaker.held().map(|trip| trip.until);
         if !self.breaker.release(by_operator, now) {
@@ -314,7 +314,7 @@ impl<'a> Simulation<'a> {
     }
 }
 
-/// When a group is looked at next that is looked at every [`HELD_FOR`] since `first`.
+/// The next check of a group that is checked every [`HELD_FOR`] since `first`.
 fn next_look(first: Timestamp, now: Timestamp) -> Timestamp {
     let looks = now.since(first).as_millis().div_ceil(HELD_FOR.as_millis());
     first + HELD_FOR * u32::try_from(looks).unwrap_or(u32::MAX)

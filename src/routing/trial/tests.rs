@@ -75,7 +75,7 @@ impl Setting {
         })
     }
 
-    /// When receivers are told of which silences and returns.
+    /// When receivers are notified of which silences and returns.
     fn told(&self, past: &PastFleet) -> Vec<(i64, Vec<u32>, Vec<u32>)> {
         let silences: Vec<_> = past.silences.iter().copied().map(Some).collect();
         let outcome = self.with(100, |rules| rules.outcome(past, &silences, &|| false)).unwrap();
@@ -124,7 +124,7 @@ fn messages_follow_the_waits_and_the_intervals_of_groups_and_returns_are_told() 
     let lasting = past(&[("gate:a", "north", 100, None), ("gate:b", "north", 101, None)]);
     assert_eq!(each.told(&lasting), [(110, vec![0], vec![]), (111, vec![1], vec![])]);
     assert_eq!(group.told(&lasting), [(111, vec![0, 1], vec![])], "it gathers for a second");
-    // Back within the wait: no receiver is told.
+    // Back within the wait: no receiver is notified.
     let short = past(&[("gate:a", "north", 100, Some(109)), ("gate:b", "north", 101, Some(500))]);
     assert_eq!(each.told(&short), [(111, vec![1], vec![]), (510, vec![], vec![1])]);
     let silent = Setting {
@@ -180,9 +180,9 @@ fn an_alert_silence_holds_what_it_covers_until_its_end() {
     ]);
     let setting = Setting::grouped_by("unit");
     past.alert_silences = vec![covering(50, 1000)].into();
-    // What is back by then was never told of.
+    // Receivers are not notified of a unit that is back at that time.
     assert_eq!(setting.told(&past), [(110, vec![1], vec![]), (1010, vec![0], vec![])]);
-    // One that begins while they wait holds them, too, and a later one takes over.
+    // An alert silence that begins while they wait holds them, too, and a later one takes over.
     past.alert_silences = vec![covering(105, 300), covering(290, 500)].into();
     assert_eq!(
         setting.told(&past),
@@ -226,7 +226,7 @@ fn a_tripped_breaker_holds_all_groups_until_most_units_are_back_or_an_operator_r
     (silences[0].3, silences[1].3) = (Some(9000), Some(9000));
     let mut past = past(&silences);
     past.sizes = FleetSizes::new((0..30).map(|_| (at(-86_400), None)));
-    // Two of twenty are not back at 2005: they are told of when their groups are looked at next.
+    // Two of twenty are not back at 2005: receivers are notified at the next check of their groups.
     assert_eq!(
         setting.told(&past),
         [(2010, vec![0], vec![]), (2010, vec![1], vec![]), (9010, vec![], vec![0]), (9010, vec![], vec![1])]
@@ -235,7 +235,7 @@ fn a_tripped_breaker_holds_all_groups_until_most_units_are_back_or_an_operator_r
     let told = setting.told(&past);
     assert_eq!((told.len(), told[0].0, told[19].0), (40, 500, 500), "{told:?}");
     past.releases.clear();
-    // Most of a larger fleet goes on, and in a small one no mass is one.
+    // Most units of a larger fleet are heard, and a fleet with fewer than `min_units` units trips no breaker.
     past.sizes = FleetSizes::new((0..100).map(|_| (at(-86_400), None)));
     assert_eq!(setting.told(&past)[0].0, 110);
     let small = Setting {
@@ -244,7 +244,7 @@ fn a_tripped_breaker_holds_all_groups_until_most_units_are_back_or_an_operator_r
     };
     past.sizes = FleetSizes::new((0..30).map(|_| (at(-86_400), None)));
     assert_eq!(small.told(&past)[0].0, 110);
-    // Nor do units count that are new.
+    // New units do not count, either.
     past.units.iter_mut().for_each(|unit| unit.known_since = Some(at(90)));
     assert_eq!(setting.told(&past)[0].0, 110);
 }

@@ -1,7 +1,8 @@
 //! Ends of alerts that a server did not take while another one did.
 //!
-//! The ends follow with the next alerts for that server. An end is kept for as long as the alert may last there: then
-//! the server has ended it by itself. Ends beyond the bound are dropped, and their alerts expire at the server.
+//! The ends follow with the next alerts for that server. An end is stored for as long as the alert may last there;
+//! after that the server has ended the alert by itself. Ends beyond the bound are dropped, and their alerts expire at
+//! the server.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +10,10 @@ use super::PostedAlert;
 use crate::clock::Timestamp;
 use crate::presence::Labels;
 
-/// The most ends that are kept for a server.
+/// The most ends that are stored for a server.
 const MAX_ENDS: usize = 10_000;
 
-/// What each server has missed, by the labels of the alerts.
+/// The ends that each server has missed, by the labels of the alerts.
 pub(super) struct Missed(Vec<BTreeMap<Labels, EndedAlert>>);
 
 /// An alert that ended, and until when its server may show it.
@@ -27,7 +28,8 @@ impl Missed {
         Missed(vec![BTreeMap::new(); servers])
     }
 
-    /// For each server the ends that it has missed, to be posted with these alerts. What these alerts say is newer.
+    /// For each server the ends that it has missed, to be posted with these alerts. If both name an alert, these
+    /// alerts are newer.
     pub(super) fn beside(&mut self, alerts: &[PostedAlert], now: Timestamp) -> Vec<Vec<PostedAlert>> {
         for server in 0..self.0.len() {
             self.0[server].retain(|_, end| end.until > now);

@@ -3,9 +3,9 @@
 //! The library reads a line of an answer to its end, and a server that never ends its line would fill
 //! the memory. The bytes between two commands are one answer here, and they are limited.
 //!
-//! The library also refuses an answer that is no UTF-8, such as one in Latin-1, whatever its code: a mail that the server
-//! accepted would be sent again. So bytes beyond ASCII become question marks, but for a connection that begins in the
-//! clear and goes on with TLS, whose bytes are seen here before they are decrypted.
+//! The library also refuses an answer that is no UTF-8, such as one in Latin-1, whatever its code: a mail that the
+//! server accepted would be sent again. So bytes beyond ASCII become question marks, but for a connection that begins
+//! in the clear and goes on with TLS, whose bytes are seen here before they are decrypted.
 
 use std::io;
 use std::net::SocketAddr;

@@ -98,7 +98,7 @@ impl MailServer {
         smtp.await.map_err(|error: Error| failed(&error))
     }
 
-    /// Without secrets: a server may repeat what was sent to it.
+    /// The failure without secrets: a server may repeat its input.
     pub fn failure(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
         let text = match error.downcast_ref::<Error>() {
             Some(error) => self.words(error),
@@ -109,7 +109,7 @@ impl MailServer {
         Failure::temporary(format!("{}: {}", self.name(), self.secrets.hide(&text)))
     }
 
-    /// What the library says of an answer of the server, or of the connection.
+    /// The library's error about an answer or the connection, in words for operators.
     fn words(&self, error: &Error) -> String {
         let text = cause_of(error);
         let said = text.split_once("): ").map_or("", |(_, said)| said);
@@ -123,7 +123,7 @@ impl MailServer {
             }
             Some(code) if error.is_transient() => format!("it takes no mail now: {code} {said}"),
             Some(code) => format!("it refuses: {code} {said}"),
-            // The library cannot read it: lines of one answer have different codes, or none.
+            // The library cannot read the answer: its lines have different codes, or none.
             None if text.starts_with("response error: error ") => {
                 "its answer is not SMTP; check that a mail server listens there".to_owned()
             }
@@ -143,7 +143,7 @@ impl MailServer {
 
 /// TLS after `STARTTLS`, which the library begins.
 fn starttls(host: &str, files: &TlsFiles) -> Result<TlsParameters, String> {
-    // Errors of the files are worded in one place.
+    // Called for its errors only: errors of the files are worded in one place.
     tls::client(files)?;
     let read = |file: &Option<PathBuf>| file.as_deref().map(read_file).transpose();
     let failed = |error: &(dyn std::error::Error + 'static)| format!("smtp: {}", cause_of(error));

@@ -148,9 +148,10 @@ impl Connections {
         Ok(())
     }
 
-    /// A new connection, which is made when its events are polled. Its session ends with it.
+    /// A new connection, which opens when its events are polled. Its session ends with it.
     fn connect(&self) -> BrokerConnection {
-        // Not `rollcall-`: a broker may keep such ids for the connections of `[mqtt]`, as the one in the process does.
+        // Not `rollcall-`: a broker, such as the in-process one, may reserve such ids for the connections of
+        // `[mqtt]`.
         let client_id = format!("rollcall_alerts-{}-{:08x}", self.receiver, rand::random::<u32>());
         let mut options = self.options(&client_id);
         let mut network = NetworkOptions::new();

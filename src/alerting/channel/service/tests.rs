@@ -88,14 +88,14 @@ const PLACES: [(&str, &[(&str, usize)]); 8] = [
     ("opsgenie", &[("/message", 130), ("/description", 15_000)]),
     ("pagerduty", &[("/payload/summary", 1024), ("/payload/custom_details/text", 20_000)]),
     ("pushover", &[("/title", 250), ("/message", 1024)]),
-    // Its tags do not count.
+    // Telegram does not count tags.
     ("telegram", &[("/text", 4096)]),
     ("teams", &[("/attachments/0/content/body/0/text", 400), ("/attachments/0/content/body/1/text", 8000)]),
 ];
 
 #[test]
 fn no_template_of_an_operator_makes_a_message_that_is_too_long() {
-    // Without line breaks, with many, and with signs that need most bytes.
+    // Texts without line breaks, with many, and with the characters that need most bytes.
     let texts = [
         "{{ title }} {{ text }} {{ text }} {{ text }}",
         "{% for one in offline %}{{ one.unit }}\n{% endfor %}",

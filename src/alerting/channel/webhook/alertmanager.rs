@@ -1,4 +1,4 @@
-//! The payload of Alertmanager's webhooks, version 4: every bridge that is made for it works.
+//! The payload of Alertmanager's webhooks, version 4: every bridge that is built for it works.
 //!
 //! A record is an alert: `startsAt` is its deadline, `endsAt` the return of its unit. `groupKey` is the key of the
 //! group, `fingerprint` the number that Alertmanager computes from the same labels.

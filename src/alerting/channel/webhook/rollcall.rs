@@ -46,7 +46,7 @@ pub fn cloud_event(message: &ReceiverMessage<'_>, config: &MessageConfig, most: 
     })
 }
 
-/// An event of CloudEvents. It is written as it is: a value of JSON would round the numbers of a timer's data.
+/// An event of CloudEvents, serialized directly: a `serde_json::Value` would round the numbers of a timer's data.
 #[derive(Serialize)]
 struct CloudEvent<'a> {
     specversion: &'static str,
@@ -102,7 +102,7 @@ enum EventData<'a> {
         #[serde(skip_serializing_if = "Option::is_none")]
         topics: Option<&'a String>,
         intervals: Vec<BlindIntervalData>,
-        /// What the engine lost, and the text, if that is why there are intervals.
+        /// What the engine lost, and the text about it, if a loss caused the intervals.
         #[serde(flatten)]
         loss: Option<LossData<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]

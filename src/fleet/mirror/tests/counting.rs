@@ -179,7 +179,7 @@ fn units_are_counted_by_label_and_units_of_a_partition_that_is_no_longer_kept_ar
     let site = |name: &str, online, offline| (name.to_owned(), online, offline);
     assert_eq!(counted(&mirror), [site("north", 4, 1), site("south", 1, 1)]);
     assert_eq!(mirror.summary(&Hearing::default(), at(10)).silent_since, [Some(at(2))]);
-    // A unit that moves, one that is removed, and one in its place that is only known by its heartbeat.
+    // A unit moves, one is removed, and one in its place has no facts but its heartbeat.
     let mark = mirror.mark(partition_of(&unit(1), 3));
     mirror.compare(mark, &[at_site(1, Some("south"), Lifecycle::Present)]);
     let removed = presence::retire(&at_site(2, Some("south"), silent()), at(9)).unwrap();

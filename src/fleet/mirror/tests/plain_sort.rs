@@ -15,7 +15,7 @@ const NOW: u64 = 1000;
 /// Units as the engine holds them, and a mirror of them.
 struct Fleet {
     random: StdRng,
-    /// Of 100 units, so many are offline.
+    /// How many of 100 units are offline.
     offline: u32,
     rules: Arc<Rules>,
     units: BTreeMap<Unit, Snapshot>,
@@ -46,12 +46,12 @@ impl Fleet {
         }
     }
 
-    /// A new or another state of the unit.
+    /// A random state of the unit.
     fn unit(&mut self, unit: Unit) -> Snapshot {
         let is_offline = self.random.random_range(0..100) < self.offline;
         let lifecycle =
             if is_offline { self.random.random_range(2..4) } else { self.random.random_range(0..20) / 19 };
-        // Most were heard within the timeout.
+        // Most units were heard within the timeout.
         let ago =
             if is_offline { self.random.random_range(0..900) } else { self.random.random_range(0..102) };
         let before = self.units.get(&unit).map_or(Timestamp::ZERO, last_seen);
@@ -75,7 +75,7 @@ impl Fleet {
         self.units.insert(seen.unit.clone(), seen);
     }
 
-    /// One of so many units is removed, is heard, or changes.
+    /// Removes, hears or changes one of `one_of` units.
     fn change(&mut self, one_of: u32) {
         let all: Vec<Snapshot> = self.units.values().cloned().collect();
         for seen in all {

@@ -55,7 +55,7 @@ impl<T: TableValue, V> Collection<T, V> {
     /// meanwhile. `None`: there is nothing to change.
     ///
     /// # Errors
-    /// The errors of `decide`; `Unavailable` after `ATTEMPTS` concurrent changes.
+    /// The errors of `decide`; `Unavailable` after `MAX_CHANGES` concurrent changes.
     pub async fn change<E: From<EngineError>>(
         &self,
         mut decide: impl FnMut(&V) -> std::result::Result<Option<Changed<T>>, E>,

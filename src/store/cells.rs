@@ -130,7 +130,7 @@ pub trait Cells: Layout {
     }
 
     /// Up to about `limit` entries of these partitions up to `until`, the lowest of each partition first. Beyond the
-    /// limit, a partition with few entries is taken whole, and the others take turns over several calls.
+    /// limit, partitions with few entries are taken whole, and then others in order.
     async fn due_entries(
         &self,
         index: Index,

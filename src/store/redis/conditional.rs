@@ -6,7 +6,7 @@
 //! contents.
 //!
 //! Several changes may be under way to a server far away. They run in the order in which they are sent, so each is
-//! decided from the contents that the change before it leaves, before the answer to that change arrives.
+//! decided from the contents that the previous change leaves, before the answer to that change arrives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use super::steps::NumberedKeys;
 use super::topology::{ScriptCall, ServerView};
 use crate::store::{EngineError, Result};
 
-/// How often a change is decided again.
+/// How many times a change is decided before it fails.
 const MAX_ATTEMPTS: usize = 20;
 
 /// The fields of a hash.

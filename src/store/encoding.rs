@@ -16,6 +16,7 @@
 //! | `f` | offline; `o` in the JSON has the silence |
 //! | `r` | retired; `r` in the JSON has the time |
 //!
+//! # Why the times of a silence are distances
 //! Redis stores a page of small values as one packed string. A value longer than 64 bytes makes Redis unpack the
 //! page, which costs memory for all units on the page and is slow just when many units fall silent.
 

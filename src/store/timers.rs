@@ -120,7 +120,7 @@ impl TimerCapacity {
     pub const NONE: TimerCapacity = TimerCapacity { most: BTreeMap::new(), until: Timestamp::ZERO };
 }
 
-/// What timers need of an engine.
+/// The traits that timers need of an engine.
 pub trait TimerEngine: Cells + Roster {}
 
 impl<T: Cells + Roster> TimerEngine for T {}

@@ -73,7 +73,7 @@ impl InMemoryFleet {
         self.table(partition).stored_name(slot)
     }
 
-    /// What readers get of a unit with these facts.
+    /// The facts as readers get them.
     pub fn committed(&self, facts: Option<&Facts>) -> Option<CommittedFacts> {
         CommittedFacts::of(facts?, self.units.labels())
     }

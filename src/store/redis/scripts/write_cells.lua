@@ -6,10 +6,11 @@
 --
 -- KEYS  block after block: for each column its hash or zset; for a paged table the page of each name
 --
--- ARGV  block after block: the number of change-sets, and the number of columns; for each column its operation, followed
---       by `@` for a paged table, and the number of names of a change-set in it; then for each column the first name of
---       every change-set, the second name of every change-set, and so on, with values or scores if the column has them:
---       values that are written stand beside each name, in the order of their command, all others behind the names:
+-- ARGV  block after block: the number of change-sets, and the number of columns; for each column its operation, with
+--       `@` behind it for a paged table, and the number of names of a change-set in it; then for each column the first
+--       name of every change-set, the second name of every change-set, and so on, with values or scores if the column
+--       has them: values that are written stand beside each name, in the order of their command, all others behind the
+--       names:
 --       has     the hash has these fields with these values
 --       lacks   the hash has none of these fields
 --       is_at   the zset has these members with these scores

@@ -16,7 +16,7 @@ pub const MAX_AUDITED: usize = 1000;
 /// Numbers the entries of this process, so that entries of one moment stay in order.
 static ENTRIES: AtomicU32 = AtomicU32::new(0);
 
-/// The change that an operator made.
+/// The kind of an operator's change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Audited {

@@ -35,7 +35,7 @@ pub trait TableValue: Serialize + DeserializeOwned + Send + Sync + 'static {
     }
 }
 
-/// A cell as it was read.
+/// A cell with the value that was read.
 #[derive(Clone, Debug)]
 pub struct Document<T: TableValue> {
     pub name: T::Name,
@@ -47,7 +47,7 @@ pub struct Document<T: TableValue> {
 }
 
 impl<T: TableValue> Document<T> {
-    /// A document as it is expected to be stored; `None`: there is none.
+    /// A document that is expected to be stored with this value; `None`: to be absent.
     pub fn expected(name: T::Name, value: Option<T>) -> Result<Document<T>> {
         let stored = value.as_ref().map(T::encode).transpose()?.map(Arc::from);
         Ok(Document { name, value, table: None, stored })

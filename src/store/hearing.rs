@@ -1,4 +1,4 @@
-//! Hearing, as an engine stores it. The rules are those of [`crate::presence::HearingState`].
+//! The stored hearing of a fleet. The rules are those of [`crate::presence::HearingState`].
 
 use std::time::Duration;
 

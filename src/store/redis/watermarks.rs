@@ -48,7 +48,7 @@ use crate::store::Result;
 /// The field of `heard` that exists since every partition has had its watermark.
 pub(super) const HAS_WATERMARKS: &[u8] = b"has_watermarks";
 
-/// The watermark of a partition, as it is stored: `1798000000000` or `1798000000000 -12` (ms).
+/// The watermark of a partition. Its stored form: `1798000000000` or `1798000000000 -12` (ms).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Watermark {
     /// Up to when the server has the heartbeats.

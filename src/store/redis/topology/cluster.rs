@@ -32,7 +32,7 @@ mod together;
 use endpoints::Endpoints;
 use nodes::{Report, ReportedNode};
 
-/// The most nodes that are asked at once.
+/// The most nodes that get requests at once.
 const MAX_ASKED: usize = 16;
 
 pub struct Cluster {
@@ -53,7 +53,7 @@ struct KnownNodes {
     strangers: BTreeMap<HostPort, bool>,
 }
 
-/// The answers of the nodes that were asked.
+/// The answers of the nodes.
 #[derive(Default)]
 struct Answers {
     reports: Vec<Report>,

@@ -25,8 +25,8 @@ pub trait Queries: Cells {
     ) -> Result<Vec<OfflineRecord>>;
 
     /// The first records of these partitions that were opened, or closed, in this time: about `limit`, unordered, and
-    /// the moment before which there are no others. Closed records are found by
-    /// their end times, whichever clock gave them.
+    /// the moment before which there are no others. Closed records are found by their end times,
+    /// whichever clock gave them.
     async fn changed_records(
         &self,
         what: Transition,

@@ -6,16 +6,15 @@ use super::{Delivery, Destinations, MeantFor};
 use crate::clock::Timestamp;
 use crate::presence::Guarantee;
 
-/// Where the notifications of a receiver that takes nothing go.
+/// The fallback of a receiver that takes nothing.
 pub(super) struct ToFallback<'a> {
     pub meant_for: &'a MeantFor,
-    /// The fallback.
     pub to: &'a str,
     pub destinations: &'a Destinations,
 }
 
 impl Notification {
-    /// The notification of a delivery, to deliver it once more.
+    /// A notification with the content of this delivery, to deliver it once more.
     pub fn again(delivery: &Delivery) -> Notification {
         let Delivery { group, sealed_at, offline, online, blind, timers, .. } = delivery.clone();
         let Delivery { reminder, situation, meant_for, of_group, again_at, .. } = delivery.clone();
@@ -41,8 +40,9 @@ impl Notification {
         }
     }
 
-    /// The part for the fallback: all members except returns that the fallback gets itself. `None`: the part is empty,
-    /// the notification is a timer that is delivered at most once, or it waits for one recipient and others have it.
+    /// The part for the fallback: all members except returns that the fallback gets itself. `None`: the part is
+    /// empty, the notification is a timer that is delivered at most once, or it has a lane of its own because its
+    /// other recipients already have it.
     pub fn part_of_fallback(mut self, fallback: &ToFallback<'_>, group: &str) -> Option<Notification> {
         let receiver = fallback.to;
         if self.timers.is_empty() && fallback.destinations.notifies(group, receiver) {
@@ -60,7 +60,8 @@ impl Notification {
         (!is_empty).then_some(self)
     }
 
-    /// The copy of a delivery for the fallback of its receiver, and its id, which no further copy changes.
+    /// The copy of a delivery for the fallback of its receiver, and the id of that copy. Further copies have the same
+    /// id.
     pub fn for_fallback(delivery: &Delivery, to: &str, since: Timestamp) -> (String, Notification) {
         let id = notification_id(&delivery.id, to);
         let meant_for = MeantFor { receiver: delivery.receiver.clone(), since };

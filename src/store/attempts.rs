@@ -1,14 +1,14 @@
 //! The record of attempts: the outcome of each attempt to deliver a notification.
 //!
-//! An attempt is written in the step that ends it, so that its record costs no round trip. Attempts of a partition that
-//! one step ends are one cell, because a cell costs an engine more than its text. An index has the words of each cell:
-//! its notifications, their digests, and the offline records that they told of. So whoever looks for the attempts of one
-//! notification or record reads those cells only. Cells leave after `records.keep_deliveries`, and the oldest leave
-//! earlier where they take too much room: see `fleet/attempts.rs`.
+//! An attempt is written in the step that ends it, so that its record costs no round trip. All attempts of a
+//! partition that end in one step share a cell, because a cell costs an engine more than its text. An index maps
+//! words to cells: the notifications of a cell, their digests, and the offline records that they told of. So a search
+//! for a notification or a record reads only its own cells. Cells leave after `records.keep_deliveries`; if they take
+//! too much room, the oldest leave earlier: see `fleet/attempts.rs`.
 //!
-//! The record holds the ids of the offline records of a delivered notification, and no body: the body is made again
+//! The record holds the ids of the offline records of a delivered notification, but no body: the body can be rebuilt
 //! from the offline records, which are kept for longer. So a storm of a hundred thousand notifications leaves twenty
-//! megabytes, and not a hundred.
+//! megabytes instead of a hundred.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,10 +26,10 @@ use crate::presence::{Guarantee, Interval, Labels, OfflineRecord, RecordId};
 /// The most bytes of attempts that one partition keeps, with their index; the oldest leave first.
 pub const MAX_ATTEMPT_BYTES: usize = 8 << 20;
 
-/// The name of the number of these bytes in [`Table::Counts`].
+/// The name in [`Table::Counts`] of the number of these bytes.
 pub const ATTEMPT_BYTES: &str = "attempts";
 
-/// About how many bytes a word takes in the index.
+/// The approximate size of a word in the index, in bytes.
 const INDEXED: usize = 100;
 
 /// A cell of about this many bytes gets no more attempts.
@@ -38,7 +38,8 @@ const CELL: usize = 16 << 10;
 /// The longest answer or error of an attempt, in bytes.
 const MAX_ANSWER: usize = 400;
 
-/// The begin of the answer on record of a notification that was delivered in a digest; then come its id and the answer.
+/// The first words of the recorded answer of a notification that was delivered in a digest; the id of the digest and
+/// the answer follow.
 const IN_DIGEST: &str = "in digest ";
 
 /// The most episodes of flapping that an attempt keeps.
@@ -49,12 +50,12 @@ const MAX_FLAPPING: usize = 1000;
 pub struct EndedLease {
     pub delivery: Arc<Delivery>,
     pub end: AttemptEnd,
-    /// `None`: no attempt was made, or it is not put on record.
+    /// `None`: no attempt was made, or the attempt is not recorded.
     pub attempt: Option<AttemptMade>,
 }
 
 impl EndedLease {
-    /// About how many bytes its attempt takes on record, with its words.
+    /// The approximate size of the recorded attempt with its words, in bytes.
     pub fn size(&self) -> usize {
         let Delivery { offline, online, .. } = &*self.delivery;
         500 + (60 + INDEXED) * (offline.len() + online.len())
@@ -80,7 +81,7 @@ pub struct AttemptMade {
 }
 
 impl AttemptMade {
-    /// The same attempt for a notification in the digest.
+    /// This attempt, recorded for a notification in the digest.
     pub fn in_digest(self, digest: &str) -> AttemptMade {
         AttemptMade { answer: format!("{IN_DIGEST}{digest}: {}", self.answer), ..self }
     }
@@ -131,7 +132,7 @@ pub struct Attempt {
     pub result: AttemptResult,
     #[serde(rename = "a", default, skip_serializing_if = "String::is_empty")]
     pub answer: String,
-    /// The content of a delivered notification; of other attempts, empty: the notification itself is kept elsewhere.
+    /// The content of a delivered notification; empty for other attempts, whose notification is still stored.
     #[serde(rename = "o", default, skip_serializing_if = "Vec::is_empty")]
     pub offline: Vec<RecordId>,
     #[serde(rename = "b", default, skip_serializing_if = "Vec::is_empty")]
@@ -148,7 +149,7 @@ pub struct Attempt {
     /// The receiver that it was meant for, if this one is its fallback.
     #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
     pub meant_for: Option<MeantFor>,
-    /// That of its timer, if it is the notification of one.
+    /// The guarantee of its timer, if the notification is of one.
     #[serde(rename = "q", default, skip_serializing_if = "Guarantee::is_at_least_once")]
     pub guarantee: Guarantee,
 }
@@ -165,7 +166,7 @@ impl Attempt {
         Some(digest)
     }
 
-    /// About how many bytes it takes.
+    /// The approximate size in bytes.
     fn size(&self) -> usize {
         200 + self.answer.len() + 60 * (self.offline.len() + self.online.len()) + 300 * self.flapping.len()
     }
@@ -219,7 +220,7 @@ impl TableValue for AttemptsEntry {
 }
 
 impl AttemptsEntry {
-    /// About how many bytes it takes on record, with its words.
+    /// The approximate size of the entry with its words, in bytes.
     pub fn size(&self) -> usize {
         let size = |one: &Attempt| one.size() + INDEXED * (1 + one.offline.len() + one.online.len());
         self.0.iter().map(size).sum()
@@ -235,23 +236,24 @@ impl AttemptsEntry {
     }
 }
 
-/// The word by which the attempts at a notification are found, or those at the notifications in a digest.
+/// The index word of the attempts at a notification, or at the notifications in a digest.
 pub fn word_of_notification(id: &str) -> String {
     word('n', id)
 }
 
-/// The word by which the attempts are found that told of a record.
+/// The index word of the attempts that told of a record.
 pub fn word_of_record(id: &RecordId) -> String {
     word('r', &id.text())
 }
 
-/// A digest, because the index has many words. Other words may share it: the attempts say what they are of.
+/// A digest, because the index has many words. Two words may share a digest, so readers check the attempts
+/// themselves.
 fn word(kind: char, name: &str) -> String {
     let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{kind}{name}").as_bytes());
     BASE64URL_NOPAD.encode(&digest.as_ref()[..9])
 }
 
-/// A change-set that also puts cells of attempts on record at this moment; `None` takes them off.
+/// A change-set that also records cells of attempts, written at `at`; `None` removes them.
 pub fn on_record(
     mut set: ChangeSet,
     cells: &[(String, AttemptsEntry)],
@@ -275,7 +277,7 @@ pub fn on_record(
     Ok(set)
 }
 
-/// The change-set that puts the attempts among these on record, which are of one partition; `None`: there are none.
+/// The change-set that records these attempts, all of one partition; `None`: no lease ended with an attempt.
 pub(super) fn attempts_made<'a>(
     partition: u16,
     ended: impl Iterator<Item = &'a EndedLease>,
@@ -295,7 +297,7 @@ pub(super) fn attempts_made<'a>(
     if cells.is_empty() { Ok(None) } else { set().map(Some) }
 }
 
-/// Stored moments are numbers.
+/// Moments are stored as numbers.
 mod millis {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

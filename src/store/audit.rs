@@ -1,6 +1,6 @@
 //! The audit: the last changes that operators made.
 //!
-//! An entry is a cell, written in the step of the change that it tells of. The oldest leave once there are too many.
+//! An entry is a cell that is written in one step with the change that it tells of. The oldest entries leave first.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,10 +13,10 @@ use crate::clock::Timestamp;
 /// The most entries of the audit; the oldest leave first.
 pub const MAX_AUDITED: usize = 1000;
 
-/// Entries of this process, so that entries of one moment stay in order.
+/// Numbers the entries of this process, so that entries of one moment stay in order.
 static ENTRIES: AtomicU32 = AtomicU32::new(0);
 
-/// The change that an operator made.
+/// The kind of an operator's change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Audited {
@@ -82,7 +82,7 @@ impl TableValue for AuditEntry {
 }
 
 impl Documents {
-    /// A change-set of the fleet that also puts an entry on the audit.
+    /// A change-set of the fleet that also adds an entry to the audit.
     pub fn audit(&self, set: ChangeSet, entry: &AuditEntry) -> Result<ChangeSet> {
         let (number, random) = (ENTRIES.fetch_add(1, Ordering::Relaxed), rand::random::<u32>());
         let name = format!("{number:08x}{random:08x}");
@@ -97,7 +97,7 @@ impl Documents {
         Ok(entries.into_iter().filter_map(|entry| entry.value).collect())
     }
 
-    /// Removes the oldest entries of the audit, as many as there are too many.
+    /// Removes the oldest entries beyond [`MAX_AUDITED`].
     pub async fn bound_audit(&self) -> Result<()> {
         let over = self.size(Index::Audited, self.fleet()).await?.saturating_sub(MAX_AUDITED);
         if over == 0 {

@@ -52,9 +52,10 @@ pub enum Table {
     InstanceCounts,
     /// A group → its labels, and when it was sealed last: see `store/groups/`.
     Groups,
-    /// A group → how often members began to wait or to last there. Another value means that others may do so by now.
+    /// A group → how often members began to wait or to last there. A changed value means that there may be other
+    /// members now.
     GroupVersions,
-    /// `<group>`, line break, `<member>` → how far the member has come: see `store/groups/member.rs`.
+    /// `<group>`, line break, `<member>` → the state of the member: see `store/groups/member.rs`.
     Members,
     /// The member of a record → the groups that the events of the record join, in the partition of the unit.
     GroupsOf,
@@ -82,7 +83,7 @@ pub enum Table {
     DeadLetters(ReceiverName),
     /// A silence that this receiver was not notified of → why: see `store/unnotified.rs`.
     Unnotified(ReceiverName),
-    /// A group → the last of its notifications that the fallback got too, while this receiver takes nothing.
+    /// A group → its last notification that the fallback got too, while this receiver takes nothing.
     FallbackDone(ReceiverName),
 }
 
@@ -131,7 +132,7 @@ impl Table {
         Table::SHARED.into_iter().chain(of_receivers)
     }
 
-    /// Without the receiver.
+    /// The name without the receiver.
     pub fn as_str(self) -> &'static str {
         match self {
             Table::Flaps => "flaps",
@@ -173,7 +174,7 @@ impl Table {
         }
     }
 
-    /// As engines name it: with the receiver behind a colon.
+    /// The name in an engine: with the receiver behind a colon.
     pub fn place(self) -> Cow<'static, str> {
         place(self.as_str(), self.receiver())
     }
@@ -194,7 +195,7 @@ impl Table {
         Table::all(receiver.as_slice()).find(|table| (table.as_str(), table.receiver()) == (name, receiver))
     }
 
-    /// The sort of its values, in the log and in metrics.
+    /// The word for its values in the log and in metrics.
     pub fn what(self) -> Stored {
         match self {
             Table::Flaps | Table::Episodes | Table::Unusual | Table::Incidents => Stored::Group,
@@ -239,8 +240,8 @@ impl Table {
         }
     }
 
-    /// Whether it has millions of small cells. Redis packs a small hash of small values, so such a table is cut into
-    /// pages, by the checksums of the names; that saves a third of its memory.
+    /// Whether the table has millions of small cells. Redis packs a small hash of small values, so such a table is
+    /// split into pages by the checksums of the names; that saves a third of its memory.
     pub(super) fn is_paged(self) -> bool {
         self == Table::Timers
     }
@@ -249,7 +250,7 @@ impl Table {
 /// The indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Index {
-    /// The units of [`Table::Flaps`], by when each is looked at (ms).
+    /// The units of [`Table::Flaps`], by their next check (ms).
     FlapChecks,
     /// The entries of [`Table::Attempts`], by when they were written (ms).
     AttemptsWritten,
@@ -259,22 +260,23 @@ pub enum Index {
     GroupsDue,
     /// The members of [`Table::Members`] that wait: see `store/groups/names.rs`. All are at zero.
     Waiting,
-    /// The members whose return waits for long: `<group>`, line break, `<unit>`, by since when the return waits (ms).
+    /// The members with a held return: `<group>`, line break, `<unit>`, by since when the return waits (ms).
     Returning,
-    /// The members whose silences last of which receivers know: see `store/groups/names.rs`. All are at zero.
+    /// The members whose receivers know of a silence that lasts: see `store/groups/names.rs`. All are at zero.
     Lasting,
-    /// The groups of [`Index::Lasting`], by when they are looked at for a reminder or an escalation (ms).
+    /// The groups of [`Index::Lasting`], by their next check for a reminder or an escalation (ms).
     Reminders,
     /// The members of [`Table::Members`] that are over, by since when (ms).
     Over,
-    /// The timers of [`Table::Timers`], by their moment (ms); those whose type is not configured, by when an instance
-    /// looks at them again.
+    /// The timers of [`Table::Timers`], by their moment (ms); timers of a type that is not configured, by when an
+    /// instance checks them again.
     Timers,
     /// The timers of [`Table::PastTimers`], by their moment (ms).
     TimersEnded,
     /// The timers of [`Table::PastTimers`], by until when they are kept (ms).
     TimersKept,
-    /// The timers of [`Table::PastTimers`] with an only attempt that has no outcome, by when the last one began (ms).
+    /// The timers of [`Table::PastTimers`] with a single attempt that has no outcome, by when the last of them began
+    /// (ms).
     OnlyAttempts,
     /// The entries of [`Table::Audit`], by when the change was made (ms).
     Audited,
@@ -333,7 +335,7 @@ impl Index {
         }
     }
 
-    /// As engines name it: with the receiver behind a colon.
+    /// The name in an engine: with the receiver behind a colon.
     pub fn place(self) -> Cow<'static, str> {
         place(self.as_str(), self.receiver())
     }
@@ -364,7 +366,7 @@ impl Index {
         })
     }
 
-    /// The sort of what it names, in the log and in metrics.
+    /// The word for its entries in the log and in metrics.
     pub fn what(self) -> Stored {
         self.table().map_or(Stored::Notes, Table::what)
     }
@@ -380,14 +382,12 @@ fn read_place(place: &str) -> (&str, Option<ReceiverName>) {
     place.split_once(':').map_or((place, None), |(name, of)| (name, Some(ReceiverName::of(of))))
 }
 
-/// As engines name it.
 impl Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place())
     }
 }
 
-/// As engines name it.
 impl Display for Index {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.place())

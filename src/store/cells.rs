@@ -1,10 +1,10 @@
 //! Cells: the contract of an engine for everything that is not on the path of a heartbeat or of a deadline check.
 //!
 //! A **cell** is a named value of a table; an **index** has names by a number, usually a time (ms). A [`ChangeSet`]
-//! changes cells and entries of one partition in one step, if all that it expects is so; otherwise it changes nothing.
-//! What is decided is written once, above this contract, and every engine stores it in one way.
+//! changes cells and entries of one partition in one step if all that it expects holds; otherwise it changes nothing.
+//! Decisions are written once, above this contract, and every engine stores them in one way.
 //!
-//! The number after the last partition stands for what belongs to the fleet as a whole.
+//! The number after the last partition stands for the fleet as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,13 +40,13 @@ pub enum EntryOrder {
     OldestFirst,
 }
 
-/// Which entries of an index are wanted.
+/// A range of entries of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexRange<'a> {
     pub index: Index,
     pub from: i64,
-    /// Of the entries at `from`, those with a greater name (bytes); all, if it is empty. It need not be there. Only
-    /// for [`EntryOrder::OldestFirst`].
+    /// Skips the entries at `from` up to this name (bytes), which need not exist; empty: skips none. Only for
+    /// [`EntryOrder::OldestFirst`].
     pub after: &'a str,
     pub until: i64,
     pub limit: usize,
@@ -57,21 +57,21 @@ pub struct IndexRange<'a> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameRange {
     pub partition: u16,
-    /// The first name; it need not be there.
+    /// The first name; it need not exist.
     pub from: String,
-    /// Before this name.
+    /// The end of the range, exclusive.
     pub before: String,
 }
 
 impl NameRange {
-    /// The names that begin so.
+    /// The names that begin with `begin`.
     pub fn of(partition: u16, begin: &str) -> NameRange {
-        // No name has the greatest character.
+        // No name contains the greatest character.
         NameRange { partition, from: begin.to_owned(), before: format!("{begin}{}", char::MAX) }
     }
 }
 
-/// Where the next page of a scan begins. Only the engine that made it reads it.
+/// Where the next page of a scan begins. Only the engine that created it reads it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellCursor(pub(super) String);
 
@@ -83,11 +83,11 @@ pub struct CellPage {
     pub next: Option<CellCursor>,
 }
 
-/// A value that cannot be read, or a name that cannot be the name of anything.
+/// A value that cannot be read, or an invalid name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreadable {
     Cell(Cell, Vec<u8>),
-    /// Whoever reads it takes the part that can be read, so a copy is moved away.
+    /// The readable part of the value stays in use; a copy of the value is quarantined.
     CellInPart(Cell, Vec<u8>),
     Entry(Index, IndexEntry),
 }
@@ -98,7 +98,7 @@ pub trait Cells: Layout {
     /// The values of these cells, in order; `None`: there is none.
     async fn read_cells(&self, cells: &[Cell]) -> Result<Vec<Option<Vec<u8>>>>;
 
-    /// Applies each change-set, in order, if all that it expects is so. Answers, in order, which are applied.
+    /// Applies each change-set, in order, if all that it expects holds. Answers, in order, which are applied.
     async fn write_cells(&self, sets: &[ChangeSet]) -> Result<Vec<bool>>;
 
     /// The numbers of entries, in order; `None`: there is no such entry.
@@ -109,8 +109,8 @@ pub trait Cells: Layout {
 
     fn telemetry(&self) -> &Arc<Telemetry>;
 
-    /// Waits until replicas have the last writes of these partitions, if the engine is told to. Callers whose client
-    /// gets an answer wait before it.
+    /// Waits until replicas have the last writes of these partitions, if the engine is configured to. Call it before
+    /// a client gets its answer.
     async fn replicated(&self, _partitions: BTreeSet<u16>) {}
 
     /// Entries of these partitions, in the order of the range.
@@ -129,8 +129,8 @@ pub trait Cells: Layout {
         self.range(&range, partitions).await
     }
 
-    /// Up to about `limit` entries of these partitions up to `until`, the lowest of each partition first. If there are
-    /// more, a partition that has few is taken whole, and the others may be taken one after the other.
+    /// Up to about `limit` entries of these partitions up to `until`, the lowest of each partition first. Beyond the
+    /// limit, partitions with few entries are taken whole, and then others in order.
     async fn due_entries(
         &self,
         index: Index,
@@ -147,7 +147,7 @@ pub trait Cells: Layout {
     /// The first names of each of these ranges, up to `limit`, in order.
     async fn names(&self, index: Index, ranges: &[NameRange], limit: usize) -> Result<Vec<Vec<String>>>;
 
-    /// How many names each of these ranges has. The embedded engine counts them one by one.
+    /// The number of names in each of these ranges. The embedded engine counts them one by one.
     async fn count_names(&self, index: Index, ranges: &[NameRange]) -> Result<Vec<usize>>;
 
     /// A page of a table in a partition. Cells that change meanwhile may be on two pages, or on none.
@@ -164,6 +164,6 @@ pub trait Cells: Layout {
         Ok(all)
     }
 
-    /// Moves what cannot be read away, if it is still so, and reports it: see `docs/broken-values.md`.
+    /// Quarantines an unreadable value if it is unchanged, and reports it: see `docs/broken-values.md`.
     async fn quarantine_cell(&self, unreadable: &Unreadable, why: &str) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! Change-sets: what is expected of cells and entries of one partition, and what is written if it is so.
+//! Change-sets: expectations on cells and entries of one partition, and the writes that apply if all of them hold.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 
 use super::cell_tables::{Index, Table};
 
-/// What a part of a change-set expects or does.
+/// The expectation or the write of a part of a change-set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
     /// Expects a cell to have this value.
@@ -23,7 +23,7 @@ pub enum What {
     /// Adds to the number in a cell.
     Add(Table),
     Enter(Index),
-    /// Enters a name that is not in the index; the number of another one stays.
+    /// Enters a name that is not in the index; a name in the index keeps its number.
     EnterNew(Index),
     Leave(Index),
 }
@@ -33,14 +33,14 @@ pub enum What {
 pub struct ChangePart {
     pub what: What,
     pub name: Arc<str>,
-    /// Of `Has` and `Put`. A seal has ten thousand of them, which are not copied on their way.
+    /// For `Has` and `Put`. Shared, because a seal has ten thousand values that would be copied on their way.
     pub value: Arc<[u8]>,
-    /// Of `IsAt`, `Enter` and `EnterNew`; of `Add`, how much.
+    /// For `IsAt`, `Enter` and `EnterNew`; for `Add`, the summand.
     pub at: i64,
 }
 
 impl ChangePart {
-    /// The cell or entry, and whether it only adds to it.
+    /// The cell or entry, and whether the part only adds to it.
     fn touched(&self) -> (Touched<'_>, bool) {
         let (place, adds) = match self.what {
             What::Has(table) | What::Lacks(table) | What::Put(table) | What::Remove(table) => {
@@ -57,7 +57,7 @@ impl ChangePart {
     }
 }
 
-/// Changes of one partition that apply together, if all that is expected is so before.
+/// Changes of one partition that apply together if all expectations hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangeSet {
     pub partition: u16,
@@ -69,7 +69,7 @@ impl ChangeSet {
         ChangeSet { partition, parts: Vec::new() }
     }
 
-    /// Expects a cell to have this value; `None`: not to be.
+    /// Expects a cell to have this value; `None`: to be absent.
     #[must_use]
     pub fn has(self, table: Table, name: &str, value: Option<&[u8]>) -> ChangeSet {
         self.has_stored(table, name, value.map(Arc::from).as_ref())
@@ -82,7 +82,7 @@ impl ChangeSet {
         self.part(what, name, value.cloned().unwrap_or_default(), 0)
     }
 
-    /// Expects an entry to be at this number; `None`: not to be.
+    /// Expects an entry to be at this number; `None`: to be absent.
     #[must_use]
     pub fn is_at(self, index: Index, name: &str, at: Option<i64>) -> ChangeSet {
         let what = if at.is_some() { What::IsAt(index) } else { What::IsOff(index) };
@@ -102,9 +102,9 @@ impl ChangeSet {
         self.part(What::Put(table), name, value.clone(), 0)
     }
 
-    /// Adds to the number in a cell. An absent cell is zero, and a cell that becomes zero is removed; so is text that is
-    /// no number. Change-sets that only add to a cell never wait for one another, and expect nothing of it. No change-set
-    /// adds to a cell that it also writes.
+    /// Adds to the number in a cell. An absent cell, or text that is no number, counts as zero; a cell that becomes
+    /// zero is removed. Change-sets that only add to a cell never wait for one another, and expect nothing of it. No
+    /// change-set adds to a cell that it also writes.
     #[must_use]
     pub fn add(self, table: Table, name: &str, more: i64) -> ChangeSet {
         self.part(What::Add(table), name, Arc::default(), more)
@@ -128,8 +128,8 @@ impl ChangeSet {
         self
     }
 
-    /// What it expects and does, without names and values, and how many parts in a row do it. Change-sets of one shape
-    /// are written together.
+    /// Its expectations and writes, without names and values, and the number of equal ones in a row. Change-sets of
+    /// one shape are written together.
     pub(super) fn shape(&self) -> Shape {
         let mut shape = Shape::new();
         for ChangePart { what, .. } in &self.parts {
@@ -141,8 +141,8 @@ impl ChangeSet {
         shape
     }
 
-    /// The cells and entries that it reads or writes, and whether it only adds to them. What is expected of a cell right
-    /// before it is written is left out: it touches the same cell.
+    /// The cells and entries that the change-set reads or writes, and whether it only adds to them. An expectation
+    /// right before the write of the same cell is left out.
     fn touched(&self) -> impl Iterator<Item = (Touched<'_>, bool)> {
         let next = self.parts.iter().skip(1).map(Some).chain([None]);
         self.parts.iter().zip(next).filter_map(|(part, next)| {
@@ -166,14 +166,14 @@ enum TouchedPlace {
 /// A cell or an entry of a partition.
 type Touched<'a> = (TouchedPlace, &'a str);
 
-/// The places of change-sets, in batches that are written one after the other: no two of a batch touch one cell or
-/// entry, so all that a batch expects can be read before its first write. Change-sets that only add to a cell may be in
-/// one batch.
+/// The positions of change-sets, in batches that are written one after the other. No two change-sets of a batch touch
+/// the same cell or entry, so all expectations of a batch can be read before its first write. Change-sets that only
+/// add to a cell may share a batch.
 pub(super) fn batches(sets: &[ChangeSet]) -> Vec<Vec<usize>> {
     if let [_] = sets {
         return vec![vec![0]];
     }
-    // The first batches after the last write, and after the last addition.
+    // For each cell or entry: the first batch after its last write, and after its last addition.
     let mut next: HashMap<(u16, Touched<'_>), [usize; 2], RandomState> = HashMap::default();
     let mut batches: Vec<Vec<usize>> = Vec::new();
     for (at, set) in sets.iter().enumerate() {

@@ -1,7 +1,7 @@
 //! Metrics of units: battery, signal, firmware.
 //!
-//! A kind names [`Metric`]s that are taken from its messages. The engine keeps the newest value of each unit and
-//! metric, as the text for Prometheus; history is left to Prometheus. No rule depends on values. Values are removed
+//! A kind names [`Metric`]s that are read from its messages. The engine keeps the newest value of each unit and
+//! metric, as the text for Prometheus; Prometheus keeps the history. No rule depends on values. Values are removed
 //! with their unit.
 
 use std::collections::{BTreeMap, HashMap};
@@ -48,7 +48,7 @@ pub struct Metric {
     pub pointer: Vec<String>,
     pub metric_type: MetricType,
     pub help: String,
-    /// The unit of measurement, with which the name ends; empty for a metric without one.
+    /// The unit of measurement, which ends the name; empty for a metric without one.
     pub unit: String,
     /// The label with the text of an info.
     pub label: String,
@@ -119,7 +119,7 @@ pub trait DataStore: Layout {
 
     /// The values of one metric on some of the [`super::Layout::pages`] of a partition, with the names of their units
     /// (`<kind>:<unit>`), in any order. Every value of a partition is on exactly one page. Values of a unit that was
-    /// removed a moment ago may still be in the answer.
+    /// just removed may still be included.
     async fn walk_values(
         &self,
         partition: u16,

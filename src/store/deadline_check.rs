@@ -10,16 +10,16 @@ use crate::presence::{Change, Hearing, Snapshot};
 /// A check of one batch of units that has not begun.
 pub type PendingCheck<'a> = BoxFuture<'a, Result<DeadlineCheck<'a>>>;
 
-/// The check of one batch of units, after the units were read.
+/// The check of one batch of units that have been read.
 pub struct DeadlineCheck<'a> {
     /// The snapshots, in the order of the batch.
     pub units: Vec<Snapshot>,
-    /// Up to when Rollcall had heard after the units were read. An engine that was restored to an earlier state has
-    /// lost their heartbeats, so hearing from before the restore must not count.
+    /// Up to when Rollcall had heard after the units were read. Read after them, because an engine that was restored
+    /// to an earlier state has lost their heartbeats: hearing from before the restore must not count.
     pub hearing: Hearing,
-    /// Up to when the server of the units has everything that was heard, if hearing is kept on another server: a
-    /// replica that was promoted lacks the newest heartbeats, and a server whose clock jumped forward has removed some
-    /// too early; hearing does not know that yet.
+    /// Up to when the server of the units has all heartbeats that were heard, if another server stores the hearing. A
+    /// promoted replica lacks the newest heartbeats, and a server whose clock jumped forward has removed some too
+    /// early; the hearing does not show that.
     pub watermark: Option<Timestamp>,
     pub guard: Box<dyn CheckGuard + 'a>,
 }

@@ -5,13 +5,12 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, Guarantee, Incident, Interval, Labels, OfflineRecord};
 
-/// The begin of the id of a notification that tells pagers of an acknowledgement.
+/// The prefix of the ids of notifications that tell pagers of an acknowledgement.
 pub const ACKNOWLEDGEMENT: &str = "ack_";
 
-/// The begin of the ids of digests. They have no place in a queue: the notifications in them have.
+/// The prefix of the ids of digests. A digest has no place in a queue; the notifications in it have.
 pub const DIGEST: &str = "dig_";
 
-/// Whether an id is that of a digest, without its receiver.
 pub fn is_digest(notification: &str) -> bool {
     notification.starts_with(DIGEST)
 }
@@ -19,7 +18,7 @@ pub fn is_digest(notification: &str) -> bool {
 /// The identity of a group: the route and the values that its members share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Group {
-    /// Unique text made from the id of the route and the labels, at most 512 bytes.
+    /// Unique text from the id of the route and the labels, at most 512 bytes.
     pub key: String,
     /// The labels that all members share, e.g. `kind`.
     pub labels: Labels,
@@ -42,23 +41,23 @@ pub struct Delivery {
     /// Timers that fired; a notification with timers has nothing else.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timers: Vec<FiredTimer>,
-    /// It reminds of silences that its receiver was notified of before.
+    /// A reminder: its receiver was notified of these silences before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reminder: bool,
     #[serde(default, skip_serializing_if = "GroupContext::is_unknown")]
     pub situation: GroupContext,
-    /// The receiver that it was meant for, if this one is its fallback.
+    /// The receiver that the delivery was meant for, if this receiver is its fallback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meant_for: Option<MeantFor>,
-    /// The key of the group that it tells of, if it waits in a lane of its own.
+    /// The key of the group that the delivery tells of, if it waits in a lane of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_group: Option<String>,
-    /// When an operator had it delivered again.
+    /// When an operator had it delivered again, if at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again_at: Option<Timestamp>,
     /// The number of this attempt, from 1.
     pub attempt: u32,
-    /// Whether it was leased as it was sealed, to its only receiver, for which nothing of its group waited.
+    /// Whether it was leased in the step that sealed it: it has one receiver, and that receiver's lane was empty.
     #[serde(skip)]
     pub is_alone: bool,
 }
@@ -67,26 +66,26 @@ pub struct Delivery {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GroupContext {
-    /// How many silences of the group last that receivers know of, this notification included; `None`:
-    /// no other unit shares the group.
+    /// The number of lasting silences of the group that receivers know of, those of this notification included;
+    /// `None`: each unit has a group of its own.
     pub lasting: Option<u64>,
     /// When receivers were notified of the group before.
     pub since: Option<Timestamp>,
-    /// Whether it notifies more receivers of silences that the receivers of the group know of; only in a group that units
-    /// share.
+    /// Whether it tells further receivers of silences that the receivers of the group know of; only in a group that
+    /// units share.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub is_escalation: bool,
-    /// Whether others are notified of more members.
+    /// Whether other receivers are notified of more members.
     #[serde(skip)]
     pub is_part: bool,
-    /// Whether it was judged if most units that share a label fell silent together.
+    /// Whether the check for an incident was done: most units that share a label fell silent together.
     pub is_judged: bool,
     pub incident: Option<Incident>,
     /// The incident that ends because this one begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replaced: Option<Incident>,
-    /// Whether an operator takes care of every unit of the incident that is offline. It is looked up for each attempt
-    /// at a pager, and stored with none.
+    /// Whether an operator takes care of every offline unit of the incident. Determined for each attempt at a pager,
+    /// and never stored.
     #[serde(skip)]
     pub is_acknowledged: bool,
     /// How many notifications are merged in this one, because its receiver has a rate limit.
@@ -94,7 +93,7 @@ pub struct GroupContext {
 }
 
 impl Delivery {
-    /// The first attempt at a notification that says nothing yet.
+    /// The first attempt at a notification that has no content yet.
     pub fn new(id: impl Into<String>, receiver: &str, group: Group, sealed_at: Timestamp) -> Delivery {
         Delivery {
             id: id.into(),
@@ -115,12 +114,12 @@ impl Delivery {
         }
     }
 
-    /// The key of the group that it tells of; that of [`Delivery::group`] names its lane.
+    /// The key of the group that the delivery tells of; the key of [`Delivery::group`] names its lane.
     pub fn group_key(&self) -> &str {
         self.of_group.as_deref().unwrap_or(&self.group.key)
     }
 
-    /// Since when it is tried: an operator who has it delivered again gives it all its time once more.
+    /// When its attempts began to count: a replay by an operator starts the time again.
     pub fn tried_since(&self) -> Timestamp {
         self.again_at.unwrap_or(self.sealed_at)
     }
@@ -137,7 +136,7 @@ impl GroupContext {
     }
 }
 
-/// A receiver that takes nothing, so that its fallback gets its notifications.
+/// The receiver for which a fallback takes the notifications, because that receiver takes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeantFor {
     pub receiver: String,
@@ -146,7 +145,7 @@ pub struct MeantFor {
 }
 
 impl Delivery {
-    /// Whether it is attempted once, and marked before: see
+    /// Whether it is attempted only once, after the attempt is marked: see
     /// [`StoredDeliveries::begin_only_attempts`](super::StoredDeliveries::begin_only_attempts).
     pub fn is_at_most_once(&self) -> bool {
         self.meant_for.is_none() && self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce)
@@ -171,7 +170,7 @@ pub struct DeadLetter {
 /// A notification that waits for a receiver.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WaitingDelivery {
-    /// `attempt`: how many attempts were begun.
+    /// `attempt`: the number of attempts that were begun.
     pub delivery: Delivery,
     /// When it may be attempted; `None`: after the notification before it in its group.
     pub next: Option<Timestamp>,

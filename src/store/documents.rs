@@ -1,4 +1,4 @@
-//! Cells as values of the program: how each table is written and read, and what becomes of a value that cannot be read.
+//! Cells as typed values: how each table is encoded and decoded, and how unreadable values are quarantined.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -25,7 +25,7 @@ pub trait TableValue: Serialize + DeserializeOwned + Send + Sync + 'static {
     type Name: FromStr + Display + Clone + Ord + Send + Sync + 'static;
     const TABLE: Table;
 
-    /// JSON, unless its table has a reason for another form.
+    /// Encodes as JSON, unless the table has a reason for another form.
     fn encode(&self) -> Result<Vec<u8>> {
         Ok(to_json(self)?.into_bytes())
     }
@@ -35,31 +35,31 @@ pub trait TableValue: Serialize + DeserializeOwned + Send + Sync + 'static {
     }
 }
 
-/// A cell as it was read.
+/// A cell with the value that was read.
 #[derive(Clone, Debug)]
 pub struct Document<T: TableValue> {
     pub name: T::Name,
-    /// `None`: there is none, or none that can be read.
+    /// `None`: the cell is absent or unreadable.
     pub value: Option<T>,
-    /// `None`: that of its content.
+    /// `None`: the table of `T`.
     table: Option<Table>,
     stored: Option<Arc<[u8]>>,
 }
 
 impl<T: TableValue> Document<T> {
-    /// A document as it is expected to be stored; `None`: there is none.
+    /// A document that is expected to be stored with this value; `None`: to be absent.
     pub fn expected(name: T::Name, value: Option<T>) -> Result<Document<T>> {
         let stored = value.as_ref().map(T::encode).transpose()?.map(Arc::from);
         Ok(Document { name, value, table: None, stored })
     }
 
-    /// This document once the value is written.
+    /// This document after the value was written.
     pub fn written(&self, value: T) -> Result<Document<T>> {
         let written = Document::expected(self.name.clone(), Some(value))?;
         Ok(Document { table: self.table, ..written })
     }
 
-    /// A cell that is expected not to be.
+    /// The document of a cell that is expected to be absent.
     pub fn absent(cell: Cell) -> Document<T>
     where
         T: TableValue<Name = String>,
@@ -71,12 +71,12 @@ impl<T: TableValue> Document<T> {
         self.table.unwrap_or(T::TABLE)
     }
 
-    /// A change-set that also expects it to be still as it was read.
+    /// A change-set that also expects the document to be unchanged.
     pub fn expect_in(&self, set: ChangeSet) -> ChangeSet {
         set.has_stored(self.table(), &self.name.to_string(), self.stored.as_ref())
     }
 
-    /// A change-set that also writes this value if it is still as it was read; `None` removes it.
+    /// A change-set that also writes this value if the document is unchanged; `None` removes it.
     pub fn change_in(&self, set: ChangeSet, value: Option<&T>) -> Result<ChangeSet> {
         self.put_in(self.expect_in(set), value)
     }
@@ -87,7 +87,7 @@ impl<T: TableValue> Document<T> {
         Ok(set.put(self.table(), &self.name.to_string(), value.as_deref()))
     }
 
-    /// Without the bytes that were read: something else is expected instead of them.
+    /// This document without its expectation, for a change-set that expects something else.
     pub fn without_stored(self) -> Document<T> {
         Document { stored: None, ..self }
     }
@@ -104,7 +104,7 @@ impl Documents {
         Documents { cells }
     }
 
-    /// The documents of these names, in order. A document that cannot be read is moved away, and counts as absent.
+    /// The documents of these names, in order. An unreadable document is quarantined, and counts as absent.
     pub async fn read<T: TableValue>(&self, names: &[T::Name]) -> Result<Vec<Document<T>>> {
         let mut documents = Vec::with_capacity(names.len());
         for names in names.chunks(MAX_STEP) {
@@ -117,7 +117,7 @@ impl Documents {
         Ok(documents)
     }
 
-    /// The documents of these cells, in order. A document that cannot be read is moved away, and counts as absent.
+    /// The documents of these cells, in order. An unreadable document is quarantined, and counts as absent.
     pub async fn read_cells<T: TableValue<Name = String>>(
         &self,
         cells: Vec<Cell>,
@@ -130,7 +130,7 @@ impl Documents {
         Ok(documents)
     }
 
-    /// The document of a cell with this value.
+    /// The document of a cell that holds this value.
     pub async fn document<T: TableValue<Name = String>>(
         &self,
         cell: Cell,
@@ -151,7 +151,7 @@ impl Documents {
         Ok(self.each(partitions).await?.into_iter().collect())
     }
 
-    /// The documents of each of these partitions, where a name may be in several of them.
+    /// The documents of each of these partitions; a name may be in several of them.
     pub async fn each<T: TableValue>(&self, partitions: &[u16]) -> Result<Vec<(T::Name, T)>> {
         let read = partitions.iter().copied().map(|partition| async move {
             let cells = self.cells.all_cells(T::TABLE, partition).await?;
@@ -178,7 +178,7 @@ impl Documents {
         self.cells.partitions()
     }
 
-    /// The cell of a name, as it is stored.
+    /// The stored bytes of a cell.
     pub async fn stored(&self, table: Table, name: &str) -> Result<Option<Vec<u8>>> {
         let cell = Cell { table, partition: table.partition(name, self.fleet()), name: name.to_owned() };
         Ok(self.cells.read_cells(&[cell]).await?.pop().flatten())
@@ -231,17 +231,17 @@ impl Documents {
         Ok(set.put(T::TABLE, &name.to_string(), value.as_deref()))
     }
 
-    /// The change-set of a document that writes this value if the document is still as it was read; `None` removes it.
+    /// The change-set that writes this value if the document is unchanged; `None` removes it.
     pub fn change<T: TableValue>(&self, document: &Document<T>, value: Option<&T>) -> Result<ChangeSet> {
         document.change_in(ChangeSet::of(self.partition::<T>(&document.name.to_string())), value)
     }
 
-    /// A change-set that also expects a document to be still as it was read.
+    /// A change-set that also expects a document to be unchanged.
     pub fn expect<T: TableValue>(&self, set: ChangeSet, document: &Document<T>) -> ChangeSet {
         document.expect_in(set)
     }
 
-    /// Up to about `limit` names of an index of these partitions that are due by now, and their documents.
+    /// Up to about `limit` due names of an index of these partitions, and their documents.
     pub async fn due<T: TableValue>(
         &self,
         index: Index,
@@ -255,7 +255,7 @@ impl Documents {
         self.read(&names).await
     }
 
-    /// Up to `limit` names of an index of these partitions, after a number and a name, as [`IndexRange`] has them.
+    /// Up to `limit` names of an index of these partitions, after a number and a name, as in [`IndexRange`].
     pub async fn listed<T: TableValue>(
         &self,
         index: Index,
@@ -269,7 +269,7 @@ impl Documents {
         self.named::<T>(index, entries).await
     }
 
-    /// The names of entries. An entry that names nothing of its partition is moved away.
+    /// The names of entries. An entry with an invalid name, or a name of another partition, is quarantined.
     async fn named<T: TableValue>(
         &self,
         index: Index,
@@ -293,7 +293,7 @@ impl Documents {
         Ok(first.map(|entry| Timestamp::from_millis(entry.at)))
     }
 
-    /// Applies each change-set if all that it expects is so. Answers, in order, which are applied.
+    /// Applies each change-set if all that it expects holds. Answers, in order, which are applied.
     pub async fn write(&self, sets: &[ChangeSet]) -> Result<Vec<bool>> {
         self.cells.write_cells(sets).await
     }
@@ -331,7 +331,7 @@ impl Documents {
 
 type Decoded<T> = std::result::Result<(<T as TableValue>::Name, T), (Unreadable, String)>;
 
-/// The documents of cells, on a thread of its own: alert silences have expressions, which are compiled.
+/// Decodes cells on a blocking thread, because the expressions of alert silences are compiled.
 async fn decoded<T: TableValue>(partition: u16, cells: BTreeMap<String, Vec<u8>>) -> Result<Vec<Decoded<T>>> {
     let decode = move |(name, stored): (String, Vec<u8>)| {
         let value = T::decode(&stored);

@@ -1,9 +1,9 @@
 //! The stored form of facts, the same in every engine.
 //!
-//! One line of text: a letter for the lifecycle, the last seen time in ms, the distance from there
-//! to the last check (absent when the key was gone), since when the unit is known (`@` if a heartbeat
-//! admitted it, `=` if it was registered, and the second in digits of base 36), and, only for units that
-//! need it, a JSON object with the rest. An ordinary unit takes about 30 bytes:
+//! One line of text: a letter for the lifecycle, the last seen time in ms, the distance from there to the last check
+//! (absent if there was no expiry key), since when the unit is known (`@` if a heartbeat admitted it, `=` if it was
+//! registered, and the second in digits of base 36), and a JSON object with the rest, for units that need one. An
+//! ordinary unit takes about 30 bytes:
 //!
 //! ```text
 //! p1732147200000+86400000@sn9xc0{"l":{"site":"north"}}
@@ -17,8 +17,8 @@
 //! | `r` | retired; `r` in the JSON has the time |
 //!
 //! # Why the times of a silence are distances
-//! Redis stores a page of small values as one packed string. A value longer than 64 bytes makes it unpack the page,
-//! which costs memory for all units on the page and is slow just when many units fall silent.
+//! Redis stores a page of small values as one packed string. A value longer than 64 bytes makes Redis unpack the
+//! page, which costs memory for all units on the page and is slow just when many units fall silent.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ pub fn encode(facts: &Facts) -> String {
     text
 }
 
-/// Whether these stored facts are of a retired unit; only their letter is read.
+/// Whether these stored facts are of a retired unit; reads only their letter.
 pub fn is_retired(stored: &[u8]) -> bool {
     stored.starts_with(b"r")
 }
@@ -181,7 +181,7 @@ pub fn decode(text: &str) -> Option<Facts> {
     })
 }
 
-/// A value that may be missing; `None` if it is there and damaged.
+/// A value that may be missing; `None` if the value is damaged.
 fn optional<T, U>(stored: Option<T>, read: impl FnOnce(T) -> Option<U>) -> Option<Option<U>> {
     stored.map_or(Some(None), |stored| read(stored).map(Some))
 }
@@ -210,7 +210,7 @@ fn push_base_36(text: &mut String, number: u64) {
 
 fn letter_of(cause: Cause) -> char {
     match cause {
-        // No unit has facts of an episode of flapping, or of an unusual silence.
+        // No facts of a unit have these causes: they belong to records of flapping and of unusual silences.
         Cause::Silence | Cause::Flapping | Cause::Unusual => 's',
         Cause::NeverSeen => 'n',
         Cause::LastWill => 'w',
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(encode(&facts), "p1732147200000+3=sn9xc0");
     }
 
-    /// Redis packs values of up to 64 bytes by default: see the module.
+    /// By default Redis packs values of up to 64 bytes: see the module.
     #[test]
     fn the_longest_ordinary_silence_stays_on_a_packed_page() {
         let year = Duration::from_secs(400 * 86_400);

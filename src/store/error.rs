@@ -10,15 +10,15 @@ pub enum EngineError {
     /// The engine cannot be reached or did not answer; the call may be repeated.
     #[error("{0}")]
     Unavailable(String),
-    /// The engine cannot be reached or did not answer, with Sentinel or Cluster: this ends within seconds if a replica
-    /// is promoted. The call may be repeated.
+    /// The engine cannot be reached or did not answer, with Sentinel or Cluster: the promotion of a replica may end
+    /// this within seconds. The call may be repeated.
     #[error("{0}")]
     Passing(String),
     /// The engine refused the call; an operator has to change something.
     #[error("{0}")]
     Refused(String),
-    /// A stored value has a wrong type or is not valid. The value is quarantined within a second or two; then the call
-    /// may be repeated.
+    /// A stored value has a wrong type or is not valid. The value is quarantined within about two seconds; then the
+    /// call may be repeated.
     #[error("{0}")]
     WrongType(String),
     /// A stored value is unreadable.
@@ -50,5 +50,4 @@ impl LoopFailure for EngineError {
     }
 }
 
-/// The answer of an engine.
 pub type Result<T> = std::result::Result<T, EngineError>;

@@ -6,8 +6,8 @@ use super::documents::{Document, TableValue};
 use super::{Cell, ChangeSet, EngineError, Index, ReceiverName, Result, Table};
 use crate::clock::Timestamp;
 
-/// Stored as words: how many attempts at the first notification were begun, with a `+` behind while one is under way,
-/// and the ids of all. A storm has a lane for each unit, and JSON would take half as much again.
+/// Stored as words: the number of attempts at the first notification, followed by `+` during an attempt, and the ids
+/// of all notifications. A storm has a lane for each unit, and JSON would take half as much again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Lane {
     pub attempts: u32,
@@ -51,14 +51,14 @@ impl Lane {
         self.notifications.iter().any(|known| known == notification)
     }
 
-    /// Once the first notification has left; `None`: it was the last.
+    /// The lane without its first notification; `None`: it was the last.
     pub fn without_first(&self) -> Option<Lane> {
         let notifications = self.notifications.get(1..).unwrap_or_default().to_vec();
         (!notifications.is_empty()).then_some(Lane { notifications, ..Lane::default() })
     }
 }
 
-/// How many receivers have not got a notification yet; one, if it is not stored.
+/// The number of receivers that have not got a notification yet; one if absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Owed(pub u64);
@@ -68,7 +68,7 @@ impl TableValue for Owed {
     const TABLE: Table = Table::Owed;
 }
 
-/// A change-set that also says how many receivers a new notification waits for.
+/// A change-set that also stores how many receivers a new notification waits for.
 pub(super) fn owe(set: ChangeSet, notification: &str, receivers: usize) -> ChangeSet {
     if receivers < 2 {
         return set;
@@ -76,8 +76,8 @@ pub(super) fn owe(set: ChangeSet, notification: &str, receivers: usize) -> Chang
     set.put(Table::Owed, notification, Some(receivers.to_string().as_bytes()))
 }
 
-/// A change-set that also puts notifications at the end of a lane. A new lane is due at `at`; or, if it is leased, its
-/// lease ends then. A known lane that has left the queue is due at `at` as well.
+/// A change-set that also appends notifications to a lane. A new lane is due at `at`, or, if it is leased, its lease
+/// ends then. An existing lane that is not in the queue is due at `at` as well.
 pub(super) fn append(
     set: ChangeSet,
     lane: &Document<Lane>,

@@ -1,6 +1,6 @@
 //! The groups that open records joined, and the receivers that were notified there.
 //!
-//! These are the receivers of the notification and of escalations since, and the fallbacks of receivers that took
+//! The receivers are those of the notification and of later escalations, and the fallbacks of receivers that took
 //! nothing.
 
 use super::Group;
@@ -14,7 +14,6 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Whether this receiver was notified of the record.
     pub fn is_known_to(&self, receiver: &str) -> bool {
         self.receivers.iter().flatten().any(|name| name == receiver)
     }

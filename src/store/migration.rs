@@ -19,12 +19,12 @@ use super::{Cells, EngineError, Index, IndexEntry, OutboxEvent, ReceiverName, Re
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, OfflineRecord, Unit};
 
-/// How many pages are exported at once: while the engine answers for one, the others are requested.
+/// The number of pages that are requested at once, so that the engine always has the next request.
 const UNDER_WAY: usize = 16;
-/// How many items are imported in one batch; the page that reaches this number is added whole.
+/// The number of items that completes a batch; the page that reaches it is added whole.
 const BATCH: usize = 1000;
 
-/// The error of a fleet whose migration is not complete.
+/// The error for a fleet whose migration is not complete.
 pub(super) fn incomplete(target: &str) -> EngineError {
     EngineError::Refused(format!(
         "a move to {target} has begun and is not complete; let it end, or repeat it: rollcall move"
@@ -34,8 +34,8 @@ pub(super) fn incomplete(target: &str) -> EngineError {
 /// The number of the layout: how the engines store a fleet. A fleet of another layout is refused.
 pub(super) const LAYOUT: u32 = 8;
 
-/// Refuses the fleet at `place` if it is of another layout; `place_option` is the option that names a place for a new
-/// fleet. `None`: it was written before layouts had numbers.
+/// Refuses the fleet at `place` if it has another layout; `place_option` is the option that names a place for a new
+/// fleet. `found` is `None` for a fleet from before layouts had numbers.
 pub(super) fn check_layout(found: Option<u32>, place: &str, place_option: &str) -> Result<()> {
     let (found, advice) = match found {
         Some(LAYOUT) => return Ok(()),
@@ -66,7 +66,7 @@ pub enum MigrationItem {
         facts: String,
         /// The last heartbeat, from the expiry key.
         alive: Option<Timestamp>,
-        /// `None`: it is not in the deadline index.
+        /// `None`: the unit is not in the deadline index.
         next_check: Option<Timestamp>,
     },
     /// The newest value of a unit's metric. Comes after the unit.
@@ -117,13 +117,13 @@ impl MigrationItem {
     }
 }
 
-/// The engine that has the fleet.
+/// The source of a migration.
 #[async_trait]
 pub trait Exporter: Send + Sync {
-    /// Refuses if an instance serves the fleet.
+    /// Fails if an instance serves the fleet.
     async fn check_not_served(&self) -> Result<()>;
 
-    /// The units of a page, as [`super::Queries::walk`] numbers them, and their values.
+    /// The units of a page, numbered as in [`super::Queries::walk`], and their values.
     async fn export_units(&self, partition: u16, page: u32) -> Result<Vec<MigrationItem>>;
 
     /// Up to when the heartbeats of the export are complete, if that may be earlier than the fleet has heard.
@@ -131,17 +131,16 @@ pub trait Exporter: Send + Sync {
         Ok(None)
     }
 
-    /// Everything else of a partition. The number after the last partition stands for everything outside of
-    /// partitions.
+    /// Everything else of a partition. The number after the last partition stands for all data outside of partitions.
     async fn export_rest(&self, partition: u16, receivers: &[ReceiverName]) -> Result<Vec<MigrationItem>>;
 }
 
-/// The engine that gets the fleet.
+/// The target of a migration.
 #[async_trait]
 pub trait Importer: Send + Sync {
     async fn import(&self, items: Vec<MigrationItem>) -> Result<()>;
 
-    /// All items are imported: from now on instances may serve the fleet.
+    /// Ends the migration after all items are imported: instances may serve the fleet now.
     async fn complete(&self, hearing: Hearing) -> Result<()>;
 }
 
@@ -155,7 +154,7 @@ pub struct Moved {
     pub closed_records: u64,
     /// Events of the outbox, and members of groups that wait for a notification.
     pub unsealed: u64,
-    /// Sealed notifications that a receiver has not got yet, once for each receiver.
+    /// Sealed notifications that a receiver has not got yet, counted for each receiver.
     pub undelivered: u64,
     pub dead_letters: u64,
     /// Timers that wait.
@@ -185,11 +184,11 @@ impl Moved {
     }
 }
 
-/// Migrates a fleet, and calls `progress` after each page with the share of pages that is done, 0 to 1. May be
+/// Migrates a fleet, and calls `progress` after each page with the completed share of all pages, 0 to 1. May be
 /// dropped at any time: the target then holds no fleet, and the migration starts again from the beginning.
 ///
 /// # Errors
-/// Those of either engine; `Refused` also if an instance served the fleet meanwhile.
+/// The errors of either engine; `Refused` also if an instance served the fleet meanwhile.
 pub async fn migrate(
     from: &(impl Exporter + super::Engine),
     to: &dyn Importer,

@@ -15,8 +15,8 @@
 //! changes.
 //!
 //! # The promises
-//! All but 9 and 20, which name their tests, have cases `promise_NN_…` in the conformance suite; every engine passes
-//! it.
+//! Every engine passes the conformance suite, which has cases `promise_NN_…` for all promises but 9 and 20; these
+//! name their tests.
 //!
 //!  1. A recorded heartbeat is applied. Heartbeats that a crash of the engine loses become blind time, and no transition
 //!     is lost.
@@ -128,7 +128,7 @@ pub use units::{IndexState, Refresh, UnitStore};
 /// The most items of one step of an engine.
 pub const MAX_STEP: usize = 500;
 
-/// A fault of an engine that works anyway.
+/// A fault of an engine that still works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The name of the fault in logs and metrics.
@@ -137,12 +137,12 @@ pub struct Warning {
     pub text: String,
 }
 
-/// The condition of an engine that the service does not use yet.
+/// The condition of an engine that the service has not opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Condition {
     /// The product and its version, such as `Redis 7.0.15`.
     pub server: String,
-    /// Where there are several servers, without the warnings of single servers.
+    /// The warnings of the engine as a whole, if it has several servers.
     pub warnings: Vec<Warning>,
 }
 
@@ -193,7 +193,7 @@ pub trait Examine: Send + Sync {
     /// Ends when the engine finds a fault that an examination repairs.
     async fn wants_examination(&self);
 
-    /// Ends when a call failed for a reason that an examination of the servers names.
+    /// Ends when a call failed for a reason that an examination of the servers reports.
     async fn suspects_its_servers(&self) {
         std::future::pending().await
     }
@@ -204,7 +204,7 @@ pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}
 
 impl<T: UnitStore + HearingStore + DataStore + Queries> FleetStore for T {}
 
-/// A whole engine. Only the assembly holds one: each loop takes the traits that it reads.
+/// A whole engine. Only the assembly holds one: each loop uses only the traits that it needs.
 pub trait Engine: FleetStore + OutboxStore + GroupEngine + DeliveryEngine + TimerEngine + Examine {}
 
 impl<T: FleetStore + OutboxStore + GroupEngine + DeliveryEngine + TimerEngine + Examine> Engine for T {}

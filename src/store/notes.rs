@@ -1,5 +1,5 @@
-//! Notes for the owners of partitions: the pages of units that another instance changed, and that the owner has not
-//! read yet. An owner without these notes finds the changes with its next whole read of the partition.
+//! Notes for the owners of partitions: the pages of units that another instance changed and the owner has not read
+//! yet. Without a note, the owner finds the change with its next full read of the partition.
 
 use std::collections::{BTreeMap, BTreeSet};
 

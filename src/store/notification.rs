@@ -23,18 +23,18 @@ use crate::presence::{
 };
 use crate::routing::is_of_silences;
 
-/// After so many members one step seals no further group.
+/// The number of members after which one step seals no further group.
 pub(super) const MAX_SEALED: usize = 1000;
 
 /// The most members of a reminder.
 pub(super) const MAX_REMINDED: usize = 1000;
 
-/// How long members that are over are kept, so that their transitions do not join again.
+/// How long ended members are kept, so that a repetition of their transitions does not join again.
 pub(super) const KEPT_AFTER_END: Duration = Duration::from_secs(86_400);
 
-/// The id of a notification: a digest of its group and its members. So the same members have the same id on every
-/// engine, also if a sealed notification is lost and sealed again. `members` are, in order and separated by line
-/// breaks, the id letter and the name of each member.
+/// The id of a notification: a digest of its group and its members, so that the same members get the same id on every
+/// engine, even if a sealed notification is lost and sealed again. `members` are the id letter and the name of each
+/// member, in order and separated by line breaks.
 pub fn notification_id(group: &str, members: &str) -> String {
     let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, format!("{group}\n{members}").as_bytes());
     format!("ntf_{}", HEXLOWER.encode(&digest.as_ref()[..12]))
@@ -45,7 +45,7 @@ pub(super) fn id_letter(is_offline: bool) -> char {
     if is_offline { 'o' } else { 'b' }
 }
 
-/// The id of the notification that has this event as its only member, in the group with that key.
+/// The id of the notification that has this event as its only member, in the group with this key.
 pub fn notification_of(group: &str, event: &OutboxEvent) -> String {
     let member = GroupMember::new(event);
     let letter = id_letter(member.form == MemberTransition::Offline);
@@ -55,8 +55,8 @@ pub fn notification_of(group: &str, event: &OutboxEvent) -> String {
 /// The notification of one silence in its short form, from which [`Notification`] is restored. A storm has many of
 /// them, and a quarter of the bytes saves the engine's time.
 ///
-/// The record's id, its deadline, detection and sealing (ms), its cause, the labels of the unit, the labels of the
-/// group; and the presumed begin of the silence, if that is later than the last heartbeat.
+/// The fields: the record's id, its deadline, detection and sealing (ms), its cause, the labels of the unit, the
+/// labels of the group; and the presumed begin of the silence, if that is later than the last heartbeat.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SingleSilence(
     RecordId,
@@ -70,7 +70,7 @@ pub(super) struct SingleSilence(
 );
 
 impl SingleSilence {
-    /// `None`: the notification says more.
+    /// `None`: the notification has content that the short form cannot hold.
     fn of(notification: &Notification) -> Option<SingleSilence> {
         let Notification { group, sealed_at, offline, online, blind, lasting, before, meant_for, .. } =
             notification;
@@ -119,11 +119,10 @@ pub(super) struct GroupMember {
 }
 
 impl GroupMember {
-    /// A silence is one member, named by its record and its deadline. A record that is opened a second time, after
-    /// its unit was allowed more and then less again, is another member: it has another deadline or, where the
-    /// deadline is the same, joining distinguishes it by its time of detection. That time is not part of every
-    /// name, because a silence that is detected again after an engine lost its record keeps its name and the id of
-    /// its notification.
+    /// The name of a silence is its record and its deadline. A record that is opened a second time, after its unit
+    /// was allowed more and then less again, is another member: it has another deadline or, if the deadline is equal,
+    /// joining adds the time of detection to the name. Other names lack that time, because a silence that is detected
+    /// again after an engine lost its record keeps its name and the id of its notification.
     pub fn new(event: &OutboxEvent) -> GroupMember {
         match event {
             OutboxEvent::Record(record) => {
@@ -136,8 +135,8 @@ impl GroupMember {
                 GroupMember { id, form, deadline: record.deadline, detected_at: record.detected_at }
             }
             OutboxEvent::Blind(interval) | OutboxEvent::DataLost(DataLoss { interval, .. }) => {
-                // Named by its beginning alone: only the first event of an interval that lasts, and the first of one
-                // that is over, are notified.
+                // The name has only the begin: receivers are notified of the first event of an interval that lasts,
+                // and of the first event of an interval that is over.
                 let is_over = if interval.is_over() { " over" } else { "" };
                 let id = format!("{}{is_over}", blindness(interval));
                 GroupMember {
@@ -151,8 +150,8 @@ impl GroupMember {
     }
 }
 
-/// Reads a stored notification as an engine does, for tests that try arbitrary bytes: the delivery to a receiver,
-/// as far as it can be read.
+/// Reads stored bytes as an engine does, for tests with arbitrary bytes: the readable part of the delivery to a
+/// receiver.
 #[doc(hidden)]
 pub fn delivery_of_any(group: &str, stored: &[u8], receiver: &str) -> Option<Delivery> {
     let id = format!("{}.{receiver}", notification_id(group, ""));
@@ -169,33 +168,34 @@ pub(super) struct Notification {
     pub blind: Vec<Interval>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timers: Vec<FiredTimer>,
-    /// For each record in `online`, the receivers that were notified of its silence, separated by commas; `None` if
-    /// they are not known. Empty if every receiver was notified of every silence.
+    /// For each record in `online`, the receivers that were notified of its silence, separated by commas; `None`:
+    /// unknown. Empty if every receiver was notified of every silence.
     #[serde(default, rename = "notified", skip_serializing_if = "Vec::is_empty")]
     pub notified: Vec<Option<String>>,
-    /// The receivers of the group, if others are notified of returns too; `None`: there are no others.
+    /// The receivers of the group, if other receivers are notified of returns too; `None`: there are no others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receivers: Option<Vec<String>>,
-    /// It reminds of silences that receivers were notified of before.
+    /// A reminder: receivers were notified of these silences before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub reminder: bool,
-    /// It notifies other receivers of silences that last, in a group that units share.
+    /// An escalation: further receivers are notified of silences that last, in a group that units share.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub escalation: bool,
-    /// How many silences of the group last that receivers know of, this notification included; `None`:
-    /// no other unit shares the group.
+    /// The number of lasting silences of the group that receivers know of, those of this notification included;
+    /// `None`: each unit has a group of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lasting: Option<u64>,
     /// When the group was sealed before (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<i64>,
-    /// Once it was judged: the incident that receivers are notified of, and the one that it replaces.
+    /// The incident that receivers are notified of, and the incident that it replaces; `None` before the check for
+    /// incidents.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incident: Option<Vec<Incident>>,
-    /// The receiver that it was meant for, if it goes to a fallback.
+    /// The receiver that the notification was meant for, if it goes to a fallback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub meant_for: Option<MeantFor>,
-    /// The key of the group that it tells of, if it waits in a lane of its own.
+    /// The key of the group that the notification tells of, if it waits in a lane of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub of_group: Option<String>,
     /// When an operator had it delivered again (ms).
@@ -204,7 +204,7 @@ pub(super) struct Notification {
 }
 
 impl Notification {
-    /// Without members.
+    /// A notification without members.
     pub fn empty(group: Group, sealed_at: Timestamp) -> Notification {
         Notification {
             group,
@@ -226,8 +226,8 @@ impl Notification {
         }
     }
 
-    /// The delivery to one receiver: without the returns of silences that it was not notified of. If the group does not
-    /// have that receiver, it has nothing but returns, and the next silences of these units.
+    /// The delivery to one receiver, without the returns of silences that this receiver was not notified of. A
+    /// receiver outside of the group gets only returns, and the next silences of the same units.
     pub fn delivery(mut self, id: String, receiver: &str, attempt: u32) -> Delivery {
         let all = (self.offline.len(), self.online.len());
         let is_of_group = self.receivers.as_ref().is_none_or(|all| all.iter().any(|name| name == receiver));
@@ -258,7 +258,8 @@ impl Notification {
             timers: self.timers,
             reminder: self.reminder,
             situation: GroupContext {
-                // What lasts elsewhere are episodes of flapping and unusual silences, whose units may be online or offline.
+                // Elsewhere the lasting members are episodes of flapping and unusual silences, whose units may be
+                // online or offline.
                 lasting: self.lasting.filter(|_| is_of_silences),
                 since: self.before.map(Timestamp::from_millis),
                 is_escalation: self.escalation,
@@ -278,7 +279,7 @@ impl Notification {
     }
 }
 
-/// A stored notification in one of its forms that are JSON: an object in full, or the list of a [`SingleSilence`].
+/// A stored notification in either JSON form: an object in full, or the list of a [`SingleSilence`].
 struct StoredForm(Notification);
 
 impl<'de> Deserialize<'de> for StoredForm {
@@ -308,9 +309,9 @@ impl<'de> Visitor<'de> for EitherForm {
 
 /// The readable part of a stored notification.
 pub(super) struct Readable {
-    /// `None` if no member of it is readable.
+    /// `None` if no member is readable.
     pub notification: Option<Notification>,
-    /// Why a part of it is not readable.
+    /// Why a part is not readable.
     pub error: Option<EngineError>,
 }
 
@@ -335,24 +336,24 @@ impl Notification {
         Notification { timers: vec![timer], ..Notification::empty(group, sealed_at) }
     }
 
-    /// As it is stored: in the short form of a single silence, if that says it all.
+    /// The stored form: the short form of a single silence if it holds everything.
     pub fn stored(&self) -> Result<Vec<u8>> {
         let json = SingleSilence::of(self).map_or_else(|| to_json(self), |short| to_json(&short))?;
         Ok(json.into_bytes())
     }
 
-    /// A whole notification in any of its forms. The key of its group is empty if it is that of one silence in its
-    /// short form.
+    /// Parses a whole notification in either form. The short form of a single silence has no group key, so the key is
+    /// empty.
     pub fn parse(text: &str) -> Result<Notification> {
         from_json("a notification", text).map(|StoredForm(notification)| notification)
     }
 
-    /// Reads a stored notification of the group with that key, as far as it is readable: the readable members are
-    /// notified without the others.
+    /// Reads the readable part of a stored notification of the group with this key: receivers are notified of the
+    /// readable members.
     pub fn read(group: &str, text: &[u8]) -> Readable {
         let text = String::from_utf8_lossy(text);
         match Notification::parse(&text) {
-            // The key is that of the lane, whatever the text says: the delivery ends in that lane.
+            // Use the key of the lane, even if the text has another: the delivery ends in that lane.
             Ok(notification) => {
                 let group = Group { key: group.to_owned(), ..notification.group };
                 Readable { notification: Some(Notification { group, ..notification }), error: None }
@@ -371,7 +372,7 @@ impl Notification {
         let labels = first(r#"{"group":"#).and_then(first_of::<Group>).map(|group| group.labels);
         let sealed_at = first(r#","sealed_at":"#).and_then(first_of::<Timestamp>);
         let group = Group { key: group.to_owned(), labels: labels.unwrap_or_default() };
-        // The list of notified receivers does not fit to the readable returns any more, so every receiver is notified
+        // The list of notified receivers does not match the readable returns any more, so every receiver is notified
         // of each.
         let notification = Notification {
             offline: each_of(&text[offline..online], r#"{"id":"#),
@@ -399,8 +400,8 @@ fn each_of<T: serde::de::DeserializeOwned>(list: &str, begin: &str) -> Vec<T> {
     list.match_indices(begin).filter_map(|(at, _)| first_of(&list[at..])).collect()
 }
 
-/// The incidents of a stored notification of the group with that key; and, if `incidents` are new to it, its JSON with
-/// them. A notification that is readable in part is left as it is.
+/// The incidents of a stored notification of the group with this key; and its JSON with `incidents`, if it had none
+/// before. A notification that is readable only in part stays unchanged.
 pub(super) fn with_incidents(
     group: &str,
     stored: &[u8],
@@ -418,8 +419,7 @@ pub(super) fn with_incidents(
 }
 
 impl Delivery {
-    /// The first delivery of a lane. A notification that cannot be read has no content; its delivery can still be
-    /// ended.
+    /// The first delivery of a lane. An unreadable notification has no content, but its delivery can be ended.
     pub(super) fn of(notification: Option<Notification>, group: &str, id: &str, receiver: &str) -> Delivery {
         let group = Group { key: group.to_owned(), labels: Labels::new() };
         let notification = notification.unwrap_or_else(|| Notification::empty(group, Timestamp::ZERO));
@@ -427,7 +427,6 @@ impl Delivery {
     }
 }
 
-/// The dead letter of a delivery that is discarded.
 pub(super) fn discarded(delivery: Delivery, at: Timestamp) -> DeadLetter {
     DeadLetter { delivery, at, reason: "discarded".to_owned() }
 }
@@ -437,7 +436,7 @@ pub(super) fn blindness(interval: &Interval) -> String {
     format!("{BLINDNESS}{}", interval.from.as_millis())
 }
 
-/// Whether a member with this name is a blind interval.
+/// Whether the member with this name is a blind interval.
 pub(super) fn is_blindness(member: &str) -> bool {
     member.starts_with(BLINDNESS)
 }
@@ -446,8 +445,8 @@ pub(super) fn is_blindness(member: &str) -> bool {
 const BLINDNESS: &str = "blind ";
 
 impl Notification {
-    /// Blind intervals that lasted when this was sealed and are over by now: of the fleet or, where the members
-    /// share a kind, of that kind, at the broker that they share.
+    /// The blind intervals that lasted at the sealing of this notification and are over: those of the fleet or, where
+    /// the members share a kind, of that kind, at the broker that they share.
     pub(super) fn over<'a>(&'a self, hearing: &'a Hearing) -> impl Iterator<Item = &'a Interval> {
         let kind = self.group.labels.get("kind").and_then(|kind| kind.parse::<Kind>().ok());
         let broker = self.group.labels.get("broker").and_then(|name| name.parse::<BrokerName>().ok());

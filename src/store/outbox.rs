@@ -14,14 +14,13 @@ use crate::presence::{Interval, OfflineRecord};
 pub enum OutboxEvent {
     /// A record was opened or closed.
     Record(OfflineRecord),
-    /// Rollcall was blind for long, or has been for long and still is.
+    /// Rollcall was blind for long. The interval may still last.
     Blind(Interval),
     /// The engine lost the fleet, or a part of it.
     DataLost(DataLoss),
 }
 
 impl OutboxEvent {
-    /// The record, if the event is about a unit.
     pub fn record(&self) -> Option<&OfflineRecord> {
         match self {
             OutboxEvent::Record(record) => Some(record),
@@ -36,7 +35,6 @@ impl OutboxEvent {
         }
     }
 
-    /// The blind interval, if it is about one.
     pub(super) fn interval(&self) -> Option<Interval> {
         match self {
             OutboxEvent::Record(_) => None,
@@ -83,14 +81,14 @@ pub trait OutboxStore: Layout {
     /// the number after the last partition.
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>>;
 
-    /// The newest entry of each of these outboxes that has one.
+    /// The newest entry of each of these outboxes; none for an empty outbox.
     async fn newest_entries(&self, outboxes: &[u16]) -> Result<Vec<Position>>;
 
-    /// For each of these entries, the oldest entry of its outbox that is not newer; none if those have all left it.
+    /// For each of these entries, the oldest entry of its outbox that is not newer; none if all of them have left it.
     async fn oldest_up_to(&self, entries: &[Position]) -> Result<Vec<Position>>;
 
     /// Removes entries from the outboxes, after all events of their positions have joined groups in these partitions.
-    /// An engine of several servers may remove them later, and until then repeats them only if a group may have lost
-    /// them.
+    /// An engine of several servers may remove them later; until then it returns them again only if a group may have
+    /// lost them.
     async fn remove_entries(&self, entries: &[Position], groups: &BTreeSet<u16>) -> Result<()>;
 }

@@ -14,12 +14,12 @@ pub(super) fn page_of(unit: &Unit, partitions: u16, pages: u32) -> u32 {
     u32::from(checksum(unit) / partitions.max(1)) % pages.max(1)
 }
 
-/// The partition that holds a group, as if its key were the name of a unit.
+/// The partition that holds a group: computed from its key, like that of a unit from its name.
 pub fn partition_of_group(key: &str, partitions: u16) -> u16 {
     crc16(&[key.as_bytes()]) % partitions.max(1)
 }
 
-/// The begin of the key of a timer's group; its id follows. No label is named so.
+/// The prefix of the key of a timer's group; the timer's id follows. No label has this name.
 pub(super) const TIMER: &str = "timer:";
 
 /// The partition of a timer: that of its group.
@@ -27,8 +27,7 @@ pub(super) fn partition_of_timer(id: &str, partitions: u16) -> u16 {
     crc16(&[TIMER.as_bytes(), id.as_bytes()]) % partitions.max(1)
 }
 
-/// The indexes of units by partition, without partitions that have no unit here: for steps that lock each partition
-/// once.
+/// The indexes of units by partition, without partitions that have no unit: for steps that lock each partition once.
 pub fn by_partition<'a>(
     units: impl IntoIterator<Item = &'a Unit>,
     partitions: u16,
@@ -45,8 +44,8 @@ pub fn checksum(unit: &Unit) -> u16 {
     crc16(&[unit.kind.as_str().as_bytes(), b":", unit.id.as_str().as_bytes()])
 }
 
-/// CRC-16/XMODEM of a text in parts. Each heartbeat needs a few, so four bytes are taken at a time: taken one by one,
-/// each byte would wait for the table entry of the byte before.
+/// CRC-16/XMODEM of a text in parts. Each heartbeat needs a few checksums, so four bytes are processed at a time:
+/// with single bytes, each would wait for the table entry of the byte before.
 pub fn crc16(parts: &[&[u8]]) -> u16 {
     let mut crc = 0u16;
     for part in parts {

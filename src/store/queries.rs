@@ -24,8 +24,9 @@ pub trait Queries: Cells {
         limit: usize,
     ) -> Result<Vec<OfflineRecord>>;
 
-    /// The first records of these partitions that were opened, or closed, in this time: about `limit`, in no order, and
-    /// the moment before which there are no others. Closed records are found by their ends, whatever clock those are of.
+    /// The first records of these partitions that were opened, or closed, in this time: about `limit`, unordered, and
+    /// the moment before which there are no others. Closed records are found by their end times,
+    /// whichever clock gave them.
     async fn changed_records(
         &self,
         what: Transition,
@@ -37,14 +38,15 @@ pub trait Queries: Cells {
     /// The records of one unit, newest first, up to `limit`.
     async fn history(&self, unit: &Unit, limit: usize) -> Result<History>;
 
-    /// How many units are offline by a record that was detected since then, and how many watched units are not.
+    /// The number of units with an open record that was detected since then, and the number of watched units without
+    /// one.
     async fn count_since(&self, since: Timestamp) -> Result<FleetCount>;
 
-    /// The id of the fleet's data. It changes when the engine loses all or a part of it, and earlier reads are then
-    /// outdated.
+    /// The id of the fleet's data. It changes when the engine loses all or a part of the data; earlier reads are
+    /// outdated then.
     fn fleet_id(&self) -> String;
 
-    /// The units in the memory of this process, where the engine keeps them there.
+    /// The units in the memory of this process, if the engine keeps them there.
     fn unit_tables(&self) -> Option<Arc<UnitTables>> {
         None
     }
@@ -52,7 +54,7 @@ pub trait Queries: Cells {
     /// The units on one page of a partition; every unit of the fleet is on exactly one page.
     async fn walk(&self, partition: u16, page: u32) -> Result<Vec<Snapshot>>;
 
-    /// Cuts the pages of a partition into steps of `length`, and answers the steps with units, in order.
+    /// Cuts the pages of a partition into steps of `length`, and answers the steps that hold units, in order.
     async fn occupied(&self, partition: u16, length: u32) -> Result<Vec<Range<u32>>>;
 
     /// The values of the expiry keys of units (`<kind>:<unit>`) of a partition, in order.
@@ -66,7 +68,7 @@ pub trait Queries: Cells {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     pub records: Vec<OfflineRecord>,
-    /// Whether there are no older ones. An engine that has no index by unit looks at a bounded number of records.
+    /// Whether there are no older records. An engine without an index by unit checks a bounded number of records.
     pub is_complete: bool,
 }
 
@@ -95,7 +97,6 @@ impl OpenPages<'_> {
         Ok(Some(page))
     }
 
-    /// Whether there are records after the pages so far.
     pub async fn has_more(&self) -> Result<bool> {
         Ok(!self.is_last && !self.queries.records(true, self.before.clone(), 1).await?.is_empty())
     }

@@ -4,20 +4,20 @@ use std::collections::HashSet;
 use std::fmt::{self, Display};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The texts of all names so far.
+/// All names of receivers of this process.
 static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
 
-/// Cheap to copy, so tables are. The text of each name is kept once, until the process ends: there are as many as
-/// receivers that are or were configured.
+/// Cheap to copy, so that tables are too. The text of each name is stored once, until the process ends: their number
+/// is that of the receivers that are or were configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReceiverName(&'static str);
 
 impl ReceiverName {
-    /// Of the content of a table that each receiver has.
+    /// Stands for any receiver in the content of a table that each receiver has.
     pub(super) const ANY: ReceiverName = ReceiverName("");
 
-    /// The name of a receiver of the configuration or of the engine. A name of a client goes through
-    /// [`ReceiverName::known`]: a client could send names until the memory is full.
+    /// For a name from the configuration or the engine. For a name from a client use [`ReceiverName::known`]: a
+    /// client could send names until the memory is full.
     pub fn of(name: &str) -> ReceiverName {
         let mut names = names();
         let names = names.get_or_insert_default();
@@ -29,7 +29,7 @@ impl ReceiverName {
         ReceiverName(kept)
     }
 
-    /// The name, if it is that of a receiver which was met before.
+    /// The name, if the configuration or the engine has had it; `None` for other names.
     pub fn known(name: &str) -> Option<ReceiverName> {
         names().as_ref()?.get(name).map(|known| ReceiverName(known))
     }

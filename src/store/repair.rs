@@ -41,7 +41,7 @@ pub enum QuarantinedId {
 pub trait Repair: Send + Sync {
     async fn quarantined(&self) -> Result<Vec<Quarantined>>;
 
-    /// Restores a value if it is readable now and no other value has taken its place. Answers whether it is restored.
+    /// Restores a value if it is readable now and its place is free. Answers whether it was restored.
     async fn restore(&self, quarantined: &Quarantined) -> Result<bool>;
 
     async fn discard(&self, quarantined: &Quarantined) -> Result<()>;

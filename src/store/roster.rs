@@ -16,7 +16,7 @@ pub type KindCounts = BTreeMap<String, KindCount>;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KindCount {
     pub units: u64,
-    /// The shortest timeout (ms) that any of the units declared or was given.
+    /// The shortest timeout that any of the units declared or was given (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortest_ms: Option<u64>,
 }
@@ -24,15 +24,16 @@ pub struct KindCount {
 /// The answer to the renewal of a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenewalReply {
-    /// The time of the fleet: the engine's clock, unless that clock went back. The time of the fleet never goes back.
+    /// The time of the fleet: the engine's clock, except after that clock went back. The time of the fleet never goes
+    /// back.
     pub now: Timestamp,
     pub engine_clock: Timestamp,
-    /// How far the engine's clock is ahead of the time of the fleet, because the clock has stepped and the step is not
+    /// How far the engine's clock is ahead of the time of the fleet, because the clock stepped and the step is not
     /// accepted yet: see `clock/steps.rs`.
     pub ahead: Option<Duration>,
     /// The instances with a valid lease, in order, the caller included.
     pub instances: Vec<String>,
-    /// The caller had no lease before, or its lease had ended: other instances may have taken its partitions meanwhile.
+    /// The caller's lease was new or had ended: other instances may have taken its partitions meanwhile.
     pub is_new: bool,
     /// When the first lease of another instance ends.
     pub first_end: Option<Timestamp>,
@@ -43,15 +44,15 @@ pub struct RenewalReply {
 pub trait Roster: Cells {
     /// Takes or renews the lease of an instance. The other instances are notified of a new lease.
     ///
-    /// Leases end by the engine's clock, so that all instances agree on the valid ones. If that clock goes back,
-    /// the time of the fleet goes on from its last value; it is never before `heard`, up to when Rollcall has
-    /// heard. Time in which no instance could renew, because the engine stood still, does not count for any lease.
+    /// Leases end by the engine's clock, so that all instances agree on the valid leases. If that clock goes back,
+    /// the time of the fleet continues from its last value; it is never before `heard`, up to when Rollcall has
+    /// heard. Time in which no instance could renew, because the engine stood still, counts for no lease.
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply>;
 
     /// Gives up the lease of an instance, and notifies the other instances.
     async fn resign(&self, instance: &str) -> Result<()>;
 
-    /// The sum of the steps of the clock that were accepted, as of the last renewal: see `clock/steps.rs`.
+    /// The sum of the accepted steps of the clock, at the last renewal: see `clock/steps.rs`.
     fn stepped(&self) -> Duration;
 
     /// Ends when an instance starts or stops. The notification may be lost, so a caller also renews from time to
@@ -59,7 +60,7 @@ pub trait Roster: Cells {
     async fn changed(&self);
 }
 
-/// What instances announce about themselves. It counts for as long as they have a lease.
+/// The announcements of instances about themselves. An announcement is valid for as long as its instance has a lease.
 impl<'a> dyn Roster + 'a {
     /// Announces the address of an instance for metrics.
     pub async fn announce(&self, instance: &str, address: &str) -> Result<()> {
@@ -84,7 +85,7 @@ impl<'a> dyn Roster + 'a {
         Ok(stored.into_iter().flatten().filter_map(|text| serde_json::from_slice(&text).ok()).collect())
     }
 
-    /// Forgets what was announced by instances other than these.
+    /// Removes the announcements of all instances but these.
     pub async fn forget_all_but(&self, instances: &[String]) -> Result<()> {
         let mut gone = Vec::new();
         for table in [Table::Addresses, Table::InstanceCounts] {

@@ -1,12 +1,13 @@
 //! Timers: registered for a moment, fired once, delivered as notifications.
 //!
-//! A timer lies in the partition of its group, [`group_of_timer`], beside the lanes of its deliveries. So one step ends
-//! its waiting and queues a delivery for each receiver of its class: a crash leaves it waiting or fired. From then on
-//! it is a notification like any other, with the id `<timer>:<due ms>`, and [`StoredDeliveries`](super::StoredDeliveries)
-//! leases it, retries it and keeps dead letters. The step that ends a delivery also writes the receipt of the timer.
+//! A timer lies in the partition of its group, [`group_of_timer`], beside the lanes of its deliveries. So one step
+//! ends its waiting and queues a delivery for each receiver of its class: after a crash it is still waiting, or it
+//! has fired. From then on it is a notification like any other, with the id `<timer>:<due ms>`:
+//! [`StoredDeliveries`](super::StoredDeliveries) leases it, retries it and keeps dead letters. The step that ends a
+//! delivery also writes the receipt of the timer.
 //!
-//! Timers are cells: [`StoredTimers`] reads them, lets `presence/timer` decide, and writes the change if nothing else
-//! changed them meanwhile. An engine decides nothing about them. Time is an argument.
+//! Timers are cells: [`StoredTimers`] reads them, lets `presence/timer` decide, and writes the change if the timers
+//! are unchanged. An engine decides nothing about them. Time is an argument.
 
 use std::collections::BTreeMap;
 
@@ -28,13 +29,13 @@ pub fn group_of_timer(id: &TimerId) -> String {
     format!("{TIMER}{id}")
 }
 
-/// The timer of a group; `None`: it is the group of something else.
+/// The timer of a group; `None`: the group is of something else.
 pub fn timer_of_group(key: &str) -> Option<&str> {
     key.strip_prefix(TIMER)
 }
 
-/// The timer of a delivery, and the moment at which it fired; `None`: it is not a delivery of a timer to one of the
-/// receivers of its class.
+/// The timer of a delivery, and the moment at which it fired; `None`: the delivery is not of a timer to a receiver of
+/// its class.
 pub(super) fn firing_of(delivery: &Delivery) -> Option<(TimerId, Timestamp)> {
     timer_and_due(&delivery.group.key, delivery.notification()).filter(|_| delivery.meant_for.is_none())
 }
@@ -48,18 +49,18 @@ pub fn timer_and_due(group: &str, notification: &str) -> Option<(TimerId, Timest
 /// The classes of timers by their types.
 pub type TimerClasses = BTreeMap<TimerType, TimerClass>;
 
-/// The timers of a list, and where it goes on.
+/// The filter of a list of timers, and where its page begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FindTimers {
     /// Only timers of these types; all if empty.
     pub types: Vec<TimerType>,
     /// Only timers in these states; all if empty.
     pub states: Vec<TimerState>,
-    /// Only timers that are due then or later.
+    /// Only timers that are due at this moment or later.
     pub from: Option<Timestamp>,
-    /// Only timers that are due before.
+    /// Only timers that are due before this moment.
     pub until: Option<Timestamp>,
-    /// Only timers after this one, in the order of the list: the last of the page before.
+    /// Only timers after this position: the last of the page before.
     pub after: Option<TimerPosition>,
 }
 
@@ -71,7 +72,7 @@ pub struct TimerPosition {
 }
 
 impl FindTimers {
-    /// Whether the list has this timer, wherever the page begins.
+    /// Whether the filter admits this timer; ignores where the page begins.
     pub fn matches(&self, timer: &Timer) -> bool {
         (self.types.is_empty() || self.types.contains(&timer.timer_type))
             && (self.states.is_empty() || self.states.contains(&timer.state()))
@@ -79,7 +80,7 @@ impl FindTimers {
             && self.until.is_none_or(|until| timer.due < until)
     }
 
-    /// Whether any timers that wait, and any that have ended or fired, may be in the list.
+    /// Whether the filter admits any waiting timers, and any that have fired or been cancelled.
     pub(super) fn wants(&self) -> (bool, bool) {
         let is_waiting = |state: &TimerState| *state == TimerState::Waiting;
         let all = self.states.is_empty();
@@ -91,14 +92,14 @@ impl FindTimers {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TimerPage {
     pub timers: Vec<Timer>,
-    /// Where the next page begins; `None` after the last. A page may have few timers, or none, and not be the last:
-    /// the engine looks at a bounded number of them for each page.
+    /// Where the next page begins; `None` after the last. A page before the last may have few timers or none: the
+    /// engine checks a bounded number of timers for each page.
     pub next: Option<TimerPosition>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fired {
-    /// The timers that this caller fired, as they are now.
+    /// The timers that this caller fired, in their new state.
     pub timers: Vec<Timer>,
     /// Whether some of their deliveries wait in the engine for [`StoredDeliveries::lease`](super::StoredDeliveries::lease).
     pub has_queued: bool,
@@ -109,17 +110,17 @@ pub struct Fired {
 /// How many deliveries the caller of [`StoredTimers::fire`] takes, and until when they are leased to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimerCapacity {
-    /// By the name of the receiver; none for the others.
+    /// By the name of the receiver; other receivers: none.
     pub most: BTreeMap<String, usize>,
     pub until: Timestamp,
 }
 
 impl TimerCapacity {
-    /// The caller takes none: [`StoredDeliveries::lease`](super::StoredDeliveries::lease) hands them out.
+    /// The caller takes no deliveries: [`StoredDeliveries::lease`](super::StoredDeliveries::lease) hands them out.
     pub const NONE: TimerCapacity = TimerCapacity { most: BTreeMap::new(), until: Timestamp::ZERO };
 }
 
-/// What timers need of an engine.
+/// The traits that timers need of an engine.
 pub trait TimerEngine: Cells + Roster {}
 
 impl<T: Cells + Roster> TimerEngine for T {}

@@ -31,7 +31,7 @@ impl Unnotified {
 }
 
 impl Delivery {
-    /// This delivery without unnotified silences that are past, and without the returns and the reminders of all
+    /// This delivery without the past silences among the unnotified, and without the returns and the reminders of all
     /// unnotified silences.
     pub(super) fn without(mut self, unnotified: &HashMap<String, Unnotified>) -> Delivery {
         let is_past = |name: String| unnotified.get(&name) == Some(&Unnotified::Past);
@@ -43,37 +43,36 @@ impl Delivery {
         self
     }
 
-    /// The names of its silences among unnotified ones.
+    /// The names of its silences, as names of unnotified silences.
     pub(super) fn silences(&self) -> Vec<String> {
         self.offline.iter().map(|record| silence_in(&self.group, record)).collect()
     }
 
-    /// The names of the silences that its receiver is not notified of if it is given up; a reminder has none,
-    /// because it was notified of them before.
+    /// The names of the silences that its receiver is not notified of if the delivery is given up. None for a
+    /// reminder: the receiver was notified of its silences before.
     pub(super) fn silences_lost(&self) -> Vec<String> {
         if self.reminder { Vec::new() } else { self.silences() }
     }
 
-    /// The silences that its receiver was notified of before: of units that are back, and of a reminder.
+    /// The silences that its receiver was notified of before: the silences of returns, and those of a reminder.
     pub(super) fn notified_before(&self) -> impl Iterator<Item = &OfflineRecord> {
         self.online.iter().chain(self.offline.iter().filter(|_| self.reminder))
     }
 
-    /// Whether the delivery has no members.
     pub fn is_empty(&self) -> bool {
         let has_records = !self.offline.is_empty() || !self.online.is_empty();
         !has_records && self.blind.is_empty() && self.timers.is_empty()
     }
 }
 
-/// The name of a blind interval among unnotified ones; it contains the group, because the fleet and a kind may be blind
-/// from the same moment on.
+/// The name of a blind interval in the table of unnotified silences. It contains the group, because the fleet and a
+/// kind may be blind from the same moment on.
 pub(super) fn blindness_in(group: &Group, interval: &Interval) -> String {
     format!("{} {}", blindness(interval), group.key)
 }
 
-/// The name of a silence among unnotified ones. In the group of a route other than the root it contains the group: a
-/// receiver of two routes may have been notified by one of them.
+/// The name of a silence in the table of unnotified silences. In the group of a route other than the root it contains
+/// the group: a receiver of two routes may have been notified by the other route.
 pub(super) fn silence_in(group: &Group, record: &OfflineRecord) -> String {
     let name = silence(record);
     if is_of_root(&group.key) { name } else { format!("{name} {}", group.key) }
@@ -84,12 +83,12 @@ pub(super) fn silence(record: &OfflineRecord) -> String {
     format!("{} {}", record.detected_at.as_millis(), record.id)
 }
 
-/// Deliveries after the returns of unnotified silences, and unnotified silences that are past, are left out.
+/// Deliveries without the returns of unnotified silences, and without past unnotified silences.
 pub(super) struct LeftOut {
     pub deliveries: Vec<Delivery>,
-    /// The silences of which the receiver is notified now, because their dead letter is among the deliveries.
+    /// The silences of which the receiver is notified now: their dead letter is among the deliveries.
     pub notified: Vec<UnnotifiedSilence>,
-    /// The silences with whose returns deliveries have no members by now: nothing else asks for them.
+    /// The silences whose returns were the last members of a delivery: nothing else needs these entries.
     pub over: Vec<UnnotifiedSilence>,
 }
 
@@ -97,11 +96,11 @@ pub(super) struct LeftOut {
 pub(super) struct UnnotifiedSilence {
     /// The key of its group.
     pub group: String,
-    /// Its name among unnotified ones.
+    /// Its name in the table of unnotified silences.
     pub name: String,
 }
 
-/// `deliveries`: all of one group, in order.
+/// `deliveries`: all deliveries of one group, in order.
 pub(super) fn left_out(deliveries: Vec<Delivery>, mut unnotified: HashMap<String, Unnotified>) -> LeftOut {
     let mut left =
         LeftOut { deliveries: Vec::with_capacity(deliveries.len()), notified: Vec::new(), over: Vec::new() };

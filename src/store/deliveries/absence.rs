@@ -1,8 +1,8 @@
-//! Receivers that were not configured for a while, and what they were not notified of.
+//! Receivers that were not configured for a while, and the silences of which they were not notified.
 //!
 //! Instances mark receivers that are not in their configuration as absent. When a receiver is configured again, its
-//! lanes are read once before any notification is leased. A silence that is over by then is marked as unnotified: the
-//! silence and its return are left out when their notifications are leased. A silence that lasts is delivered as it was
+//! lanes are read once before any notification is leased. A silence that has ended meanwhile is marked as unnotified:
+//! the silence and its return are left out when their notifications are leased. A silence that lasts is delivered as
 //! sealed.
 //!
 //! # Why the mark of absence stays until all lanes are read
@@ -25,8 +25,8 @@ use crate::store::{
     Cell, ChangeSet, Delivery, EngineError, Group, MAX_STEP, ReceiverName, Result, Table, partition_of_group,
 };
 
-/// The name, and its value, that says that marks of silences in notifications that wait may be among the others. Without
-/// it, a lease reads the marks of returns only.
+/// The name and value of the mark that waiting notifications may contain unnotified silences. Without this mark, a
+/// lease reads only the marks of returns.
 pub(super) const MARKED: &str = "-";
 
 /// A receiver that is or was configured.
@@ -43,14 +43,15 @@ impl TableValue for ListedReceiver {
 }
 
 impl StoredDeliveries {
-    /// Enters the configured receivers in the list of receivers; the service calls this at each start. The others in the
-    /// list are absent from now on. Safe to repeat.
+    /// Enters the configured receivers in the list of receivers, and marks the other receivers in the list as absent.
+    /// The service calls this at each start. Safe to repeat.
     pub async fn register_receivers(&self, receivers: &[String], now: Timestamp) -> Result<()> {
         let mut listed: HashMap<String, Option<ListedReceiver>> =
             self.listed_receivers().await?.into_iter().map(|(name, known)| (name, Some(known))).collect();
         if listed.is_empty() {
             let found = match self.engine.receivers_with_cells().await {
-                // Without the right to look for them the list has only the receivers that are configured from now on.
+                // Without the right to search for them, the list has only the receivers that are configured from now
+                // on.
                 Err(EngineError::Refused(_)) => BTreeSet::new(),
                 found => found?,
             };
@@ -78,7 +79,7 @@ impl StoredDeliveries {
         Ok(self.documents.of_fleet::<ListedReceiver>().await?.into_iter().collect())
     }
 
-    /// The receiver that a client names; `None`: no receiver was ever configured under that name.
+    /// The receiver that a client names; `None`: no receiver with this name was ever configured.
     pub(super) async fn known_receiver(&self, receiver: &str) -> Result<Option<ReceiverName>> {
         if let Some(known) = ReceiverName::known(receiver) {
             return Ok(Some(known));
@@ -92,9 +93,9 @@ impl StoredDeliveries {
         Ok(self.listed_receivers().await?.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Brings the deliveries of a receiver that was absent up to date, before any of them is leased: silences that are
-    /// over by now, and their returns, are left out. From then on the receiver is not absent. Answers how many are left
-    /// out; zero for a receiver that was not absent. Safe to repeat.
+    /// Brings the deliveries of an absent receiver up to date, before any of them is leased: silences that have
+    /// ended, and their returns, are left out. Then the receiver is not absent any more. Answers the number that is
+    /// left out; zero for a receiver that was not absent. Safe to repeat.
     pub async fn bring_up_to_date(&self, receiver: &str, now: Timestamp) -> Result<usize> {
         let listed: Document<ListedReceiver> = self.documents.one(&receiver.to_owned()).await?;
         if !listed.value.is_some_and(|known| known.is_absent) {
@@ -117,7 +118,7 @@ impl StoredDeliveries {
         Ok(past)
     }
 
-    /// Marks the silences in these lanes that are over. Answers how many.
+    /// Marks the ended silences in these lanes. Answers their number.
     async fn mark_past(&self, partition: u16, receiver: &str, lanes: &[(String, Vec<u8>)]) -> Result<usize> {
         // Leasing reports an unreadable lane.
         let lanes = lanes.iter().filter_map(|(group, lane)| Some((group, Lane::decode(lane).ok()?)));
@@ -150,7 +151,7 @@ impl StoredDeliveries {
         Ok(past)
     }
 
-    /// The names of the silences and blind intervals of these notifications that are over by now.
+    /// The names of the silences and blind intervals of these notifications that have ended.
     async fn past(&self, notifications: &[Notification]) -> Result<BTreeSet<String>> {
         let mut past = BTreeSet::new();
         let lasts = |one: &Notification| one.blind.iter().any(|interval| !interval.is_over());
@@ -160,7 +161,7 @@ impl StoredDeliveries {
                 past.extend(one.over(&hearing).map(|interval| blindness_in(&one.group, interval)));
             }
         }
-        // The receiver may have been notified of the silences of a reminder before.
+        // For a reminder, the receiver may have been notified of the silences before.
         let notified_first = notifications.iter().filter(|one| !one.reminder);
         let of = notified_first.flat_map(|one| one.offline.iter().map(|record| (&one.group, record)));
         let silences: Vec<(&Group, &OfflineRecord)> = of.filter(|(_, record)| record.is_silence()).collect();
@@ -173,9 +174,9 @@ impl StoredDeliveries {
         Ok(past)
     }
 
-    /// These deliveries without the returns of silences that the receiver was not notified of, and without silences that
-    /// were over before it was configured again: a delivery may be without members then. Deliveries of a group are in order.
-    /// From now on the receiver counts as notified of the silences of a dead letter that is among them.
+    /// These deliveries without the returns of silences of which the receiver was not notified, and without silences
+    /// that ended before it was configured again. A delivery may have no members left. Deliveries of a group are in
+    /// order. Afterwards the receiver counts as notified of the silences of a dead letter among them.
     pub async fn leave_out(&self, receiver: &str, deliveries: Vec<Delivery>) -> Result<Vec<Delivery>> {
         Ok(self.left_out(receiver, deliveries).await?.deliveries)
     }
@@ -187,7 +188,8 @@ impl StoredDeliveries {
         Ok(left)
     }
 
-    /// The silences and blind intervals of these deliveries that the receiver was not notified of, by their names.
+    /// The marks of the silences and blind intervals of these deliveries of which the receiver was not notified, by
+    /// name.
     async fn unnotified(
         &self,
         receiver: &str,
@@ -221,7 +223,7 @@ impl StoredDeliveries {
         Ok(known.into_iter().filter_map(|(cell, stored)| Some((cell.name, mark(stored?)))).collect())
     }
 
-    /// Forgets that the receiver was not notified of these silences.
+    /// Removes the marks that the receiver was not notified of these silences.
     pub(super) async fn forget_unnotified(
         &self,
         receiver: &str,
@@ -238,7 +240,7 @@ impl StoredDeliveries {
     }
 }
 
-/// Whether the record is not open any more. A unit with unreadable facts may still be offline.
+/// Whether the record is closed. A unit with unreadable facts may still be offline.
 fn is_over(record: &OfflineRecord, seen: &Snapshot) -> bool {
     let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
     !seen.is_unreadable() && open.is_none_or(|open| silence(&open) != silence(record))

@@ -22,15 +22,15 @@ struct Ending<'a> {
     delivery: &'a Delivery,
     /// `None`: it was delivered.
     letter: Option<DeadLetter>,
-    /// The delivery of a timer to one of the receivers of its class.
+    /// The timer and its moment, for a delivery to a receiver of the timer's class.
     timer: Option<(TimerId, Timestamp)>,
     receipt: Receipt,
-    /// Its only attempt was marked before it began: the delivery has ended, and its outcome is known now.
+    /// Whether its only attempt was marked before it began: the delivery has ended, and now its outcome is known.
     was_marked: bool,
 }
 
 impl<'a> Ending<'a> {
-    /// `None`: it is attempted again.
+    /// `None`: another attempt follows.
     fn of(ended: &'a EndedLease, now: Timestamp) -> Option<Ending<'a>> {
         let delivery = ended.delivery.as_ref();
         let letter = match &ended.end {
@@ -40,26 +40,26 @@ impl<'a> Ending<'a> {
                 Some(DeadLetter { delivery: delivery.clone(), at: now, reason: reason.clone() })
             }
         };
-        // The notification of a timer has it; one without could not be read.
+        // A notification of a timer has the timer, unless it could not be read.
         let is_lost = letter.is_some() || delivery.timers.is_empty();
         let receipt = if is_lost { Receipt::Dead } else { Receipt::Delivered };
         let was_marked = ended.attempt.is_some() && delivery.is_at_most_once();
         Some(Ending { delivery, letter, timer: firing_of(delivery), receipt, was_marked })
     }
 
-    /// Whether nothing else was stored about it when it was leased.
+    /// Whether nothing else was stored about the delivery when it was leased.
     fn is_alone(&self) -> bool {
         self.delivery.is_alone && self.timer.is_none()
     }
 
-    /// The only attempt at it begins, and ends the delivery.
+    /// The ending of a delivery before its only attempt; `None` for other deliveries.
     fn begun(delivery: &'a Delivery) -> Option<Ending<'a>> {
         let timer = Some(firing_of(delivery)?);
         Some(Ending { delivery, letter: None, timer, receipt: Receipt::Begun, was_marked: false })
     }
 }
 
-/// What is stored about an ending.
+/// The stored cells that an ending changes.
 struct EndingCells {
     lane: Document<Lane>,
     owed: Document<Owed>,
@@ -67,11 +67,12 @@ struct EndingCells {
 }
 
 impl StoredDeliveries {
-    /// Records how attempts ended, and puts each on record before. Safe to repeat.
+    /// Records how attempts ended, after each attempt itself. Safe to repeat.
     ///
-    /// A delivery that succeeded is never leased again; the next delivery of its group is due at `now`. One that
-    /// failed is not attempted before the moment of its end; nothing changes if another instance has leased it since.
-    /// One that is given up becomes a dead letter: its receiver is not notified of the returns of its silences.
+    /// A delivery that succeeded is never leased again; the next delivery of its group is due at `now`. A delivery
+    /// that failed is not attempted before the moment of its end; nothing changes if another instance has leased it
+    /// since. A delivery that is given up becomes a dead letter: its receiver is not notified of the returns of its
+    /// silences.
     pub async fn end_attempts(&self, ended: &[EndedLease], now: Timestamp) -> Result<()> {
         for step in ended.chunks(MAX_STEP) {
             self.put_on_record(step, now).await?;
@@ -100,7 +101,8 @@ impl StoredDeliveries {
         self.end_attempts(&[unattempted(delivery, AttemptEnd::DeadLetter(reason.to_owned()))], now).await
     }
 
-    /// Gives deliveries up that an operator discards. Answers how many: those that are the first of their lanes.
+    /// Gives deliveries up that an operator discards. Answers how many were given up: only the first delivery of a
+    /// lane can be.
     pub(super) async fn give_up(&self, letters: &[DeadLetter], now: Timestamp) -> Result<usize> {
         let endings = letters.iter().map(|letter| Ending {
             delivery: &letter.delivery,
@@ -112,8 +114,8 @@ impl StoredDeliveries {
         Ok(self.end(endings.collect(), now).await?.into_iter().filter(|is_ended| *is_ended).count())
     }
 
-    /// Ends deliveries of timers that are delivered at most once, before their only attempt: whatever follows, none of
-    /// them is leased again. Answers, in order, which the caller may attempt: not those that another one has begun, or
+    /// Ends deliveries of timers that are delivered at most once, before their only attempt: none of them is ever
+    /// leased again. Answers, in order, which the caller may attempt: those that no other instance has begun or
     /// leased since. [`StoredDeliveries::end_attempts`] writes the outcome.
     pub async fn begin_only_attempts(&self, deliveries: &[&Delivery], now: Timestamp) -> Result<Vec<bool>> {
         let begun = deliveries.iter().enumerate().filter_map(|(at, one)| Some((at, Ending::begun(one)?)));
@@ -137,7 +139,7 @@ impl StoredDeliveries {
         Ok(())
     }
 
-    /// Answers, in order, which are ended by this call.
+    /// Answers, in order, which deliveries this call ended.
     async fn end(&self, endings: Vec<Ending<'_>>, now: Timestamp) -> Result<Vec<bool>> {
         let mut answers = vec![false; endings.len()];
         let mut open: Vec<usize> = (0..endings.len()).collect();
@@ -153,7 +155,7 @@ impl StoredDeliveries {
                 }
                 Ok(())
             };
-            // In a storm of units each of which is notified alone, nothing is read.
+            // In a storm of units that are notified one by one, nothing is read.
             let (alone, others): (Vec<usize>, Vec<usize>) =
                 open.iter().partition(|at| round == 0 && endings[**at].is_alone());
             for at in alone {
@@ -175,7 +177,7 @@ impl StoredDeliveries {
         }
     }
 
-    /// What is stored about a delivery that is alone, unless something changed it since.
+    /// The expected cells of a delivery that is alone.
     fn expected(&self, delivery: &Delivery) -> Result<EndingCells> {
         let Cell { table, partition, name } = self.lane(delivery);
         let of = |table| Cell { table, partition, name: delivery.notification().to_owned() };
@@ -210,8 +212,8 @@ impl StoredDeliveries {
         Ok(known)
     }
 
-    /// What changes, and whether the delivery ends with it: only the first one of a lane is under way and can end.
-    /// `None`: nothing.
+    /// The change-set, and whether it ends the delivery: only the first delivery of a lane is under way and can end.
+    /// `None`: nothing changes.
     fn change(
         &self,
         ending: &Ending<'_>,
@@ -266,8 +268,8 @@ impl StoredDeliveries {
     }
 
     /// Sets the next attempt of deliveries that are not over; no later delivery of their groups is leased before it.
-    /// Answers, in order, which deliveries were still under way with the attempt that they name. `is_leased`: they are
-    /// under way until then.
+    /// Answers, in order, which deliveries were still under way with their attempt. `is_leased`: they are under way
+    /// until then.
     pub(super) async fn set_next_attempts(
         &self,
         ended: &[&EndedLease],

@@ -1,9 +1,9 @@
 //! Waiting notifications of a failing receiver also go to its fallback.
 //!
-//! The copies have ids of their own, made from those of the deliveries, and are notifications like others: they are
-//! delivered by the loop of the fallback. The fallback is notified of the returns of these silences itself, also when
-//! the receiver is back: an alert that it opened must not stay open. Marks name the copied part; those of groups that
-//! wait no more leave with the next pass.
+//! The copies are notifications like others, with ids that are derived from the ids of the deliveries; the loop of
+//! the fallback delivers them. The fallback itself is notified of the returns of these silences, even when the
+//! receiver is back: an alert that it opened must not stay open. A mark names the last copied notification of a
+//! group. The marks of groups without waiting notifications are removed by the next pass.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +22,7 @@ use crate::store::{
 /// The most copies of one lane in one pass.
 const COPIES: usize = 50;
 
-/// Since when a receiver takes nothing.
+/// When a receiver began to take nothing.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(transparent)]
 struct DownSince(Timestamp);
@@ -32,7 +32,7 @@ impl TableValue for DownSince {
     const TABLE: Table = Table::Down;
 }
 
-/// The last notification of a lane that the fallback got too: its id.
+/// The id of the last notification of a lane that the fallback got too.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct CopiedUpTo(String);
 
@@ -49,17 +49,17 @@ impl TableValue for CopiedUpTo {
     }
 }
 
-/// The copies of a lane that are to be queued.
+/// The copies of a lane that will be queued.
 struct CopiedLane {
     mark: Document<CopiedUpTo>,
-    /// The last notification that is copied from now on.
+    /// The last notification that these copies cover.
     last: String,
-    /// With their ids.
+    /// The copies with their ids.
     copies: Vec<(String, Notification)>,
 }
 
 impl StoredDeliveries {
-    /// Since when a receiver takes nothing: `now`, if that was not known.
+    /// Since when a receiver takes nothing; `now`, if that is not stored yet.
     pub async fn down_since(&self, receiver: &str, now: Timestamp) -> Result<Timestamp> {
         let known: Document<DownSince> = self.documents.one(&receiver.to_owned()).await?;
         if let Some(DownSince(since)) = known.value {
@@ -73,15 +73,15 @@ impl StoredDeliveries {
         Ok(known.value.map_or(now, |DownSince(since)| since))
     }
 
-    /// A receiver takes notifications again.
+    /// Notes that a receiver takes notifications again.
     pub async fn is_up(&self, receiver: &str) -> Result<()> {
         let set = ChangeSet::of(self.partitions());
         self.documents.write(&[set.put(Table::Down, receiver, None)]).await?;
         Ok(())
     }
 
-    /// Queues the notifications of a receiver in these partitions for its fallback too: each once, under an id of its
-    /// own, also if several instances call this or one calls it again. Those of groups of which it is notified itself are
+    /// Queues the notifications of a receiver in these partitions for its fallback too: each once, under its own id,
+    /// even if several instances call this or one calls it again. Groups of which the fallback itself is notified are
     /// left out. Answers how many were queued.
     pub async fn fall_back(
         &self,
@@ -113,7 +113,7 @@ impl StoredDeliveries {
         Ok(queued)
     }
 
-    /// Copies the rest of some lanes.
+    /// Copies the notifications behind the marks of some lanes.
     async fn copy_lanes(
         &self,
         partition: u16,
@@ -128,7 +128,7 @@ impl StoredDeliveries {
         for ((group, lane), mark) in lanes.iter().zip(marks) {
             copied.extend(self.copied(fallback, (group, lane), mark, &mut silences).await?);
         }
-        // First: a copy of which the fallback is not notified of the return would be an alert that stays open.
+        // First add the fallback as a receiver: without the return, the alert of a copy would stay open.
         self.groups.add_receiver(fallback.to, &silences).await?;
         let lane = |one: &CopiedLane| Lane::cell(fallback.to, partition, &one.mark.name);
         let queues: Vec<Document<Lane>> =
@@ -149,12 +149,12 @@ impl StoredDeliveries {
             sets.push(set);
         }
         let written = self.documents.write(&sets).await?;
-        // What has changed meanwhile is copied by the next pass.
+        // The next pass copies lanes that have changed meanwhile.
         Ok(counts.iter().zip(written).map(|(count, is_written)| if is_written { *count } else { 0 }).sum())
     }
 
-    /// The copies of a lane beyond its mark; `None`: there is nothing beyond it. The silences in them are added, with
-    /// the group.
+    /// The copies of a lane behind its mark; `None`: nothing is behind it. Adds their silences, with the group, to
+    /// `silences`.
     async fn copied(
         &self,
         fallback: &ToFallback<'_>,
@@ -171,7 +171,7 @@ impl StoredDeliveries {
         let receiver = &fallback.meant_for.receiver;
         let mut copies = Vec::new();
         for (id, body) in ids.iter().zip(self.bodies(&of).await?) {
-            // One that cannot be read is left out, as for its receiver.
+            // An unreadable notification is left out, as for its receiver.
             let notification = body.and_then(|body| Notification::read(group, &body).notification);
             let Some(part) = notification.and_then(|one| one.part_of_fallback(fallback, group)) else {
                 continue;

@@ -1,4 +1,4 @@
-//! Which incidents a notification tells of: a field of it, written once.
+//! The incidents of which a notification tells: a field of the notification, written once.
 
 use super::StoredDeliveries;
 use crate::presence::Incident;
@@ -6,9 +6,9 @@ use crate::store::notification::with_incidents;
 use crate::store::{Cell, ChangeSet, Delivery, EngineError, MAX_CHANGES, Result, Table};
 
 impl StoredDeliveries {
-    /// The incidents that a notification tells of, as they were judged, so that every attempt and every receiver is told
-    /// the same; `None`: it was not judged, or is gone. With `incidents`, a notification that was not judged tells of
-    /// these from now on.
+    /// The incidents of which a notification tells, stored so that every attempt and every receiver is told of the
+    /// same; `None`: they were not determined, or the notification is gone. If they were not determined, `incidents`
+    /// become those of the notification.
     pub async fn judged(
         &self,
         delivery: &Delivery,

@@ -1,4 +1,4 @@
-//! Leases of deliveries: an instance takes those that are due, for a while.
+//! Leases of deliveries: an instance takes due deliveries for a limited time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use crate::store::{
     ReceiverName, Result, Table, Unreadable,
 };
 
-/// How many notifications are read at once that may be large: ten of ten thousand members are thirty megabytes.
+/// The number of notifications that are read at once if they may be large: ten with ten thousand members are thirty
+/// megabytes.
 const BODIES: usize = 10;
-/// Notifications of so many bytes on average are read all at once.
+/// Notifications of at most this many bytes on average are all read at once.
 const SMALL: usize = 4 << 10;
-/// After so many bytes of notifications the other groups stay due.
+/// After this many bytes of notifications, the other groups stay due.
 const MAX_BYTES: usize = 8 << 20;
 
 /// A group whose first notification may be leased.
@@ -27,9 +28,9 @@ struct DueGroup {
 }
 
 impl StoredDeliveries {
-    /// Leases due deliveries of a receiver in these partitions to the caller until `until`: at most `limit`. Of each
-    /// group only the first delivery is leased, so deliveries of a group stay in order. A delivery without content by
-    /// now is ended instead, and counted as left out. The leases of an engine within the process end with the process.
+    /// Leases up to `limit` due deliveries of a receiver in these partitions to the caller until `until`: the first
+    /// delivery of each group, so that deliveries of a group stay in order. A delivery that has no content left is
+    /// ended instead, and counted as left out. The leases of an embedded engine end with the process.
     pub async fn lease(
         &self,
         partitions: &[u16],
@@ -41,7 +42,7 @@ impl StoredDeliveries {
         let queue = Index::Queue(ReceiverName::of(receiver));
         let limit = limit.min(MAX_STEP);
         let mut due = self.engine.due_entries(queue, partitions, now.as_millis(), limit).await?;
-        // There may be a few more, for which the caller has no slot: leased, they would wait for the end of the lease.
+        // The caller has no slot for the rest: if leased, they would wait for the end of the lease.
         due.truncate(limit);
         if due.is_empty() {
             return Ok(Vec::new());
@@ -55,7 +56,7 @@ impl StoredDeliveries {
             self.delivered(&empty, now).await?;
             self.engine.telemetry().notifications_left_out(receiver, empty.len() as u64);
         }
-        // Not before they are ended: one that is leased once more is left out again.
+        // After the deliveries have ended: until then, a delivery that is leased again is left out again.
         self.forget_unnotified(receiver, &left.over).await?;
         Ok(full)
     }
@@ -86,7 +87,7 @@ impl StoredDeliveries {
                 sets.push(due.change(queue, is_taken.then_some(until))?);
                 deliveries.push(delivery);
             }
-            // If these were small, the others are read at once.
+            // If these were small, read the others at once.
             count = if bytes / step.len() < SMALL { MAX_STEP } else { BODIES };
             rest = others;
         }
@@ -95,8 +96,8 @@ impl StoredDeliveries {
         Ok(leased.filter_map(|(delivery, _)| delivery).collect())
     }
 
-    /// The first delivery of a lane; `None`: its notification is lost. Of one that cannot be read a copy is moved away;
-    /// a delivery without members ends as one that was left out.
+    /// The first delivery of a lane; `None`: its notification is lost. A copy of an unreadable notification is
+    /// quarantined; a delivery without members ends as left out.
     async fn first_delivery(
         &self,
         receiver: &str,
@@ -121,7 +122,7 @@ impl StoredDeliveries {
     }
 
     /// Extends leases of deliveries that have not ended, until `until`. Answers, in order, which leases the caller
-    /// still holds: not those that another instance has taken since.
+    /// still holds: no other instance has taken the delivery since.
     pub async fn extend_leases(&self, deliveries: &[Arc<Delivery>], until: Timestamp) -> Result<Vec<bool>> {
         let extended = |delivery: &'_ Arc<Delivery>| EndedLease {
             delivery: delivery.clone(),
@@ -132,7 +133,7 @@ impl StoredDeliveries {
         self.set_next_attempts(&extended.iter().collect::<Vec<_>>(), true).await
     }
 
-    /// Waits until replicas know of these leases, if the engine is told to: before any receiver is notified.
+    /// Waits until replicas have these leases, if the engine is configured to, before any receiver is notified.
     pub(super) async fn replicated(&self, leased: &[Delivery]) {
         let partitions: BTreeSet<u16> = leased.iter().map(|one| self.partition(one)).collect();
         if !partitions.is_empty() {
@@ -147,8 +148,8 @@ impl DueGroup {
         (&self.entry.name, self.lane.value.as_ref().map_or("", Lane::first))
     }
 
-    /// With `until` its first notification is leased; without, that notification is lost, and the next one is due. An
-    /// entry without a lane leaves the queue.
+    /// With `until`, leases the first notification. Without, the first notification is lost: removes it, and the next
+    /// one is due. An entry without a lane leaves the queue.
     fn change(&self, queue: Index, until: Option<Timestamp>) -> Result<ChangeSet> {
         let IndexEntry { name, at, partition } = &self.entry;
         let set = ChangeSet::of(*partition).is_at(queue, name, Some(*at));
@@ -167,7 +168,7 @@ impl DueGroup {
     }
 }
 
-/// The error of a lane that others change all the time.
+/// The error of a lane that changes too often.
 pub(super) fn lanes_contended(receiver: &str) -> EngineError {
     EngineError::contended(format_args!("the lanes of {receiver}"))
 }

@@ -9,10 +9,10 @@ use crate::store::lane::Lane;
 use crate::store::notification::discarded;
 use crate::store::{Cell, ChangeSet, DeadLetter, EntryOrder, Index, MAX_STEP, ReceiverName, Result, Table};
 
-/// How many lanes one step discards.
+/// The number of lanes that one step discards.
 const LANES: usize = 50;
 
-/// The changes of one step of discarding; zeros if nothing was left.
+/// The changes of one step of discarding; zeros if nothing is left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Discarded {
     /// How many notifications became dead letters, which a later step removes.
@@ -57,7 +57,7 @@ impl StoredDeliveries {
                     }
                 }
             }
-            // An entry without a letter is what a fault left; more may follow.
+            // A fault left an entry without a letter; more may follow.
             if lost.is_empty() || !self.documents.write(&lost).await?.contains(&true) {
                 return Ok(letters);
             }
@@ -94,12 +94,12 @@ impl StoredDeliveries {
         Ok(removed)
     }
 
-    /// Discards a bounded number of dead letters of a receiver and of notifications that wait for it, which become
-    /// dead letters first. This receiver is not notified of the returns of the discarded silences.
+    /// Discards a bounded number of dead letters of a receiver, and of its waiting notifications, which become dead
+    /// letters first. This receiver is not notified of the returns of the discarded silences.
     pub async fn discard(&self, receiver: &str, now: Timestamp) -> Result<Discarded> {
         let Some(of) = self.known_receiver(receiver).await? else { return Ok(Discarded::default()) };
         let dead = self.engine.entries(Index::Dead(of), &self.all_partitions(), i64::MAX, MAX_STEP).await?;
-        // Dead letters go first, so that one step's worth of them exists at the most.
+        // Remove dead letters first, so that at most one step of them exists.
         if !dead.is_empty() {
             let set = |IndexEntry { partition, name, .. }: &IndexEntry| {
                 let set = ChangeSet::of(*partition).put(Table::DeadLetters(of), name, None);
@@ -118,8 +118,8 @@ impl StoredDeliveries {
         Ok(Discarded::default())
     }
 
-    /// Ends the first notification of some lanes. It becomes a dead letter, so that the returns of its silences are left
-    /// out, as for every dead letter.
+    /// Ends the first notification of some lanes. It becomes a dead letter, so that the returns of its silences are
+    /// left out.
     async fn discard_lanes(
         &self,
         partition: u16,
@@ -144,7 +144,7 @@ impl StoredDeliveries {
         };
         let letters: Vec<DeadLetter> = firsts.iter().zip(bodies).map(letter).collect();
         let ended = self.give_up(&letters, now).await?;
-        // Letters that cannot be read were moved away.
+        // Unreadable letters were quarantined.
         Ok(Discarded { ended, removed: unreadable })
     }
 }
@@ -153,7 +153,7 @@ fn letter_cell(of: ReceiverName, partition: u16, notification: &str) -> Cell {
     Cell { table: Table::DeadLetters(of), partition, name: notification.to_owned() }
 }
 
-/// The change-set with which an entry leaves that has no letter.
+/// The change-set that removes an entry without a letter.
 fn left(of: ReceiverName, entry: &IndexEntry, document: &Document<DeadLetter>) -> ChangeSet {
     let set = document.expect_in(ChangeSet::of(entry.partition));
     set.is_at(Index::Dead(of), &entry.name, Some(entry.at)).enter(Index::Dead(of), &entry.name, None)

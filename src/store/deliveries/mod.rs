@@ -4,7 +4,7 @@
 //! group arrive in order. A notification is stored once for all its receivers, and leaves with the last delivery.
 //!
 //! Everything is a cell or an entry of an index, in the partition of the group. A caller reads a lane, decides, and
-//! writes what changes if the lane is still as it was read; else it reads and decides again.
+//! writes the change if the lane is unchanged; otherwise it reads and decides again.
 
 use std::sync::Arc;
 
@@ -28,7 +28,6 @@ mod waiting;
 
 pub use letters::Discarded;
 
-/// What deliveries need of an engine.
 pub trait DeliveryEngine: GroupEngine + HearingStore {}
 
 impl<T: GroupEngine + HearingStore> DeliveryEngine for T {}
@@ -79,7 +78,7 @@ impl StoredDeliveries {
         Lane::cell(&delivery.receiver, self.partition(delivery), &delivery.group.key)
     }
 
-    /// The notifications of these groups and ids as they are stored, in order.
+    /// The stored notifications of these groups and ids, in order.
     async fn bodies(&self, of: &[(&str, &str)]) -> Result<Vec<Option<Vec<u8>>>> {
         let cell = |(group, id): &(&str, &str)| {
             let partition = partition_of_group(group, self.partitions());
@@ -89,7 +88,7 @@ impl StoredDeliveries {
     }
 }
 
-/// A delivery as it waits, as far as its notification can be read.
+/// A waiting delivery, with the readable part of its notification.
 fn waiting_delivery(receiver: &str, group: &str, id: &str, body: Option<Vec<u8>>) -> Delivery {
     let notification = body.and_then(|body| Notification::read(group, &body).notification);
     Delivery::of(notification, group, &format!("{id}.{receiver}"), receiver)

@@ -1,4 +1,4 @@
-//! Queues notifications once more for their receivers: those of a lane in one step.
+//! Queues notifications again for their receivers: all of a lane in one step.
 
 use std::collections::BTreeMap;
 
@@ -18,25 +18,25 @@ use crate::store::{
 /// The most notifications of one step.
 const STEP: usize = 100;
 
-/// The deliveries of a lane, by their places.
+/// The deliveries of each lane, by their positions.
 type OfLane<'a> = BTreeMap<(&'a str, &'a str), Vec<usize>>;
 
 impl StoredDeliveries {
-    /// Queues a notification once more for its receiver, see [`StoredDeliveries::replay_all`].
+    /// Queues a notification again for its receiver, see [`StoredDeliveries::replay_all`].
     pub async fn replay(&self, delivery: &Delivery, now: Timestamp) -> Result<bool> {
         Ok(self.replay_all(std::slice::from_ref(delivery), now).await? == [true])
     }
 
-    /// Queues notifications once more for their receivers, under their ids and in this order; their dead letters are
-    /// removed, and the receivers are notified of the returns of their silences again. Their number changes little of
-    /// how often the engine is asked. Answers in order; `false`: it waits already. After an error some may be queued.
+    /// Queues notifications again for their receivers, under their ids and in this order. Their dead letters are
+    /// removed, and the receivers are again notified of the returns of their silences. More notifications cost hardly
+    /// more calls to the engine. Answers in order; `false`: it already waits. After an error some may be queued.
     pub async fn replay_all(&self, deliveries: &[Delivery], now: Timestamp) -> Result<Vec<bool>> {
         let mut queued = vec![false; deliveries.len()];
         let mut lanes = OfLane::new();
         for (at, Delivery { receiver, group, .. }) in deliveries.iter().enumerate() {
             lanes.entry((receiver, &group.key)).or_default().push(at);
         }
-        // Each step takes the next ones of some lanes, so that those of a lane stay in order.
+        // Each step takes the next deliveries of some lanes, so that the deliveries of a lane stay in order.
         while !lanes.is_empty() {
             let (mut step, mut room) = (Vec::new(), STEP);
             for places in lanes.values_mut() {
@@ -84,7 +84,7 @@ impl StoredDeliveries {
         if open.is_empty() { Ok(()) } else { Err(EngineError::contended("the lanes of notifications")) }
     }
 
-    /// What is stored about the deliveries of these lanes.
+    /// The stored state of the deliveries of these lanes.
     async fn known_lanes(&self, deliveries: &[Delivery], lanes: &[Vec<usize>]) -> Result<Vec<KnownLane>> {
         let mut cells = Vec::new();
         for places in lanes {
@@ -132,7 +132,7 @@ impl StoredDeliveries {
         let ids: Vec<&str> = new.iter().map(|one| deliveries[one.place].notification()).collect();
         let set = ChangeSet::of(self.partition(first));
         let mut set = append(set, &known.lane, receiver, &ids, (now, false))?;
-        // It comes after the notifications of the lane, of which the mark says nothing any more.
+        // The delivery comes after the notifications of the lane, so the mark does not cover it any more.
         if let Some(mark) = known.mark.as_ref().filter(|mark| ids.iter().any(|id| id.as_bytes() == &mark[..]))
         {
             set = set.has(Table::FallbackDone(of), &group.key, Some(mark));
@@ -151,7 +151,7 @@ impl StoredDeliveries {
                 owed.change_in(set, None)?.put(Table::Notifications, id, Some(again.as_bytes()))
             };
             set = set.put(Table::DeadLetters(of), id, None).enter(Index::Dead(of), id, None);
-            // Its timer waits for the receiver again, if it is the notification of one.
+            // If the notification is of a timer, the timer waits for the receiver again.
             if let Some(of_timer) = firing_of(delivery)
                 && let Some(change) = receipt_change(timer.as_deref(), &of_timer, receiver, Receipt::Pending)
             {
@@ -163,7 +163,7 @@ impl StoredDeliveries {
     }
 }
 
-/// What is stored about some deliveries of a lane.
+/// The stored state of some deliveries of a lane.
 struct KnownLane {
     lane: Document<Lane>,
     /// The last notification that the fallback got too.
@@ -172,16 +172,15 @@ struct KnownLane {
 }
 
 struct KnownDelivery {
-    /// Its place among all deliveries.
+    /// Its position among all deliveries.
     place: usize,
     body: Option<Vec<u8>>,
     owed: Document<Owed>,
-    /// Its timer.
     timer: Option<Vec<u8>>,
 }
 
 impl KnownLane {
-    /// Those that do not wait already.
+    /// The deliveries that do not wait yet.
     fn new_ones(&self, deliveries: &[Delivery]) -> Vec<&KnownDelivery> {
         let mut seen = Vec::new();
         let is_new = |one: &&KnownDelivery| {

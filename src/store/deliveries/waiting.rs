@@ -1,4 +1,4 @@
-//! Waiting notifications as operators see them. Everything is read in bounded steps, for a command or a page.
+//! Waiting notifications, for operators. Everything is read in bounded steps, for a command or a page.
 
 use futures_util::future::try_join_all;
 
@@ -11,14 +11,13 @@ use crate::store::{
     Backlog, Delivery, Index, ReceiverName, Result, Table, WaitingDelivery, WaitingPage, partition_of_group,
 };
 
-/// How many notifications a page has, about.
+/// The approximate number of notifications of a page.
 const OF_PAGE: usize = 200;
-/// The most notifications of one lane on a page; a lane with more is one of a receiver that is down for days.
+/// The most notifications of one lane on a page. Only the lane of a receiver that is down for days has more.
 const OF_LANE: usize = 100;
 
 impl StoredDeliveries {
-    /// The backlog of each receiver that was ever entered, configured or not, by its name; receivers without a
-    /// backlog are left out.
+    /// The backlog of each receiver that was ever configured, by its name; receivers without a backlog are left out.
     pub async fn kept(&self) -> Result<Vec<(String, Backlog)>> {
         let (partitions, names) = (self.all_partitions(), self.all_receivers().await?);
         let backlogs = try_join_all(names.iter().map(|name| self.backlog(&partitions, name))).await?;
@@ -27,8 +26,8 @@ impl StoredDeliveries {
         Ok(kept)
     }
 
-    /// A page of the notifications that wait for a receiver, in an order of the engine. Notifications that come or go meanwhile
-    /// may be missing or there twice. `after`: [`WaitingPage::next`] of the page before.
+    /// A page of the notifications that wait for a receiver, in an order of the engine. Notifications that come or go
+    /// meanwhile may be missing or listed twice. `after`: [`WaitingPage::next`] of the previous page.
     pub async fn waiting(&self, receiver: &str, after: Option<&str>) -> Result<WaitingPage> {
         let (mut partition, mut from) = position(after);
         let Some(of) = self.known_receiver(receiver).await? else { return Ok(WaitingPage::default()) };
@@ -92,7 +91,7 @@ impl StoredDeliveries {
         Ok(waiting)
     }
 
-    /// For each of these groups, by their keys, whether a notification of it waits for the receiver.
+    /// For each of these groups, by key, whether a notification of it waits for the receiver.
     pub async fn have_waiting(&self, receiver: &str, groups: &[String]) -> Result<Vec<bool>> {
         let cell = |group: &String| Lane::cell(receiver, partition_of_group(group, self.partitions()), group);
         let lanes = self.engine.read_cells(&groups.iter().map(cell).collect::<Vec<_>>()).await?;
@@ -100,7 +99,7 @@ impl StoredDeliveries {
     }
 }
 
-/// The place where a page begins: the partition, and where the scan of its lanes goes on.
+/// The begin of a page: the partition, and the cursor of the scan of its lanes.
 fn position(after: Option<&str>) -> (u16, Option<CellCursor>) {
     let parsed = after.and_then(|after| after.split_once(' '));
     let parsed = parsed.and_then(|(partition, cursor)| Some((partition.parse().ok()?, cursor)));

@@ -1,7 +1,7 @@
 //! Changes on their way to disk: each is written in full or not at all, and a job is part of one transaction.
 //!
-//! A change holds for the unit as it was read. The row in memory is compared, and locked against other changes
-//! until the transaction has ended; then it takes the written values.
+//! A change holds for the unit as read. The row in memory is compared, and locked against other changes until the
+//! transaction has ended; then it takes the written values.
 
 use std::sync::Arc;
 
@@ -23,16 +23,16 @@ use crate::store::{EngineError, Result, encoding};
 /// A change, ready to be written: the caller encodes it, which relieves the one thread that writes.
 pub(super) struct PreparedChange {
     unit: Unit,
-    /// The unit as it is stored.
+    /// The stored name of the unit.
     name: String,
     partition: u16,
     row_change: RowChange,
     facts: Option<String>,
     digest: u64,
-    /// What readers of the row are shown after it.
+    /// The facts that readers of the row get after the change.
     committed: Option<CommittedFacts>,
     record: Option<RecordRow>,
-    /// The open record, if its content changes and it is neither opened nor closed: its id and JSON.
+    /// The id and JSON of the open record, if its content changes and it is neither opened nor closed.
     open: Option<(String, String)>,
     /// The locked row, while the change is written.
     pending: Option<PendingWrite>,
@@ -104,8 +104,8 @@ impl PreparedChange {
     }
 }
 
-/// Whether each change was applied. The changes come back too, so that the caller frees them instead of
-/// the one thread that writes.
+/// Whether each change was applied. The changes are returned too, so that the caller frees them instead of the one
+/// thread that writes.
 pub(super) type Applied = (Vec<bool>, Vec<PreparedChange>);
 
 /// Changes that are written in one transaction.
@@ -126,8 +126,8 @@ impl ApplyJob {
         ApplyJob { memory, last_seen, changes, answer }
     }
 
-    /// Takes over facts on disk that another program wrote, if the change was made from them. Otherwise
-    /// every change of that unit would be refused.
+    /// Loads facts on disk that another program wrote, if the change was decided from them. Otherwise every change of
+    /// that unit would be refused.
     fn adopt_stored_facts(&self, database: &Connection, change: &PreparedChange) -> DatabaseResult<()> {
         let mut table = self.memory.table(change.partition);
         let Some((slot, known)) = table.stale_digest(&change.unit, &change.row_change) else { return Ok(()) };
@@ -253,7 +253,7 @@ impl<'a> UnitStatements<'a> {
 /// Writes records and their outbox entries.
 fn write_records(database: &Connection, records: &[(u16, &RecordRow)]) -> DatabaseResult<()> {
     for some in records.chunks(ROWS_PER_INSERT) {
-        // The last few are written one by one, so that the cache holds two statements instead of sixteen.
+        // The remaining rows are written one by one, so that the cache holds two statements instead of sixteen.
         let rows = if some.len() == ROWS_PER_INSERT { ROWS_PER_INSERT } else { 1 };
         let list = |row: &str| vec![row; rows].join(", ");
         let mut record = database.prepare_cached(&format!(

@@ -246,7 +246,7 @@ pub(super) fn apply(database: &Connection, set: &ChangeSet) -> DatabaseResult<bo
     Ok(true)
 }
 
-/// A value as it is stored: a text if it is one, so that operators can read it.
+/// The stored form of a value: text if it is valid text, so that operators can read it.
 fn stored(value: &[u8]) -> ToSqlOutput<'_> {
     let is_text = std::str::from_utf8(value).is_ok();
     ToSqlOutput::Borrowed(if is_text { ValueRef::Text(value) } else { ValueRef::Blob(value) })
@@ -285,7 +285,7 @@ pub(super) fn enter(
     Ok(())
 }
 
-/// Moves a row into the table `unreadable`, if it is still as it was read.
+/// Moves a row into the table `unreadable`, if it is unchanged.
 fn move_away(database: &Connection, unreadable: &Unreadable, place: &str, why: &str) -> DatabaseResult<()> {
     let lossy = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
     let (source, row, is_gone) = match unreadable {
@@ -313,8 +313,8 @@ fn move_away(database: &Connection, unreadable: &Unreadable, place: &str, why: &
     Ok(())
 }
 
-/// Deliveries that were leased to the process before are due again: one process has the fleet to itself, and its leases
-/// end with it.
+/// Makes deliveries due again that an earlier process leased: one process has the fleet to itself, and its leases end
+/// with it.
 pub(super) fn release_leases(database: &Connection) -> DatabaseResult<()> {
     let update = "UPDATE entries SET at = 0 WHERE idx GLOB 'queue:*' AND EXISTS (SELECT 1 FROM cells \
                   WHERE tbl = 'lanes' || substr(idx, 6) AND cells.partition = entries.partition \

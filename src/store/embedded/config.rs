@@ -7,11 +7,11 @@ use std::path::PathBuf;
 pub struct EmbeddedConfig {
     /// The directory that holds the fleet; created if it is missing.
     pub path: PathBuf,
-    /// The number of partitions. `None`: the number that an existing fleet has; a new fleet gets a default.
+    /// The number of partitions. `None`: the number of an existing fleet; a new fleet gets a default.
     pub partitions: Option<u16>,
 }
 
-/// The number of partitions of a new fleet, unless the configuration says another.
+/// The default number of partitions of a new fleet.
 pub(super) const PARTITIONS: u16 = 16;
 
 impl fmt::Display for EmbeddedConfig {

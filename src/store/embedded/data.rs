@@ -118,7 +118,7 @@ fn keep(database: &Connection, id: i64, row: &ValueRow) -> DatabaseResult<bool> 
     Ok(is_known)
 }
 
-/// Whether the unit with that id has this name, and was not removed.
+/// Whether the unit with this id has this name, and was not removed.
 fn is_known(database: &Connection, id: i64, name: &str) -> DatabaseResult<bool> {
     let mut select = database.prepare_cached("SELECT facts FROM units WHERE id = ? AND name = ?")?;
     let facts = select.query_row(params![id, name], |row| Ok(text(row, 0)?.into_owned())).optional()?;

@@ -1,9 +1,9 @@
 //! The database of a fleet: SQLite in one file, beside it a write-ahead log.
 //!
 //! # Why every commit waits for the disk
-//! A committed write must survive a power cut: a transition that was notified and then
-//! lost would be notified again under another id. Callers that wait at the same time share
-//! one commit, so the disk syncs a few hundred times a second at the most, whatever the fleet's size.
+//! A committed write must survive a power cut: a transition that was notified and then lost would be notified again
+//! under another id. Callers that wait at the same time share one commit, so the disk syncs at most a few hundred
+//! times a second, whatever the fleet's size.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,15 +20,15 @@ use crate::store::{EngineError, Result};
 /// Marks a file as a fleet of Rollcall.
 const APPLICATION: i32 = 0x526f_6c6c;
 
-/// The writer's cache: during a storm the indexes of the records change again and
-/// again. Pages that do not fit are written to the log early, and once
-/// more later: with a quarter of this a storm of 100 000 units wrote three times as much.
+/// The writer's cache: during a storm the indexes of the records change all the time. Pages that do not fit are
+/// written to the log early, and again later: with a quarter of this, a storm of 100 000 units wrote three times as
+/// much.
 const CACHE_KIB: i64 = 32 * 1024;
 const READER_CACHE_KIB: i64 = 256;
-/// A checkpoint copies the log into the database after this many pages: many, because in a storm the same
-/// pages are written again and again, and all jobs wait during a checkpoint.
+/// A checkpoint copies the log into the database after this many pages: many, because in a storm the same pages are
+/// written repeatedly, and all jobs wait during a checkpoint.
 const CHECKPOINT_PAGES: i64 = 64_000;
-/// While little is written, a checkpoint comes after this many pages: then no job waits.
+/// While few rows are written, a checkpoint comes after this many pages: no job waits for it then.
 const CALM_CHECKPOINT_PAGES: i64 = 16_000;
 /// The log is truncated to this after a checkpoint.
 const LOG_BYTES: i64 = 64 * 1024 * 1024;
@@ -122,7 +122,7 @@ fn connect(path: &Path, flags: OpenFlags) -> DatabaseResult<Connection> {
     Ok(Connection::open_with_flags(directory.join(DATABASE), flags)?)
 }
 
-/// Reads everything once, with the small cache of a reader.
+/// Runs a full read with the small cache of a reader.
 pub(super) fn read_through<T>(
     connection: &Connection,
     read: impl FnOnce() -> DatabaseResult<T>,
@@ -133,13 +133,13 @@ pub(super) fn read_through<T>(
     Ok(read)
 }
 
-/// Lets the next write copy the log into the database, while little is written.
+/// Lets the next write copy the log into the database, while few rows are written.
 pub(super) fn checkpoint_soon(connection: &Connection) {
-    // A failure shows again with the next write.
+    // Ignored: a failure shows again with the next write.
     let _ = connection.pragma_update(None, "wal_autocheckpoint", CALM_CHECKPOINT_PAGES);
 }
 
-/// After little was written, frees the cache; the next write may be large again.
+/// Frees the cache after few rows were written; the next write may be large again.
 pub(super) fn release_cache(connection: &Connection) {
     let _ = connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES);
     let _ = connection.pragma_update(None, "shrink_memory", true);
@@ -179,14 +179,14 @@ pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
     work().map_err(|error| error.explain(path))
 }
 
-/// The sum of the steps of the clock that were accepted: see `clock/steps.rs`.
+/// The sum of the accepted steps of the clock: see `clock/steps.rs`.
 pub(super) fn stepped(connection: &Connection) -> Duration {
     // A value that is not a number counts as 0.
     let ms = meta::<i64>(connection, "stepped").ok().and_then(|ms| u64::try_from(ms).ok());
     Duration::from_millis(ms.unwrap_or(0))
 }
 
-/// Marks a fleet that a move fills until it is complete, or takes the mark away.
+/// Marks a fleet as the incomplete target of a migration, or removes the mark.
 pub(super) fn set_moving(connection: &Connection, is_moving: bool) -> DatabaseResult<()> {
     let statement = match is_moving {
         true => "INSERT OR REPLACE INTO meta VALUES('moving', 1)",

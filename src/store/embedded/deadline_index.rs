@@ -1,34 +1,35 @@
 //! The deadline index of a partition: the earliest next check of each zone of sixty-four rows.
 //!
-//! The next checks of all rows lie in a list, by slot. A search for due units skips the zones without a due unit, and reads
-//! the next checks of the others. So due units are found in the order of slots, which is that of their facts on disk.
+//! The next checks of all rows lie in a list, by slot. A search for due units skips the zones without a due unit, and
+//! reads the next checks of the others. So it finds due units in the order of slots, which is the order of their
+//! facts on disk.
 //!
 //! # Why not an ordered set
 //! A set cost twenty bytes a unit, a tenth of the memory of a million units, and two searches a check. This index
-//! costs eight bytes a zone. To remove an entry is to read a zone: half a kilobyte side by side. To bring an entry
-//! forward is a comparison. The earliest of all is the least of a thousand adjacent numbers, which takes a
+//! costs eight bytes a zone. Removing an entry reads a zone: half a kilobyte of adjacent memory. Bringing an entry
+//! forward is one comparison. The earliest check of all is the least of a thousand adjacent numbers, which takes a
 //! microsecond.
 
 use super::row::MaybeTimestamp;
 use crate::clock::Timestamp;
 use crate::store::table::Blocks;
 
-/// How many rows share an entry: as many as are read in the time that a search of a tree would take.
+/// The number of rows that share an entry: as many as are read in the time of a search in a tree.
 const ZONE: usize = 64;
 
-/// No unit of the zone has a next check.
+/// The entry of a zone without a next check.
 const NEVER: i64 = i64::MAX;
 
 /// The earliest next check of each zone, in ms.
 #[derive(Default)]
 pub(super) struct DeadlineIndex {
     earliest: Vec<i64>,
-    /// How many rows have a next check.
+    /// The number of rows with a next check.
     len: usize,
 }
 
 impl DeadlineIndex {
-    /// The row at that slot had another next check `before`, or none.
+    /// Notes that the next check of the row at `slot` changed from `before`.
     pub fn moved(&mut self, checks: &Blocks<MaybeTimestamp>, slot: u32, before: Option<Timestamp>) {
         let (zone, next) = (slot as usize / ZONE, checks[slot as usize].get());
         if self.earliest.len() <= zone {
@@ -44,7 +45,6 @@ impl DeadlineIndex {
         }
     }
 
-    /// How many rows have a next check.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -54,7 +54,8 @@ impl DeadlineIndex {
         self.earliest.reserve_exact(rows.div_ceil(ZONE));
     }
 
-    /// The earliest next check after `after`, and the slot of its row. Reads only zones that hold an earlier one.
+    /// The earliest next check after `after`, and the slot of its row. Reads only the zones that may hold an earlier
+    /// one.
     pub fn first(
         &self,
         checks: &Blocks<MaybeTimestamp>,
@@ -72,7 +73,7 @@ impl DeadlineIndex {
         Some((Timestamp::from_millis(first), (zone * ZONE + at) as u32))
     }
 
-    /// The slots of the rows whose next check is after `after` and at or before `until`, in order.
+    /// The slots of the rows whose next check is after `after` and not after `until`, in order.
     pub fn due<'a>(
         &'a self,
         checks: &'a Blocks<MaybeTimestamp>,

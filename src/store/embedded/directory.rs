@@ -3,22 +3,22 @@
 //! | file | content |
 //! |---|---|
 //! | `rollcall.db`, `-wal`, `-shm` | everything, see `database.rs` |
-//! | `lock` | locked while a process works here; its number, and the id of the fleet |
+//! | `lock` | locked while a process works here; the number of the process, and the id of the fleet |
 //!
 //! # Permissions
-//! Only the user that Rollcall runs as may read units, labels and notifications. A new
-//! directory is 0700, and every file 0600, also a file that exists. The permissions of an existing
-//! directory stay, for it may hold more than the fleet; if other users may enter it, that is a
-//! warning (`config/engine.rs`), and the files are closed to them anyway.
+//! Only the user that runs Rollcall may read units, labels and notifications. A new directory gets 0700, and every
+//! file 0600, existing files too. The permissions of an existing directory stay, because it may hold more than the
+//! fleet; if other users may enter it, that is a warning (`config/engine.rs`), and the files are closed to them
+//! anyway.
 //!
 //! # Why a link is refused
-//! Permissions would be changed, and a fleet written, wherever it leads: a link to `/dev/null` would close that device to
-//! all users of the machine. So each file here is a regular one, is opened without following a link, and its permissions
-//! are changed through the open file. The directory itself may be a link.
+//! Rollcall would change permissions, and write a fleet, at the target of the link: a link to `/dev/null` would close
+//! that device to all users of the machine. So each file here must be a regular file and is opened without following
+//! a link, and its permissions are changed through the open file. The directory itself may be a link.
 //!
 //! # Why the id of the fleet stands in the lock file too
-//! A database that was removed or emptied looks like a new fleet. The lock file
-//! remembers the old one, so that Rollcall does not begin a new fleet by mistake.
+//! A database that was removed or emptied looks like a new fleet. The lock file remembers the old fleet, so that
+//! Rollcall does not begin a new fleet by mistake.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -43,7 +43,7 @@ pub(super) struct Directory {
 }
 
 impl Directory {
-    /// Makes the directory where it is missing, and locks it.
+    /// Creates the directory if it is missing, and locks it.
     pub fn lock(path: &Path) -> Result<Directory> {
         make(path).map_err(|error| explain_file(&error, "made", path))?;
         refuse_links(path)?;
@@ -69,7 +69,7 @@ impl Directory {
         Ok(Directory { path: path.to_owned(), lock, fleet: value(&text, "fleet") })
     }
 
-    /// Makes the database where it is missing. SQLite gives the files beside it the same permissions.
+    /// Creates the database if it is missing. SQLite gives the files beside it the same permissions.
     pub fn make_database(&self) -> Result<()> {
         let file = self.path.join(DATABASE);
         let made = private().open(&file).map(drop);
@@ -85,7 +85,7 @@ impl Directory {
         &self.path
     }
 
-    /// Refuses a new fleet where there was one before.
+    /// Refuses a new fleet in a directory that had one before.
     pub fn check_new(&self) -> Result<()> {
         match &self.fleet {
             None => Ok(()),
@@ -93,7 +93,6 @@ impl Directory {
         }
     }
 
-    /// The id of the fleet, if there is one.
     pub fn fleet(&self) -> Option<&str> {
         self.fleet.as_deref()
     }
@@ -111,7 +110,7 @@ impl Directory {
     }
 }
 
-/// Makes a directory that is closed to other users; its parents get the usual permissions.
+/// Creates a directory that is closed to other users; its parents get the usual permissions.
 fn make(path: &Path) -> std::io::Result<()> {
     if let Some(above) = path.parent() {
         std::fs::create_dir_all(above)?;
@@ -128,14 +127,14 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Opens no link, and waits for no other end of a pipe.
+/// Options that follow no link, and do not wait for the other end of a pipe.
 fn unfollowed() -> OpenOptions {
     let mut options = File::options();
     options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
     options
 }
 
-/// Refuses a directory in which one of the files is not a regular one.
+/// Refuses a directory in which one of the files is not a regular file.
 pub(super) fn refuse_links(path: &Path) -> Result<()> {
     for file in [LOCK, DATABASE, LOG, SHARED].map(|name| path.join(name)) {
         let Ok(found) = std::fs::symlink_metadata(&file) else { continue };

@@ -17,7 +17,7 @@ use crate::store::Condition;
 use crate::store::{EngineError, Result, Warning};
 use crate::telemetry::EngineWarning;
 
-/// Less free space than this, or than the size of the fleet, is a warning: a copy of the fleet, or a storm, needs it.
+/// Free space below this, or below the size of the fleet, is a warning: a copy of the fleet, or a storm, needs it.
 const MIN_FREE: u64 = 256 * MIB;
 
 const MIB: u64 = 1024 * 1024;
@@ -81,7 +81,7 @@ impl DatabaseFile {
     }
 }
 
-/// Checks the directory of `config` without a change: whether the service could run on it, and its warnings.
+/// Checks the directory of `config` without changing it: whether the service could run on it, and its warnings.
 ///
 /// # Errors
 /// `Refused` if the service could not use it; `Damaged` if its fleet cannot be read.
@@ -125,7 +125,7 @@ fn check_rights(path: &Path) -> Result<()> {
 
 /// Checks that the missing directory can be created: another directory is created beside it, and removed.
 ///
-/// The rights do not show this: file systems such as `/proc` accept no directory from any user.
+/// Permissions do not show this: file systems such as `/proc` accept no directory from any user.
 fn check_creation(path: &Path) -> Result<()> {
     let here = |path: &Path| if path.as_os_str().is_empty() { PathBuf::from(".") } else { path.to_owned() };
     let Some(there) = path.ancestors().map(here).find(|path| path.exists()) else { return Ok(()) };

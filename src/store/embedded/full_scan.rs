@@ -1,4 +1,4 @@
-//! A request to scan all rows in the next examination, made when a value was read that does not fit its column.
+//! A request to scan all rows in the next examination, after a read found a value that does not fit its column.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ impl FullScan {
         self.wake.notify_one();
     }
 
-    /// The scan could not be done: the next examination tries again, at its usual time.
+    /// Requests the scan again after it failed, for the next examination at its usual time.
     pub fn retry_later(&self) {
         self.is_requested.store(true, Ordering::SeqCst);
     }

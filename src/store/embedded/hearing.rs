@@ -1,4 +1,4 @@
-//! How far Rollcall has heard, and the ledger of blind intervals: a change on which a caller relies is on disk before
+//! How far Rollcall has heard, and the ledger of blind intervals. A change on which a caller relies is on disk before
 //! the answer.
 
 use std::sync::Arc;
@@ -24,9 +24,9 @@ impl HearingStore for EmbeddedEngine {
     }
 
     /// An ordinary canary stays in memory until the next heartbeats are written. The very first canary is written at
-    /// once: without it the start of the time that a crash loses would be unknown. A blind interval is written at once
-    /// too; if that fails it stays in memory and is written when the disk allows. A removed directory is a loss of
-    /// data, of which operators are notified, and a blind interval, however short.
+    /// once: without it the start of the time that a crash loses would be unknown. A blind interval is written at
+    /// once too; if that fails, it stays in memory and is written when the disk allows it. A removed directory is a
+    /// loss of data, of which operators are notified, and a blind interval, however short.
     async fn advance(&self, subscription: &Subscription, sent_at: Timestamp, gap: Gap) -> Result<Advance> {
         if self.database_file.was_removed() {
             self.memory.hearing().is_removed = true;

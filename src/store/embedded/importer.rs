@@ -20,11 +20,12 @@ use crate::store::{migration::Importer, migration::MigrationItem};
 
 /// Tables that must be empty before an import.
 const MUST_BE_EMPTY: [&str; 3] = ["units", "records", "outbox"];
-/// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would count for the
-/// units that get their slots.
+/// Tables in which an emptied fleet may have rows; an import clears them. Old last seen times would otherwise count
+/// for the units that get their slots.
 const CLEARED: [&str; 6] = ["heartbeats", "pages", "data", "blind", "cells", "entries"];
 
-/// A directory into which a fleet is imported. Dropped before [`Importer::complete`], it is rolled back.
+/// A directory into which a fleet is imported. If it is dropped before [`Importer::complete`], the import is rolled
+/// back.
 pub struct EmbeddedImporter {
     target: Arc<Mutex<TargetDatabase>>,
     path: PathBuf,
@@ -40,7 +41,7 @@ struct TargetDatabase {
 }
 
 impl EmbeddedImporter {
-    /// Opens a directory, or makes it.
+    /// Opens a directory, or creates it.
     ///
     /// # Errors
     /// `Refused` if there are units, records or timers already, or another process has locked it.
@@ -86,13 +87,14 @@ fn begin(database: &Connection, config: &EmbeddedConfig) -> DatabaseResult<()> {
             return Err(EngineError::Refused(why).into());
         }
     }
-    // Committed before the import, which is undone if it is broken off: nothing serves what would be an empty fleet.
+    // Committed before the import, which is rolled back if it is interrupted: the mark keeps instances from serving
+    // an empty fleet.
     database::set_moving(database, true)?;
     database.execute_batch("BEGIN IMMEDIATE")?;
     for table in CLEARED {
         database.execute(&format!("DELETE FROM {table}"), [])?;
     }
-    // It counts rows of `heartbeats` and `pages`, which are empty now.
+    // `kept` counts rows of `heartbeats` and `pages`, which are empty now.
     database.execute("DELETE FROM meta WHERE name = 'kept'", [])?;
     Ok(())
 }
@@ -135,7 +137,7 @@ impl TargetDatabase {
                 )
             }
             MigrationItem::Value { unit, metric, at, value } => {
-                // Found by the unit's name: the unit is on the page that came just before.
+                // Search by the unit's name: the unit was on the previous page.
                 let partition = partition_of(unit, self.partitions);
                 let (first, last) = (unit_id(partition, 0), unit_id(partition, u32::MAX));
                 self.execute(
@@ -200,7 +202,7 @@ mod tests {
         let select = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%'";
         let mut tables: Vec<String> =
             database.prepare(select).unwrap().query_map([], |row| row.get(0)).unwrap().flatten().collect();
-        // Quarantined values are for operators to look at, whatever fleet they are of.
+        // Quarantined values are for operators, whatever fleet they are from.
         let mut known = [&MUST_BE_EMPTY[..], &CLEARED[..], &["meta", "unreadable"]].concat();
         tables.sort();
         known.sort();

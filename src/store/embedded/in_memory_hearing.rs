@@ -2,10 +2,10 @@
 //! [`crate::presence::HearingState`].
 //!
 //! Memory is ahead of the disk: the state is written with the heartbeats whose hearing it proves, so it may be some
-//! seconds old after a crash. Heartbeats since then were acknowledged and are lost, so the time up to the first canary
-//! of the next run is blind, however short. The stored proof of a member may be older than its last proof, and the
-//! member would be released too early: so it is released later, by the time in which the process could not record
-//! proofs.
+//! seconds old after a crash. Heartbeats since then were acknowledged and are lost, so the time up to the first
+//! canary of the next run is blind, however short. The stored proof of a member may be older than its last proof, so
+//! its release would come too early. Therefore it is released later, by the time in which the process could not
+//! record proofs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use crate::presence::{
 };
 use crate::store::Advance;
 
-/// The most takeovers of a session that are remembered.
+/// The most ends in `taken`.
 const MAX_TAKEN: usize = 10_000;
 
-/// The most blind intervals of a kind; when there are more, the two oldest and the time between them become one.
+/// The most blind intervals of a kind; beyond that, the two oldest and the time between them become one.
 const MAX_OF_KIND: usize = 1000;
 
 /// The state of hearing. On disk it is the JSON of [`StoredHearing`].
@@ -31,12 +31,12 @@ pub(super) struct InMemoryHearing {
     pub state: HearingState,
     /// By client id: up to when a session has heard, and until when the broker keeps it.
     sessions: BTreeMap<String, (Timestamp, Timestamp)>,
-    /// The ends of blind intervals in which heartbeats may have been given to another client.
+    /// The ends of blind intervals in which another client may have got heartbeats.
     taken: Vec<Timestamp>,
     pub filters: FilterProofs,
     /// Members of an earlier run without a proof in this run: their stored proof may be older than their last proof.
     resumed: Vec<ShareMember>,
-    /// The directory was removed, and heartbeats from now on are lost: operators are notified.
+    /// The directory was removed, and later heartbeats are lost: operators are notified.
     pub is_removed: bool,
     /// Blind intervals; they have a table of their own on disk.
     pub ledger: Ledger,
@@ -55,7 +55,7 @@ pub(super) struct PendingInterval {
 }
 
 impl InMemoryHearing {
-    /// The state of another engine, or a presumed state. The ledger is written apart.
+    /// The state of another engine, or a presumed state. The ledger is written separately.
     pub fn restore(hearing: &Hearing) -> InMemoryHearing {
         let state = HearingState { heard: hearing.heard, ..HearingState::default() };
         let (taken, filters) = (hearing.ledger.taken().to_vec(), (*hearing.filters).clone());
@@ -73,8 +73,8 @@ impl InMemoryHearing {
         self.ledger = self.ledger_of(intervals);
     }
 
-    /// Notes that every message that was sent to this subscription up to `sent` has arrived. `clock` is the time by
-    /// which sessions end. Answers also whether a kind was blind.
+    /// Notes that every message that was sent to this subscription up to `sent` has arrived. Sessions end by the time
+    /// `clock`. Answers also whether a kind was blind.
     pub fn advance(
         &mut self,
         subscription: &Subscription,
@@ -133,7 +133,7 @@ impl InMemoryHearing {
         self.unwritten.drain(..count.min(self.unwritten.len()));
     }
 
-    /// Releases members of an earlier run later, by the time in which they could prove nothing.
+    /// Delays the release of members of an earlier run, by the time in which they could prove nothing.
     fn extend_resumed(&mut self, subscription: &Subscription, sent: Timestamp) {
         for member in std::mem::take(&mut self.resumed) {
             let name = (member.share.clone(), member.client_id.clone());
@@ -163,13 +163,13 @@ impl InMemoryHearing {
     }
 }
 
-/// Makes one interval of the two oldest of a filter and the time between them.
+/// Merges the two oldest intervals of a filter and the time between them into one interval.
 fn join_oldest(known: &mut Vec<FilterBlindness>) {
     let next_of = |at: usize| {
         let after = known.iter().enumerate().skip(at + 1);
         after.filter(|(_, other)| other.filter == known[at].filter).map(|(next, _)| (at, next)).next()
     };
-    // Without two of any filter there are as many filters as intervals.
+    // If no filter has two intervals, there are as many filters as intervals.
     let Some((oldest, next)) = (0..known.len()).find_map(next_of) else { return };
     known[next].interval.from = known[next].interval.from.min(known[oldest].interval.from);
     known.remove(oldest);
@@ -251,7 +251,7 @@ struct StoredShareMember {
     release_ms: u64,
 }
 
-/// `until`: the broker keeps the session until then. A `connection` without `since` proves nothing yet.
+/// The broker keeps the session until `until`. A `connection` without `since` proves nothing yet.
 #[derive(Serialize, Deserialize)]
 struct StoredSession {
     heard: Timestamp,

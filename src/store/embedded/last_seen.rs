@@ -1,18 +1,18 @@
-//! Last seen times on their way to disk: written behind, each unit at most once in two seconds.
+//! Last seen times on their way to disk: written with a delay, each unit at most once in two seconds.
 //!
 //! # Why `heard` is written with them
-//! A canary proves that every heartbeat before it was heard. If it were on disk before them, a crash in
-//! between would turn time that was heard into silence. So the flush reads `heard` first, then the
-//! heartbeats, and writes both in one transaction: a crash loses only time that becomes blind.
+//! A canary proves that every heartbeat before it was heard. If the canary were on disk first, a crash in between
+//! would turn time that was heard into silence. So the flush reads `heard` first, then the heartbeats, and writes
+//! both in one transaction: a crash loses only time that becomes blind.
 //!
 //! # Why two tables, `unmerged` and `pages`
-//! Twelve bytes at the end of a table for each heartbeat are cheap to write, whichever units send;
-//! a page with the times of 512 units is cheap to store. So unmerged accumulate, and when there are
-//! twice as many as units, and more than [`MIN_MERGE`], they are merged into their pages and deleted.
+//! Twelve bytes at the end of the table `heartbeats` for each heartbeat are cheap to write, whichever units send; a
+//! page with the times of 512 units is cheap to store. So heartbeats accumulate in `heartbeats`, and when it has
+//! twice as many as there are units, and more than [`MIN_MERGE`], they are merged into their pages and deleted.
 //!
 //! # Why flush numbers
-//! A change writes its unit's last seen time itself, in another table. A number that grows with every flush
-//! tells which is newer: unmerged and pages with a number up to the unit's are older.
+//! A change writes its unit's last seen time itself, in another table. A number that grows with every flush tells
+//! which is newer: heartbeats and pages with a number up to the unit's are older.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -43,10 +43,10 @@ pub(super) const TIME: usize = 6;
 /// Stands for no time.
 const NO_TIME: u64 = (1 << 48) - 1;
 
-/// The most unmerged in one row; a million at once take a few rows.
+/// The most heartbeats in one row; a million at once take a few rows.
 const BEATS_PER_ROW: usize = 50_000;
 
-/// Fewer unmerged than this are not merged into pages.
+/// Fewer heartbeats than this are not merged into pages.
 const MIN_MERGE: usize = 100_000;
 
 /// The key of a unit on disk.
@@ -59,7 +59,7 @@ pub(super) fn partition_and_slot(id: i64) -> Option<(u16, u32)> {
     Some((u16::try_from(id >> 32).ok()?, id as u32))
 }
 
-/// The tables `unmerged` and `pages`.
+/// The tables `heartbeats` and `pages`.
 pub(super) struct LastSeenTables {
     memory: Arc<InMemoryFleet>,
     flush_number: AtomicI64,
@@ -68,13 +68,13 @@ pub(super) struct LastSeenTables {
 
 #[derive(Default)]
 struct UnmergedBeats {
-    /// How many unmerged are in no page yet.
+    /// The number of heartbeats that are not merged into pages yet.
     unmerged: usize,
-    /// How many rows `unmerged` and `pages` have.
+    /// The numbers of rows of `heartbeats` and `pages`.
     rows: (i64, i64),
-    /// The pages of these unmerged.
+    /// The pages of these heartbeats.
     pages: BTreeSet<(u16, u32)>,
-    /// The state of hearing (JSON), as of the last flush.
+    /// The state of hearing at the last flush (JSON).
     heard: String,
 }
 
@@ -83,12 +83,12 @@ impl LastSeenTables {
         LastSeenTables { memory, flush_number: AtomicI64::new(0), state: Mutex::default() }
     }
 
-    /// The number of the last flush: unmerged up to it are older than a change that is written now.
+    /// The number of the last flush: heartbeats up to it are older than a change that is written now.
     pub fn flush_number(&self) -> i64 {
         self.flush_number.load(Ordering::SeqCst)
     }
 
-    /// Takes over the state that was found on disk.
+    /// Takes the state that was found on disk.
     pub fn load(&self, number: i64, unmerged: usize, rows: (i64, i64), pages: BTreeSet<(u16, u32)>) {
         self.flush_number.fetch_max(number, Ordering::SeqCst);
         let mut state = self.state();
@@ -109,7 +109,7 @@ pub(super) struct Flush {
     blind: Vec<PendingInterval>,
     taken: Vec<(u16, Vec<DirtyRow>)>,
     is_merge: bool,
-    /// How many rows `unmerged` and `pages` have after this flush.
+    /// The numbers of rows of `heartbeats` and `pages` after this flush.
     rows: (i64, i64),
     answer: Option<oneshot::Sender<Result<()>>>,
 }
@@ -185,7 +185,7 @@ impl Flush {
         Ok(rows)
     }
 
-    /// Writes how many rows there are, so that the next start notices a missing one.
+    /// Writes the numbers of rows, so that the next start notices a missing row.
     fn write_row_counts(&self, database: &Connection, number: i64) -> rusqlite::Result<()> {
         let counts = format!("{number} {} {}", self.rows.0, self.rows.1);
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('kept', ?)")?.execute([counts])?;
@@ -204,7 +204,7 @@ impl Flush {
         Ok(())
     }
 
-    /// Merges all unmerged into their pages.
+    /// Merges all heartbeats into their pages.
     fn merge(
         &self,
         database: &Connection,
@@ -232,7 +232,7 @@ impl WriteJob for Flush {
             let mut state = self.tables.state();
             for (partition, taken) in &self.taken {
                 state.unmerged += taken.len();
-                // Units that send one after the other lie side by side.
+                // Units that send one after the other are adjacent.
                 let mut pages: Vec<u32> = taken.iter().map(|heartbeat| heartbeat.slot / PAGE).collect();
                 pages.dedup();
                 state.pages.extend(pages.into_iter().map(|page| (*partition, page)));
@@ -282,7 +282,7 @@ impl WriteJob for Flush {
         }
     }
 
-    /// The next flush tries again; no heartbeat is lost while this process lives.
+    /// The next flush tries again: no heartbeat is lost while this process lives.
     fn fail(self: Box<Self>, why: EngineError) {
         match self.answer {
             Some(answer) => drop(answer.send(Err(why))),
@@ -302,7 +302,7 @@ fn read_time(bytes: &[u8]) -> Option<Timestamp> {
     (ms != NO_TIME).then(|| Timestamp::from_millis(ms as i64))
 }
 
-/// The unmerged of a row: partition, slot, time.
+/// The heartbeats of a row: partition, slot, time.
 pub(super) fn read_entries(bytes: &[u8]) -> impl Iterator<Item = (u16, u32, Timestamp)> + '_ {
     bytes.chunks_exact(ENTRY).filter_map(|entry| {
         let partition = u16::from_le_bytes([entry[0], entry[1]]);

@@ -1,7 +1,8 @@
-//! From disk into memory, at the start.
+//! Loads the fleet from disk into memory, at the start.
 //!
-//! Units come first, as of their last change; then newer heartbeats: pages, and unmerged in the order of writing.
-//! Heartbeats that were not on disk when the process ended are later than `heard`, so that time is blind.
+//! Units come first, in the state of their last change; then newer heartbeats: pages, and rows of `heartbeats` in the
+//! order of writing. Heartbeats that were not on disk when the process ended are later than `heard`, so that time is
+//! blind.
 //!
 //! A value of the wrong type fails the load; it is quarantined, and the load begins again: see [`load_fleet`].
 
@@ -24,7 +25,7 @@ use crate::store::json::from_json;
 use crate::store::{EngineError, Result, encoding};
 use crate::telemetry::Stored;
 
-/// Pages, by partition.
+/// The numbers of pages, with their partitions.
 type PageNumbers = BTreeSet<(u16, u32)>;
 
 pub(super) struct LoadedFleet {
@@ -33,7 +34,7 @@ pub(super) struct LoadedFleet {
     pub unreadable: Vec<QuarantineReport>,
 }
 
-/// Reads the fleet; rows that cannot be read are quarantined first.
+/// Reads the fleet, and quarantines unreadable rows first.
 ///
 /// `labels`: the labels that units are counted by.
 pub(super) fn load_fleet(
@@ -75,7 +76,7 @@ fn quarantine_all(database: &Connection, partitions: u16) -> DatabaseResult<Vec<
     Ok(quarantined)
 }
 
-/// Fills the memory, which is empty. Answers the unreadable parts.
+/// Fills the empty memory. Answers the unreadable parts.
 fn load(
     database: &Connection,
     memory: &InMemoryFleet,
@@ -105,13 +106,13 @@ fn load(
     Ok(unreadable)
 }
 
-/// Loads the state of hearing; if it is unreadable, it is presumed, and the answer says why.
+/// Loads the state of hearing. If it is unreadable, presumes a state and answers why.
 fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult<Option<QuarantineReport>> {
     let mut unreadable = None;
     let newest = memory.newest();
     let mut heard = match heard(database).map_err(|why| why.to_string()) {
         Ok(Some(heard)) => heard,
-        // A new fleet.
+        // The fleet is new.
         Ok(None) if newest.is_none() => InMemoryHearing::default(),
         lost => {
             let why = lost.err().unwrap_or_else(|| "it is missing".to_owned());
@@ -127,7 +128,7 @@ fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult
     Ok(unreadable)
 }
 
-/// How many rows `unmerged` and `pages` should have.
+/// The expected numbers of rows of `heartbeats` and `pages`.
 struct RowCounts {
     flush_number: i64,
     unmerged: i64,
@@ -135,7 +136,7 @@ struct RowCounts {
 }
 
 impl RowCounts {
-    /// As [`super::last_seen::Flush`] writes it.
+    /// Reads the text that [`super::last_seen::Flush`] writes.
     fn read(text: &str) -> Option<RowCounts> {
         let mut numbers = text.split(' ').map(str::parse::<i64>);
         let mut next = || numbers.next()?.ok();
@@ -164,7 +165,7 @@ fn number(database: &Connection, name: &str) -> Option<i64> {
 
 struct Loader<'a> {
     memory: &'a InMemoryFleet,
-    /// By partition and slot: the flush number of each unit's last change; unmerged up to it are older.
+    /// By partition and slot: the flush number of each unit's last change; heartbeats up to it are older.
     after: Vec<Vec<i64>>,
     /// The largest flush number found.
     number: i64,
@@ -200,8 +201,8 @@ impl Loader<'_> {
                 let digest = self.memory.digest(Some(facts));
                 let committed = self.memory.committed(encoding::decode(facts).as_ref());
                 let loaded = table.load(id as u32, name, (alive, next_check), digest, committed.as_ref());
-                // An unreadable name is treated as a value of the wrong type: it is quarantined, and the load begins
-                // again.
+                // An unreadable name is handled like a value of the wrong type: it is quarantined, and the load
+                // begins again.
                 let unreadable = || rusqlite::Error::InvalidColumnType(1, "name".to_owned(), Type::Text);
                 loaded.ok_or_else(unreadable)?;
                 numbers.resize(id as u32 as usize, i64::MAX);
@@ -221,7 +222,7 @@ impl Loader<'_> {
             count += 1;
             let (id, number): (i64, i64) = (row.get(0)?, row.get(1)?);
             self.number = self.number.max(number);
-            // The partition of a damaged key may not exist.
+            // A damaged key may name a partition that does not exist.
             let Some((partition, page)) = partition_and_slot(id) else { continue };
             let first = page.saturating_mul(PAGE);
             let times = read_times(blob(row, 2)?);
@@ -230,7 +231,7 @@ impl Loader<'_> {
         Ok(count)
     }
 
-    /// Answers the number of rows, the number of unmerged, and their pages.
+    /// Answers the number of rows, the number of heartbeats in them, and their pages.
     fn unmerged(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, PageNumbers)> {
         let mut select = database.prepare("SELECT number, entries FROM heartbeats ORDER BY id")?;
         let mut rows = select.query([])?;
@@ -252,7 +253,7 @@ impl Loader<'_> {
         Ok((found, count, pages))
     }
 
-    /// Applies heartbeats of a flush, by slot; each if it is newer than its unit's last change.
+    /// Applies the heartbeats of a flush, by slot, that are newer than their unit's last change.
     fn heartbeats(&self, partition: u16, number: i64, unmerged: impl Iterator<Item = (u32, Timestamp)>) {
         let Some(after) = self.after.get(usize::from(partition)) else { return };
         let mut table = self.memory.table(partition);

@@ -1,5 +1,5 @@
-//! The fleet in memory: the table of units, which the mirror reads too, and what the engine keeps beside it. Every
-//! partition is behind locks of its own, which are held for microseconds and never over an await.
+//! The fleet in memory: the table of units, which the mirror reads too, and the engine's own values beside it. Every
+//! partition has its own locks, which are held for microseconds and never over an await.
 
 use std::hash::BuildHasher;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -21,7 +21,7 @@ pub(super) struct InMemoryFleet {
 }
 
 impl InMemoryFleet {
-    /// Without units; `labels`: the labels that units are counted by.
+    /// A fleet without units, counted by the labels `labels`.
     pub fn new(partitions: u16, labels: &[String]) -> InMemoryFleet {
         let units = Arc::new(UnitTables::new(partitions, labels));
         InMemoryFleet {
@@ -44,7 +44,7 @@ impl InMemoryFleet {
         partition_of(unit, self.partitions())
     }
 
-    /// Locks a partition: first what only the engine has, then the rows.
+    /// Locks a partition: first the engine's own values, then the rows.
     pub fn table(&self, partition: u16) -> PartitionTable<'_> {
         let state = self.partitions[usize::from(partition)].lock().expect("nothing panics under this lock");
         PartitionTable::new(state, self.units.write(partition))
@@ -59,7 +59,7 @@ impl InMemoryFleet {
         (0..self.partitions()).filter_map(|partition| self.table(partition).newest()).max()
     }
 
-    /// Every unit with an expiry key counts as heard up to `heard`.
+    /// Lets every unit with an expiry key count as heard up to `heard`.
     pub fn presume(&self, heard: Option<Timestamp>) {
         let Some(heard) = heard else { return };
         (0..self.partitions()).for_each(|partition| self.table(partition).presume(heard));
@@ -73,7 +73,7 @@ impl InMemoryFleet {
         self.table(partition).stored_name(slot)
     }
 
-    /// What readers are shown of a unit with these facts.
+    /// The facts as readers get them.
     pub fn committed(&self, facts: Option<&Facts>) -> Option<CommittedFacts> {
         CommittedFacts::of(facts?, self.units.labels())
     }

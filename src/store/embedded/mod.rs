@@ -1,9 +1,9 @@
 //! The embedded engine: a fleet in a directory, for a site with one machine and no Redis.
 //!
-//! Memory holds the table of units ([`crate::store::table`]), with expiry keys, and the deadline index, which heartbeats change; SQLite holds facts, records, outbox,
-//! groups and dead letters, each change in one transaction. Last seen
-//! times are written behind, together with how far Rollcall has heard, so that a crash turns lost times into
-//! blind time. One process has a directory to itself.
+//! Memory holds the table of units ([`crate::store::table`]), with expiry keys, and the deadline index; heartbeats
+//! change both. SQLite holds facts, records, outbox, groups and dead letters; each change is one transaction. Last
+//! seen times are written with a delay, together with how far Rollcall has heard, so that a crash turns lost times
+//! into blind time. One process has a directory to itself.
 //!
 //! # Why expiry keys do not expire
 //! No decision depends on the expiry of a key, and the engine reads no clock. A key stays until
@@ -14,9 +14,10 @@
 //! and other units are unaffected.
 //!
 //! # Memory of a million units
-//! 49 MB are rows and what the engine keeps beside them, 12 MB ids, 10 MB the hash index, 6 MB one label and the second
-//! since which each unit is known. The mirror is a view of the same table. The program and its libraries take 17 MB; the
-//! rest, 40 to 60 MB, is SQLite and memory that the allocators keep. During a storm and its notifications the writer's cache adds up to 32 MB.
+//! 49 MB are rows and the engine's own values beside them, 12 MB ids, 10 MB the hash index, 6 MB one label and the
+//! second since which each unit is known. The mirror is a view of the same table. The program and its libraries take
+//! 17 MB; the rest, 40 to 60 MB, is SQLite and memory that the allocators keep. During a storm and its notifications
+//! the writer's cache adds up to 32 MB.
 
 use std::sync::{Arc, Mutex};
 
@@ -81,14 +82,14 @@ use writer::Writer;
 /// The most reads at once; deadline checks have readers of their own.
 const MAX_READS: usize = 4;
 
-/// How many quarantined rows each examination logs.
+/// The most quarantined rows that an examination logs.
 const MAX_LOGGED: usize = 100;
 
 pub struct EmbeddedEngine {
     memory: Arc<InMemoryFleet>,
     /// Dropped before the writer: the last connection to close removes the log, which only the writer may do.
     readers: Readers,
-    /// Readers for deadline checks: in a storm no page waits for a check.
+    /// Readers for deadline checks, so that in a storm no page waits for a check.
     check_readers: Readers,
     writer: Writer,
     /// Held by deadline checks under way.
@@ -105,8 +106,8 @@ impl EmbeddedEngine {
     /// Opens the fleet of a directory, or creates it.
     ///
     /// # Errors
-    /// `Refused` if another process has locked it or it cannot be written; `Damaged` if its fleet
-    /// cannot be read; `Unavailable` while its disk is full.
+    /// `Refused` if another process has locked it or it cannot be written; `Damaged` if its fleet is unreadable;
+    /// `Unavailable` while its disk is full.
     pub async fn open(config: &EmbeddedConfig, telemetry: Arc<Telemetry>) -> Result<EmbeddedEngine> {
         EmbeddedEngine::open_with_labels(config, &[], telemetry).await
     }
@@ -114,7 +115,7 @@ impl EmbeddedEngine {
     /// Opens a fleet whose units are counted by some labels: the table in memory also holds their values.
     ///
     /// # Errors
-    /// As [`EmbeddedEngine::open`].
+    /// The errors of [`EmbeddedEngine::open`].
     pub async fn open_with_labels(
         config: &EmbeddedConfig,
         labels: &[String],
@@ -163,14 +164,14 @@ fn open(config: &EmbeddedConfig, labels: &[String], telemetry: Arc<Telemetry>) -
     })
 }
 
-/// Logs each row once; it is counted and shown until it is gone.
+/// Logs each row once; the row stays counted and shown until it is gone.
 fn log_unreadable(telemetry: &Telemetry, rows: &[QuarantineReport]) {
     rows.iter().for_each(|one| telemetry.unreadable(one.what, &one.location, &one.why));
 }
 
 impl EmbeddedEngine {
-    /// Scans all rows if an unreadable value was read, else some; quarantines unreadable rows, and logs those in
-    /// quarantine.
+    /// Scans all rows if an unreadable value was read, otherwise some. Quarantines unreadable rows, and logs the rows
+    /// in quarantine.
     async fn quarantine(&self) -> Result<()> {
         let (partitions, scan_cursor) = (self.memory.partitions(), self.scan_cursor.clone());
         let scan = move |database: &Connection| {

@@ -1,7 +1,7 @@
 //! The outbox: events that have joined no group yet, in the order of writing.
 //!
-//! An unreadable entry would block all others permanently, so it is quarantined: a later version of Rollcall or another
-//! program wrote it.
+//! An unreadable entry comes from a later version of Rollcall or another program. It would block all others
+//! permanently, so it is quarantined.
 
 use std::collections::BTreeSet;
 
@@ -61,7 +61,7 @@ async fn oldest(engine: &EmbeddedEngine, outboxes: &[u16], limit: usize) -> Resu
     }
     if is_unreadable {
         engine.full_scan.request();
-        // On a full disk it stays in place; the other entries go on.
+        // On a full disk the entry stays in place; the other entries go on.
         if engine.quarantine().await.is_err() {
             engine.full_scan.retry_later();
         }

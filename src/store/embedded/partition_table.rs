@@ -1,9 +1,9 @@
-//! One partition in memory: its rows, what the engine keeps beside them, and its deadline index.
+//! One partition in memory: its rows, the engine's own values beside them, and its deadline index.
 //!
-//! The slot of a row finds its unit on disk, too. No unit has a timer: see `deadline_index.rs`.
+//! The slot of a row also finds its unit on disk. No unit has a timer: see `deadline_index.rs`.
 //!
-//! A row shows what is committed. A heartbeat changes its last seen time at once, and everything else in it changes when
-//! a change is committed.
+//! A row shows committed values. A heartbeat changes its last seen time at once; everything else in it changes when a
+//! change is committed.
 
 use std::sync::{MutexGuard, RwLockWriteGuard};
 
@@ -14,7 +14,7 @@ use crate::presence::{BrokerName, Facts, Labels, Unit};
 use crate::store::table::{RowUpdate, UnitKey, UnitRow, UnitTable};
 use crate::store::{EngineError, IndexState, Refresh, Result};
 
-/// A locked row and its values once its change is committed.
+/// A locked row, and its values after its change is committed.
 #[derive(Clone, Copy)]
 pub(super) struct PendingWrite {
     pub slot: u32,
@@ -28,21 +28,21 @@ pub(super) struct PendingWrite {
 
 /// A conditional change of a row.
 pub(super) struct RowChange {
-    /// The expiry key as it was read.
+    /// The expiry key that was read.
     pub alive: MaybeTimestamp,
-    /// The digest of the facts as they were read.
+    /// The digest of the facts that were read.
     pub facts: u64,
-    /// The new expiry key; `None`: it stays.
+    /// The new expiry key; `None`: unchanged.
     pub next_alive: Option<MaybeTimestamp>,
     /// The broker that delivered the heartbeat of the new key.
     pub broker: Option<BrokerName>,
-    /// The new next check; `None`: it stays.
+    /// The new next check; `None`: unchanged.
     pub next_check: Option<MaybeTimestamp>,
-    /// Whether the change is void for a unit that is not in the index.
+    /// Whether the change is void if the unit is not in the index.
     pub is_take: bool,
 }
 
-/// The state of a row once its change is committed.
+/// The state of a row after its change is committed.
 pub(super) struct CommittedFacts {
     update: RowUpdate<'static>,
     /// The labels by which units are counted.
@@ -50,7 +50,7 @@ pub(super) struct CommittedFacts {
 }
 
 impl CommittedFacts {
-    /// `None`: readers are not shown the unit.
+    /// `None`: readers do not get the unit.
     pub fn of(facts: &Facts, counted: &[impl AsRef<str>]) -> Option<CommittedFacts> {
         let update = RowUpdate { labels: None, ..RowUpdate::of(facts, None)? };
         let of_label = |label: &str| {
@@ -71,7 +71,7 @@ pub(super) struct DirtyRow {
     pub next_check: Option<MaybeTimestamp>,
 }
 
-/// What only the engine has of a partition.
+/// The engine's own values of a partition.
 #[derive(Default)]
 pub(super) struct EngineState {
     columns: Columns,
@@ -83,7 +83,7 @@ pub(super) struct EngineState {
 }
 
 impl EngineState {
-    /// The number of a broker; 0, which stands for no known one, if there are too many.
+    /// The number of a broker; 0, the number of unknown brokers, if there are too many.
     fn number_of(&mut self, broker: Option<&BrokerName>) -> u8 {
         let Some(broker) = broker else { return 0 };
         let at = self.brokers.iter().position(|known| known == broker).unwrap_or_else(|| {
@@ -103,7 +103,7 @@ pub(super) struct PartitionTable<'a> {
 }
 
 impl<'a> PartitionTable<'a> {
-    /// The state is locked before the rows: readers of the rows lock nothing else.
+    /// Lock the state before the rows: readers of the rows lock nothing else.
     pub fn new(
         state: MutexGuard<'a, EngineState>,
         units: RwLockWriteGuard<'a, UnitTable>,
@@ -111,8 +111,8 @@ impl<'a> PartitionTable<'a> {
         PartitionTable { state, units }
     }
 
-    /// Writes heartbeats into the expiry keys that there are; the newest wins. Answers, in order, which heartbeat each
-    /// key held before; `None`: there is no key, and nothing is written.
+    /// Writes heartbeats into existing expiry keys; the newest wins. Answers, in order, the heartbeat that each key
+    /// held before; `None`: there is no key, and nothing is written.
     pub fn refresh(&mut self, heartbeats: &[&Refresh<'_>]) -> Vec<Option<Timestamp>> {
         let keys: Vec<Option<UnitKey>> =
             heartbeats.iter().map(|heartbeat| self.key(heartbeat.unit)).collect();
@@ -124,7 +124,7 @@ impl<'a> PartitionTable<'a> {
         let broker = self.state.number_of(heartbeat.broker);
         let EngineState { columns, deadlines, dirty, .. } = &mut *self.state;
         let flags = &mut columns.flags[slot as usize];
-        // The pending change was decided without this heartbeat, so the heartbeat is decided after it.
+        // The pending change was decided without this heartbeat, so decide the heartbeat after it.
         if !flags.contains(RowFlags::ALIVE) || flags.contains(RowFlags::LOCKED) {
             return None;
         }
@@ -166,7 +166,7 @@ impl<'a> PartitionTable<'a> {
         stored.map(|slot| Ok((slot, self.unit(&self.units[slot])?, key(slot)))).collect()
     }
 
-    /// The expiry keys in some slots; none of units with a pending change, which is written with the key.
+    /// The expiry keys in some slots, except those of units with a pending change, which is written with its key.
     pub fn settled_keys(&self, slots: std::ops::Range<u32>) -> impl Iterator<Item = MaybeTimestamp> {
         let slots = slots.start..slots.end.min(self.units.len() as u32);
         slots.map(|slot| {
@@ -183,7 +183,7 @@ impl<'a> PartitionTable<'a> {
         (0..self.units.len() as u32).filter_map(|slot| self.alive_at(slot).get()).max()
     }
 
-    /// Every unit with an expiry key counts as heard up to `heard`.
+    /// Lets every unit with an expiry key count as heard up to `heard`.
     pub fn presume(&mut self, heard: Timestamp) {
         for slot in 0..self.units.len() as u32 {
             if let Some(alive) = self.alive_at(slot).get() {
@@ -193,26 +193,25 @@ impl<'a> PartitionTable<'a> {
         }
     }
 
-    /// Sets the expiry key in that slot if there is one, as it was found on disk.
+    /// Sets the expiry key in a slot to the value on disk, if there is a key.
     pub fn load_key(&mut self, slot: u32, alive: Timestamp) {
         if self.alive_at(slot) != MaybeTimestamp::NONE {
             self.set_alive(slot, Some(alive).into());
         }
     }
 
-    /// The name of the unit on disk in that slot.
+    /// The name of the unit on disk in this slot.
     pub fn stored_name(&self, slot: u32) -> Option<String> {
         let is_stored = (slot as usize) < self.units.len() && self.flags(slot).contains(RowFlags::STORED);
         is_stored.then(|| self.unit(&self.units[slot]).ok())?.map(|unit| unit.to_string())
     }
 
-    /// The next check in that slot.
     pub fn next_check(&self, slot: u32) -> Option<Timestamp> {
         self.state.columns.next_checks[slot as usize].get()
     }
 
-    /// Units whose next check is after `after` and at or before `until`: up to `limit` of them after the first `skip`,
-    /// in the order in which their facts lie on disk.
+    /// Up to `limit` units after the first `skip` whose next check is after `after` and not after `until`, in the
+    /// order of their facts on disk.
     pub fn due(
         &self,
         after: Option<Timestamp>,
@@ -225,7 +224,8 @@ impl<'a> PartitionTable<'a> {
         due.map(|slot| self.unit(&self.units[slot])).collect()
     }
 
-    /// Sets the next check of a unit, if the index has it or lacks it. Not stored: after a restart it is as before.
+    /// Sets the next check of a unit, if the index has it or lacks it, by `which`. Not stored: after a restart the
+    /// old check is back.
     pub fn set_next_check(&mut self, unit: &Unit, at: Timestamp, which: IndexState) {
         let Some(slot) = self.find(unit) else { return };
         let is_free = !self.flags(slot).contains(RowFlags::LOCKED);
@@ -235,7 +235,7 @@ impl<'a> PartitionTable<'a> {
         }
     }
 
-    /// How many units are in the index.
+    /// The number of units in the index.
     pub fn watched(&self) -> usize {
         self.state.deadlines.len()
     }
@@ -260,8 +260,8 @@ impl<'a> PartitionTable<'a> {
         Ok(Unit::new(self.units.kinds().kind(row.kind), id))
     }
 
-    /// Locks a row against other changes until its change is committed or rolled back, if the unit is still as it was
-    /// read. A new unit gets a slot.
+    /// Locks a row against other changes until its change is committed or rolled back, if the unit is unchanged since
+    /// it was read. A new unit gets a slot.
     pub fn lock_row(&mut self, unit: &Unit, change: &RowChange) -> Option<PendingWrite> {
         let slot = match self.find(unit) {
             Some(slot) => slot,
@@ -293,7 +293,7 @@ impl<'a> PartitionTable<'a> {
         })
     }
 
-    /// The slot and the digest of a stored, unlocked row whose facts are not those that a change was made from.
+    /// The slot and the digest of a stored, unlocked row whose facts are not those from which a change was decided.
     pub fn stale_digest(&self, unit: &Unit, change: &RowChange) -> Option<(u32, u64)> {
         let slot = self.find(unit)?;
         let (flags, facts) = (self.flags(slot), self.state.columns.facts[slot as usize]);
@@ -301,7 +301,7 @@ impl<'a> PartitionTable<'a> {
         (is_idle && facts != change.facts).then_some((slot, facts))
     }
 
-    /// Takes over facts on disk that another program wrote, and their digest; zero removes the unit.
+    /// Loads facts on disk that another program wrote, and their digest; zero removes the unit.
     pub fn adopt_facts(&mut self, slot: u32, digest: u64, committed: Option<&CommittedFacts>) {
         if digest == 0 {
             return self.remove(slot);
@@ -311,7 +311,7 @@ impl<'a> PartitionTable<'a> {
         self.show(slot, alive, committed);
     }
 
-    /// The change is on disk. `digest`: the digest of the new facts; zero removes the unit.
+    /// Notes that the change is on disk. `digest`: the digest of the new facts; zero removes the unit.
     pub fn commit_row(&mut self, pending: PendingWrite, digest: u64, committed: Option<&CommittedFacts>) {
         let slot = pending.slot;
         if digest == 0 {
@@ -324,7 +324,7 @@ impl<'a> PartitionTable<'a> {
         self.show(slot, pending.alive, committed);
     }
 
-    /// The change was rolled back: the row is as it was.
+    /// Notes that the change was rolled back: the row keeps its old values.
     pub fn roll_back_row(&mut self, pending: PendingWrite) {
         if pending.is_stored {
             self.state.columns.flags[pending.slot as usize].remove(RowFlags::LOCKED);
@@ -333,7 +333,7 @@ impl<'a> PartitionTable<'a> {
         }
     }
 
-    /// Takes the dirty rows, to be written. Locked rows stay dirty: their changes write them whole.
+    /// Takes the dirty rows for writing. Locked rows stay dirty: their changes write them whole.
     pub fn take_dirty(&mut self) -> Vec<DirtyRow> {
         let mut locked = Vec::new();
         let mut taken = Vec::with_capacity(self.state.dirty.len());
@@ -372,7 +372,7 @@ impl<'a> PartitionTable<'a> {
         }
     }
 
-    /// Adds a unit as it is on disk, at its slot there. `digest`: the digest of its facts.
+    /// Adds a unit from disk, at its slot there. `digest`: the digest of its facts.
     pub fn load(
         &mut self,
         slot: u32,
@@ -403,7 +403,7 @@ impl<'a> PartitionTable<'a> {
         self.units.find(self.key(unit)?)
     }
 
-    /// The key of a unit; `None`: no unit of its kind was ever here.
+    /// The key of a unit; `None`: this partition never had a unit of its kind.
     fn key<'b>(&self, unit: &'b Unit) -> Option<UnitKey<'b>> {
         self.key_of_name(unit.kind.as_str(), unit.id.as_str())
     }
@@ -420,7 +420,7 @@ impl<'a> PartitionTable<'a> {
         self.key_of_name(kind, id)
     }
 
-    /// Adds a unit that readers are not shown yet; `None` if the table is full.
+    /// Adds a unit that is hidden from readers; `None` if the table is full.
     fn add(&mut self, unit: &Unit) -> Option<u32> {
         let key = self.new_key(unit.kind.as_str(), unit.id.as_str())?;
         let slot = self.units.add(key)?;
@@ -436,7 +436,7 @@ impl<'a> PartitionTable<'a> {
         self.units.tidy();
     }
 
-    /// Lets readers see the unit in that slot as it is committed.
+    /// Shows the committed state of the unit in this slot to readers.
     fn show(&mut self, slot: u32, alive: MaybeTimestamp, committed: Option<&CommittedFacts>) {
         match committed {
             Some(CommittedFacts { update, labels }) => {
@@ -460,7 +460,7 @@ impl<'a> PartitionTable<'a> {
         self.flags(slot).contains(RowFlags::ALIVE).then(|| self.units[slot].last_seen).into()
     }
 
-    /// Sets the expiry key in that slot.
+    /// Sets the expiry key in this slot.
     fn set_alive(&mut self, slot: u32, alive: MaybeTimestamp) {
         let flags = &mut self.state.columns.flags[slot as usize];
         match alive.get() {

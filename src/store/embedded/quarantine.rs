@@ -1,12 +1,12 @@
-//! Quarantine: an unreadable row is kept in the table `unreadable` as it was, so that it blocks no other row, and is
-//! replaced where a replacement is known.
+//! Quarantine: an unreadable row is moved unchanged to the table `unreadable`, so that it blocks no other row, and is
+//! replaced if a replacement is known.
 //!
-//! `table_rules.rs` has the type of every column. All rows are scanned when an unreadable value was read, and a
-//! bounded number of them with each examination, because a column that is only compared is never read.
+//! `table_rules.rs` has the type of every column. All rows are scanned after an unreadable value was read, and a
+//! bounded number with each examination, because a column that is only compared is never read.
 //!
 //! # Why a replacement never makes a unit offline
-//! A unit with an unreadable expiry key counts as heard up to `heard` of the fleet: it is checked one
-//! timeout later at the most, and no living unit is declared offline.
+//! A unit with an unreadable expiry key counts as heard up to `heard` of the fleet: it is checked at most one timeout
+//! later, and no living unit is declared offline.
 
 use std::fmt::Write;
 
@@ -26,30 +26,30 @@ use crate::store::json::to_json;
 use crate::store::{OutboxEvent, partition_of};
 use crate::telemetry::Stored;
 
-/// Keeps quarantined rows.
+/// Creates the table of quarantined rows.
 pub(super) const TABLE: &str = "CREATE TABLE unreadable(id INTEGER PRIMARY KEY AUTOINCREMENT, \
                                 source TEXT NOT NULL, place TEXT NOT NULL, why TEXT NOT NULL, row TEXT NOT NULL);";
 
 /// The most quarantined rows; the oldest are deleted.
 const QUARANTINE_LIMIT: i64 = 10_000;
 
-/// How many rows of a table one examination scans.
+/// The number of rows of a table that one examination scans.
 const ROWS_PER_SCAN: i64 = 20_000;
 
 /// The most characters of a key that are shown.
 const MAX_VALUE: usize = 120;
 
-/// The values that replacements are made from.
+/// The inputs for replacements.
 pub(super) struct RepairContext<'a> {
     pub partitions: u16,
     /// Up to when Rollcall has heard.
     pub heard: Option<Timestamp>,
     pub flush_number: i64,
-    /// The units; `None` before they were loaded.
+    /// The units; `None` before they are loaded.
     pub memory: Option<&'a InMemoryFleet>,
 }
 
-/// An unreadable row, as it is logged.
+/// The report of an unreadable row.
 #[derive(Clone, Debug)]
 pub(super) struct QuarantineReport {
     pub what: Stored,
@@ -68,11 +68,11 @@ pub(super) fn register_fits(database: &Connection) -> rusqlite::Result<()> {
     })
 }
 
-/// A value as it stands in the database.
+/// A value in the database.
 struct ColumnValue {
     /// SQLite's `typeof`.
     kind: String,
-    /// Of a number: its digits.
+    /// For a number: its digits.
     bytes: Vec<u8>,
     fits: bool,
 }
@@ -138,7 +138,7 @@ impl ScanCursor {
     }
 }
 
-/// Unreadable rows of a table: of the whole table, or of one scan after `skip` rows.
+/// The unreadable rows of a whole table, or of one scan after `skip` rows.
 fn unreadable_rows(
     database: &Connection,
     number: usize,
@@ -243,7 +243,7 @@ impl UnreadableRow<'_> {
         location
     }
 
-    /// The values that replace an unreadable column, and others with it; `None`: the row is removed.
+    /// The values that replace an unreadable column, and further columns with it; `None`: the row is removed.
     fn replacements(&self, index: usize, context: &RepairContext<'_>) -> Option<Vec<(&'static str, Value)>> {
         let column = &self.rule.columns[index];
         let heard = || context.heard.map_or(Value::Null, |at| Value::Integer(at.as_millis()));
@@ -257,7 +257,7 @@ impl UnreadableRow<'_> {
             ColumnReplacement::Derived => self.derived(column.name, context)?,
         };
         let mut values = vec![(column.name, value)];
-        // It is unknown which heartbeats are newer than the key: none counts, and the key is set to `heard`.
+        // It is unknown which heartbeats are newer than the key, so none counts, and the key is set to `heard`.
         if column.name == "after" && self.value("alive").is_some_and(|alive| alive.kind != "null") {
             values.push(("alive", heard()));
         }
@@ -350,7 +350,7 @@ pub(super) struct QuarantinedRow {
     pub id: i64,
     pub table: String,
     pub location: String,
-    /// The columns that could not be read.
+    /// Why columns could not be read.
     pub why: String,
     /// All columns (JSON).
     pub row: String,

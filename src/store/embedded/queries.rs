@@ -19,7 +19,7 @@ use crate::store::{Backlog, History, Index, Layout, Queries, Result};
 use crate::store::{json::from_json, json::to_json};
 use crate::telemetry::Stored;
 
-/// Counts open records in the directory of a fleet by kind of unit; a service may be using it.
+/// The number of open records in the directory of a fleet, by kind of unit; a service may be using it.
 ///
 /// # Errors
 /// `Damaged` or `Refused` if the directory holds no readable fleet.
@@ -143,7 +143,7 @@ impl Queries for EmbeddedEngine {
                 Ok(rows.collect::<rusqlite::Result<Vec<_>>>()?)
             };
             let found = self.readers.read(read).await?;
-            // Further records may be at the last moment.
+            // The last moment may have further records.
             let last = found.last().filter(|_| found.len() == step);
             let known = last.map_or(time.to, |(.., at)| Timestamp::from_millis(*at));
             if known == time.from && time.from < time.to {
@@ -156,7 +156,7 @@ impl Queries for EmbeddedEngine {
     }
 
     async fn history(&self, unit: &Unit, limit: usize) -> Result<History> {
-        // Ids of a unit begin with its name and a colon; so may those of a unit whose id is longer.
+        // Ids of a unit's records begin with its name and a colon; so may those of a unit with a longer id.
         let (first, last) = (format!("{unit}:"), format!("{unit};"));
         let (of, most) = (unit.clone(), limit.saturating_add(1));
         let read = move |database: &Connection| {
@@ -223,8 +223,8 @@ impl Queries for EmbeddedEngine {
             let mut rows = select.query(range)?;
             let mut units = units.into_iter().peekable();
             let mut found = Vec::with_capacity(units.len());
-            // Both are in order. A unit that was added between the two reads is in one of them only; the next walk has
-            // it.
+            // Both are in order. A unit that was added between the two reads is in only one of them; the next walk
+            // has it.
             while let Some(row) = rows.next()? {
                 let stored: i64 = row.get(0)?;
                 while units.next_if(|(id, ..)| *id < stored).is_some() {}
@@ -255,7 +255,7 @@ impl Queries for EmbeddedEngine {
 }
 
 impl EmbeddedEngine {
-    /// Parses a record; an unreadable one is logged and left out, and the next examination quarantines it.
+    /// Parses a record. An unreadable record is logged and left out, and the next examination quarantines it.
     fn readable(&self, id: &str, json: &str) -> Option<OfflineRecord> {
         match from_json("a record", json) {
             Ok(record) => Some(record),

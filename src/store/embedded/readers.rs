@@ -20,16 +20,16 @@ pub(super) struct Readers {
 }
 
 impl Readers {
-    /// Opens a connection for each of the reads at the same time, `most` of them; further ones wait. Later a directory that
-    /// was removed opens none any more.
+    /// Opens `most` connections, one for each concurrent read; further reads wait. Opens them all now, because a
+    /// directory that is removed later cannot be opened any more.
     pub fn open(path: &Path, most: usize, full_scan: Arc<FullScan>) -> DatabaseResult<Readers> {
         let idle: Vec<Connection> = (0..most).map(|_| open_to_read(path)).collect::<DatabaseResult<_>>()?;
         let (idle, permits) = (Arc::new(Mutex::new(idle)), Arc::new(Semaphore::new(most)));
         Ok(Readers { path: path.to_owned(), idle, permits, full_scan })
     }
 
-    /// Calls a function with a connection, on a thread that may block. Other reads go on also while nobody polls this one,
-    /// as in a stream that reads ahead: a read waits for its turn and has it in a task of its own.
+    /// Calls a function with a connection, on a thread that may block. A read waits and runs in a task of its own, so
+    /// that other reads go on even if the caller does not poll it, as in a stream that reads ahead.
     pub async fn read<T, F>(&self, read: F) -> Result<T>
     where
         T: Send + 'static,

@@ -1,5 +1,5 @@
-//! The roster: one process has the fleet to itself, so leases are kept in memory and end with it. The time of the fleet
-//! is the time of the machine, and follows its clock by the rule of `clock/steps.rs`.
+//! The roster: one process has the fleet to itself, so leases are in memory and end with the process. The time of the
+//! fleet is the time of the machine, and follows its clock by the rule of `clock/steps.rs`.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ impl Instances {
 }
 
 impl Leases {
-    /// The leases of a process that begins; `accepted`: the sum of the steps of the clock until now.
+    /// The leases of a new process; `accepted`: the sum of the accepted steps of the clock so far.
     pub fn begin(accepted: Duration) -> Leases {
         let leases = Leases::default();
         leases.lock().roster.steps.accepted = accepted;
@@ -48,7 +48,7 @@ impl Leases {
         self.lock().time(monotonic()).unwrap_or_else(Clock::machine)
     }
 
-    /// The sum of the steps of the clock.
+    /// The sum of the accepted steps of the clock.
     pub fn stepped(&self) -> Duration {
         self.lock().roster.steps.accepted
     }

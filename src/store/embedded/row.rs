@@ -1,4 +1,4 @@
-//! What the engine keeps of a unit beside its row in memory. Facts stay on disk.
+//! The engine's own values of a unit, beside its row in memory. Facts stay on disk.
 
 use crate::clock::Timestamp;
 use crate::presence::BrokerName;
@@ -25,7 +25,7 @@ impl From<Option<Timestamp>> for MaybeTimestamp {
 /// The value of an expiry key, and the broker that delivered its heartbeat.
 pub(super) type ExpiryKey = (MaybeTimestamp, Option<BrokerName>);
 
-/// By slot: what the engine keeps beside the rows, one list for each value. A heartbeat reads two of them.
+/// The engine's own values by slot, one list for each value. A heartbeat reads two of them.
 #[derive(Default)]
 pub(super) struct Columns {
     /// The next check of each unit, for the deadline index.
@@ -36,7 +36,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Adds empty values until there are so many.
+    /// Adds empty values up to this number of slots.
     pub fn grow(&mut self, slots: usize) {
         while self.flags.len() < slots {
             self.next_checks.push(MaybeTimestamp::NONE);
@@ -46,24 +46,24 @@ impl Columns {
     }
 }
 
-/// The write state of a row, and the number of the broker that delivered the heartbeat of its expiry key; 0: that is
-/// not known. Both lie together, because a heartbeat reads both.
+/// The write state of a row, and the number of the broker that delivered the heartbeat of its expiry key (0:
+/// unknown). Both lie together, because a heartbeat reads both.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct RowFlags(u8, pub u8);
 
 impl RowFlags {
-    /// A change of it is being written, and no other change may begin until that is committed or rolled back.
+    /// A change of the row is being written; no other change may begin until that is committed or rolled back.
     pub const LOCKED: RowFlags = RowFlags(1, 0);
-    /// Its newest heartbeat is not on disk yet.
+    /// The newest heartbeat is not on disk yet.
     pub const DIRTY: RowFlags = RowFlags(2, 0);
-    /// A heartbeat brought its next check forward, which is not on disk yet.
+    /// A heartbeat brought the next check forward, which is not on disk yet.
     pub const CHECK_MOVED: RowFlags = RowFlags(4, 0);
     /// The unit has an expiry key: the last seen time of its row.
     pub const ALIVE: RowFlags = RowFlags(8, 0);
     /// The unit is on disk: the next write is an update.
     pub const STORED: RowFlags = RowFlags(16, 0);
 
-    /// The flags of a unit on disk that nothing changes.
+    /// The flags of a unit on disk without pending changes.
     pub fn stored(broker: u8) -> RowFlags {
         RowFlags(RowFlags::STORED.0, broker)
     }

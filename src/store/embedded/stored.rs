@@ -1,4 +1,4 @@
-//! How stored columns and rows are read.
+//! Reads stored columns and rows.
 
 use std::borrow::Cow;
 
@@ -17,8 +17,8 @@ pub(super) fn text<'a>(row: &'a Row<'_>, column: usize) -> rusqlite::Result<Cow<
     })
 }
 
-/// A unit as read from memory and disk. The two may differ in time, which is harmless: a change holds only
-/// for a unit in exactly this state. Unreadable facts are kept as stored: see [`Snapshot::is_unreadable`].
+/// A unit from memory and disk. The two may be from different moments, which is harmless: a change holds only for a
+/// unit in exactly this state. Unreadable facts stay in their stored form: see [`Snapshot::is_unreadable`].
 pub(super) fn snapshot(unit: Unit, (alive, alive_at): ExpiryKey, stored: Option<&str>) -> Snapshot {
     let facts = stored.and_then(encoding::decode);
     Snapshot { unit, alive: alive.get(), alive_at, facts, stored: stored.map(Into::into) }

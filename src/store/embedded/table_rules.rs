@@ -62,7 +62,7 @@ const fn column(name: &'static str, holds: ColumnType, fallback: ColumnReplaceme
 use ColumnReplacement::*;
 use ColumnType::*;
 
-/// All tables except `meta`, which is read once, at the start, and `unreadable`.
+/// All tables except `unreadable` and `meta`; `meta` is read once, at the start.
 pub(super) const TABLE_RULES: &[TableRule] = &[
     TableRule {
         table: "units",
@@ -144,7 +144,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
             column("tbl", CellTable, RemoveRow),
             column("partition", Partition, RemoveRow),
             column("name", Text, RemoveRow),
-            // Each table has a form of its own; most are JSON.
+            // Each table has its own form; most are JSON.
             column("body", Text, RemoveRow),
         ],
     },
@@ -162,7 +162,7 @@ pub(super) const TABLE_RULES: &[TableRule] = &[
 ];
 
 impl ColumnType {
-    /// Whether a value fits. `outboxes` is one more than there are partitions.
+    /// Whether a value fits. `outboxes` is the number of partitions plus one.
     pub fn fits(self, value: ValueRef<'_>, outboxes: i64) -> bool {
         match (self, value) {
             (MaybeMoment, ValueRef::Null) => true,

@@ -20,12 +20,12 @@ use crate::store::{
     by_partition,
 };
 
-/// How many suspects one check has: they are decided without a pause, and requests wait meanwhile.
+/// The number of suspects of one check: they are decided without a pause, and requests wait meanwhile.
 const CHECK_BATCH: usize = 250;
-/// The most checks under way: some are decided while others are written, together in one transaction. More would be no
-/// faster.
+/// The most checks under way: some are decided while others are written, together in one transaction. More would not
+/// be faster.
 pub(super) const MAX_CHECKS: usize = 8;
-/// The most deadline checks that are read at once. More would take the processors from requests.
+/// The most deadline checks that are read at once. More would take processor time from requests.
 pub(super) const MAX_CHECK_READS: usize = 2;
 
 #[async_trait]
@@ -90,7 +90,7 @@ impl UnitStore for EmbeddedEngine {
         Ok((0..self.memory.partitions()).map(first).collect())
     }
 
-    /// There are no hints: sweeps read the deadline index in memory, which is cheap.
+    /// Sends no hints: sweeps read the deadline index in memory, which is cheap.
     async fn listen(&self, hints: mpsc::Sender<Hint>) -> Result<()> {
         hints.closed().await;
         Ok(())
@@ -139,7 +139,7 @@ impl EmbeddedEngine {
     }
 }
 
-/// A check counts as under way until it is applied. There is nothing to guard: each change is compared with its row.
+/// A check is under way until it is applied. It guards nothing: each change is compared with its row.
 struct CheckUnderWay<'a> {
     engine: &'a EmbeddedEngine,
     _permit: SemaphorePermit<'a>,

@@ -1,4 +1,4 @@
-//! A part of a transaction of the embedded engine, as the writer thread runs it.
+//! A part of a transaction of the embedded engine, run by the writer thread.
 
 use rusqlite::Connection;
 
@@ -9,10 +9,10 @@ use crate::store::EngineError;
 pub(super) trait WriteJob: Send {
     /// May be called again after [`WriteJob::undo`].
     fn write(&mut self, database: &Connection) -> DatabaseResult<()>;
-    /// The transaction was rolled back.
+    /// Called after the transaction was rolled back.
     fn undo(&mut self) {}
-    /// The transaction was committed.
+    /// Called after the transaction was committed.
     fn finish(self: Box<Self>);
-    /// The job has failed permanently.
+    /// Called after the job has failed permanently.
     fn fail(self: Box<Self>, why: EngineError);
 }

@@ -1,9 +1,9 @@
 //! The one thread that writes. A caller hands it a job and waits for the answer.
 //!
 //! # Why jobs share a commit
-//! A commit waits for the disk, which takes one to ten milliseconds; its size hardly matters. So all
-//! jobs that wait are written in one transaction, and jobs that arrive meanwhile in the next:
-//! no timers, and the busier the thread is, the less each job costs.
+//! A commit waits for the disk, which takes one to ten milliseconds; its size hardly matters. So all waiting jobs are
+//! written in one transaction, and jobs that arrive meanwhile in the next. There are no timers, and the busier the
+//! thread is, the less each job costs.
 //!
 //! # Why jobs may be written twice
 //! A job that fails rolls back the whole transaction. Then each job is written in a transaction of its own, so that
@@ -31,13 +31,13 @@ use crate::telemetry::Telemetry;
 /// The most jobs in the queue; while it is full, callers wait to enqueue.
 const QUEUE_LIMIT: usize = 256;
 
-/// The most jobs of one transaction: a bound for the wait of the first.
+/// The most jobs of one transaction, which bounds the wait of the first.
 const JOBS_PER_TRANSACTION: usize = 64;
 
-/// How long last seen times may be only in memory.
+/// The longest time for which last seen times are only in memory.
 const WRITE_BEHIND: Duration = Duration::from_secs(2);
 
-/// Fewer changed rows than this between two flushes count as little work.
+/// Fewer changed rows than this between two flushes count as little load.
 const FEW_ROWS: u64 = 10_000;
 
 struct QueuedJob {
@@ -56,7 +56,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread. It writes everything and ends when the handle is dropped.
+    /// Starts the thread. When the handle is dropped, the thread writes everything and ends.
     pub fn start(
         database: Connection,
         directory: Directory,
@@ -86,7 +86,7 @@ impl Writer {
         jobs.send(QueuedJob { job, _permit: permit }).map_err(|_| ended())
     }
 
-    /// Writes by a function, which is called again if its transaction was rolled back. `name` is for metrics.
+    /// Runs a function in a transaction; if that is rolled back, runs the function again. `name` is for metrics.
     pub async fn write<T, F>(&self, name: &'static str, write: F) -> Result<T>
     where
         T: Send + 'static,
@@ -169,7 +169,7 @@ struct WriterThread {
     last_seen: Arc<LastSeenTables>,
     telemetry: Arc<Telemetry>,
     full_scan: Arc<FullScan>,
-    /// Holds the lock for as long as the thread writes.
+    /// Holds the lock while the thread writes.
     _directory: Directory,
 }
 

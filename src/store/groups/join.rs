@@ -1,4 +1,4 @@
-//! Joining: transitions of the outbox come into their groups.
+//! Joining: transitions of the outbox join their groups.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,7 +15,7 @@ use crate::store::{ChangeSet, Delivery, Destinations, Group, Index, MAX_CHANGES,
 /// A transition that joins its groups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Join {
-    /// One for each of its routes; at least one, and none twice.
+    /// The group of each of its routes; at least one, all different.
     pub groups: Vec<Group>,
     pub event: OutboxEvent,
 }
@@ -29,7 +29,8 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// The caller takes none: [`StoredDeliveries::lease`](crate::store::StoredDeliveries::lease) hands them out.
+    /// The caller takes no deliveries: [`StoredDeliveries::lease`](crate::store::StoredDeliveries::lease) hands them
+    /// out.
     pub const NONE: Capacity = Capacity { most: Vec::new(), until: Timestamp::ZERO };
 }
 
@@ -63,16 +64,16 @@ impl JoinedGroup {
 }
 
 impl StoredGroups {
-    /// Lets transitions join their groups, each of which has its receivers and its pace. Joining is idempotent: a
-    /// transition that has joined before, in this form or a later one, changes nothing, also after its notification was
-    /// sent. A return that joins before its silence was sealed cancels the silence: receivers are notified of neither.
-    /// All events of a record join the groups that its first event joined, whichever groups the caller names, because
-    /// the notifications belong to the record. The notification of a return goes to the receivers that were notified of
-    /// its silence, as far as they are configured, also to those that its group has no more.
+    /// Lets transitions join their groups; each group has its receivers and its pace. Joining is idempotent: a
+    /// transition that has joined before, in this form or a later one, changes nothing, even after its notification
+    /// was sent. A return that joins before its silence was sealed cancels the silence: receivers are notified of
+    /// neither. All events of a record join the groups that its first event joined, whichever groups the caller
+    /// names, because the notifications belong to the record. The notification of a return goes to the receivers that
+    /// were notified of its silence and are still configured, even if the group does not have them any more.
     ///
-    /// A group that is due at once and in which nobody waits is sealed in the same step, as by [`StoredGroups::seal`].
-    /// The deliveries of its silences are handed out in the same step, as by
-    /// [`StoredDeliveries::lease`](crate::store::StoredDeliveries::lease), up to the capacity of each receiver.
+    /// A group that is due at once and has no waiting members is sealed in the same step, as by
+    /// [`StoredGroups::seal`]. That step also leases the deliveries of its silences to the caller, as
+    /// [`StoredDeliveries::lease`](crate::store::StoredDeliveries::lease) does, up to the capacity of each receiver.
     pub async fn join(
         &self,
         joins: &[Join],
@@ -147,7 +148,7 @@ impl StoredGroups {
         Ok(open)
     }
 
-    /// Steps of groups that are likely new: nothing is read, and the change-set expects that nothing is there.
+    /// Steps of groups that are likely new: reads nothing, and the change-set expects that nothing is stored.
     fn expect_new<'a>(
         &self,
         groups: &[JoinedGroup],
@@ -160,7 +161,7 @@ impl StoredGroups {
         groups.iter().map(step).collect()
     }
 
-    /// Steps of groups as they are stored.
+    /// Steps of groups, with their stored state.
     async fn load<'a>(
         &self,
         groups: &[JoinedGroup],
@@ -176,7 +177,7 @@ impl StoredGroups {
         let mut steps: Vec<GroupStep> = keys.into_iter().zip(stored).zip(due).map(new).collect();
         let ending: Vec<usize> = (0..groups.len()).filter(|at| groups[*at].has_end()).collect();
         if !ending.is_empty() {
-            // Before the count: who begins to wait after it changes the version.
+            // Read before the count: a member that begins to wait after it changes the version.
             self.load_versions(&mut steps, &ending).await?;
             let ranges: Vec<_> =
                 ending.iter().map(|at| of_group(&steps[*at].key, self.partitions())).collect();
@@ -201,7 +202,7 @@ impl StoredGroups {
         Ok(steps)
     }
 
-    /// Since when earlier returns of the units of silences wait, where routes let returns wait.
+    /// Reads since when earlier returns of the units of silences wait, for routes that hold returns.
     async fn load_returning(&self, steps: &mut [GroupStep<'_>], groups: &[JoinedGroup]) -> Result<()> {
         let (mut asked, mut names) = (Vec::new(), Vec::new());
         for (at, one) in groups.iter().enumerate() {
@@ -226,11 +227,11 @@ impl StoredGroups {
         Ok(())
     }
 
-    /// The groups of each of these transitions, by its record. For a record without groups, the groups that the caller
-    /// names are stored.
+    /// The groups of each of these transitions, by its record. For a record without groups, stores the groups that
+    /// the caller names.
     async fn groups_of(&self, joins: &[Join]) -> Result<Vec<Vec<Group>>> {
         let mut groups: Vec<Vec<Group>> = joins.iter().map(|join| join.groups.clone()).collect();
-        // Of several transitions of one record the first decides.
+        // The first of several transitions of one record decides.
         let mut first: HashMap<String, usize> = HashMap::with_capacity(joins.len());
         let (mut open, mut later) = (Vec::new(), Vec::new());
         for (at, join) in joins.iter().enumerate().filter(|(_, join)| join.event.record().is_some()) {
@@ -244,7 +245,7 @@ impl StoredGroups {
             }
         }
         for round in 0..MAX_CHANGES {
-            // The first event of a record is most often its silence: nothing is read, and nothing is expected there.
+            // The first event of a record is usually its silence: read nothing, and expect that nothing is stored.
             let (new, known): (Vec<_>, Vec<_>) = open.into_iter().partition(|one| round == 0 && one.2);
             let names: Vec<String> = known.iter().map(|one| one.1.clone()).collect();
             let mut sets: Vec<(usize, String, ChangeSet)> = Vec::new();
@@ -278,7 +279,7 @@ impl StoredGroups {
     }
 }
 
-/// Whether a group is likely one that nobody has stored: a silence is notified at once in a group of its own.
+/// Whether a group is likely not stored yet: it is the group of one silence that is notified at once.
 fn is_likely_new(one: &JoinedGroup, destinations: &Destinations) -> bool {
     let [only] = &one.events[..] else { return false };
     let pace = destinations.of(&one.group.key).pace;
@@ -286,7 +287,7 @@ fn is_likely_new(one: &JoinedGroup, destinations: &Destinations) -> bool {
     only.member.form == MemberTransition::Offline && is_at_once
 }
 
-/// Whether a group may be sealed as these transitions join.
+/// Whether the step in which these transitions join may also seal the group.
 fn may_be_at_once(one: &JoinedGroup, step: &GroupStep<'_>) -> bool {
     let pace = step.destination.pace;
     let is_at_once = pace.wait.is_zero() && (!pace.is_shared || one.has(MemberTransition::Online));

@@ -1,4 +1,4 @@
-//! What a step of a group needs to know, read for many groups at once.
+//! Reads the state that the steps of groups need, for many groups at once.
 
 use super::member::{GroupVersion, StoredGroup, StoredMember};
 use super::names::of_group;
@@ -8,12 +8,12 @@ use crate::store::documents::{Document, TableValue};
 use crate::store::lane::Lane;
 use crate::store::{Cell, Index, Result, partition_of_group};
 
-/// How many members are read at once.
+/// The number of members that are read at once.
 const MEMBERS_READ: usize = 2000;
 
 impl StoredGroups {
-    /// The members of these groups, as they are stored: some at a time, because ten thousand may be known and not the
-    /// texts that they are read from.
+    /// Reads the members of these groups in parts: memory has room for ten thousand members, but not for their stored
+    /// texts as well.
     pub(super) async fn load_members(
         &self,
         steps: &mut [GroupStep<'_>],
@@ -38,7 +38,7 @@ impl StoredGroups {
         Ok(())
     }
 
-    /// How many silences last in the groups that keep that, and when groups are looked at again.
+    /// Reads the number of lasting silences of the groups that store them, and the next checks of the groups.
     pub(super) async fn load_lasting(&self, steps: &mut [GroupStep<'_>]) -> Result<()> {
         let of: Vec<usize> =
             (0..steps.len()).filter(|at| steps[*at].destination.pace.has_lasting()).collect();
@@ -62,7 +62,7 @@ impl StoredGroups {
         Ok(())
     }
 
-    /// The lanes of these receivers.
+    /// Reads the lanes of these receivers.
     pub(super) async fn load_lanes(
         &self,
         steps: &mut [GroupStep<'_>],
@@ -83,7 +83,7 @@ impl StoredGroups {
         partition_of_group(group, self.partitions())
     }
 
-    /// A document that is expected not to be.
+    /// A document that is expected to be absent.
     pub(super) fn absent<T: TableValue<Name = String>>(&self, name: &str) -> Document<T> {
         let partition = T::TABLE.partition(name, self.partitions());
         Document::absent(Cell { table: T::TABLE, partition, name: name.to_owned() })

@@ -1,4 +1,4 @@
-//! What is stored of a group and of its members.
+//! The stored state of a group and of its members.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,13 +8,13 @@ use crate::presence::{Labels, OfflineRecord, Stage};
 use crate::store::documents::TableValue;
 use crate::store::{Group, OutboxEvent, Table};
 
-/// A group in which members wait or last, or that was sealed not long ago.
+/// A group with waiting or lasting members, or that was sealed not long ago.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::store) struct StoredGroup {
-    /// `None`: no member has waited in it since it was stored.
+    /// `None`: no member has waited in the group since it was stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub labels: Option<Labels>,
-    /// When it was sealed last (ms).
+    /// When the group was last sealed (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) sealed: Option<i64>,
 }
@@ -34,8 +34,8 @@ impl TableValue for StoredGroup {
     const TABLE: Table = Table::Groups;
 }
 
-/// How often members began to wait or to last in a group. Steps add to it without reading it; whoever decides that
-/// nothing waits expects it unchanged.
+/// The number of times that members began to wait or to last in a group. Steps add to it without reading it; a step
+/// that decides that nothing waits expects it unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(in crate::store) struct GroupVersion(i64);
@@ -45,19 +45,19 @@ impl TableValue for GroupVersion {
     const TABLE: Table = Table::GroupVersions;
 }
 
-/// How far a transition of a unit, or a blind interval, has come in a group. Small in memory without its record: a seal
-/// has ten thousand of them.
+/// The progress of a transition of a unit, or of a blind interval, in a group. Small in memory without its record: a
+/// seal has ten thousand of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::store) struct StoredMember {
     pub stage: Stage,
     /// When its silence was detected (ms); zero for a blind interval.
     pub(super) detected: i64,
-    /// The receivers that were notified of its silence, separated by commas; `None`: they were not notified yet.
+    /// The receivers that were notified of its silence, separated by commas; `None`: none was notified yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waits: Option<Box<MemberWait>>,
-    /// When receivers were notified of its silence, which lasts, if the group keeps that (ms).
+    /// When receivers were notified of its silence, if that lasts and the group stores the moment (ms).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) lasts: Option<i64>,
     /// Its record while it lasts, if receivers may be notified of it again.
@@ -115,12 +115,12 @@ impl StoredMember {
         self.told.as_deref() != Some("")
     }
 
-    /// The record that waits.
+    /// The waiting record.
     pub fn record(&self) -> Option<&OfflineRecord> {
         self.waits.as_ref().and_then(|wait| wait.event.record())
     }
 
-    /// Whether it waits for nothing: it is part of the next notification.
+    /// Whether it can join the next notification without a wait.
     pub fn is_final(&self) -> bool {
         let is_silence = self.record().is_some_and(|record| record.back_at.is_none());
         self.stage == Stage::IsBack || !is_silence
@@ -132,12 +132,12 @@ impl TableValue for StoredMember {
     const TABLE: Table = Table::Members;
 }
 
-/// The groups that the events of a record join: its first event chose them.
+/// The groups that the events of a record join; its first event chose them.
 ///
 /// # Why they are stored
-/// Groups follow from the configuration and from labels, and both may change while a unit is offline. Its return would
-/// join another group, which was never notified of the silence. This also keeps the events of one record in order: the
-/// return waits behind its silence in the same lane.
+/// Groups follow from the configuration and from labels, and both may change while a unit is offline. Without stored
+/// groups, its return would join another group, which was never notified of the silence. This also keeps the events
+/// of one record in order: the return waits behind its silence in the same lane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(in crate::store) struct GroupsOf(pub Vec<Group>);

@@ -1,5 +1,5 @@
-//! The members of groups: which silences wait for a notification, which receivers were notified of them, and which
-//! silences last.
+//! The members of groups: the silences that wait for a notification, the receivers that were notified of them, and
+//! the lasting silences.
 
 use super::member::{GroupsOf, StoredMember};
 use super::names::{lasting_between, read_lasting};
@@ -22,7 +22,7 @@ pub struct NotifiedSilence {
 }
 
 impl StoredGroups {
-    /// The groups that each of these open records joined, and the receivers that were notified of it there.
+    /// The groups that each of these open records joined, and the receivers that were notified of the record there.
     pub async fn memberships(&self, records: &[&OfflineRecord]) -> Result<Vec<Vec<Membership>>> {
         let names: Vec<String> = records.iter().map(|record| name_of(record)).collect();
         let of: Vec<Document<GroupsOf>> = self.documents.read(&names).await?;
@@ -47,8 +47,8 @@ impl StoredGroups {
         Ok(memberships.collect())
     }
 
-    /// The silences of a group that units share of which receivers were notified and whose units are not back: those
-    /// that were notified at `from` or later, and before `before`.
+    /// The silences of a shared group that receivers know of and whose units are not back, if receivers were notified
+    /// at `from` or later, and before `before`.
     pub async fn lasting(
         &self,
         group: &str,
@@ -61,9 +61,9 @@ impl StoredGroups {
         Ok(names.iter().flatten().filter_map(id).collect())
     }
 
-    /// Adds a receiver that was notified of these silences, unless their returns were sealed already.
+    /// Adds a receiver that was notified of these silences, except silences whose returns were already sealed.
     pub async fn add_receiver(&self, receiver: &str, silences: &[NotifiedSilence]) -> Result<()> {
-        // A silence that was detected again is a member of its own.
+        // A silence that was detected again is a separate member.
         let names = |NotifiedSilence { group, member, detected_at }: &NotifiedSilence| {
             names_of(member, *detected_at)
                 .map(|name| (member_cell(group, &name, self.partitions()), *detected_at))
@@ -109,8 +109,8 @@ impl StoredMember {
         }
     }
 
-    /// This member with one more receiver that was notified; `None`: it is another silence, or waits for no return, or
-    /// its receivers include that one.
+    /// This member with this receiver among the notified; `None`: the member is another silence, waits for no return,
+    /// or already has the receiver.
     fn told_too(&self, receiver: &str, detected_at: Timestamp) -> Option<StoredMember> {
         let is_open = matches!(self.stage, Stage::Notified | Stage::IsBack);
         let is_same = is_open && self.detected_at() == detected_at;

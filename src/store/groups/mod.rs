@@ -1,7 +1,7 @@
 //! Groups: transitions that share a notification wait here until their group is sealed.
 //!
-//! Everything is a cell or an entry of an index, in the partition of the group. A caller reads a group, decides by the
-//! rules of `presence/grouping.rs`, and writes what changes if the group is still as it was read; else it reads and
+//! Everything is a cell or an entry of an index, in the partition of the group. A caller reads a group, decides by
+//! the rules of `presence/grouping.rs`, and writes the change if the group is unchanged; otherwise it reads and
 //! decides again. Joining and sealing are the same step: a group that is due at once is sealed as transitions join.
 
 use std::sync::Arc;
@@ -27,7 +27,6 @@ use member::StoredGroup;
 pub use members::NotifiedSilence;
 use names::member_name;
 
-/// What groups need of an engine.
 pub trait GroupEngine: Cells + UnitStore {}
 
 impl<T: Cells + UnitStore> GroupEngine for T {}
@@ -53,13 +52,13 @@ impl StoredGroups {
         self.documents.first(Index::GroupsDue, partitions).await
     }
 
-    /// When each of these groups, by their keys, is due; `None`: no member waits in it.
+    /// When each of these groups, by key, is due; `None`: no member waits in it.
     pub async fn groups_due(&self, groups: &[String]) -> Result<Vec<Option<Timestamp>>> {
         let names: Vec<&str> = groups.iter().map(String::as_str).collect();
         self.documents.numbers::<StoredGroup>(Index::GroupsDue, &names).await
     }
 
-    /// When the next group of these partitions is looked at for a reminder or an escalation.
+    /// The next check of a group of these partitions for a reminder or an escalation.
     pub async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
         self.documents.first(Index::Reminders, partitions).await
     }

@@ -1,7 +1,6 @@
-//! The names of members in indexes whose names are in the order in which they are read.
+//! The names of members in indexes that are read in the order of their names.
 //!
-//! A name has the group, then what it is sorted by, then the member, each behind a line break. None of these contains
-//! one.
+//! A name is the group, the sort key and the member, separated by line breaks. None of these contains a line break.
 
 use crate::clock::Timestamp;
 use crate::presence::Unit;
@@ -24,7 +23,7 @@ pub(super) fn returning_name(group: &str, unit: &Unit) -> String {
 
 /// A member that waits, as [`Index::Waiting`](crate::store::Index::Waiting) names it.
 ///
-/// Members that wait for nothing come first, then silences; both in the order in which their waits began.
+/// Members that are final come first, then silences; both in the order in which their waits began.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WaitingName {
     pub is_silence: bool,
@@ -49,7 +48,8 @@ impl WaitingName {
 const FINAL: char = '0';
 const SILENCE: char = '1';
 
-/// A member that lasts, as [`Index::Lasting`](crate::store::Index::Lasting) names it: by when receivers were notified.
+/// A lasting member, as [`Index::Lasting`](crate::store::Index::Lasting) names it: sorted by when receivers were
+/// notified.
 pub(super) fn lasting_name(group: &str, at: Timestamp, member: &str) -> String {
     format!("{group}\n{}\n{member}", moment(at))
 }
@@ -60,7 +60,7 @@ pub(super) fn read_lasting(name: &str) -> Option<(Timestamp, &str)> {
     Some((read_moment(parts.next()?)?, parts.next()?))
 }
 
-/// The names of a group whose members wait for nothing, or are silences.
+/// The names of the waiting members of a group that are silences, or that are final.
 pub(super) fn waiting_in(group: &str, partitions: u16, is_silence: bool) -> NameRange {
     let letter = if is_silence { SILENCE } else { FINAL };
     NameRange::of(partition_of_group(group, partitions), &format!("{group}\n{letter}"))
@@ -71,7 +71,7 @@ pub(super) fn of_group(group: &str, partitions: u16) -> NameRange {
     NameRange::of(partition_of_group(group, partitions), &format!("{group}\n"))
 }
 
-/// The members that last of which receivers were notified between these moments.
+/// The lasting members of which receivers were notified between these moments.
 pub(super) fn lasting_between(
     group: &str,
     partitions: u16,
@@ -83,12 +83,12 @@ pub(super) fn lasting_between(
     NameRange { from: format!("{group}\n{}", moment(from)), before, ..all }
 }
 
-/// A moment in ms, with as many digits as every other has.
+/// A moment in ms, always with 15 digits.
 fn moment(at: Timestamp) -> String {
     format!("{:015}", at.as_millis().clamp(0, MAX_MOMENT))
 }
 
-/// The last moment that a name can have (ms).
+/// The greatest moment that a name can have (ms).
 pub(super) const MAX_MOMENT: i64 = 999_999_999_999_999;
 
 fn read_moment(text: &str) -> Option<Timestamp> {

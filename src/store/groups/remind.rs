@@ -1,4 +1,4 @@
-//! Groups that are looked at again while their silences last: see `presence/reminding.rs`.
+//! Reminders and escalations of groups whose silences last: see `presence/reminding.rs`.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::store::member_names::of_member;
 use crate::store::notification::MAX_REMINDED;
 use crate::store::{ChangeSet, Destinations, Group, Index, IndexEntry, Result, Table};
 
-/// How many groups one call looks at.
+/// The number of groups that one call checks.
 const GROUPS: usize = 50;
 
-/// Members of a group that are looked at together.
+/// Members of a group that are checked together.
 struct LastingPage {
     members: Vec<OngoingMember>,
     stored: Vec<Document<StoredMember>>,
@@ -26,9 +26,9 @@ struct LastingPage {
 }
 
 impl StoredGroups {
-    /// Looks at groups of these partitions whose silences last and for which a reminder or an escalation is due: seals
-    /// notifications of silences that receivers know of. A repeated look seals the same notifications under the same
-    /// ids. Answers how many notifications were sealed.
+    /// Checks groups of these partitions whose silences last and for which a reminder or an escalation is due, and
+    /// seals notifications of silences that receivers know of. A repeated check seals the same notifications under
+    /// the same ids. Answers how many notifications were sealed.
     pub async fn remind(
         &self,
         partitions: &[u16],
@@ -43,7 +43,7 @@ impl StoredGroups {
         Ok(notified)
     }
 
-    /// Looks at one group. Answers how many notifications were sealed.
+    /// Checks one group. Answers how many notifications were sealed.
     async fn look(&self, entry: &IndexEntry, destinations: &Destinations, now: Timestamp) -> Result<usize> {
         let key = &entry.name;
         let destination = destinations.of(key);
@@ -56,7 +56,7 @@ impl StoredGroups {
             self.documents.write(&[next(held_until)]).await?;
             return Ok(0);
         }
-        // Before the names: a silence that lasts since changes the version.
+        // Read before the names: a silence that begins to last afterwards changes the version.
         let version = self.documents.one::<GroupVersion>(key).await?;
         let all = [of_group(key, self.partitions())];
         let names = self.documents.names(Index::Lasting, &all, usize::MAX).await?.pop().unwrap_or_default();
@@ -103,7 +103,7 @@ impl StoredGroups {
         Ok(idle.map(|(receiver, _)| (*receiver).clone()).collect())
     }
 
-    /// Some members of a group that last, with their open records.
+    /// Some lasting members of a group, with their open records.
     async fn lasting_page(&self, group: &str, names: &[String]) -> Result<LastingPage> {
         let cells = names
             .iter()
@@ -146,7 +146,7 @@ impl StoredGroups {
         Ok(page)
     }
 
-    /// A change-set that also puts notifications at the end of the lanes of their receivers.
+    /// A change-set that also appends notifications to the lanes of their receivers.
     async fn repeat(
         &self,
         mut set: ChangeSet,
@@ -170,7 +170,7 @@ impl StoredGroups {
     }
 }
 
-/// A change-set that also expects the members to last as they did, and notes their new receivers.
+/// A change-set that also expects the members to be unchanged, and adds their new receivers.
 fn page_changes(mut set: ChangeSet, page: &LastingPage, found: &Reminding) -> Result<ChangeSet> {
     for (at, stored) in page.stored.iter().enumerate() {
         let told = found.receivers.iter().find(|(other, _)| *other == at);

@@ -1,4 +1,4 @@
-//! The notifications of a look at a group whose silences last.
+//! The notifications from one check of a group whose silences last.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use crate::store::notification::{Notification, notification_id};
 use crate::store::receiver_list::lists;
 use crate::store::{Destination, Group};
 
-/// A member of the group: receivers were notified of its silence, and it lasts.
+/// A member of the group whose silence lasts, and of which receivers were notified.
 pub(super) struct OngoingMember {
     pub name: String,
     pub notified_at: Timestamp,
     /// The receivers, separated by commas.
     pub told: String,
-    /// `None`: it was not kept, and is closed by now or lost.
+    /// `None`: the record was not stored, and is closed or lost.
     pub record: Option<OfflineRecord>,
     /// Whether an operator takes care of the open record.
     pub is_acknowledged: bool,
 }
 
-/// A look at some members of a group.
+/// The result of a check of some members of a group.
 #[derive(Default)]
 pub(super) struct Reminding {
-    /// The new receivers of members, by their places, separated by commas.
+    /// The new receivers of members, by their positions, separated by commas.
     pub receivers: Vec<(usize, String)>,
     pub notifications: Vec<RepeatNotification>,
-    /// When something is due next.
+    /// The next moment at which something is due.
     pub next: Option<Timestamp>,
 }
 
@@ -40,8 +40,8 @@ pub(super) struct RepeatNotification {
 impl Reminding {
     /// `idle`: the receivers of the group and of its escalations for which no notification of the group waits; the
     /// others are not reminded, because they would get all their reminders at once when they are back. `first`: when
-    /// receivers were first notified of a silence of the group that lasts. `due`: the moment for which the group is
-    /// looked at. `is_quiet`: whether a silence is covered or held for now.
+    /// receivers were first notified of a lasting silence of the group. `due`: the moment of this check. `is_quiet`:
+    /// whether a silence is covered or held now.
     pub fn new(
         group: &Group,
         (destination, idle): (&Destination, &[String]),
@@ -84,7 +84,7 @@ impl Reminding {
         reminding
     }
 
-    /// The silences of an escalation, and which of its receivers do not know of them yet. Silences with the same
+    /// The silences of an escalation, with the receivers that do not know of them yet. Silences with the same
     /// receivers share a notification.
     fn unaware(
         &self,
@@ -106,7 +106,7 @@ impl Reminding {
         unaware
     }
 
-    /// A member whose silence other receivers know of, too: they are notified of its return.
+    /// Adds receivers to a member, because they know of its silence now and are notified of its return.
     fn add_receivers(&mut self, at: usize, member: &OngoingMember, added: &[String]) {
         let known = match self.receivers.iter().position(|(other, _)| *other == at) {
             Some(known) => known,
@@ -126,8 +126,8 @@ impl Reminding {
     }
 }
 
-/// Which silences (by index) each receiver is reminded of: a receiver of the group of all, a receiver of an escalation
-/// of those that were escalated to it. Receivers of the same silences share a notification.
+/// The silences (by index) of which each receiver is reminded: all silences for a receiver of the group, the
+/// escalated silences for a receiver of an escalation. Receivers of the same silences share a notification.
 fn reminders(
     destination: &Destination,
     idle: &[String],
@@ -148,7 +148,7 @@ fn reminders(
     reminders
 }
 
-/// The members from which notifications are made.
+/// The members for the notifications.
 struct Sealing<'a> {
     group: &'a Group,
     members: &'a [OngoingMember],
@@ -158,7 +158,7 @@ struct Sealing<'a> {
 }
 
 impl Sealing<'_> {
-    /// A notification of the members at these places; `what` is a part of its id.
+    /// A notification of the members at these positions; `what` is a part of its id.
     fn seal(&self, places: &[usize], receivers: &[String], what: &str, reminder: bool) -> RepeatNotification {
         let names: Vec<&str> = places.iter().map(|at| self.members[*at].name.as_str()).collect();
         let id = notification_id(&self.group.key, &format!("{what}\n{}", names.join("\n")));
@@ -204,7 +204,7 @@ mod tests {
         let both = [member("detector:a", "chat,boss"), member("detector:b", "chat")];
         assert_eq!(look(&both, 30), [("boss".to_owned(), 1)]);
         assert_eq!(look(&both[..1], 60), [("ceo".to_owned(), 1)], "the boss knows of it");
-        // Both steps at once, as after a stop.
+        // Both escalations at once, as after a stop.
         assert_eq!(look(&both, 60), [("boss".to_owned(), 1), ("ceo".to_owned(), 2)]);
     }
 }

@@ -1,8 +1,8 @@
-//! Groups that are looked at sooner than was planned, because their routes have changed: a `repeat_interval` or an
-//! escalation that is new or shorter reaches silences that receivers were notified of before.
+//! Groups whose next check is brought forward because their routes have changed: a new or shorter `repeat_interval`
+//! or escalation applies to silences that receivers were notified of before.
 //!
-//! Receivers may have been notified of a member while its route had neither: then the member may not be listed as lasting,
-//! and its group may have no moment at which it is looked at. Such members are found by a scan of all members: once for each partition, after a
+//! Receivers may have been notified of a member while its route had neither: then the member may not be listed as
+//! lasting, and its group may have no next check. A scan of all members finds them: once for each partition, after a
 //! start or a reload.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::store::member_names::of_member;
 use crate::store::{Cell, ChangeSet, Destinations, EntryOrder, Index, IndexRange, MAX_STEP, Result, Table};
 
 impl StoredGroups {
-    /// Looks at groups of these partitions as soon as the routes of now say. To be called once for each partition.
+    /// Sets the next checks of groups of these partitions by the current routes. Call it once for each partition.
     pub async fn reschedule(
         &self,
         partitions: &[u16],
@@ -32,7 +32,7 @@ impl StoredGroups {
         Ok(())
     }
 
-    /// Looks now at the groups whose next moment is later than the routes of now would have set it.
+    /// Brings groups forward whose next check is later than the current routes would set it.
     async fn bring_forward(&self, partition: u16, destinations: &Destinations, now: Timestamp) -> Result<()> {
         let (mut from, mut after) = (now.as_millis() + 1, String::new());
         loop {
@@ -61,7 +61,7 @@ impl StoredGroups {
         }
     }
 
-    /// Members that were notified while their routes neither reminded nor escalated last from now on.
+    /// Lets members last that were notified while their routes neither reminded nor escalated.
     async fn add_missing(&self, partition: u16, destinations: &Destinations, now: Timestamp) -> Result<()> {
         let mut from = None;
         loop {
@@ -116,12 +116,12 @@ impl StoredGroups {
             let at = next.map_or(now, |next| next.min(now));
             sets.push(set.enter(Index::Reminders, &key, Some(at.as_millis())));
         }
-        // A member that changed meanwhile is over, or found by the next call.
+        // A member that changed meanwhile is over, or the next call finds it.
         self.documents.write(&sets).await?;
         Ok(())
     }
 
-    /// The labels of a group, by the record of one of its members.
+    /// The labels of a group, from the record of one of its members.
     async fn labels_of(&self, key: &str, name: &str) -> Result<Option<Labels>> {
         let Some((member, _)) = read_member(name).and_then(|(_, member)| of_member(member)) else {
             return Ok(None);

@@ -8,17 +8,17 @@ use crate::presence::MAX_MEMBERS;
 use crate::store::notification::MAX_SEALED;
 use crate::store::{Destinations, Index, IndexEntry, MAX_CHANGES, MAX_STEP, Result};
 
-/// How many groups are sealed at once.
+/// The number of groups that are sealed at once.
 const GROUPS: usize = 100;
-/// How many members of each wait at most; a group with more is sealed alone.
+/// The most waiting members of each of these; a larger group is sealed alone.
 const MEMBERS: usize = 100;
 
 impl StoredGroups {
-    /// Seals due groups of these partitions: fixes the members and the id of their notifications and queues a delivery
-    /// for each receiver of the group. One notification has at most 10 000 members; a larger group is sealed as several
-    /// notifications. A silence is sealed when its own wait is over. Silences that joined later are sealed when the
-    /// waits of all of them are over, in one more notification; members that join after that are sealed when the
-    /// interval has passed. Answers how many members were sealed; more may be due if any were.
+    /// Seals due groups of these partitions: fixes the members and the id of their notifications, and queues a
+    /// delivery for each receiver of the group. A notification has at most 10 000 members; a larger group is sealed
+    /// as several notifications. A silence is sealed when its own wait is over. Silences that joined later are sealed
+    /// together in one more notification, when the waits of all of them are over; members that join after that are
+    /// sealed when the interval has passed. Answers how many members were sealed; if any were, more may be due.
     pub async fn seal(
         &self,
         partitions: &[u16],
@@ -41,7 +41,7 @@ impl StoredGroups {
         Ok(sealed)
     }
 
-    /// The groups in which few members wait, and those in which many do.
+    /// The groups with few waiting members, and the groups with many.
     async fn by_size(&self, due: &[IndexEntry]) -> Result<(Vec<IndexEntry>, Vec<IndexEntry>)> {
         let ranges: Vec<_> = due.iter().map(|entry| of_group(&entry.name, self.partitions())).collect();
         let counts = self.documents.count_names(Index::Waiting, &ranges).await?;
@@ -66,7 +66,7 @@ impl StoredGroups {
             }
             let sets =
                 steps.iter().map(|step| step.change_set(Timestamp::ZERO)).collect::<Result<Vec<_>>>()?;
-            // The change-sets have all that is written, and ten thousand members may be known.
+            // Free the steps, which may have ten thousand members: the change-sets have everything that is written.
             let counts: Vec<usize> = steps.into_iter().map(|step| step.count).collect();
             let written = self.documents.write(&sets).await?;
             let done = counts.into_iter().zip(&written).filter(|(_, is_written)| **is_written);
@@ -85,11 +85,11 @@ impl StoredGroups {
             });
             due = again.collect();
         }
-        // Groups that are changed all the time stay due.
+        // Groups that change too often stay due.
         Ok(sealed)
     }
 
-    /// What is decided on due groups, as they are stored.
+    /// The decisions on due groups, from their stored state.
     async fn due_steps<'a>(
         &self,
         due: &[IndexEntry],
@@ -104,7 +104,7 @@ impl StoredGroups {
         };
         let mut steps: Vec<GroupStep> = due.iter().zip(groups).map(new).collect();
         let open: Vec<usize> = (0..steps.len()).filter(|at| !steps[*at].hold()).collect();
-        // Before the names: who begins to wait after these changes the version.
+        // Read before the names: a member that begins to wait afterwards changes the version.
         self.load_versions(&mut steps, &open).await?;
         self.load_lasting(&mut steps).await?;
         let waiting = self.load_waiting(&steps, &open).await?;
@@ -126,7 +126,7 @@ impl StoredGroups {
         Ok(steps)
     }
 
-    /// The first members that wait in these groups, in order: as many as a notification may have, and one more.
+    /// The first waiting members of these groups, in order: as many as a notification may have, and one more.
     async fn load_waiting(&self, steps: &[GroupStep<'_>], of: &[usize]) -> Result<Vec<Vec<WaitingName>>> {
         let range = |at: &usize| {
             [false, true].map(|is_silence| waiting_in(&steps[*at].key, self.partitions(), is_silence))

@@ -16,7 +16,7 @@ pub(super) struct SealedMembers {
     offline: Vec<OutboxEvent>,
     online: Vec<OutboxEvent>,
     blind: Vec<OutboxEvent>,
-    /// For each of `online` the receivers that were notified of its silence, if they are known.
+    /// For each of `online`, the receivers that were notified of its silence; `None`: unknown.
     notified: Vec<Option<String>>,
     /// The receivers of `notified`, by unit.
     notified_of: HashMap<Unit, String>,
@@ -24,7 +24,7 @@ pub(super) struct SealedMembers {
 }
 
 impl SealedMembers {
-    /// Adds a member that waits with this event.
+    /// Adds a member, which waits with this event.
     pub fn add(&mut self, name: &str, member: &StoredMember, event: OutboxEvent) {
         let is_blind = event.record().is_none();
         let is_offline = !is_blind && member.stage != Stage::IsBack;
@@ -42,21 +42,21 @@ impl SealedMembers {
         }
     }
 
-    /// Whether receivers are notified of silences only.
+    /// Whether there are only silences among the members.
     pub fn has_only_silences(&self) -> bool {
         self.online.is_empty() && self.blind.is_empty()
     }
 
-    /// The id of the notification in the group with that key. So the same members have the same id, also if a sealed
+    /// The id of the notification in the group with this key: the same members get the same id, even if a sealed
     /// notification is lost and sealed again.
     pub fn id(&self, key: &str) -> String {
         notification_id(key, &self.digest.join("\n"))
     }
 
-    /// Which of these receivers get the return of a unit with this notification, and so its next silence as well:
-    /// `silence` is the name of that member, and comes behind the return.
+    /// The receivers among these that get the return of a unit with this notification, and so its next silence as
+    /// well: `silence` is the name of that member, and comes behind the return.
     pub fn notified_of_return<'a>(&self, silence: &str, receivers: &[&'a String]) -> Vec<&'a String> {
-        // A storm has silences alone.
+        // A storm has only silences.
         if self.notified_of.is_empty() {
             return Vec::new();
         }
@@ -65,7 +65,7 @@ impl SealedMembers {
         receivers.iter().filter(is_named).copied().collect()
     }
 
-    /// The receivers of the notification: the receivers of the group (`own`), if it has more than returns, and every
+    /// The receivers of the notification: the receivers of the group (`own`), unless it has only returns, and every
     /// receiver that was notified of a silence whose return is a member.
     pub fn receivers(&self, own: &[String], others: &[&String]) -> Vec<String> {
         let has_news = !self.offline.is_empty() || !self.blind.is_empty();

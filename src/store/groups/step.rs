@@ -1,4 +1,4 @@
-//! A step of a group: what was read of it, what is decided, and the change-set of both.
+//! A step of a group: the state that was read, the decisions, and the change-set from both.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::store::{
     partition_of_group,
 };
 
-/// When a group is looked at again in which others may have begun to wait meanwhile.
+/// The time to the next check of a group in which other members may have begun to wait meanwhile.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// A transition that joins a group.
@@ -44,9 +44,9 @@ impl JoiningEvent {
     }
 }
 
-/// A member as it was read, and as it is then. Ten thousand of a group are in memory at once, so nothing is there twice.
+/// A member before and after the step. Ten thousand of a group are in memory at once, so no value is stored twice.
 struct KnownMember {
-    /// Its value is in `after`, until it changes.
+    /// Without its value, which is in `after` until it changes.
     before: Document<StoredMember>,
     was: MemberEntries,
     after: Option<StoredMember>,
@@ -56,17 +56,18 @@ struct KnownMember {
 /// The entries of a member.
 #[derive(Clone, Copy, Default)]
 struct MemberEntries {
-    /// Whether it waits as a silence, and since when.
+    /// Whether it waits as a silence, and since when it waits; `None`: it does not wait.
     waits: Option<(bool, Timestamp)>,
-    /// Whether what waits is a return.
+    /// Whether a return waits.
     is_back: bool,
     lasts: Option<Timestamp>,
     is_over: bool,
 }
 
 impl MemberEntries {
-    /// Its name among those that wait, if it waits as a silence. Each change of such a member changes its entry, so the entry is expected instead
-    /// of the value: ten thousand values would go to the engine and back.
+    /// Its name in the index of waiting members, if it waits as a silence. Each change of such a member changes its
+    /// entry, so the change-set expects the entry instead of the value: ten thousand values would go to the engine
+    /// and back.
     fn silence_name(&self, member: &str) -> Option<WaitingName> {
         self.waiting_name(member).filter(|name| name.is_silence)
     }
@@ -81,7 +82,7 @@ impl MemberEntries {
         }
     }
 
-    /// The name of the member among those that wait, if it waits.
+    /// The name of the member in the index of waiting members, if it waits.
     fn waiting_name(&self, member: &str) -> Option<WaitingName> {
         let (is_silence, since) = self.waits?;
         Some(WaitingName { is_silence, since, member: member.to_owned() })
@@ -91,18 +92,19 @@ impl MemberEntries {
 /// A notification that the step seals.
 struct SealedGroup {
     id: String,
-    /// As it is stored.
+    /// The stored form.
     body: Arc<[u8]>,
-    /// If its deliveries may be leased to the caller: it has silences only, and is not too large to be there twice.
+    /// `Some` if its deliveries may be leased to the caller: it has only silences, and is small enough for a second
+    /// copy.
     notification: Option<Notification>,
     /// Its receivers, and whether the delivery to each is leased to the caller.
     told: Vec<(String, bool)>,
 }
 
-/// A notification of more members is not handed out as they join.
+/// A notification of more members is not handed out when they join.
 const HANDED_OUT: usize = 100;
 
-/// A group as it was read, and what is decided.
+/// The state of a group that was read, and the decisions.
 pub(super) struct GroupStep<'a> {
     pub key: String,
     pub destination: Arc<Destination>,
@@ -117,11 +119,11 @@ pub(super) struct GroupStep<'a> {
     members: BTreeMap<String, KnownMember>,
     /// Entries of members that wait no longer, whatever their cells say.
     stray: Vec<String>,
-    /// Nothing waits there but what is known: whoever begins to wait meanwhile changes the version.
+    /// Expected unchanged if all waiting members were read: a member that begins to wait meanwhile changes it.
     pub version: Option<Document<GroupVersion>>,
-    /// How many members wait, if that is known.
+    /// The number of waiting members; `None`: unknown.
     pub waiting: Option<usize>,
-    /// How many silences last.
+    /// The number of lasting silences.
     pub lasting: usize,
     pub reminder: Option<Timestamp>,
     next_reminder: Option<Timestamp>,
@@ -130,7 +132,7 @@ pub(super) struct GroupStep<'a> {
     /// The lanes of receivers.
     pub lanes: BTreeMap<String, Document<Lane>>,
     sealed: Option<SealedGroup>,
-    /// How many members are sealed.
+    /// The number of sealed members.
     pub count: usize,
 }
 
@@ -168,7 +170,7 @@ impl<'a> GroupStep<'a> {
         }
     }
 
-    /// With a member as it was read.
+    /// Adds a member that was read.
     pub fn know(&mut self, name: &str, mut before: Document<StoredMember>) {
         let after = before.value.take();
         let was = MemberEntries::of(after.as_ref());
@@ -190,7 +192,7 @@ impl<'a> GroupStep<'a> {
         let detected_at = joining.member.detected_at;
         let is_other =
             |known: &StoredMember| is_detected_again(known.stage, known.detected_at(), detected_at);
-        // A member that is over is forgotten some time, and its silence may have been detected again before.
+        // An ended member is removed after some time, and its silence may have been detected again before.
         if !first.map_or(joining.member.form.is_end(), is_other) {
             return (name, first);
         }
@@ -243,7 +245,8 @@ impl<'a> GroupStep<'a> {
         self.after.labels.get_or_insert_with(|| group.labels.clone());
     }
 
-    /// When an earlier return of the unit of a silence is notified, if one waits: see [`Pace::returns_wait`].
+    /// When receivers are notified of an earlier return of the unit of a silence, if one waits: see
+    /// [`Pace::returns_wait`].
     ///
     /// [`Pace::returns_wait`]: crate::presence::Pace::returns_wait
     fn return_at(&self, unit: Option<&str>, form: MemberTransition) -> Option<Timestamp> {
@@ -260,7 +263,7 @@ impl<'a> GroupStep<'a> {
         (known.after, known.is_changed) = (Some(after), true);
     }
 
-    /// Seals what joined, if nothing waited before and the group is due at once.
+    /// Seals the members that joined, if none waited before and the group is due at once.
     pub fn seal_at_once(&mut self) -> Result<()> {
         if self.due.is_some() || self.next_due.is_none_or(|due| due > self.now) {
             return Ok(());
@@ -272,7 +275,7 @@ impl<'a> GroupStep<'a> {
         self.seal(waiting, ready)
     }
 
-    /// Until when the group is held; it is looked at again then.
+    /// Sets the next check of the group to the end of its hold. Answers whether the group is held.
     pub fn hold(&mut self) -> bool {
         let held_until = self.destinations.held_until(&self.key, self.now);
         if held_until.is_some() {
@@ -281,8 +284,8 @@ impl<'a> GroupStep<'a> {
         held_until.is_some()
     }
 
-    /// The members that may be notified now, in order. None if silences are being gathered: the group is looked at again
-    /// when they have waited.
+    /// The members of which receivers may be notified now, in order. None while silences are being gathered: the
+    /// group is due again when they have waited.
     pub fn ready(&mut self, waiting: &[WaitingName]) -> Vec<WaitingName> {
         let member = |one: &WaitingName| WaitingMember {
             since: one.since,
@@ -303,7 +306,7 @@ impl<'a> GroupStep<'a> {
         !self.destination.pace.has_lasting() || self.lasting == 0
     }
 
-    /// Seals these members, which are `ready` among the first that wait.
+    /// Seals these members: `ready`, which are among the first waiting members.
     pub fn seal(&mut self, mut waiting: Vec<WaitingName>, mut ready: Vec<WaitingName>) -> Result<()> {
         if self.next_due.is_some_and(|due| due > self.now) {
             return Ok(());
@@ -330,7 +333,7 @@ impl<'a> GroupStep<'a> {
         Ok(())
     }
 
-    /// Prolongs the waits of held silences, so that no held silence is sealed now.
+    /// Extends the waits of held silences, so that no held silence is sealed now.
     fn hold_silences(&mut self, waiting: &mut Vec<WaitingName>, ready: &mut Vec<WaitingName>) {
         let may_hold = self.destinations.may_hold_silences(self.now);
         let (mut held, mut lost) = (HashMap::new(), HashSet::new());
@@ -359,7 +362,7 @@ impl<'a> GroupStep<'a> {
         }
     }
 
-    /// Makes a notification of these members, and notes who is notified of each.
+    /// Creates a notification of these members, and stores the receivers that are notified of each.
     fn notify(&mut self, ready: &[WaitingName], before: Option<Timestamp>) -> Result<()> {
         let (destination, now) = (self.destination.clone(), self.now);
         let Destination { receivers, pace, .. } = &*destination;
@@ -378,7 +381,7 @@ impl<'a> GroupStep<'a> {
             if next == Stage::Notified {
                 let others = sealed.notified_of_return(name, &self.others).into_iter();
                 let told: Vec<&str> = receivers.iter().chain(others).map(String::as_str).collect();
-                // What no receiver is notified of does not last, unless it may be escalated.
+                // A silence of which no receiver is notified does not last, unless it may be escalated.
                 let lasts = pace.has_lasting() && (!told.is_empty() || pace.looks_after.is_some());
                 after.told = Some(told.join(","));
                 if lasts {
@@ -390,7 +393,8 @@ impl<'a> GroupStep<'a> {
             *member = after;
         }
         let told = sealed.receivers(receivers, &self.others);
-        // Without a receiver no notification is kept, because no delivery would ever remove it, and no interval begins.
+        // Without a receiver no notification is stored, because no delivery would ever remove it, and no interval
+        // begins.
         if told.is_empty() {
             return Ok(());
         }
@@ -409,13 +413,13 @@ impl<'a> GroupStep<'a> {
         Ok(())
     }
 
-    /// The receivers that the group may notify: its own, and for a return all others.
+    /// The receivers that the group may notify: its own and, for a return, all others.
     pub fn may_tell(&self, has_return: bool) -> Vec<String> {
         let others = self.others.iter().copied().filter(|_| has_return);
         self.destination.receivers.iter().chain(others).cloned().collect()
     }
 
-    /// Leases the deliveries of new lanes to the caller, as far as it takes them.
+    /// Leases the deliveries of new lanes to the caller, up to its capacity.
     pub fn hand_out(&mut self, free: &mut HashMap<&str, usize>) {
         let Some(sealed) = self.sealed.as_mut().filter(|sealed| sealed.notification.is_some()) else {
             return;
@@ -429,7 +433,7 @@ impl<'a> GroupStep<'a> {
         }
     }
 
-    /// The caller takes as many deliveries more: this step was not written.
+    /// Restores the caller's capacity, because this step was not written.
     pub fn give_back(&self, free: &mut HashMap<&str, usize>) {
         for (receiver, is_leased) in self.sealed.iter().flat_map(|sealed| &sealed.told) {
             if let Some(free) = free.get_mut(receiver.as_str()).filter(|_| *is_leased) {
@@ -451,7 +455,7 @@ impl<'a> GroupStep<'a> {
         (leased.filter_map(delivery).collect(), told.iter().any(|(_, is_leased)| !is_leased))
     }
 
-    /// Others may begin to wait meanwhile, and this step does not see them: the group is looked at again soon.
+    /// Schedules another check soon, because other members may begin to wait meanwhile that this step does not see.
     pub fn look_again(&mut self) {
         self.version = None;
         if self.next_due != self.due {
@@ -460,7 +464,8 @@ impl<'a> GroupStep<'a> {
         }
     }
 
-    /// What changes if all is as it was read. Its parts are in one order, so that alike steps are written together.
+    /// The change-set, which expects the state that was read. Its parts have a fixed order, so that steps of one
+    /// shape are written together.
     pub fn change_set(&self, until: Timestamp) -> Result<ChangeSet> {
         let key = self.key.as_str();
         let changed: Vec<(&String, &KnownMember)> =
@@ -479,7 +484,7 @@ impl<'a> GroupStep<'a> {
             true => self.group.expect_in(set),
             false => self.group.change_in(set, Some(&after))?,
         };
-        // A step that is due earlier, or as before, passes over nobody.
+        // A step that is due earlier, or at the same time, skips no waiting member.
         let is_later = self.due.is_some_and(|due| self.next_due.is_none_or(|next| next > due));
         if let Some(version) = self.version.as_ref().filter(|_| is_later) {
             set = version.expect_in(set);
@@ -515,7 +520,7 @@ impl<'a> GroupStep<'a> {
         self.notification_in(set, until)
     }
 
-    /// A group in which nothing has waited needs no labels: in a storm it is one for each unit.
+    /// A group in which nothing has waited needs no labels: a storm has such a group for each unit.
     fn group_after(&self) -> StoredGroup {
         let remains = |known: &KnownMember| {
             known
@@ -528,7 +533,7 @@ impl<'a> GroupStep<'a> {
         StoredGroup { labels, ..self.after.clone() }
     }
 
-    /// The entries of changed members that come and go: leaving first, because a name may do both.
+    /// The added and removed entries of changed members, removals first, because a name may be in both.
     fn entries(&self, changed: &[(&String, &KnownMember)]) -> [(Index, NamedEntries); 3] {
         let (mut waiting, mut lasting, mut returning) = (Vec::new(), Vec::new(), Vec::new());
         let returns_wait = self.destination.pace.returns_wait().is_some();
@@ -546,7 +551,7 @@ impl<'a> GroupStep<'a> {
         [(Index::Waiting, waiting), (Index::Lasting, lasting), (Index::Returning, returning)]
     }
 
-    /// A change-set that also puts the notification at the end of each lane. `until`: when leases end.
+    /// A change-set that also appends the notification to each lane. `until`: when leases end.
     fn notification_in(&self, mut set: ChangeSet, until: Timestamp) -> Result<ChangeSet> {
         let Some(SealedGroup { id, body, told, .. }) = &self.sealed else { return Ok(set) };
         set = owe(set.put_stored(Table::Notifications, id, body), id, told.len());
@@ -560,7 +565,7 @@ impl<'a> GroupStep<'a> {
     }
 }
 
-/// Names of an index, each with its number; `None`: it leaves.
+/// Names of an index, each with its number; `None`: the name leaves.
 type NamedEntries = Vec<(String, Option<i64>)>;
 
 impl KnownMember {
@@ -568,7 +573,7 @@ impl KnownMember {
         MemberEntries::of(self.after.as_ref())
     }
 
-    /// Whether it begins to wait, or to last.
+    /// Whether the member begins to wait, or to last.
     fn begins(&self) -> bool {
         let is = self.is();
         (self.was.waits.is_none() && is.waits.is_some()) || (self.was.lasts.is_none() && is.lasts.is_some())

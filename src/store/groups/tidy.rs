@@ -1,4 +1,4 @@
-//! Members that have been over for long are forgotten, and groups without any.
+//! Removes members that ended long ago, and groups without members.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use crate::store::notification::KEPT_AFTER_END;
 use crate::store::{Cell, ChangeSet, Index, IndexEntry, MAX_STEP, Result, Table};
 
 impl StoredGroups {
-    /// Forgets a bounded number of members that have been over for longer than [`KEPT_AFTER_END`].
+    /// Removes a bounded number of members that ended longer than [`KEPT_AFTER_END`] ago.
     pub(super) async fn tidy(&self, partitions: &[u16], now: Timestamp) -> Result<()> {
         let before = now - KEPT_AFTER_END;
         let over = self.engine.due_entries(Index::Over, partitions, before.as_millis(), MAX_STEP).await?;
@@ -38,12 +38,12 @@ impl StoredGroups {
                 sets.push(ChangeSet::of(of_unit).put(GroupsOf::TABLE, id, None));
             }
         }
-        // Members that have changed are read again the next time.
+        // Members that have changed are read again by the next call.
         self.documents.write(&sets).await?;
         self.forget_groups(groups.into_iter().collect(), before).await
     }
 
-    /// Forgets groups that were sealed before that moment and in which nothing waits or lasts.
+    /// Removes groups that were sealed before `before` and in which nothing waits or lasts.
     async fn forget_groups(&self, keys: Vec<String>, before: Timestamp) -> Result<()> {
         let names: Vec<&str> = keys.iter().map(String::as_str).collect();
         let ranges: Vec<_> = keys.iter().map(|key| of_group(key, self.partitions())).collect();

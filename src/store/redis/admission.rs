@@ -1,16 +1,16 @@
 //! Limits on the requests under way to the server, for times when there is more work than the server can do.
 //!
 //! Redis executes everything that one client has sent before it serves the next client, so a hundred scripts sent
-//! together delay every other client for as long as all of them take. Therefore only a few are under way: while one
-//! runs, the next one waits at the server.
+//! together delay every other client until the last of them ends. Therefore only a few are under way: while one runs,
+//! the next one waits at the server.
 //!
 //! Scripts that write records go first: the record of a silence is written within two seconds, also in a mass
 //! offline of a hundred thousand units, and notifications follow. Scripts of alerting are delayed, but go on slowly
 //! under endless changes. Reads for the mirror are delayed in the same way while very many units are due: the
 //! mirror would also find due units, and check them beside the expiry loop.
 //!
-//! A call that waits for its permit or has it must be polled until its end, or dropped. Whoever keeps it and awaits another
-//! call meanwhile may wait for ever.
+//! Poll a call that waits for its permit, or has it, to its end, or drop it. A caller that holds it and awaits
+//! another call may wait for ever.
 //!
 //! The limits are just high enough to keep the server busy: higher for a server far away, see `round_trip.rs`.
 
@@ -49,7 +49,7 @@ pub struct Admission {
 /// Checks and changes that wait or are under way.
 #[derive(Default)]
 struct Pending {
-    /// Their number, and one more for a storm.
+    /// The number of these, and one more for a storm.
     changes: AtomicUsize,
     no_changes: Notify,
 }
@@ -63,7 +63,7 @@ struct Scale {
     times: usize,
 }
 
-/// Admits a limited number of requests, in the order in which they came.
+/// Admits a limited number of requests, in the order of arrival.
 struct AdmissionLimit {
     permits: Arc<Semaphore>,
     /// The limit of a single instance near its server.
@@ -105,7 +105,6 @@ impl Admission {
         }
     }
 
-    /// Whether the server is far away.
     pub fn is_far(&self) -> bool {
         self.times() > 1
     }
@@ -148,7 +147,7 @@ impl Admission {
         let _ = tokio::time::timeout(MAX_DELAY, self.storms().wait_for(|is_on| !is_on)).await;
     }
 
-    /// Waits until units may be checked, which includes their changes.
+    /// Waits until units may be checked. The permit includes their changes.
     pub async fn check(&self) -> Permit {
         let change = PendingChange::new(&self.pending);
         Permit { _permit: self.checks.pass().await, _change: Some(change) }
@@ -258,7 +257,7 @@ mod tests {
         let all = || [alerting().len(), check().len(), read().len(), change().len()];
         assert_eq!(all(), [ALERTING_LIMIT, CHECK_LIMIT, READ_LIMIT, CHANGE_LIMIT]);
         let mut held = alerting();
-        // Requests under way go on, and fewer begin.
+        // Requests under way continue, and fewer begin.
         admission.share(3);
         held.pop();
         admission.share(3);

@@ -1,9 +1,9 @@
 //! Cells: a hash for each table in a partition, or several for a table on pages; a sorted set for each index.
 //!
-//! Change-sets of one shape in one partition are a block of a script: the shape is described once, then only the words of
-//! each follow, all that a key is asked for is one command, and so is all that is written to it. That costs a server a
-//! quarter of what a script does that is told each write. A script has the blocks of many partitions where one server has
-//! all keys, because a storm has a few change-sets for each.
+//! Change-sets of one shape in one partition are a block of a script: the shape is described once, followed by the
+//! words of each change-set. One command reads everything needed from a key, and one writes everything to it. That
+//! costs the server a quarter of a script that gets each write by itself. If one server has all keys, a script has
+//! the blocks of many partitions, because a storm has a few change-sets for each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,10 +28,10 @@ type ScoredMember = (Vec<u8>, f64);
 
 /// How many cells one command scans.
 const STEP: usize = 500;
-/// How many parts of change-sets one script writes: about a quarter of a millisecond, because Redis serves nothing else
-/// meanwhile.
+/// The number of parts of change-sets that one script writes: about a quarter of a millisecond, because Redis serves
+/// no other command meanwhile.
 const PARTS: usize = 250;
-/// More members than a set has, and few enough for the numbers of Lua.
+/// More members than any set has, within the exact integers of Lua.
 const MOST: usize = 1 << 40;
 /// How many keys one command scans.
 const KEYS: usize = 1000;
@@ -42,7 +42,7 @@ const PAGES: u32 = 32;
 struct Block<'a> {
     partition: u16,
     shape: &'a Shape,
-    /// Their places among all.
+    /// The positions of its change-sets among all.
     places: &'a [usize],
 }
 
@@ -57,7 +57,7 @@ fn parts_of(shape: &Shape) -> usize {
     shape.iter().map(|(_, times)| times).sum()
 }
 
-/// The change-sets at these places, in blocks that a call may have.
+/// The change-sets at these positions, in blocks that fit into a call.
 fn blocks<'a>((partition, shape): &'a (u16, Shape), places: &'a [usize]) -> impl Iterator<Item = Block<'a>> {
     let most = (PARTS / parts_of(shape).max(1)).max(1);
     places.chunks(most).map(|places| Block { partition: *partition, shape, places })
@@ -85,7 +85,7 @@ impl Cells for RedisEngine {
     }
 
     async fn write_cells(&self, sets: &[ChangeSet]) -> Result<Vec<bool>> {
-        // One that expects and changes nothing is applied.
+        // A change-set without parts counts as applied.
         let mut written: Vec<bool> = sets.iter().map(|set| set.parts.is_empty()).collect();
         for batch in batches(sets) {
             let mut alike: BTreeMap<(u16, Shape), Vec<usize>> = BTreeMap::new();
@@ -171,7 +171,8 @@ impl Cells for RedisEngine {
         Ok(numbers)
     }
 
-    /// Redis finds keys by a part of their names only by scanning all of them, one for each unit.
+    /// Slow: Redis finds keys by a part of their names only by scanning all keys, of which there is one for each
+    /// unit.
     async fn receivers_with_cells(&self) -> Result<BTreeSet<ReceiverName>> {
         let mut receivers = BTreeSet::new();
         let mut scan = KeyScan::of("receivers", self.keys.owned_pattern("cells"), KEYS);
@@ -219,7 +220,7 @@ impl Cells for RedisEngine {
         let mut fields =
             FieldScan::of(&self.topology, "scan_cells", self.keys.cells(partition, table), STEP).from(from);
         let mut page = CellPage::default();
-        // Such a name is not Rollcall's; the examination of the keys does not look at names.
+        // Rollcall writes no such name; the examination of the keys does not check names.
         page.cells.extend(fields.next().await?.unwrap_or_default().into_iter().filter_map(named));
         page.next = fields.cursor().map(|cursor| CellCursor(cursor.to_string()));
         Ok(page)
@@ -288,7 +289,7 @@ impl RedisEngine {
         self.topology.run_limited(steps.collect()).await
     }
 
-    /// Members of an index as names; those that are no text are moved away.
+    /// Members of an index as names; members that are no text are quarantined.
     async fn index_names(
         &self,
         partition: u16,
@@ -304,7 +305,7 @@ impl RedisEngine {
         Ok(names)
     }
 
-    /// The blocks of each call: of one partition where servers share the keys.
+    /// The blocks of each call. If several servers share the keys, a call has the blocks of one partition.
     fn calls<'a>(&self, blocks: Vec<Block<'a>>) -> Vec<Vec<Block<'a>>> {
         let is_one_server = !self.topology.has_parts();
         let mut calls: Vec<Vec<Block<'a>>> = Vec::new();
@@ -341,7 +342,7 @@ impl RedisEngine {
         Ok(blocks.iter().flat_map(|block| block.places).copied().zip(written).collect())
     }
 
-    /// The keys of the columns, what each column is, and how many names of it a change-set has.
+    /// Adds the keys of the columns, the sort of each column, and how many names a change-set has in it.
     fn add_columns(&self, call: &mut ScriptCall<'_>, partition: u16, shape: &Shape, sets: &[&ChangeSet]) {
         let mut from = 0;
         for (what, times) in shape {
@@ -386,7 +387,7 @@ impl RedisEngine {
         }
     }
 
-    /// Members of an index with their numbers, as entries; those that are no text are moved away.
+    /// Members of an index with their numbers, as entries; members that are no text are quarantined.
     async fn index_entries(
         &self,
         partition: u16,

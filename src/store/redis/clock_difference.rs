@@ -1,8 +1,8 @@
 //! How far the clocks of servers are apart, for an operator.
 //!
-//! With several servers, all clocks are compared with the clock of the server that keeps `{hearing}`, which is the
-//! clock of the fleet: `clock_jump.rs` says which harm another clock does. Replicas are compared too, because they may
-//! be promoted.
+//! With several servers, all clocks are compared with the clock of the server that keeps `{hearing}`, the clock of
+//! the fleet; `clock_jump.rs` describes the harm of a different clock. Replicas are compared too, because they may be
+//! promoted.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ pub(super) fn server_time((seconds, micros): (i64, i64)) -> Timestamp {
     Timestamp::from_millis(seconds.saturating_mul(1000).saturating_add(micros / 1000))
 }
 
-/// The warning about servers whose clocks differ from the clock `by`, which comes with the address of its server.
+/// The warning about servers whose clocks differ from the clock `by`, which is given with the address of its server.
 pub(super) fn servers_off(by: (&str, ClockOffset), servers: &[(&str, ClockOffset)]) -> Option<Warning> {
     let of = |(address, clock): &(&str, ClockOffset)| {
         Some(format!("that of {address} is {} it", clock.differs(by.1)?))

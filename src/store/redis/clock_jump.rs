@@ -13,27 +13,27 @@
 //! ends a blind interval.
 //!
 //! A renewal answers the server's clock, and a monotonic clock measures the time since then. Every later answer with
-//! the server's clock is compared with the renewal that was the last when its request was sent, so that an answer from
-//! before a jump was handled does not count as an answer from after it. If the first answer that shows the jump is the
-//! answer to a renewal, the renewal is repeated, and the repetition handles the jump. An instance that has not renewed
-//! yet detects no jump; another instance that has renewed does. Where the clock goes back, keys expire later, which
+//! the server's clock is compared with the renewal that was the last when its request was sent, so that an answer
+//! from before a jump was handled does not count as an answer from after it. If the answer to a renewal is the first
+//! that shows the jump, the renewal is repeated, and the repetition handles the jump. An instance that has not
+//! renewed yet detects no jump; an instance that has renewed does. If the clock goes back, keys expire later, which
 //! harms no unit.
 //!
 //! # Other servers of a cluster
-//! A server whose clock is off does no harm as long as the clock goes evenly: it adds the rest of a key's life to its
-//! own time. But keys end too early where a clock is set forward, or where a replica takes over whose clock is further
-//! ahead, because it gets the end of each key by the clock of its primary. So each canary leaves in every partition how
-//! far the clock of its server is ahead of the time of the fleet, beside the watermark. Where the clock is further ahead
-//! later, it has jumped since, and the watermark counts as earlier by as much: see `watermarks.rs`. Bounds are compared,
-//! so that a slow answer is no jump. Keys that live too long do no harm. Examinations name servers whose clocks differ,
-//! replicas included: see `clock_difference.rs`.
+//! A server with a wrong clock does no harm as long as the clock runs evenly: it adds the rest of a key's life to its
+//! own time. But keys expire too early where a clock is set forward, or where a replica takes over whose clock is
+//! further ahead, because it gets the end of each key by the clock of its primary. So each canary stores in every
+//! partition, beside the watermark, how far the clock of its server is ahead of the time of the fleet. If the clock
+//! is further ahead later, it has jumped since, and the watermark counts as earlier by as much: see `watermarks.rs`.
+//! The comparison uses bounds, so that a slow answer is no jump. Keys that live too long do no harm. Examinations
+//! name servers whose clocks differ, replicas included: see `clock_difference.rs`.
 
 use std::time::{Duration, Instant};
 
 use super::clock_difference::ClockOffset;
 use crate::clock::Timestamp;
 
-/// A shorter jump does not matter: the unit of a key that expires this early is almost due.
+/// A shorter jump does not matter: a unit whose key expires this early is almost due.
 pub(super) const SHORTEST: Duration = Duration::from_millis(250);
 
 /// When a renewal was sent, and the server's clock in its answer; `None` before the first renewal.
@@ -55,8 +55,8 @@ impl ServerClock {
         self.renewed
     }
 
-    /// Reads the server's clock from an answer that arrived by `now`. Answers whether the clock jumped since `last`,
-    /// the last renewal when the request was sent, or an earlier jump is not handled yet.
+    /// Reads the server's clock from an answer that arrived by `now`. Answers whether the clock has jumped since
+    /// `last`, the last renewal when the request was sent, or an earlier jump is not handled yet.
     pub fn read(&mut self, last: LastRenewal, now: Instant, server: Timestamp) -> bool {
         let Some((sent, clock)) = last else { return self.jumped.is_some() };
         // An answer that was on the network for long shows an earlier time.
@@ -68,7 +68,7 @@ impl ServerClock {
         has_jumped || self.jumped.is_some()
     }
 
-    /// The expected time when a jump was detected that no renewal has handled yet.
+    /// The expected time at the detection of a jump that no renewal has handled yet.
     pub fn jumped(&self) -> Option<Timestamp> {
         self.jumped
     }
@@ -84,7 +84,7 @@ impl ServerClock {
         Some(self.fleet?.0 + now.duration_since(sent))
     }
 
-    /// How far a server's clock was ahead of the time of the fleet when it was read between `sent` and `arrived`.
+    /// How far a server's clock, read between `sent` and `arrived`, was ahead of the time of the fleet.
     pub fn offset_of(&self, (sent, arrived): (Instant, Instant), clock: Timestamp) -> Option<ClockOffset> {
         let (fleet, known) = self.fleet?;
         Some(ClockOffset::between(clock, fleet + sent.duration_since(known), self.fleet_time(arrived)?))

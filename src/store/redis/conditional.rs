@@ -6,7 +6,7 @@
 //! contents.
 //!
 //! Several changes may be under way to a server far away. They run in the order in which they are sent, so each is
-//! decided from the contents that the change before it leaves, before the answer to that change arrives.
+//! decided from the contents that the previous change leaves, before the answer to that change arrives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};

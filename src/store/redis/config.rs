@@ -22,14 +22,14 @@ pub struct RedisConfig {
     pub sentinel_password: Option<String>,
     /// The first part of the name of every key.
     pub prefix: String,
-    /// The number of partitions. `None`: the number that an existing fleet has; a new fleet gets a default.
+    /// The number of partitions. `None`: the number of an existing fleet; a new fleet gets a default.
     pub partitions: Option<u16>,
-    /// How many replicas have to have a transition before it is notified. `None`: 1 with Sentinel and Cluster where
-    /// there are replicas, else 0.
+    /// The number of replicas that must have a transition before receivers are notified of it. `None`: 1 with
+    /// Sentinel and Cluster if there are replicas, else 0.
     pub wait_replicas: Option<u8>,
     /// How long replicas may take for that.
     pub wait_timeout: Duration,
-    /// The `maxmemory-policy` that servers may have beside `noeviction`; empty: none.
+    /// The `maxmemory-policy` that servers may have beside `noeviction`; empty: no other.
     pub allow_eviction: String,
 }
 
@@ -62,10 +62,10 @@ impl RedisConfig {
     }
 }
 
-/// The number of partitions of a new fleet, unless the configuration says another.
+/// The default number of partitions of a new fleet.
 const PARTITIONS: u16 = 16;
-/// The number of partitions of a new fleet in a cluster: a whole share for each of 2, 3, 4, 6, 8, 12, 16, 24 or 48
-/// primaries.
+/// The default number of partitions of a new fleet in a cluster: a whole share for each of 2, 3, 4, 6, 8, 12, 16, 24
+/// or 48 primaries.
 const CLUSTER_PARTITIONS: u16 = 48;
 
 /// The address without user and password.
@@ -85,7 +85,7 @@ impl fmt::Debug for RedisConfig {
     }
 }
 
-/// A busy server takes some ten milliseconds for a batch of 500 units; a server without an answer after this time
+/// A busy server takes some ten milliseconds for a batch of 500 units; without an answer within this time, a server
 /// counts as unreachable.
 pub const RESPONSE: Duration = Duration::from_secs(5);
 pub const CONNECT: Duration = Duration::from_secs(2);

@@ -7,18 +7,18 @@
 //! keys; the test `openings_are_written_alike_by_transaction_and_script` compares them.
 //!
 //! # Why not by that script alone
-//! When a hundred thousand units are due at once, the server is the bottleneck. A script has to read the facts
-//! again to compare them, and each of its arguments and answers costs as much as a command: 12 µs a unit besides
-//! the first reading. The same writes as plain commands take 5 µs, and watching costs almost nothing, because it
-//! goes by page.
+//! When a hundred thousand units are due at once, the server is the bottleneck. A script has to read the facts again
+//! to compare them, and each of its arguments and answers costs as much as a command: 12 µs a unit besides the first
+//! reading. The same writes as plain commands take 5 µs, and watching costs almost nothing, because it is done by
+//! page.
 //!
 //! # Why it is enough to watch facts
 //! A due unit has no expiry key, and only a change that also changes the facts creates one. A change that takes a
 //! unit out of the deadline index changes its facts in the same step. So if the facts are unchanged, the unit is in
 //! the index, and removing it is the lock that decides between callers.
 //!
-//! A unit that is announced as gone still has its key, and a heartbeat changes the key alone. So the check of such units
-//! watches their keys, too, and deletes them with the same step.
+//! A unit that is announced as gone still has its key, and a heartbeat changes only the key. So the check of such
+//! units also watches their keys, and deletes them in the same step.
 //!
 //! # Why a page is not split
 //! Of two checks of parts of one page, one would have to start again.
@@ -48,10 +48,10 @@ use crate::clock::monotonic;
 use crate::presence::{Change, IndexChange, KeyChange, Snapshot, Unit};
 use crate::store::{CheckGuard, DeadlineCheck, EngineError, MAX_STEP, Result, encoding};
 
-/// How many units one check has, or a few more: the server writes that many in about half a millisecond.
+/// The approximate number of units of one check, which the server writes in about half a millisecond.
 const STEP: usize = 100;
 
-/// How many units one check has on a server far away, where larger checks mean fewer round trips.
+/// The number of units of one check on a server far away, where larger checks mean fewer round trips.
 const FAR_STEP: usize = 1000;
 
 /// The watched connection of a check.
@@ -68,7 +68,7 @@ struct Watch<'a> {
     permit: Permit,
 }
 
-/// Cuts units into checks of one partition and whole pages; the check with the first unit comes first.
+/// Splits units into checks of one partition and whole pages; the check of the first unit comes first.
 pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
     let step = if engine.topology.is_far() { FAR_STEP } else { STEP };
     let mut checks: Vec<Vec<(PageId, usize)>> = Vec::new();
@@ -87,9 +87,9 @@ pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
         .collect()
 }
 
-/// Reads the units of one check and watches them; `has_keys`: with their expiry keys.
+/// Reads and watches the units of one check, with their expiry keys if `has_keys`.
 ///
-/// In one piece: it is one round trip, whose answers are read in the order of its commands.
+/// This function is long because it is one round trip, whose answers are read in the order of its commands.
 pub(super) async fn begin(
     engine: &RedisEngine,
     units: Vec<Unit>,
@@ -126,12 +126,13 @@ pub(super) async fn begin(
     }
     add_guards(engine, partition, &units, &mut pipe);
     pipe.exists(engine.keys.in_partition(partition, "archive"));
-    // Hearing may be on another server. A heartbeat between both readings is no danger: it changes the watched facts.
+    // Another server may keep the hearing. A heartbeat between the two reads is no danger: it changes the watched
+    // facts.
     let is_same_server =
         engine.topology.is_same_server(engine.keys.slot(partition), engine.keys.slot_of_hearing());
     let mut hearing = redis::pipe();
     if !is_same_server {
-        // Of this server, read after the units: see `clock_jump.rs`.
+        // The clock of this server, read after the units: see `clock_jump.rs`.
         pipe.cmd("TIME");
     }
     engine.add_hearing_reads(if is_same_server { &mut pipe } else { &mut hearing });
@@ -173,7 +174,7 @@ pub(super) async fn begin(
         .map_err(damaged)?
         .unwrap_or(keys);
     if existing > keys {
-        // A key that is not a string is read as if it were absent.
+        // A key that is not a string reads as absent.
         engine.topology.request_quarantine();
         return Err(again("an expiry key is of a wrong type and is quarantined"));
     }
@@ -188,9 +189,9 @@ pub(super) async fn begin(
     Ok(DeadlineCheck { units: read.snapshots, hearing, watermark, guard: Box::new(watch) })
 }
 
-/// Adds a command that counts the existing expiry keys; commands that fail if a key that is written later is of a wrong
-/// type, because a transaction is not undone when one of its commands fails; and `INFO`, which counts the keys that
-/// were evicted before the units were read: see `eviction.rs`.
+/// Adds three kinds of commands: a count of the existing expiry keys; commands that fail if a key that is written
+/// later is of a wrong type, because a transaction is not undone when one of its commands fails; and `INFO`, which
+/// counts the keys that were evicted before the units were read: see `eviction.rs`.
 fn add_guards(engine: &RedisEngine, partition: u16, units: &[Unit], pipe: &mut Pipeline) {
     let keys: Vec<String> = units.iter().map(|unit| engine.keys.alive(unit)).collect();
     pipe.exists(keys);
@@ -251,8 +252,8 @@ struct Opening {
 }
 
 impl Opening {
-    /// `None` unless the change opens the record of a unit, and takes the unit out of the index. `has_keys`: units with
-    /// a key count, too, because it is watched.
+    /// `None` unless the change opens the record of a unit and takes the unit out of the index. With `has_keys`, a
+    /// unit may have a key, because the key is watched.
     fn of(page: u32, index: usize, (seen, change): &(Snapshot, Change), has_keys: bool) -> Option<Opening> {
         let record = change.record.as_ref().filter(|record| record.back_at.is_none())?;
         let has_key = seen.alive.is_some();
@@ -271,7 +272,7 @@ impl Opening {
     }
 }
 
-/// The commands that write openings of one partition, sorted by page; the same as in `apply.lua`.
+/// The commands that write openings of one partition, sorted by page; `apply.lua` writes the same.
 fn openings(keys: &Keys, partition: u16, records: &[Opening], has_archive: bool) -> Pipeline {
     let mut write = pipe();
     write.atomic();
@@ -294,8 +295,8 @@ fn openings(keys: &Keys, partition: u16, records: &[Opening], has_archive: bool)
         records.iter().map(|record| (record.detected_at, &record.unit)).collect();
     write.zadd_multiple(keys.in_partition(partition, "offline"), &offline).ignore();
     if has_archive {
-        // A closed record is opened again if its unit was allowed a longer silence for a while: it is no closed record
-        // any more.
+        // A closed record is opened again if its unit was allowed a longer silence for a while: remove it from the
+        // closed records.
         let ids: Vec<&String> = records.iter().map(|record| &record.id).collect();
         write.hdel(keys.in_partition(partition, "archive"), &ids).ignore();
         write.zrem(keys.in_partition(partition, "past"), &ids).ignore();

@@ -1,8 +1,8 @@
 //! A dedicated connection has one user at a time, because the server keeps the watched keys of each connection.
 //!
-//! A dropped connection becomes idle, also in the middle of a command, because its answers stay in order. After a
-//! failure it is closed together with all idle connections, which are likely to fail as well; the server forgets their
-//! watched keys.
+//! A dropped connection becomes idle, even in the middle of a command, because its answers stay in order. After a
+//! failure it is closed together with all idle connections, which are likely to fail as well; the server forgets
+//! their watched keys.
 
 use std::sync::{Arc, Mutex};
 

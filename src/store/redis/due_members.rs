@@ -1,5 +1,5 @@
-//! Members of sorted sets, one for each partition, that are due: from as few partitions as possible, because one script
-//! works on those of one partition.
+//! Due members of sorted sets with one set for each partition, taken from as few partitions as possible, because a
+//! script works on one partition.
 
 use redis::pipe;
 
@@ -41,8 +41,8 @@ fn in_order(counts: &[usize], limit: usize) -> Vec<usize> {
     counts.iter().map(&mut take).collect()
 }
 
-/// Takes all of each partition that has few, so that a storm in others does not delay them, and then the others in
-/// order.
+/// Takes all members of each partition that has few, so that a storm in others does not delay them, and then members
+/// of the others in order.
 fn few_first(counts: &[usize], limit: usize) -> Vec<usize> {
     let fair = limit.div_ceil(counts.len().max(1));
     let few = |count: &usize| if *count <= fair { *count } else { 0 };

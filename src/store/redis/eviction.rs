@@ -1,22 +1,23 @@
 //! Keys that servers evict when they are full, and how that affects deadlines.
 //!
 //! An evicted expiry key takes the newest heartbeats of its unit with it: facts have only the heartbeat of the last
-//! check. Such a key ends at any moment, not after its time. So the moment up to which keys may have been evicted is
-//! part of hearing: a unit without a key counts as heard up to then (`presence::check_deadline`), and its silence is
-//! notified up to one timeout later than otherwise.
+//! check. An eviction may come at any moment. So the moment up to which keys may have been evicted is part of
+//! hearing: a unit without a key counts as heard up to then (`presence::check_deadline`), and receivers are notified
+//! of its silence up to one timeout later than otherwise.
 //!
-//! Each server counts the keys that it evicts. Every deadline check reads that count behind its units, in the same
-//! request, so no check decides by keys whose eviction it does not know. Every renewal of a lease reads it too, and
-//! stores the moment for other instances and later ones. The policy of a server is not considered: it may change at any
-//! time.
+//! Each server counts the keys that it evicts. Every deadline check reads that count after its units, in the same
+//! request, so no check misses an eviction of the keys that it has read. Every renewal of a lease reads the count
+//! too, and stores the moment for other instances and later ones. The policy of a server is not considered: it may
+//! change at any time.
 //!
 //! # Why any change of the count is an eviction
 //! The count begins at zero when a server starts. A smaller count than before may hide evictions, and so may a server
 //! that had evicted keys and is no longer there.
 //!
 //! # Why the start refuses such servers
-//! `volatile-…` removes expiry keys, and detection is late as long as the server is full; `allkeys-…` removes units,
-//! and nothing watches them then. An operator who wants that permits the policy by name.
+//! With `volatile-…` a server removes expiry keys, and detection is late as long as the server is full; with
+//! `allkeys-…` it removes units, which are then not watched any more. An operator who wants that permits the policy
+//! by name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -35,7 +36,7 @@ use crate::store::{EngineError, Result};
 /// The field of `heard`: up to when keys may have been evicted (ms).
 pub(super) const FIELD: &str = "evicted";
 
-/// A server that does not answer for longer is read with the next renewal.
+/// A server that answers later than this is read with the next renewal.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The policy under which a server evicts no key.
@@ -47,11 +48,11 @@ pub(super) struct Evictions(Mutex<KnownEvictions>);
 
 #[derive(Debug, Default)]
 struct KnownEvictions {
-    /// How many keys each server has evicted, by its address.
+    /// The number of keys that each server has evicted, by its address.
     counts: BTreeMap<String, u64>,
     /// Up to when keys may have been evicted.
     until: Option<Timestamp>,
-    /// Up to when keys may have been evicted, as it is stored.
+    /// The stored moment up to which keys may have been evicted.
     stored: Option<Timestamp>,
 }
 
@@ -67,7 +68,8 @@ impl KnownEvictions {
         }
     }
 
-    /// Forgets servers that are not primaries any more. If they had evicted keys, they may have evicted more until now.
+    /// Forgets servers that are not primaries any more. If they have evicted keys, they may have evicted more up to
+    /// now.
     fn keep(&mut self, servers: &[Arc<RedisServer>], now: Timestamp) {
         let is_there = |address: &str| servers.iter().any(|server| server.address() == address);
         if self.counts.iter().any(|(address, count)| *count > 0 && !is_there(address)) {
@@ -155,7 +157,7 @@ impl RedisEngine {
     }
 }
 
-/// Whether a server with this policy may evict keys, and no operator has permitted it by name.
+/// Whether a server with this policy may evict keys without the permission of an operator.
 pub(super) fn is_refused(policy: &str, permitted: &str) -> bool {
     !policy.is_empty() && policy != NONE && policy != permitted
 }

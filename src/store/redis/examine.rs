@@ -1,7 +1,7 @@
 //! The examination of a server that answers: each fault has a name, and advice for the operator.
 //!
-//! Reading the condition changes nothing, so `rollcall check` may examine a server in use (`survey.rs`). Repairs are a
-//! step of their own, for the service.
+//! Reading the condition changes nothing, so `rollcall check` may examine a server in use (`survey.rs`). Repairs are
+//! a separate step, for the service.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -24,19 +24,19 @@ const OLDEST: (u32, u32) = (6, 2);
 /// How long a replica may take to answer with its time; a later answer is left out.
 const FARTHEST_REPLICA: Duration = Duration::from_secs(1);
 
-/// How long one of several servers may not answer before that is a warning: a failover replaces it meanwhile.
+/// How long one of several servers may be silent before that is a warning: a failover may replace it meanwhile.
 const FAILOVER: Duration = Duration::from_secs(10);
 
-/// How many steps of the scan of the keys from before the start one examination takes: 200 000 keys.
+/// The number of steps that one examination takes of the scan of the keys from before the start: 200 000 keys.
 const STEPS_OF_FIRST_SCAN: usize = 800;
 
 /// For how long `/readyz` shows that a part of the fleet was lost.
 const LOSS_SHOWN: Duration = Duration::from_secs(86_400);
 
-/// Detection does not depend on notifications.
+/// The advice of warnings about notifications: detection does not depend on them.
 pub(super) const MEANWHILE: &str = "Detection works by the deadline index meanwhile";
 
-/// The condition of a server, as it was read.
+/// The condition of a server at one moment.
 pub(super) struct ServerState {
     pub server: Arc<RedisServer>,
     pub info: InfoDict,
@@ -45,7 +45,7 @@ pub(super) struct ServerState {
     pub clock: ClockOffset,
 }
 
-/// Examines the servers of a running service, and repairs faults as far as possible. If some of several servers do not
+/// Examines the servers of a running service, and repairs faults as far as possible. If only some servers do not
 /// answer, that is a warning, and the others are examined anyway.
 pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
     let began = Stopwatch::start();
@@ -61,11 +61,11 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     }
     let missing = missing(others.into_iter().filter(|(address, _)| lasting.contains(address)), are_down);
     if are_down {
-        // The examination fails, and this warning may say why no replica takes the place of the primary.
+        // The examination fails, and this warning may say why no replica replaces the primary.
         let text = missing.as_ref().map(|missing| missing.text.as_str());
         engine.telemetry.engine_warning(EngineWarning::ServerMissing, text);
     }
-    // The examination of the fleet needs every server; with a part of them it waits for the next time.
+    // The examination of the fleet needs every server. If some are missing, it waits for the next examination.
     let slots = slots_missing(&engine.topology);
     let mut warnings = match examine_fleet(engine, now).await {
         Err(EngineError::Unavailable(_) | EngineError::Passing(_)) if is_partial || slots.is_some() => {
@@ -98,7 +98,7 @@ pub(super) async fn examine(engine: &RedisEngine, now: Timestamp) -> Result<Vec<
     Ok(warnings)
 }
 
-/// The condition of every primary, and the other servers that do not do their work, with the reason.
+/// The condition of every primary, and the other servers that fail in their work, with the reason.
 async fn read_all(
     topology: &Topology,
     at: (Timestamp, Stopwatch),
@@ -109,8 +109,7 @@ async fn read_all(
     let (states, observed) = tokio::join!(read_servers(topology, at), topology.observers());
     let others = observed.into_iter().filter_map(|(address, state)| Some((address, state.err()?)));
     let states = states?;
-    // Calls over existing connections may go on anyway. If no primary answers, the errors of the primaries say the
-    // same.
+    // Existing connections may still work. If no primary answers, the errors of the primaries say the same.
     let has_any = states.iter().any(|(_, state)| state.is_ok());
     let unknown = topology
         .learn_failure()
@@ -125,8 +124,8 @@ fn is_partial(states: &[(Arc<RedisServer>, Result<ServerState>)]) -> bool {
     (1..states.len()).contains(&away)
 }
 
-/// The warning about servers that only a failover needs. `are_down`: no primary answers, and these servers are needed
-/// now.
+/// The warning about servers that are needed only for a failover. `are_down`: no primary answers, so the failover is
+/// needed now.
 fn missing(others: impl Iterator<Item = (String, String)>, are_down: bool) -> Option<Warning> {
     // All sentinels report a missing quorum in the same words.
     let reasons: BTreeSet<String> = others.map(|(_, why)| why).collect();
@@ -147,7 +146,7 @@ fn missing(others: impl Iterator<Item = (String, String)>, are_down: bool) -> Op
 pub(super) struct Unreachable(Mutex<BTreeMap<String, Instant>>);
 
 impl Unreachable {
-    /// Notes the servers that do not answer now. Answers the servers whose silence a failover does not explain.
+    /// Notes the servers that do not answer now. Answers those whose silence a failover does not explain.
     fn note(&self, addresses: impl Iterator<Item = String>, now: Instant) -> BTreeSet<String> {
         let mut all = self.0.lock().expect("nothing panics under this lock");
         let known = std::mem::take(&mut *all);
@@ -164,7 +163,8 @@ impl Unreachable {
     }
 }
 
-/// Scans all keys for wrong types if a command met one, else goes on with the scan of the keys from before the start.
+/// Scans all keys for wrong types if a command found one; otherwise continues the scan of the keys from before the
+/// start.
 async fn quarantine_wrong_types(engine: &RedisEngine, now: Timestamp) -> Result<()> {
     let (topology, keys) = (&engine.topology, &engine.keys);
     let mut first = engine.first_scan.lock().await;
@@ -190,7 +190,7 @@ async fn quarantine_wrong_types(engine: &RedisEngine, now: Timestamp) -> Result<
     Ok(())
 }
 
-/// Quarantines unreadable values, and examines what concerns all servers together: the rights, and the id of the fleet.
+/// Quarantines unreadable values, and examines all servers together: the rights, and the id of the fleet.
 async fn examine_fleet(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warning>> {
     quarantine_wrong_types(engine, now).await?;
     quarantine::report_quarantined(&engine.topology, &engine.keys, &engine.telemetry).await?;
@@ -280,8 +280,8 @@ async fn clock_warning(
     servers_off(*by, &clocks)
 }
 
-/// The warnings of all servers, one for each name. Its text says which servers have it, unless there is only one
-/// server.
+/// The warnings of all servers, one for each name. Unless there is only one server, the text lists the servers that
+/// have it.
 fn merged(of_servers: Vec<(Arc<RedisServer>, Vec<Warning>)>) -> Vec<Warning> {
     let is_only = of_servers.len() == 1;
     let mut all: Vec<Warning> = Vec::new();
@@ -297,7 +297,7 @@ fn merged(of_servers: Vec<(Arc<RedisServer>, Vec<Warning>)>) -> Vec<Warning> {
     all
 }
 
-/// Switches notifications on; a warning says if the user may not do that.
+/// Switches notifications on; if the user may not do that, adds a warning.
 async fn switch_notifications_on(engine: &RedisEngine, state: &ServerState, warnings: &mut Vec<Warning>) {
     let Ok(flags) = state.setting("notify-keyspace-events") else { return };
     if notifies(flags) {
@@ -315,7 +315,6 @@ async fn switch_notifications_on(engine: &RedisEngine, state: &ServerState, warn
     }
 }
 
-/// The id of the fleet.
 async fn read_fleet(topology: &Topology, keys: &Keys) -> Result<Option<String>> {
     let mut meta = pipe();
     meta.hget(keys.meta(), "fleet");
@@ -323,8 +322,8 @@ async fn read_fleet(topology: &Topology, keys: &Keys) -> Result<Option<String>> 
     Ok(fleet)
 }
 
-/// The condition of every primary. `now` is the time at `began`, which may be a while ago: the clocks are compared at
-/// the moment of the answer.
+/// The condition of every primary. `now` is the time at `began`, which may be a while ago: clocks are compared at the
+/// moment of the answer.
 pub(super) async fn read_servers(
     topology: &Topology,
     (now, began): (Timestamp, Stopwatch),

@@ -65,7 +65,7 @@ impl Exporter for RedisEngine {
             pipe.hgetall(self.keys.data_page(partition, &metric, page));
             let (values,): (Vec<(String, String)>,) = self.topology.send("export_values", &pipe).await?;
             for (name, text) in values {
-                // Another program wrote a text that is not a value.
+                // Another program wrote this text: it is not a value.
                 let Some((at, value)) = text.split_once(' ') else { continue };
                 let (Ok(unit), Ok(at)) = (name.parse(), at.parse()) else { continue };
                 let (metric, value) = (metric.clone(), value.to_owned());
@@ -75,7 +75,7 @@ impl Exporter for RedisEngine {
         Ok(items)
     }
 
-    /// A replica that became a primary may lack heartbeats.
+    /// A promoted replica may lack heartbeats.
     async fn complete_until(&self) -> Result<Option<Timestamp>> {
         Ok(self.read_watermarks().await?.oldest)
     }

@@ -30,7 +30,7 @@ impl<'a> FieldScan<'a> {
         FieldScan { waits: true, ..self }
     }
 
-    /// Goes on where another scan ended; `None`: from the beginning.
+    /// Continues where another scan ended; `None`: starts at the beginning.
     pub fn from(self, cursor: Option<u64>) -> FieldScan<'a> {
         FieldScan { cursor: cursor.or(Some(0)), ..self }
     }

@@ -1,9 +1,9 @@
 //! Detects that the server has lost its data: it was emptied while it ran, or started without data.
 //!
-//! The id of the fleet is stored beside `heard`, and an instance keeps both in memory. The step that records a
-//! canary compares the ids: another id, or none, is a loss. The first instance that detects it writes the new id
-//! and the event for the operators in one step. An instance keeps its values in memory until the server answers
-//! with new ones, so a server without data does not erase them.
+//! The id of the fleet is stored beside `heard`, and an instance keeps both in memory. The step that records a canary
+//! compares the ids: another id, or none, is a loss. The first instance that detects it writes the new id and the
+//! event for the operators in one step. An instance keeps its values in memory until the server answers with new
+//! ones, so a server without data does not erase them.
 
 use std::sync::MutexGuard;
 use std::time::Duration;
@@ -29,16 +29,16 @@ pub(super) struct KnownFleet {
     pub heard: Option<Timestamp>,
     /// The furthest `heard` that was stored since the last blind interval that this instance ended.
     pub furthest: Option<Timestamp>,
-    /// When the fleet, or partitions of it, were lost last (ms).
+    /// When the fleet, or partitions of it, were last lost (ms).
     pub emptied_at: Option<i64>,
     /// Whether every partition has had its watermark.
     pub has_watermarks: bool,
 }
 
 impl KnownFleet {
-    /// The state at the start of an instance. Writes the id beside `heard` if it is missing there: the fleet is new, or
-    /// the server of `heard` lost its data while no instance ran. Then the oldest watermark of the other servers says
-    /// up to when Rollcall has heard, and partitions without a watermark are lost.
+    /// The state at the start of an instance. Writes the id beside `heard` if it is missing there: the fleet is new,
+    /// or the server of `heard` lost its data while no instance ran. In the second case, Rollcall has heard up to the
+    /// oldest watermark of the other servers, and partitions without a watermark are lost.
     pub async fn begin(
         topology: &Topology,
         StoredFleet { id, key, keys }: &StoredFleet,
@@ -80,7 +80,7 @@ impl KnownFleet {
 }
 
 impl DataLoss {
-    /// The interval of the loss in the ledger. Operators are notified of the blindness too, if it was long.
+    /// The interval of the loss in the ledger. Operators are also notified of the blindness if it was long.
     pub(super) fn blindness(&self, tell_after: Duration) -> BlindInterval {
         let is_notified = self.interval.length() > tell_after;
         BlindInterval { interval: self.interval, is_taken: false, is_notified }
@@ -91,14 +91,14 @@ impl DataLoss {
 struct Loss {
     /// The id of the new fleet.
     fleet: String,
-    /// When the loss was noticed first.
+    /// When the loss was first noticed.
     at: Timestamp,
     /// The blind interval, if this step writes the event for the operators.
     reported: Option<Interval>,
 }
 
 impl RedisEngine {
-    /// Compares the fleet with the known one. Answers the blind interval, if this call reports a loss.
+    /// Compares the fleet with the known fleet. Answers the blind interval, if this call reports a loss.
     pub(super) async fn notice_loss(&self, now: Timestamp, tell_after: Duration) -> Result<Option<Interval>> {
         let known = self.known_fleet().clone();
         let decide = |read: &[&HashFields], _: bool, write: &mut ConditionalWrite<'_>| {
@@ -123,7 +123,7 @@ impl RedisEngine {
     }
 
     /// Decides from stored values whether the fleet was lost, and adds the writes. A loss is reported once for each
-    /// new fleet, also if instances knew different fleets before: some may have missed a fleet in between.
+    /// new fleet, even if instances remembered different fleets: some may have missed a fleet in between.
     fn loss_by(
         &self,
         heard: &HashFields,

@@ -5,12 +5,12 @@
 //!
 //! # Why a canary is recorded by the servers of one view
 //! If a server is replaced, heartbeats that it has acknowledged may be lost. Whether a server was replaced is decided
-//! by the servers that are known; if a new primary that was not known recorded that decision, its lost heartbeats would
-//! count as heard. So if servers change during the call, the call decides again.
+//! from the servers in the view. If a new primary outside of the view recorded that decision, its lost heartbeats
+//! would count as heard. So if servers change during the call, the call decides again.
 //!
 //! # Why a smaller `heard` is blind time
-//! A server that starts again without its last writes has lost heartbeats as well. Its `heard` is then earlier than the
-//! `heard` that this instance knows to have been stored.
+//! A server that starts again without its last writes has lost heartbeats as well. Its `heard` is then earlier than
+//! the `heard` that this instance knows was stored.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,11 +33,12 @@ use crate::presence::{
 };
 use crate::store::{Advance, DataLoss, EngineError, HearingStore, Result};
 
-/// Partitions whose loss was written, until each partition has its watermark again.
+/// The field with the partitions whose loss was written, until each partition has its watermark again.
 const EMPTIED: &[u8] = b"emptied";
-/// When the fleet or partitions were lost last: earlier reads of them are outdated, also the reads of other instances.
+/// The field with the moment at which the fleet or partitions were last lost: earlier reads are outdated, also those
+/// of other instances.
 pub(super) const EMPTIED_AT: &[u8] = b"emptied_at";
-/// For how long a canary is decided again because the servers change.
+/// How long a canary is decided again while the servers change.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 
 #[async_trait]
@@ -112,7 +113,7 @@ struct FilterChanges<'a> {
 }
 
 impl<'a> FilterChanges<'a> {
-    /// Lets `probed` answer what is proved, from the stored proofs.
+    /// Lets `probed` determine the new proofs, from the stored proofs.
     fn new(
         stored: &'a HashFields,
         probed: impl FnOnce(&BTreeMap<(Kind, String), Timestamp>) -> Vec<Probed>,
@@ -124,15 +125,15 @@ impl<'a> FilterChanges<'a> {
         FilterChanges { stored, before, proved, names, blind }
     }
 
-    /// What a share proves that has heard so far, if it has heard at all.
+    /// The proofs of a share, from how far it has heard.
     fn of_share(stored: &'a HashFields, proofs: &[Probed], share: Option<ShareHeard>) -> FilterChanges<'a> {
         FilterChanges::new(stored, |proved| {
             share.map(|share| Probed::of_share(proofs, proved, share)).unwrap_or_default()
         })
     }
 
-    /// Expects the next of the hashes to have the proofs of filters on which the change depends. A later proof by
-    /// another instance does not void a proof that ended no blind interval.
+    /// Expects the next hash to have the proofs of filters on which the change depends. If the change ends no blind
+    /// interval, a later proof by another instance does not void it.
     fn expect(&self, write: &mut ConditionalWrite<'_>) {
         let expect = if self.blind.is_empty() { Expect::SameOrLater } else { Expect::Same };
         if self.names.iter().all(|name| self.stored.contains_key(name)) {
@@ -142,7 +143,7 @@ impl<'a> FilterChanges<'a> {
         }
     }
 
-    /// The field with the version of the ledgers of kinds, if one of them changes.
+    /// The field with the version of the ledgers of kinds, if a ledger changes.
     fn version(&self) -> Option<&'static [u8]> {
         (!self.blind.is_empty()).then_some(b"kinds".as_slice())
     }
@@ -155,12 +156,12 @@ enum Advanced {
         blind: Option<BlindInterval>,
     },
     NotAMember,
-    /// Nothing was written: the server has another fleet than the known one.
+    /// Nothing was written: the server holds another fleet than the one known here.
     AnotherFleet,
 }
 
 impl RedisEngine {
-    /// Advances hearing, and runs the commands in `behind` after that.
+    /// Advances hearing, and then runs the commands in `behind`.
     async fn advance_and<U: FromRedisValue>(
         &self,
         subscription: &Subscription,
@@ -179,7 +180,7 @@ impl RedisEngine {
         }
     }
 
-    /// Advances hearing by the servers of a view. The loss of the fleet is detected first.
+    /// Detects a loss of the fleet, then advances hearing by the servers of a view.
     async fn advance_under<U: FromRedisValue>(
         &self,
         view: &Arc<ServerView>,
@@ -263,7 +264,8 @@ impl RedisEngine {
         let known = self.known_fleet().clone();
         let mut state = stored.state();
         let stored_at = state.heard;
-        // If the stored state is lost, so are the heartbeats since then; if a server was replaced, some of them may be.
+        // If the stored state is lost, the heartbeats since then are lost too; if a server was replaced, some of them
+        // may be.
         state.heard = stored_at.or(known.heard);
         let is_lost = stored_at.map_or(known.heard.is_some(), |stored| Some(stored) < known.furthest);
         state.is_lost |= is_replaced || is_lost;
@@ -310,7 +312,7 @@ impl RedisEngine {
         Advanced::Heard { heard: state.heard, blind }
     }
 
-    /// The loss of partitions that were emptied, unless it was written already.
+    /// The loss of emptied partitions, unless it is already written.
     fn emptied_by(
         &self,
         heard: &HashFields,

@@ -9,7 +9,7 @@ use super::reading::milliseconds;
 use crate::clock::Timestamp;
 use crate::presence::{HearingState, Kind, MemberState, SessionState};
 
-/// The hashes of the state as they were read. Unreadable values are left out; an unreadable member is `None`.
+/// The hashes of the state as read. Unreadable values are left out; an unreadable member is `None`.
 #[derive(Clone, Copy)]
 pub(super) struct HearingFields<'a> {
     pub heard: &'a HashFields,
@@ -30,8 +30,8 @@ impl HearingFields<'_> {
         }
     }
 
-    /// Adds the writes of the change from this state to `after`, and its conditions, without `heard`. Proofs that other
-    /// instances write at the same time do not void the change: they only add to it.
+    /// Adds the writes and conditions of the change from this state to `after`, without `heard`. Concurrent proofs by
+    /// other instances do not void the change: they only add to it.
     pub fn write(
         &self,
         write: &mut ConditionalWrite<'_>,
@@ -91,7 +91,7 @@ pub(super) fn filter_field(kind: &Kind, filter: &str) -> Vec<u8> {
     format!("{kind} {filter}").into_bytes()
 }
 
-/// The fields that differ, with their text afterwards.
+/// The fields that differ, with their new text; `None`: removed.
 fn changed(before: &HashFields, after: &HashFields) -> BTreeMap<Vec<u8>, Option<Vec<u8>>> {
     let removed =
         before.keys().filter(|field| !after.contains_key(*field)).map(|field| (field.clone(), None));

@@ -1,12 +1,12 @@
 //! Expiry notifications as hints. They may be late, lost or about other keys; a hint leads to a check of the unit.
 //!
-//! A server notifies only of its own keys, so each server has a connection that subscribes. A connection that is cut is
-//! replaced: the cut is noticed at once, or by a question every few seconds if the server is silent. Notifications may
-//! have been lost then, and before a new subscription, so both are hints too. The same connections get the
+//! A server notifies only of its own keys, so each server has a connection that subscribes. A connection that is cut
+//! is replaced: the cut is noticed at once or, if the server is silent, by a request every ten seconds. Notifications
+//! may have been lost then, and before a new subscription, so both are hints too. The same connections get the
 //! notifications of instances that start or stop, which a cluster passes on to every server.
 //!
-//! While very many units of a server are due, its connection unsubscribes: for each instance, the notifications of all
-//! units would cost the server as much as the records of a tenth of them.
+//! While very many units of a server are due, its connection unsubscribes: for each instance, the notifications of
+//! all units would cost the server as much as the records of a tenth of the units.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,12 +25,12 @@ use crate::store::{EngineError, Hint, Result};
 
 /// The time between two attempts to listen to one of several servers.
 const RETRY: Duration = Duration::from_millis(500);
-/// How often a silent server is asked whether it is there.
+/// The time between two requests that check a silent connection.
 const ASKED_EVERY: Duration = Duration::from_secs(10);
 /// The wait before a server that refused the subscription is tried again.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
-/// Sends hints until the receiver is dropped. Hints that find the channel full are dropped: the deadline index finds
+/// Sends hints until the receiver is dropped. If the channel is full, hints are dropped: the deadline index finds
 /// their units.
 pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> Result<()> {
     let mut changes = engine.topology.changes();
@@ -47,7 +47,7 @@ pub(super) async fn listen(engine: &RedisEngine, hints: mpsc::Sender<Hint>) -> R
     }
 }
 
-/// Listens to one server. A server that may be replaced is tried again and again, while the other servers go on; a
+/// Listens to one server. A server that may be replaced is retried without end, while the other servers go on; a
 /// failure that ends with a failover is no warning.
 async fn keep_listening(
     engine: &RedisEngine,
@@ -112,7 +112,7 @@ async fn listen_to(engine: &RedisEngine, server: &RedisServer, hints: &mpsc::Sen
     }
 }
 
-/// Passes on what a server sends: hints, the instances that start or stop, and the end of the connection.
+/// Forwards the messages of a server: hints, the instances that start or stop, and the end of the connection.
 fn forward(
     engine: &RedisEngine,
     hints: mpsc::Sender<Hint>,

@@ -180,8 +180,8 @@ impl Importer for RedisImporter {
             let (from, to) = (interval.from.as_millis(), interval.to.as_millis());
             pipe.zadd(self.keys.blind(), format!("{from} {to}"), to).ignore();
         }
-        // Adjacent intervals are stored as one. These entries keep the ends of intervals in which another client
-        // may have been given heartbeats.
+        // Adjacent intervals are stored as one. These entries preserve the ends of intervals in which another client
+        // may have got heartbeats.
         for end in hearing.ledger.taken() {
             let (to, score) = (end.as_millis(), end.as_millis() as f64 + TAKEN);
             pipe.zadd(self.keys.blind(), format!("{to} {to}"), score).ignore();
@@ -206,12 +206,13 @@ impl Importer for RedisImporter {
         if !pipe.is_empty() {
             self.topology.send::<redis::Value>("complete", &pipe).await?;
         }
-        // Otherwise the first canary leaves them, and an instance that ends meanwhile leaves some of them only.
+        // Otherwise the first canary writes them, and an instance that ends meanwhile leaves only some of them.
         if let Some(heard) = hearing.heard {
             self.put_watermarks(heard).await?;
         }
         self.arrival.check(&self.topology, &self.keys).await?;
-        // Of its own, because it is in another slot of a cluster; last, because it makes the fleet one to serve.
+        // In a transaction of its own, because it is in another slot of a cluster; last, because instances may serve
+        // the fleet after it.
         let mut complete = redis::pipe();
         complete.atomic();
         let fleet = meta::new_id();

@@ -7,12 +7,12 @@ use redis::pipe;
 use super::topology::{RedisServer, Topology};
 use crate::store::Result;
 
-/// A scan of the keys of all servers. Keys that come or go meanwhile may be found twice or not at all.
+/// A scan of the keys of all servers. Keys that appear or vanish meanwhile may be found twice or not at all.
 pub(super) struct KeyScan {
     name: &'static str,
     pattern: String,
     step: usize,
-    /// The servers that are not scanned to their ends; `None` before the first step.
+    /// The servers whose scan is not complete; `None` before the first step.
     servers: Option<Vec<Arc<RedisServer>>>,
     cursor: u64,
 }

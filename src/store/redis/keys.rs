@@ -1,8 +1,8 @@
 //! Every key that Rollcall has in Redis. Other programs may read the keys; only Rollcall writes them.
 //!
-//! The partition is a hash tag at the beginning of each name, so that all keys of one unit, and all keys of one group,
-//! are in one slot of a cluster: no script crosses slots. A fleet that was created in a cluster has `{pN.s}` where the
-//! table has `{pN}`, see `tags.rs`; `tags` in `rollcall:meta` says so.
+//! The partition is a hash tag at the beginning of each name, so that all keys of one unit, and all keys of one
+//! group, are in one slot of a cluster: no script crosses slots. A fleet that was created in a cluster has `{pN.s}`
+//! where the table has `{pN}`, see `tags.rs`; the field `tags` of `rollcall:meta` says so.
 //!
 //! | key | type | content |
 //! |---|---|---|
@@ -33,17 +33,17 @@
 //! | `rollcall:{pN}:archive` | hash | record id → record (JSON), closed records |
 //! | `rollcall:{pN}:outbox` | stream | opened and closed records that have joined no group yet: an entry for each step, see `outbox.rs` |
 //! | `rollcall:{pN}:outbox:unreadable` | stream | quarantined entries of the outbox |
-//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON); `incidents`: group → the incident of its silences that lasts (JSON, see `alerting/incidents.rs`); `groups`: group → its labels and when it was sealed last (JSON); `group_versions`: group → how often members began to wait or to last there; `members`: `<group>`, line break, `<member>` → how far the member has come, which receivers were notified of it, and its record while it waits (JSON, see `store/groups/member.rs`); `groups_of`: member → the groups of its record (JSON), by the unit's partition; `past_timers`: timer that fired or was cancelled → its type, moment, data and receipts (JSON); `timer_counts`: type → how many timers of it wait; `notifications`: id → notification that waits (JSON); `owed`: id → number of receivers that still need the notification, if more than one |
-//! | `rollcall:{pN}:cells:<table>:<receiver>` | hash | the same of a table that each receiver has. `lanes`: group → attempts at its first notification, with `+` while one is under way, and the ids of all in order; `dead_letters`: id → dead letter (JSON); `fallback_done`: group → the last of its notifications that its fallback got too, while the receiver takes nothing; `unnotified`: silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`; `-` → `-` if some of them may be in notifications that wait |
-//! | `rollcall:{pN}:cells:<table>:<page>` | hash | the same of a table on pages. `timers`: timer that waits → its type, moment and data, see `store/timers/stored.rs` |
-//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `groups_due`: groups in which members wait, by when they are due (ms); `waiting`: members that wait, `<group>`, line break, `0` or for a silence `1` and since when (ms, 15 digits), line break, `<member>`; `lasting`: silences that last of which receivers know, `<group>`, line break, when they were notified, line break, `<member>`; `returning`: `<group>`, line break, `<unit>` by since when its return waits, where returns wait (ms); `reminders`: groups with members in `lasting`, by when they are looked at again (ms); `over`: members that are over, kept for a day so that late repetitions do not join (ms); `flap_checks`: the units of `flaps`, by when they are looked at (ms); `timers`: timers that wait, by their moment (ms), or by when an instance looks at them again, if their type is not configured; `timers_ended`, `timers_kept`: those of `past_timers`, by their moment, and by until when they are kept (ms); `noted`: pages of `facts` that another instance changed and the owner has not read yet; `only_attempts`: those with an attempt that is never repeated and has no outcome, by when the last one began (ms) |
-//! | `rollcall:{pN}:index:<index>:<receiver>` | zset | the same of an index that each receiver has. `queue`: groups by their next attempt (ms); `dead`: ids of dead letters by when they were given up (ms) |
+//! | `rollcall:{pN}:cells:<table>` | hash | the cells of a table, by their names: see `store/cells.rs`. `flaps`: unit → its last transitions, where its kind has flap detection (JSON, see `presence/flapping.rs`); `episodes`: unit that flaps → the record of its episode (JSON); `incidents`: group → the incident of its silences that lasts (JSON, see `alerting/incidents.rs`); `groups`: group → its labels and when it was sealed last (JSON); `group_versions`: group → how often members began to wait or to last there; `members`: `<group>`, line break, `<member>` → the state of the member, which receivers were notified of it, and its record while it waits (JSON, see `store/groups/member.rs`); `groups_of`: member → the groups of its record (JSON), by the unit's partition; `past_timers`: timer that fired or was cancelled → its type, moment, data and receipts (JSON); `timer_counts`: type → how many timers of it wait; `notifications`: id → notification that waits (JSON); `owed`: id → number of receivers that still need the notification, if more than one |
+//! | `rollcall:{pN}:cells:<table>:<receiver>` | hash | the cells of a table that each receiver has. `lanes`: group → attempts at its first notification, with `+` while one is under way, and the ids of all in order; `dead_letters`: id → dead letter (JSON); `fallback_done`: group → the last of its notifications that its fallback got too, while the receiver takes nothing; `unnotified`: silences that the receiver was not notified of, `<detected at> <record id>`, and the group if it is one of a route → the dead letter, or `-`; `-` → `-` if some of them may be in notifications that wait |
+//! | `rollcall:{pN}:cells:<table>:<page>` | hash | one page of the cells of a paged table. `timers`: timer that waits → its type, moment and data, see `store/timers/stored.rs` |
+//! | `rollcall:{pN}:index:<index>` | zset | the entries of an index. `groups_due`: groups in which members wait, by when they are due (ms); `waiting`: members that wait, `<group>`, line break, `0` or for a silence `1` and since when (ms, 15 digits), line break, `<member>`; `lasting`: lasting silences that receivers know of, `<group>`, line break, when they were notified, line break, `<member>`; `returning`: `<group>`, line break, `<unit>` by since when its return waits, where returns wait (ms); `reminders`: groups with members in `lasting`, by their next check (ms); `over`: members that are over, kept for a day so that late repetitions do not join (ms); `flap_checks`: the units of `flaps`, by their next check (ms); `timers`: timers that wait, by their moment (ms), or by when an instance checks them again, if their type is not configured; `timers_ended`, `timers_kept`: the timers of `past_timers`, by their moment, and by until when they are kept (ms); `noted`: pages of `facts` that another instance changed and the owner has not read yet; `only_attempts`: the timers of `past_timers` with an attempt that is never repeated and has no outcome, by when the last such attempt began (ms) |
+//! | `rollcall:{pN}:index:<index>:<receiver>` | zset | the entries of an index that each receiver has. `queue`: groups by their next attempt (ms); `dead`: ids of dead letters by when they were given up (ms) |
 //! | `rollcall:{pN}:unreadable`, `rollcall:{hearing}:unreadable` | hash | quarantined values: key, or key, line break, member → the value. A key of a wrong type is beside it, as `<key>:unreadable` |
 //!
 //! # Why facts lie on pages, and timers that wait
-//! A hash of its own for each unit costs over 100 bytes before it holds anything; a field of a large
-//! hash costs 60 more than in a small hash, which Redis stores as one packed string. With 1024 pages a partition, pages
-//! stay small up to about two million units and grow gracefully beyond.
+//! A hash for each unit would cost over 100 bytes before it holds anything; a field of a large hash costs 60 more
+//! than in a small hash, which Redis stores as one packed string. With 1024 pages a partition, pages stay small up to
+//! about two million units and grow gracefully beyond.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -58,13 +58,13 @@ use crate::presence::{Kind, Unit};
 use crate::store::partition::page_of;
 use crate::store::{Index, Table, crc16, partition_of};
 
-/// The most pages that a partition's facts lie on.
+/// The most pages of a partition's facts.
 const MAX_PAGES: u32 = 1024;
 
 /// The part of an expiry key between its begin and the name of the unit.
 const ALIVE: &str = "alive:";
 
-/// Where the facts of a unit are kept: the partition, and the page there.
+/// The place of the facts of a unit: the partition, and the page there.
 pub type PageId = (u16, u32);
 
 /// The names of all keys of one fleet.
@@ -200,7 +200,7 @@ impl Keys {
         self.escaped_prefix() + ":{*"
     }
 
-    /// A pattern that matches the keys of this name of every owner in every partition, and some other keys.
+    /// A pattern that matches the keys of this name with any owner in any partition, and some other keys.
     pub fn owned_pattern(&self, name: &str) -> String {
         self.escaped_prefix() + &format!(":{{p*}}:{name}:*")
     }
@@ -230,7 +230,7 @@ impl Keys {
             Some((name, owner)) => (name, Some(owner)),
             None => (rest, None),
         };
-        // Renamed by quarantine.
+        // Quarantine renamed this key.
         if owner.is_some_and(|owner| owner == "unreadable" || owner.ends_with(":unreadable")) {
             return None;
         }
@@ -239,7 +239,7 @@ impl Keys {
             .find(|sort| sort.name == name && sort.is_at(place) && sort.has_owner == owner.is_some())
     }
 
-    /// One key of each sort in each partition, to examine the rights to them.
+    /// One key of each sort in each partition, for the examination of rights.
     pub fn one_of_each(&self) -> Vec<String> {
         let owner = |sort: &KeyRule| if sort.has_owner { ":probe" } else { "" };
         let mut all = vec![self.meta()];
@@ -252,7 +252,6 @@ impl Keys {
         all
     }
 
-    /// How many outboxes there are.
     pub fn outboxes(&self) -> u16 {
         self.partitions + 1
     }
@@ -304,8 +303,8 @@ impl Keys {
         self.within(partition, format_args!("cells:{table}"))
     }
 
-    /// The hash with the cell of that name: its table, or the page of a table on pages. The low part of the checksum
-    /// may be the partition, so the high part is the page.
+    /// The hash with the cell of this name: its table, or the page of a paged table. The low part of the checksum may
+    /// be the partition, so the high part is the page.
     pub fn cell(&self, partition: u16, table: Table, name: &str) -> String {
         if !table.is_paged() {
             return self.cells(partition, table);
@@ -326,7 +325,7 @@ impl Keys {
 
     /// The unit of an expiry key of this fleet.
     pub fn unit_of_alive(&self, key: &str) -> Option<Unit> {
-        // No tag holds a colon, and the name of a unit may hold anything.
+        // No tag contains a colon, but the name of a unit may contain anything.
         let (_, rest) = key.strip_prefix(&self.prefix)?.strip_prefix(":{")?.split_once(':')?;
         let unit: Unit = rest.strip_prefix(ALIVE)?.parse().ok()?;
         (key.strip_prefix(self.begin(self.partition(&unit))) == Some(rest)).then_some(unit)

@@ -28,7 +28,7 @@ pub(super) type Versions =
 /// clock (s, µs).
 pub(super) type HearingReply = (Versions, Vec<(Vec<u8>, Vec<u8>)>, (i64, i64));
 
-/// The ledger as it was last read, with its versions.
+/// The last read ledger, with its versions.
 pub(super) type CachedLedger = ((i64, i64), Hearing);
 
 impl RedisEngine {
@@ -51,7 +51,7 @@ impl RedisEngine {
         } else {
             known.1.heard = self.hearing_number("at", heard.as_deref()).map(Timestamp::from_millis);
         }
-        // An answer from before a loss that another call has detected meanwhile is about the lost fleet.
+        // Another call may have detected a loss meanwhile: an answer from before it is about the lost fleet.
         let mut fleet_known = self.known_fleet();
         if known.1.heard.is_some() && fleet.is_none_or(|fleet| fleet == fleet_known.id.as_bytes()) {
             fleet_known.heard = known.1.heard;
@@ -114,7 +114,7 @@ impl RedisEngine {
         filters.into_iter().filter_map(parse).collect()
     }
 
-    /// The ledgers and hearing, read in one step, with their versions; also the ledgers of kinds that have filters.
+    /// Reads the ledgers and hearing with their versions in one step, and the ledgers of kinds that have filters.
     async fn read_ledger(&self, proved: &BTreeMap<(Kind, String), Timestamp>) -> Result<CachedLedger> {
         let kinds: BTreeSet<&Kind> = proved.keys().map(|(kind, _)| kind).collect();
         let mut pipe = pipe();

@@ -1,10 +1,10 @@
-//! `rollcall:meta`: the id of the fleet, and the properties that are fixed when the fleet is created. It says how the
-//! other keys are named, so it is read before them.
+//! `rollcall:meta`: the id of the fleet, and the properties that are fixed when the fleet is created. They determine
+//! the names of the other keys, so this key is read first.
 //!
 //! # Why hearing has a copy
-//! In a cluster the server of this key may lose its data while the other servers keep theirs. A new fleet would be
-//! created beside what is left of the old one: no instance would watch its units, and running instances would continue
-//! with the old fleet.
+//! In a cluster the server of this key may lose its data while the other servers keep theirs. Without a copy, a new
+//! fleet would be created beside the rest of the old one: no instance would watch its units, and running instances
+//! would continue with the old fleet.
 
 use redis::pipe;
 
@@ -19,8 +19,8 @@ use crate::store::migration::{LAYOUT, check_layout, incomplete};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
-/// How many keys one step of the search for keys of another fleet reads, and the most steps: a server may have millions
-/// of keys of other programs.
+/// The number of keys that one step of the search for keys of another fleet reads, and the most steps: a server may
+/// have millions of keys of other programs.
 const SCANNED_AT_ONCE: usize = 1000;
 const MAX_SCANS: usize = 1000;
 
@@ -67,7 +67,7 @@ async fn exists(topology: &Topology, keys: &Keys) -> Result<bool> {
 }
 
 /// Refuses to create a fleet beside keys of another fleet whose properties and their copy are gone: the servers of
-/// these lost their data.
+/// the properties lost their data.
 async fn refuse_remains(topology: &Topology, keys: &Keys) -> Result<()> {
     if !topology.has_parts() {
         return Ok(());
@@ -95,8 +95,8 @@ async fn refuse_remains(topology: &Topology, keys: &Keys) -> Result<()> {
     )))
 }
 
-/// Creates a fleet with the same keys after a loss, unless another instance has created it. The running instances go on
-/// with their `key`.
+/// Creates a fleet with the same keys after a loss, unless another instance has created it. The running instances
+/// keep their `key`.
 pub async fn replace(topology: &Topology, scripts: &Scripts, keys: &Keys, key: &str) -> Result<()> {
     check_whole(topology, keys).await?;
     let found = create(topology, scripts, keys, (&new_id(), key)).await?.keys;
@@ -129,7 +129,7 @@ pub(super) fn copy(keys: &Keys, key: &str) -> [(&'static str, String); 4] {
     ]
 }
 
-/// The fleet according to the copy in `heard`, for the case that `rollcall:meta` is gone; `None` without a copy.
+/// The fleet by the copy in `heard`, if `rollcall:meta` is gone; `None` without a copy.
 async fn read_copy(topology: &Topology, new: &Keys) -> Result<Option<StoredFleet>> {
     let mut read = pipe();
     read.hmget(new.heard(), &["fleet", "partitions", "tags", "key", "layout"]);
@@ -169,7 +169,7 @@ async fn create(
     Ok(StoredFleet { key: key.unwrap_or_else(|| id.clone()), id, keys })
 }
 
-/// The keys of the stored fleet; the keys of a new fleet if none is stored. Changes nothing.
+/// The keys of the stored fleet, or of a new fleet if none is stored. Changes nothing.
 pub async fn read_keys(topology: &Topology, config: &RedisConfig) -> Result<Keys> {
     let new = new_keys(config);
     let mut read = pipe();

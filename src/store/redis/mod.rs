@@ -1,9 +1,9 @@
 //! The engine on Redis (6.2 or newer, or Valkey), where a fleet of millions lives.
 //!
 //! Redis has the whole state; an instance that dies leaves only its lease. The expiry of a key is a hint and decides
-//! nothing: the value of the key, the facts and the caller's time decide. `clock_jump.rs` says which clock each of
-//! them goes by. `keys.rs` lists the keys. Each step that must happen in full or not at all is a script in
-//! `scripts/`, described in its head.
+//! nothing: the value of the key, the facts and the caller's time decide. `clock_jump.rs` lists the clock of each.
+//! `keys.rs` lists the keys. Each step that must happen in full or not at all is a script in `scripts/`, described in
+//! its head.
 //!
 //! # Why the scripts have no rules
 //! `presence` decides from a snapshot, and a script applies the change after it has compared the unit with the
@@ -96,7 +96,7 @@ pub struct RedisEngine {
     keys: Keys,
     scripts: Scripts,
     ledger: tokio::sync::Mutex<ledger::CachedLedger>,
-    /// No lock is held while anything is awaited.
+    /// Never locked across an await.
     server_clock: std::sync::Mutex<ServerClock>,
     fleet: String,
     /// The key that signs canaries.
@@ -108,18 +108,18 @@ pub struct RedisEngine {
     /// The warnings about replicas that were late at the last wait, by server.
     late_replicas: std::sync::Mutex<BTreeMap<String, String>>,
     away: examine::Unreachable,
-    /// The scan for keys of a wrong type that were there before the start, until it is over.
+    /// The scan for keys of a wrong type from before the start; `None` once it has ended.
     first_scan: tokio::sync::Mutex<Option<KeyScan>>,
     known_primaries: watermarks::KnownPrimaries,
     evictions: eviction::Evictions,
     /// The sum of the accepted steps of the clock (ms): see `clock/steps.rs`.
     stepped_ms: AtomicU64,
-    /// The policy of eviction that an operator permits.
+    /// The eviction policy that an operator permits.
     allow_eviction: String,
     telemetry: Arc<Telemetry>,
     /// Notified when an instance starts or stops.
     roster_changed: Arc<Notify>,
-    /// Whether the user may not subscribe to the roster, which was logged.
+    /// Whether the user may not subscribe to the roster. Logged once.
     roster_is_refused: AtomicBool,
 }
 
@@ -178,7 +178,8 @@ impl RedisEngine {
     }
 }
 
-/// The backlog of each receiver of the fleet on the server of `config`, configured or not. Changes nothing.
+/// The backlog of each receiver of the fleet on the server of `config`, whether it is configured or not. Changes
+/// nothing.
 ///
 /// # Errors
 /// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
@@ -207,11 +208,11 @@ pub async fn kept_in(config: &RedisConfig, telemetry: Arc<Telemetry>) -> Result<
     Ok(kept)
 }
 
-/// How many names of units with an open record one command reads, and how many commands read a partition at the most.
+/// The number of units with an open record whose names one command reads, and the most commands for a partition.
 const OPEN_STEP: isize = 1000;
 const MAX_OPEN_STEPS: isize = 50;
 
-/// The number of open records, by kind. Counts no more than 50 000 in each partition.
+/// The number of open records, by kind; counts at most 50 000 in each partition.
 ///
 /// # Errors
 /// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
@@ -250,7 +251,7 @@ pub async fn survey(config: &RedisConfig, now: Timestamp, telemetry: Arc<Telemet
 /// The condition of each server of `config`, if there are several: primaries, replicas, sentinels. Changes nothing.
 ///
 /// # Errors
-/// `Unavailable` if no server says which others there are.
+/// `Unavailable` if no server names the others.
 pub async fn servers(
     config: &RedisConfig,
     now: Timestamp,
@@ -289,8 +290,8 @@ impl Examine for RedisEngine {
     }
 }
 
-/// The names of all sorts of keys, as in `keys.rs`, and their types: for documentation and tests. `{pN}`, which
-/// stands for `{pN.s}` too, and `{hearing}` are the tags; `<>` stands for an owner.
+/// The names and types of all sorts of keys, as in `keys.rs`: for documentation and tests. `{pN}`, which stands for
+/// `{pN.s}` too, and `{hearing}` are the tags; `<>` stands for an owner.
 pub fn sorts() -> Vec<(String, &'static str)> {
     let mut sorts = Vec::new();
     for sort in keys::KEY_RULES {

@@ -1,7 +1,7 @@
 //! Open records of units whose facts are lost. The index of offline units has the time of detection; the id of the
 //! record is among the cells of `groups_of`, or in the outbox.
 //!
-//! The roll asks for these records only when a unit becomes known again while the index lists it as offline. The table
+//! The roll needs these records only when a unit becomes known again while the index lists it as offline. The table
 //! `groups_of` of the partition is then scanned once for all such units, in small steps.
 
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::store::{OutboxEvent, Result, Table};
 /// How many fields one command scans.
 const STEP: usize = 1000;
 
-/// How many events of the outbox are read.
+/// The most events of the outbox that are read.
 const EVENTS: usize = 1000;
 
 /// The open records of these units, in order.

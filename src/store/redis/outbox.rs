@@ -1,11 +1,11 @@
 //! The outbox: events that have joined no group yet, in one stream for each partition and one for hearing.
 //!
-//! An entry of a stream holds the events of one step, each as a field and a value: a hundred records in one entry
-//! cost the server a third of a hundred entries. An opened record is the name of its unit and the facts, a closed
+//! An entry of a stream holds the events of one step, each as a field and a value: one entry with a hundred records
+//! costs the server a third of a hundred entries. An opened record is the name of its unit and the facts, a closed
 //! record is `record` and its JSON, a blind interval is `blind` and its two ends.
 //!
-//! An unreadable entry would stop all entries behind it. It is quarantined, with an error in the log: another program
-//! wrote it, or a later version of Rollcall.
+//! An unreadable entry comes from another program or a later version of Rollcall. It would stop all entries behind
+//! it, so it is quarantined, with an error in the log.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
@@ -20,8 +20,8 @@ use crate::presence::OfflineRecord;
 use crate::store::json::from_json;
 use crate::store::{EngineError, OutboxEntry, OutboxEvent, OutboxStore, Position, Result, encoding};
 
-/// How many events an entry is taken to hold when entries are requested. In a storm an entry holds a hundred events,
-/// else one; but entries with a hundred may follow those with one.
+/// The assumed number of events in an entry when entries are requested. In a storm an entry holds a hundred events,
+/// otherwise one; but entries with a hundred events may follow entries with one.
 const EVENTS_PER_ENTRY: RangeInclusive<usize> = 10..=100;
 
 /// An entry of a stream: its id, then fields and values in turn.
@@ -31,7 +31,7 @@ pub(super) type StreamEntry = (String, Vec<Vec<u8>>);
 impl OutboxStore for RedisEngine {
     async fn outbox(&self, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>> {
         let entries = oldest(self, outboxes, limit).await?;
-        // The outbox after the last partition is that of hearing.
+        // The outbox after the last partition belongs to hearing.
         let outboxes = entries.iter().map(|entry| entry.position.outbox);
         let partitions: BTreeSet<u16> = outboxes.filter(|outbox| *outbox < self.keys.partitions()).collect();
         self.wait_for_replicas(partitions).await;
@@ -59,8 +59,8 @@ impl OutboxStore for RedisEngine {
 
 /// The oldest events of these outboxes, whole entries.
 ///
-/// The first request takes entries to be large, and later ones use the sizes seen so far. So in a storm a request for
-/// a thousand events gets about a thousand, and other commands wait half a millisecond.
+/// The first request assumes large entries; later requests use the sizes seen so far. So in a storm a request for a
+/// thousand events gets about a thousand, and other commands wait half a millisecond.
 pub(super) async fn oldest(engine: &RedisEngine, outboxes: &[u16], limit: usize) -> Result<Vec<OutboxEntry>> {
     let mut events = Vec::new();
     let (mut entries, mut per_entry) = (0, *EVENTS_PER_ENTRY.end());

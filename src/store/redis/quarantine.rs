@@ -1,15 +1,15 @@
-//! Quarantine: unreadable values are moved away, so that no loop waits for them. Unreadable is a key of a wrong
-//! type, a member of an index that is not a unit, an expiry key that holds no number.
+//! Quarantine: unreadable values are moved away, so that no loop waits for them. A value is unreadable if it is a key
+//! of a wrong type, a member of an index that is not a unit, or an expiry key that holds no number.
 //!
 //! A quarantined value stays under `unreadable` of its partition, or of hearing, until an operator deletes it. For
-//! the rest of the engine its key is absent. An expiry key is the exception: the unit was heard, but the time is
-//! not known. The unit counts as heard up to `heard` of the fleet, or up to now while that is unreadable, so that no living
-//! unit becomes offline; a dead one becomes offline one timeout later at the most.
+//! the rest of the engine its key is absent. An expiry key is the exception: its unit was heard, but the time is
+//! unknown. The unit counts as heard up to `heard` of the fleet, or up to now while that is unreadable. So no living
+//! unit becomes offline, and a dead unit becomes offline at most one timeout later.
 //!
 //! # Why all keys are scanned
-//! Redis does not say which key had the wrong type, and a script has up to a hundred keys. A wrong type is rare:
-//! another program wrote it. The scan goes in small steps. A scan of the keys from before the start takes 6 µs of a
-//! server for each key, so it is spread over the examinations of the first minutes.
+//! Redis does not say which key has the wrong type, and a script has up to a hundred keys. Wrong types are rare: they
+//! come from other programs. The scan takes small steps. A scan of the keys from before the start costs a server 6 µs
+//! for each key, so it is spread over the examinations of the first minutes.
 
 use redis::{Script, pipe};
 
@@ -59,7 +59,7 @@ pub(super) fn scan(keys: &Keys) -> KeyScan {
     KeyScan::of("scan", keys.pattern(), STEP)
 }
 
-/// Scans so many steps on, and quarantines the keys of a wrong type. Answers whether the scan is over.
+/// Scans this many steps further, and quarantines the keys of a wrong type. Answers whether the scan is over.
 pub(super) async fn quarantine_wrong_types(
     topology: &Topology,
     keys: &Keys,
@@ -67,7 +67,7 @@ pub(super) async fn quarantine_wrong_types(
     (scan, steps): (&mut KeyScan, usize),
     now: Timestamp,
 ) -> Result<bool> {
-    // The state of hearing may be what is broken. No living unit may become offline by it.
+    // The state of hearing may itself be broken, and must not make a living unit offline.
     let heard = heard_up_to(topology, keys).await.ok().filter(|heard| !heard.is_empty());
     let heard = heard.unwrap_or_else(|| now.as_millis().to_string());
     let script = Script::new(QUARANTINE);
@@ -129,7 +129,7 @@ pub(super) async fn report_quarantined(
     Ok(reports)
 }
 
-/// Up to when Rollcall has heard (ms); empty if that is not known.
+/// Up to when Rollcall has heard (ms); empty if unknown.
 async fn heard_up_to(topology: &Topology, keys: &Keys) -> Result<String> {
     let mut ask = pipe();
     ask.hget(keys.heard(), "at");
@@ -153,7 +153,7 @@ impl RedisEngine {
         Ok(())
     }
 
-    /// Quarantines a field of a hash, if it has still this value.
+    /// Quarantines a field of a hash, if its value is unchanged.
     pub(super) async fn quarantine_field(&self, key: &str, field: &str, value: &[u8]) -> Result<()> {
         let script = Script::new(QUARANTINE_FIELD);
         let mut put = ScriptCall::of(&script);
@@ -171,7 +171,7 @@ impl RedisEngine {
         Ok(())
     }
 
-    /// Quarantines members of a sorted set that are not of the sort that it holds.
+    /// Quarantines invalid members of a sorted set.
     pub(super) async fn quarantine_members(
         &self,
         key: &str,

@@ -14,10 +14,10 @@ use crate::store::json::from_json;
 use crate::store::{History, Layout, Queries, Result};
 use crate::telemetry::Stored;
 
-/// The most ids of closed records that are read for the history of a unit: the ids of its partition, newest first.
+/// The most ids of closed records that are read for the history of a unit: those of its partition, newest first.
 const MAX_LOOKED_AT: usize = 10_000;
 
-/// How many entries are read beyond a page, in place of records that are closed meanwhile.
+/// The number of entries that are read beyond a page, to replace records that are closed meanwhile.
 const SPARE: usize = 16;
 
 /// The most open records that are read in one step.
@@ -25,7 +25,7 @@ const FACTS_STEP: usize = 250;
 
 /// The most records of a partition that one call removes.
 const MAX_REMOVED: usize = 500;
-/// How many records one script removes: within a millisecond.
+/// The number of records that one script removes, within a millisecond.
 const REMOVED_STEP: usize = 100;
 
 #[async_trait]
@@ -159,7 +159,7 @@ impl Queries for RedisEngine {
         Ok(whole.map(|((unit, stored), alive)| snapshot(unit, alive.as_deref(), Some(stored)).0).collect())
     }
 
-    /// A look at all pages takes less than half a millisecond of a server.
+    /// A check of all pages takes a server less than half a millisecond.
     async fn occupied(&self, partition: u16, length: u32) -> Result<Vec<Range<u32>>> {
         let steps = self.steps(length);
         let mut pipe = pipe();
@@ -186,7 +186,7 @@ impl Queries for RedisEngine {
     }
 }
 
-/// An index of records of a partition, as far as it was read.
+/// The part of an index of records of a partition that was read.
 struct RecordIndex {
     partition: u16,
     name: &'static str,
@@ -202,7 +202,7 @@ impl RecordIndex {
         RecordIndex { partition, name, entries: Vec::new(), lowest: end, is_open: true }
     }
 
-    /// Adds the entries that were read from the lowest moment on, at most `step`.
+    /// Adds a page of at most `step` entries, read from the lowest moment on.
     fn add(&mut self, page: Vec<(Vec<u8>, f64)>, step: usize) {
         let (partition, index) = (self.partition, self.name);
         self.entries.retain(|entry| entry.at > self.lowest);
@@ -227,15 +227,15 @@ struct Indexed {
 }
 
 impl Indexed {
-    /// The known first part of the id of its record. An index of open records has only the names of units, and in the
-    /// id a moment follows.
+    /// The known first part of the id of its record. An index of open records has only the names of units; in the id
+    /// a moment follows.
     fn begin_of_id(&self) -> String {
         if self.index == "offline" { format!("{}:", self.name) } else { self.name.clone() }
     }
 }
 
-/// The entries that are, or may be, among the first `limit` of a list after `before`. A storm has thousands of silences
-/// in one millisecond.
+/// The entries that are, or may be, among the first `limit` of a list after `before`. A storm has thousands of
+/// silences in one millisecond, whose order the index does not have.
 fn on_page(entries: Vec<Indexed>, before: Option<&(Timestamp, RecordId)>, limit: usize) -> Vec<Indexed> {
     let before = before.map(|(at, id)| (*at, id.to_string()));
     let named = entries.into_iter().map(|entry| (entry.at, entry.begin_of_id(), entry));
@@ -243,7 +243,7 @@ fn on_page(entries: Vec<Indexed>, before: Option<&(Timestamp, RecordId)>, limit:
         |at: Timestamp, id: &str| before.as_ref().is_none_or(|(end, last)| (at, id) < (*end, last));
     let mut named: Vec<_> = named.filter(|(at, id, _)| is_after(*at, id)).collect();
     named.sort_by(|a, b| (b.0, &b.1).cmp(&(a.0, &a.1)));
-    // If one id begins with the known part of another, their order is not known.
+    // If the known part of one id begins another id, their order is unknown.
     let may_follow = |place: usize| {
         let (at, id, _) = &named[place];
         let alike = named[..place].iter().rev().take_while(|one| one.0 == *at && one.1.starts_with(id));
@@ -254,7 +254,8 @@ fn on_page(entries: Vec<Indexed>, before: Option<&(Timestamp, RecordId)>, limit:
 }
 
 impl RedisEngine {
-    /// Forgets records of a partition that were closed before `before`. A record that is opened again meanwhile stays.
+    /// Removes records of a partition that were closed before `before`. A record that is opened again meanwhile
+    /// stays.
     async fn forget_records_of(&self, partition: u16, before: Timestamp) -> Result<usize> {
         let [past, archive, closed] =
             ["past", "archive", "closed"].map(|name| self.keys.in_partition(partition, name));
@@ -299,8 +300,8 @@ impl RedisEngine {
     /// The newest entries of these indexes of all partitions: `limit` and one more before `end`, with all other entries
     /// of the last millisecond, because an index does not order the records of one millisecond as a list does.
     ///
-    /// Each index is read as far as it has such entries: most indexes have about the same number. The next read goes on
-    /// from the last moment, not by a number of entries, because entries come and go meanwhile.
+    /// Each index is read until it has enough such entries: most indexes have about the same number. The next read
+    /// continues from the last moment instead of skipping a number of entries, because entries come and go meanwhile.
     async fn newest(&self, indexes: &[&'static str], end: Timestamp, limit: usize) -> Result<Vec<Indexed>> {
         let of_all = (0..self.keys.partitions()).flat_map(|p| indexes.iter().map(move |index| (p, *index)));
         let mut all: Vec<RecordIndex> =
@@ -331,7 +332,8 @@ impl RedisEngine {
         }
     }
 
-    /// The first `step` entries of each of these indexes, as far as all of them were read, and how far that is.
+    /// The first `step` entries of each of these indexes, up to the moment to which all of them were read, and that
+    /// moment.
     async fn first_entries(
         &self,
         indexes: &[(u16, &'static str)],
@@ -345,7 +347,7 @@ impl RedisEngine {
         }
         let pages: Vec<Vec<(Vec<u8>, f64)>> = self.topology.send("records", &pipe).await?;
         let at = |score: &f64| Timestamp::from_millis(*score as i64);
-        // Further entries may be at the last moment of a page that is full.
+        // A full page may lack further entries of its last moment.
         let full = pages.iter().filter(|page| page.len() == step);
         let known = full.filter_map(|page| Some(at(&page.last()?.1))).min().unwrap_or(time.to);
         let entries = indexes.iter().zip(&pages).flat_map(|((partition, index), page)| {
@@ -359,7 +361,7 @@ impl RedisEngine {
         Ok((entries.filter(|entry| entry.at < known).collect(), known))
     }
 
-    /// The records of these entries, without records that were opened or closed since.
+    /// The records of these entries, without records that were opened or closed meanwhile.
     async fn indexed(&self, entries: Vec<Indexed>) -> Result<Vec<OfflineRecord>> {
         let (offline, past): (Vec<Indexed>, Vec<Indexed>) =
             entries.into_iter().partition(|entry| entry.index == "offline");
@@ -391,7 +393,8 @@ impl RedisEngine {
         Ok(records)
     }
 
-    /// The open records of the units that have one. Expiry keys are not read: a unit has none while it is offline.
+    /// The open records of these units, for units that have one. Expiry keys are not read: a unit has none while it
+    /// is offline.
     async fn open_records_of(&self, units: Vec<Unit>) -> Result<Vec<OfflineRecord>> {
         // In steps, so that the server answers other requests in between.
         let steps = units.chunks(FACTS_STEP).map(|step| {

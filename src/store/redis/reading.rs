@@ -79,8 +79,8 @@ pub(super) fn is_marked(seen: &Snapshot, change: &Change) -> bool {
     seen.alive.is_some() || matches!(change.key, KeyChange::Set { .. })
 }
 
-/// The snapshot of a unit from its key and its facts, and whether its key holds no number. Unreadable facts stay as
-/// they are stored: see [`Snapshot::is_unreadable`].
+/// The snapshot of a unit from its key and its facts, and whether its key holds no number. Unreadable facts stay in
+/// their stored form: see [`Snapshot::is_unreadable`].
 pub(super) fn snapshot(unit: Unit, alive: Option<&[u8]>, stored: Option<Vec<u8>>) -> (Snapshot, bool) {
     let heard = alive.and_then(KeyValue::parse);
     let is_unreadable = alive.is_some() && heard.is_none();
@@ -90,7 +90,8 @@ pub(super) fn snapshot(unit: Unit, alive: Option<&[u8]>, stored: Option<Vec<u8>>
     (Snapshot { unit, alive: at, alive_at, facts, stored: stored.map(Into::into) }, is_unreadable)
 }
 
-/// The value of an expiry key: when the unit was last heard (ms) and, after a space, by which of several brokers.
+/// The value of an expiry key: when the unit was last heard (ms) and, after a space, the broker that heard it, if
+/// there are several.
 pub(super) struct KeyValue {
     pub at: Timestamp,
     pub broker: Option<BrokerName>,
@@ -106,7 +107,7 @@ impl KeyValue {
         KeyValue { at, broker: broker.map(|name| name.parse().expect("the name of a broker")) }
     }
 
-    /// The moment, and the name of the broker. Nothing is copied: each heartbeat reads the value before it.
+    /// The moment, and the name of the broker. Copies nothing, because each heartbeat reads the previous value.
     pub fn parts(text: &[u8]) -> Option<(Timestamp, Option<&str>)> {
         let (at, broker) = match text.iter().position(|byte| *byte == b' ') {
             None => (text, None),
@@ -126,10 +127,10 @@ impl KeyValue {
     }
 }
 
-/// The number of milliseconds in a text; `None` if it holds anything else.
+/// The milliseconds in a text; `None` unless Rollcall would write this text: a change compares it with the stored
+/// text.
 pub(super) fn milliseconds(text: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(text).ok()?;
-    // Only the text that Rollcall would write: a change compares it with the stored text.
     let digits = text.strip_prefix('-').unwrap_or(text);
     let is_plain =
         text == "0" || digits.as_bytes().first().is_some_and(|first| (b'1'..=b'9').contains(first));

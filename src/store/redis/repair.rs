@@ -1,4 +1,4 @@
-//! Quarantined values in Redis: listed, restored if they are readable by now, and deleted.
+//! Quarantined values in Redis: listed, restored if they are readable now, and deleted.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ impl RedisRepair {
         }
     }
 
-    /// Restores a whole key, if its type is right by now.
+    /// Restores a whole key, if its type is right now.
     async fn restore_key(&self, key: &str, sort: &KeyRule) -> Result<bool> {
         let quarantined = format!("{key}:unreadable");
         let mut read = pipe();
@@ -74,7 +74,7 @@ impl RedisRepair {
         if redis_type != sort.redis_type {
             return Ok(false);
         }
-        // Not if there is such a key again.
+        // Fails if there is such a key again.
         let mut put = pipe();
         put.rename_nx(quarantined, key);
         let (is_back,): (bool,) = self.topology.send("repair", &put).await?;

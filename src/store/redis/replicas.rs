@@ -1,4 +1,4 @@
-//! The replicas of a primary, as it reports them, and dangers for a failover.
+//! The replicas of a primary, as the primary reports them, and dangers for a failover.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(super) struct Replica {
     state: String,
     /// The time since the last report of the replica.
     lag: Duration,
-    /// How many bytes of the stream of writes the replica does not have.
+    /// The bytes of the replication stream that the replica does not have yet.
     behind: u64,
 }
 
@@ -52,8 +52,8 @@ fn replica(line: &str, written: u64) -> Option<Replica> {
     })
 }
 
-/// The warnings about the replicas of a primary. `known` is their number as the other servers know it, and
-/// `least` is `min-replicas-to-write`, if it can be read.
+/// The warnings about the replicas of a primary. `known` is their number by the other servers, `least` is
+/// `min-replicas-to-write`, if it can be read.
 pub(super) fn warnings(replicas: &[Replica], known: usize, least: Option<&str>) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let mut warn = |name, text: String| warnings.push(Warning { name, text });
@@ -77,7 +77,7 @@ pub(super) fn warnings(replicas: &[Replica], known: usize, least: Option<&str>) 
         );
         warn(EngineWarning::ReplicaLags, text);
     }
-    // With only one replica, the promoted replica has none itself: it would refuse every write.
+    // With only one replica, the promoted replica would have none itself, and would refuse every write.
     if replicas.len() > 1 && least == Some("0") {
         let text = "a primary that is cut off from its replicas accepts writes, which are lost when it comes back; set \
              min-replicas-to-write 1 and min-replicas-max-lag 3 on all servers";

@@ -15,12 +15,12 @@
 //!
 //! # What Rollcall needs
 //! A **heartbeat** may be lost: the time since the last heartbeat that the new primary has is blind, see
-//! `watermarks.rs`. A **transition** may be lost as long as no receiver knows of it: the silence is found again, and
-//! has the same id. So Rollcall waits twice, for the servers of the units before transitions join their groups, and
-//! for the servers of the groups before a notification is handed to its receiver. If the replicas do not answer in
-//! time, it goes on: a notification that may be repeated under the same id is better than none. A warning and a
-//! counter say so. In a cluster a transition leaves the outbox when the server of its group has answered this wait;
-//! if that server dies before, the transition joins again.
+//! `watermarks.rs`. A **transition** may be lost as long as no receiver was notified of it: the silence is found
+//! again, and has the same id. So Rollcall waits twice: for the servers of the units before transitions join their
+//! groups, and for the servers of the groups before a notification is handed to its receiver. If the replicas do not
+//! answer in time, Rollcall goes on: a notification that may be repeated under the same id is better than none. A
+//! warning and a counter report it. In a cluster a transition leaves the outbox when the server of its group has
+//! passed this wait; if that server dies before, the transition joins again.
 //!
 //! | lost with the primary | what follows |
 //! |---|---|
@@ -32,11 +32,11 @@
 //! | in a cluster, a transition that joined such a group before it was sealed | it is not notified, unless a replica had it |
 //!
 //! A primary that is cut off from its replicas does not know that it was replaced, and accepts writes that will be
-//! lost. `min-replicas-to-write 1` makes it refuse them; the examination asks for it where there are replicas.
+//! lost. `min-replicas-to-write 1` makes it refuse them; the examination recommends it where there are replicas.
 //!
 //! # Why a write of its own
 //! `WAIT` waits for the writes of its own connection, and blocks that connection. A small write on a dedicated
-//! connection comes after all that the server has written before. Calls that come while a `WAIT` is under way share the
+//! connection comes after everything that the server has written before. Calls that arrive during a `WAIT` share the
 //! next `WAIT`.
 //!
 //! # Why the wait ends here, too
@@ -55,12 +55,12 @@ use super::{RedisConfig, RedisEngine};
 use crate::store::Warning;
 use crate::telemetry::EngineWarning;
 
-/// How long the answer to a `WAIT` may be on its way after the server has ended the wait.
+/// The longest time that the answer to a `WAIT` may be on its way after the server has ended the wait.
 const ANSWER_DELAY: Duration = Duration::from_millis(100);
 /// The round trips of a connection with TLS and of a `WAIT`.
 const ROUND_TRIPS: u32 = 5;
 
-/// How many replicas have to have a transition, and how long they may take.
+/// The number of replicas that must have a transition, and how long they may take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     /// `None`: 1 with Sentinel and Cluster where the server has replicas, else 0.
@@ -73,7 +73,7 @@ impl Wait {
         Wait { replicas: config.wait_replicas, timeout: config.wait_timeout }
     }
 
-    /// How many replicas of a server have to have its writes.
+    /// The number of replicas of a server that must have its writes.
     pub fn wanted(&self, topology: &Topology, server: &RedisServer) -> usize {
         match self.replicas {
             Some(wanted) => usize::from(wanted),
@@ -89,13 +89,13 @@ pub(super) enum Waited {
     TheyHaveIt,
     /// The replicas did not have everything in time.
     TheyAreLate,
-    /// The primary could not be asked: its last writes may be lost with it.
+    /// The primary did not answer: its last writes may be lost with it.
     PrimaryIsAway,
 }
 
 impl RedisEngine {
-    /// Waits until replicas have everything that the servers of these partitions have written, but not for long.
-    /// Answers how the worst of these waits ended.
+    /// Waits, within the time limit, until replicas have everything that the servers of these partitions have
+    /// written. Answers how the worst of these waits ended.
     pub(super) async fn wait_for_replicas(&self, partitions: BTreeSet<u16>) -> Waited {
         if self.wait.replicas == Some(0) || (self.wait.replicas.is_none() && self.topology.is_fixed()) {
             return Waited::TheyHaveIt;

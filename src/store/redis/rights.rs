@@ -2,8 +2,9 @@
 //! rights and how to grant them.
 //!
 //! # Why the tries change nothing
-//! They are part of a transaction that is never executed: the server checks the rights to a command when it queues
-//! the command, and the connection is closed afterwards. `ACL DRYRUN` would need a right of its own, and Redis 7.
+//! The tries are part of a transaction that is never executed: the server checks the rights to a command when it
+//! queues the command, and the connection is closed afterwards. `ACL DRYRUN` would need a right of its own, and Redis
+//! 7.
 
 use redis::{Cmd, Value, pipe};
 
@@ -11,8 +12,8 @@ use super::keys::Keys;
 use super::topology::{RedisServer, Topology};
 use crate::store::Result;
 
-/// Every command that Rollcall sends or a script calls, as it is tried; `K` is a key that does not exist. A test
-/// compares them with the commands that a server got.
+/// Every command that Rollcall sends or a script calls, in the form that is tried; `K` is a key that does not exist.
+/// A test compares these with the commands that a server got.
 pub const COMMANDS: &[&str] = &[
     "DEL K",
     "EVAL return 0",
@@ -65,7 +66,7 @@ pub const OF_A_CONNECTION: &[&str] = &["WATCH K", "UNWATCH", "MULTI", "EXEC"];
 /// More commands that are tried outside of a transaction, for Sentinel and Cluster only.
 pub const OF_SEVERAL_SERVERS: &[&str] = &["ASKING", "CLUSTER NODES", "CLUSTER SLOTS", "ROLE", "WAIT 0 1"];
 
-/// Without these commands Rollcall works, with a warning: see `examine.rs`.
+/// The commands without which Rollcall works, with a warning: see `examine.rs`.
 pub const OPTIONAL: &[&str] = &["CONFIG", "PUBLISH", "SUBSCRIBE", "UNSUBSCRIBE", "UNLINK"];
 
 /// The most missing rights that an error names.
@@ -88,8 +89,8 @@ pub(super) async fn missing(topology: &Topology, keys: &Keys) -> Result<Option<S
     Ok(texts.reduce(|all, text| format!("{all}; {text}")))
 }
 
-/// The missing rights at one server, and how to grant them. Keys of other servers are tried there too: a server checks
-/// rights first.
+/// The missing rights at one server, and how to grant them. Keys of other servers are tried too: a server checks
+/// rights before slots.
 async fn missing_at(topology: &Topology, keys: &Keys, server: &RedisServer) -> Result<Option<String>> {
     let scratch = keys.in_partition(0, "probe");
     let command = |text: &&str| {

@@ -17,7 +17,7 @@ struct Renewal {
     sent: Instant,
     answered: Instant,
     attendance: RenewalReply,
-    /// The sum of the steps of the clock that were accepted.
+    /// The sum of the accepted steps of the clock.
     stepped: Duration,
     /// The expected time of the server's clock, if the answer shows a jump that the renewal did not handle.
     unhandled: Option<Timestamp>,
@@ -28,7 +28,7 @@ impl Roster for RedisEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply> {
         let began = Stopwatch::start();
         let begun = self.renew_once(instance, lease, heard, None).await?;
-        // The repetition reports to the server a jump that the answer revealed.
+        // The repetition reports the jump that the answer revealed to the server.
         let renewed = match begun {
             Some(renewed) if renewed.unhandled.is_none() => renewed,
             begun => {
@@ -43,7 +43,7 @@ impl Roster for RedisEngine {
         let Renewal { sent, answered, attendance, stepped, .. } = renewed;
         self.stepped_ms.store(stepped.as_millis() as u64, Ordering::SeqCst);
         self.server_clock().renewed((sent, answered), attendance.engine_clock, attendance.now);
-        // A primary that was replaced while it was away accepts writes for some seconds after its return.
+        // A replaced primary accepts writes for some seconds after its return.
         let fleet = || attendance.now + monotonic().duration_since(sent);
         tokio::join!(self.topology.check_roles(), self.follow_evictions(fleet));
         self.store_evictions().await?;
@@ -70,10 +70,9 @@ impl Roster for RedisEngine {
 }
 
 impl RedisEngine {
-    /// `again`: how long the first attempt took; `None` for the first attempt. The second attempt handles a jump of the
-    /// server's clock that was detected, and a step of that clock: this answer may be as slow as the first, and only a
-    /// larger difference is a step. Answers `None` if the server's clock seems to have stepped; then nothing is
-    /// renewed.
+    /// `again`: how long the first attempt took; `None` for the first attempt. The second attempt handles a detected
+    /// jump of the server's clock, and a step of that clock: its answer may be as slow as the first, so only a larger
+    /// difference is a step. Answers `None`, and renews nothing, if the server's clock seems to have stepped.
     async fn renew_once(
         &self,
         instance: &str,

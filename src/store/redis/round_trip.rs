@@ -2,9 +2,9 @@
 //!
 //! # Why it is measured
 //! Few steps are under way at once, so that the server works on one while the next one waits: see `admission`. That
-//! suits a server that works on a step for longer than its answer is on the network. A server far away would be
-//! idle between the steps, and calls would wait for many round trips in sequence. So more steps are under way, as
-//! many as fit into a round trip.
+//! suits a server that works on a step for longer than its answer is on the network. A server far away would be idle
+//! between the steps, and calls would wait for many round trips in sequence. So as many more steps are under way as
+//! fit into a round trip.
 //!
 //! # Why the shortest time counts
 //! A busy server answers late, and more requests would only make it later. But in ten seconds some of its answers
@@ -13,11 +13,11 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// For how long an answer counts at the least; at the most for twice as long.
+/// The shortest time for which an answer counts; the longest is twice as long.
 const WINDOW: Duration = Duration::from_secs(5);
 
-/// About the time that a server works on a step and on the next one that waits. A server with a shorter round trip is
-/// near.
+/// About the time that a server works on a step and on the next step, which waits. A server with a shorter round trip
+/// is near.
 const STEP: Duration = Duration::from_millis(10);
 
 /// The largest factor: it keeps a server busy at any distance.
@@ -40,7 +40,7 @@ struct MinimumSince {
 }
 
 impl ShortestRoundTrip {
-    /// Records the time of an answer. Answers the shortest.
+    /// Records the time of an answer. Answers the shortest recent time.
     pub fn took(&self, span: Duration, now: Instant) -> Duration {
         let mut least = self.0.lock().expect("nothing panics under this lock");
         if least.began.is_none_or(|began| now.duration_since(began) >= WINDOW) {

@@ -15,7 +15,7 @@ use super::rights::COMMANDS;
 #[doc(hidden)]
 pub const RENEW: &str = include_str!("scripts/renew.lua");
 
-/// All scripts, hashed once. A script that the server does not know is loaded and run again.
+/// All scripts, hashed once. A script that is unknown to the server is loaded and run again.
 pub struct Scripts {
     pub apply: Script,
     pub write_if_unchanged: Script,
@@ -42,7 +42,7 @@ impl Scripts {
     }
 }
 
-/// Makes a script that writes nothing if its user lacks the right to one of its commands.
+/// A script that writes nothing if its user lacks the right to one of its commands.
 fn guarded(text: &str) -> Script {
     let mut tries = String::new();
     for command in COMMANDS {

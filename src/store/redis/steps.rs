@@ -1,4 +1,4 @@
-//! Steps that are written one after the other, each if the fields and scores that it was decided from are unchanged:
+//! Steps that are written in order, each only if the fields and scores from which it was decided are unchanged:
 //! `write_steps.lua`.
 
 use std::collections::HashMap;
@@ -57,7 +57,7 @@ struct StepPart {
 }
 
 impl KeySteps {
-    /// Ends the step before, and begins the next one.
+    /// Ends the current step, and begins the next one.
     pub fn begin(&mut self) -> &mut KeySteps {
         let KeyStep { conditions, writes } = std::mem::take(&mut self.current);
         if writes.count > 0 {
@@ -96,7 +96,7 @@ impl KeySteps {
         self
     }
 
-    /// The call that writes the steps. It answers for each step whether it is written.
+    /// The call that writes the steps. Its answer says of each step whether it was written.
     pub fn call<'a>(&mut self, script: &'a Script) -> ScriptCall<'a> {
         self.begin();
         let mut call = ScriptCall::of(script);
@@ -109,7 +109,7 @@ impl KeySteps {
 }
 
 impl RedisEngine {
-    /// Answers for each step whether it is written.
+    /// Writes the steps. Answers, in order, which were written.
     pub(super) async fn write_steps(&self, name: &'static str, mut steps: KeySteps) -> Result<Vec<bool>> {
         let script = steps.call(&self.scripts.write_steps);
         if steps.words.is_empty() { Ok(Vec::new()) } else { self.topology.run(name, script).await }

@@ -1,4 +1,5 @@
-//! The servers as `rollcall check` sees them: what the service would find, before it uses them. Changes nothing.
+//! The servers for `rollcall check`: the faults that the service would find, before it uses the servers. Changes
+//! nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use crate::telemetry::EngineWarning;
 /// Examines a server that the service does not use yet, and tries every right that the service needs.
 pub(super) async fn survey(topology: &Topology, config: &RedisConfig, now: Timestamp) -> Result<Condition> {
     survey_fleet(topology, config, now).await.map_err(|error| match error {
-        // Missing slots explain what cannot be read.
+        // Missing slots explain why reads fail.
         EngineError::Unavailable(_) | EngineError::Passing(_) => {
             slots_missing(topology).map_or(error, |one| EngineError::Unavailable(one.text))
         }
@@ -33,7 +34,7 @@ async fn survey_fleet(topology: &Topology, config: &RedisConfig, now: Timestamp)
     let began = Stopwatch::start();
     let (keys, stored) = match meta::read_keys(topology, config).await {
         Ok(keys) => (keys, Ok(())),
-        // If the user has no right to read the fleet, the next step names all missing rights.
+        // If the user may not read the fleet, the next step names all missing rights.
         Err(refused @ EngineError::Refused(_)) => (meta::new_keys(config), Err(refused)),
         Err(error) => return Err(error),
     };
@@ -74,7 +75,7 @@ pub(super) async fn servers(
         return Ok(Vec::new());
     }
     let began = Stopwatch::start();
-    // The survey says why no primary is known. The sentinels may say more of it.
+    // The survey reports why no primary is known. The sentinels may add reasons.
     let primaries = read_servers(topology, (now, began)).await.unwrap_or_default();
     let replicas: BTreeSet<HostPort> =
         primaries.iter().flat_map(|(server, _)| topology.replicas(server)).collect();
@@ -190,7 +191,7 @@ fn described(state: &ServerState) -> String {
     parts.join(", ")
 }
 
-/// Reads from each partition: a node of a cluster with a part of the slots refuses that.
+/// Reads from each partition, which a node of a cluster that has only a part of the slots refuses.
 fn partitions(keys: &Keys) -> Pipeline {
     let mut pipe = pipe();
     for partition in 0..keys.partitions() {
@@ -210,8 +211,8 @@ async fn one_key_of_each(topology: &Topology, keys: &Keys) -> Result<Vec<String>
     Ok(of_servers.into_values().collect())
 }
 
-/// Tries every kind of command on a key that does not exist, so that nothing changes. A replica, a server that refuses
-/// writes, and a user without the rights refuse it.
+/// Tries every kind of command on a key that does not exist, so that nothing changes. A replica, a server that
+/// refuses writes, and a user without the rights fail it.
 fn probe(key: &str) -> Pipeline {
     let mut pipe = pipe();
     pipe.cmd("SET").arg(key).arg(0).arg("PX").arg(1).arg("XX").arg("GET").ignore();

@@ -1,8 +1,8 @@
 //! The hash tags of partitions. The tag at the beginning of a key decides on which server of a cluster the key is.
 //!
 //! A cluster deals 16384 slots to its primaries in contiguous ranges of about the same size. The slots of `{p0}`,
-//! `{p1}` and so on are as good as random: with 48 partitions on three primaries, one primary gets half as many again
-//! as another. A spread tag `{pN.s}` has its slot in the N-th of as many equal parts of the slots as there are
+//! `{p1}` and so on are practically random: with 48 partitions on three primaries, one primary may get half as many
+//! again as another. A spread tag `{pN.s}` has its slot in the N-th of as many equal parts of the slots as there are
 //! partitions, so each primary gets its share, and neighbouring partitions are on the same primary.
 //!
 //! # Why the middle half of each part
@@ -37,7 +37,7 @@ impl fmt::Display for HashTags {
 }
 
 impl HashTags {
-    /// Reads the field of `meta`, which is missing where the tags are plain; `None` for another word.
+    /// Reads the field of `meta`, which is absent for plain tags; `None` for another word.
     pub fn read(field: Option<&str>) -> Option<HashTags> {
         match field {
             None => Some(HashTags::Plain),
@@ -66,14 +66,14 @@ impl HashTags {
     }
 }
 
-/// The slot of every key with this tag, which is given without braces.
+/// The slot of every key with this tag (without braces).
 pub fn slot(tag: &str) -> u16 {
     crc16(&[tag.as_bytes()]) % SLOTS as u16
 }
 
 /// Whether a slot is in the middle half of the part of a partition.
 fn is_in_middle(slot: u16, partition: u16, partitions: u16) -> bool {
-    // In quarters of a part.
+    // Positions are in quarters of a part.
     let position = 4 * u64::from(slot) * u64::from(partitions);
     let begin = 4 * u64::from(partition) * SLOTS;
     (begin + SLOTS..begin + 3 * SLOTS).contains(&position)
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(HashTags::Plain.tag(7, 48), "p7");
         let spread = |partition| HashTags::Spread.tag(partition, 48);
         assert_eq!((spread(0), spread(47)), ("p0.52".to_owned(), "p47.42".to_owned()));
-        // As `CLUSTER KEYSLOT` answers.
+        // The answers of `CLUSTER KEYSLOT`.
         assert_eq!((slot("123456789"), slot("foo"), slot("p0.52")), (12_739, 12_182, 217));
         // The first part of 48 has the slots 0 to 341.
         assert!([86, 217, 255].into_iter().all(|slot| is_in_middle(slot, 0, 48)));

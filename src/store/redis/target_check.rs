@@ -1,9 +1,9 @@
-//! Whether the servers to which a fleet is moved have kept what was written to them.
+//! Checks that the servers to which a fleet is moved have kept what was written to them.
 //!
 //! # Why errors do not show a loss
-//! The units of one server are written together. If its primary fails later, no command of the move notices it, and the
-//! replica that takes over lacks what was not replicated. The same holds for a server that starts again without its
-//! last writes.
+//! The units of one server are written together. If its primary fails later, no command of the move notices it, and
+//! the promoted replica lacks what was not replicated. A server that starts again without its last writes lacks them
+//! as well.
 //!
 //! So before an instance may serve the fleet, replicas must have all of it, and the primaries must be the same
 //! processes as at the beginning. Data on a replica survives a later failover.
@@ -20,7 +20,7 @@ use super::{Keys, RedisConfig};
 use crate::clock::Stopwatch;
 use crate::store::{EngineError, Result};
 
-/// How long replicas may take until they have the fleet: a first copy of them may be under way.
+/// How long replicas may take to get the fleet: their first copy may be under way.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// The time of one `WAIT`, which ends before a server without an answer counts as unreachable.
 const ONE_WAIT: Duration = Duration::from_secs(1);
@@ -36,12 +36,12 @@ pub(super) struct TargetCheck {
 }
 
 impl TargetCheck {
-    /// Notes the processes of the primaries. Called before the first write.
+    /// Notes the processes of the primaries. Call it before the first write.
     pub async fn begin(topology: &Topology, config: &RedisConfig) -> Result<TargetCheck> {
         Ok(TargetCheck { processes: processes(topology).await?, wait: Wait::new(config) })
     }
 
-    /// Called before the last write, which lets instances serve the fleet.
+    /// Checks the target. Call it before the last write, which lets instances serve the fleet.
     ///
     /// # Errors
     /// `Refused` if a primary was replaced, added or started again, `Unavailable` if replicas do not have the fleet.
@@ -50,7 +50,7 @@ impl TargetCheck {
         for (server, write) in writes(topology, keys).await? {
             self.wait_for(topology, &server, write).await?;
         }
-        // A primary that was replaced meanwhile is found by the answer of the others.
+        // The other servers report a primary that was replaced meanwhile.
         topology.learn_again().await?;
         let processes = processes(topology).await?;
         let changed = self.processes.iter().find(|one| processes.get(one.0) != Some(one.1));

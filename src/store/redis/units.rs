@@ -10,13 +10,13 @@
 //!
 //! # Why scripts get few arguments
 //! Lua hashes every byte of the arguments and of the answers to commands, at about 2 ns each, and each string costs
-//! some 0.1 µs more.
+//! about 0.1 µs more.
 //!
 //! # Why the commands of heartbeats are built by hand
-//! Redis writes a heartbeat in three microseconds, and the client has no more time than that. So a batch is sorted
-//! by partition, the common first part of its keys is written once, each command gets its memory at once, and answers
-//! are parsed directly. The rest is mostly the allocator: each command takes two allocations, and each answer one that
-//! another thread frees.
+//! Redis writes a heartbeat in three microseconds, and the client has no more time than that. So a batch is sorted by
+//! partition, the common first part of its keys is written once, each command gets all its memory at once, and
+//! answers are parsed directly. Most of the remaining time goes to the allocator: each command takes two allocations,
+//! and each answer one that another thread frees.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -38,16 +38,17 @@ use crate::store::{EngineError, Hint, IndexState, PendingCheck, Refresh, Result,
 use crate::telemetry::Stored;
 
 const BATCH: usize = 200;
-/// How many batches one of several servers gets at once: the server is woken less often, and the heartbeats of one
-/// partition share a command.
+/// The number of batches that one of several servers gets at once: the server wakes less often, and the heartbeats of
+/// one partition share a command.
 const BATCHES_OF_A_SERVER: usize = 2;
 /// How many units one batch reads: several pages, within a millisecond.
 const READ_STEP: usize = 100;
-/// The most units that are read without waiting for an admission.
+/// The most units that are read without an admission.
 const WITHOUT_ADMISSION: usize = 8;
 /// How many names of due units one batch reads: within half a millisecond.
 const DUE_STEP: usize = 2000;
-/// How many changes one script applies: about half a millisecond, because Redis serves no other command meanwhile.
+/// The number of changes that one script applies: about half a millisecond, because Redis serves no other command
+/// meanwhile.
 const APPLY_STEP: usize = 64;
 /// The bytes of a `SET` of an expiry key, without the key.
 const SET_BYTES: usize = 48;
@@ -63,7 +64,7 @@ impl UnitStore for RedisEngine {
         let numbered = heartbeats.iter().enumerate();
         let mut places: Vec<(u16, usize)> =
             numbered.map(|(index, heartbeat)| (self.keys.partition(heartbeat.unit), index)).collect();
-        // Two heartbeats of one unit stay in order.
+        // Keeps two heartbeats of one unit in order.
         places.sort_unstable();
         let parts = self.topology.by_server(places, |(partition, _)| self.keys.slot(*partition));
         let batches = parts.iter().flat_map(|part| part.chunks(BATCH));
@@ -137,7 +138,7 @@ impl UnitStore for RedisEngine {
         let after = beyond(after);
         let deadlines = self.keys.in_partition(partition, "deadlines");
         let mut due = Vec::new();
-        // A unit that leaves the index meanwhile shifts the others. The units skipped by that are still due in the
+        // A unit that leaves the index meanwhile shifts the others. The units that this skips are still due in the
         // next call.
         while due.len() < limit {
             let (skip, step) = (skip + due.len(), DUE_STEP.min(limit - due.len()));
@@ -188,15 +189,15 @@ impl UnitStore for RedisEngine {
 }
 
 impl RedisEngine {
-    /// The unit with that name, if it belongs to this partition.
+    /// The unit with this name, if it belongs to this partition.
     pub(super) fn unit_of(&self, partition: u16, name: &[u8]) -> Option<Unit> {
         let unit: Unit = std::str::from_utf8(name).ok()?.parse().ok()?;
         (self.keys.partition(&unit) == partition).then_some(unit)
     }
 
     /// Refreshes the expiry keys of units of one server. `places` has the partition of each unit and the index of its
-    /// heartbeat, in order. Answers the index of each heartbeat, and which heartbeat its key held before; `None`: there
-    /// was no key, and it is not recorded.
+    /// heartbeat, in order. Answers the index of each heartbeat, and the heartbeat that its key held before; `None`:
+    /// there was no key, and the heartbeat is not recorded.
     async fn refresh_batch(
         &self,
         heartbeats: &[Refresh<'_>],
@@ -209,7 +210,7 @@ impl RedisEngine {
             let partition = places[0].0;
             self.keys.begin_alive(partition, &mut key);
             let name = key.len();
-            // Brings a check forward where the allowed silence is shorter than it was; never delays a check.
+            // Brings a check forward if the allowed silence has become shorter; never delays a check.
             let mut checks = Cmd::with_capacity(4 + 2 * places.len(), 64 + CHECK_BYTES * places.len());
             checks.arg("ZADD").arg(self.keys.in_partition(partition, "deadlines")).arg("XX").arg("LT");
             for (_, index) in places {
@@ -250,8 +251,8 @@ impl RedisEngine {
         Ok(recorded)
     }
 
-    /// Restores newer heartbeats that older ones overwrote, because they arrived out of order. If that overwrites an
-    /// even newer heartbeat, that one is restored in turn, until the newest heartbeat stays.
+    /// Restores newer heartbeats that late, older ones overwrote. If that overwrites an even newer heartbeat,
+    /// restores that one in turn, until the newest heartbeat stays.
     async fn restore(&self, mut overwritten: Vec<(&Refresh<'_>, KeyValue)>) -> Result<()> {
         while !overwritten.is_empty() {
             let mut pipe = pipe();
@@ -279,8 +280,8 @@ impl RedisEngine {
         let mut pipe = pipe();
         self.add_reads(units, &located, &mut pipe);
         for _ in 0..2 {
-            // A read of few units, such as a page of one unit in a storm, costs the server less than a permit costs
-            // others.
+            // A read of few units, such as a page of one unit in a storm, costs the server less than its permit would
+            // cost others.
             let values = match units.len() {
                 ..=WITHOUT_ADMISSION => self.topology.send("read", &pipe).await?,
                 _ => self.topology.read("read", slot, &pipe).await?,
@@ -388,7 +389,7 @@ fn set_alive(
     pipe.add_command(set);
 }
 
-/// The value that a key had before, if it is of a heartbeat after `at`.
+/// The previous value of a key, if its heartbeat is later than `at`.
 fn newer_than(at: Timestamp, before: &[u8]) -> Option<KeyValue> {
     KeyValue::parse(before).filter(|before| before.at > at)
 }
@@ -430,7 +431,7 @@ fn arguments(seen: &Snapshot, change: &Change) -> Result<[String; COLUMNS]> {
     ])
 }
 
-/// The lower bound of a range of scores after that moment.
+/// The lower bound of a range of scores after this moment.
 fn beyond(after: Option<Timestamp>) -> String {
     after.map_or_else(|| "-inf".to_owned(), |after| format!("({}", after.as_millis()))
 }

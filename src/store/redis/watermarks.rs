@@ -4,16 +4,16 @@
 //! becomes the primary lacks the newest heartbeats, while `heard` on another server says that they were recorded.
 //! Therefore each canary also leaves a watermark in every partition, behind the heartbeats before it. The next canary
 //! reads the watermarks first: if one is older than `heard`, heartbeats since then are lost, and Rollcall counts as
-//! having heard up to that watermark only. As for every other gap, the time from there to the new canary is a blind
+//! having heard only up to that watermark. As for every other gap, the time from there to the new canary is a blind
 //! interval. A partition that moves to another server takes its watermark along.
 //!
 //! Between the promotion and that canary, units of the new primary seem silent though `heard` says that all was heard.
 //! Therefore a deadline check reads the watermark with the units, and counts as heard only the time before both.
 //!
-//! Where the clock of a server has jumped forward since the last canary, or a replica with another clock took over, keys
-//! have expired too early, and their heartbeats are lost as well: see `clock_jump.rs`. So a watermark holds how far that
-//! clock is ahead, and counts as earlier by the jump. That offset is of the moment when the watermarks were read: a
-//! jump after it shows at the next canary.
+//! If the clock of a server has jumped forward since the last canary, or a replica with another clock was promoted,
+//! keys have expired too early, and their heartbeats are lost as well: see `clock_jump.rs`. So a watermark holds how
+//! far that clock is ahead, and counts as earlier by the jump. The offset is taken when the watermarks are read: a
+//! later jump shows at the next canary.
 //!
 //! A server that dies may lose acknowledged heartbeats that no watermark covers yet: the heartbeats since the last
 //! canary. That time is long while a canary waits for another server. So the first canary after a primary was replaced
@@ -22,10 +22,10 @@
 //!
 //! A partition without a watermark, while others have theirs, was emptied, and its units are lost: operators are
 //! notified. Until every partition has had its first watermark, no partition counts as emptied: the fleet is new, or
-//! came from a single server. Whether every partition has had it is read before the watermarks, because another
-//! instance may write the last of the first watermarks meanwhile. If a canary has read the watermark of a partition, it
-//! does not write a watermark that is gone by then: the partition was emptied meanwhile, and the next canary has to see
-//! that.
+//! came from a single server. Whether every partition has had its watermark is read before the watermarks, because
+//! another instance may write the last of the first watermarks meanwhile. If a canary has read the watermark of a
+//! partition, and that watermark is gone when the canary writes, the canary does not write it again: the partition
+//! was emptied meanwhile, and the next canary has to detect that.
 //!
 //! A single server needs no watermarks: it loses heartbeats and `heard` together.
 
@@ -45,10 +45,10 @@ use super::topology::{RedisServer, ScriptCall, ServerView, Topology};
 use crate::clock::{Timestamp, monotonic};
 use crate::store::Result;
 
-/// The field of `heard` that is there since every partition has had its watermark.
+/// The field of `heard` that exists since every partition has had its watermark.
 pub(super) const HAS_WATERMARKS: &[u8] = b"has_watermarks";
 
-/// The watermark of a partition, as it is stored: `1798000000000` or `1798000000000 -12` (ms).
+/// The watermark of a partition. Its stored form: `1798000000000` or `1798000000000 -12` (ms).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Watermark {
     /// Up to when the server has the heartbeats.
@@ -58,7 +58,7 @@ pub(super) struct Watermark {
 }
 
 impl Watermark {
-    /// `None`: it is not a watermark, and counts as absent.
+    /// `None`: the text is not a watermark, and counts as absent.
     pub fn parse(text: &[u8]) -> Option<Watermark> {
         let mut words = text.split(|byte| *byte == b' ');
         let heard = Timestamp::from_millis(milliseconds(words.next()?)?);
@@ -71,7 +71,7 @@ impl Watermark {
         self.ahead.map_or_else(|| heard.to_string(), |ahead| format!("{heard} {ahead}"))
     }
 
-    /// Up to when the server still has the heartbeats; `offset`: of its clock, now.
+    /// Up to when the server still has the heartbeats; `offset`: the current offset of its clock.
     pub fn kept(self, offset: Option<ClockOffset>) -> Timestamp {
         let jump = offset.zip(self.ahead).map_or(0, |(now, ahead)| now.least.saturating_sub(ahead));
         let jump = Duration::from_millis(u64::try_from(jump).unwrap_or_default());
@@ -79,7 +79,7 @@ impl Watermark {
     }
 }
 
-/// The watermarks, as they were read before a canary is recorded.
+/// The watermarks, read before a canary is recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Watermarks {
     pub oldest: Option<Timestamp>,
@@ -117,20 +117,19 @@ impl Watermarks {
     }
 }
 
-/// Primaries by their addresses, and since when each is a primary: a server that was replaced may become a primary
-/// again.
+/// Primaries by their addresses, and since when each is a primary: a replaced server may become a primary again.
 pub(super) type Primaries = BTreeSet<(String, Option<Instant>)>;
 
 pub(super) fn primaries(view: &ServerView) -> Primaries {
     view.map.servers().iter().map(|server| (server.address().to_owned(), server.since())).collect()
 }
 
-/// The primaries when a canary of this instance ended the last blind interval, or needed to end none.
+/// The primaries at the last canary of this instance that ended a blind interval, or had none to end.
 #[derive(Default)]
 pub(super) struct KnownPrimaries(Mutex<Primaries>);
 
 impl KnownPrimaries {
-    /// Whether a known primary is not among these any more.
+    /// Whether a known primary is missing from these.
     pub fn is_one_replaced(&self, primaries: &Primaries) -> bool {
         !self.0.lock().expect("nothing panics under this lock").is_subset(primaries)
     }

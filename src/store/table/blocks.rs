@@ -1,18 +1,18 @@
 //! A long list in blocks: it grows without a copy and without unused memory.
 //!
 //! # Why not one `Vec`
-//! A `Vec` of a million rows that grows is copied again and again, each time into an allocation of another size, and
-//! the old ones are fragments that fit no other allocation: after a start they were a fifth of the process's memory.
-//! Blocks of one size leave none.
+//! A growing `Vec` of a million rows is copied repeatedly, each time into an allocation of another size, and the old
+//! allocations are fragments that fit no other: after a start they were a fifth of the process's memory. Blocks of
+//! one size leave no fragments.
 
 use std::ops::{Index, IndexMut, Range};
 
-/// Entries of a block.
+/// The number of entries of a block.
 const BLOCK: usize = 512;
 
 /// A list that only grows.
 pub struct Blocks<T> {
-    /// Each is full but the last, and none ever grows.
+    /// Each block but the last is full, and none is ever reallocated.
     blocks: Vec<Vec<T>>,
 }
 
@@ -46,12 +46,12 @@ impl<T> Blocks<T> {
         self.blocks.get_mut(index / BLOCK)?.get_mut(index % BLOCK)
     }
 
-    /// The entries in a range, as far as the list goes.
+    /// The entries in a range, up to the end of the list.
     pub fn range(&self, indexes: Range<usize>) -> impl Iterator<Item = &T> {
         self.indexed(indexes).map(|(_, entry)| entry)
     }
 
-    /// The same with their indexes.
+    /// The entries in a range with their indexes, up to the end of the list.
     pub fn indexed(&self, indexes: Range<usize>) -> impl Iterator<Item = (usize, &T)> {
         let last = indexes.end.div_ceil(BLOCK).min(self.blocks.len());
         let blocks = (indexes.start / BLOCK).min(last)..last;
@@ -67,7 +67,7 @@ impl<T> Blocks<T> {
         self.blocks.iter_mut().flatten()
     }
 
-    /// How much memory it takes.
+    /// The memory of the list.
     pub fn bytes(&self) -> usize {
         self.blocks.len() * BLOCK * size_of::<T>()
     }

@@ -1,9 +1,9 @@
-//! Which blocks of a table hold rhythms that are not stored yet.
+//! The blocks of a table with rhythms that are not stored yet.
 
 /// The slots of a block.
 pub const BLOCK_UNITS: usize = 512;
 
-/// The blocks in which a rhythm changed since they were taken, a bit for each.
+/// The blocks in which a rhythm changed since they were last taken, one bit each.
 #[derive(Default)]
 pub struct ChangedBlocks(Vec<u64>);
 

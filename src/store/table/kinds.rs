@@ -1,4 +1,4 @@
-//! The kinds of the units in memory, by number, with the number of units of each, known at any moment without counting.
+//! The kinds of the units in memory, by number, with the number of units of each, which needs no counting.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ struct KindUnits {
 }
 
 impl Kinds {
-    /// The number of the kind of that name.
+    /// The number of the kind with this name.
     pub fn number(&self, name: &str) -> Option<u16> {
         let found = self.0.load().iter().position(|known| known.kind.as_str() == name)?;
         u16::try_from(found).ok()
@@ -36,7 +36,7 @@ impl Kinds {
         self.number(kind.as_str())
     }
 
-    /// The kind with that number, which is the number of a row.
+    /// The kind with this number, which comes from a row.
     pub fn kind(&self, number: u16) -> Kind {
         self.0.load()[usize::from(number)].kind.clone()
     }
@@ -60,7 +60,7 @@ impl Kinds {
     }
 }
 
-/// The share of one partition in the numbers of units, which ends when it is dropped.
+/// One partition's share in the numbers of units; dropping it subtracts them.
 #[derive(Default)]
 pub(super) struct PartitionCounts {
     kinds: Arc<Kinds>,

@@ -4,8 +4,8 @@ use super::Blocks;
 use crate::clock::Timestamp;
 use crate::presence::Facts;
 
-/// The seconds since which units are known, by slot; 0 for a unit that is known for longer than facts remember. Empty
-/// as long as no unit has such a time.
+/// The second since which each unit is known, by slot; 0 for a unit that is older than its facts record. Empty while
+/// no unit has such a time.
 #[derive(Default)]
 pub(super) struct KnownSince(Blocks<u32>);
 

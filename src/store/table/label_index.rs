@@ -1,7 +1,7 @@
 //! The value of one label for each unit of a partition: two bytes a unit.
 //!
 //! For counts and filters, and only for labels of `http.count_by_labels`. A value is stored once, for as long as a
-//! unit has it. Values come from devices and may be without end: beyond [`MAX_VALUES`] of them a unit only has
+//! unit has it. Values come from devices and may be endless: a unit whose value is beyond [`MAX_VALUES`] only has
 //! "another value".
 
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct LabelIndex {
     numbers: Vec<u16>,
     /// The values; the first has the number [`FIRST`].
     values: SharedValues<Arc<str>>,
-    /// How often a number got another value.
+    /// How many times a number got another value.
     generation: u64,
 }
 
@@ -45,12 +45,12 @@ impl LabelIndex {
         &self.label
     }
 
-    /// As long as this stays the same, no number got another value.
+    /// The generation: while it stays equal, no number got another value.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Sets the value of the unit in that slot.
+    /// Sets the value of the unit in this slot.
     pub fn set(&mut self, slot: u32, value: Option<&str>) {
         let slot = slot as usize;
         if self.numbers.len() <= slot {
@@ -69,7 +69,7 @@ impl LabelIndex {
         self.release(before);
     }
 
-    /// The number of the value of the unit in that slot; 0 if it has none.
+    /// The number of the value of the unit in this slot; 0 if it has none.
     pub fn number_at(&self, slot: usize) -> u16 {
         self.numbers.get(slot).copied().unwrap_or_default()
     }
@@ -79,12 +79,12 @@ impl LabelIndex {
         usize::from(FIRST) + self.values.numbers()
     }
 
-    /// The number of a value, if a unit has it and it has a number of its own.
+    /// The number of a value, if a unit has it and it has its own number.
     pub fn number_of(&self, value: &str) -> Option<u16> {
         self.values.number_of(value).map(|number| FIRST + number as u16)
     }
 
-    /// How many units have a value; `None`: the value may have no number of its own.
+    /// The number of units with a value; `None`: the value may have no number of its own.
     pub fn units_with(&self, value: &str) -> Option<u64> {
         match self.values.number_of(value) {
             Some(number) => Some(self.values.units(number).into()),
@@ -92,7 +92,7 @@ impl LabelIndex {
         }
     }
 
-    /// The values with numbers of their own, and how many units have each.
+    /// The values with their own numbers, and the number of units of each.
     pub fn counts(&self) -> impl Iterator<Item = (&Arc<str>, u32)> {
         self.values.iter().map(|(value, number)| (value, self.values.units(number)))
     }

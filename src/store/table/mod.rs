@@ -1,8 +1,8 @@
 //! The units of a partition in memory: a row for each, found by its kind and id.
 //!
 //! A row keeps its slot, a dense number, until its unit is removed. So a reader that reads the rows in batches and
-//! releases the lock in between misses none of the units that stay, and the same number finds the unit on
-//! disk. The next unit takes a free slot.
+//! releases the lock in between misses none of the units that stay, and the slot also finds the unit on disk. A new
+//! unit takes a free slot.
 //!
 //! Rows are fixed in size, ids lie end to end in long texts, and the hash index holds only slots: a unit costs its
 //! row, its id and five bytes.
@@ -35,7 +35,7 @@ pub use row::{Absence, RowState, RowUpdate, UnitRow};
 pub use settings::{NO_SETTINGS, Settings};
 pub use units::{UnitTable, UnitTables};
 
-/// A row of a table. It holds the name of its unit, which fits beside its other fields without padding.
+/// A row of a table. It includes the name of its unit, which fits beside its other fields without padding.
 pub trait Row {
     /// A row without a unit.
     fn vacant() -> Self;
@@ -48,7 +48,7 @@ pub trait Row {
     fn set_start(&mut self, start: u32);
 }
 
-/// The name of a unit as its row holds it.
+/// The name of a unit in its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     /// The start of its id in the texts.
@@ -78,7 +78,7 @@ pub struct RowTable<R> {
     names: Names,
     slots: HashTable<u32>,
     free: Vec<u32>,
-    /// Seeded at random: ids come from devices, and no device can choose ids that collide.
+    /// Seeded at random: ids come from devices, which must not be able to choose colliding ids.
     hasher: RandomState,
 }
 
@@ -89,7 +89,7 @@ impl<R> Default for RowTable<R> {
 }
 
 impl<R> RowTable<R> {
-    /// An empty table; its keys are made with the same hasher.
+    /// An empty table; its keys use the same hasher.
     pub fn new(hasher: RandomState) -> RowTable<R> {
         let (rows, names) = (Blocks::default(), Names::default());
         RowTable { rows, names, slots: HashTable::new(), free: Vec::new(), hasher }
@@ -129,7 +129,7 @@ impl<R> RowTable<R> {
         self.rows.iter_mut()
     }
 
-    /// How much memory it takes.
+    /// The memory of the table.
     pub fn bytes(&self) -> usize {
         self.rows.bytes() + self.names.bytes() + self.slots.allocation_size()
     }
@@ -140,8 +140,8 @@ impl<R: Row> RowTable<R> {
         self.slots.find(key.hash, |slot| self.is_at(*slot, key)).copied()
     }
 
-    /// The same for several units, in order; a unit without a key is not in the table. A search waits for memory, so a
-    /// slot that may be the right one is read for each before any is compared: the processor waits for many at a time.
+    /// Finds several units, in order; a unit without a key is not in the table. A search waits for memory, so a
+    /// possible slot is read for each unit before any is compared: the processor waits for many at a time.
     pub fn find_all(&self, keys: &[Option<UnitKey<'_>>]) -> Vec<Option<u32>> {
         let maybe = |key: &Option<UnitKey<'_>>| self.slots.find(key.as_ref()?.hash, |_| true).copied();
         let mut slots: Vec<Option<u32>> = keys.iter().map(maybe).collect();
@@ -207,7 +207,7 @@ impl<R: Row> RowTable<R> {
         row
     }
 
-    /// Frees the memory of removed units, if it is much.
+    /// Frees the memory of removed units, if there is much.
     pub fn tidy(&mut self) {
         if !self.names.should_compact() {
             return;
@@ -223,7 +223,7 @@ impl<R: Row> RowTable<R> {
         self.slots.shrink_to_fit(|slot| hash_of(hasher, names, &rows[*slot as usize]));
     }
 
-    /// Reserves memory in the index for this many units; an index that grows step by step leaves fragments in memory.
+    /// Reserves memory in the index for this many units: an index that grows step by step leaves fragments in memory.
     pub fn reserve(&mut self, units: usize) {
         let (rows, names, hasher) = (&self.rows, &self.names, &self.hasher);
         self.slots.reserve(units, |slot| hash_of(hasher, names, &rows[*slot as usize]));

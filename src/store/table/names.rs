@@ -9,7 +9,7 @@ const TEXT: usize = 16 * 1024;
 /// Names by start and length.
 #[derive(Default)]
 pub struct Names {
-    /// Each is full but the last, and none ever grows, for the reasons that [`super::blocks`] gives.
+    /// Each text but the last is full, and none ever grows, for the reasons in [`super::blocks`].
     texts: Vec<String>,
     wasted: usize,
 }
@@ -27,29 +27,29 @@ impl Names {
         Some(start)
     }
 
-    /// The name that starts there.
+    /// The name at this start.
     pub fn get(&self, start: u32, length: u8) -> &str {
         let (text, start) = (start as usize / TEXT, start as usize % TEXT);
         &self.texts[text][start..start + usize::from(length)]
     }
 
-    /// The bytes of that name. They are compared and hashed: a name as text is checked for where its characters begin.
+    /// The bytes of a name, for comparing and hashing: reading it as text would check its character boundaries.
     pub fn bytes_of(&self, start: u32, length: u8) -> &[u8] {
         let (text, start) = (start as usize / TEXT, start as usize % TEXT);
         &self.texts[text].as_bytes()[start..start + usize::from(length)]
     }
 
-    /// A name of that length is no longer used.
+    /// Notes that a name of this length is no longer used.
     pub fn forget(&mut self, length: u8) {
         self.wasted += usize::from(length);
     }
 
-    /// Whether more than half of the texts is waste, so that they should be rewritten.
+    /// Whether more than half of the texts is waste: rewrite them then.
     pub fn should_compact(&self) -> bool {
         self.wasted > TOLERATED_WASTE && self.wasted > self.bytes() / 2
     }
 
-    /// How much memory it takes.
+    /// The memory of the texts.
     pub fn bytes(&self) -> usize {
         self.texts.len() * TEXT
     }

@@ -1,8 +1,8 @@
-//! The rhythms of units: how the table learns them, and how they are stored and read again.
+//! The rhythms of units: learning, storing and restoring them.
 //!
-//! A rhythm is a part of its row. Rhythms are stored in blocks of slots; a unit is named in them by a hash, because the
-//! slots of a copy belong to one process. Two units of one hash would share a rhythm after a restart, which decides
-//! nothing.
+//! A rhythm is a part of its row. Rhythms are stored in blocks of slots, and a hash of its name identifies each unit,
+//! because the slots of a copy belong to one process. Two units with one hash would share a rhythm after a restart,
+//! which is harmless: no deadline depends on a rhythm.
 
 use std::collections::HashMap;
 
@@ -17,9 +17,9 @@ use crate::presence::{Kind, Rhythm};
 pub type NamedRhythm = (u64, Rhythm);
 
 impl UnitTable {
-    /// Learns from the time between two heartbeats of the unit in that slot. `unbroken`: since when its kind is heard
-    /// without a break; `None`: it is not known to be heard now. Time in which the unit could not be heard, or had not to
-    /// be, teaches nothing.
+    /// Learns from the time between two heartbeats of the unit in this slot. `unbroken`: since when its kind is heard
+    /// without a break; `None`: it is unknown whether the kind is heard now. Time in which the unit could not, or
+    /// need not, be heard is ignored.
     pub fn learn(&mut self, slot: u32, from: Timestamp, to: Timestamp, unbroken: Option<Timestamp>) {
         let is_heard = unbroken.is_some_and(|since| since <= from);
         if !is_heard || self.is_absent(slot as usize) && self.absence(slot as usize).is_within(from, to) {
@@ -33,12 +33,12 @@ impl UnitTable {
         }
     }
 
-    /// The blocks in which a rhythm changed since this was called last.
+    /// The blocks in which a rhythm changed since the last call.
     pub fn take_changed_rhythms(&mut self) -> Vec<usize> {
         self.changed.take()
     }
 
-    /// Counts blocks as changed.
+    /// Marks blocks as changed.
     pub fn put_back_rhythms(&mut self, blocks: &[usize]) {
         blocks.iter().for_each(|block| self.changed.add(*block));
     }
@@ -53,8 +53,8 @@ impl UnitTable {
         named.collect()
     }
 
-    /// Gives the units of a block the rhythms that were stored, unless they have learned more since. They count as
-    /// changed, so that they are stored by this process.
+    /// Gives the units of a block their stored rhythms, unless they have learned more since. They count as changed,
+    /// so that this process stores them.
     pub fn put_rhythms(&mut self, block: usize, kinds: &[Kind], stored: &HashMap<u64, Rhythm, FixedState>) {
         for slot in block * BLOCK_UNITS..((block + 1) * BLOCK_UNITS).min(self.len()) {
             let row = &self[slot as u32];
@@ -71,7 +71,7 @@ impl UnitTable {
     }
 }
 
-/// FNV-1a, which stays the same from one version to the next.
+/// FNV-1a, which is equal in all versions.
 fn hash(kind: &str, id: &str) -> u64 {
     let bytes = kind.bytes().chain([b':']).chain(id.bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))

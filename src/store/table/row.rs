@@ -1,4 +1,4 @@
-//! The row of a unit, and which of two updates of it is newer.
+//! The row of a unit, and the rule for which of two updates of it is newer.
 
 use super::known::KnownSince;
 use super::settings::{NO_SETTINGS, Settings};
@@ -6,15 +6,15 @@ use super::{Name, Row};
 use crate::clock::Timestamp;
 use crate::presence::{Cause, Departure, Facts, Interval, Labels, Lifecycle, Rhythm};
 
-/// The state of a unit as a row holds it, without the details of an open record.
+/// The state of a unit in its row, without the details of an open record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum RowState {
-    /// No unit: the slot is free for the next one.
+    /// No unit: a new unit may take the slot.
     Free,
-    /// A unit that no reader is shown: it was removed, its facts are unreadable, or it is about to be added.
+    /// A unit that is hidden from readers: it was removed, its facts are unreadable, or it is about to be added.
     Hidden,
-    /// Heard, and not known otherwise: a heartbeat was recorded before any facts were read.
+    /// Heard, with unknown facts: a heartbeat was recorded before the facts were read.
     Assumed,
     /// Heard, and not known to be offline.
     Present,
@@ -48,11 +48,11 @@ impl RowState {
 
 /// One unit in 32 bytes, half of a line of the processor's cache.
 pub struct UnitRow {
-    /// The newest heartbeat; of a unit that was never heard, its registration.
+    /// The newest heartbeat, or the registration of a unit that was never heard.
     pub last_seen: Timestamp,
-    /// Where the id of the unit starts in the names.
+    /// The start of the unit's id in the names.
     name: u32,
-    /// For a table that is a copy: the last mark when the row was last updated from facts.
+    /// For a table that is a copy: the mark at the last update of the row from facts.
     pub mark: u32,
     /// The number of its settings.
     pub settings: u32,
@@ -61,14 +61,14 @@ pub struct UnitRow {
     /// The length of its id.
     length: u8,
     pub state: RowState,
-    /// What its heartbeats have taught. Beside `last_seen`, which every heartbeat reads anyway.
+    /// The rhythm from its heartbeats, beside `last_seen`, which every heartbeat reads anyway.
     pub rhythm: Rhythm,
 }
 
 const _: () = assert!(size_of::<UnitRow>() == 32);
 
 impl UnitRow {
-    /// A row that has only a name.
+    /// A row with only a name, hidden from readers.
     pub fn hidden(Name { start, kind, length }: Name) -> UnitRow {
         UnitRow { name: start, kind, length, state: RowState::Hidden, ..UnitRow::vacant() }
     }
@@ -94,7 +94,7 @@ impl Row for UnitRow {
     }
 }
 
-/// Intervals in which a unit need not be heard, or may have been heard unseen, and its announced end; few units have
+/// Intervals in which a unit need not be heard, or may have been heard unseen, and its announced end. Few units have
 /// any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Absence {
@@ -114,7 +114,7 @@ impl Absence {
         Absence { pause, sleep, departure, silent_from }
     }
 
-    /// Whether the time between two heartbeats says nothing of the rhythm of the unit: a part of it was planned or
+    /// Whether to ignore the time between two heartbeats for the rhythm of the unit: a part of it was planned or
     /// announced, or a heartbeat in it may have come unseen.
     pub fn is_within(&self, from: Timestamp, to: Timestamp) -> bool {
         let overlaps = |interval: Interval| interval.from < to && from < interval.to;
@@ -134,9 +134,9 @@ pub struct RowUpdate<'a> {
     pub absence: Option<Absence>,
     /// The deadline of its open record.
     pub offline_since: Option<Timestamp>,
-    /// `None`: labels stay.
+    /// `None`: labels are unchanged.
     pub labels: Option<&'a Labels>,
-    /// The second since which the unit is known, see [`KnownSince`]; `None`: it stays.
+    /// The second since which the unit is known, see [`KnownSince`]; `None`: unchanged.
     pub known_since: Option<u32>,
 }
 
@@ -177,14 +177,14 @@ impl RowUpdate<'_> {
         }
     }
 
-    /// Whether this update is older than the row. Two tasks apply their changes in one order and may update the
-    /// mirror in the other: a silence that ended meanwhile must not come back.
+    /// Whether this update is older than the row. Two tasks may update the mirror in another order than the order in
+    /// which they applied their changes: a silence that ended meanwhile must not come back.
     pub fn is_older_than(&self, row: &UnitRow) -> bool {
         let unheard = !self.state.is_heard();
         row.state.is_present() && (unheard || self.state.is_offline() && self.last_seen < row.last_seen)
     }
 
-    /// The next last seen time of the row: a heartbeat that is newer than the update is not lost.
+    /// The next last seen time of the row, which preserves a heartbeat that is newer than the update.
     pub fn newest(&self, row: &UnitRow) -> Timestamp {
         if self.state == RowState::Present && row.state.is_heard() {
             self.last_seen.max(row.last_seen)

@@ -1,14 +1,15 @@
-//! What units add to the policies of their kinds, each stored once in a partition, with the number of its units.
+//! The settings by which units differ from the policies of their kinds, each stored once in a partition, with the
+//! number of its units.
 //!
-//! Most units add nothing. But a device may declare another timeout with each heartbeat, so the number of settings
-//! that no unit has any more is used again.
+//! Most units have no settings. But a device may declare another timeout with each heartbeat, so the number of unused
+//! settings is reused.
 
 use std::time::Duration;
 
 use super::shared_values::SharedValues;
 use crate::presence::{Facts, Override};
 
-/// What a unit adds to the policy of its kind.
+/// The difference of a unit from the policy of its kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Settings {
     declared_timeout: Option<Duration>,
@@ -22,22 +23,22 @@ impl Settings {
         Settings { declared_timeout: facts.declared_timeout, set_timeout: timeout, set_grace: grace }
     }
 
-    /// Puts them into facts.
+    /// Puts the settings into facts.
     pub fn put(self, facts: &mut Facts) {
         facts.declared_timeout = self.declared_timeout;
         facts.set = Override { timeout: self.set_timeout, grace: self.set_grace };
     }
 }
 
-/// Settings; the first have the number 1.
+/// All settings of a partition, by number from 1.
 #[derive(Default)]
 pub(super) struct SettingsIndex(SharedValues<Settings>);
 
-/// The number of units that add nothing.
+/// The number for units without settings.
 pub const NO_SETTINGS: u32 = 0;
 
 impl SettingsIndex {
-    /// The number of these settings, for one more unit.
+    /// The number of these settings; counts one more unit with them.
     pub fn acquire(&mut self, settings: Settings) -> u32 {
         if settings == Settings::default() {
             return NO_SETTINGS;
@@ -49,7 +50,7 @@ impl SettingsIndex {
         number.checked_sub(1).map_or(Settings::default(), |number| *self.0.get(number))
     }
 
-    /// Notes that one unit less has these settings.
+    /// Counts one unit less with these settings.
     pub fn release(&mut self, number: u32) {
         number.checked_sub(1).into_iter().for_each(|number| self.0.release(number));
     }

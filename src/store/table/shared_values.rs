@@ -1,7 +1,6 @@
 //! Values that units share, each stored once in a partition, by number, with the number of its units.
 //!
-//! Values come from devices, which may send another one each time. So the number of a value that no unit has any more is
-//! used again.
+//! Values come from devices, which may send another one each time. So the number of an unused value is reused.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -11,7 +10,7 @@ use hashbrown::HashMap;
 
 /// Shared values, by number from 0.
 pub(super) struct SharedValues<T> {
-    /// Each value and how many units have it.
+    /// Each value, and the number of units with it.
     values: Vec<(T, u32)>,
     numbers: HashMap<T, u32, FixedState>,
     free: Vec<u32>,
@@ -24,7 +23,7 @@ impl<T> Default for SharedValues<T> {
 }
 
 impl<T: Clone + Hash + Eq> SharedValues<T> {
-    /// Notes one more unit with a value that a unit has already, and answers its number.
+    /// Counts one more unit with an existing value, and answers the number of the value.
     pub fn acquire<Q: Hash + Eq + ?Sized>(&mut self, value: &Q) -> Option<u32>
     where
         T: Borrow<Q>,
@@ -34,7 +33,7 @@ impl<T: Clone + Hash + Eq> SharedValues<T> {
         Some(number)
     }
 
-    /// Notes the first unit with a value. Answers its number, and whether another value had that number before.
+    /// Adds a value for its first unit. Answers its number, and whether another value had that number before.
     pub fn enter(&mut self, value: T) -> (u32, bool) {
         let free = self.free.pop();
         let number = free.unwrap_or(self.values.len() as u32);
@@ -46,7 +45,7 @@ impl<T: Clone + Hash + Eq> SharedValues<T> {
         (number, free.is_some())
     }
 
-    /// Notes one unit less with the value of that number.
+    /// Counts one unit less with the value of this number.
     pub fn release(&mut self, number: u32) {
         let (value, units) = &mut self.values[number as usize];
         *units -= 1;
@@ -68,17 +67,17 @@ impl<T: Clone + Hash + Eq> SharedValues<T> {
         &self.values[number as usize].0
     }
 
-    /// How many units have the value of that number.
+    /// The number of units with the value of this number.
     pub fn units(&self, number: u32) -> u32 {
         self.values[number as usize].1
     }
 
-    /// The values that units have, and their numbers.
+    /// The values in use, and their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (&T, u32)> {
         self.numbers.iter().map(|(value, number)| (value, *number))
     }
 
-    /// How many values units have.
+    /// The number of values in use.
     pub fn len(&self) -> usize {
         self.numbers.len()
     }

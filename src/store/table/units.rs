@@ -1,16 +1,16 @@
-//! The units of the fleet in memory, as lists and counts read them: every partition behind a lock of its own, which is
-//! held for microseconds and never over an await.
+//! The units of the fleet in memory, for lists and counts: every partition has its own lock, which is held for
+//! microseconds and never over an await.
 //!
-//! There is one such table in a process. The embedded engine keeps it, and changes it in the step that commits a change;
-//! the mirror is a view of it. Beside an engine that is another program, the mirror keeps the table as a copy.
+//! A process has one such table. The embedded engine owns it, and changes it in the step that commits a change; the
+//! mirror is a view of it. With Redis, the mirror owns the table as a copy.
 //!
-//! A row holds what the state of its unit depends on, and nothing derived: neither rules nor hearing are known here. The
-//! rules of [`crate::presence`] give the state at the moment of the read.
+//! A row holds the inputs of its unit's state, and nothing derived: rules and hearing are unknown here. The rules of
+//! [`crate::presence`] give the state at the moment of the read.
 //!
 //! # Why so dense
-//! At a million units a map of strings takes 223 MB. Here a unit is a row of 32 bytes, an entry of a hash table and its
-//! id in a long text. Each label that units are counted by adds two bytes, and the second since which a unit is known
-//! four.
+//! A map of strings takes 223 MB for a million units. Here a unit is a row of 32 bytes, an entry of a hash table and
+//! its id in a long text. Each label that units are counted by adds two bytes, and the second since which a unit is
+//! known four.
 
 use std::ops::{Index, IndexMut, Range};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -37,7 +37,7 @@ pub struct UnitTables {
 }
 
 impl UnitTables {
-    /// Empty tables, which also hold the values of `labels`.
+    /// Empty tables, which also store the values of `labels`.
     pub fn new(partitions: u16, labels: &[String]) -> UnitTables {
         let (kinds, hasher) = (Arc::<Kinds>::default(), RandomState::default());
         let labels: Arc<[Arc<str>]> = labels.iter().map(|label| label.as_str().into()).collect();
@@ -125,7 +125,7 @@ impl UnitTable {
         self.rows.is_empty()
     }
 
-    /// How many units readers are shown.
+    /// The number of units that readers get.
     pub fn units(&self) -> u64 {
         self.counts.total()
     }
@@ -143,7 +143,7 @@ impl UnitTable {
         self.rows.get_mut(slot)
     }
 
-    /// The rows in these slots, vacant and hidden ones among them.
+    /// The rows in these slots, vacant and hidden rows included.
     pub fn indexed(&self, slots: Range<usize>) -> impl Iterator<Item = (usize, &UnitRow)> {
         self.rows.indexed(slots)
     }
@@ -156,12 +156,12 @@ impl UnitTable {
         self.settings.get(row.settings)
     }
 
-    /// Whether there are intervals in which the unit in that slot need not be heard.
+    /// Whether the unit in this slot has intervals in which it need not be heard.
     pub fn is_absent(&self, slot: usize) -> bool {
         !self.absences.is_empty() && self.absences.contains_key(&(slot as u32))
     }
 
-    /// The intervals in which the unit in that slot need not be heard.
+    /// The intervals in which the unit in this slot need not be heard.
     pub fn absence(&self, slot: usize) -> Absence {
         if self.absences.is_empty() {
             return Absence::default();
@@ -169,7 +169,7 @@ impl UnitTable {
         self.absences.get(&(slot as u32)).copied().unwrap_or_default()
     }
 
-    /// The deadline of the open record of the unit in that slot.
+    /// The deadline of the open record of the unit in this slot.
     pub fn offline_since(&self, slot: usize) -> Option<Timestamp> {
         if self.offline_since.is_empty() {
             return None;
@@ -181,12 +181,12 @@ impl UnitTable {
         &self.labels
     }
 
-    /// Since when the unit in that slot is known.
+    /// Since when the unit in this slot is known.
     pub fn known_since(&self, slot: usize) -> Timestamp {
         self.known_since.at(slot)
     }
 
-    /// Adds a unit that is not in the table, hidden, and answers its slot: see [`RowTable::add`].
+    /// Adds a hidden unit that is not in the table, and answers its slot: see [`RowTable::add`].
     pub fn add(&mut self, key: UnitKey<'_>) -> Option<u32> {
         self.rows.add(key, UnitRow::hidden)
     }
@@ -201,7 +201,7 @@ impl UnitTable {
         self.rows.reserve(units);
     }
 
-    /// Sets the state of the unit in that slot; from now on readers are shown it.
+    /// Sets the state of the unit in this slot, and shows it to readers.
     pub fn set(&mut self, slot: u32, update: &RowUpdate<'_>) {
         let settings = self.settings.acquire(update.settings);
         let row = &mut self.rows[slot as usize];
@@ -223,7 +223,7 @@ impl UnitTable {
         set(&mut self.offline_since, slot, update.offline_since);
     }
 
-    /// Shows the unit in that slot to no reader any more.
+    /// Hides the unit in this slot from readers.
     pub fn hide(&mut self, slot: u32) {
         let row = &mut self.rows[slot as usize];
         if !row.state.is_shown() {
@@ -238,7 +238,7 @@ impl UnitTable {
         self.labels.iter_mut().for_each(|index| index.set(slot, None));
     }
 
-    /// Removes the unit in that slot. [`UnitTable::tidy`] frees the memory of its id.
+    /// Removes the unit in this slot. [`UnitTable::tidy`] frees the memory of its id.
     pub fn remove(&mut self, slot: u32) {
         self.hide(slot);
         self.rows.remove(slot);

@@ -1,24 +1,24 @@
 //! Timers as cells.
 //!
-//! A timer that fired or was cancelled is JSON. One that waits is a line, because millions of them may wait: its type,
-//! its moment in ms, base 36, and its data, which takes 10 bytes more than type and data:
+//! A timer that fired or was cancelled is JSON. A waiting timer is a line, because millions of them may wait: its
+//! type, its moment in ms, base 36, and its data. The line takes 10 bytes more than type and data:
 //!
 //! ```text
 //! report-due m3q9k5s0 {"device":"d-7"}
 //! ```
 //!
-//! Before the data stands, of a span, the sum of the steps of the clock that its moment contains, in ms, base 36:
+//! For a span, the sum of the steps of the clock that its moment contains stands before the data, in ms, base 36:
 //!
 //! ```text
 //! report-due m3q9k5s0 +0 {"device":"d-7"}
 //! ```
 //!
 //! # Why no JSON
-//! Redis stores a page of small values as one packed string. A value longer than 64 bytes makes it unpack the page,
-//! which costs 60 bytes more for each timer on it. A timer with a type of ten letters and 40 bytes of data takes 60
-//! bytes in this form, and 69 as the shortest JSON. Past timers, which have more, lie elsewhere.
+//! Redis stores a page of small values as one packed string. A value longer than 64 bytes makes Redis unpack the
+//! page, which costs 60 bytes more for each timer on it. A timer with a type of ten letters and 40 bytes of data
+//! takes 60 bytes in this form, and 69 as the shortest JSON. Past timers, which have more, are in another table.
 //!
-//! The form is the only one of its timer: a change-set compares it with that of the timer that was read.
+//! Each timer has exactly one such form: a change-set compares the stored form with that of the timer that was read.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use crate::store::documents::TableValue;
 use crate::store::json::{from_json, to_json};
 use crate::store::{EngineError, Result, Table};
 
-/// A timer that waits, without its id.
+/// A waiting timer, without its id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct WaitingTimer {
     pub timer_type: TimerType,
@@ -129,7 +129,7 @@ impl TableValue for PastTimer {
     const TABLE: Table = Table::PastTimers;
 }
 
-/// How many timers of a type wait in a partition.
+/// The number of waiting timers of a type in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(super) struct TimerCount(pub i64);
@@ -139,17 +139,17 @@ impl TableValue for TimerCount {
     const TABLE: Table = Table::TimerCounts;
 }
 
-/// What another receipt changes about a past timer.
+/// The change of a past timer by a receipt.
 pub(in crate::store) struct ReceiptChange {
-    /// The cell as it is expected, and as it is then.
+    /// The expected cell; `after` is the new cell.
     pub before: Vec<u8>,
     pub after: Vec<u8>,
-    /// Whether only attempts at the timer are without an outcome then.
+    /// Whether the timer then has an only attempt without an outcome.
     pub has_begun: bool,
 }
 
-/// Writes the receipt of a timer at a receiver; `None`: that changes nothing, because the timer is not known any more,
-/// or was registered again since.
+/// Writes the receipt of a timer at a receiver; `None`: nothing changes, because the timer is unknown now, or was
+/// registered again.
 pub(in crate::store) fn receipt_change(
     stored: Option<&[u8]>,
     (id, due): &(TimerId, Timestamp),
@@ -164,7 +164,7 @@ pub(in crate::store) fn receipt_change(
     Some(ReceiptChange { before: before.to_vec(), after, has_begun: changed.begun() > 0 })
 }
 
-/// How many digits the last moment has.
+/// The most digits of a moment in base 36.
 const MAX_DIGITS: usize = 13;
 const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
 
@@ -200,7 +200,7 @@ mod tests {
         Timer { id, timer_type, due, stepped: None, data, lifecycle }
     }
 
-    /// Redis packs values of up to 64 bytes by default: see the module.
+    /// By default Redis packs values of up to 64 bytes: see the module.
     #[test]
     fn a_waiting_timer_with_forty_bytes_of_data_stays_on_a_packed_page() {
         let data = format!("\"{}\"", "x".repeat(38));

@@ -1,5 +1,5 @@
-//! What is done with timers: each is read, `presence/timer` decides, and what changes is written if the timer is still
-//! as it was read. A timer that another caller changed meanwhile is read and decided upon again.
+//! The operations on timers: each timer is read, `presence/timer` decides, and the change is written if the timer is
+//! unchanged. A timer that another caller changed meanwhile is read and decided again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::store::{Cell, Delivery, EngineError, MAX_CHANGES, Result, group_of_ti
 
 /// The most timers of a page.
 const MAX_OF_PAGE: usize = 1000;
-/// How many timers one call forgets, or gives up the attempts of.
+/// The number of timers that one call forgets, or whose attempts it gives up.
 const FORGOTTEN: usize = 2000;
 
 /// The timers of a fleet. Cheap to clone.
@@ -31,7 +31,7 @@ pub struct StoredTimers {
     engine: Arc<dyn TimerEngine>,
 }
 
-/// A timer as it was read: it waits, or is a past one, or is unknown.
+/// The state of a timer that was read: waiting, past or unknown.
 struct ReadTimer {
     waiting: Document<WaitingTimer>,
     past: Document<PastTimer>,
@@ -43,7 +43,7 @@ impl ReadTimer {
         Ok(ReadTimer { waiting, past })
     }
 
-    /// A timer that waits as the caller read it.
+    /// A waiting timer in the state that the caller read.
     fn waiting(timer: &Timer) -> Result<ReadTimer> {
         let waiting = Document::expected(timer.id.clone(), Some(WaitingTimer::of(timer)))?;
         Ok(ReadTimer { waiting, ..ReadTimer::unknown(&timer.id)? })
@@ -56,9 +56,9 @@ impl ReadTimer {
     }
 }
 
-/// A timer that fires: what changes about it, and its notification.
+/// The firing of a timer: its change, and its notification.
 struct Firing {
-    /// Expects the timer to wait as it was read.
+    /// Expects the timer to wait unchanged.
     changes: ChangeSet,
     /// The key of its group.
     group: String,
@@ -66,7 +66,7 @@ struct Firing {
     id: String,
     /// Its notification (JSON).
     notification: String,
-    /// The receivers of its class, and whether the caller takes the delivery.
+    /// The receivers of its class, and whether the caller takes the delivery to each.
     receivers: Vec<(String, bool)>,
 }
 
@@ -100,7 +100,7 @@ impl Firing {
     }
 }
 
-/// A decision on one timer: the answer, and what changes; `None`: nothing.
+/// A decision on one timer: the answer, and the change; `None`: nothing changes.
 type TimerDecision<A> = (A, Option<ChangeSet>);
 
 impl StoredTimers {
@@ -112,9 +112,9 @@ impl StoredTimers {
         self.engine.partitions()
     }
 
-    /// Registers timers, each in one step: a new one, or another moment, type and data for one that waits. With
-    /// `only_new` an id that is known, waiting or not, is refused. Answers in order; of an id that is there twice the
-    /// last counts. Safe to repeat.
+    /// Registers timers, each in one step: adds a new timer, or changes moment, type and data of a waiting timer.
+    /// With `only_new`, a known id, waiting or not, is refused. Answers in order; the last of several timers with one
+    /// id counts. Safe to repeat.
     pub async fn register(&self, timers: &[NewTimer], only_new: bool) -> Result<Vec<TimerRegistered>> {
         let ids: Vec<TimerId> = timers.iter().map(|timer| timer.id.clone()).collect();
         let stepped = self.engine.stepped();
@@ -123,14 +123,14 @@ impl StoredTimers {
                 Timer::registered(known.timer().as_ref(), timers[at].clone(), only_new, stepped);
             Ok((answer, waits.map(|timer| self.waits(known, &timer, timer.due)).transpose()?))
         };
-        // Most of them are new.
+        // Most timers are new.
         let unknown = ids.iter().map(ReadTimer::unknown).collect::<Result<_>>()?;
         let answers = self.change(&ids, Some(unknown), decide).await?;
         self.replicated(&ids).await;
         Ok(answers)
     }
 
-    /// Cancels timers that wait, each in one step. They can be read as long as those that fired. Answers in order.
+    /// Cancels waiting timers, each in one step. They can be read for as long as fired timers. Answers in order.
     pub async fn cancel(
         &self,
         ids: &[TimerId],
@@ -143,7 +143,7 @@ impl StoredTimers {
         Ok(answers)
     }
 
-    /// Cancels timers that are still as the caller read them: one that got another moment, type or data since is left.
+    /// Cancels timers that are as the caller read them. A timer with a new moment, type or data stays.
     pub async fn cancel_unchanged(
         &self,
         timers: &[Timer],
@@ -172,12 +172,12 @@ impl StoredTimers {
         Ok((answer, after.map(ends).transpose()?))
     }
 
-    /// Reads timers, in order; `None`: unknown, or forgotten by now.
+    /// Reads timers, in order; `None`: unknown, or forgotten.
     pub async fn timers(&self, ids: &[TimerId]) -> Result<Vec<Option<Timer>>> {
         Ok(self.known(ids).await?.iter().map(ReadTimer::timer).collect())
     }
 
-    /// A page of timers by moment and id: about `limit` of them are looked at. Those that change meanwhile may be
+    /// A page of timers by moment and id, after a check of about `limit` timers. Timers that change meanwhile may be
     /// missing.
     pub async fn find_timers(&self, find: &FindTimers, limit: usize) -> Result<TimerPage> {
         let limit = limit.clamp(1, MAX_OF_PAGE);
@@ -205,7 +205,8 @@ impl StoredTimers {
         Ok(TimerPage { timers: timers.filter(|timer| find.matches(timer)).collect(), next })
     }
 
-    /// How many timers of each type wait in these partitions. The numbers are kept: reading costs little.
+    /// The number of waiting timers of each type in these partitions. The numbers are stored, so reading costs
+    /// little.
     pub async fn count_timers(&self, partitions: &[u16]) -> Result<BTreeMap<TimerType, u64>> {
         let mut counts: BTreeMap<TimerType, i64> = BTreeMap::new();
         for (of, TimerCount(count)) in self.documents.each::<TimerCount>(partitions).await? {
@@ -214,14 +215,14 @@ impl StoredTimers {
         Ok(counts.into_iter().map(|(of, count)| (of, count.max(0) as u64)).collect())
     }
 
-    /// The moment of the first timer that waits in these partitions.
+    /// The moment of the first waiting timer of these partitions.
     pub async fn first_timer(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
         self.documents.first(Index::Timers, partitions).await
     }
 
-    /// Up to about `limit` timers of these partitions whose moment is at or before `until`, the first of each partition
+    /// Up to about `limit` timers of these partitions whose moment is not after `until`, the first of each partition
     /// first, for [`StoredTimers::fire`]. A span is postponed by the steps of the clock that were accepted since, and
-    /// is not among them.
+    /// is left out.
     pub async fn due_timers(&self, partitions: &[u16], until: Timestamp, limit: usize) -> Result<Vec<Timer>> {
         if partitions.is_empty() || limit == 0 {
             return Ok(Vec::new());
@@ -231,7 +232,7 @@ impl StoredTimers {
         for waiting in due {
             let id = waiting.name.clone();
             let known = ReadTimer { waiting, ..ReadTimer::unknown(&id)? };
-            // An entry without a timer that waits is what a fault left.
+            // A fault left an entry without a waiting timer.
             let Some(timer) = known.timer() else {
                 let set = self.documents.expect(self.of(&id), &known.waiting);
                 later.push(set.enter(Index::Timers, id.as_str(), None));
@@ -247,9 +248,9 @@ impl StoredTimers {
         Ok(fire)
     }
 
-    /// Fires timers that still wait as they were read, each in one step: it waits no more, and for each receiver of
-    /// its class a notification is queued, of which the caller gets up to `capacity` leased. A timer of a type that is
-    /// not in `classes` is left as it is.
+    /// Fires timers that wait unchanged, each in one step: ends the wait, and queues a notification for each receiver
+    /// of its class, of which the caller gets up to `capacity` leased. A timer of a type that is not in `classes`
+    /// stays.
     pub async fn fire(
         &self,
         timers: &[Timer],
@@ -298,9 +299,9 @@ impl StoredTimers {
         Ok(done)
     }
 
-    /// Fires timers, each in one step: what changes about it, and its notification in the lane of each receiver, leased
-    /// until `until` where the caller takes it and no earlier one is in the lane. Answers for each receiver whether it
-    /// is leased; `None`: the timer does not wait as it was read.
+    /// Fires timers, each in one step: writes its change, and puts its notification into the lane of each receiver,
+    /// leased until `until` if the caller takes it and the lane was empty. Answers for each receiver whether the
+    /// delivery is leased; `None`: the timer does not wait unchanged.
     async fn write_firings(
         &self,
         firings: &[Firing],
@@ -308,7 +309,7 @@ impl StoredTimers {
         now: Timestamp,
     ) -> Result<Vec<Option<Vec<bool>>>> {
         let mut fired = vec![None; firings.len()];
-        // Most lanes of timers are empty: they are read only if one is not.
+        // Most lanes of timers are empty: lanes are read only after a write failed.
         let mut open: Vec<(usize, Vec<Document<Lane>>)> =
             firings.iter().map(Firing::empty_lanes).enumerate().collect();
         for _ in 0..MAX_CHANGES {
@@ -334,7 +335,7 @@ impl StoredTimers {
         Err(EngineError::contended("the timers that are due"))
     }
 
-    /// The lanes of a timer; `None`: it does not wait any more as it was read.
+    /// The lanes of a timer; `None`: it does not wait unchanged.
     async fn lanes_of(&self, firing: &Firing) -> Result<Option<Vec<Document<Lane>>>> {
         let (partition, expected) = (firing.changes.partition, &firing.changes.parts[0]);
         let timer = Cell { table: Table::Timers, partition, name: expected.name.to_string() };
@@ -349,16 +350,16 @@ impl StoredTimers {
         Ok(is_same.then_some(lanes))
     }
 
-    /// Looks again at timers at `until`, because no instance can fire them now: a class is not configured here. Their
-    /// moment stays as it is.
+    /// Checks timers again at `until`, because no instance can fire them now: a class is not configured here. Their
+    /// moment is unchanged.
     pub async fn put_off(&self, timers: &[Timer], until: Timestamp) -> Result<()> {
         let put_off = timers.iter().map(|timer| self.waits(&ReadTimer::waiting(timer)?, timer, until));
         self.documents.write(&put_off.collect::<Result<Vec<ChangeSet>>>()?).await?;
         Ok(())
     }
 
-    /// Only attempts of these partitions that began before `before` and have no outcome: their outcome is unknown from
-    /// now on. Answers the types of their timers, one for each attempt.
+    /// Gives up the outcomes of the only attempts of these partitions that began before `before` and have none.
+    /// Answers the types of their timers, one for each attempt.
     pub async fn give_up_only_attempts(
         &self,
         partitions: &[u16],
@@ -381,8 +382,7 @@ impl StoredTimers {
         Ok(self.change(&ids, None, decide).await?.into_iter().flatten().collect())
     }
 
-    /// Forgets timers of these partitions that ended and are not kept any more, a bounded number of them. Answers how
-    /// many.
+    /// Forgets a bounded number of past timers of these partitions whose time in the store is over. Answers how many.
     pub async fn forget_timers(&self, partitions: &[u16], now: Timestamp) -> Result<usize> {
         let mut sets = Vec::new();
         for past in self.documents.due::<PastTimer>(Index::TimersKept, partitions, now, FORGOTTEN).await? {
@@ -402,9 +402,9 @@ impl StoredTimers {
         Ok(forgets.into_iter().zip(written).filter(|both| *both == (true, true)).count())
     }
 
-    /// Compares the index and the counts of timers that wait in these partitions with one another, and makes them again
-    /// from the timers where they differ. Both are written in the steps that write a timer, so they are wrong only after
-    /// a fault: another program removed or changed a key, or it was quarantined.
+    /// Compares the index and the counts of waiting timers in these partitions, and rebuilds both from the timers
+    /// where they differ. Both are written in the steps that write a timer, so they are wrong only after a fault:
+    /// another program removed or changed a key, or it was quarantined.
     pub async fn repair_timers(&self, partitions: &[u16]) -> Result<()> {
         let sizes = self.engine.sizes(Index::Timers, partitions).await?;
         for (partition, in_index) in partitions.iter().zip(sizes) {
@@ -416,7 +416,7 @@ impl StoredTimers {
         Ok(())
     }
 
-    /// A count that changes meanwhile is for the next call.
+    /// A count that changes meanwhile is left to the next call.
     async fn repair(&self, partition: u16, counted: Vec<(TimerType, TimerCount)>) -> Result<()> {
         let counted: BTreeMap<TimerType, TimerCount> = counted.into_iter().collect();
         let mut waiting: BTreeMap<TimerType, i64> = counted.keys().map(|of| (of.clone(), 0)).collect();
@@ -448,8 +448,8 @@ impl StoredTimers {
         Ok(())
     }
 
-    /// Decides about timers, and again about those that others changed meanwhile. `known`: the timers as they are
-    /// expected; `None`: they are read first. Of an id that is there several times, the first is decided first.
+    /// Decides about timers, and again about timers that others changed meanwhile. `known`: the expected timers;
+    /// `None`: reads them first. Several decisions on one id are made in order.
     async fn change<A>(
         &self,
         ids: &[TimerId],
@@ -507,7 +507,7 @@ impl StoredTimers {
         ChangeSet::of(Table::Timers.partition(id.as_str(), self.partitions()))
     }
 
-    /// A timer waits from now on, or longer, and is looked at then.
+    /// The change-set of a timer that begins to wait, or waits longer; its next check is at `at`.
     fn waits(&self, known: &ReadTimer, timer: &Timer, at: Timestamp) -> Result<ChangeSet> {
         let (id, of) = (timer.id.as_str(), timer.timer_type.as_str());
         let set = self.documents.change(&known.waiting, Some(&WaitingTimer::of(timer)))?;
@@ -526,7 +526,7 @@ impl StoredTimers {
         })
     }
 
-    /// A timer that waits has fired or is cancelled from now on.
+    /// The change-set of a waiting timer that has fired or is cancelled.
     fn ends(&self, known: &ReadTimer, timer: &Timer, kept: Timestamp) -> Result<ChangeSet> {
         let id = timer.id.as_str();
         let set = self.documents.change(&known.waiting, None)?.enter(Index::Timers, id, None);
@@ -536,7 +536,7 @@ impl StoredTimers {
         Ok(set.add(Table::TimerCounts, timer.timer_type.as_str(), -1))
     }
 
-    /// A past timer leaves the indexes.
+    /// Removes a past timer from the indexes.
     fn leaves(&self, set: ChangeSet, id: &str) -> ChangeSet {
         let indexes = [Index::TimersEnded, Index::TimersKept, Index::OnlyAttempts];
         indexes.into_iter().fold(set, |set, index| set.enter(index, id, None))
@@ -549,7 +549,7 @@ impl StoredTimers {
     }
 }
 
-/// The values at these places, which are in order.
+/// The values at these positions, which are in order.
 fn first_of_each<T>(values: Vec<T>, places: &[usize]) -> Vec<T> {
     let mut places = places.iter().peekable();
     let mut is_wanted = |at: &usize| places.next_if(|place| **place == *at).is_some();

@@ -8,16 +8,16 @@ pub struct KeyRule {
     pub name: &'static str,
     pub redis_type: &'static str,
     pub what: Stored,
-    /// What they belong to; `None`: there are keys of both.
+    /// The place of the keys; `None`: there are keys in both places.
     pub place: Option<KeyPlace>,
     /// Whether a unit, a page, a receiver or a group follows the name.
     pub has_owner: bool,
 }
 
-/// What a key belongs to.
+/// The place of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyPlace {
-    /// Hearing, and what else belongs to the fleet as a whole.
+    /// Hearing, and everything else of the fleet as a whole.
     Hearing,
     Partition,
 }

@@ -55,7 +55,7 @@ fn units_spread_evenly_over_partitions_and_pages() {
         assert_eq!(partition, keys.partition(&unit));
         *pages.entry(keys.facts_page(partition, page)).or_default() += 1;
     }
-    // Ten to a page on average. Redis packs up to 128 fields of a hash.
+    // About ten units to a page. Redis packs up to 128 fields of a hash.
     assert!(pages.len() > 16_000, "only {} pages are used", pages.len());
     let fullest = pages.values().max();
     assert!(fullest <= Some(&30), "{fullest:?} units on one page");

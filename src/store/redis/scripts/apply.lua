@@ -1,16 +1,15 @@
 -- Applies changes to units of one partition, each in full or not at all.
 --
--- A change applies only to the unit as it was read: if its key or its facts have changed, or the change takes the
+-- A change applies only to the unit as it was read: if its key or its facts have changed, or if the change takes the
 -- unit out of the index and the index does not have it, nothing of the change is applied. A key that was absent is
--- not read again: only a change creates a key, and it also changes the facts. Removing the unit from the index is
--- the lock: of several callers exactly one removes it. No other command runs between the read of the index and the
+-- not read again: only a change creates a key, and it also changes the facts. Removing the unit from the index is the
+-- lock: exactly one of several callers removes it. No other command runs between the read of the index and the
 -- removal, because a script is one step.
 --
--- One command reads or writes everything in the same key, because a command costs more than its work. So the
--- changes are sorted by the page of their facts. Changes of one unit are adjacent, and only the first of them
--- counts.
+-- One command reads or writes everything in the same key, because the overhead of a command exceeds its work. So the
+-- changes are sorted by the page of their facts. Changes of one unit are adjacent, and only the first counts.
 --
--- An open record is stored as the facts of its unit, and its outbox entry is the facts, too. Besides them an opening
+-- An open record is stored in the facts of its unit, and its outbox entry is the facts, too. Besides them an opening
 -- writes only the unit's entry in the index of offline units. An opening is one rule that is written in two places:
 -- here and in deadline_check.rs. They write the same keys; the test
 -- openings_are_written_alike_by_transaction_and_script compares them.
@@ -177,8 +176,8 @@ end
 if #offline > 0 then
   redis.call('ZADD', KEYS[2], unpack(offline))
   if redis.call('EXISTS', KEYS[3]) == 1 then
-    -- A closed record is opened again if its unit was allowed a longer silence for a while: it is no closed record any
-    -- more.
+    -- A closed record is opened again if its unit was allowed a longer silence for a while: remove it from the closed
+    -- records.
     if redis.call('HDEL', KEYS[3], unpack(opened)) > 0 then
       redis.call('ZREM', KEYS[4], unpack(opened))
       redis.call('ZREM', KEYS[5], unpack(opened))

@@ -1,7 +1,7 @@
--- Writes values of units of one partition, the newest of each metric and unit.
+-- Writes values of units of one partition, and keeps the newest value of each metric and unit.
 --
--- Values of an unknown or removed unit are dropped: its values were removed with the unit, and a late one must not
--- come back.
+-- Values of an unknown or removed unit are dropped: the values of a removed unit were removed with it, and a late
+-- value must not come back.
 --
 -- KEYS[1]    data   set  the names of all metrics with values in this partition
 -- KEYS[2i]   facts  hash  page of the unit of value i

@@ -1,13 +1,14 @@
--- A page of an index, by number and name: the members of a sorted set after a place, at which no member need be.
+-- A page of an index, by number and name: the members of a sorted set after a position, at which there need not be a
+-- member.
 --
 -- KEYS[1] the index  zset  name -> number
 --
--- ARGV[1] the number of the place, ARGV[2] its name, or "" for the begin of that number, ARGV[3] the last number, ARGV[4]
--- the most members
+-- ARGV[1] the number of the position, ARGV[2] its name, or "" for the begin of that number, ARGV[3] the last number,
+-- ARGV[4] the most members
 --
 -- Returns names and numbers, a flat list.
 
--- Lua compares texts by the locale of the server; members of one number are sorted by their bytes.
+-- Lua compares texts by the locale of the server; members with one number are sorted by their bytes.
 local function is_at_or_before(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)

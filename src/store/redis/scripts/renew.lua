@@ -1,8 +1,8 @@
 -- Takes or renews the lease of an instance, and answers the time of the fleet.
 --
--- This is the only script that reads a clock; all callers take `now` from its answer. If the server's clock goes
--- back (it was set, or another server took over), the time of the fleet goes on from its last value, a little
--- slower, until the clock has caught up.
+-- This is the only script that reads a clock; all callers take `now` from its answer. If the server's clock goes back
+-- (it was set, or a replica was promoted), the time of the fleet continues from its last value, a little slower,
+-- until the clock has caught up.
 --
 -- KEYS[1] roster  zset  instance -> end of its lease (ms, time of the fleet)
 -- KEYS[2] clock   hash  server -> the server's clock (ms), fleet -> the time of the fleet (ms), both at the last renewal;
@@ -69,10 +69,10 @@ elseif tonumber(last[2]) then
   local passed = math.min(math.max(server - (tonumber(last[1]) or server), 0), tonumber(ARGV[2]))
   fleet = math.max(fleet, tonumber(last[2]) + math.floor(passed * 995 / 1000))
 end
--- A jump makes expiry keys expire too early, so the first renewal that knows of it moves hearing back by as much.
+-- A jump makes expiry keys expire too early, so the first renewal that is told of it moves hearing back by the jump.
 local without_jump, handled = tonumber(ARGV[5]), tonumber(last[3])
 if handled and handled > server then
-  -- The clock was set back since, and may jump forward again.
+  -- The clock was set back since then, and may jump forward again.
   redis.call('HDEL', KEYS[2], 'jump')
 end
 if without_jump and not (handled and handled > without_jump and handled <= server) then
@@ -85,7 +85,7 @@ end
 local text = string.format('%.0f', fleet)
 redis.call('HSET', KEYS[2], 'server', string.format('%.0f', server), 'fleet', text)
 -- No instance has renewed for this long, though each renews several times within a lease: the server stood still or
--- could not be reached. Leases that were valid then are extended by as much.
+-- could not be reached. Leases that were valid then are extended by the same time.
 local silent = fleet - (tonumber(last[2]) or fleet)
 if silent > tonumber(ARGV[2]) / 2 then
   local extended = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. last[2], '+inf', 'WITHSCORES')

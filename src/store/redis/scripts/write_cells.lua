@@ -1,15 +1,16 @@
--- Writes change-sets, each if all that it expects is so. No two of them touch one cell or entry, but for cells to which they
--- only add.
+-- Writes change-sets, each if all that it expects holds. No two of them touch the same cell or entry, except cells to
+-- which they only add.
 --
--- Change-sets of one partition and one shape are a block. A shape has columns: what they do, with which key, and how many
--- names in a row each change-set has there.
+-- Change-sets of one partition and one shape are a block. A shape has columns: the operation, its key, and the number
+-- of names that each change-set has there in a row.
 --
--- KEYS  block after block: for each column its hash or zset; of a table on pages the page of each name
+-- KEYS  block after block: for each column its hash or zset; for a paged table the page of each name
 --
--- ARGV  block after block: how many change-sets there are, and how many columns; for each column what it is, with `@` behind
---       it for a table on pages, and how many names of it a change-set has; then for each column the first name of every
---       change-set, the second of every one, and so on, with values or scores where the column has them: those that it
---       writes beside each name, in the order of their command, all others behind the names:
+-- ARGV  block after block: the number of change-sets, and the number of columns; for each column its operation, with
+--       `@` behind it for a paged table, and the number of names of a change-set in it; then for each column the first
+--       name of every change-set, the second name of every change-set, and so on, with values or scores if the column
+--       has them: values that are written stand beside each name, in the order of their command, all others behind the
+--       names:
 --       has     the hash has these fields with these values
 --       lacks   the hash has none of these fields
 --       is_at   the zset has these members with these scores
@@ -17,14 +18,14 @@
 --       put     writes fields with values
 --       remove  removes fields
 --       add     adds to the numbers in fields
---       enter   writes members with scores; enter_new only those that are not there
+--       enter   writes members with scores; enter_new only members that are absent
 --       leave   removes members
 --
 -- Returns for each change-set 1 if it is written, else 0.
 
--- How many words of a name a column has.
+-- The number of words of a name in a column.
 local WIDTH = { has = 2, lacks = 1, is_at = 2, is_off = 1, put = 2, remove = 1, add = 2, enter = 2, enter_new = 2, leave = 1 }
--- How many words a command gets at once, because the stack of a script ends: an even number, for pairs.
+-- The most words of a command, because the stack of a script is limited: an even number, for pairs.
 local MOST = 2000
 
 local columns, answers, at, key = {}, {}, 1, 1
@@ -68,8 +69,8 @@ local function try_zset(column)
     known[column.key] = true
   end
 end
--- Asks what is stored of each name of a column. A change-set is not written if `fails` says so of one of its names: it gets
--- what is stored, and the number of the name from 0 on.
+-- Reads the stored value of each name of a column. A change-set is not written if `fails` is true for one of its
+-- names; `fails` gets the stored value, and the number of the name from 0 on.
 local function fields(...) return redis.call('HMGET', ...) end
 local function scores(...) return redis.call('ZMSCORE', ...) end
 local function each(get, column, fails)
@@ -121,7 +122,7 @@ local command = {
   enter_new = function(key, ...) redis.call('ZADD', key, 'NX', ...) end,
   leave = function(key, ...) redis.call('ZREM', key, ...) end,
 }
--- Gives a command these words of a list.
+-- Runs a command with these words of a list.
 local function write(what, key, words, from, to)
   for first = from, to, MOST do
     command[what](key, unpack(words, first, math.min(first + MOST - 1, to)))

@@ -9,7 +9,7 @@
 -- Then for each write: the command, the number of its key, the number of arguments, the arguments. RAISE sets a
 --             field to a text that begins with a moment, unless the field begins with a later moment
 --
--- Returns OK, or the contents of all hashes if one has changed: then nothing is written.
+-- Returns OK, or the contents of all hashes if one has changed: nothing is written then.
 local at = 1
 local function words(count)
   at = at + count

@@ -1,4 +1,4 @@
--- Writes steps, each only if the values that it was decided from are unchanged.
+-- Writes steps, each only if the values from which it was decided are unchanged.
 --
 -- KEYS  the keys of conditions and writes, which name them by their numbers
 --

@@ -73,7 +73,7 @@ impl HostPort {
     }
 }
 
-/// `engine.url`, parsed. Shown without user and password.
+/// `engine.url`, parsed. Displayed without user and password.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisAddress {
     pub mode: Mode,
@@ -161,13 +161,13 @@ impl fmt::Debug for RedisAddress {
     }
 }
 
-/// An address as it is written, without user, password and parameters, also if it is not valid.
+/// An address for display: without user, password and parameters, even if it is not valid.
 pub fn without_login(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("redis", url));
-    // The path of a socket may hold an @.
+    // The path of a socket may contain an @.
     let is_socket = matches!(scheme, "redis+unix" | "unix") && rest.starts_with('/');
     let host = if is_socket { rest } else { rest.rsplit_once('@').map_or(rest, |(_, host)| host) };
-    // The address of a socket has its password as a parameter.
+    // The address of a socket has its password among the parameters.
     let host = host.split('?').next().unwrap_or(host);
     format!("{scheme}://{host}")
 }
@@ -176,13 +176,13 @@ fn part<T>(text: impl Into<String>) -> Result<T, RedisAddressError> {
     Err(RedisAddressError::Part(text.into()))
 }
 
-/// Whether a text before `://` is a misspelt scheme rather than something that must not be shown.
+/// Whether a text before `://` is a misspelt scheme rather than something secret.
 fn is_scheme(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.');
     !text.is_empty() && text.len() <= 24 && text.chars().all(plain)
 }
 
-/// The address of one server, which the library parses.
+/// The address of one server, parsed by the library.
 fn single(url: &str, rest: &str) -> Result<RedisAddress, RedisAddressError> {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
     if authority.rsplit('@').next().unwrap_or(authority).contains(',') {
@@ -295,7 +295,7 @@ fn server(text: &str, default_port: u16) -> Result<HostPort, &'static str> {
     Ok(HostPort { host, port })
 }
 
-/// A number in digits only: `parse` also takes a sign.
+/// A number of digits only: `parse` would also accept a sign.
 fn whole_number<T: std::str::FromStr>(text: &str) -> Option<T> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
 }

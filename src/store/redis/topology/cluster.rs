@@ -2,7 +2,7 @@
 //!
 //! | file | what it does |
 //! |---|---|
-//! | `nodes.rs` | reads what a node reports of the cluster |
+//! | `nodes.rs` | reads a node's report of the cluster |
 //! | `together.rs` | tells reports of this cluster from reports of other clusters |
 //! | `endpoints.rs` | chooses the address under which a node is used |
 //!
@@ -32,7 +32,7 @@ mod together;
 use endpoints::Endpoints;
 use nodes::{Report, ReportedNode};
 
-/// The most nodes that are asked at once.
+/// The most nodes that get requests at once.
 const MAX_ASKED: usize = 16;
 
 pub struct Cluster {
@@ -40,7 +40,7 @@ pub struct Cluster {
     known: Mutex<KnownNodes>,
 }
 
-/// What is known of the nodes beside the primaries.
+/// The known nodes beside the primaries.
 #[derive(Default)]
 struct KnownNodes {
     /// The ids of the connected nodes; empty until a node has slots.
@@ -48,12 +48,12 @@ struct KnownNodes {
     endpoints: Endpoints,
     /// The addresses that failed at the last attempt.
     failed: BTreeSet<HostPort>,
-    /// The addresses at which nodes of other clusters answered last, and whether that was logged. The nodes of a
-    /// cluster that is being made need a moment to know each other.
+    /// The addresses at which nodes of other clusters answered last, and whether that was logged. The nodes of a new
+    /// cluster need a moment to know each other.
     strangers: BTreeMap<HostPort, bool>,
 }
 
-/// The answers of the nodes that were asked.
+/// The answers of the nodes.
 #[derive(Default)]
 struct Answers {
     reports: Vec<Report>,
@@ -84,13 +84,13 @@ impl Cluster {
         }
     }
 
-    /// The nodes of `engine.url` that are asked, at most half of [`MAX_ASKED`].
+    /// The nodes of `engine.url` that get requests, at most half of [`MAX_ASKED`].
     fn given(&self) -> &[HostPort] {
         let given = &self.login.address().servers;
         &given[..given.len().min(MAX_ASKED / 2)]
     }
 
-    /// The cluster as some nodes see it, and why others do not answer.
+    /// The reports of some nodes about the cluster, and why other nodes do not answer.
     async fn answers(&self, primaries: &[HostPort]) -> Answers {
         // The nodes of `engine.url` come first: the addresses of all known nodes may have changed.
         let others = {
@@ -126,7 +126,7 @@ impl Cluster {
         let (these, others) = together::of_this(reports, &known.members, self.given());
         let has_slots = nodes(&these).any(|node| !node.slots.is_empty());
         if has_slots {
-            // Only connected nodes count: old nodes still list a node that is gone, and new nodes never list it.
+            // Count only connected nodes: old nodes still list a node that is gone, and new nodes never list it.
             let members = nodes(&these).filter(|node| node.is_connected);
             known.members = members.map(|node| node.id.clone()).collect();
         }
@@ -137,7 +137,7 @@ impl Cluster {
         answers.reports = these;
     }
 
-    /// Chooses the address under which each node is used. If a node has several addresses, each of them is tried once.
+    /// Chooses the address under which each node is used. If a node has several addresses, tries each of them once.
     async fn choose_endpoints(&self, reports: &mut [Report], failed: BTreeSet<HostPort>) {
         let reporter = |report: &Report| Some((report.asked.clone(), report.reporter()?.to_owned()));
         let mut answered: BTreeMap<HostPort, String> = reports.iter().filter_map(reporter).collect();
@@ -196,7 +196,7 @@ impl Discovery for Cluster {
         let mut used: BTreeSet<HostPort> = known.iter().map(|primary| primary.at.clone()).collect();
         let primaries = primaries(&reports);
         used.extend(primaries.iter().map(|primary| primary.at.clone()));
-        // A replica that refuses the login is of no use when it is promoted.
+        // A replica that refuses the login is useless after a promotion.
         let refused = |at: &HostPort| failed.iter().any(|(other, why)| other == at && why.is_refused);
         used.extend(primaries.into_iter().flat_map(|primary| primary.replicas).filter(|at| !refused(at)));
         let mut others: BTreeMap<&HostPort, Vec<&ReportedNode>> = BTreeMap::new();
@@ -242,7 +242,7 @@ impl KnownNodes {
     }
 }
 
-/// What to do about a node of another cluster.
+/// The advice about a node of another cluster.
 const LEAVES: &str = "remove it from engine.url, or let it join the others: redis-cli --cluster add-node";
 
 /// The text about a node of another cluster.

@@ -1,4 +1,4 @@
-//! Learns which servers there are. Each way to learn them is one file.
+//! Learns the current servers. Each way to learn them is one file.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, RedisResult};
 use super::address::HostPort;
 use crate::store;
 
-/// A server that answers no question about the topology within this time is passed over.
+/// The longest wait for an answer about the topology; a slower server is skipped.
 pub const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// How long the last servers may take once most have answered: the answers of most of them are enough.
+/// How long the last servers may take once most servers have answered: most answers are enough.
 const REMAINING_WAIT: Duration = Duration::from_millis(200);
 
 /// A primary and its slots.
@@ -29,7 +29,7 @@ pub struct Primary {
     pub lacks_replicas: bool,
 }
 
-/// The address of a server that holds no part of the fleet, and its state, or why it does not do its work.
+/// The address of a server that holds no part of the fleet, and its state, or why it fails in its work.
 pub type Observer = (String, Result<String, String>);
 
 /// A change of the primaries.
@@ -41,20 +41,20 @@ pub enum TopologyEvent {
     Changed,
 }
 
-/// Learns which servers there are.
+/// Learns the current servers.
 #[async_trait]
 pub trait Discovery: Send + Sync {
-    /// The primaries now. `known` are the addresses of the primaries and replicas of the last answer.
+    /// The current primaries. `known` are the addresses of the primaries and replicas of the last answer.
     ///
     /// # Errors
-    /// `Unavailable` while no server answers, or no server is the primary. `Refused` if only an operator can help, such
-    /// as when all servers refuse the login.
+    /// `Unavailable` while no server answers, or no server is the primary. `Refused` if only an operator can help,
+    /// for example when all servers refuse the login.
     async fn learn(&self, known: &[HostPort]) -> store::Result<Vec<Primary>>;
 
     /// A client for a primary.
     fn client(&self, at: &HostPort) -> RedisResult<Client>;
 
-    /// The address under which the server with this address is used; `None`: the server is not known.
+    /// The address under which the server at `at` is used; `None`: the server is unknown.
     fn used(&self, at: &HostPort) -> Option<HostPort> {
         Some(at.clone())
     }
@@ -64,13 +64,13 @@ pub trait Discovery: Send + Sync {
         std::future::pending().await
     }
 
-    /// Whether a promotion is under way, as far as the topology tells.
+    /// Whether a promotion is under way, as far as the topology reports it.
     async fn is_promoting(&self) -> bool {
         false
     }
 
-    /// The sentinels, and the servers that hold no part of the fleet though they belong to it: replicas that do not
-    /// answer or refuse the login, nodes without slots. `known` are the primaries of the last answer.
+    /// The sentinels, and the servers of the fleet that hold no part of it: replicas that do not answer or refuse the
+    /// login, nodes without slots. `known` are the primaries of the last answer.
     async fn observers(&self, _known: &[Primary]) -> Vec<Observer> {
         Vec::new()
     }
@@ -92,7 +92,7 @@ pub fn addresses(primaries: &[Primary]) -> Vec<HostPort> {
     primaries.iter().flat_map(of).collect()
 }
 
-/// Asks a server over a connection of its own, which is closed afterwards.
+/// Sends a request over a connection of its own, which is closed afterwards.
 pub async fn ask<T: redis::FromRedisValue>(client: &Client, question: &Pipeline) -> RedisResult<T> {
     let asked = async {
         let patience = AsyncConnectionConfig::new()
@@ -108,8 +108,8 @@ pub async fn ask<T: redis::FromRedisValue>(client: &Client, question: &Pipeline)
     }
 }
 
-/// Awaits the answers of servers side by side. Once most servers have answered, the others have only a moment left. The
-/// answers are in order; `None`: the server did not answer in time.
+/// Awaits the answers of servers side by side. Once most servers have answered, the others have only a moment left.
+/// The answers are in order; `None`: the server did not answer in time.
 pub async fn most<T, E>(asked: Vec<impl Future<Output = Result<T, E>>>) -> Vec<Option<Result<T, E>>> {
     let mut answers: Vec<Option<Result<T, E>>> = asked.iter().map(|_| None).collect();
     let numbered = asked.into_iter().enumerate();
@@ -126,7 +126,7 @@ pub async fn most<T, E>(asked: Vec<impl Future<Output = Result<T, E>>>) -> Vec<O
             answers[number] = Some(answer);
         }
     };
-    // The answers of servers that are late are left out.
+    // Leave out late answers.
     let _ = tokio::time::timeout(REMAINING_WAIT, rest).await;
     answers
 }

@@ -8,11 +8,11 @@ use crate::{cause, trust};
 /// The options of the login at every server that holds a part of the fleet.
 pub const LOGIN: &str = "engine.url and engine.password_file";
 
-/// The first words of an error that says why no server is known, with advice.
+/// The first words of an error that explains why no server is known, with advice.
 pub const NO_SERVERS: &str = "no servers";
 
-/// The answers of a server that did not execute a command because another server has to, or because none can at
-/// the moment.
+/// The error codes of a server that did not execute a command because another server has to, or because no server can
+/// at the moment.
 const NOT_EXECUTED: &[&str] =
     &["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING", "MASTERDOWN", "NOREPLICAS"];
 
@@ -22,7 +22,7 @@ pub fn is_not_executed(answer: &Value) -> bool {
     NOT_EXECUTED.contains(&error.code()) || is_within(error.details().unwrap_or_default())
 }
 
-/// Whether a transaction or a script was not executed, and another attempt may succeed: each reports this within an
+/// Whether a transaction or a script was not executed, and another attempt may succeed. Each reports this within an
 /// error of its own.
 pub fn was_not_executed(error: &RedisError) -> bool {
     let error = &first_of(error);
@@ -41,18 +41,18 @@ pub fn is_refused_login(error: &RedisError) -> bool {
         || error.to_string().starts_with("Redis server refused")
 }
 
-/// Whether a failover, which ends within seconds, or a slot that moves explains a failure. A script that this server
-/// does not know was loaded at another server.
+/// Whether a failover, which ends within seconds, or a moving slot explains a failure. A script that is unknown to
+/// this server was loaded at another server.
 pub fn may_pass(error: &RedisError) -> bool {
     is_cut(error) || was_not_executed(error) || first_of(error).code() == Some("NOSCRIPT")
 }
 
-/// Whether a server wants a password, and none was given: its answer speaks of HELLO and AUTH.
+/// Whether a server needs a password and got none: its answer names HELLO and AUTH.
 fn needs_login(error: &RedisError) -> bool {
     error.code() == Some("NOAUTH") || error.to_string().contains("NOAUTH")
 }
 
-/// The advice if a server does not know a command that every Redis knows.
+/// The advice if a server lacks a command that every Redis has.
 const NO_STORE: &str = "it keeps no keys, as a sentinel does, or its commands are renamed: write redis-sentinel:// for \
                         sentinels";
 
@@ -60,7 +60,7 @@ fn is_unknown_command(error: &RedisError) -> bool {
     error.to_string().to_lowercase().contains("unknown command")
 }
 
-/// What is wrong with a server that is of another sort than `engine.url` says; `None`: its answer does not show that.
+/// Why a server is of another sort than `engine.url` says; `None`: its answer does not show that.
 fn other_sort(error: &RedisError) -> Option<&'static str> {
     let text = error.to_string();
     let is = |part: &str| text.contains(part);
@@ -89,7 +89,7 @@ pub fn first_error(answers: Vec<Value>) -> RedisResult<Vec<Value>> {
     }
 }
 
-/// Why a server did not answer a question about the topology.
+/// Why a server did not answer a request about the topology.
 #[derive(Debug, PartialEq, Eq)]
 pub struct NoAnswer {
     /// The server and the reason, with advice for the operator.
@@ -129,12 +129,12 @@ impl NoAnswer {
         NoAnswer { text, is_refused: is_refused || sort.is_some(), is_explained }
     }
 
-    /// The text, with this advice if it has none.
+    /// The text, with this advice if it has none yet.
     pub fn advised(self, advice: &str) -> String {
         if self.is_explained { self.text } else { format!("{}; {advice}", self.text) }
     }
 
-    /// The error if no server answers: only an operator can help if all of them refuse the login.
+    /// The error if no server answers: `Refused` if all of them refuse the login, so that only an operator can help.
     pub fn all(failed: Vec<NoAnswer>) -> EngineError {
         let texts: Vec<&str> = failed.iter().map(|one| one.text.as_str()).collect();
         let text = texts.join("; ");
@@ -151,16 +151,16 @@ impl From<String> for NoAnswer {
     }
 }
 
-/// The first error of a batch, which may have hundreds. An error whose code the library does not know has no code here.
+/// The first error of a batch, which may have hundreds. It has no code if the library does not know the code.
 pub fn first_of(error: &RedisError) -> RedisError {
     let errors = error.clone().into_server_errors();
     let first = errors.as_deref().and_then(<[_]>::first).map(|(_, first)| Value::ServerError(first.clone()));
     first.and_then(|first| first.extract_error().err()).unwrap_or_else(|| error.clone())
 }
 
-/// The answer of a server in its own words, so that an operator can look it up.
+/// The answer in the server's own words, so that an operator can look it up.
 fn answer(error: &RedisError) -> String {
-    // The digest of a script and the line in it say nothing to operators.
+    // The digest of a script and its line number mean nothing to operators.
     let said = |text: &str| text.split(" script: ").next().unwrap_or_default().to_owned();
     match (error.code(), error.detail().map(said)) {
         (Some(code), Some(detail)) => format!("it answers \"{code} {detail}\""),
@@ -170,8 +170,8 @@ fn answer(error: &RedisError) -> String {
     }
 }
 
-/// The meaning of the answer of a replica, where servers take over from one another; `None`: the error is not about a
-/// replica.
+/// The meaning of an error that a replica answers, if a replica may replace a primary; `None`: the error is not about
+/// a replica.
 pub fn replaced(address: &str, error: &RedisError, is_cluster: bool) -> Option<EngineError> {
     let is_replica = error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
         || error.to_string().split_ascii_whitespace().any(|word| word.trim_start_matches('-') == "READONLY");
@@ -204,7 +204,7 @@ pub fn classify(address: &str, error: &RedisError) -> EngineError {
             "redis at {address} refuses connections: nothing listens there; check that it runs, and engine.url"
         ));
     }
-    // A server that has `maxclients` clients closes a new connection, often before its answer is read.
+    // A server with `maxclients` clients closes a new connection, often before its answer is read.
     if error.is_connection_dropped() {
         return EngineError::Unavailable(format!(
             "redis at {address} closed the connection; check that it runs, and if it does, its maxclients and its log"

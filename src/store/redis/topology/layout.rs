@@ -1,4 +1,4 @@
-//! What is known of the servers: how many there are, their replicas, their slots and their distance.
+//! The known facts about the servers: their number, replicas, slots and distance.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::{HostPort, RedisServer, Topology};
 use crate::store::Result;
 
 impl Topology {
-    /// Splits items by the server of their slots, and keeps their order; one part while the servers are not known.
+    /// Splits items by the server of their slots, in order; one part while the servers are unknown.
     pub fn by_server<T>(&self, items: impl IntoIterator<Item = T>, slot: impl Fn(&T) -> u16) -> Vec<Vec<T>> {
         let view = self.servers.now();
         if view.map.only().is_some() {
@@ -32,7 +32,6 @@ impl Topology {
         self.servers.is_fixed()
     }
 
-    /// Whether a primary has replicas that are connected.
     pub fn has_replicas(&self, server: &RedisServer) -> bool {
         !self.replicas(server).is_empty()
     }
@@ -57,7 +56,7 @@ impl Topology {
         view.primaries.iter().find(|primary| primary.at.to_string() == server.address()).map(of)
     }
 
-    /// The number of primaries; 1 before they are known.
+    /// The number of primaries; 1 while they are unknown.
     pub fn primaries(&self) -> usize {
         self.servers.now().map.servers().len().max(1)
     }
@@ -67,12 +66,12 @@ impl Topology {
         self.servers.now().map.servers().iter().any(|server| server.address() == address)
     }
 
-    /// Learns the servers again, unless that was done a moment ago.
+    /// Learns the servers again, unless they were learned a moment ago.
     pub async fn learn_again(&self) -> Result<()> {
         self.servers.learn_again().await
     }
 
-    /// A server for single questions, such as a replica.
+    /// A connection for single requests to a server, such as a replica.
     pub fn open(&self, at: &HostPort) -> Result<Arc<RedisServer>> {
         self.servers.connect(at).map(Arc::new)
     }
@@ -87,12 +86,11 @@ impl Topology {
         self.servers.observers().await
     }
 
-    /// How many slots of the cluster no primary has.
+    /// The number of slots of the cluster without a primary.
     pub fn missing_slots(&self) -> usize {
         self.servers.now().map.missing()
     }
 
-    /// Whether one server has both slots.
     pub fn is_same_server(&self, one: u16, other: u16) -> bool {
         let view = self.servers.now();
         view.map.index(one) == view.map.index(other)
@@ -103,7 +101,7 @@ impl Topology {
         self.servers.now().map.servers().iter().any(|server| server.admission().is_far())
     }
 
-    /// The shortest recent time from a request to its answer, if a server is far away; else zero.
+    /// The shortest recent time from a request to its answer, if a server is far away; otherwise zero.
     pub fn round_trip(&self) -> Duration {
         let view = self.servers.now();
         view.map.servers().iter().map(|server| server.round_trip()).max().unwrap_or_default()

@@ -1,5 +1,5 @@
-//! Opens clients to the servers of an address: every server of a fleet gets the same login and the same TLS; the
-//! sentinels have a login of their own.
+//! Opens clients to the servers of an address. All servers of a fleet share a login and TLS settings; the sentinels
+//! have a login of their own.
 
 use std::path::Path;
 
@@ -42,7 +42,7 @@ impl Login {
         &self.address
     }
 
-    /// A client for one of the servers that hold the fleet. An IPv6 address has no brackets.
+    /// A client for a server that holds a part of the fleet. An IPv6 address has no brackets.
     pub fn client(&self, host: &str, port: u16) -> RedisResult<Client> {
         Client::open(at(&self.servers, host, port))
     }
@@ -74,7 +74,7 @@ fn login(user: Option<&str>, password: Option<&str>) -> RedisConnectionInfo {
     login
 }
 
-/// A connection that has no host yet. The library reads the certificates here, once, and each client shares them.
+/// A connection without a host. The library reads the certificates once, here, and all clients share them.
 fn template(
     address: &RedisAddress,
     config: &RedisConfig,

@@ -1,5 +1,4 @@
-//! The connections to Redis. Callers name keys and know nothing of servers: each command goes to the primary that
-//! has its key.
+//! The connections to Redis. Callers name keys, not servers: each command goes to the primary that has its key.
 //!
 //! | file | what it does |
 //! |---|---|
@@ -74,7 +73,7 @@ pub struct Topology {
     has_wrong_type: AtomicBool,
     /// Notified when several servers have to be examined.
     examination: Notify,
-    /// The task that learns the servers again and again; `None` if they never change.
+    /// The task that keeps learning the servers; `None` if they never change.
     follower: Option<JoinHandle<()>>,
 }
 
@@ -127,7 +126,7 @@ impl Topology {
         self.has_wrong_type.swap(false, Ordering::Relaxed)
     }
 
-    /// Lets the next examination quarantine again, because the current examination could not.
+    /// Lets the next examination quarantine again, because the current one could not.
     pub fn postpone_quarantine(&self) {
         self.has_wrong_type.store(true, Ordering::Relaxed);
     }
@@ -152,7 +151,7 @@ impl Topology {
         &self.address
     }
 
-    /// The servers as they were learned last.
+    /// The servers as last learned.
     pub async fn view(&self) -> Result<Arc<ServerView>> {
         self.servers.view().await.map_err(|error| match error {
             EngineError::Unavailable(why) if !self.servers.is_fixed() => EngineError::Passing(why),
@@ -165,7 +164,7 @@ impl Topology {
         self.servers.now().number != view.number
     }
 
-    /// The primaries now.
+    /// The current primaries.
     pub async fn servers(&self) -> Result<Vec<Arc<RedisServer>>> {
         Ok(self.view().await?.map.servers().to_vec())
     }
@@ -189,8 +188,8 @@ impl Topology {
         RoutedConnection::new(&self.servers, self.slot)
     }
 
-    /// Sends commands as one batch. `name` names the batch in metrics and errors. An empty batch, as of an instance
-    /// that owns no partition, is not sent.
+    /// Sends commands as one batch. `name` names the batch in metrics and errors. An empty batch is not sent, such as
+    /// that of an instance that owns no partition.
     pub async fn send<T: FromRedisValue>(&self, name: &'static str, pipe: &Pipeline) -> Result<T> {
         if pipe.is_empty() {
             let nothing = redis::from_redis_value(Value::Array(Vec::new()));
@@ -215,15 +214,15 @@ impl Topology {
         self.judge_of(server.address(), name, began, answer)
     }
 
-    /// Sends commands that read units of one server, as soon as a read is admitted there.
+    /// Sends commands that read units of one server, once that server admits a read.
     pub async fn read<T: FromRedisValue>(&self, name: &'static str, slot: u16, pipe: &Pipeline) -> Result<T> {
         let server = self.server(slot).await?;
         let _permit = server.admission().read().await;
         self.send(name, pipe).await
     }
 
-    /// Sends a batch of at least one command, and passes the answers to `read`. When the batch was made, one server had
-    /// all keys of the batch and the slot `slot`.
+    /// Sends a batch of at least one command, and passes the answers to `read`. When the caller built the batch, one
+    /// server had all its keys and the slot `slot`.
     pub async fn send_raw<T>(
         &self,
         name: &'static str,
@@ -259,7 +258,7 @@ impl Topology {
         self.judge_of(server.address(), name, began, server.ask_dedicated(pipe).await)
     }
 
-    /// Opens a dedicated connection to each server, so that the first deadline check does not wait for a connection.
+    /// Opens a dedicated connection to each server, so that the first deadline check does not wait for it.
     pub async fn prepare_dedicated(&self) -> Result<()> {
         let mut nothing = redis::pipe();
         nothing.cmd("UNWATCH").ignore();
@@ -324,7 +323,7 @@ impl Topology {
         Ok((server, permit))
     }
 
-    /// Runs steps, each on one slot: only a few steps are under way at once at a server, see [`super::admission`]; the
+    /// Runs steps, each on one slot. A server has only a few steps under way at once, see [`super::admission`]; the
     /// steps of different servers run side by side. The answers are in the order of the steps.
     pub async fn run_limited<T>(&self, steps: Vec<(u16, impl Future<Output = Result<T>>)>) -> Result<Vec<T>> {
         let numbered = steps.into_iter().enumerate();
@@ -379,7 +378,8 @@ impl Topology {
                     Some(failure) => format!("{why}; the primaries cannot be learned: {failure}"),
                     None => why,
                 }),
-                // Other servers have the keys of the command, or will have them: the next attempt finds them.
+                // Other servers have the keys of the command, or will have them: the next attempt finds these
+                // servers.
                 EngineError::Refused(_) => EngineError::Passing(format!(
                     "redis at {address} has no longer the keys of a command: {error}"
                 )),

@@ -1,15 +1,15 @@
 //! A connection to all servers: each command goes to the server that has its key.
 //!
-//! The parts of a batch go to their servers side by side, and the answers come back in the order of the commands. A
-//! command that a server did not execute, because the slot of its key has moved or a failover is under way, is sent
-//! again after the servers were learned again; other commands are not. A cut connection is an error: the caller does
-//! not know whether a command was executed, and decides whether to repeat it.
+//! The parts of a batch go to their servers side by side, and the answers are in the order of the commands. A command
+//! that a server did not execute, because the slot of its key has moved or a failover is under way, is sent again
+//! after the servers were learned again; other commands are not. A cut connection is an error: the caller does not
+//! know whether a command was executed, and decides whether to repeat it.
 //!
-//! A server refers to another one (`ASK`) while it moves a slot. A script has no key while it is loaded, so it is
+//! While a server moves a slot, it refers to another server (`ASK`). A script has no key while it is loaded, so it is
 //! loaded at both servers.
 //!
-//! A caller that decided by the servers of a view has its commands sent under that view: if the servers have changed
-//! since, no new server executes them.
+//! A caller whose decision depends on the servers of a view has its commands sent under that view: if the servers
+//! have changed since, no new server executes them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -26,7 +26,7 @@ use super::slots::{is_about_scripts, slot_of_command};
 use crate::clock::Stopwatch;
 use crate::store::EngineError;
 
-/// For how long commands that no server executes are sent again.
+/// How long commands that no server executes are sent again.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 /// The first and the longest wait between two attempts.
 const WAITS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(200));
@@ -38,9 +38,9 @@ pub struct RoutedConnection<'a> {
     only: Option<Arc<ServerView>>,
     /// The slot of commands without a key, such as the loading of a script: the slot of the last command with a key.
     slot: u16,
-    /// The server to which another server referred last (`ASK`).
+    /// The server to which another server last referred (`ASK`).
     referred: Option<Arc<RedisServer>>,
-    /// The address of the server at which a command failed last, for the error.
+    /// The address of the server at which a command last failed, for the error.
     failed: Mutex<Option<String>>,
 }
 
@@ -55,14 +55,14 @@ impl RetryWait {
         RetryWait { began: Stopwatch::start(), wait: WAITS.0 }
     }
 
-    /// Learns the servers again and waits before another attempt. False if the servers never change, the attempts take
-    /// longer than [`MAX_WAIT`], or the servers have changed and another view is not permitted.
+    /// Learns the servers again and waits before another attempt. False if the servers never change, the attempts
+    /// take longer than [`MAX_WAIT`], or the servers have changed and no other view is permitted.
     async fn next(&mut self, connection: &RoutedConnection<'_>, seen: &ServerView) -> bool {
         let servers = connection.servers;
         if servers.is_fixed() || self.began.elapsed() > MAX_WAIT {
             return false;
         }
-        // The attempt shows whether that helped.
+        // Ignored: the next attempt shows whether it helped.
         let _ = servers.learn(seen.number).await;
         if connection.is_outdated() {
             return false;
@@ -89,7 +89,7 @@ impl<'a> RoutedConnection<'a> {
         self.only.as_ref().is_some_and(|only| only.number != self.servers.now().number)
     }
 
-    /// The address of the server at which a command failed last; `None`: the failure is not of one server.
+    /// The address of the server at which a command last failed; `None`: the failure is not of one server.
     pub fn failed_at(&self) -> Option<String> {
         self.failed.lock().expect("nothing panics under this lock").clone()
     }
@@ -129,8 +129,8 @@ impl<'a> RoutedConnection<'a> {
         }
     }
 
-    /// Sends a batch to the server that had all its keys when the batch was made; the key of each command is not
-    /// examined. Commands that the server did not execute are sent again, each to its server.
+    /// Sends a batch to the server that had all its keys when the batch was built, without checking the key of each
+    /// command. Commands that the server did not execute are sent again, each to its server.
     pub async fn send_together(&mut self, pipe: &Pipeline, slot: u16) -> RedisResult<Vec<Value>> {
         let view = self.view().await?;
         let Some(server) = view.map.server(slot) else { return self.send_each(pipe).await };
@@ -138,7 +138,7 @@ impl<'a> RoutedConnection<'a> {
         if self.servers.is_fixed() || !answers.iter().any(is_not_executed) {
             return Ok(answers);
         }
-        // The attempt shows whether that helped.
+        // Ignored: the next attempt shows whether it helped.
         let _ = self.servers.learn(view.number).await;
         let left = (0..answers.len()).filter(|index| is_not_executed(&answers[*index])).collect();
         self.send_left(pipe, answers, left).await
@@ -221,7 +221,7 @@ impl<'a> RoutedConnection<'a> {
         join_all(sent).await
     }
 
-    /// Sends a command to the server to which `answer` refers (`ASK`). Returns any other answer as it is.
+    /// Sends a command to the server to which `answer` refers (`ASK`). Returns any other answer unchanged.
     async fn ask_other(
         &mut self,
         from: Option<&Arc<RedisServer>>,

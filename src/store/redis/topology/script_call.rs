@@ -3,7 +3,7 @@
 use redis::{Arg, Cmd, Script, ToRedisArgs};
 
 /// A call of a script. Each word is stored once, because a storm has a hundred thousand of them in one call; a
-/// `ScriptInvocation` of the library keeps every word in memory of its own, and a copy of all beside it.
+/// `ScriptInvocation` of the library allocates memory for each word, and copies all of them.
 pub struct ScriptCall<'a> {
     script: &'a Script,
     keys: Cmd,
@@ -25,7 +25,7 @@ impl<'a> ScriptCall<'a> {
         self
     }
 
-    /// The command that runs the script by its hash, and the script, which is loaded where the server does not know it.
+    /// The command that runs the script by its hash, and the script, in case the server does not know it yet.
     pub(super) fn into_command(self) -> (Cmd, &'a Script) {
         let (keys, hash) = (self.keys.args_iter().len(), self.script.get_hash());
         let words = || [&self.keys, &self.arguments].into_iter().flat_map(Cmd::args_iter).filter_map(simple);
@@ -39,7 +39,7 @@ impl<'a> ScriptCall<'a> {
     }
 }
 
-/// Only scans of keys have other arguments.
+/// `None` for arguments that only scans of keys have.
 fn simple(argument: Arg<&[u8]>) -> Option<&[u8]> {
     if let Arg::Simple(word) = argument { Some(word) } else { None }
 }

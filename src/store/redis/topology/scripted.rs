@@ -1,4 +1,4 @@
-//! Runs scripts: by their hashes, and a script that the server does not know is loaded first.
+//! Runs scripts by their hashes. A script that is unknown to the server is loaded first.
 
 use std::sync::Arc;
 
@@ -12,11 +12,10 @@ use super::{ServerView, Topology};
 use crate::clock::Stopwatch;
 use crate::store::Result;
 
-/// The answer of a server that does not know a script.
+/// The error code for an unknown script.
 const UNKNOWN: &str = "NOSCRIPT";
 
 impl Topology {
-    /// Runs a script; a script that the server does not know is loaded first.
     pub async fn run<T: FromRedisValue>(&self, name: &'static str, script: ScriptCall<'_>) -> Result<T> {
         self.run_by(self.routed(), name, script).await
     }
@@ -24,7 +23,7 @@ impl Topology {
     /// Runs a script by the servers of a view, and by no other server.
     ///
     /// # Errors
-    /// `Passing` if other servers have to run it.
+    /// `Passing` if the keys are on other servers now.
     pub async fn run_under<T: FromRedisValue>(
         &self,
         view: &Arc<ServerView>,
@@ -55,8 +54,8 @@ impl Topology {
         self.judge(&connection, name, began, answer)
     }
 
-    /// Runs a script and the commands behind it as one batch: the commands read the state after the script. All keys
-    /// are of one slot. With a view, by its servers only: see [`Topology::run_under`].
+    /// Runs a script and then the commands in one batch, so that they read the state after the script. All keys are
+    /// of one slot. With a view, only its servers run them: see [`Topology::run_under`].
     pub async fn run_and_send<T: FromRedisValue, U: FromRedisValue>(
         &self,
         view: Option<&Arc<ServerView>>,
@@ -90,7 +89,7 @@ impl Topology {
         self.judge(&connection, name, began, sent)
     }
 
-    /// Runs a script that changes many units, as soon as a change is admitted at the server of its keys.
+    /// Runs a script that changes many units, once the server of its keys admits a change.
     pub async fn change<T: FromRedisValue>(
         &self,
         name: &'static str,
@@ -102,7 +101,7 @@ impl Topology {
         self.run(name, script).await
     }
 
-    /// Runs a script of alerting, as soon as it is admitted at the server of its keys.
+    /// Runs a script of alerting, once the server of its keys admits it.
     pub async fn run_alerting<T: FromRedisValue>(
         &self,
         name: &'static str,

@@ -2,17 +2,17 @@
 //!
 //! # Why every sentinel is asked
 //! A sentinel that is cut off from the others still names the old primary. Each failover has a number (its epoch), so
-//! the answers with the highest number count. The primary is asked for its role before it is used: a primary that was
-//! replaced while it was away still takes itself for the primary for some seconds after its return, and loses the
-//! writes of that time.
+//! the answers with the highest number count. The role of the primary is checked before the primary is used: a
+//! primary that was replaced while it was away still takes itself for the primary for some seconds after its return,
+//! and loses the writes of that time.
 //!
 //! # Why each sentinel is asked twice
 //! `SENTINEL MASTER` has the epoch. While the sentinel that leads a failover makes the other replicas follow the new
-//! primary, for seconds or for minutes, that answer has the new epoch already and still the address of the old primary,
-//! which accepts writes. `SENTINEL GET-MASTER-ADDR-BY-NAME` names the new primary then.
+//! primary, for seconds or for minutes, that answer already has the new epoch and still the address of the old
+//! primary, which accepts writes. `SENTINEL GET-MASTER-ADDR-BY-NAME` already names the new primary.
 //!
 //! # Why the events of every sentinel are followed
-//! Any sentinel may hang, or be cut off from the others, and then reports no failover.
+//! Any sentinel may hang, or be cut off from the others, and would then report no failover.
 //!
 //! # Why the beginning of a promotion is followed, too
 //! In a planned failover the old primary takes writes for a second more, after its replica has been promoted without
@@ -40,8 +40,8 @@ const LOGIN_AT_SENTINELS: &str = "engine.sentinel_username and engine.sentinel_p
 const PROMOTES: &str = "+failover-state-send-slaveof-noone";
 const SWITCHED: &str = "+switch-master";
 
-/// How long the events of a sentinel are followed over one connection: so a cut that neither side has noticed does not
-/// last longer.
+/// How long the events of a sentinel are followed over one connection, so that a cut that neither side has noticed
+/// does not last longer.
 const FOLLOWED: Duration = Duration::from_secs(30);
 
 pub struct Sentinel {
@@ -58,7 +58,7 @@ struct NamedPrimary {
 
 /// The answers of a sentinel.
 struct SentinelAnswers {
-    /// The answer to `SENTINEL MASTER`: its address is out of date during a failover.
+    /// The answer to `SENTINEL MASTER`, whose address is out of date during a failover.
     fields: HashMap<String, String>,
     primary: Option<HostPort>,
     /// For further questions.
@@ -70,7 +70,7 @@ impl Sentinel {
         Sentinel { login, service: service.to_owned() }
     }
 
-    /// What a sentinel says of the primary.
+    /// A sentinel's answers about the primary.
     async fn state(&self, sentinel: &HostPort) -> RedisResult<SentinelAnswers> {
         let client = self.login.sentinel(&sentinel.host, sentinel.port)?;
         let mut questions = pipe();
@@ -90,7 +90,7 @@ impl Sentinel {
         Ok(NamedPrimary { primary, epoch })
     }
 
-    /// Why a sentinel does not say what the primary is.
+    /// Why a sentinel does not name the primary.
     fn no_answer(&self, sentinel: &HostPort, error: &RedisError) -> NoAnswer {
         let name = format!("the sentinel at {sentinel}");
         match error.to_string().contains("No such master") {
@@ -119,7 +119,7 @@ impl Sentinel {
         Ok(replicas.into_iter().filter_map(parse).collect())
     }
 
-    /// The state of a sentinel, for an operator. `used` is the primary that is used.
+    /// The state of a sentinel, for an operator. `used` is the current primary.
     async fn observe(
         &self,
         sentinel: &HostPort,
@@ -166,7 +166,7 @@ impl Sentinel {
         ))
     }
 
-    /// The replicas, with former primaries, as the first sentinel that answers knows them, and whether that sentinel
+    /// The replicas, former primaries included, from the first sentinel that answers, and whether that sentinel
     /// cannot reach them.
     async fn replicas(&self) -> Vec<(HostPort, bool)> {
         for sentinel in &self.login.address().servers {
@@ -182,7 +182,7 @@ impl Sentinel {
         Vec::new()
     }
 
-    /// Why a replica is of no use, for an operator: the sentinels cannot reach it, or it refuses the login.
+    /// Why a replica is useless, for an operator: the sentinels cannot reach it, or it refuses the login.
     async fn observe_replica(&self, at: &HostPort, is_down: bool) -> Option<String> {
         let name = format!("the replica at {at}");
         let mut question = pipe();
@@ -213,13 +213,13 @@ impl Sentinel {
         }
     }
 
-    /// Follows the events of a sentinel for a while. Answers the first one.
+    /// Follows the events of a sentinel for a while. Answers the first event.
     async fn follow(&self, sentinel: &HostPort) -> RedisResult<Option<TopologyEvent>> {
         let client = self.login.sentinel(&sentinel.host, sentinel.port)?;
         let subscribed = async {
             let mut events = client.get_async_pubsub().await?;
             events.subscribe(SWITCHED).await?;
-            // The user may be permitted to follow `+switch-master` only.
+            // Ignored: the user may be permitted to follow only `+switch-master`.
             let _ = events.subscribe(PROMOTES).await;
             RedisResult::Ok(events.into_on_message())
         };
@@ -238,14 +238,14 @@ impl Sentinel {
     }
 }
 
-/// Fails if the user may not follow promotions. No answer in time is no failure.
+/// Fails if the user may not follow promotions. A late answer is no failure.
 async fn follows_promotions(client: &Client) -> RedisResult<()> {
     let subscribed = async { client.get_async_pubsub().await?.subscribe(PROMOTES).await };
     tokio::time::timeout(MAX_WAIT, subscribed).await.unwrap_or(Ok(()))
 }
 
 /// The meaning of an event of a sentinel, if it is about the service. The text names a replica as
-/// `slave <name> <ip> <port> @ <service> <ip> <port>`, and a primary by its service first.
+/// `slave <name> <ip> <port> @ <service> <ip> <port>`; the text about a primary begins with its service.
 fn event(channel: &str, text: &str, service: &str) -> Option<TopologyEvent> {
     let mut words = text.split(' ');
     match channel {
@@ -257,7 +257,7 @@ fn event(channel: &str, text: &str, service: &str) -> Option<TopologyEvent> {
     }
 }
 
-/// The primaries by the answers with the highest epoch. There are two if an answer came in the middle of a failover.
+/// The primaries in the answers with the highest epoch. There are two if an answer came in the middle of a failover.
 fn newest(named: &[NamedPrimary]) -> Vec<&HostPort> {
     let highest = named.iter().map(|named| named.epoch).max();
     let mut newest: Vec<&HostPort> = Vec::new();
@@ -269,7 +269,7 @@ fn newest(named: &[NamedPrimary]) -> Vec<&HostPort> {
     newest
 }
 
-/// The address of a server, as sentinels say it.
+/// The address of a server in the answer of a sentinel.
 fn address(of: &HashMap<String, String>) -> Option<HostPort> {
     Some(HostPort { host: of.get("ip")?.clone(), port: of.get("port")?.parse().ok()? })
 }

@@ -1,10 +1,10 @@
 //! One server: its connections, and the requests under way to it.
 //!
-//! There is one multiplexed connection, which reconnects by itself, and a few dedicated ones. A call without a
-//! connection waits for one attempt to connect and then fails; the caller decides whether to repeat it.
+//! A server has one multiplexed connection, which reconnects by itself, and a few dedicated connections. A call
+//! without a connection waits for one attempt to connect and then fails; the caller decides whether to repeat it.
 //!
 //! # Why calls to a server that was replaced end
-//! A replaced server may hang, and a call would wait seconds for its answer while the new primary is there. The
+//! A replaced server may hang, and a call would wait seconds for its answer although the new primary is there. The
 //! replaced server has a moment left to answer earlier requests.
 
 use std::io;
@@ -26,10 +26,10 @@ use crate::store::redis::dedicated::{Dedicated, IdleConnections};
 use crate::store::redis::round_trip::{ShortestRoundTrip, times};
 use crate::telemetry::ServerAnswers;
 
-/// The time that a server has for its last answers when it is not a primary any more.
+/// How long a server has for its last answers once it is not a primary any more.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
-/// A timer that ends so late is that of a process that was frozen, or that had no processor.
+/// A timer that ends this late belongs to a process that was frozen, or had no processor time.
 const FROZEN: Duration = Duration::from_millis(100);
 
 /// The shortest time between two new connections after refused logins and timeouts.
@@ -40,13 +40,13 @@ pub struct RedisServer {
     client: Client,
     /// Replaced if the connection does not recover by itself, see [`RedisServer::connect_anew`].
     connection: ArcSwap<ConnectionManager>,
-    /// When the connection was replaced last.
+    /// When the connection was last replaced.
     replaced: Mutex<Instant>,
     idle: IdleConnections,
     admission: Admission,
     round_trip: ShortestRoundTrip,
     barrier: Barrier,
-    /// Since when the server is a primary; `None` if it was a primary when the servers were learned first.
+    /// Since when the server is a primary; `None` if it was a primary when the servers were first learned.
     since: Option<Instant>,
     /// Cancelled when the server is not a primary any more.
     left: CancellationToken,
@@ -57,7 +57,7 @@ pub struct RedisServer {
 #[derive(Default)]
 struct Barrier {
     calls: AtomicU64,
-    /// The number of calls that are done, and the answer to the last `WAIT`.
+    /// The number of completed calls, and the answer to the last `WAIT`.
     done: tokio::sync::Mutex<(u64, usize)>,
 }
 
@@ -85,12 +85,12 @@ impl RedisServer {
         RedisServer { since: Some(monotonic()), ..self }
     }
 
-    /// Since when the server is a primary; `None` if it was a primary when the servers were learned first.
+    /// Since when the server is a primary; `None` if it was a primary when the servers were first learned.
     pub fn since(&self) -> Option<Instant> {
         self.since
     }
 
-    /// Notes that the server is not a primary any more: calls under way end soon.
+    /// Notes that the server is not a primary any more; calls under way end soon.
     pub fn leave(&self) {
         self.left.cancel();
     }
@@ -130,7 +130,7 @@ impl RedisServer {
         &self.admission
     }
 
-    /// The shortest recent time from a request to its answer, if the server is far away; else zero.
+    /// The shortest recent time from a request to its answer, if the server is far away; otherwise zero.
     pub fn round_trip(&self) -> Duration {
         if self.admission.is_far() { self.round_trip.least() } else { Duration::ZERO }
     }
@@ -174,7 +174,7 @@ impl RedisServer {
         Ok(count)
     }
 
-    /// Sends commands over a connection of their own, which is closed afterwards. Returns the answers to `first` and to
+    /// Sends commands over a new connection, which is closed afterwards. Returns the answers to `first` and to
     /// `others`. `first` ends with `MULTI`; `others` are sent only if the server accepts it, and are never executed.
     pub async fn try_out(
         &self,
@@ -190,9 +190,9 @@ impl RedisServer {
         Ok((answers, queued))
     }
 
-    /// Lets the next call open a new connection. A connection whose login was refused keeps that answer, though an
+    /// Lets the next call open a new connection. A connection whose login was refused never tries again, though an
     /// operator may have changed the user meanwhile. A connection that takes requests and answers none, as through a
-    /// proxy that hangs, stays open.
+    /// proxy that hangs, stays open by itself.
     fn connect_anew(&self) {
         let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
         let now = monotonic();
@@ -218,9 +218,9 @@ impl RedisServer {
     }
 }
 
-/// Awaits an answer for so long. The timer of a process that was frozen ends late: the answer may lie in its socket by then,
-/// so it is awaited once more. Whoever refreshes expiry keys needs the answer, which has the newer heartbeats that were
-/// overwritten.
+/// Awaits an answer up to `longest`. The timer of a process that was frozen ends late, when the answer may already
+/// lie in its socket, so the answer is awaited once more. A refresh of expiry keys needs the answer: it has the newer
+/// heartbeats that were overwritten.
 async fn in_time<T>(longest: Duration, answer: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     tokio::pin!(answer);
     loop {
@@ -236,7 +236,7 @@ async fn in_time<T>(longest: Duration, answer: impl Future<Output = RedisResult<
     }
 }
 
-/// How connections are opened again after a failure. How long an answer may take is up to [`in_time`].
+/// How connections are opened again after a failure. [`in_time`] limits the time of answers.
 fn manager() -> ConnectionManagerConfig {
     ConnectionManagerConfig::new()
         .set_connection_timeout(Some(CONNECT))
@@ -258,7 +258,7 @@ mod tests {
         let longest = FROZEN / 2;
         let frozen = async |freeze: Duration| {
             let ((arrive, arrives), (answer, answers)) = (oneshot::channel(), oneshot::channel());
-            // The task that reads the socket hands the answer on some turns after it has come.
+            // The task that reads the socket forwards the answer some turns after its arrival.
             tokio::spawn(async move {
                 let _: Result<(), _> = arrives.await;
                 for _ in 0..100 {

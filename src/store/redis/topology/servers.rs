@@ -1,5 +1,5 @@
-//! The servers that are used now. They are learned at the first call, when a call finds that they have changed, when
-//! the topology reports a change, and from time to time.
+//! The current servers. They are learned at the first call, when a call finds that they have changed, when the
+//! topology reports a change, and periodically.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,20 +18,22 @@ use crate::clock::{Stopwatch, monotonic};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
 
-/// The longest time between two questions to a topology that can change.
+/// The longest time between two requests to a topology that can change.
 const PERIOD: Duration = Duration::from_secs(2);
-/// The shortest time between two questions.
+/// The shortest time between two requests.
 const MIN_PERIOD: Duration = Duration::from_millis(100);
-/// The longest time in which no command is sent because a replica is about to be promoted: it takes about a second.
+/// The longest time in which no command is sent because a replica is about to be promoted. A promotion takes about a
+/// second.
 const PROMOTION: Duration = Duration::from_secs(10);
-/// The shortest such time if no promotion is seen: the topology may not report it yet.
+/// The shortest such time if no promotion is seen: the topology may report it later.
 const MIN_PROMOTION: Duration = Duration::from_secs(1);
-/// How long announcements are ignored after an announcement without a promotion: else a server could stop Rollcall.
+/// How long announcements are ignored after an announcement without a promotion: otherwise a server could stop
+/// Rollcall.
 const DISTRUST: Duration = Duration::from_secs(30);
-/// A server that does not say its role within this time is asked at the next renewal.
+/// A server that does not tell its role within this time is checked at the next renewal.
 const MAX_WAIT: Duration = Duration::from_millis(200);
 
-/// The servers as they were learned last.
+/// The servers as last learned.
 #[derive(Default)]
 pub struct ServerView {
     /// A new number for every change; 0 before the servers are known.
@@ -43,21 +45,21 @@ pub struct ServerView {
 pub struct Servers {
     discovery: Box<dyn Discovery>,
     view: watch::Sender<Arc<ServerView>>,
-    /// When the servers were learned last, and the error if that failed. Held while they are learned.
+    /// When the servers were last learned, and the error if that failed. Locked while they are learned.
     learned: tokio::sync::Mutex<Option<(Instant, Option<EngineError>)>>,
     /// Why the last attempt to learn the servers failed; `None`: it succeeded.
     failure: Mutex<Option<String>>,
     doubt: Notify,
     /// Whether a replica is about to be promoted.
     promotion: watch::Sender<bool>,
-    /// The server without slots to which another server referred last: it gets the first commands of a slot that moves
-    /// there.
+    /// The server without slots to which another server last referred: it gets the first commands of a slot that
+    /// moves to it.
     referred: Mutex<Option<Arc<RedisServer>>>,
     limits: Mutex<Limits>,
     telemetry: Arc<Telemetry>,
 }
 
-/// What limits the requests under way to each server: see `admission.rs`.
+/// The inputs for the limits on requests to each server: see `admission.rs`.
 #[derive(Clone)]
 struct Limits {
     instances: usize,
@@ -90,17 +92,17 @@ impl Servers {
         self.discovery.has_parts()
     }
 
-    /// The server, if there is one and never another.
+    /// The server, if there is one server and never another.
     pub fn only(&self) -> Option<Arc<RedisServer>> {
         if self.is_fixed() { self.now().map.only().cloned() } else { None }
     }
 
-    /// The servers now; none before the first call of [`Servers::view`].
+    /// The current servers; none before the first call of [`Servers::view`].
     pub fn now(&self) -> Arc<ServerView> {
         self.view.borrow().clone()
     }
 
-    /// Waits while a replica is about to be promoted: until then the primary takes writes that will be lost. Answers
+    /// Waits while a replica is about to be promoted, because the primary takes writes that will be lost. Answers
     /// whether it waited.
     pub async fn promoted(&self) -> bool {
         if !*self.promotion.borrow() {
@@ -111,7 +113,7 @@ impl Servers {
         true
     }
 
-    /// The servers, learned if they are not known yet. Waits for the end of a promotion that is under way.
+    /// The servers, learned if they are unknown. Waits for the end of a promotion that is under way.
     pub async fn view(&self) -> Result<Arc<ServerView>> {
         self.promoted().await;
         let view = self.now();
@@ -137,7 +139,7 @@ impl Servers {
         if let Some((at, failed)) = &*learned
             && monotonic().duration_since(*at) < MIN_PERIOD
         {
-            // Without any server, the next caller needs the reason.
+            // While no server is known, the next caller needs the reason.
             let failed = failed.clone().filter(|_| before.number == 0);
             return failed.map_or(Ok(()), Err);
         }
@@ -160,7 +162,7 @@ impl Servers {
         Ok(())
     }
 
-    /// Why the servers cannot be learned, if the last attempt failed.
+    /// Why the last attempt to learn the servers failed, if it failed.
     pub fn learn_failure(&self) -> Option<String> {
         self.failure().clone()
     }
@@ -169,12 +171,12 @@ impl Servers {
         self.failure.lock().expect("nothing panics under this lock")
     }
 
-    /// Learns the servers again, unless that was done a moment ago.
+    /// Learns the servers again, unless they were learned a moment ago.
     pub async fn learn_again(&self) -> Result<()> {
         self.learn(self.now().number).await
     }
 
-    /// A view of these primaries. Servers that were known keep their connections.
+    /// A view of these primaries. Known servers keep their connections.
     fn with(&self, before: &ServerView, primaries: Vec<Primary>) -> Result<ServerView> {
         let known: HashMap<&str, &Arc<RedisServer>> =
             before.map.servers().iter().map(|server| (server.address(), server)).collect();
@@ -218,7 +220,7 @@ impl Servers {
         }
     }
 
-    /// The server to which `from` refers, which need not have slots yet. `to` is the `host:port` in the answer of
+    /// The server to which `from` refers, which may have no slots yet. `to` is the `host:port` in the answer of
     /// `from`. An empty host or `?` stands for the host of `from`.
     pub async fn referred(&self, from: &RedisServer, to: &str) -> Result<Arc<RedisServer>> {
         let wrong = || EngineError::Unavailable(format!("redis refers to {to:?}, which is no address"));
@@ -227,7 +229,7 @@ impl Servers {
             to.host = HostPort::parse(from.address()).ok_or_else(wrong)?.host;
         }
         if self.discovery.used(&to).is_none() {
-            // The attempt shows whether that helped.
+            // Ignored: the next attempt shows whether it helped.
             let _ = self.learn_again().await;
         }
         let at = self.discovery.used(&to).unwrap_or(to);
@@ -242,12 +244,12 @@ impl Servers {
         Ok(server)
     }
 
-    /// Requests that the servers are learned again: a call failed in a way that a change of servers would explain.
+    /// Requests that the servers are learned again, because a call failed as after a change of servers.
     pub fn doubt(&self) {
         self.doubt.notify_one();
     }
 
-    /// Learns the servers again and again. Never ends.
+    /// Keeps learning the servers. Never ends.
     pub async fn follow(&self) {
         let mut changed = self.discovery.changed();
         let mut distrusted: Option<Instant> = None;
@@ -263,7 +265,7 @@ impl Servers {
                 () = self.doubt.notified() => {}
                 () = tokio::time::sleep(PERIOD) => {}
             }
-            // A failover takes seconds: the calls that fail meanwhile doubt again.
+            // A failover takes seconds: calls that fail meanwhile request this again.
             tokio::time::sleep(MIN_PERIOD).await;
             if let Err(why) = self.learn_again().await {
                 tracing::debug!("the servers cannot be learned: {why}");
@@ -271,7 +273,7 @@ impl Servers {
         }
     }
 
-    /// Learns the servers until a replica is promoted. No command is sent meanwhile. Answers whether a replica was
+    /// Learns the servers until a replica is promoted, while no command is sent. Answers whether a replica was
     /// promoted.
     async fn await_promotion(&self) -> bool {
         tracing::info!("a replica is about to be promoted; the next commands go to the new primary");
@@ -294,8 +296,8 @@ impl Servers {
         is_promoted
     }
 
-    /// Asks every server for its role, unless there is one server and never another. If a server is not a primary any
-    /// more or does not answer, the servers are learned again.
+    /// Checks the role of every server, unless there is one server and never another. If a server is not a primary
+    /// any more or does not answer, the servers are learned again.
     pub async fn check_roles(&self) {
         if self.is_fixed() {
             return;
@@ -325,7 +327,7 @@ impl Servers {
     pub fn share(&self, instances: usize) {
         self.limit(|limits| {
             limits.instances = instances;
-            // Permits in use are withdrawn by a later call.
+            // A later call withdraws permits that are in use.
             true
         });
     }
@@ -376,7 +378,7 @@ fn names(view: &ServerView) -> Vec<String> {
     names
 }
 
-/// Whether the primaries are the same, whatever their replicas.
+/// Whether the primaries are equal; ignores their replicas.
 fn same_primaries(one: &ServerView, other: &ServerView) -> bool {
     names(one) == names(other)
 }

@@ -1,4 +1,4 @@
-//! Which server has which of the 16384 slots of a cluster. A single server has all of them.
+//! The server of each of the 16384 slots of a cluster. A single server has all of them.
 
 use std::sync::Arc;
 
@@ -47,7 +47,6 @@ impl SlotMap {
         &self.servers
     }
 
-    /// The server, if there is only one.
     pub fn only(&self) -> Option<&Arc<RedisServer>> {
         if self.of.is_empty() { self.servers.first() } else { None }
     }
@@ -60,7 +59,7 @@ impl SlotMap {
         self.of.get(usize::from(slot)).copied().flatten().map(usize::from)
     }
 
-    /// Splits items by the index of the server of their slots, in their order.
+    /// Splits items by the index of the server of their slots, in order.
     pub fn split<T>(
         &self,
         items: impl IntoIterator<Item = T>,
@@ -77,7 +76,7 @@ impl SlotMap {
         parts
     }
 
-    /// How many slots no server has.
+    /// The number of slots without a server.
     pub fn missing(&self) -> usize {
         self.of.iter().filter(|server| server.is_none()).count()
     }
@@ -114,7 +113,7 @@ pub fn slot_of_command(command: &Cmd) -> Option<u16> {
     Some(slot_of(key))
 }
 
-/// Whether a command loads scripts, or asks for them.
+/// Whether a command loads or checks scripts.
 pub fn is_about_scripts(command: &Cmd) -> bool {
     words(command).next().is_some_and(|name| name.eq_ignore_ascii_case(b"SCRIPT"))
 }

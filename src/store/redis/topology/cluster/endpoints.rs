@@ -1,13 +1,13 @@
 //! Chooses the address under which each node is used.
 //!
 //! The cluster prefers one address of a node (`cluster-preferred-endpoint-type`). If that address cannot be reached
-//! from here, such as a name that is not known here, or an IP address that is not in the certificate, another address
-//! of the node is used. A node is reached if it answers with its own id: several nodes may answer at one address,
-//! behind a balancer.
+//! from here, such as a name that does not resolve here, or an IP address that is not in the certificate, another
+//! address of the node is used. A node is reached if it answers with its own id: several nodes may answer at one
+//! address, behind a balancer.
 //!
 //! # Why an address stays
-//! A node under another address is another server, and its time begins blind. So the address changes only if it fails
-//! while another address of the node answers.
+//! A node under another address counts as another server, and its time begins blind. So the address changes only if
+//! it fails while another address of the node answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,11 +27,11 @@ struct Used {
 }
 
 impl Endpoints {
-    /// Learns the nodes and their endpoints; nodes that no report lists any more are forgotten.
+    /// Learns the nodes and their endpoints, and forgets nodes that no report lists any more.
     pub fn learn(&mut self, reports: &[Report]) {
         let mut all: BTreeMap<&str, Vec<HostPort>> = BTreeMap::new();
         let nodes = || reports.iter().flat_map(|report| &report.nodes);
-        // The report of a node about itself counts; a node that was not asked is known from the reports of others.
+        // The report of a node about itself counts; the reports of others describe nodes that did not report.
         for node in nodes().filter(|node| node.is_itself) {
             let known = all.entry(&node.id).or_default();
             let new: Vec<_> = node.endpoints.iter().filter(|at| !known.contains(at)).cloned().collect();
@@ -62,7 +62,7 @@ impl Endpoints {
         self.0.values().filter(|used| !used.is_tried).flat_map(|used| used.all.clone()).collect()
     }
 
-    /// The addresses of nodes that have several and failed under the address that is used.
+    /// The addresses of nodes that have several addresses and failed under the current one.
     pub fn of_failed(&self, failed: &BTreeSet<HostPort>) -> BTreeSet<HostPort> {
         let of_failed = self.0.values().filter(|used| used.all.len() > 1 && failed.contains(&used.at));
         of_failed.flat_map(|used| used.all.clone()).collect()

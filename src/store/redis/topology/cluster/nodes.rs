@@ -1,4 +1,4 @@
-//! What a node reports of its cluster: `CLUSTER NODES` and `CLUSTER SLOTS`.
+//! A node's report of its cluster: `CLUSTER NODES` and `CLUSTER SLOTS`.
 //!
 //! # Why both commands
 //! Only `CLUSTER NODES` has the nodes without slots, and the epochs. Only `CLUSTER SLOTS` has the endpoints that the
@@ -9,7 +9,7 @@ use redis::Value;
 use crate::store::redis::topology::address::HostPort;
 use crate::store::redis::topology::slots::SLOTS;
 
-/// A node, as the asked node knows it.
+/// A node, as the reporting node knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportedNode {
     pub id: String,
@@ -18,9 +18,9 @@ pub struct ReportedNode {
     /// The addresses under which the node may be reached, the preferred address first.
     pub endpoints: Vec<HostPort>,
     pub is_primary: bool,
-    /// Whether this node is the asked node.
+    /// Whether this node is the reporting node.
     pub is_itself: bool,
-    /// Whether the asked node can reach this node.
+    /// Whether the reporting node can reach this node.
     pub is_connected: bool,
     /// The id of its primary.
     pub primary: String,
@@ -28,7 +28,7 @@ pub struct ReportedNode {
     pub slots: Vec<u16>,
 }
 
-/// The nodes, as the node at `asked` reports them.
+/// The nodes in the report of the node at `asked`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub asked: HostPort,
@@ -36,7 +36,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// `lines` is the answer to `CLUSTER NODES`, `slots` the one to `CLUSTER SLOTS`.
+    /// `lines` is the answer to `CLUSTER NODES`, `slots` the answer to `CLUSTER SLOTS`.
     pub fn new(asked: &HostPort, lines: &str, slots: &Value) -> Report {
         let endpoints = endpoints(slots);
         let lines: Vec<Line<'_>> = lines.lines().filter_map(Line::parse).collect();
@@ -60,7 +60,7 @@ impl Report {
 enum Preferred {
     Ip,
     Name,
-    /// The host that a client has asked, with the port of the node.
+    /// The host to which a client connected, with the port of the node.
     Asked,
 }
 
@@ -72,7 +72,7 @@ impl Preferred {
         }
         let is_name = |(id, endpoint): &(String, Option<String>)| {
             let of_line = |line: &&Line<'_>| line.id == id;
-            // A node without a name is "?" where names are preferred.
+            // Where names are preferred, a node without a name is "?".
             endpoint.as_deref() == Some("?")
                 || lines.iter().find(of_line).is_some_and(|line| line.name == endpoint.as_deref())
         };
@@ -100,7 +100,7 @@ fn endpoints(slots: &Value) -> Vec<(String, Option<String>)> {
 /// `<id> <ip:port@bus[,name]> <flags> <primary> <ping> <pong> <epoch> <link> <slot> …`.
 struct Line<'a> {
     id: &'a str,
-    /// Empty: a node alone does not know its own address.
+    /// Empty for a node that is alone: it does not know its own address.
     ip: &'a str,
     name: Option<&'a str>,
     port: u16,
@@ -125,7 +125,7 @@ impl<'a> Line<'a> {
         let (ip, port) = at.split('@').next()?.rsplit_once(':')?;
         let name = name.split(',').next().filter(|name| !name.is_empty() && *name != "?");
         let mut slots = Vec::new();
-        // A slot in brackets is on its way to another node, or from it.
+        // A slot in brackets is moving to another node, or from it.
         for word in words.filter(|word| !word.starts_with('[') && !word.is_empty()) {
             let (first, last) = word.split_once('-').unwrap_or((word, word));
             let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);

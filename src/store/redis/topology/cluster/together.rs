@@ -4,13 +4,13 @@
 //! other slots. Their epochs mean nothing here, so a mixture would send commands to a server of another cluster.
 //!
 //! # How reports belong together
-//! Two nodes are of one cluster if each lists the other. One direction is not enough: a node that was reset is
-//! still listed by the nodes that it has left.
+//! Two nodes are of one cluster if each lists the other. One direction is not enough: a reset node is still listed by
+//! the nodes that it has left.
 //!
 //! # Which cluster is this one
-//! It is the cluster that lists more than half of the last known nodes. At the start, or if no known node answers, it
-//! is the cluster with the most nodes of `engine.url`, then with the most slots, then the cluster of the first node of
-//! `engine.url`.
+//! This cluster is the cluster that lists more than half of the last known nodes. At the start, or if no known node
+//! answers, it is the cluster with the most nodes of `engine.url`, then with the most slots, then the cluster of the
+//! first node of `engine.url`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use super::nodes::Report;
 use crate::store::redis::topology::address::HostPort;
 
-/// The reports of this cluster, and the reports of others. `members` are the ids of the nodes as they were known last,
-/// `given` the addresses of `engine.url` that may be asked.
+/// The reports of this cluster, and the reports of others. `members` are the ids of the last known nodes, `given` the
+/// addresses of `engine.url` that may get requests.
 pub fn of_this(
     reports: Vec<Report>,
     members: &BTreeSet<String>,
@@ -39,7 +39,7 @@ pub fn of_this(
         let cluster = &clusters[*index];
         (of_given(cluster), slots(cluster), Reverse(first(cluster).unwrap_or(usize::MAX)), Reverse(*index))
     });
-    // A cluster that was made again has other ids at the same addresses.
+    // A cluster that was created again has other ids at the same addresses.
     let best = best.filter(|best| members.is_empty() || 2 * of_given(&clusters[*best]) > given.len());
     part(clusters, |index, _| Some(index) == best)
 }

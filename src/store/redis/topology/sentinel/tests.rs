@@ -118,7 +118,7 @@ fn the_answers_with_the_highest_epoch_count_and_all_of_their_addresses() {
     }
 }
 
-/// The sentinel waits for the last replica, which is frozen, before it tells anything to the former primary.
+/// The sentinel waits for the last replica, which is frozen, before it reconfigures the former primary.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_new_primary_is_learned_while_other_replicas_do_not_follow_it_yet() {
     let mut world = SentinelWorld::new(1).await;

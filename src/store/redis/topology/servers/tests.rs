@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::simulate::servers::{self as process, free_port};
 use crate::store::redis::topology::errors::is_cut;
 
-/// Two primaries with a half of the slots each.
+/// Two primaries with half of the slots each.
 struct HalfSlots(Arc<Mutex<[u16; 2]>>);
 
 #[async_trait]
@@ -99,7 +99,7 @@ async fn a_call_to_a_server_that_hangs_ends_when_another_one_has_taken_over() {
     };
     let (answer, ()) = tokio::join!(call(), is_replaced);
     signal("-CONT");
-    // Not the error of a time-out.
+    // The error must not be that of a timeout.
     let is_replaced =
         |error: &RedisError| is_cut(error) && error.to_string().contains("another server is the primary now");
     assert!(answer.as_ref().is_err_and(is_replaced), "{answer:?}");

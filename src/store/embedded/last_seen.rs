@@ -5,7 +5,7 @@
 //! would turn time that was heard into silence. So the flush reads `heard` first, then the heartbeats, and writes
 //! both in one transaction: a crash loses only time that becomes blind.
 //!
-//! # Why two tables, `unmerged` and `pages`
+//! # Why two tables, `heartbeats` and `pages`
 //! Twelve bytes at the end of the table `heartbeats` for each heartbeat are cheap to write, whichever units send; a
 //! page with the times of 512 units is cheap to store. So heartbeats accumulate in `heartbeats`, and when it has
 //! twice as many as there are units, and more than [`MIN_MERGE`], they are merged into their pages and deleted.

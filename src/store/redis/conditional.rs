@@ -14,12 +14,38 @@ use std::sync::{Arc, Mutex};
 use redis::{FromRedisValue, Pipeline, Value};
 
 use super::RedisEngine;
-use super::steps::NumberedKeys;
 use super::topology::{ScriptCall, ServerView};
 use crate::store::{EngineError, MAX_CHANGES, Result};
 
 /// The fields of a hash.
 pub(super) type HashFields = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The keys of a script, which its arguments name by their numbers.
+#[derive(Default)]
+struct NumberedKeys {
+    numbers: HashMap<String, usize>,
+    keys: Vec<String>,
+}
+
+impl NumberedKeys {
+    /// The number of a key, from 1 on.
+    fn number(&mut self, key: &str) -> usize {
+        match self.numbers.get(key) {
+            Some(number) => *number,
+            None => {
+                self.keys.push(key.to_owned());
+                self.numbers.insert(key.to_owned(), self.keys.len());
+                self.keys.len()
+            }
+        }
+    }
+
+    fn add_to(&self, call: &mut ScriptCall<'_>) {
+        for key in &self.keys {
+            call.key(key);
+        }
+    }
+}
 
 /// Hashes as they were read or written last, by key.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
-use super::steps::KeySteps;
+use super::columns::{Column, add_block};
 use super::topology::ScriptCall;
 use crate::clock::Timestamp;
 use crate::presence::Unit;
@@ -106,12 +106,21 @@ impl RedisEngine {
             if facts.as_deref().is_some_and(|facts| !encoding::is_retired(facts)) {
                 return Ok(());
             }
-            let mut steps = KeySteps::default();
-            steps.begin().expect_field(&page_of_facts, name.as_bytes(), facts.as_deref());
-            for metric in metrics {
-                steps.write("HDEL", &self.keys.data_page(partition, metric, page), &[name.as_bytes()]);
-            }
-            if self.write_steps("forget_values", steps).await? == [true] {
+            let pages: Vec<String> =
+                metrics.iter().map(|metric| self.keys.data_page(partition, metric, page)).collect();
+            let name = name.as_bytes();
+            let expected = match &facts {
+                Some(facts) => {
+                    Column { what: "has", key: &page_of_facts, times: 1, words: vec![name, facts] }
+                }
+                None => Column { what: "lacks", key: &page_of_facts, times: 1, words: vec![name] },
+            };
+            let remove = |page| Column { what: "remove", key: page, times: 1, words: vec![name] };
+            let columns: Vec<Column> =
+                std::iter::once(expected).chain(pages.iter().map(String::as_str).map(remove)).collect();
+            let mut script = ScriptCall::of(&self.scripts.write_cells);
+            add_block(&mut script, 1, &columns);
+            if self.topology.run::<Vec<bool>>("forget_values", script).await? == [true] {
                 return Ok(());
             }
         }

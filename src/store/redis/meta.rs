@@ -9,12 +9,12 @@
 use redis::pipe;
 
 use super::RedisConfig;
+use super::columns::{Column, add_block};
 use super::key_scan::KeyScan;
 use super::keys::Keys;
 use super::scripts::Scripts;
-use super::steps::KeySteps;
 use super::tags::HashTags;
-use super::topology::Topology;
+use super::topology::{ScriptCall, Topology};
 use crate::store::migration::{LAYOUT, check_layout, incomplete};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Telemetry;
@@ -148,19 +148,25 @@ async fn create(
     (id, key): (&str, &str),
 ) -> Result<StoredFleet> {
     let meta = new.meta();
-    let mut steps = KeySteps::default();
-    steps.begin().expect_field(&meta, b"fleet", None).write("HSET", &meta, &[b"fleet", id.as_bytes()]);
+    let partitions = new.partitions().to_string();
     // Written in the step that creates the fleet: a fleet without the field has plain tags for ever.
     let tags = if new.tags() == HashTags::Plain { String::new() } else { new.tags().to_string() };
-    let fields = [("layout", LAYOUT.to_string()), ("tags", tags), ("key", key.to_owned())];
-    for (name, text) in fields.iter().filter(|(_, text)| !text.is_empty()) {
-        steps.write("HSETNX", &meta, &[name.as_bytes(), text.as_bytes()]);
+    let layout = LAYOUT.to_string();
+    let of_new = [("layout", &*layout), ("tags", &*tags), ("key", key)];
+    let of_new: Vec<(&str, &str)> = of_new.into_iter().filter(|(_, text)| !text.is_empty()).collect();
+    let mut script = ScriptCall::of(&scripts.write_cells);
+    // Each field is written if it is absent; those of a new fleet only if there is no fleet.
+    for (fields, is_new) in [(of_new, true), (vec![("fleet", id), ("partitions", &*partitions)], false)] {
+        let names = || fields.iter().map(|(name, _)| name.as_bytes());
+        let fleet = names().filter(|_| is_new).map(|_| &b"fleet"[..]);
+        let column = |what, times, words| Column { what, key: &meta, times, words };
+        let texts = fields.iter().flat_map(|(name, text)| [name.as_bytes(), text.as_bytes()]);
+        let absent = column("lacks", 1 + usize::from(is_new), names().chain(fleet).collect());
+        add_block(&mut script, fields.len(), &[absent, column("put", 1, texts.collect())]);
     }
-    steps.begin().write("HSETNX", &meta, &[b"partitions", new.partitions().to_string().as_bytes()]);
     let mut read = pipe();
     read.hmget(&meta, &["fleet", "partitions", "key", "tags", "layout"]);
     type Answer = (String, u16, Option<String>, Option<String>, Option<u32>);
-    let script = steps.call(&scripts.write_steps);
     let (_written, (answer,)): (Vec<bool>, (Answer,)) =
         topology.run_and_send(None, "meta", script, &read).await?;
     let (id, partitions, key, tags, layout) = answer;

@@ -28,6 +28,7 @@ mod admission;
 mod cells;
 mod clock_difference;
 mod clock_jump;
+mod columns;
 mod conditional;
 mod config;
 mod data;
@@ -59,7 +60,7 @@ mod rights;
 mod roster;
 mod round_trip;
 mod scripts;
-mod steps;
+
 mod survey;
 mod tags;
 mod target_check;

@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use redis::{FromRedisValue, pipe};
 
 use super::RedisEngine;
+use super::columns::{Column, add_block};
 use super::reading::{KeyValue, snapshot};
-use super::steps::KeySteps;
+use super::topology::ScriptCall;
 use crate::clock::Timestamp;
 use crate::presence::{FleetCount, Interval, OfflineRecord, RecordId, Snapshot, Transition, Unit};
 use crate::store::json::from_json;
@@ -265,13 +266,18 @@ impl RedisEngine {
         let (ids,): (Vec<(Vec<u8>, f64)>,) = self.topology.send("forget_records", &read).await?;
         let mut forgotten = 0;
         for ids in ids.chunks(REMOVED_STEP) {
-            let mut steps = KeySteps::default();
-            for (id, closed_at) in ids {
-                steps.begin().expect_score(&closed, id, *closed_at);
-                steps.write("ZREM", &past, &[id]).write("HDEL", &archive, &[id]);
-                steps.write("ZREM", &closed, &[id]);
-            }
-            let written = self.write_steps("forget_records", steps).await?;
+            let scores: Vec<String> = ids.iter().map(|(_, at)| at.to_string()).collect();
+            let names = || ids.iter().map(|(id, _)| id.as_slice());
+            let column = |what, key, words| Column { what, key, times: 1, words };
+            let columns = [
+                column("is_at", &closed, names().chain(scores.iter().map(String::as_bytes)).collect()),
+                column("leave", &past, names().collect()),
+                column("remove", &archive, names().collect()),
+                column("leave", &closed, names().collect()),
+            ];
+            let mut script = ScriptCall::of(&self.scripts.write_cells);
+            add_block(&mut script, ids.len(), &columns);
+            let written: Vec<bool> = self.topology.run("forget_records", script).await?;
             forgotten += written.into_iter().filter(|is_written| *is_written).count();
         }
         Ok(forgotten)

@@ -19,7 +19,6 @@ pub const RENEW: &str = include_str!("scripts/renew.lua");
 pub struct Scripts {
     pub apply: Script,
     pub write_if_unchanged: Script,
-    pub write_steps: Script,
     pub write_cells: Script,
     pub keep_values: Script,
     pub raise: Script,
@@ -32,7 +31,6 @@ impl Scripts {
         Scripts {
             apply: guarded(include_str!("scripts/apply.lua")),
             write_if_unchanged: guarded(include_str!("scripts/write_if_unchanged.lua")),
-            write_steps: guarded(include_str!("scripts/write_steps.lua")),
             write_cells: guarded(include_str!("scripts/write_cells.lua")),
             keep_values: guarded(include_str!("scripts/keep_values.lua")),
             raise: guarded(include_str!("scripts/raise.lua")),

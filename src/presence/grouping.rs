@@ -95,6 +95,11 @@ impl Pace {
         self.is_shared || self.looks_after.is_some()
     }
 
+    /// Whether no silence lasts that receivers of the group were notified of, where `lasting` of them are known.
+    pub fn is_last(&self, lasting: usize) -> bool {
+        !self.has_lasting() || lasting == 0
+    }
+
     /// How long a group gathers members after the first one.
     pub fn gathers(&self) -> Duration {
         if self.is_shared { GATHERS } else { Duration::ZERO }
@@ -216,18 +221,33 @@ pub struct GroupTimes {
     pub due: Option<Timestamp>,
 }
 
-/// A transition on its way into a group.
+/// A transition on its way into a group, and what is known of both.
 #[derive(Clone, Copy, Debug)]
-pub struct JoiningTransition {
+pub struct Joining {
     pub form: MemberTransition,
-    /// See [`Pace::waits_since`].
-    pub since: Timestamp,
-    /// Whether the transition is a return, and no other silence lasts that receivers of the group were notified of.
-    pub is_last: bool,
-    /// Until when the group is held.
+    pub deadline: Timestamp,
+    /// Until when its silence is held.
     pub held_until: Option<Timestamp>,
+    /// Since when an earlier return of its unit waits: see [`Pace::returns_wait`].
+    pub returning: Option<Timestamp>,
+    /// How many other silences last that receivers of the group were notified of.
+    pub lasting: usize,
+    /// Until when the group is held.
+    pub group_held_until: Option<Timestamp>,
+}
+
+/// A transition as its group waits for it.
+#[derive(Clone, Copy, Debug)]
+struct JoiningTransition {
+    form: MemberTransition,
+    /// See [`Pace::waits_since`].
+    since: Timestamp,
+    /// Whether the transition is a return, and no other silence lasts that receivers of the group were notified of.
+    is_last: bool,
+    /// Until when the group is held.
+    held_until: Option<Timestamp>,
     /// See [`Pace::storm_deadline`].
-    pub deadline: Option<Timestamp>,
+    deadline: Option<Timestamp>,
 }
 
 /// A member that waits for the next notification of its group.
@@ -282,6 +302,16 @@ pub enum Sealed {
     Most,
 }
 
+impl Sealed {
+    pub fn of(count: usize) -> Sealed {
+        match count {
+            0 => Sealed::None,
+            MAX_MEMBERS => Sealed::Most,
+            _ => Sealed::Some,
+        }
+    }
+}
+
 /// The members that may be notified are the members whose wait began at these moments or before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ReadySince {
@@ -290,6 +320,24 @@ struct ReadySince {
 }
 
 impl GroupTimes {
+    /// Lets a transition join: the group is due then. Returns since when the transition waits.
+    pub fn join(&mut self, joining: Joining, pace: Pace, now: Timestamp) -> Timestamp {
+        let Joining { form, deadline, held_until, returning, lasting, group_held_until } = joining;
+        // The return of its unit is notified before a silence.
+        let returns_at = returning.filter(|_| form == MemberTransition::Offline).map(|at| at + pace.wait);
+        let held = held_until.max(returns_at.filter(|at| *at > now));
+        let joining = JoiningTransition {
+            form,
+            since: pace.held_since(pace.waits_since(form, deadline, now), held),
+            is_last: form == MemberTransition::Online && pace.is_last(lasting),
+            held_until: group_held_until,
+            deadline: pace.storm_deadline(form, deadline, held),
+        };
+        let since = self.since_with(joining, pace, now);
+        self.due = Some(self.due_with(joining, pace, now));
+        since
+    }
+
     /// The last sealing, if the silence that joins is of the storm that was notified then, and joins late.
     fn storm(&self, joining: JoiningTransition, pace: Pace, now: Timestamp) -> Option<Timestamp> {
         let deadline = joining.deadline.filter(|_| pace.is_shared)?;
@@ -299,12 +347,12 @@ impl GroupTimes {
     }
 
     /// From when on the wait of a transition counts.
-    pub fn since_with(&self, joining: JoiningTransition, pace: Pace, now: Timestamp) -> Timestamp {
+    fn since_with(&self, joining: JoiningTransition, pace: Pace, now: Timestamp) -> Timestamp {
         self.storm(joining, pace, now).unwrap_or(joining.since)
     }
 
     /// When the group is due once this transition has joined.
-    pub fn due_with(&self, joining: JoiningTransition, pace: Pace, now: Timestamp) -> Timestamp {
+    fn due_with(&self, joining: JoiningTransition, pace: Pace, now: Timestamp) -> Timestamp {
         let JoiningTransition { form, since, is_last, held_until, .. } = joining;
         let (gathers, storm) = (pace.gathers(), self.storm(joining, pace, now));
         let at = match form {

@@ -54,8 +54,8 @@ pub use filters::{
 };
 pub use flapping::{FlapCheck, FlapNotification, FlapRule, Flaps};
 pub use grouping::{
-    GATHERS, GroupTimes, JoiningTransition, Left, MAX_MEMBERS, MemberTransition, Pace, Recoveries, Sealed,
-    Stage, WaitingMember, is_detected_again,
+    GATHERS, GroupTimes, Joining, Left, MAX_MEMBERS, MemberTransition, Pace, Recoveries, Sealed, Stage,
+    WaitingMember, is_detected_again,
 };
 pub use hearing::{
     BLIND_RETENTION, BlindInterval, CanaryEffect, Gap, HearingState, MemberState, NotAMember, SessionState,

@@ -5,9 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::clock::Timestamp;
-use crate::presence::{
-    GroupTimes, JoiningTransition, Left, MAX_MEMBERS, MemberTransition, Sealed, Stage, WaitingMember,
-};
+use crate::presence::{GroupTimes, Joining, Left, MemberTransition, Sealed, Stage, WaitingMember};
 use crate::routing::{Destination, RouteTimes};
 
 /// A notification of one group.
@@ -76,10 +74,6 @@ impl TrialGroup {
         !self.destination.receivers.is_empty()
     }
 
-    fn is_last(&self) -> bool {
-        !self.destination.pace.has_lasting() || self.lasting == 0
-    }
-
     /// Lets a transition join. `held_until`: until when the group is held.
     pub fn join(&mut self, joining: TrialTransition, held_until: Option<Timestamp>, now: Timestamp) {
         let TrialTransition { silence, unit, form, deadline, .. } = joining;
@@ -101,20 +95,16 @@ impl TrialGroup {
             }
             return;
         }
-        let is_return = form == MemberTransition::Online;
-        let returns_at = self.returning.get(&unit).map(|since| *since + pace.wait);
-        let returns_at = returns_at.filter(|at| form == MemberTransition::Offline && *at > now);
-        let held = joining.held_until.max(returns_at);
-        let ready = JoiningTransition {
+        let joining = Joining {
             form,
-            since: pace.held_since(pace.waits_since(form, deadline, now), held),
-            is_last: is_return && self.is_last(),
-            held_until,
-            deadline: pace.storm_deadline(form, deadline, held),
+            deadline,
+            held_until: joining.held_until,
+            returning: self.returning.get(&unit).copied(),
+            lasting: self.lasting,
+            group_held_until: held_until,
         };
-        let since = self.times.since_with(ready, pace, now);
-        self.times.due = Some(self.times.due_with(ready, pace, now));
-        if is_return && pace.returns_wait().is_some() {
+        let since = self.times.join(joining, pace, now);
+        if form == MemberTransition::Online && pace.returns_wait().is_some() {
             self.returning.insert(unit, since);
         }
         self.wait(silence, next, since);
@@ -143,7 +133,7 @@ impl TrialGroup {
         let waiting: Vec<(bool, Timestamp, u32)> = self.waiting.iter().copied().collect();
         let member =
             |one: &(bool, Timestamp, u32)| WaitingMember { since: one.1, is_silence: one.0, is_blind: false };
-        let ready = match times.ready(waiting.iter().map(member), self.is_last(), pace, now) {
+        let ready = match times.ready(waiting.iter().map(member), pace.is_last(self.lasting), pace, now) {
             Ok(ready) => ready,
             Err(gathered_at) => {
                 self.times.due = Some(gathered_at);
@@ -181,16 +171,9 @@ impl TrialGroup {
         if is_sent {
             self.times.sealed = Some(times.sealed_now(pace, now));
         }
-        let left = Left::of(self.waiting.iter().map(|one| (one.0, one.1)), self.is_last(), pace, now);
-        self.times.due = times.due_after(left, sealed(count), pace, now);
+        let left =
+            Left::of(self.waiting.iter().map(|one| (one.0, one.1)), pace.is_last(self.lasting), pace, now);
+        self.times.due = times.due_after(left, Sealed::of(count), pace, now);
         is_sent.then_some(message)
-    }
-}
-
-fn sealed(count: usize) -> Sealed {
-    match count {
-        0 => Sealed::None,
-        MAX_MEMBERS => Sealed::Most,
-        _ => Sealed::Some,
     }
 }

@@ -9,8 +9,7 @@ use super::names::{WaitingName, lasting_name, member_name, returning_name};
 use super::sealed::SealedMembers;
 use crate::clock::Timestamp;
 use crate::presence::{
-    GroupTimes, JoiningTransition, Left, MAX_MEMBERS, MemberTransition, Sealed, Stage, WaitingMember,
-    is_detected_again,
+    GroupTimes, Joining, Left, MemberTransition, Sealed, Stage, WaitingMember, is_detected_again,
 };
 use crate::store::documents::Document;
 use crate::store::lane::{Lane, append, owe};
@@ -224,18 +223,17 @@ impl<'a> GroupStep<'a> {
             return;
         }
         let unit = event.record().map(|record| record.id.unit.to_string());
-        let held = (*held_until).max(self.return_at(unit.as_deref(), form));
-        let is_last = form == MemberTransition::Online && (!pace.has_lasting() || self.lasting == 0);
-        let ready = JoiningTransition {
+        let joining = Joining {
             form,
-            since: pace.held_since(pace.waits_since(form, member.deadline, now), held),
-            is_last,
-            held_until: self.destinations.held_until(&self.key, now),
-            deadline: pace.storm_deadline(form, member.deadline, held),
+            deadline: member.deadline,
+            held_until: *held_until,
+            returning: unit.as_deref().and_then(|unit| self.returning.get(unit)).copied(),
+            lasting: self.lasting,
+            group_held_until: self.destinations.held_until(&self.key, now),
         };
-        let times = self.times();
-        let since = times.since_with(ready, pace, now);
-        self.next_due = Some(times.due_with(ready, pace, now));
+        let mut times = self.times();
+        let since = times.join(joining, pace, now);
+        self.next_due = times.due;
         self.waiting = self.waiting.map(|waiting| waiting + usize::from(!waited));
         if let Some(unit) = unit.filter(|_| form == MemberTransition::Online && pace.returns_wait().is_some())
         {
@@ -243,15 +241,6 @@ impl<'a> GroupStep<'a> {
         }
         self.change(&name, after.waiting(told, since, event.clone()));
         self.after.labels.get_or_insert_with(|| group.labels.clone());
-    }
-
-    /// When receivers are notified of an earlier return of the unit of a silence, if one waits: see
-    /// [`Pace::returns_wait`].
-    ///
-    /// [`Pace::returns_wait`]: crate::presence::Pace::returns_wait
-    fn return_at(&self, unit: Option<&str>, form: MemberTransition) -> Option<Timestamp> {
-        let since = self.returning.get(unit.filter(|_| form == MemberTransition::Offline)?)?;
-        Some(*since + self.destination.pace.wait).filter(|at| *at > self.now)
     }
 
     fn change(&mut self, name: &str, after: StoredMember) {
@@ -293,17 +282,13 @@ impl<'a> GroupStep<'a> {
             is_blind: is_blindness(&one.member),
         };
         let (times, pace, now) = (self.times(), self.destination.pace, self.now);
-        match times.ready(waiting.iter().map(member), self.is_last(), pace, now) {
+        match times.ready(waiting.iter().map(member), pace.is_last(self.lasting), pace, now) {
             Ok(ready) => ready.into_iter().map(|at| waiting[at].clone()).collect(),
             Err(gathered_at) => {
                 self.next_due = Some(gathered_at);
                 Vec::new()
             }
         }
-    }
-
-    fn is_last(&self) -> bool {
-        !self.destination.pace.has_lasting() || self.lasting == 0
     }
 
     /// Seals these members: `ready`, which are among the first waiting members.
@@ -323,13 +308,8 @@ impl<'a> GroupStep<'a> {
             self.after = self.after.clone().with_sealed(times.sealed_now(pace, self.now));
         }
         let left = waiting.iter().map(|one| (one.is_silence, one.since));
-        let left = Left::of(left, self.is_last(), pace, self.now);
-        let sealed = match self.count {
-            0 => Sealed::None,
-            MAX_MEMBERS => Sealed::Most,
-            _ => Sealed::Some,
-        };
-        self.next_due = times.due_after(left, sealed, pace, self.now);
+        let left = Left::of(left, pace.is_last(self.lasting), pace, self.now);
+        self.next_due = times.due_after(left, Sealed::of(self.count), pace, self.now);
         Ok(())
     }
 

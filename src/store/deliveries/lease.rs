@@ -88,7 +88,7 @@ impl StoredDeliveries {
                 deliveries.push(delivery);
             }
             // If these were small, read the others at once.
-            count = if bytes / step.len() < SMALL { MAX_STEP } else { BODIES };
+            count = if bytes / deliveries.len().max(1) < SMALL { MAX_STEP } else { BODIES };
             rest = others;
         }
         let written = self.documents.write(&sets).await?;

@@ -63,11 +63,11 @@ pub(super) fn partition_and_slot(id: i64) -> Option<(u16, u32)> {
 pub(super) struct LastSeenTables {
     memory: Arc<InMemoryFleet>,
     flush_number: AtomicI64,
-    state: Mutex<UnmergedBeats>,
+    state: Mutex<UnmergedHeartbeats>,
 }
 
 #[derive(Default)]
-struct UnmergedBeats {
+struct UnmergedHeartbeats {
     /// The number of heartbeats that are not merged into pages yet.
     unmerged: usize,
     /// The numbers of rows of `heartbeats` and `pages`.
@@ -96,7 +96,7 @@ impl LastSeenTables {
         state.pages = pages;
     }
 
-    fn state(&self) -> MutexGuard<'_, UnmergedBeats> {
+    fn state(&self) -> MutexGuard<'_, UnmergedHeartbeats> {
         self.state.lock().expect("nothing panics under this lock")
     }
 }

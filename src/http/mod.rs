@@ -167,6 +167,12 @@ impl Config {
         HasTokens(!self.tokens.is_empty() || self.proxies.users.is_some())
     }
 
+    /// Where operators reach the pages.
+    fn address(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        self.external_url.clone().unwrap_or_else(|| format!("{scheme}://{}", self.listen))
+    }
+
     /// The name in `external_url`, without a port.
     fn external_host(&self) -> Option<&str> {
         let (_, rest) = self.external_url.as_ref()?.split_once("://")?;
@@ -349,6 +355,7 @@ impl Default for AlertRoutes {
 impl Pages {
     /// The pages of `instance` while it waits for the engine.
     pub fn new(config: Config, instance: &str, telemetry: Arc<Telemetry>) -> Pages {
+        telemetry.web_address(&config.address());
         let early = Router::new()
             .merge(health::early_pages(instance.to_owned(), telemetry))
             .fallback(|| async { HttpError::unavailable("waiting for the engine; /readyz says why") });

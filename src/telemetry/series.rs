@@ -88,6 +88,7 @@ pub(super) struct Series {
     pub history_losses: IntCounterVec,
     pub reload_successful: IntGauge,
     pub reload_success_at: GaugeVec,
+    pub web_info: IntGaugeVec,
 }
 
 /// From 1 ms to 60 s.
@@ -393,6 +394,11 @@ impl Series {
                 "config_last_reload_success_timestamp_seconds",
                 "When the configuration was loaded last.",
                 &[],
+            ),
+            web_info: make.gauges(
+                "web_info",
+                "Constant 1, labelled with the address by which operators reach the pages.",
+                &["url"],
             ),
         };
         series.start_at_zero();

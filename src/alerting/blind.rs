@@ -282,7 +282,7 @@ impl BlindNotifier {
             let delivery = Delivery {
                 blind: vec![interval],
                 attempt: direct.attempts,
-                ..Delivery::new(format!("{id}.{}", receiver.name), &receiver.name, group.clone(), at)
+                ..Delivery::new(Delivery::id_of(&id, &receiver.name), &receiver.name, group.clone(), at)
             };
             async move {
                 let began = Stopwatch::start();

@@ -50,7 +50,7 @@ pub(super) fn recipient(delivery: &Delivery) -> Option<&str> {
 /// The id of the delivery to all recipients.
 pub(super) fn id_of_all(delivery: &Delivery) -> String {
     match (recipient(delivery), delivery.notification().split_once(MARK)) {
-        (Some(_), Some((notification, _))) => format!("{notification}.{}", delivery.receiver),
+        (Some(_), Some((notification, _))) => Delivery::id_of(notification, &delivery.receiver),
         _ => delivery.id.clone(),
     }
 }

@@ -157,7 +157,7 @@ pub struct Attempt {
 impl Attempt {
     /// The id of the delivery.
     pub fn delivery(&self) -> String {
-        format!("{}.{}", self.notification, self.receiver)
+        Delivery::id_of(&self.notification, &self.receiver)
     }
 
     /// The digest with which the notification was delivered, if it was.

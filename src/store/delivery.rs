@@ -151,7 +151,12 @@ impl Delivery {
         self.meant_for.is_none() && self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce)
     }
 
-    /// The id of the notification, the same for every receiver.
+    /// The id of the delivery of a notification to a receiver.
+    pub fn id_of(notification: &str, receiver: &str) -> String {
+        format!("{notification}.{receiver}")
+    }
+
+    /// The id of the notification, the same for every receiver: see [`Delivery::id_of`].
     pub fn notification(&self) -> &str {
         let id = self.id.strip_suffix(&self.receiver).and_then(|id| id.strip_suffix('.'));
         id.unwrap_or(&self.id)

@@ -154,7 +154,7 @@ impl GroupMember {
 /// receiver.
 #[doc(hidden)]
 pub fn delivery_of_any(group: &str, stored: &[u8], receiver: &str) -> Option<Delivery> {
-    let id = format!("{}.{receiver}", notification_id(group, ""));
+    let id = Delivery::id_of(&notification_id(group, ""), receiver);
     Notification::read(group, stored).notification.map(|notification| notification.delivery(id, receiver, 1))
 }
 

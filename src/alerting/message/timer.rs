@@ -83,7 +83,7 @@ pub fn example_timer(receiver: &str) -> Delivery {
     let fired_at = delivery.sealed_at;
     delivery.group.key = group_of_timer(&id);
     delivery.group.labels.clear();
-    delivery.id = format!("{}.{receiver}", id.firing(fired_at));
+    delivery.id = Delivery::id_of(&id.firing(fired_at), receiver);
     let (data, guarantee) = (TimerData::default(), Guarantee::AtLeastOnce);
     delivery.timers = vec![FiredTimer { id, timer_type, due: fired_at, fired_at, data, guarantee }];
     delivery

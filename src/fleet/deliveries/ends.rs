@@ -32,7 +32,7 @@ impl Deliveries {
         };
         let id = notification_id(&letter.id, "end");
         Ok(to.map(|to| Delivery {
-            id: format!("{id}.{}", letter.receiver),
+            id: Delivery::id_of(&id, &letter.receiver),
             sealed_at: now,
             group,
             blind: vec![Interval { from: begun.from, to }],

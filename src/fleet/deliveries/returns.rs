@@ -65,7 +65,7 @@ impl Deliveries {
         let incident = letter.situation.incident.as_ref();
         let incident = incident.map(|incident| after(incident, &letter.offline, &over));
         Ok(Some(Delivery {
-            id: format!("{id}.{}", letter.receiver),
+            id: Delivery::id_of(&id, &letter.receiver),
             sealed_at: now,
             // A reminder, if it has only silences that its receiver knows.
             reminder: over.is_empty(),

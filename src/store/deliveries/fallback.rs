@@ -176,7 +176,7 @@ impl StoredDeliveries {
             let Some(part) = notification.and_then(|one| one.part_of_fallback(fallback, group)) else {
                 continue;
             };
-            let delivery = Delivery::of(Some(part), group, &format!("{id}.{receiver}"), receiver);
+            let delivery = Delivery::of(Some(part), group, &Delivery::id_of(id, receiver), receiver);
             silences.extend(delivery.offline.iter().map(|record| NotifiedSilence {
                 group: group.clone(),
                 member: name_of(record),

@@ -117,7 +117,7 @@ impl StoredDeliveries {
                 Cell { table: Table::Notifications, partition: due.entry.partition, name: id.to_owned() };
             self.engine.quarantine_cell(&Unreadable::CellInPart(cell, body), &why).await?;
         }
-        let delivery = Delivery::of(notification, group, &format!("{id}.{receiver}"), receiver);
+        let delivery = Delivery::of(notification, group, &Delivery::id_of(id, receiver), receiver);
         Ok(Some(Delivery { attempt: lane.attempts.saturating_add(1), ..delivery }))
     }
 

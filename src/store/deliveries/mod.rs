@@ -91,5 +91,5 @@ impl StoredDeliveries {
 /// A waiting delivery, with the readable part of its notification.
 fn waiting_delivery(receiver: &str, group: &str, id: &str, body: Option<Vec<u8>>) -> Delivery {
     let notification = body.and_then(|body| Notification::read(group, &body).notification);
-    Delivery::of(notification, group, &format!("{id}.{receiver}"), receiver)
+    Delivery::of(notification, group, &Delivery::id_of(id, receiver), receiver)
 }

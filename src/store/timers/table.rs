@@ -562,6 +562,6 @@ fn notification(timer: &Timer, class: &TimerClass, now: Timestamp) -> Notificati
 
 /// The first attempt to deliver a timer to a receiver.
 fn delivery(timer: &Timer, class: &TimerClass, receiver: &str, now: Timestamp) -> Delivery {
-    let id = format!("{}.{receiver}", timer.firing());
+    let id = Delivery::id_of(&timer.firing(), receiver);
     notification(timer, class, now).delivery(id, receiver, 1)
 }

@@ -320,7 +320,8 @@ fn start(
     loops.add("rhythms", rhythms.run(stop.clone()));
     let values = ValueBuffer::new(&config.metrics, telemetry.clone()).map(Arc::new);
     let bodies = Bodies::new(&config.intake, rules, values.clone(), telemetry.clone());
-    let states = StateSources { mirror: mirror.clone(), ownership: ownership.clone() };
+    let states =
+        StateSources { mirror: mirror.clone(), ownership: ownership.clone(), engine: engine.clone() };
     let sources = http::PageSources {
         timers: timers.clone(),
         ownership,

@@ -175,6 +175,7 @@ fn publish_states(
     let (connection, client) =
         mqtt::StateConnection::new(config, filters, published.clone(), writer.telemetry.clone());
     let (outlet, writer, stop) = (Box::new(client), writer.clone(), writer.stop.clone());
+    let broker = Some(config.broker_label().to_owned());
     let (mirror, expected) = (sources.mirror.clone(), published.clone());
     tasks.spawn(async move {
         if stop.run_until_cancelled(mirror.filled()).await.is_some() {
@@ -182,7 +183,8 @@ fn publish_states(
             connection.run(stop).await;
         }
     });
-    tasks.spawn(states::StatePublisher { config: states, sources, writer, published, outlet }.run());
+    let publisher = states::StatePublisher { broker, config: states, sources, writer, published, outlet };
+    tasks.spawn(publisher.run());
 }
 
 /// Publishes the states of units at the broker within the process.
@@ -196,7 +198,8 @@ fn publish_to_devices(
     // It retains nothing from before.
     published.ready();
     let (outlet, writer) = (Box::new(states::Devices(publish)), writer.clone());
-    tasks.spawn(states::StatePublisher { config, sources, writer, published, outlet }.run());
+    let publisher = states::StatePublisher { broker: None, config, sources, writer, published, outlet };
+    tasks.spawn(publisher.run());
 }
 
 /// Reads single messages as a connection does, for tests with arbitrary bytes: the returned function takes topic and

@@ -45,6 +45,7 @@ use crate::telemetry::{PayloadIssue, Telemetry};
 
 mod announcements;
 mod bodies;
+mod broker_watch;
 mod canary;
 mod config;
 mod drops;
@@ -77,6 +78,7 @@ mod value_buffer;
 
 pub use announcements::{Format, Planned, PresenceRules, SparkplugHost, StateWords};
 pub use bodies::Bodies;
+pub use broker_watch::watch_elsewhere;
 pub use config::Config;
 pub use fields::Fields;
 pub use mqtt::{TopicProblem, accepts_anonymous, probe};

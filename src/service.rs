@@ -320,7 +320,8 @@ fn start(
     loops.add("rhythms", rhythms.run(stop.clone()));
     let values = ValueBuffer::new(&config.metrics, telemetry.clone()).map(Arc::new);
     let bodies = Bodies::new(&config.intake, rules, values.clone(), telemetry.clone());
-    let states = StateSources { mirror: mirror.clone(), ownership: ownership.clone() };
+    let states =
+        StateSources { mirror: mirror.clone(), ownership: ownership.clone(), engine: engine.clone() };
     let sources = http::PageSources {
         timers: timers.clone(),
         ownership,
@@ -360,11 +361,16 @@ fn start(
     for (at, intake) in config.intake.into_iter().enumerate() {
         let is_here = config.brokers.is_empty() || config.brokers.contains(&intake.broker);
         let listener = if at == within { devices.take() } else { None };
-        if !is_here {
-            continue;
-        }
         let (roll, values, timers) = (roll.clone(), values.clone(), timers.clone());
         let (clock, telemetry, stop) = (clock.clone(), telemetry.clone(), stop.clone());
+        if !is_here {
+            if let Ok(broker) = intake.broker.parse() {
+                let mirror = states.mirror.clone();
+                let watch = intake::watch_elsewhere(broker, roll, mirror, telemetry, stop);
+                loops.add("broker of other instances", watch);
+            }
+            continue;
+        }
         let parts = (intake, listener, Some(states.clone()));
         loops.add("intake", intake::run(parts, roll, values, timers, clock, telemetry, stop));
     }

@@ -202,7 +202,7 @@ mod tests {
             let kind = format!("kind-{kind}");
             State::ALL.iter().for_each(|state| telemetry.units(&kind, state.as_str(), 1));
             telemetry.silent_since(&kind, Some(Timestamp::ZERO));
-            telemetry.filter_configured("main", &format!("{kind}/+"), &[&kind]);
+            telemetry.filter_configured("main", &format!("{kind}/+"), &[&kind], String::new());
         }
         telemetry.sweep_configured();
         telemetry.mirror_age(Some(Duration::ZERO));

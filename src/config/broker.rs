@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::file::{self, Brokers, Mqtt};
+use super::instance::WITHIN;
 use super::problem::Problems;
 use super::secrets;
 use crate::intake::listener::{Config, ListenerTls, NOT_BUILT_IN};
@@ -19,7 +20,7 @@ pub(super) fn is_configured(broker: &file::Broker) -> bool {
 /// The broker, if it is configured.
 pub(super) fn broker(
     broker: &file::Broker,
-    (mqtt, client_id): (&Brokers, &str),
+    mqtt: &Brokers,
     base: &Path,
     problems: &mut Problems,
 ) -> Option<Config> {
@@ -61,7 +62,7 @@ pub(super) fn broker(
         tls: tls(broker, base, problems),
         password_file: file(&broker.password_file),
         rules_file: file(&broker.rules_file),
-        own_client_id: mqtt.one().map_or(client_id, |mqtt| mqtt.client_id.as_str()).to_owned(),
+        own_client_id: mqtt.one().map_or(WITHIN, |mqtt| mqtt.client_id.as_str()).to_owned(),
         max_connections: problems.number("broker.max_connections", broker.max_connections, 1, 1_000_000)
             as usize,
         max_packet: problems.number("broker.max_packet", broker.max_packet, 1024, 16 << 20) as usize,

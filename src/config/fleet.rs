@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::file::{self, ClockSource, File, Mqtt};
+use super::instance::WITHIN;
 use super::problem::Problems;
 use super::{Period, Span, brokers, presence, secrets, tls};
 use crate::address::BrokerAddress;
@@ -24,7 +25,7 @@ const GAP_PERIODS: u32 = 3;
 
 pub(super) fn fleet(
     file: &File,
-    (client_id, base): (&str, &Path),
+    base: &Path,
     problems: &mut Problems,
 ) -> (Vec<intake::Config>, Rules, HearingConfig) {
     let names = brokers::names(file, problems);
@@ -35,7 +36,7 @@ pub(super) fn fleet(
     let (period, hearing) = hearing(&file.hearing, &rules, problems);
     let mut all = file.mqtt.all();
     // The broker within the process, beside others.
-    let within = Mqtt { name: file.broker.name.clone(), client_id: client_id.to_owned(), ..Mqtt::default() };
+    let within = Mqtt { name: file.broker.name.clone(), client_id: WITHIN.to_owned(), ..Mqtt::default() };
     if names.len() > all.len() {
         all.push(("broker".to_owned(), &within));
     }

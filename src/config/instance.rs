@@ -28,12 +28,16 @@ pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
     instance.name.clone()
 }
 
+/// The beginning of the client ids of Rollcall at the broker within its process: no other instance uses that broker, and
+/// devices know which ids are Rollcall's.
+pub(super) const WITHIN: &str = "rollcall";
+
 /// The beginning of the client id of an instance that has none configured. It stays over a restart, because the broker
 /// keeps messages by it, and two instances on one machine have different ones.
 pub(super) fn client_id(file: &File) -> String {
-    // Only one instance uses a broker within its process, and devices know which ids are Rollcall's.
-    if broker::is_configured(&file.broker) {
-        return "rollcall".to_owned();
+    // A single `[mqtt]` beside `[broker]` stands for the broker within the process.
+    if broker::is_configured(&file.broker) && file.mqtt.one().is_some() {
+        return WITHIN.to_owned();
     }
     match file.instance.name.as_str() {
         "" => client_id_of(&host(), &file.http.listen.port().to_string()),
@@ -128,6 +132,30 @@ mod tests {
             assert_eq!(client_id_of(name, port), expected);
         }
         assert!(client_id_of(&"x".repeat(99), "65535").len() <= MAX_NAME);
+    }
+
+    #[test]
+    fn an_instance_with_a_broker_of_its_own_has_the_same_client_id_at_others_as_one_without() {
+        let two = "mqtt = [{ name = \"eu\" }, { name = \"us\", url = \"mqtt://us\" }]\n";
+        let of_machine = client_id_of(&host(), "8081");
+        let named = "instance.name = \"one\"\n";
+        let cases = [
+            (two.to_owned(), vec![of_machine.as_str(), &of_machine]),
+            (format!("broker.listen = \"127.0.0.1:1884\"\n{two}"), vec![&of_machine, &of_machine, WITHIN]),
+            (
+                format!("broker.listen = \"127.0.0.1:1884\"\n{named}{two}"),
+                vec!["rollcall-one", "rollcall-one", WITHIN],
+            ),
+            ("broker.listen = \"127.0.0.1:1884\"".to_owned(), vec![WITHIN]),
+        ];
+        for (text, expected) in cases {
+            let config = crate::config::parse(&format!("http.listen = \"127.0.0.1:8081\"\n{text}"), None, []);
+            let config = config.unwrap_or_else(|error| panic!("{text}: {error}"));
+            let ids: Vec<&str> = config.intake.iter().map(|one| one.client_id.as_str()).collect();
+            assert_eq!(ids, expected, "{text}");
+            let own = config.broker.map(|broker| broker.own_client_id);
+            assert!(own.is_none_or(|own| own == WITHIN), "devices know which ids are Rollcall's: {text}");
+        }
     }
 
     #[test]

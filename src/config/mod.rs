@@ -214,8 +214,8 @@ fn check(mut file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result
         mqtt.client_id.clone_from(&client_id);
     }
     let engine = engine::engine(&file.engine, base, &mut problems);
-    let broker = broker::broker(&file.broker, (&file.mqtt, &client_id), base, &mut problems);
-    let (intake, rules, hearing) = fleet::fleet(&file, (&client_id, base), &mut problems);
+    let broker = broker::broker(&file.broker, &file.mqtt, base, &mut problems);
+    let (intake, rules, hearing) = fleet::fleet(&file, base, &mut problems);
     let brokers = brokers::of_instance(&file.instance, &intake, &mut problems);
     let named = file.kind.iter().filter(|kind| kind.unit.is_some());
     let named = named.filter_map(|kind| kind.name.parse().ok()).collect();

@@ -15,9 +15,9 @@ pub trait BodyReader: Send + Sync {
     /// The unit is of no configured kind, no unit of its kind has this id, or the heartbeat is too old.
     fn heartbeat(&self, unit: Unit, body: &[u8], arrived: Timestamp) -> Result<Heartbeat, Refused>;
 
-    /// The announcement that a unit is gone.
+    /// The announcement that a unit is gone, and the heartbeat that it is as well if the unit was never heard.
     ///
     /// # Errors
     /// The unit is of no configured kind, or no unit of its kind has this id.
-    fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, Refused>;
+    fn departure(&self, unit: Unit, at: Timestamp) -> Result<(Heartbeat, Announcement), Refused>;
 }

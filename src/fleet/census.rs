@@ -1,6 +1,6 @@
 //! The number of units of each kind, and whether there is room for another one. Instances exchange their counts, and
 //! with them the shortest timeouts of their units, see [`super::canary_pace`], and how many units have each value of
-//! the labels that units are counted by.
+//! the labels that units are counted by, and at which brokers each instance publishes states.
 //!
 //! Ids come from devices, and a device that invents a new id with each message would fill the engine. So a kind has
 //! `max_units`: an id beyond is not admitted, which is counted, logged and shown. Known units are unaffected, and a
@@ -11,7 +11,7 @@
 //! exchange counts every two seconds, so they may admit as many more as come within that time. An instance that has
 //! not read its partitions yet, after a start or a takeover, counts too few.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -35,6 +35,8 @@ const CALM: Duration = Duration::from_secs(60);
 const CONFIGURATION: &str = "=";
 /// The digest of the broker and the client id, among the counts, too.
 const CLIENT: &str = "==";
+/// Before the name of a broker at which the instance publishes states, among the counts, too.
+const PUBLISHES: &str = "==";
 /// How many exchanges in a row have to show another configuration: instances are reloaded one after the other.
 const DIFFERENT: u32 = 5;
 /// The most values of a label that instances exchange: the values with most units.
@@ -47,8 +49,10 @@ pub struct Census {
     pace: Arc<CanaryPace>,
     kinds: BTreeMap<Kind, Limit>,
     rules: SharedRules,
-    /// The counts of each other instance, by kind and by label.
-    elsewhere: Mutex<Vec<KindCounts>>,
+    /// The counts of each other instance, by label, and the brokers at which it publishes states.
+    elsewhere: Mutex<Vec<(String, KindCounts)>>,
+    /// The brokers at which this instance publishes states.
+    publishes: Mutex<BTreeSet<String>>,
     /// A digest of the configuration; 0: unknown.
     configuration: AtomicU64,
     /// In how many exchanges in a row another instance had another configuration.
@@ -99,6 +103,7 @@ impl Census {
             kinds,
             rules,
             elsewhere: Mutex::default(),
+            publishes: Mutex::default(),
             configuration: AtomicU64::new(0),
             different: AtomicU32::new(0),
             client: AtomicU64::new(0),
@@ -120,6 +125,20 @@ impl Census {
     /// Sets the digest of the broker and the client id.
     pub fn connects(&self, client: u64) {
         self.client.store(client, Ordering::SeqCst);
+    }
+
+    /// Notes whether this instance publishes states at a broker now.
+    pub fn publishes(&self, broker: &str, is_so: bool) {
+        let mut brokers = self.publishes.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = if is_so { brokers.insert(broker.to_owned()) } else { brokers.remove(broker) };
+    }
+
+    /// The other instances that published states at a broker when they last exchanged counts.
+    pub fn publishers(&self, broker: &str) -> Vec<String> {
+        let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        let here =
+            elsewhere.iter().filter(|(_, counts)| counts.contains_key(&format!("{PUBLISHES}{broker}")));
+        here.map(|(instance, _)| instance.clone()).collect()
     }
 
     /// Reserves room for a new unit; `None`, which is logged, if its kind is full.
@@ -150,7 +169,7 @@ impl Census {
     pub fn units_with(&self, label: &str, value: &str) -> Option<u64> {
         let own = self.mirror.units_with(label, value)?;
         let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = elsewhere.iter().map(|counts| {
+        let others = elsewhere.iter().map(|(_, counts)| {
             let rest = counts.get(&all_values(label))?;
             let known = counts.get(&one_value(label, value)).map(|count| count.units);
             known.or((rest.units == 0).then_some(0))
@@ -211,8 +230,11 @@ impl Census {
             CLIENT.to_owned(),
             KindCount { units: self.client.load(Ordering::SeqCst), shortest_ms: None },
         );
+        let publishes = self.publishes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let at = |broker| (format!("{PUBLISHES}{broker}"), KindCount { units: 1, shortest_ms: None });
+        own.extend(publishes.into_iter().map(at));
         roster.announce_counts(instance, &own).await?;
-        let mut counts = roster.counts(&others).await?;
+        let counts = roster.counts(&others).await?;
         let mut met = Vec::new();
         for (kind, limit) in &self.kinds {
             let of_kind = counts.iter().filter_map(|counts| counts.get(kind.as_str()));
@@ -223,9 +245,7 @@ impl Census {
         self.pace.met_elsewhere(met);
         self.compare_configurations(&counts);
         self.compare_clients(&counts);
-        // The counts of an instance that is missing are not known.
-        counts.resize(others.len().max(counts.len()), KindCounts::new());
-        self.set_elsewhere(counts);
+        self.set_elsewhere(others.into_iter().zip(counts).collect());
         Ok(())
     }
 
@@ -253,8 +273,8 @@ impl Census {
         }
     }
 
-    fn set_elsewhere(&self, mut counts: Vec<KindCounts>) {
-        counts.iter_mut().for_each(|counts| counts.retain(|name, _| name.contains('=')));
+    fn set_elsewhere(&self, mut counts: Vec<(String, KindCounts)>) {
+        counts.iter_mut().for_each(|(_, counts)| counts.retain(|name, _| name.contains('=')));
         *self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner) = counts;
     }
 
@@ -336,7 +356,8 @@ mod tests {
             let count = |units| KindCount { units, shortest_ms: None };
             let counts = others.iter().map(|(all, north)| {
                 let named = [(all_values("site"), all), (one_value("site", "north"), north)];
-                named.into_iter().filter_map(|(name, units)| Some((name, count((*units)?)))).collect()
+                let counts = named.into_iter().filter_map(|(name, units)| Some((name, count((*units)?))));
+                ("another".to_owned(), counts.collect())
             });
             census.set_elsewhere(counts.collect());
             assert_eq!(census.units_with("site", "north"), expected, "{others:?}");

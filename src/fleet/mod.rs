@@ -86,7 +86,7 @@ pub use past_counts::{CountRecorder, PastCounts};
 pub use places::Places;
 pub use receivers::{ReceiverHealths, Receivers};
 pub use rhythms::RhythmKeeper;
-pub use roll::{BrokerHearing, HearingConfig, Registered, Roll, UnitChange};
+pub use roll::{BrokerHearing, HearingConfig, LastReturn, Registered, Roll, UnitChange};
 pub use shared_rules::SharedRules;
 pub use silences::{Silences, SilencesError};
 pub use strangers::{StrangerReason, Strangers};

@@ -79,6 +79,16 @@ impl Ownership {
     }
 }
 
+impl View {
+    /// The partitions of this instance if only `others` of the other instances share them with it: all of its own, and
+    /// those of the instances that are left out.
+    pub fn among(&self, others: &[String], partitions: u16) -> Vec<u16> {
+        let is_there = |name: &&String| **name == self.instance || others.contains(name);
+        let there: Vec<String> = self.instances.iter().filter(is_there).cloned().collect();
+        View::new(&self.instance, there, partitions).partitions
+    }
+}
+
 /// The owner of a partition among `instances`; `None` if the list is empty. Instances of all versions must compute the
 /// same owner.
 ///
@@ -126,6 +136,32 @@ mod tests {
             let after = owner(partition, &four).unwrap();
             assert!(before == after || before == "c", "{partition} went from {before} to {after}");
         }
+    }
+
+    #[test]
+    fn the_partitions_of_instances_that_are_left_out_go_to_one_of_the_others_each() {
+        let names = named(&["a", "b", "c", "d"]);
+        let views: Vec<View> = names.iter().map(|name| View::new(name, names.clone(), 64)).collect();
+        // Those that are there; they share all partitions, and keep their own.
+        for there in [&names[..], &names[..3], &names[1..3], &names[2..3]] {
+            let mut shared = Vec::new();
+            for view in views.iter().filter(|view| there.contains(&view.instance)) {
+                let here = view.among(there, 64);
+                assert!(
+                    view.partitions.iter().all(|own| here.contains(own)),
+                    "{} of {there:?}",
+                    view.instance
+                );
+                shared.extend(here);
+            }
+            shared.sort_unstable();
+            assert_eq!(shared, (0..64).collect::<Vec<u16>>(), "{there:?}");
+        }
+        assert_eq!(
+            View::new("a", Vec::new(), 3).among(&[], 3),
+            [0, 1, 2],
+            "an instance without a view is alone"
+        );
     }
 
     #[test]

@@ -54,6 +54,7 @@ pub use hearing::HearingConfig;
 pub use inventory::Registered;
 use lost_connections::LostConnections;
 pub use operators::UnitChange;
+pub use states::LastReturn;
 use unconfirmed::Unconfirmed;
 
 /// Applies the rules to the stored state of the fleet.

@@ -45,7 +45,7 @@ impl EntryAnswers {
     }
 }
 
-/// Why an entry was refused, as its answer says it.
+/// A text of any length as an answer says it, such as why its entry was refused.
 pub(super) fn reason(why: &str) -> &str {
     truncate(why, MAX_REASON)
 }

@@ -1,7 +1,8 @@
 //! Heartbeats of devices that have no MQTT: `/ping/{kind}/{unit}` for one, `POST /api/v1/heartbeats` for many.
 //!
 //! A heartbeat is read as the payload of a message over MQTT, and recorded before it is answered. `/ping/…/fail`
-//! announces that the unit is gone: the kind's `presence` says what that is worth.
+//! announces that the unit is gone: the kind's `presence` says what that is worth. A unit that was never heard is heard by
+//! that: a job whose first run fails is found like any other.
 //!
 //! # Why a GET may change something
 //! Many devices can only call a URL. A page of another site cannot: browsers say which site a request comes from.
@@ -22,9 +23,9 @@ use super::operators::UnitPath;
 use super::rate_limit::{LimitedClient, RequestLimit, RequestRate, moment};
 use super::units::parse;
 use super::{Config, DeviceRights, PageSources, Role, Token};
-use crate::clock::Clock;
+use crate::clock::{Clock, Timestamp};
 use crate::fleet::{BodyReader, Refused, Roll, StrangerReason};
-use crate::presence::{NameError, Unit};
+use crate::presence::{Heartbeat, NameError, Unit};
 use crate::telemetry::{Rejection, Telemetry};
 
 mod batch;
@@ -76,10 +77,8 @@ async fn alive(
     let now = state.clock.now();
     let read = state.bodies.heartbeat(unit.clone(), &body, now);
     let heartbeat = read.map_err(|refused| state.refused(&path_of(&unit), refused))?;
-    match state.roll.hear(&[heartbeat], now).await?.into_iter().next() {
-        Some((unit, reason)) => Err(HttpError::conflict(why_not(&unit, reason))),
-        None => Ok(OK),
-    }
+    state.hear(heartbeat, now).await?;
+    Ok(OK)
 }
 
 async fn fail(
@@ -88,8 +87,12 @@ async fn fail(
     path: UnitPath,
 ) -> Result<&'static str, HttpError> {
     let unit = state.admitted_unit(&caller, path)?;
-    let announced = state.bodies.departure(unit.clone(), state.clock.now());
-    let announced = announced.map_err(|refused| state.refused(&path_of(&unit), refused))?;
+    let now = state.clock.now();
+    let read = state.bodies.departure(unit.clone(), now);
+    let (first, announced) = read.map_err(|refused| state.refused(&path_of(&unit), refused))?;
+    if !state.roll.was_heard(&unit, now).await? {
+        state.hear(first, now).await?;
+    }
     state.roll.announce(&[announced], || state.clock.now()).await?;
     Ok(OK)
 }
@@ -116,6 +119,14 @@ impl HeartbeatsState {
             turns: Turns::default(),
             telemetry: sources.telemetry.clone(),
             clock: sources.clock.clone(),
+        }
+    }
+
+    /// Records a heartbeat, or answers why it counts for no unit.
+    async fn hear(&self, heartbeat: Heartbeat, now: Timestamp) -> Result<(), HttpError> {
+        match self.roll.hear(&[heartbeat], now).await?.into_iter().next() {
+            Some((unit, reason)) => Err(HttpError::conflict(why_not(&unit, reason))),
+            None => Ok(()),
         }
     }
 

@@ -10,7 +10,7 @@ use super::value_buffer::ValueBuffer;
 use super::{Config, Fields, PayloadIssues, payload};
 use crate::clock::Timestamp;
 use crate::fleet::{BodyReader, Refused, SharedRules};
-use crate::presence::{Announced, Announcement, Cause, Heartbeat, Kind, KindRules, Labels, Unit};
+use crate::presence::{Announced, Announcement, Cause, Declared, Heartbeat, Kind, KindRules, Labels, Unit};
 use crate::telemetry::{Rejection, Telemetry};
 
 /// How long a unit of a kind without `presence` may take to be heard after it was announced as gone.
@@ -96,12 +96,16 @@ impl BodyReader for Bodies {
         Ok(Heartbeat { declared, ..Heartbeat::of(unit, at) })
     }
 
-    fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, Refused> {
-        self.known(&unit)?;
+    fn departure(&self, unit: Unit, at: Timestamp) -> Result<(Heartbeat, Announcement), Refused> {
+        let (_, labels) = self.known(&unit)?;
+        let declared = Declared { labels, ..Declared::default() };
+        let first = Heartbeat { declared, ..Heartbeat::of(unit.clone(), at) };
         let settle = self.settle.get(&unit.kind).copied().unwrap_or(SETTLE);
         let follows_birth = self.recent.announced(&unit, at, None, true);
         let says = Announced::Gone { cause: Cause::Disconnected, settle };
         let (may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
-        Ok(Announcement { unit, at, says, follows_birth, may_be_former, is_bridged, is_unsure, has_devices })
+        let announced =
+            Announcement { unit, at, says, follows_birth, may_be_former, is_bridged, is_unsure, has_devices };
+        Ok((first, announced))
     }
 }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Config;
+use super::broker_watch::BrokerWatch;
 use super::engine_writer::EngineWriter;
 use super::probe::{Probe, ProbeStatus, Probes};
 use crate::clock::{Timestamp, monotonic};
-use crate::fleet::{BrokerHearing, CanaryPace};
-use crate::presence::{BrokerName, Hearing, Interval};
+use crate::fleet::CanaryPace;
+use crate::presence::{BrokerName, Hearing, Kind};
 
 /// How often the filters are judged.
 const TICK: Duration = Duration::from_millis(250);
@@ -37,6 +38,8 @@ pub(super) struct FilterWatch {
     label: String,
     /// The name of the broker, if the fleet has several.
     broker: Option<BrokerName>,
+    /// The kinds that are heard at other brokers, too.
+    kinds_elsewhere: Vec<Kind>,
     writer: EngineWriter,
 }
 
@@ -47,24 +50,40 @@ enum FilterReport {
     Heard,
     /// The filter is not heard. The text: why no probe can be published, if the broker refuses probes.
     Unheard(Option<String>),
+    /// The broker answers nothing, though others are heard.
+    Silent,
     /// Only messages of units prove the filter, because no probe can be published, for this reason.
     Unproved(String),
 }
 
 impl FilterWatch {
     pub fn new(probes: Arc<Probes>, config: &Config, writer: &EngineWriter) -> FilterWatch {
-        for probe in probes.all() {
-            writer.telemetry.filter_configured(config.broker_label(), &probe.proof, &probe.kinds());
-        }
-        FilterWatch {
+        let watch = FilterWatch {
             probes,
             user: config.user().to_owned(),
             share: config.share.clone(),
             proof_of_share: config.proof_of_share(),
             label: config.broker_label().to_owned(),
             broker: config.broker.parse().ok().filter(|_| config.is_one_of_several),
+            kinds_elsewhere: config.kinds_elsewhere.clone(),
             writer: writer.clone(),
+        };
+        for probe in watch.probes.all() {
+            let text = format!(
+                "it is not proved yet that {} is heard; {} until then",
+                probe.proof,
+                watch.held_by(probe)
+            );
+            writer.telemetry.filter_configured(config.broker_label(), &probe.proof, &probe.kinds(), text);
         }
+        watch
+    }
+
+    /// The units that are held while a probe does not prove its filter.
+    fn held_by(&self, probe: &Probe) -> String {
+        let is_elsewhere = probe.kinds.iter().any(|rules| self.kinds_elsewhere.contains(&rules.kind));
+        let at_others = if is_elsewhere { ", unless it was last heard at another broker," } else { "" };
+        format!("no unit of kind {}{at_others} is declared offline", probe.kinds().join(", "))
     }
 
     /// Watches until Rollcall is stopping.
@@ -72,15 +91,18 @@ impl FilterWatch {
         let mut reports = vec![FilterReport::Nothing; self.probes.all().len()];
         // A server that loses its data forgets up to when filters were heard, which is no silence of the broker.
         let mut last = vec![None; self.probes.all().len()];
-        let (mut taken, mut blind_since) = (None, None);
+        let (mut taken, mut broker) = (None, self.broker.clone().map(BrokerWatch::new));
         while self.writer.stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
             let hearing = self.writer.roll.hearing();
             self.writer.telemetry.filters_removed(&self.writer.roll.removed_filters());
             taken = self.look_for_strangers(&hearing, taken);
-            blind_since = self.report_broker(blind_since);
+            if let Some(broker) = &mut broker {
+                broker.look(&self.writer.roll, &self.writer.telemetry);
+            }
             for ((probe, report), last) in self.probes.all().iter().zip(&mut reports).zip(&mut last) {
                 *last = proved(probe, &hearing).max(*last);
-                let judged = judge(probe, (hearing.heard, *last), self.writer.roll.pace());
+                let moments = (hearing.heard, self.probes.answered_at(), *last);
+                let judged = judge(probe, moments, self.writer.roll.pace());
                 let now = self.held(probe).or(judged);
                 if let Some(now) = now.filter(|now| now != report) {
                     self.report(probe, &now);
@@ -90,25 +112,12 @@ impl FilterWatch {
         }
     }
 
-    /// Reports whether the broker, one of several, is heard. `since`: since when it is not; answers that anew.
-    fn report_broker(&self, since: Option<Timestamp>) -> Option<Timestamp> {
-        let (telemetry, name) = (&self.writer.telemetry, self.broker.as_ref()?);
-        let all = self.writer.roll.brokers();
-        let BrokerHearing { heard, blind, .. } = all.into_iter().find(|one| one.broker == *name)?;
-        let is_blind = blind || telemetry.is_blind();
-        telemetry.broker_heard(name.as_str(), heard, is_blind);
-        if let (Some(from), Some(to), false) = (since, heard, is_blind) {
-            telemetry.broker_was_blind(name.as_str(), Interval { from, to });
-        }
-        if is_blind { since.or(heard) } else { None }
-    }
-
     /// The report on a filter whose units cannot be heard, because the bridge between says that it is offline.
     fn held(&self, probe: &Probe) -> Option<FilterReport> {
         let kind = &probe.kinds.iter().find(|rules| self.probes.is_held(&rules.kind))?.kind;
         Some(FilterReport::Unproved(format!(
-            "the bridge of kind {kind} says that it is offline, so no unit of that kind is declared offline; start the \
-             bridge"
+            "the bridge of kind {kind} says that it is offline, so {}; start the bridge",
+            self.held_by(probe)
         )))
     }
 
@@ -142,6 +151,11 @@ impl FilterWatch {
             FilterReport::Nothing => {}
             FilterReport::Heard => telemetry.filter_heard(broker, proof, &kinds),
             FilterReport::Unproved(why) => telemetry.filter_unproved(broker, proof, &kinds, why),
+            FilterReport::Silent => {
+                let why = "the broker answers nothing, also no canary, while other brokers are heard; see whether it hangs \
+                           or is overloaded, and look at the network between";
+                telemetry.filter_unheard(broker, proof, &kinds, self.unheard(probe, why));
+            }
             FilterReport::Unheard(refused) => {
                 let user = &self.user;
                 let taken = probe.are_partial().then(|| strangers(&self.share));
@@ -151,13 +165,13 @@ impl FilterWatch {
                          allow {user} to read {filter}, and to write {topic}"
                     )
                 });
-                let text = format!(
-                    "{proof} is not heard, and no unit of kind {} is declared offline until it is: {why}",
-                    kinds.join(", ")
-                );
-                telemetry.filter_unheard(broker, proof, &kinds, text);
+                telemetry.filter_unheard(broker, proof, &kinds, self.unheard(probe, &why));
             }
         }
+    }
+
+    fn unheard(&self, probe: &Probe, why: &str) -> String {
+        format!("{} is not heard, and {} until it is: {why}", probe.proof, self.held_by(probe))
     }
 }
 
@@ -170,11 +184,11 @@ fn strangers(share: &str) -> String {
     )
 }
 
-/// The report on a filter, from the moments up to which the fleet and the filter were heard; `None`: nothing has
-/// changed.
+/// The report on a filter, from the moments up to which the fleet was heard, the broker answered, and the filter was
+/// heard; `None`: nothing has changed.
 fn judge(
     probe: &Probe,
-    (fleet, proved): (Option<Timestamp>, Option<Timestamp>),
+    (fleet, answered, proved): (Option<Timestamp>, Option<Timestamp>, Option<Timestamp>),
     pace: &CanaryPace,
 ) -> Option<FilterReport> {
     let ProbeStatus { since, refused, .. } = probe.status();
@@ -188,8 +202,16 @@ fn judge(
     }
     // Other members of the share tell this one of its probes, which takes a round trip more.
     wait += 2 * pace.round_trip();
-    if fleet.since(since.max(proved.unwrap_or_default())) > wait {
-        return Some(FilterReport::Unheard(refused));
+    let is_behind = |moment: Timestamp| moment.since(since.max(proved.unwrap_or_default())) > wait;
+    if is_behind(fleet) {
+        // A filter that the broker withholds is behind what the broker answers itself, as canaries do.
+        let answers = refused.is_some() || answered.is_some_and(is_behind);
+        let is_silent = answered.is_none_or(|answered| fleet.since(answered) > wait);
+        return match (answers, is_silent) {
+            (true, _) => Some(FilterReport::Unheard(refused)),
+            (false, true) => Some(FilterReport::Silent),
+            (false, false) => None,
+        };
     }
     is_proved.then(|| refused.map_or(FilterReport::Heard, FilterReport::Unproved))
 }

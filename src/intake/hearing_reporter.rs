@@ -202,6 +202,7 @@ impl HearingReporter {
             .await?
         {
             self.probes.reported();
+            self.probes.probes.broker_answered(sent_at);
             writer.telemetry.canary_returned(&self.broker, writer.clock.now().since(sent_at));
             self.last_canary = Some((connection, sent_at));
             self.proof.send_modify(|proof| {
@@ -252,6 +253,7 @@ impl HearingReporter {
         let round_trip = writer.roll.pace().round_trip();
         let release = release + UNPROVED_TRIPS * round_trip;
         writer.ask_until_answered("members", || writer.roll.attend(member, now, release)).await?;
+        self.probes.probes.broker_answered(sent_at);
         writer.telemetry.canary_returned(&self.broker, now.since(sent_at));
         self.attends = member.connection;
         self.last_canary = Some((member.connection, now));

@@ -45,6 +45,7 @@ use crate::telemetry::{PayloadIssue, Telemetry};
 
 mod announcements;
 mod bodies;
+mod broker_watch;
 mod canary;
 mod config;
 mod drops;
@@ -77,6 +78,7 @@ mod value_buffer;
 
 pub use announcements::{Format, Planned, PresenceRules, SparkplugHost, StateWords};
 pub use bodies::Bodies;
+pub use broker_watch::watch_elsewhere;
 pub use config::Config;
 pub use fields::Fields;
 pub use mqtt::{TopicProblem, accepts_anonymous, probe};
@@ -175,6 +177,7 @@ fn publish_states(
     let (connection, client) =
         mqtt::StateConnection::new(config, filters, published.clone(), writer.telemetry.clone());
     let (outlet, writer, stop) = (Box::new(client), writer.clone(), writer.stop.clone());
+    let broker = Some(config.broker_label().to_owned());
     let (mirror, expected) = (sources.mirror.clone(), published.clone());
     tasks.spawn(async move {
         if stop.run_until_cancelled(mirror.filled()).await.is_some() {
@@ -182,7 +185,8 @@ fn publish_states(
             connection.run(stop).await;
         }
     });
-    tasks.spawn(states::StatePublisher { config: states, sources, writer, published, outlet }.run());
+    let publisher = states::StatePublisher { broker, config: states, sources, writer, published, outlet };
+    tasks.spawn(publisher.run());
 }
 
 /// Publishes the states of units at the broker within the process.
@@ -196,7 +200,8 @@ fn publish_to_devices(
     // It retains nothing from before.
     published.ready();
     let (outlet, writer) = (Box::new(states::Devices(publish)), writer.clone());
-    tasks.spawn(states::StatePublisher { config, sources, writer, published, outlet }.run());
+    let publisher = states::StatePublisher { broker: None, config, sources, writer, published, outlet };
+    tasks.spawn(publisher.run());
 }
 
 /// Reads single messages as a connection does, for tests with arbitrary bytes: the returned function takes topic and

@@ -22,7 +22,7 @@
 //! counts as not heard, and that is an error. See `mqtt::ProbeSchedule`.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -50,6 +50,8 @@ pub(super) struct Probes {
     answers: OnceLock<String>,
     /// The kinds whose units cannot be heard though their topics can: the bridge between is offline.
     held: Mutex<HashSet<Kind>>,
+    /// When the newest canary was sent that came back over the broker; 0: none came.
+    answered_at: AtomicI64,
 }
 
 /// The probe of a filter.
@@ -113,6 +115,17 @@ impl Probes {
 
     pub fn is_held(&self, kind: &Kind) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).contains(kind)
+    }
+
+    /// Notes that a canary came back over the broker.
+    pub fn broker_answered(&self, sent_at: Timestamp) {
+        self.answered_at.fetch_max(sent_at.as_millis(), Ordering::Relaxed);
+    }
+
+    /// When the newest canary was sent that came back over the broker.
+    pub fn answered_at(&self) -> Option<Timestamp> {
+        let at = self.answered_at.load(Ordering::Relaxed);
+        (at > 0).then(|| Timestamp::from_millis(at))
     }
 
     /// Sets the topic on which other members of the share tell this process that its probes came.

@@ -1,16 +1,18 @@
-//! Publishes the states of units, retained, where `mqtt.publish_state` asks for that: each instance those of its
-//! partitions.
+//! Publishes the states of units, retained, at each broker where `mqtt.publish_state` asks for that: each instance those of
+//! its partitions. Partitions of instances that do not reach the broker are shared by those that do.
 //!
 //! What is published is compared with the mirror: a state that differs is read from the engine and published, so the
-//! newest wins however many changes came between. A new connection reads what the broker retains, so nothing depends on
+//! newest wins however many changes came between. The mirror has no units of other instances' partitions: these are read
+//! from the engine, see `states/elsewhere.rs`. A new connection reads what the broker retains, so nothing depends on
 //! what this process remembers: after a crash and after a takeover the differences are published, and the states of
 //! units that are gone are removed.
 //!
 //! # What is bounded
-//! At most `mqtt.publish_state_rate` messages go out in a second, and reading the mirror takes at most a twentieth of the
-//! time. There is no queue: a state waits in the mirror. Of what others publish, no more is remembered than some times
-//! the units of this instance, and a constant.
+//! At most `mqtt.publish_state_rate` messages go out in a second. Reading the mirror takes at most a twentieth of the time,
+//! and reading the engine as much. There is no queue: a state waits in the mirror. Of what others publish, no more is
+//! remembered than some times the units whose states this instance publishes, and a constant.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,14 +23,16 @@ use tokio_util::sync::CancellationToken;
 use super::engine_writer::EngineWriter;
 use crate::clock::{Stopwatch, Timestamp};
 use crate::fleet::mirror::{Chunk, Cursor, UnitFilter};
-use crate::fleet::{Mirror, Ownership};
+use crate::fleet::{LastReturn, Mirror, Ownership};
 use crate::presence::{State, Unit};
-use crate::store::partition_of;
+use crate::store::{Queries, partition_of};
 use crate::telemetry::{Loop, PublishedOutcome};
 
+mod elsewhere;
 mod published;
 mod topics;
 
+use elsewhere::Round;
 pub(super) use published::{Published, PublishedState};
 pub(super) use topics::{StateTopics, object_of, unit_of};
 
@@ -38,6 +42,8 @@ const TICK: Duration = Duration::from_secs(1);
 const PAUSE: u32 = 20;
 /// How many states are read from the engine at once.
 const BATCH: usize = 500;
+/// Of so many units without a published state at once, each record is read; of more, the newest records of the fleet.
+const FEW: usize = 20;
 /// The most transitions that are looked at after each tick.
 const TRANSITIONS: usize = 4096;
 
@@ -55,6 +61,7 @@ pub struct StatesConfig {
 pub struct StateSources {
     pub mirror: Arc<Mirror>,
     pub ownership: Ownership,
+    pub engine: Arc<dyn Queries>,
 }
 
 /// Publishes a retained message; answers whether it is retained.
@@ -84,6 +91,8 @@ impl Outlet for Devices {
 }
 
 pub(super) struct StatePublisher {
+    /// The name of the broker; `None`: it is within the process, and no other instance reaches it.
+    pub broker: Option<String>,
     pub config: StatesConfig,
     pub sources: StateSources,
     pub writer: EngineWriter,
@@ -94,20 +103,49 @@ pub(super) struct StatePublisher {
 /// A unit whose state differs from what is published.
 struct Differing {
     unit: Unit,
-    /// Whether its last silence may have ended since then.
-    is_back: bool,
+    /// The published state, if it is known.
+    before: Option<State>,
 }
 
-/// A pass over the mirror ends early.
+/// A pass over units that are compared with what is published.
+struct Pass {
+    number: u32,
+    /// When units came back, if many had no published state.
+    returns: Option<HashMap<Unit, Timestamp>>,
+}
+
+impl Pass {
+    fn begin(published: &Published) -> Pass {
+        Pass { number: published.begin_pass(), returns: None }
+    }
+}
+
+impl Differing {
+    /// The unit, and how to find when its last silence ended, if that is after the published state.
+    fn with_return(&self, returns: Option<&HashMap<Unit, Timestamp>>) -> (Unit, LastReturn) {
+        let back = match (self.before, returns) {
+            (None, Some(returns)) => LastReturn::Known(returns.get(&self.unit).copied()),
+            (Some(State::Online), _) => LastReturn::Known(None),
+            _ => LastReturn::Stored,
+        };
+        (self.unit.clone(), back)
+    }
+}
+
+/// A pass ends early.
 struct Interrupted;
 
 impl StatePublisher {
     pub async fn run(self) {
         let (stop, mut position) = (self.writer.stop.clone(), self.writer.roll.transitions().end());
-        let (mut pass, mut pause) = (0, TICK);
+        let (mut pause, mut round) = (TICK, None);
         while !is_over(&stop, pause).await {
-            let began = Stopwatch::start();
-            if !self.published.is_ready() {
+            let (began, is_ready) = (Stopwatch::start(), self.published.is_ready());
+            if let Some(broker) = &self.broker {
+                self.writer.roll.census().publishes(broker, is_ready);
+            }
+            if !is_ready {
+                round = None;
                 continue;
             }
             let transitions = self.writer.roll.transitions().after(position, TRANSITIONS);
@@ -115,16 +153,21 @@ impl StatePublisher {
             for record in &transitions.items {
                 self.published.doubt(&record.id.unit);
             }
-            pass += 1;
-            self.published.expect(self.sources.mirror.total());
-            let published = stop.run_until_cancelled(self.pass(pass)).await;
+            let units = self.sources.mirror.total() + round.as_ref().map_or(0, Round::units);
+            self.published.expect(units);
+            let published = stop.run_until_cancelled(async {
+                let read = self.pass(&mut Pass::begin(&self.published)).await;
+                self.read_elsewhere(&mut round).await;
+                read
+            });
+            let published = published.await;
             pause =
                 TICK.max(PAUSE * published.map_or(Duration::ZERO, |read| read.unwrap_or(began.elapsed())));
         }
     }
 
     /// Publishes every difference. Returns how long reading the mirror took; an error: the rest waits for the next pass.
-    async fn pass(&self, pass: u32) -> Result<Duration, Interrupted> {
+    async fn pass(&self, pass: &mut Pass) -> Result<Duration, Interrupted> {
         let (roll, mirror) = (&self.writer.roll, &self.sources.mirror);
         let (mut cursor, mut chunk) = (Cursor::new(UnitFilter::default()), Chunk::default());
         let (mut read, mut differing) = (Duration::ZERO, Vec::new());
@@ -136,14 +179,13 @@ impl StatePublisher {
                 let mut published = self.published.lock();
                 for view in mirror.units(&chunk) {
                     let Some(before) =
-                        published.differs((view.kind, view.id), view.state, view.last_seen, pass)
+                        published.differs((view.kind, view.id), view.state, view.last_seen, pass.number)
                     else {
                         continue;
                     };
                     let unit = Unit::new(view.kind.parse().expect("a kind"), view.id.parse().expect("an id"));
                     if self.owns(&unit) {
-                        let is_back = before.is_some_and(|state| state != State::Online);
-                        differing.push(Differing { unit, is_back });
+                        differing.push(Differing { unit, before });
                     }
                 }
             }
@@ -158,18 +200,30 @@ impl StatePublisher {
             }
             tokio::task::yield_now().await;
         }
-        self.remove_gone(pass).await?;
+        let is_filled = |partition| {
+            self.sources.ownership.owns(partition) && self.sources.mirror.is_partition_filled(partition)
+        };
+        self.remove_gone(pass.number, is_filled).await?;
         Ok(read)
     }
 
     fn owns(&self, unit: &Unit) -> bool {
-        self.sources.ownership.owns(partition_of(unit, self.sources.mirror.partition_count()))
+        self.sources.ownership.owns(self.partition_of(unit))
+    }
+
+    fn partition_of(&self, unit: &Unit) -> u16 {
+        partition_of(unit, self.sources.mirror.partition_count())
     }
 
     /// Publishes the states of units as the engine holds them now, at the allowed rate.
-    async fn publish(&self, units: &[Differing], pass: u32) -> Result<(), Interrupted> {
+    async fn publish(&self, units: &[Differing], pass: &mut Pass) -> Result<(), Interrupted> {
         let began = Stopwatch::start();
-        let wanted: Vec<(Unit, bool)> = units.iter().map(|one| (one.unit.clone(), one.is_back)).collect();
+        if pass.returns.is_none() && units.iter().filter(|one| one.before.is_none()).count() > FEW {
+            let returns = self.writer.roll.last_returns().await;
+            pass.returns = Some(returns.map_err(|error| self.engine_failed(&error))?);
+        }
+        let returns = pass.returns.as_ref();
+        let wanted: Vec<(Unit, LastReturn)> = units.iter().map(|one| one.with_return(returns)).collect();
         let states = self.writer.roll.states(&wanted, self.writer.clock.now()).await;
         let states = states.map_err(|error| self.engine_failed(&error))?;
         self.writer.telemetry.engine_answered(Loop::States, "");
@@ -184,7 +238,7 @@ impl StatePublisher {
             }
             let payload = topics::payload(&state);
             // Before it is sent: another instance may publish a newer state meanwhile.
-            let sent = PublishedState::new(state.state, state.last_seen, pass);
+            let sent = PublishedState::new(state.state, state.last_seen, pass.number);
             self.published.lock().set(unit, sent);
             self.send(topics.state, payload).await?;
             count += 1;
@@ -193,16 +247,13 @@ impl StatePublisher {
         Ok(())
     }
 
-    /// Removes the states of units that the fleet does not have any more.
-    async fn remove_gone(&self, pass: u32) -> Result<(), Interrupted> {
-        let is_gone = |unit: &Unit| {
-            let partition = partition_of(unit, self.sources.mirror.partition_count());
-            self.owns(unit) && self.sources.mirror.is_partition_filled(partition)
-        };
-        let missing = self.published.lock().missing(pass, is_gone);
+    /// Removes the states of units that the fleet does not have any more. `is_read`: the pass read that partition whole.
+    async fn remove_gone(&self, pass: u32, is_read: impl Fn(u16) -> bool) -> Result<(), Interrupted> {
+        let missing = self.published.lock().missing(pass, |unit| is_read(self.partition_of(unit)));
         for units in missing.chunks(BATCH) {
             let began = Stopwatch::start();
-            let wanted: Vec<(Unit, bool)> = units.iter().map(|unit| (unit.clone(), false)).collect();
+            let wanted: Vec<(Unit, LastReturn)> =
+                units.iter().map(|unit| (unit.clone(), LastReturn::Known(None))).collect();
             // The mirror may be a moment behind the engine.
             let states = self.writer.roll.states(&wanted, self.writer.clock.now()).await;
             let states = states.map_err(|error| self.engine_failed(&error))?;

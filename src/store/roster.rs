@@ -79,10 +79,11 @@ impl<'a> dyn Roster + 'a {
         self.put(&[(Table::InstanceCounts, instance)], Some(&text)).await
     }
 
-    /// The counts of instances; unreadable counts are left out.
+    /// The counts of instances, in order; none of an instance that has announced none, or whose counts cannot be read.
     pub async fn counts(&self, instances: &[String]) -> Result<Vec<KindCounts>> {
         let stored = self.announced(Table::InstanceCounts, instances).await?;
-        Ok(stored.into_iter().flatten().filter_map(|text| serde_json::from_slice(&text).ok()).collect())
+        let counts = |text: Option<Vec<u8>>| serde_json::from_slice(&text?).ok();
+        Ok(stored.into_iter().map(|text| counts(text).unwrap_or_default()).collect())
     }
 
     /// Removes the announcements of all instances but these.

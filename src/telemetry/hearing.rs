@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Telemetry;
-use super::problems::{FILTER_REMOVED, FILTER_UNHEARD, FILTER_UNPROVED, NOT_HEARING, Severity, not_hearing};
+use super::problems::{
+    BROKER_UNHEARD, FILTER_REMOVED, FILTER_UNHEARD, FILTER_UNPROVED, NOT_HEARING, Severity, not_hearing,
+};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, RemovedFilter};
 
@@ -67,17 +69,28 @@ impl Telemetry {
         self.series.broker_blind_seconds.with_label_values(&[broker]);
     }
 
+    /// Whether no instance hears a broker that this one does not use. `text`: the problem, and the advice.
+    pub fn broker_unheard(&self, broker: &str, text: Option<String>) {
+        let Some(text) = text else {
+            if self.problems.clear(BROKER_UNHEARD, broker) {
+                tracing::info!(broker, "a broker of other instances is heard again");
+            }
+            return;
+        };
+        if self.problems.set(BROKER_UNHEARD, broker, text.clone(), Severity::Warning) {
+            tracing::warn!(broker, "a broker of other instances is not heard: {text}");
+        }
+    }
+
     /// A broker, one of several, is heard again; `interval` is the time in which it was not.
     pub fn broker_was_blind(&self, broker: &str, interval: Interval) {
         let seconds = interval.length().as_secs_f64();
         self.series.broker_blind_seconds.with_label_values(&[broker]).inc_by(seconds);
     }
 
-    /// Notes that a topic filter of `kinds` is configured at the broker with this name, and was not heard so far.
-    pub fn filter_configured(&self, broker: &str, filter: &str, kinds: &[&str]) {
-        let text = format!(
-            "it is not proved yet that {filter} is heard; no unit of its kinds is declared offline until then"
-        );
+    /// Notes that a topic filter of `kinds` is configured at the broker with this name, and was not heard so far. `text`: the
+    /// problem.
+    pub fn filter_configured(&self, broker: &str, filter: &str, kinds: &[&str], text: String) {
         self.problems.set(FILTER_UNHEARD, filter, text, Severity::Serious);
         self.count_filters(broker, (filter, kinds), false);
     }

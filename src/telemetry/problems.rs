@@ -84,6 +84,7 @@ pub(super) const RELOAD_REFUSED: &str = "reload_refused";
 pub(super) const CONFIGURATIONS_DIFFER: &str = "configurations_differ";
 pub(super) const KINDS_REMOVED: &str = "kinds_not_configured";
 pub const NOT_HEARING: &str = "not_hearing";
+pub(super) const BROKER_UNHEARD: &str = "broker_not_heard";
 pub(super) const FILTER_REMOVED: &str = "topic_removed";
 pub(super) const FILTER_UNHEARD: &str = "topic_not_heard";
 pub(super) const FILTER_UNPROVED: &str = "topic_not_proved";

@@ -149,6 +149,31 @@ async fn an_instance_of_a_region_connects_to_its_brokers_only() {
     is(&world, "pump/a", "offline").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_hangs_is_named_as_one_that_answers_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let world = World::new(&several(us.port()), &[]).await;
+    let signal = |name: &str| {
+        let sent = Command::new("kill").args([name, &world.broker.pid().to_string()]).status();
+        assert!(sent.unwrap().success(), "{name}");
+    };
+    signal("-STOP");
+    let mut ready = String::new();
+    let named = async || {
+        ready = world.text_of("/readyz").await;
+        assert!(!ready.contains("allow the anonymous user"), "no right is missing: {ready}");
+        ready.contains("eu/units/+/heartbeat is not heard")
+            && ready.contains("eu/trucks/+/heartbeat is not heard")
+    };
+    world.eventually("it is named", named).await;
+    assert!(ready.contains("the broker answers nothing"), "{ready}");
+    let truck = "no unit of kind truck, unless it was last heard at another broker, is declared offline";
+    assert!(ready.contains(truck) && ready.contains("no unit of kind pump is declared offline"), "{ready}");
+    signal("-CONT");
+    world.eventually("it is heard again", async || world.status("/readyz").await == 200).await;
+}
+
 const SHIPS: &str = r#"
     [[kind]]
     name = "ship"
@@ -217,6 +242,8 @@ async fn instances_of_two_regions_are_members_of_the_shares_of_their_own_brokers
     is(&world, "pump/a", "offline").await;
     is(&world, "valve/b", "offline").await;
     assert_eq!(world.records().await.len(), 2, "each silence once, whatever instance has its unit");
+    let unheard = async || world.text_of("/readyz").await.contains("broker_not_heard");
+    world.eventually("both brokers are heard", async || !unheard().await).await;
     beat(us.port(), "units/b/heartbeat");
     is(&world, "valve/b", "online").await;
     // The only member of the share at us leaves, and its partitions go to the instance that does not hear us.
@@ -228,4 +255,15 @@ async fn instances_of_two_regions_are_members_of_the_shares_of_their_own_brokers
     is(&world, "pump/a", "offline").await;
     assert_eq!(world.records().await.len(), 3);
     assert_eq!(state(&world, "valve/b").await, "unknown");
+    // The instance that has its unit now says so, though it hears its own broker.
+    world.eventually("it is named", unheard).await;
+    assert_eq!(world.status("/readyz").await, 200, "a warning");
+    let ready = world.text_of("/readyz").await;
+    assert!(ready.contains("no instance hears the broker us") && ready.contains("of kind valve"), "{ready}");
+    let blind = "rollcall_mqtt_blind{broker=\"us\"} 1";
+    assert!(world.text_of("/metrics").await.contains(blind), "{ready}");
+    let (stop, another) = world.start_another_by(of_us);
+    world.eventually("it is heard again", async || !unheard().await).await;
+    stop.cancel();
+    another.await.unwrap().unwrap();
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rollcall::simulate::servers::free_port;
+use rollcall::simulate::servers::{Server, free_port};
 use rumqttc::{AsyncClient, Event, Incoming, MqttOptions, PublishOptions, QoS, SubscribeFilterInput};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -168,6 +168,131 @@ async fn another_instance_publishes_the_states_of_one_that_is_gone() {
         world.eventually("it is removed", async || reader.state(&format!("lasting/{unit}")).is_null()).await;
     }
     assert_eq!(reader.state("lasting/u7")["state"], "online");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn since_is_the_return_also_where_the_broker_has_lost_what_was_published() {
+    let mut world = World::new(KINDS, &[]).await;
+    let reader = Reader::start(world.broker.port()).await;
+    world.beat(&["a".to_owned()]).await;
+    reader.is(&world, "detector/a", "offline").await;
+    let beat = CLIENT.post(world.url("/ping/detector/a")).body(r#"{"timeout": "1h"}"#).send();
+    assert_eq!(beat.await.unwrap().status(), 200);
+    reader.is(&world, "detector/a", "online").await;
+    let back = world.records().await[0]["back_at"].clone();
+    assert_eq!(reader.state("detector/a")["since"], back);
+    world.stop().await;
+    reader.retain("rollcall/state/detector/a", "").await;
+    world.eventually("it is lost", async || reader.state("detector/a").is_null()).await;
+    world.start().await;
+    reader.is(&world, "detector/a", "online").await;
+    assert_eq!(reader.state("detector/a")["since"], back);
+}
+
+/// Two regions; the broker `us` is at that port.
+fn regions(us: u16) -> String {
+    format!(
+        r#"
+    instance = {{ name = "stays", brokers = ["eu"] }}
+    [[mqtt]]
+    name = "eu"
+    url = "mqtt://127.0.0.1:{{broker}}"
+    publish_state = true
+    homeassistant_discovery = true
+    [[mqtt]]
+    name = "us"
+    url = "mqtt://127.0.0.1:{us}"
+    publish_state = true
+    [[kind]]
+    name = "pump"
+    brokers = ["eu"]
+    timeout = "1h"
+    [[kind]]
+    name = "valve"
+    brokers = ["us"]
+    timeout = "1h"
+    [[kind]]
+    name = "meter"
+    topics = ["meters/{{unit}}/heartbeat"]
+    brokers = ["eu"]
+    timeout = "2s"
+    "#
+    )
+}
+
+/// The owner of most units reaches one of the brokers only.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_states_at_each_broker_are_those_of_all_units_also_if_no_instance_reaches_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let world = World::new(&regions(us.port()), &[]).await;
+    let of_us = |text: String| text.replace("brokers = [\"eu\"] }", "brokers = [\"us\"] }");
+    let (stop, another) = world.start_another_by(of_us);
+    let readers = [Reader::start(world.broker.port()).await, Reader::start(us.port()).await];
+    let units = 0..12;
+    let pumps: Vec<String> = units.clone().map(|n| format!("p{n}")).collect();
+    world.beat_to("units", &pumps).await;
+    world.beat_to("meters", &pumps).await;
+    for n in units {
+        let topic = format!("units/v{n}/heartbeat");
+        let heard = async || world.status(&format!("/api/v1/units/valve/v{n}")).await == 200;
+        let sent = async || {
+            publish(us.port(), &topic).await;
+            heard().await
+        };
+        world.eventually("the other region hears it", sent).await;
+    }
+    for reader in &readers {
+        for n in 0..12 {
+            reader.is(&world, &format!("pump/p{n}"), "online").await;
+            reader.is(&world, &format!("valve/v{n}"), "online").await;
+            reader.is(&world, &format!("meter/p{n}"), "offline").await;
+        }
+    }
+    let remove = async |unit: &str| {
+        let path = world.url(&format!("/api/v1/units/{unit}"));
+        assert_eq!(CLIENT.delete(path).send().await.unwrap().status(), 204);
+    };
+    for n in 0..6 {
+        remove(&format!("pump/p{n}")).await;
+        for reader in &readers {
+            let gone = async || reader.state(&format!("pump/p{n}")).is_null();
+            world.eventually("it is removed at both", gone).await;
+        }
+    }
+    let sensor = "homeassistant/binary_sensor/rollcall/pump_p0/config";
+    assert_eq!(readers[0].get(sensor), Value::Null);
+    // While no instance reaches us, its states are old. The next one that does makes them true.
+    stop.cancel();
+    another.await.unwrap().unwrap();
+    for n in 6..12 {
+        remove(&format!("pump/p{n}")).await;
+        let gone = async || readers[0].state(&format!("pump/p{n}")).is_null();
+        world.eventually("it is removed where it is reached", gone).await;
+    }
+    let (stop, another) = world.start_another_by(of_us);
+    for n in 6..12 {
+        let gone = async || readers[1].state(&format!("pump/p{n}")).is_null();
+        world.eventually("it is removed at the other one, too", gone).await;
+    }
+    for reader in &readers {
+        assert_eq!(reader.state("valve/v3")["state"], "online");
+        assert_eq!(reader.state("meter/p3")["state"], "offline");
+    }
+    stop.cancel();
+    another.await.unwrap().unwrap();
+}
+
+/// Publishes a heartbeat at the broker with that port.
+async fn publish(port: u16, topic: &str) {
+    let mut options = MqttOptions::new(format!("device-{:x}", rand::random::<u32>()), ("127.0.0.1", port));
+    options.set_clean_start(true);
+    let (client, mut events) = AsyncClient::builder(options).capacity(8).build();
+    let follow = tokio::spawn(async move { while events.poll().await.is_ok() {} });
+    let options = PublishOptions::new(QoS::AtLeastOnce);
+    client.publish_tracked(topic, "{}", options).await.unwrap().wait_async().await.unwrap();
+    client.disconnect().await.unwrap();
+    follow.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

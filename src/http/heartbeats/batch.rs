@@ -12,9 +12,10 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::turns::{MOST, MOST_OF_ONE};
-use super::{HeartbeatsState, PATH, not_of, path_of, why_not};
+use super::{HeartbeatsState, PATH, PING, not_of, why_not};
 use crate::cause;
 use crate::clock::Timestamp;
 use crate::fleet::{Refused, StrangerReason};
@@ -52,10 +53,29 @@ struct EntryAnswer<'a> {
     error: Option<&'a str>,
 }
 
-/// A heartbeat that does not count, with its unit if that is known.
+/// A heartbeat that does not count.
 struct BadEntry {
-    unit: Option<Unit>,
+    said: SaidUnit,
     refused: Refused,
+}
+
+/// The unit that a heartbeat names, where it can be read and as it stands there: that may be no name.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SaidUnit {
+    kind: Value,
+    unit: Value,
+}
+
+impl SaidUnit {
+    fn of(json: &[u8]) -> SaidUnit {
+        serde_json::from_slice(json).unwrap_or_default()
+    }
+
+    /// Cut: the answers to all heartbeats are kept in memory.
+    fn texts(&self) -> (Option<&str>, Option<&str>) {
+        (self.kind.as_str().map(reason), self.unit.as_str().map(reason))
+    }
 }
 
 /// The answers so far, and the heartbeats that wait to be recorded.
@@ -130,22 +150,30 @@ impl HeartbeatsState {
         rights: Option<&DeviceRights>,
         now: Timestamp,
     ) -> std::result::Result<Heartbeat, BadEntry> {
-        let bad = |reason: Rejection, why: String| BadEntry { unit: None, refused: (reason, why) };
-        let unreadable = |why: String| bad(Rejection::Unreadable, why);
-        let json =
-            entry.map_err(|_| unreadable(format!("a heartbeat has at most {MAX_ENTRY} bytes of JSON")))?;
+        let json = entry.map_err(|_| {
+            let why = format!("a heartbeat has at most {MAX_ENTRY} bytes of JSON");
+            BadEntry { said: SaidUnit::default(), refused: (Rejection::Unreadable, why) }
+        })?;
+        let read = self.heartbeat(&json, rights, now);
+        read.map_err(|refused| BadEntry { said: SaidUnit::of(&json), refused })
+    }
+
+    fn heartbeat(
+        &self,
+        json: &[u8],
+        rights: Option<&DeviceRights>,
+        now: Timestamp,
+    ) -> std::result::Result<Heartbeat, Refused> {
+        let unreadable = |why: String| (Rejection::Unreadable, why);
         if json.trim_ascii_start().first() != Some(&b'{') {
             return Err(unreadable("a heartbeat is an object with kind and unit".to_owned()));
         }
-        let read: EntryUnit = cause::json::read(&json).map_err(unreadable)?;
-        let unit =
-            parse(&read.kind, &read.unit).map_err(|error| bad(Rejection::BadUnit, error.to_string()))?;
+        let read: EntryUnit = cause::json::read(json).map_err(unreadable)?;
+        let unit = parse(&read.kind, &read.unit).map_err(|error| (Rejection::BadUnit, error.to_string()))?;
         if rights.is_some_and(|rights| !rights.allow(&unit)) {
-            let refused = (Rejection::Forbidden, not_of(&unit));
-            return Err(BadEntry { unit: Some(unit), refused });
+            return Err((Rejection::Forbidden, not_of(&unit)));
         }
-        let heartbeat = self.bodies.heartbeat(unit.clone(), &json, now);
-        heartbeat.map_err(|refused| BadEntry { unit: Some(unit), refused })
+        self.bodies.heartbeat(unit, json, now)
     }
 
     /// Records the heartbeats of the step, and adds the answers to its entries.
@@ -173,13 +201,17 @@ impl HeartbeatsState {
         }
         for entry in &step {
             match entry {
-                Ok(heartbeat) => {
-                    batch.answer(Some(&heartbeat.unit), refused.get(&heartbeat.unit).map(String::as_str))
+                Ok(Heartbeat { unit, .. }) => {
+                    let said = (Some(unit.kind.as_str()), Some(unit.id.as_str()));
+                    batch.answer(said, refused.get(unit).map(String::as_str));
                 }
-                Err(BadEntry { unit, refused: (reason, why) }) => {
-                    let path = unit.as_ref().map_or(PATH.to_owned(), path_of);
+                Err(BadEntry { said, refused: (reason, why) }) => {
+                    let path = match said.texts() {
+                        (Some(kind), Some(unit)) => format!("{PING}{kind}/{unit}"),
+                        _ => PATH.to_owned(),
+                    };
                     self.telemetry.heartbeat_refused(&path, *reason, why);
-                    batch.answer(unit.as_ref(), Some(why));
+                    batch.answer(said.texts(), Some(why));
                 }
             }
         }
@@ -188,12 +220,11 @@ impl HeartbeatsState {
 }
 
 impl HeartbeatBatch {
-    fn answer(&mut self, unit: Option<&Unit>, error: Option<&str>) {
+    fn answer(&mut self, (kind, unit): (Option<&str>, Option<&str>), error: Option<&str>) {
         match error {
             Some(_) => self.refused += 1,
             None => self.recorded += 1,
         }
-        let (kind, id) = unit.map(|unit| (unit.kind.as_str(), unit.id.as_str())).unzip();
-        self.answers.add(&EntryAnswer { kind, unit: id, error: error.map(reason) });
+        self.answers.add(&EntryAnswer { kind, unit, error: error.map(reason) });
     }
 }

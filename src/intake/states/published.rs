@@ -27,8 +27,10 @@ pub struct PublishedStates {
     states: HashMap<Box<str>, PublishedState, FixedState>,
     /// Units that Home Assistant was told of.
     discovered: HashSet<Box<str>>,
-    /// The number of units of this instance.
+    /// The number of units whose states this instance publishes.
     units: usize,
+    /// The passes so far: no two have one number.
+    passes: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +65,18 @@ impl Published {
     /// A new connection reads what the broker retains.
     pub fn forget(&self) {
         let mut published = self.lock();
-        *published = PublishedStates { units: published.units, ..PublishedStates::default() };
+        let (units, passes) = (published.units, published.passes);
+        *published = PublishedStates { units, passes, ..PublishedStates::default() };
     }
 
-    /// Notes how many units this instance has: what others publish is remembered for some times as many.
+    /// Begins a pass over units; answers its number.
+    pub fn begin_pass(&self) -> u32 {
+        let mut published = self.lock();
+        published.passes += 1;
+        published.passes
+    }
+
+    /// Notes of how many units this instance publishes the states: what others publish is remembered for some times as many.
     pub fn expect(&self, units: usize) {
         self.lock().units = units;
     }

@@ -120,8 +120,8 @@ pub struct StateSince {
     pub cause: Option<Cause>,
 }
 
-/// The state of a unit, and since when it is in that state; `back`: when its last silence ended. `None` for an unknown
-/// unit and for a removed unit.
+/// The state of a unit, and since when it is in that state; `back`: when its last silence ended, which may be one of
+/// before it was removed and admitted again. `None` for an unknown unit and for a removed unit.
 pub fn state_since(
     seen: &Snapshot,
     rules: &KindRules,
@@ -143,7 +143,7 @@ pub fn state_since(
             (now.unwrap_or(newest), None)
         }
         (State::NeverSeen, _) => (known.unwrap_or(facts.last_seen), None),
-        (State::Online, _) => (back.or(known).unwrap_or(newest), None),
+        (State::Online, _) => (back.max(known).unwrap_or(newest), None),
         _ => (times.deadline, None),
     };
     Some(StateSince { state, since, last_seen: seen.last_heard(), cause })

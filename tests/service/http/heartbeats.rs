@@ -5,6 +5,7 @@ use std::process::Command;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Method, Response};
 use rollcall::http::{DeviceRights, Role, Token, UnitMetrics};
+use rollcall::presence::Registration;
 use serde_json::{Value, json};
 
 use super::changes::{send, token};
@@ -99,7 +100,7 @@ async fn a_fail_is_an_announcement_and_its_kind_says_what_that_is_worth() {
     }
     let all = ["detector:back", "detector:hint", "meter:proof"];
     fleet.pass(SECOND, &all).await;
-    for id in ["detector/back/fail", "detector/hint/fail", "meter/proof/fail", "detector/unknown/fail"] {
+    for id in ["detector/back/fail", "detector/hint/fail", "meter/proof/fail"] {
         assert_eq!(ping(&fleet, Method::POST, id).await, 200, "{id}");
     }
     // A heartbeat in the millisecond of the announcement came after it.
@@ -115,6 +116,42 @@ async fn a_fail_is_an_announcement_and_its_kind_says_what_that_is_worth() {
     assert_eq!(unit(&fleet, "detector/back").await["state"], "online");
     assert_eq!(ping(&fleet, Method::GET, "meter/proof").await, 200);
     assert_eq!(unit(&fleet, "meter/proof").await["state"], "online");
+}
+
+/// A job whose first run fails has never been heard before.
+#[tokio::test]
+async fn a_fail_of_a_unit_that_was_never_heard_is_found_like_any_other() {
+    let fleet = Fleet::start().await;
+    let now = fleet.clock.now();
+    fleet.roll.register(&the("meter:registered"), &Registration::default(), now).await.unwrap();
+    fleet.hear(&["meter:removed"]).await;
+    fleet.roll.retire(&the("meter:removed"), now).await.unwrap();
+    for (path, status) in [
+        ("meter/new/fail", 200),
+        ("meter/registered/fail", 200),
+        ("detector/new/fail", 200),
+        ("meter/removed/fail", 409),
+    ] {
+        assert_eq!(ping(&fleet, Method::POST, path).await, status, "{path}");
+    }
+    assert_eq!(unit(&fleet, "meter/new").await["last_seen"], "2026-03-01T12:00:00.000Z");
+    let all = ["meter:new", "meter:registered", "detector:new"];
+    fleet.pass(SECOND, &all).await;
+    for proof in ["meter/new", "meter/registered"] {
+        let page = unit(&fleet, proof).await;
+        let (state, cause) = (&page["state"], &page["record"]["cause"]);
+        assert_eq!((state, cause), (&json!("offline"), &json!("disconnected")), "{proof}");
+    }
+    assert_eq!(unit(&fleet, "detector/new").await["late_cause"], "disconnected");
+    let records = async || fleet.json("/api/v1/records").await["records"].as_array().unwrap().len();
+    assert_eq!(records().await, 2);
+    // The next failure of a unit that is offline is the same silence.
+    assert_eq!(ping(&fleet, Method::POST, "meter/new/fail").await, 200);
+    assert_eq!((records().await, &unit(&fleet, "meter/new").await["state"]), (2, &json!("offline")));
+    fleet.pass(12 * SECOND, &all).await;
+    assert_eq!(unit(&fleet, "detector/new").await["state"], "offline");
+    assert_eq!(ping(&fleet, Method::GET, "meter/new").await, 200);
+    assert_eq!(unit(&fleet, "meter/new").await["state"], "online");
 }
 
 #[tokio::test]
@@ -146,6 +183,10 @@ async fn a_batch_has_an_answer_for_each_heartbeat_in_order() {
         }
         assert!(errors[0].is_empty() && errors[7].is_empty() && !errors[4].is_empty(), "{answer}");
         assert_eq!(answer["heartbeats"][5]["unit"], "removed");
+        let said = |nr: usize| (&answer["heartbeats"][nr]["kind"], &answer["heartbeats"][nr]["unit"]);
+        assert_eq!(said(2), (&json!("detector"), &json!("a/b")), "as the request says it");
+        assert_eq!(said(3), (&json!("detector"), &Value::Null));
+        assert_eq!(said(4), (&Value::Null, &Value::Null));
     }
     let page = unit(&fleet, "detector/1").await;
     assert_eq!((&page["labels"]["site"], &page["timeout_seconds"]), (&json!("south"), &json!(600.0)));

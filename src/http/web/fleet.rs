@@ -349,7 +349,8 @@ fn noticed(notice: &SilenceNotice, now: Timestamp) -> Markup {
             SilenceNotice::OnItsWay(waiting) => span.note { "not yet: waits for " (names(waiting)) },
             SilenceNotice::Silenced(until) => span.note { "nobody: silenced, ends " (format::ago(Some(*until), now)) },
             SilenceNotice::Waits => span.note { "not yet: its group waits" },
-            SilenceNotice::NoReceiver => span.note { "nobody: its route has no receiver" },
+            SilenceNotice::Escalates(later) => span.note { "not yet: if it lasts, " (names(later)) },
+            SilenceNotice::NoReceiver => span.note { "nobody: its route names no receiver" },
         }
     }
 }

@@ -70,6 +70,7 @@ pub(super) fn http(http: &Http, rules: &Rules, base: &Path, problems: &mut Probl
         tls,
         proxies,
         switches: None,
+        example_topic: None,
     }
 }
 

@@ -1,5 +1,4 @@
-//! Warnings of rules that are valid and do nothing: matchers of a kind that does not exist, escalation without a first
-//! notification, pages that nothing closes.
+//! Warnings of rules that are valid and do nothing: matchers of a kind that does not exist, pages that nothing closes.
 
 use super::file::{Channel, File};
 use super::problem::Problems;
@@ -17,17 +16,9 @@ pub(super) fn warn(file: &File, root: &Route, inhibition: &Inhibition, problems:
 /// `known`: the pagers of which the route above was warned.
 fn routes(path: &str, route: &Route, known: &[&str], file: &File, problems: &mut Problems) {
     kinds(&format!("{path}.matchers"), &route.matchers, file, problems);
-    if route.receivers.is_empty() && !route.again.escalate.is_empty() {
-        problems.warn(
-            format!("{path}.escalate"),
-            "has no effect: an escalation follows a notification, and this route has no receivers; name some",
-        );
-    }
     let mut pagers = known.to_vec();
     if route.pace.recoveries == Recoveries::None {
-        let named =
-            route.receivers.iter().chain(route.again.escalate.iter().flat_map(|step| &step.receivers));
-        for name in named.filter(|name| is_pager(name, file)) {
+        for name in route.notified().into_iter().filter(|name| is_pager(name, file)) {
             if !pagers.contains(&name.as_str()) {
                 pagers.push(name);
                 let text = format!(

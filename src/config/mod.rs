@@ -223,7 +223,8 @@ fn check(mut file: File, source: Option<&Path>, misread: Vec<Problem>) -> Result
     let expiry = engine::expiry(&file.expiry, &engine, &mut problems);
     let alerting = receivers::alerting(&file, base, &mut problems);
     let timers = timers::timers(&file, &mut problems);
-    let http = http::http(&file.http, &rules, base, &mut problems);
+    let mut http = http::http(&file.http, &rules, base, &mut problems);
+    http.example_topic = fleet::example_topic(&file);
     let advertise = http::advertise(&file.http, &mut problems);
     let count_by_labels = http::count_by_labels(&file.http, &mut problems);
     let deadman = deadman::deadman(&file.deadman, base, &mut problems);

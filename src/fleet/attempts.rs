@@ -19,8 +19,11 @@ use crate::store::{
 /// After about this many written bytes an instance checks the size of a partition's attempts.
 const WRITTEN: usize = 256 << 10;
 
-/// The most cells that a search for one word finds.
+/// How many cells a step of a search finds for each word.
 const FOUND: usize = 200;
+
+/// About how many cells one search finds; further ones are left out.
+const MOST: usize = 20_000;
 
 /// How many cells one change-set removes.
 const REMOVED: usize = 16;
@@ -115,11 +118,20 @@ impl Attempts {
     async fn of_words(&self, words: impl Iterator<Item = (u16, String)>) -> Result<Vec<Attempt>> {
         let begins: Vec<NameRange> =
             words.map(|(partition, word)| NameRange::of(partition, &(word + " "))).collect();
-        let mut cells = BTreeSet::new();
-        for some in begins.chunks(MAX_STEP) {
-            let found = self.documents.names(Index::AttemptsOf, some, FOUND).await?;
-            let name = |name: String| Some(name.split_once(' ')?.1.to_owned());
-            cells.extend(found.into_iter().flatten().filter_map(name));
+        let (mut cells, mut left) = (BTreeSet::new(), begins);
+        // A silence that lasts for a week is in hundreds of cells, and the names are in no order of time.
+        while !left.is_empty() && cells.len() < MOST {
+            let mut further = Vec::new();
+            for some in left.chunks(MAX_STEP) {
+                let found = self.documents.names(Index::AttemptsOf, some, FOUND).await?;
+                let full = some.iter().zip(&found).filter(|(_, names)| names.len() >= FOUND);
+                further.extend(full.filter_map(|(range, names)| {
+                    Some(NameRange { from: format!("{} ", names.last()?), ..range.clone() })
+                }));
+                let name = |name: String| Some(name.split_once(' ')?.1.to_owned());
+                cells.extend(found.into_iter().flatten().filter_map(name));
+            }
+            left = further;
         }
         let cells: Vec<String> = cells.into_iter().collect();
         let read = self.documents.read::<AttemptsEntry>(&cells).await?;

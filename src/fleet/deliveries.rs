@@ -10,15 +10,14 @@
 //! their ids, so a receiver recognizes the repetition. A timer that is delivered at most once is never delivered
 //! again. The returns of silences that are over follow the dead letter, see `returns.rs`.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Attempts, MassBreaker, Roll, Silences};
 use crate::clock::Timestamp;
-use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord, RecordId, Transition};
+use crate::presence::{FiredTimer, Interval, Kind, OfflineRecord};
 use crate::store::{
     Attempt, AttemptResult, AuditEntry, Audited, DeadLetter, Discarded, EngineError, EntryOrder, Queries,
     Result, StoredDeliveries, StoredGroups, StoredTimers, WaitingDelivery, is_digest,
@@ -28,11 +27,13 @@ mod ends;
 mod line;
 mod list;
 mod made_again;
+mod of_record;
 mod replay;
 mod returns;
 
 pub use line::{DeliveryLine, DeliveryState};
 use line::{delivered_line, letter_line, waiting_line};
+pub use of_record::{Notice, NoticeType, RecordNotices};
 
 /// The most deliveries of a page.
 pub const MAX_PAGE: usize = 1000;
@@ -40,8 +41,6 @@ pub const MAX_PAGE: usize = 1000;
 const MAX_STEP: usize = 500;
 /// The most steps of the engine of one call that discards deliveries; a step is up to 500 of them.
 const DISCARD_STEPS: usize = 10;
-/// The most notifications of one record that are shown.
-const OF_RECORD: usize = 10;
 /// The most pages of waiting notifications that a search for one notification reads.
 const PAGES: usize = 1000;
 
@@ -278,28 +277,6 @@ impl Deliveries {
         let mut attempts = self.attempts.of_notification(notification).await?;
         attempts.retain(|one| receiver.is_none_or(|name| name == one.receiver));
         Ok(attempts)
-    }
-
-    /// The attempts at the notifications of a record, each with the transition that it reported.
-    pub async fn of_record(&self, id: &RecordId) -> Result<Vec<(Attempt, Transition)>> {
-        let mut delivered = self.attempts.of_record(id).await?;
-        delivered.sort_by_key(|one| Reverse(one.at));
-        // Only the delivered attempt names its records.
-        let (mut told, mut notifications) = (BTreeMap::new(), Vec::new());
-        for one in delivered {
-            let transition = if one.online.contains(id) { Transition::Online } else { Transition::Offline };
-            let key = (one.notification, one.receiver);
-            if told.len() < OF_RECORD || told.contains_key(&key) {
-                notifications.push((one.group, key.0.clone()));
-                told.insert(key, transition);
-            }
-        }
-        let made = self.attempts.of_notifications(&notifications).await?;
-        let of = |one: Attempt| {
-            let transition = *told.get(&(one.notification.clone(), one.receiver.clone()))?;
-            Some((one, transition))
-        };
-        Ok(made.into_iter().filter_map(of).collect())
     }
 
     async fn waiting_one(&self, receiver: &str, notification: &str) -> Result<Option<WaitingDelivery>> {

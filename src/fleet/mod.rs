@@ -82,7 +82,7 @@ pub use mass_breaker::MassBreaker;
 pub use mirror::Mirror;
 pub use operators::{Operators, Subject};
 pub use ownership::Ownership;
-pub use past_counts::{CountRecorder, PastCounts};
+pub use past_counts::{CountRecorder, PastCounts, WorstOfMinute};
 pub use places::Places;
 pub use receivers::{ReceiverHealths, Receivers};
 pub use rhythms::RhythmKeeper;

@@ -1,7 +1,8 @@
 //! The counts of the fleet over time, as the engine stores them: for the chart on the page of the fleet.
 //!
-//! Once a minute each instance counts its units and adds them to the cell of the hour. The owner of the first
-//! partition also condenses the minutes of an hour that is over, and removes old cells.
+//! Every few seconds each instance counts its units, which reads memory alone. It adds the first count of a minute to
+//! the cell of the hour, and replaces it by a worse one when the minute is over: an outage of less than a minute is in
+//! the chart, and costs one write more. The owner of the first partition also condenses the minutes of an hour that is over, and removes old cells.
 //!
 //! # How much that is
 //! A cell of an hour has up to [`MINUTE_CELL`] bytes and 25 of them are stored; a cell of a day has up to
@@ -31,8 +32,8 @@ const HOUR_CELL: usize = 10_000;
 /// The most values of labels with offline units in a minute of an instance: the values with most of them.
 const MAX_PLACES: usize = 16;
 
-/// How often an instance checks whether a minute began.
-const TICK: Duration = Duration::from_secs(1);
+/// How often an instance counts its units; a shorter outage may be missed.
+const TICK: Duration = Duration::from_secs(5);
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(86_400);
@@ -63,6 +64,16 @@ pub struct CountRecorder {
     pub telemetry: Arc<Telemetry>,
 }
 
+/// The counts of an instance in a minute that is not over.
+#[derive(Default)]
+pub struct WorstOfMinute {
+    at: Option<Timestamp>,
+    worst: CountedPart,
+    written: CountedPart,
+    /// The incidents and the trip of the breaker, as of the worst count.
+    marks: Vec<IncidentMark>,
+}
+
 /// The counts over time of the whole fleet. Cheap to clone.
 #[derive(Clone)]
 pub struct PastCounts {
@@ -73,16 +84,16 @@ impl CountRecorder {
     /// Counts until `stop`.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut every = tokio::time::interval(TICK);
-        let (mut counted, mut kept) = (None, None);
+        let (mut minute, mut kept) = (WorstOfMinute::default(), None);
         while stop.run_until_cancelled(every.tick()).await.is_some() {
             let now = self.clock.now();
-            let (minute, hour) = (floor(now, MINUTE), floor(now, HOUR));
+            let hour = floor(now, HOUR);
             // Counts of an instance that has not read all of its units yet would be too small.
-            if counted == Some(minute) || !self.mirror.is_filled() {
+            if !self.mirror.is_filled() {
                 continue;
             }
             let done = async {
-                self.count(now).await?;
+                self.count(now, &mut minute).await?;
                 if kept != Some(hour) {
                     self.keep(now).await?;
                 }
@@ -90,7 +101,7 @@ impl CountRecorder {
             };
             match done.await {
                 Ok(()) => {
-                    (counted, kept) = (Some(minute), Some(hour));
+                    kept = Some(hour);
                     self.telemetry.engine_answered(Loop::PastCounts, "");
                 }
                 Err(error) => self.telemetry.engine_failed(Loop::PastCounts, "", &error),
@@ -99,8 +110,8 @@ impl CountRecorder {
         Ok(())
     }
 
-    /// Counts the units of this instance, and writes them into the current minute.
-    pub async fn count(&self, now: Timestamp) -> Result<()> {
+    /// Counts the units of this instance. Writes the first count of a minute, and a worse one of the minute before.
+    pub async fn count(&self, now: Timestamp, minute: &mut WorstOfMinute) -> Result<()> {
         let view = self.ownership.view();
         let (mirror, hearing) = (self.mirror.clone(), self.roll.hearing());
         let counting = tokio::task::spawn_blocking(move || counted(&mirror, &hearing, now));
@@ -109,21 +120,50 @@ impl CountRecorder {
             .map_err(|error| EngineError::Unavailable(format!("units were not counted: {error}")))?;
         let CountedUnits { states, offline, is_cut, unusual } = counted;
         let part = CountedPart(view.partitions.len() as u16, states, offline, is_cut, unusual);
+        let at = floor(now, MINUTE);
+        // Counts of other partitions are not of the same units.
+        if minute.at == Some(at) && minute.worst.0 == part.0 {
+            if part.gravity() > minute.worst.gravity() {
+                // An incident may be over before the minute is.
+                minute.marks = self.marks(&view.partitions).await?;
+            }
+            minute.worst = std::mem::take(&mut minute.worst).worse(part);
+            return Ok(());
+        }
+        if let Some(before) = minute.at
+            && minute.worst != minute.written
+        {
+            self.write(before, &minute.worst, &minute.marks, &view.instance).await?;
+            minute.written = minute.worst.clone();
+        }
+        let marks = self.marks(&view.partitions).await?;
+        self.write(at, &part, &marks, &view.instance).await?;
+        *minute = WorstOfMinute { at: Some(at), worst: part.clone(), written: part, marks };
+        Ok(())
+    }
+
+    /// Writes the counts of this instance in a minute, in place of those that it wrote before.
+    async fn write(
+        &self,
+        at: Timestamp,
+        part: &CountedPart,
+        marks: &[IncidentMark],
+        instance: &str,
+    ) -> Result<()> {
         let labels = self.mirror.labels();
         let documents = Documents::new(self.cells.clone());
-        let marks = self.marks(&documents, &view.partitions).await?;
-        let (hour, minute) = (number(now, HOUR), (now.since(floor(now, HOUR)).as_secs() / 60) as u8);
+        let (hour, minute) = (number(at, HOUR), (at.since(floor(at, HOUR)).as_secs() / 60) as u8);
         for _ in 0..MAX_CHANGES {
             let stored = documents.one::<MinuteCounts>(&hour).await?;
             let mut after = stored.value.clone().unwrap_or_default();
             marks.iter().for_each(|mark| add_mark(&mut after.marks, mark.clone()));
-            after.add(minute, &view.instance, part.clone(), &labels);
+            after.add(minute, instance, part.clone(), &labels);
             if after.encode()?.len() > MINUTE_CELL {
-                let plain = CountedPart(part.0, part.1, BTreeMap::new(), true, unusual);
-                after.add(minute, &view.instance, plain, &labels);
+                let plain = CountedPart(part.0, part.1, BTreeMap::new(), true, part.4);
+                after.add(minute, instance, plain, &labels);
             }
             if after.encode()?.len() > MINUTE_CELL {
-                after.remove(minute, &view.instance);
+                after.remove(minute, instance);
             }
             if documents.write(&[documents.change(&stored, Some(&after))?]).await? == [true] {
                 return Ok(());
@@ -133,11 +173,12 @@ impl CountRecorder {
     }
 
     /// The incidents of these partitions that last, and the last trip of the mass-offline breaker.
-    async fn marks(&self, documents: &Documents, partitions: &[u16]) -> Result<Vec<IncidentMark>> {
+    async fn marks(&self, partitions: &[u16]) -> Result<Vec<IncidentMark>> {
+        let documents = Documents::new(self.cells.clone());
         let lasting = documents.all::<LastingIncident>(partitions).await?;
         let mut marks: Vec<IncidentMark> =
             lasting.values().map(|lasting| IncidentMark::of(&lasting.incident)).collect();
-        let trip = mass_breaker::last_trip(documents).await?.value.filter(|trip| trip.is_held());
+        let trip = mass_breaker::last_trip(&documents).await?.value.filter(|trip| trip.is_held());
         marks.extend(trip.map(|trip| IncidentMark {
             at: trip.since,
             place: String::new(),

@@ -5,12 +5,13 @@ use std::time::Duration;
 use super::units::UnitDetails;
 use crate::clock::{Timestamp, shown_span as span};
 use crate::presence::{Cause, State};
+use crate::routing::{Part, Said};
 
 /// A kind that was proved to be heard longer ago than this counts as not heard: a canary needs seconds at the most.
 const BEHIND: Duration = Duration::from_secs(10);
 
 /// Why the unit is in its state. `proved`: up to when its kind was heard, at the broker that heard it last.
-pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Timestamp) -> String {
+pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Timestamp) -> Said {
     let heard = match view.last_seen {
         Some(seen) => {
             let at = view.broker.as_ref().map(|broker| format!(" at broker {broker}"));
@@ -19,27 +20,31 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
         None => "It was never heard".to_owned(),
     };
     let timeout = span(Duration::from_secs_f64(view.timeout_seconds));
-    let until_offline = view.deadline.filter(|deadline| *deadline > now).map_or(String::new(), |deadline| {
+    let until_offline = view.deadline.filter(|deadline| *deadline > now).map(|deadline| {
         match proved.filter(|proved| now.since(*proved) > BEHIND) {
             Some(proved) => {
                 let there = if view.broker.is_some() { " there" } else { "" };
-                format!(
-                    " Rollcall hears nothing of its kind{there} since {proved}: that time does not count as silence."
-                )
+                Said::from(format!(" Rollcall hears nothing of its kind{there} "))
+                    .then(Part::Since(proved))
+                    .then(": that time does not count as silence.")
             }
-            None => format!(" It is offline in {} if it stays silent.", span(deadline.since(now))),
+            None => Said::from(" It is offline ")
+                .then(Part::In(deadline, deadline.since(now)))
+                .then(" if it stays silent."),
         }
     });
     if let (Some(cause), Some(at)) = (view.late_cause, view.announced_at) {
-        let rest = if until_offline.is_empty() {
-            " Rollcall has no proof of hearing up to now yet.".to_owned()
-        } else {
-            until_offline
-        };
-        return format!("{heard}. {} {} ago.{rest}", announced(cause), span(now.since(at)));
+        let unproved = || " Rollcall has no proof of hearing up to now yet.".into();
+        return Said::from(format!("{heard}. {} {} ago.", announced(cause), span(now.since(at))))
+            .then(until_offline.unwrap_or_else(unproved));
     }
-    match view.state {
-        State::Online => format!("{heard}, within its timeout of {timeout}.{until_offline}"),
+    let until_offline = until_offline.unwrap_or_default();
+    let said = match view.state {
+        State::Online => {
+            return Said::from(format!("{heard}, within its timeout of {timeout}.")).then(until_offline);
+        }
+        State::NeverSeen => return Said::from("It is registered and was never heard.").then(until_offline),
+        State::Paused => return Said::from(format!("{heard}. ")).then(paused(view, now)),
         State::Late => {
             format!("{heard}, longer ago than its timeout of {timeout}; its grace is not over.")
         }
@@ -54,12 +59,11 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
             }
             None => format!("{heard}, and its deadline has passed."),
         },
-        State::NeverSeen => format!("It is registered and was never heard.{until_offline}"),
-        State::Paused => format!("{heard}. {}", paused(view, now)),
         State::Unknown => {
             format!("{heard}. Its deadline has passed, but Rollcall has no proof of hearing up to it yet.")
         }
-    }
+    };
+    said.into()
 }
 
 /// What its rhythm says of a unit that is not offline.
@@ -71,13 +75,15 @@ pub(super) fn rhythm_of(view: &UnitDetails, now: Timestamp) -> Option<String> {
 }
 
 /// Why the silence of the unit does not count.
-fn paused(view: &UnitDetails, now: Timestamp) -> String {
-    let rest = |until: Timestamp| span(until.since(now));
+fn paused(view: &UnitDetails, now: Timestamp) -> Said {
+    let another = |until: Timestamp| Part::For(until, until.since(now));
     let said = "It said that it would be silent: that does not count until it is heard again";
     match (view.paused_until, view.sleeps_until) {
-        (Some(until), _) => format!("It is paused for another {}: its silence does not count.", rest(until)),
-        (None, Some(until)) => format!("{said}, for another {} at most.", rest(until)),
-        (None, None) => format!("{said}."),
+        (Some(until), _) => {
+            Said::from("It is paused ").then(another(until)).then(": its silence does not count.")
+        }
+        (None, Some(until)) => Said::from(format!("{said}, ")).then(another(until)).then(" at most."),
+        (None, None) => format!("{said}.").into(),
     }
 }
 

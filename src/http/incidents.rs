@@ -65,6 +65,7 @@ pub(super) struct OngoingIncident {
 /// A group with silences that have not ended.
 pub(super) struct OngoingGroup {
     pub labels: Labels,
+    /// The receivers that are notified at once or by an escalation.
     pub receivers: Vec<String>,
     /// How many units are offline, and among them how many an operator takes care of and how many are silenced.
     pub offline: usize,
@@ -127,7 +128,7 @@ impl IncidentReader {
                     let labels = taken.route.shared(&record);
                     let group = groups.entry((taken.id.to_owned(), labels));
                     let labels = group.key().1.clone();
-                    let receivers = || taken.route.receivers.clone();
+                    let receivers = || taken.route.notified().into_iter().cloned().collect();
                     group
                         .or_insert_with(|| OngoingGroup::new(labels, receivers(), &record))
                         .add(&record, is_silenced);

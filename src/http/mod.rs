@@ -159,6 +159,8 @@ pub struct Config {
     pub proxies: Proxies,
     /// The switches of a simulated fleet.
     pub switches: Option<Switches>,
+    /// A topic on which a unit may be heard.
+    pub example_topic: Option<String>,
 }
 
 impl Config {

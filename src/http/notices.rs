@@ -23,8 +23,12 @@ use crate::store::{AttemptResult, EntryOrder, StoredDeliveries, StoredGroups};
 /// The time of which notifications are counted.
 const LATELY: Duration = Duration::from_secs(3600);
 
-/// The most steps of the record of attempts that are read for the count; each has up to some hundred attempts.
-const STEPS: usize = 200;
+/// Up to how many notifications are counted: a page says of more that there are as many or more.
+const MANY: usize = 100;
+
+/// How many steps of the record of attempts are read for the count, and how many if these have too few notifications;
+/// each step has up to some hundred attempts.
+const STEPS: [usize; 2] = [200, 2000];
 
 /// The most silent units of a page for which notifications are looked up.
 const MAX_UNITS: usize = 100;
@@ -38,9 +42,9 @@ const MAX_KEPT: usize = 16;
 /// How many notifications there were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NoticeCounts {
-    /// How many notifications receivers took in the last hour.
+    /// How many notifications receivers took in the last hour, up to [`MANY`].
     pub lately: usize,
-    /// Whether there were more than were counted.
+    /// Whether there may be more.
     pub is_cut: bool,
     /// How many groups have notifications that wait for a receiver.
     pub waiting: u64,
@@ -102,22 +106,31 @@ impl NoticeReader {
     }
 
     async fn count(&self) -> Result<NoticeCounts, HttpError> {
+        let kept = self.deliveries.kept().await?;
+        let (mut lately, mut is_cut) = (0, true);
+        for steps in STEPS {
+            if is_cut && lately < MANY {
+                (lately, is_cut) = self.taken_lately(steps).await?;
+            }
+        }
+        Ok(NoticeCounts {
+            lately: lately.min(MANY),
+            is_cut: is_cut || lately > MANY,
+            waiting: kept.iter().map(|(_, backlog)| backlog.waiting).sum(),
+            dead_letters: kept.iter().map(|(_, backlog)| backlog.dead).sum(),
+        })
+    }
+
+    /// How many notifications receivers took in the newest steps of the last hour, and whether it had more steps.
+    async fn taken_lately(&self, most: usize) -> Result<(usize, bool), HttpError> {
         let now = self.clock.now();
-        let (steps, kept) = tokio::try_join!(
-            self.attempts.between(now - LATELY, now, STEPS, EntryOrder::NewestFirst),
-            self.deliveries.kept()
-        )?;
+        let steps = self.attempts.between(now - LATELY, now, most, EntryOrder::NewestFirst).await?;
         let taken = steps.iter().flat_map(|step| &step.attempts);
         let taken = taken.filter(|attempt| attempt.result == AttemptResult::Delivered);
         // Notifications that were sent together are one message.
         let messages: BTreeSet<&str> =
             taken.map(|attempt| attempt.digest().unwrap_or(&attempt.notification)).collect();
-        Ok(NoticeCounts {
-            lately: messages.len(),
-            is_cut: steps.len() == STEPS,
-            waiting: kept.iter().map(|(_, backlog)| backlog.waiting).sum(),
-            dead_letters: kept.iter().map(|(_, backlog)| backlog.dead).sum(),
-        })
+        Ok((messages.len(), steps.len() == most))
     }
 
     async fn read(&self, silences: &[OfflineRecord]) -> Result<Notices, HttpError> {
@@ -151,11 +164,13 @@ impl NoticeReader {
                 receivers
                     .map(|name| (name.clone(), waiting.contains(&(name.as_str(), one.group.key.as_str()))))
             });
+            let taken = routes.routes.of(record);
             let facts = NoticeFacts {
                 delivered: delivered.remove(&record.id).unwrap_or_default(),
                 sealed: sealed.collect(),
                 silenced_until: of_alerts.covering(record, now).map(|one| one.ends_at).max(),
-                has_receiver: routes.routes.of(record).iter().any(|taken| !taken.route.receivers.is_empty()),
+                has_receiver: taken.iter().any(|one| !one.route.receivers.is_empty()),
+                escalated_to: taken.iter().flat_map(|one| one.route.notified()).cloned().collect(),
             };
             notices.insert(record.id.clone(), SilenceNotice::of(facts));
         }

@@ -77,7 +77,8 @@ pub(super) struct SummaryContent {
     /// Units that are not offline and whose silence is unusual by their rhythm.
     pub unusual: u64,
     pub kinds: Vec<KindSummary>,
-    /// The values of the labels in `http.count_by_labels` with most units that are offline, those first.
+    /// The values of the labels in `http.count_by_labels` with most units that are offline, the worst first: see
+    /// [`LabelSummary::is_silent`].
     pub labels: Vec<LabelSummary>,
     pub hearing: HearingSummary,
     /// Whether the mass-offline breaker holds notifications; `null` if the engine does not answer.
@@ -208,6 +209,23 @@ impl KindSummary {
         self.archived += other.archived;
         self.unusual += other.unusual;
         self.silent_since = self.silent_since.into_iter().chain(other.silent_since).min();
+    }
+}
+
+/// The fewest offline units of a place that is silent: one or two devices without power are no place without it.
+const SILENT_PLACE: u64 = 3;
+
+impl LabelSummary {
+    /// Whether the place itself seems to have failed, its power or its network: half of its units are offline, and they
+    /// are more than two. Such places come first, because one cause explains them; five offline units of a thousand are
+    /// five faults. Both parts are sorted by the number of offline units.
+    fn is_silent(&self) -> bool {
+        self.states.offline >= SILENT_PLACE && 2 * self.states.offline >= self.states.total()
+    }
+
+    /// The greatest is the worst.
+    fn gravity(&self) -> (bool, u64, u64) {
+        (self.is_silent(), self.states.offline, self.states.total())
     }
 }
 
@@ -382,10 +400,7 @@ fn merged(
     incomplete.sort();
     let labels = labels.into_iter().map(|((label, value), states)| LabelSummary { label, value, states });
     let mut labels: Vec<LabelSummary> = labels.collect();
-    labels.sort_by(|a, b| {
-        let order = |one: &LabelSummary| (one.states.offline, one.states.total());
-        a.label.cmp(&b.label).then(order(b).cmp(&order(a)))
-    });
+    labels.sort_by(|a, b| a.label.cmp(&b.label).then(b.gravity().cmp(&a.gravity())));
     let kinds: Vec<KindSummary> = kinds.into_values().collect();
     SummaryContent {
         units: states.total(),
@@ -400,5 +415,23 @@ fn merged(
         notes,
         instances,
         incomplete,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_is_mostly_silent_comes_before_one_with_more_faults() {
+        let place = |(offline, units): (u64, u64)| LabelSummary {
+            label: "site".to_owned(),
+            value: format!("{offline} of {units}"),
+            states: States { offline, online: units - offline, ..States::default() },
+        };
+        let mut places = [(50, 1000), (1, 1), (2, 2), (3, 6), (40, 52), (3, 7), (0, 9)].map(place);
+        places.sort_by_key(|one| std::cmp::Reverse(one.gravity()));
+        let order: Vec<&str> = places.iter().map(|one| one.value.as_str()).collect();
+        assert_eq!(order, ["40 of 52", "3 of 6", "50 of 1000", "3 of 7", "2 of 2", "1 of 1", "0 of 9"]);
     }
 }

@@ -5,6 +5,7 @@
 //! attempts to notify receivers of the silences, changes by operators, and what holds its notifications now: alert
 //! silences, and the mass-offline breaker.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +26,13 @@ use super::told::Notified;
 use super::units::{UnitDetails, UnitViews, parse};
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp, shown_span as span};
+use crate::fleet::deliveries::{Notice, NoticeType};
 use crate::fleet::{Attempts, AvailabilityHistory, Deliveries, MassBreaker, Roll, Silences};
 use crate::presence::{
-    Closing, Hearing, Interval, OfflineRecord, RecordId, TimeSpent, Transition, Trip, Unit, UnitTimes,
+    Closing, Hearing, Interval, OfflineRecord, RecordId, TimeSpent, Trip, Unit, UnitTimes,
 };
 use crate::reports::{Days, day_of, midnight};
-use crate::routing::AlertSilence;
+use crate::routing::{AlertSilence, Part, Said};
 use crate::store::{Attempt, AttemptResult, AuditEntry, Audited, History, MAX_AUDITED, Queries};
 
 const DEFAULT_LIMIT: usize = 20;
@@ -77,15 +79,17 @@ pub(super) struct Timeline {
     pub view: UnitDetails,
     pub at: Timestamp,
     /// Why the unit is in its state.
-    pub sentence: String,
+    pub sentence: Said,
     /// Which receivers were notified of its newest silence, and why others were not.
-    pub notified: String,
+    pub notified: Said,
     /// Newest first.
     pub events: Vec<TimelineEvent>,
     /// The last 90 days (UTC), oldest first.
     pub days: Vec<Day>,
     /// Whether the unit has no records before these.
     pub is_complete: bool,
+    /// Whether attempts to notify are left out: those of older records, and failed ones of old reminders.
+    pub attempts_cut: bool,
     /// The last hour, for pages.
     #[serde(skip)]
     pub hour: Vec<Minute>,
@@ -131,7 +135,7 @@ pub(super) struct TimelineEvent {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
     pub event: EventType,
-    pub text: String,
+    pub text: Said,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub record: Option<RecordId>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -242,28 +246,28 @@ impl Timelines {
             self.changes(unit, &history.records),
             self.held()
         )?;
-        let of_newest = attempts.first().map_or(&[][..], Vec::as_slice);
+        let of_newest = attempts.first().map_or(&[][..], |one| &one.made);
         let told = self.notified.of(&view, history.records.first(), of_newest, trip.as_ref(), now).await?;
-        let attempts: Vec<TimelineEvent> = newest
-            .zip(attempts)
-            .flat_map(|(record, made)| made.into_iter().map(|attempt| of_attempt(attempt, record)))
-            .collect();
+        let attempts_cut =
+            history.records.len() > NOTIFIED || attempts.iter().any(|of_record| of_record.is_cut);
+        let attempts: Vec<TimelineEvent> =
+            newest.zip(attempts).flat_map(|(record, notices)| of_notices(notices.made, record)).collect();
         events.extend(trip.zip(view.record.as_ref()).and_then(|(trip, open)| held(&trip, open, &attempts)));
         events.extend(attempts.into_iter().chain(silenced).chain(changes));
         let is_last_of_record =
             |seen: Timestamp| history.records.first().is_some_and(|newest| newest.last_seen == seen);
         events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| TimelineEvent {
-            text: "the newest heartbeat".to_owned(),
+            text: "the newest heartbeat".into(),
             ..TimelineEvent::at(seen, EventType::Heard)
         }));
         events.extend(view.announced_at.zip(view.late_cause).map(|(at, cause)| TimelineEvent {
-            text: announced(cause).to_owned(),
+            text: announced(cause).into(),
             ..TimelineEvent::at(at, EventType::Announced)
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
         let sentence = sentence(&view, of_unit.heard, now);
-        let parts = [Some(sentence), rhythm_of(&view, now), self.views.two_places(unit)];
-        let sentence = parts.into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let further = [rhythm_of(&view, now), self.views.two_places(unit)].into_iter().flatten();
+        let sentence = Said::joined([sentence].into_iter().chain(further.map(Said::from)), " ");
         let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
         let known_since = view.known_since.map_or(watched_since, |known| known.max(watched_since));
         // The engine may have forgotten records of the time before.
@@ -275,8 +279,8 @@ impl Timelines {
         }
         let days = begins(now).zip(days).map(Day::of).collect();
         let hour = last_hour(&history.records, blind, view.last_seen, known_since, now);
-        let (notified, is_complete) = (told.to_string(), history.is_complete);
-        Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete, hour })
+        let (notified, is_complete) = (told.said(), history.is_complete);
+        Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete, attempts_cut, hour })
     }
 
     /// Replaces days of which the engine does not know all by those of history, as far as it has them.
@@ -298,7 +302,7 @@ impl Timelines {
         let covering = silences.covering(open, now);
         let event = |silence: &AlertSilence| TimelineEvent {
             until: Some(silence.ends_at),
-            text: format!("silence {} of {}: {}", silence.id, silence.author, silence.comment),
+            text: remark(format!("silence {} of {}", silence.id, silence.author), &silence.comment),
             record: Some(open.id.clone()),
             ..TimelineEvent::at(silence.starts_at, EventType::Silenced)
         };
@@ -322,7 +326,10 @@ impl Timelines {
             |subject: &str| subject == name || subject.parse().is_ok_and(|id: RecordId| id.unit == *unit);
         let changes = audit.into_iter().filter(|entry| is_of_unit(&entry.subject));
         let changes = changes.filter(|entry| !is_shown(entry, records)).map(|entry| TimelineEvent {
-            text: format!("{} by {}: {}", entry.change.as_str().replace('_', " "), entry.author, entry.text),
+            text: remark(
+                format!("{} by {}", entry.change.as_str().replace('_', " "), entry.author),
+                &entry.text,
+            ),
             ..TimelineEvent::at(entry.at, EventType::Changed)
         });
         Ok(changes.collect())
@@ -331,7 +338,7 @@ impl Timelines {
 
 impl TimelineEvent {
     fn at(at: Timestamp, event: EventType) -> TimelineEvent {
-        TimelineEvent { at, until: None, event, text: String::new(), record: None, notification: None }
+        TimelineEvent { at, until: None, event, text: Said::default(), record: None, notification: None }
     }
 }
 
@@ -341,10 +348,9 @@ fn held(trip: &Trip, open: &OfflineRecord, attempts: &[TimelineEvent]) -> Option
         |event: &TimelineEvent| event.event == EventType::Notified && event.record.as_ref() == Some(&open.id);
     (!attempts.iter().any(is_told)).then(|| TimelineEvent {
         until: Some(trip.until),
-        text: format!(
-            "the mass-offline breaker holds notifications until {} at the latest; see rollcall breaker show",
-            trip.until
-        ),
+        text: Said::from("the mass-offline breaker holds notifications ")
+            .then(Part::Until(trip.until))
+            .then(" at the latest; see rollcall breaker show"),
         record: Some(open.id.clone()),
         ..TimelineEvent::at(trip.at.max(open.detected_at), EventType::Held)
     })
@@ -420,7 +426,7 @@ fn last_hour(
 
 fn of_record(record: &OfflineRecord) -> Vec<TimelineEvent> {
     let of = |at: Timestamp, event: EventType, text: String| TimelineEvent {
-        text,
+        text: text.into(),
         record: Some(record.id.clone()),
         ..TimelineEvent::at(at, event)
     };
@@ -444,9 +450,15 @@ fn of_record(record: &OfflineRecord) -> Vec<TimelineEvent> {
         of(back, EventType::Back, text)
     }));
     events.extend(record.acknowledged.as_ref().map(|taken| {
-        of(taken.at, EventType::Acknowledged, format!("by {}: {}", taken.author, taken.comment))
+        let text = remark(format!("by {}", taken.author), &taken.comment);
+        TimelineEvent { text, ..of(taken.at, EventType::Acknowledged, String::new()) }
     }));
     events
+}
+
+/// What an operator did, with a comment if there is one.
+fn remark(done: String, comment: &str) -> Said {
+    if comment.is_empty() { done.into() } else { format!("{done}: {comment}").into() }
 }
 
 /// The blind time within a silence.
@@ -455,40 +467,76 @@ fn blind_within(record: &OfflineRecord, blind: &[Interval], now: Timestamp) -> V
     let within = blind.iter().filter(|one| one.from < end && one.to > record.last_seen);
     let event = |one: &Interval| TimelineEvent {
         until: one.is_over().then_some(one.to),
-        text: "Rollcall could not prove that it hears the fleet; this time does not count as silence"
-            .to_owned(),
+        text: "Rollcall could not prove that it hears the fleet; this time does not count as silence".into(),
         record: Some(record.id.clone()),
         ..TimelineEvent::at(one.from, EventType::Blind)
     };
     within.map(event).collect()
 }
 
-fn of_attempt((attempt, transition): (Attempt, Transition), record: &OfflineRecord) -> TimelineEvent {
-    let (event, text) = outcome(&attempt, transition);
-    TimelineEvent {
-        text,
-        record: Some(record.id.clone()),
-        notification: Some(attempt.notification),
-        ..TimelineEvent::at(attempt.at, event)
+/// The attempts of a record as events, in the order of their times. The reminders between two other events are one event
+/// for each receiver.
+fn of_notices(mut made: Vec<Notice>, record: &OfflineRecord) -> Vec<TimelineEvent> {
+    made.sort_by_key(|one| one.attempt.at);
+    let is_reminder =
+        |one: &Notice| one.notice == NoticeType::Reminder && one.attempt.result == AttemptResult::Delivered;
+    let mut events = Vec::new();
+    for run in made.chunk_by(|a, b| is_reminder(a) && is_reminder(b)) {
+        let mut of_receivers: BTreeMap<&str, Vec<&Notice>> = BTreeMap::new();
+        for one in run {
+            of_receivers.entry(&one.attempt.receiver).or_default().push(one);
+        }
+        events.extend(of_receivers.into_values().filter_map(|of_one| of_reminders(&of_one, record)));
     }
+    events
 }
 
-/// The result of an attempt, in words.
-fn outcome(attempt: &Attempt, transition: Transition) -> (EventType, String) {
-    let what = match transition {
-        Transition::Offline => "its silence",
-        Transition::Online => "its return",
+/// Successive reminders of one receiver, or any one notice.
+fn of_reminders(of_receiver: &[&Notice], record: &OfflineRecord) -> Option<TimelineEvent> {
+    let ([first, ..], [.., last]) = (of_receiver, of_receiver) else { return None };
+    let (event, mut text) = outcome(first);
+    if of_receiver.len() > 1 {
+        text = Said::from(format!("{} reminders to {}, the last ", of_receiver.len(), last.attempt.receiver))
+            .then(Part::At(last.attempt.at));
+    }
+    Some(TimelineEvent {
+        text,
+        until: (of_receiver.len() > 1).then_some(last.attempt.at),
+        record: Some(record.id.clone()),
+        notification: Some(last.attempt.notification.clone()),
+        ..TimelineEvent::at(first.attempt.at, event)
+    })
+}
+
+/// The result of an attempt, in words. A receiver that took it needs no answer.
+fn outcome(Notice { attempt, notice }: &Notice) -> (EventType, Said) {
+    let what = match notice {
+        NoticeType::Silence => "its silence",
+        NoticeType::Escalation => "its silence, which was escalated",
+        NoticeType::Reminder => "its silence again",
+        NoticeType::Return => "its return",
     };
-    let (event, done) = match attempt.result {
-        AttemptResult::Delivered => (EventType::Notified, "was notified of"),
-        AttemptResult::Failed => (EventType::NotNotified, "could not be notified of"),
-        AttemptResult::Dead => (EventType::NotNotified, "was given up on and is not notified of"),
-    };
-    let text = format!("{} {done} {what} (attempt {})", attempt.receiver, attempt.number);
-    // A receiver may answer nothing.
-    match attempt.answer.as_str() {
-        "" => (event, text),
-        answer => (event, format!("{text}: {answer}")),
+    let Attempt { receiver, number, answer, meant_for, .. } = attempt;
+    let instead = meant_for.as_ref().map(|other| format!(", in place of {}", other.receiver));
+    let instead = instead.unwrap_or_default();
+    let because = if answer.is_empty() { String::new() } else { format!(": {answer}") };
+    match (attempt.result, notice) {
+        (AttemptResult::Delivered, NoticeType::Reminder) => {
+            (EventType::Notified, format!("{receiver} was reminded of its silence").into())
+        }
+        (AttemptResult::Delivered, _) => {
+            (EventType::Notified, format!("{receiver} was notified of {what}{instead}").into())
+        }
+        (AttemptResult::Failed, _) => {
+            let text = format!("{receiver} could not be notified of {what} (attempt {number}){because}");
+            (EventType::NotNotified, text.into())
+        }
+        (AttemptResult::Dead, _) => {
+            let text = format!(
+                "{receiver} was given up on and is not notified of {what} (attempt {number}){because}"
+            );
+            (EventType::NotNotified, text.into())
+        }
     }
 }
 
@@ -547,31 +595,70 @@ mod tests {
         );
     }
 
+    fn notice(notice: NoticeType, receiver: &str, at: i64, result: &str) -> Notice {
+        let stored = format!(
+            r#"{{"i":"id","r":"{receiver}","g":"kind=pump","s":1,"t":{at},"d":3,"n":2,"e":"{result}","a":"answer"}}"#
+        );
+        Notice { attempt: serde_json::from_str(&stored).unwrap(), notice }
+    }
+
     #[test]
-    fn an_attempt_is_said_with_its_answer_if_there_is_one() {
-        let attempt = |result: &str, answer: &str| {
-            let stored = format!(
-                r#"{{"i":"id","r":"mail","g":"kind=pump","s":1,"t":2,"d":3,"n":2,"e":"{result}","a":"{answer}"}}"#
-            );
-            outcome(&serde_json::from_str(&stored).unwrap(), Transition::Offline)
-        };
-        for (result, answer, event, text) in [
-            ("delivered", "", EventType::Notified, "mail was notified of its silence (attempt 2)"),
+    fn an_attempt_is_said_with_the_answer_of_a_receiver_that_did_not_take_it() {
+        use NoticeType::{Escalation, Reminder, Return, Silence};
+        for (of, result, event, text) in [
+            (Silence, "delivered", EventType::Notified, "mail was notified of its silence"),
             (
+                Escalation,
                 "delivered",
-                "250 ok",
                 EventType::Notified,
-                "mail was notified of its silence (attempt 2): 250 ok",
+                "mail was notified of its silence, which was escalated",
             ),
-            ("failed", "", EventType::NotNotified, "mail could not be notified of its silence (attempt 2)"),
+            (Reminder, "delivered", EventType::Notified, "mail was reminded of its silence"),
+            (Return, "delivered", EventType::Notified, "mail was notified of its return"),
             (
-                "dead",
-                "550",
+                Reminder,
+                "failed",
                 EventType::NotNotified,
-                "mail was given up on and is not notified of its silence (attempt 2): 550",
+                "mail could not be notified of its silence again (attempt 2): answer",
+            ),
+            (
+                Silence,
+                "dead",
+                EventType::NotNotified,
+                "mail was given up on and is not notified of its silence (attempt 2): answer",
             ),
         ] {
-            assert_eq!(attempt(result, answer), (event, text.to_owned()));
+            let (said_event, said) = outcome(&notice(of, "mail", 2, result));
+            assert_eq!((said_event, said.to_string().as_str()), (event, text));
         }
+    }
+
+    #[test]
+    fn reminders_between_two_other_events_are_one_event_for_each_receiver() {
+        use NoticeType::{Reminder, Silence};
+        let at = Timestamp::from_millis(0);
+        let record = OfflineRecord::open("detector:1".parse().unwrap(), at, at, at);
+        let made = vec![
+            notice(Reminder, "mail", 5000, "delivered"),
+            notice(Silence, "mail", 1000, "delivered"),
+            notice(Reminder, "mail", 2000, "delivered"),
+            notice(Reminder, "boss", 2000, "delivered"),
+            notice(Reminder, "mail", 3000, "delivered"),
+            notice(Reminder, "mail", 4000, "failed"),
+        ];
+        let said: Vec<String> = of_notices(made, &record)
+            .into_iter()
+            .map(|event| format!("{} {}", event.at.as_millis(), event.text))
+            .collect();
+        assert_eq!(
+            said,
+            [
+                "1000 mail was notified of its silence",
+                "2000 boss was reminded of its silence",
+                "2000 2 reminders to mail, the last at 1970-01-01T00:00:03.000Z",
+                "4000 mail could not be notified of its silence again (attempt 2): answer",
+                "5000 mail was reminded of its silence",
+            ]
+        );
     }
 }

@@ -10,9 +10,12 @@ use super::http_error::HttpError;
 use super::units::UnitDetails;
 use super::{AlertRoutes, PageSources};
 use crate::clock::Timestamp;
+use crate::fleet::deliveries::{Notice, NoticeType};
 use crate::fleet::{Inhibitions, Receivers, Roll, Silences};
 use crate::presence::{OfflineRecord, State, Transition, Trip};
-use crate::routing::told::{GroupStage, NewestSilence, ReceiverState, RouteState, SilenceHolds, Told, Why};
+use crate::routing::told::{
+    FirstNotice, GroupStage, NewestSilence, ReceiverState, RouteState, SilenceHolds, Told, Why,
+};
 use crate::routing::{MatchedRoute, is_of_root};
 use crate::store::{Attempt, AttemptResult, Cells, Documents, Membership, StoredDeliveries, StoredGroups};
 use crate::telemetry::Telemetry;
@@ -39,12 +42,12 @@ impl Notified {
     }
 
     /// Explains the open record of a unit or, without one, its newest record. `attempts`: the attempts to notify
-    /// receivers of it that succeeded; `trip`: the trip of the breaker that holds notifications now.
+    /// receivers of it; `trip`: the trip of the breaker that holds notifications now.
     pub async fn of(
         &self,
         view: &UnitDetails,
         newest: Option<&OfflineRecord>,
-        attempts: &[(Attempt, Transition)],
+        attempts: &[Notice],
         trip: Option<&Trip>,
         now: Timestamp,
     ) -> Result<Told, HttpError> {
@@ -76,7 +79,7 @@ impl Notified {
         &self,
         view: &UnitDetails,
         record: &OfflineRecord,
-        attempts: &[(Attempt, Transition)],
+        attempts: &[Notice],
         trip: Option<&Trip>,
         now: Timestamp,
     ) -> Result<NewestSilence, HttpError> {
@@ -136,7 +139,7 @@ impl Notified {
         config: &AlertRoutes,
         routes: &[RouteState],
         groups: &[String],
-        (record, attempts): (&OfflineRecord, &[(Attempt, Transition)]),
+        (record, attempts): (&OfflineRecord, &[Notice]),
     ) -> Result<BTreeMap<String, ReceiverState>, HttpError> {
         let lines =
             Receivers { records: self.deliveries.clone(), documents: Documents::new(self.cells.clone()) };
@@ -145,26 +148,32 @@ impl Notified {
             GroupStage::Sealed(names) => names.clone(),
             GroupStage::Outside | GroupStage::Waits => Vec::new(),
         };
-        let mut names: BTreeSet<String> = attempts.iter().map(|(one, _)| one.receiver.clone()).collect();
+        let mut names: BTreeSet<String> = attempts.iter().map(|one| one.attempt.receiver.clone()).collect();
         for route in routes {
             names.extend(route.receivers.iter().cloned().chain(sealed(route)));
         }
         let mut receivers = BTreeMap::new();
         for name in names {
             let taken = |which: Transition| {
-                let took = |(one, of): &&(Attempt, Transition)| {
-                    one.receiver == name && *of == which && one.result == AttemptResult::Delivered
+                let took = |one: &&Notice| {
+                    let Attempt { receiver, result, .. } = &one.attempt;
+                    *receiver == name
+                        && one.notice.transition() == which
+                        && *result == AttemptResult::Delivered
                 };
-                attempts.iter().filter(took).map(|(one, _)| one.at).min()
+                let first = attempts.iter().filter(took).min_by_key(|one| one.attempt.at)?;
+                let is_first = first.notice != NoticeType::Reminder;
+                let notice = if is_first { FirstNotice::At } else { FirstNotice::Before };
+                Some(notice(first.attempt.at))
             };
             let mut state = ReceiverState {
-                notified_at: taken(Transition::Offline),
-                notified_of_return_at: taken(Transition::Online),
+                notified: taken(Transition::Offline),
+                notified_of_return: taken(Transition::Online),
                 is_configured: config.types.contains_key(&name),
                 is_limited: config.limited.contains(&name),
                 ..ReceiverState::default()
             };
-            if state.notified_at.is_none() && record.back_at.is_none() {
+            if state.notified.is_none() && record.back_at.is_none() {
                 state.has_waiting = self.deliveries.have_waiting(&name, groups).await?.contains(&true);
                 let health = lines.iter().find(|line| line.name == name).map(|line| &line.health);
                 state.failing = health.and_then(|health| Some((health.failing_since?, health.why.clone())));
@@ -193,6 +202,7 @@ fn of_route(taken: MatchedRoute<'_>, record: &OfflineRecord, now: Timestamp) -> 
     RouteState {
         path: taken.path.to_owned(),
         receivers: route.receivers.clone(),
+        escalates: route.again.first_escalation(),
         stage: GroupStage::Outside,
         muted_until: route.times.muted_until(now),
         lasts_until: record.deadline + route.pace.lasts,

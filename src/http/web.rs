@@ -116,6 +116,7 @@ pub(super) struct Web {
     labels: Arc<[String]>,
     clock: Clock,
     switches: Option<Switches>,
+    example_topic: Option<Arc<str>>,
     /// The name of this instance, and since when it shows pages.
     instance: Arc<str>,
     started: Timestamp,
@@ -155,6 +156,7 @@ impl Web {
             labels: sources.mirror.labels().into(),
             clock: sources.clock.clone(),
             switches: config.switches.clone(),
+            example_topic: config.example_topic.as_deref().map(Arc::from),
             instance: sources.ownership.view().instance.as_str().into(),
             started: sources.clock.now(),
             base: config.base().into(),

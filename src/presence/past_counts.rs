@@ -1,7 +1,7 @@
 //! The counts of the fleet over time: by the minute for a day, by the hour for ninety days.
 //!
-//! Each instance counts the units of its own partitions once a minute. A minute of the fleet is the sum of these
-//! parts, if they have every partition once: while a partition changes its owner, or an instance does not count, the
+//! Each instance counts the units of its own partitions every few seconds, and keeps the worst count of each minute. A
+//! minute of the fleet is the sum of these parts, if they have every partition once: while a partition changes its owner, or an instance does not count, the
 //! minute is unknown, and is shown as unknown instead of a number that is too small. An hour has the counts of its
 //! worst minute, because an outage of ten minutes would vanish in a mean.
 //!
@@ -131,6 +131,36 @@ pub fn add_mark(marks: &mut Vec<IncidentMark>, mark: IncidentMark) {
     }
 }
 
+impl CountedPart {
+    /// How bad it is: units that are offline, then those of which nothing is known, then late ones.
+    pub fn gravity(&self) -> [u64; 3] {
+        gravity(&self.1)
+    }
+
+    /// The worse of two counts of the same partitions within a minute, with the most units offline at each place.
+    #[must_use]
+    pub fn worse(self, other: CountedPart) -> CountedPart {
+        let is_worse = other.gravity() > self.gravity();
+        let (mut worse, better) = if is_worse { (other, self) } else { (self, other) };
+        keep_most(&mut worse.2, better.2);
+        worse.3 |= better.3;
+        worse.4 = worse.4.max(better.4);
+        worse
+    }
+}
+
+fn gravity(states: &StateCounts) -> [u64; 3] {
+    [State::Offline, State::Unknown, State::Late].map(|state| states[state as usize])
+}
+
+/// Keeps the greater number of each place.
+fn keep_most(offline: &mut BTreeMap<String, u64>, other: BTreeMap<String, u64>) {
+    for (place, count) in other {
+        let most = offline.entry(place).or_default();
+        *most = count.max(*most);
+    }
+}
+
 impl MinuteCounts {
     /// Adds the counts of an instance, by these labels, in a minute of the hour.
     pub fn add(&mut self, minute: u8, instance: &str, part: CountedPart, labels: &[String]) {
@@ -186,15 +216,10 @@ impl MinuteCounts {
 impl FleetMoment {
     /// The worse of two moments, with the most units offline at each place, and the most that are unusual.
     pub fn worse(self, other: FleetMoment) -> FleetMoment {
-        let gravity = |one: &FleetMoment| {
-            [State::Offline, State::Unknown, State::Late].map(|state| one.states[state as usize])
-        };
-        let (worse, better) = if gravity(&other) > gravity(&self) { (other, self) } else { (self, other) };
+        let is_worse = gravity(&other.states) > gravity(&self.states);
+        let (worse, better) = if is_worse { (other, self) } else { (self, other) };
         let mut offline = worse.offline;
-        for (place, count) in better.offline {
-            let most = offline.entry(place).or_default();
-            *most = count.max(*most);
-        }
+        keep_most(&mut offline, better.offline);
         let labels = worse.labels.intersection(&better.labels).cloned().collect();
         FleetMoment {
             states: worse.states,
@@ -283,6 +308,18 @@ pub fn floor(at: Timestamp, length: Duration) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_worst_count_of_a_minute_has_the_most_offline_units_of_each_place() {
+        let before = part(4, 100, &[("site=a", 5)]);
+        let during = part(4, 60, &[("site=a", 3), ("site=b", 40)]);
+        let worst = part(4, 60, &[("site=a", 5), ("site=b", 40)]);
+        assert_eq!((worst.1[0], worst.1[2]), (60, 45));
+        let merged = before.clone().worse(during.clone());
+        assert_eq!(merged.2, worst.2);
+        assert_eq!(merged.1, during.1, "the states are of one moment");
+        assert_eq!(during.worse(before), merged, "in either order");
+    }
 
     const NOON: Timestamp = Timestamp::from_millis(1_772_366_400_000);
 

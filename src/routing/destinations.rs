@@ -37,6 +37,23 @@ pub struct Escalation {
 }
 
 impl FollowUps {
+    /// How long after a notification the first escalation is due; `None`: there is none.
+    pub fn first_escalation(&self) -> Option<Duration> {
+        self.escalate.iter().map(|step| step.after).min()
+    }
+
+    /// The receivers that are notified of a silence of a route with these receivers at once, then those that it is
+    /// escalated to, each once.
+    pub fn notified<'a>(&'a self, receivers: &'a [String]) -> Vec<&'a String> {
+        let mut all: Vec<&String> = Vec::new();
+        for name in receivers.iter().chain(self.escalate.iter().flat_map(|step| &step.receivers)) {
+            if !all.contains(&name) {
+                all.push(name);
+            }
+        }
+        all
+    }
+
     /// How long after a notification the first reminder or escalation is due.
     pub fn first(&self) -> Option<Duration> {
         self.repeat.into_iter().chain(self.escalate.iter().map(|step| step.after)).min()
@@ -55,13 +72,7 @@ impl Destination {
 
     /// The receivers that may be notified again of a silence: its own, then those of the escalations, each once.
     pub fn notified_again(&self) -> Vec<&String> {
-        let mut all: Vec<&String> = self.receivers.iter().collect();
-        for name in self.again.escalate.iter().flat_map(|step| &step.receivers) {
-            if !all.contains(&name) {
-                all.push(name);
-            }
-        }
-        all
+        self.again.notified(&self.receivers)
     }
 }
 

@@ -12,8 +12,10 @@ pub struct NoticeFacts {
     pub sealed: Vec<(String, bool)>,
     /// Until when alert silences cover it.
     pub silenced_until: Option<Timestamp>,
-    /// Whether a route that it takes names a receiver.
+    /// Whether a route that it takes names a receiver that is notified at once.
     pub has_receiver: bool,
+    /// Receivers to which its routes escalate, if none is notified at once.
+    pub escalated_to: Vec<String>,
 }
 
 /// Which receivers were notified of an open silence.
@@ -30,12 +32,14 @@ pub enum SilenceNotice {
     Silenced(Timestamp),
     /// Its group waits.
     Waits,
+    /// No receiver is notified at once. These are, if it lasts.
+    Escalates(Vec<String>),
     NoReceiver,
 }
 
 impl SilenceNotice {
     pub fn of(facts: NoticeFacts) -> SilenceNotice {
-        let NoticeFacts { delivered, sealed, silenced_until, has_receiver } = facts;
+        let NoticeFacts { delivered, sealed, silenced_until, has_receiver, escalated_to } = facts;
         let at = delivered.iter().map(|(_, at)| *at).max();
         let mut receivers: Vec<String> = delivered.into_iter().map(|(name, _)| name).collect();
         let (mut waiting, mut taken): (Vec<_>, Vec<_>) = sealed.into_iter().partition(|(_, waits)| *waits);
@@ -50,6 +54,7 @@ impl SilenceNotice {
             (true, false, _) => SilenceNotice::OnItsWay(waiting),
             (true, true, Some(until)) => SilenceNotice::Silenced(until),
             (true, true, None) if has_receiver => SilenceNotice::Waits,
+            (true, true, None) if !escalated_to.is_empty() => SilenceNotice::Escalates(escalated_to),
             (true, true, None) => SilenceNotice::NoReceiver,
         }
     }
@@ -99,8 +104,12 @@ mod tests {
                 sealed: sealed(names),
                 silenced_until: silenced.map(at),
                 has_receiver,
+                escalated_to: Vec::new(),
             };
             assert_eq!(SilenceNotice::of(facts.clone()), expected, "{facts:?}");
         }
+        let boss = vec!["boss".to_owned()];
+        let facts = NoticeFacts { escalated_to: boss.clone(), ..NoticeFacts::default() };
+        assert_eq!(SilenceNotice::of(facts), SilenceNotice::Escalates(boss));
     }
 }

@@ -5,10 +5,10 @@
 //! receiver never notifies one, and a group that is held waits however long `group_wait` is.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
-use crate::clock::Timestamp;
+use super::{Part, Said};
+use crate::clock::{Timestamp, shown_span};
 
 /// How much later than `ready_at` a group may be due without waiting for `group_interval`: a silence joins its group
 /// within this time of its detection, and a group gathers silences for a second.
@@ -46,8 +46,10 @@ pub struct SilenceHolds {
 pub struct RouteState {
     /// Its place in the configuration: `route.routes[0]`.
     pub path: String,
-    /// The receivers in the current configuration.
+    /// The receivers in the current configuration, without those of escalations.
     pub receivers: Vec<String>,
+    /// How long after the notification the first escalation is due, if the route has one.
+    pub escalates: Option<Duration>,
     pub stage: GroupStage,
     pub muted_until: Option<Timestamp>,
     /// The end of `for`.
@@ -70,11 +72,28 @@ pub enum GroupStage {
     Sealed(Vec<String>),
 }
 
+/// When a receiver took its first notification of a silence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FirstNotice {
+    At(Timestamp),
+    /// The first one is on record no longer: the oldest reminder that is.
+    Before(Timestamp),
+}
+
+impl FirstNotice {
+    fn part(self) -> Part {
+        match self {
+            FirstNotice::At(moment) => Part::At(moment),
+            FirstNotice::Before(reminded) => Part::Before(reminded),
+        }
+    }
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct ReceiverState {
-    /// When the receiver took the notification of the silence, and of the return.
-    pub notified_at: Option<Timestamp>,
-    pub notified_of_return_at: Option<Timestamp>,
+    /// When the receiver took the first notification of the silence, and of the return.
+    pub notified: Option<FirstNotice>,
+    pub notified_of_return: Option<FirstNotice>,
     pub is_configured: bool,
     /// Whether it has a rate limit.
     pub is_limited: bool,
@@ -96,6 +115,8 @@ pub enum Why {
     Unheard(Option<Timestamp>),
     NotOffline,
     NoReceiver(String),
+    /// The route has no receiver of its own, and escalates after that time.
+    Escalates(String, Duration),
     /// The route had no receiver when the notification was sealed.
     HadNoReceiver(String),
     Silenced(String, String, Timestamp),
@@ -119,83 +140,89 @@ pub enum Why {
     NoRecoveries(String),
 }
 
-impl fmt::Display for Why {
+impl Why {
     /// Long, but straight: one sentence for each cause.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let because = |f: &mut fmt::Formatter<'_>, why: &str| match why {
-            "" => Ok(()),
-            why => write!(f, " ({why})"),
-        };
+    fn said(&self) -> Said {
+        let because = |why: &str| if why.is_empty() { String::new() } else { format!(" ({why})") };
+        let until = |before: &str, moment: &Timestamp| Said::from(before).then(Part::Until(*moment));
         match self {
-            Why::Paused(Some(until)) => write!(f, "the unit is paused until {until}"),
-            Why::Paused(None) => f.write_str("the unit is paused"),
-            Why::Sleeps(until) => write!(f, "the unit announced a silence until {until}"),
-            Why::Unheard(Some(heard)) => write!(
-                f,
-                "its kind is blind: Rollcall has no proof that it hears the kind after {heard}, and marks no unit of it offline"
-            ),
-            Why::Unheard(None) => f.write_str(
-                "its kind is blind: Rollcall has no proof yet that it hears the kind, and marks no unit of it offline",
-            ),
-            Why::NotOffline => f.write_str("the unit is not offline and was not before"),
+            Why::Paused(Some(end)) => until("the unit is paused ", end),
+            Why::Paused(None) => "the unit is paused".into(),
+            Why::Sleeps(end) => until("the unit announced a silence ", end),
+            Why::Unheard(Some(heard)) => Said::from("its kind is blind: Rollcall has no proof that it hears the kind ")
+                .then(Part::Since(*heard))
+                .then(", and marks no unit of it offline"),
+            Why::Unheard(None) => {
+                "its kind is blind: Rollcall has no proof yet that it hears the kind, and marks no unit of it offline"
+                    .into()
+            }
+            Why::NotOffline => "the unit is not offline and was not before".into(),
             Why::NoReceiver(path) => {
-                write!(f, "{path} has no receiver; name one in {path}.receivers and reload")
+                format!("{} has no receiver; name one in {path}.receivers and reload", named(path)).into()
             }
-            Why::HadNoReceiver(path) => write!(
-                f,
-                "{path} had no receiver when the silence was due to be notified; the next silence is notified"
-            ),
-            Why::Silenced(id, author, until) => {
-                write!(f, "silence {id} of {author} covers it until {until}")
+            Why::HadNoReceiver(path) => format!(
+                "{} had no receiver when the silence was due to be notified; the next silence is notified",
+                named(path)
+            )
+            .into(),
+            Why::Escalates(path, after) => format!(
+                "{} has no receiver of its own, and escalates a silence {} after its group was due",
+                named(path),
+                shown_span(*after)
+            )
+            .into(),
+            Why::Silenced(id, author, end) => until(&format!("silence {id} of {author} covers it "), end),
+            Why::Inhibited(by, end) => until(&format!("it is inhibited by {}, at least ", by.join(", ")), end),
+            Why::Flapping => "the unit flaps: receivers are notified of the flapping alone".into(),
+            Why::Breaker(end) => {
+                until("the mass-offline breaker holds notifications ", end)
+                    .then(" at the latest; see rollcall breaker show")
             }
-            Why::Inhibited(by, until) => {
-                write!(f, "it is inhibited by {}, at least until {until}", by.join(", "))
+            Why::Muted(path, end) => until(&format!("{} is muted ", named(path)), end),
+            Why::Lasts(end) => until("the silence must last ", end).then(" (for)"),
+            Why::GroupWait(end) => until("its group waits ", end).then(" (group_wait)"),
+            Why::GroupInterval(end) => {
+                until("its group was notified before and waits ", end).then(" (group_interval)")
             }
-            Why::Flapping => f.write_str("the unit flaps: receivers are notified of the flapping alone"),
-            Why::Breaker(until) => write!(
-                f,
-                "the mass-offline breaker holds notifications until {until} at the latest; see rollcall breaker show"
-            ),
-            Why::Muted(path, until) => write!(f, "{path} is muted until {until}"),
-            Why::Lasts(until) => write!(f, "the silence must last until {until} (for)"),
-            Why::GroupWait(until) => write!(f, "its group waits until {until} (group_wait)"),
-            Why::GroupInterval(until) => write!(
-                f,
-                "its group was notified before and waits until {until} (group_interval)"
-            ),
-            Why::Joins => f.write_str("it has not joined its group yet"),
-            Why::Sealed => f.write_str("its group is due, and its notification is made now"),
-            Why::NotConfigured => f.write_str("the receiver is not configured any more"),
-            Why::Dead(at, why) => {
-                write!(f, "the notification became a dead letter at {at}")?;
-                because(f, why)
-            }
+            Why::Joins => "it has not joined its group yet".into(),
+            Why::Sealed => "its group is due, and its notification is made now".into(),
+            Why::NotConfigured => "the receiver is not configured any more".into(),
+            Why::Dead(at, why) => Said::from("the notification became a dead letter ")
+                .then(Part::At(*at))
+                .then(because(why)),
             Why::Down(since, why) => {
-                write!(f, "the receiver has taken nothing since {since}")?;
-                because(f, why)
+                Said::from("the receiver has taken nothing ").then(Part::Since(*since)).then(because(why))
             }
-            Why::Limited => f.write_str("its rate limit is reached, and a digest follows"),
-            Why::UnderWay => f.write_str("the notification is on its way"),
-            Why::Added => f.write_str("the receiver came to the route after the notification was sealed"),
+            Why::Limited => "its rate limit is reached, and a digest follows".into(),
+            Why::UnderWay => "the notification is on its way".into(),
+            Why::Added => "the receiver came to the route after the notification was sealed".into(),
             Why::BackInTime(ready_at) => {
-                write!(f, "the unit was back before the end of the wait (group_wait, for) at {ready_at}")
+                Said::from("the unit was back before the end of the wait (group_wait, for) ")
+                    .then(Part::At(*ready_at))
             }
-            Why::BackBefore => f.write_str("the unit was back before a receiver was notified"),
-            Why::NoRecoveries(path) => write!(f, "{path} notifies of no return (recoveries = false)"),
+            Why::BackBefore => "the unit was back before a receiver was notified".into(),
+            Why::NoRecoveries(path) => format!("{} notifies of no return (recoveries = false)", named(path)).into(),
         }
     }
+}
+
+/// A route by its place in the configuration.
+fn named(path: &str) -> &str {
+    if path == "route" { "the root route" } else { path }
 }
 
 /// The receivers that were notified of a silence, with the moments, and why others were not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    pub told: Vec<(String, Timestamp)>,
+    pub told: Vec<(String, FirstNotice)>,
     /// `None`: it concerns all receivers of a route.
     pub untold: Vec<(Option<String>, Why)>,
-    pub told_of_return: Vec<(String, Timestamp)>,
+    pub told_of_return: Vec<(String, FirstNotice)>,
     /// Why no receiver is notified of the return.
     pub return_untold: Option<Why>,
     pub acknowledged_by: Option<String>,
+    /// Whether the silence has ended.
+    pub is_over: bool,
 }
 
 impl Told {
@@ -205,10 +232,11 @@ impl Told {
     }
 
     pub fn of(state: &NewestSilence) -> Told {
-        let mut told = Told { acknowledged_by: state.acknowledged_by.clone(), ..Told::default() };
+        let (acknowledged_by, is_over) = (state.acknowledged_by.clone(), state.back_at.is_some());
+        let mut told = Told { acknowledged_by, is_over, ..Told::default() };
         for (name, receiver) in &state.receivers {
-            told.told.extend(receiver.notified_at.map(|at| (name.clone(), at)));
-            told.told_of_return.extend(receiver.notified_of_return_at.map(|at| (name.clone(), at)));
+            told.told.extend(receiver.notified.map(|first| (name.clone(), first)));
+            told.told_of_return.extend(receiver.notified_of_return.map(|first| (name.clone(), first)));
         }
         for route in &state.routes {
             for one in state.causes_in(route) {
@@ -233,8 +261,8 @@ impl Told {
 impl NewestSilence {
     /// Why no receiver was notified of a silence that is over.
     fn untold_before(&self, back_at: Timestamp) -> Why {
-        if let Some(route) = self.routes.iter().find(|route| route.receivers.is_empty()) {
-            return Why::NoReceiver(route.path.clone());
+        if let Some(why) = self.routes.iter().find_map(RouteState::cause_without_receiver) {
+            return why;
         }
         let ready_at = self.routes.iter().map(|route| route.ready_at).min();
         ready_at.filter(|ready_at| back_at <= *ready_at).map_or(Why::BackBefore, Why::BackInTime)
@@ -253,7 +281,8 @@ impl NewestSilence {
         let now = self.now;
         let ahead = |at: &Timestamp| *at > now;
         let due = route.due.filter(ahead);
-        if route.receivers.is_empty() {
+        // A silence that is only escalated waits for the same before.
+        if route.receivers.is_empty() && route.escalates.is_none() {
             return Why::NoReceiver(route.path.clone());
         }
         if let Some((id, author, until)) = self.holds.silenced.clone() {
@@ -287,7 +316,7 @@ impl NewestSilence {
     fn causes_of(&self, route: &RouteState, names: &[String]) -> Vec<(Option<String>, Why)> {
         let none = ReceiverState::default();
         let of = |name: &String| self.receivers.get(name).unwrap_or(&none);
-        let not_told = |name: &&String| of(name).notified_at.is_none();
+        let not_told = |name: &&String| of(name).notified.is_none();
         let mut causes: Vec<(Option<String>, Why)> =
             names.iter().filter(not_told).map(|name| (Some(name.clone()), of(name).cause())).collect();
         let others = route.receivers.iter().filter(|name| !names.contains(name)).filter(not_told);
@@ -295,12 +324,20 @@ impl NewestSilence {
             let dead = of(name).dead.clone().map(|(at, why)| Why::Dead(at, why));
             (Some(name.clone()), dead.unwrap_or(Why::Added))
         }));
-        let had_none = names.is_empty() && self.receivers.values().all(|one| one.dead.is_none());
-        match (had_none, route.receivers.is_empty()) {
-            (true, true) => vec![(None, Why::NoReceiver(route.path.clone()))],
-            (true, false) => vec![(None, Why::HadNoReceiver(route.path.clone()))],
-            (false, _) => causes,
+        if !names.is_empty() || self.receivers.values().any(|one| one.dead.is_some()) {
+            return causes;
         }
+        let had_none = || Why::HadNoReceiver(route.path.clone());
+        vec![(None, route.cause_without_receiver().unwrap_or_else(had_none))]
+    }
+}
+
+impl RouteState {
+    /// Why a notification of the route goes to no receiver; `None`: it names one.
+    fn cause_without_receiver(&self) -> Option<Why> {
+        let path = || self.path.clone();
+        let escalates = || self.escalates.map(|after| Why::Escalates(path(), after));
+        self.receivers.is_empty().then(|| escalates().unwrap_or_else(|| Why::NoReceiver(path())))
     }
 }
 
@@ -323,41 +360,40 @@ impl ReceiverState {
     }
 }
 
-impl fmt::Display for Told {
-    /// Writes one sentence, and a second one for the rest.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let listed = |told: &[(String, Timestamp)]| {
-            let all: Vec<String> = told.iter().map(|(name, at)| format!("{name} at {at}")).collect();
-            all.join(", ")
-        };
-        match self.told.as_slice() {
+impl Told {
+    /// One sentence, and a second one for the rest.
+    pub fn said(&self) -> Said {
+        let one = |(name, first): &(String, FirstNotice)| Said::from(format!("{name} ")).then(first.part());
+        let listed = |told: &[(String, FirstNotice)]| Said::joined(told.iter().map(one), ", ");
+        let mut said = match self.told.as_slice() {
             [] => {
                 let whys = self.untold.iter().map(|(name, why)| match name {
-                    Some(name) => format!("{name}: {why}"),
-                    None => why.to_string(),
+                    Some(name) => Said::from(format!("{name}: ")).then(why.said()),
+                    None => why.said(),
                 });
-                write!(f, "No receiver was notified: {}.", whys.collect::<Vec<_>>().join("; "))?;
+                Said::from("No receiver was notified: ").then(Said::joined(whys, "; "))
             }
             told => {
-                write!(f, "Notified of the silence: {}", listed(told))?;
-                for (name, why) in &self.untold {
-                    match name {
-                        Some(name) => write!(f, "; not {name}: {why}")?,
-                        None => write!(f, "; others are not: {why}")?,
-                    }
-                }
-                f.write_str(".")?;
+                let untold = self.untold.iter().map(|(name, why)| match name {
+                    Some(name) => Said::from(format!("; not {name}: ")).then(why.said()),
+                    None => Said::from("; others are not: ").then(why.said()),
+                });
+                Said::from("Notified of the silence: ").then(listed(told)).then(Said::joined(untold, ""))
             }
         }
+        .then(".");
         if !self.told_of_return.is_empty() {
-            write!(f, " Notified of the return: {}.", listed(&self.told_of_return))?;
+            said = said.then(" Notified of the return: ").then(listed(&self.told_of_return)).then(".");
         }
         if let Some(why) = &self.return_untold {
-            write!(f, " No receiver was notified of the return: {why}.")?;
+            said = said.then(" No receiver was notified of the return: ").then(why.said()).then(".");
         }
-        match &self.acknowledged_by {
-            Some(author) => write!(f, " Acknowledged by {author}: reminders and escalations stop."),
-            None => Ok(()),
+        match (&self.acknowledged_by, self.is_over) {
+            (Some(author), false) => {
+                said.then(format!(" Acknowledged by {author}: reminders and escalations stop."))
+            }
+            (Some(author), true) => said.then(format!(" It was acknowledged by {author}.")),
+            (None, _) => said,
         }
     }
 }

@@ -53,15 +53,17 @@ impl Route {
         [self].into_iter().chain(below).collect()
     }
 
+    /// The receivers that are notified of its silences: at once, or when a silence is escalated to them.
+    pub fn notified(&self) -> Vec<&String> {
+        self.again.notified(&self.receivers)
+    }
+
     /// The receivers of this route and of the routes below it, each once.
     pub fn named_receivers(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
-        for route in self.all() {
-            let escalated = route.again.escalate.iter().flat_map(|step| &step.receivers);
-            for name in route.receivers.iter().chain(escalated) {
-                if !names.contains(name) {
-                    names.push(name.clone());
-                }
+        for name in self.all().into_iter().flat_map(Route::notified) {
+            if !names.contains(name) {
+                names.push(name.clone());
             }
         }
         names

@@ -8,7 +8,7 @@ use rollcall::simulate::servers::free_port;
 use serde_json::{Value, json};
 
 use crate::inspection::inspect;
-use crate::support::browser::{Browser, SIZES, pictures};
+use crate::support::browser::Browser;
 use crate::support::fleet::Service;
 use crate::support::postgres::{PASSWORD, Postgres};
 use crate::world::{DAY, until_so};
@@ -184,9 +184,8 @@ async fn pages_of_reports_and_of_trials_are_legible_on_every_screen() {
     let days = format!("from={}&to={}", day_of(midnight(today) - 30 * DAY), day_of(midnight(today) - DAY));
     let open = async |path: &str| browser.open(&format!("{}{path}", served.url)).await;
     open(&format!("/reports?{days}&group=site&target=99.8")).await;
-    browser.look(SIZES[0].1, "light").await;
     browser.shows("north").await;
-    browser.picture(&pictures().join("report.png")).await;
+    inspect(&browser, "report").await;
     open("/policy").await;
     browser.shows("What another timeout would have recorded").await;
     open("/policy?kind=detector&timeout=72h&since=30d&group_by=site").await;

@@ -47,6 +47,7 @@ impl Served {
             tls: None,
             proxies: Proxies::default(),
             switches: None,
+            example_topic: None,
         };
         let pages = Pages { config: Arc::new(config), early, all: Arc::new(OnceLock::new()) };
         let serving = accept(listener, None, pages, limits, telemetry.clone(), stop.clone());

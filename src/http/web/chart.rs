@@ -47,7 +47,7 @@ pub(super) fn chart(counts: &CountsOverTime, link: impl Fn(CountRange) -> String
                 }
             }
             @if counts.points.iter().all(|point| heights(point).is_none()) {
-                p.empty { "No counts yet. Units are counted once a minute." }
+                p.empty { "No counts yet. The first comes within a minute." }
             } @else {
                 (drawing(counts))
                 (legend(counts))

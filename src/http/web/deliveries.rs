@@ -1,5 +1,5 @@
-//! The pages of deliveries: waiting, given up and delivered notifications, one line for each group; each notification with
-//! its attempts; delivering again.
+//! The pages of deliveries: waiting, given up and delivered notifications, one line for each group of a page; each
+//! notification with its attempts; delivering again.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -70,6 +70,7 @@ pub(super) async fn page(
             (web.no_deliveries(wanted, receiver))
         } @else {
             (web.groups_table(&page.deliveries, now, may_change))
+            @if page.next.is_some() { p.quiet { "Only the deliveries of this page are put into groups: a group may go on." } }
             nav.pages aria-label="Further deliveries" {
                 @if let Some(next) = &page.next {
                     a rel="next" href=(web.deliveries_link(wanted, receiver, Some(next))) { "Next page" }
@@ -154,7 +155,7 @@ impl Web {
             div.empty {
                 p {
                     @match (wanted, receiver) {
-                        (None, None) => "No deliveries. Receivers are notified when a unit falls silent, and when it is back.",
+                        (None, None) => "No deliveries. A receiver is notified when a unit falls silent, and when it is back; try one with rollcall send-test.",
                         (Some(DeliveryState::Dead), _) => "No dead letters: nothing was given up.",
                         (Some(DeliveryState::Orphaned), _) => "No deliveries without a receiver.",
                         (Some(DeliveryState::Pending | DeliveryState::Failed), _) => "No deliveries wait.",
@@ -184,36 +185,37 @@ impl Web {
     }
 
     fn group_line(&self, group: &[&DeliveryLine], now: Timestamp, may_change: bool) -> Markup {
-        let Some(newest) = group.first() else { return html! {} };
-        let worst = group.iter().map(|line| line.state).max_by_key(|state| gravity(*state));
+        let Some(shown) = representative(group) else { return html! {} };
         let receivers: BTreeSet<&str> = group.iter().map(|line| line.receiver.as_str()).collect();
-        // A receiver that has got everything needs no answer in the line.
-        let failure =
-            group.iter().find(|line| line.state != DeliveryState::Delivered && !line.answer.is_empty());
+        let links = html! {
+            @for (at, name) in receivers.iter().enumerate() {
+                @if at > 0 { ", " }
+                a href=(self.deliveries_link(None, Some(name), None)) { (format::text(name)) }
+            }
+        };
         html! {
             tr {
-                td { (state(worst.unwrap_or(newest.state))) }
+                td { (state(shown.state)) }
                 th scope="row" {
-                    (group_name(newest))
-                    @if let Some(line) = failure { span.note.answer { " " (format::text(&line.answer)) } }
-                }
-                td { (what(newest)) }
-                td.numbers {
-                    a href={ (self.base) "/deliveries/" (newest.id) } { (format::ago(Some(newest.at), now)) }
-                    @if let Some(next) = newest.next_attempt { span.note { " next " (format::ago(Some(next), now)) } }
-                }
-                td.wide {
-                    @for (at, name) in receivers.iter().enumerate() {
-                        @if at > 0 { ", " }
-                        a href=(self.deliveries_link(None, Some(name), None)) { (format::text(name)) }
+                    (group_name(shown))
+                    span.phone { "to " (links) }
+                    // A receiver that has got everything needs no answer in the line.
+                    @if shown.state != DeliveryState::Delivered && !shown.answer.is_empty() {
+                        span.note.answer { " " (format::text(&shown.answer)) }
                     }
                 }
-                @if may_change { td.wide { @if group.len() == 1 { (self.again(newest, may_change)) } } }
+                td { (what(shown)) }
+                td.numbers {
+                    a href={ (self.base) "/deliveries/" (shown.id) } { (format::ago(Some(shown.at), now)) }
+                    @if let Some(next) = shown.next_attempt { span.note { " next " (format::ago(Some(next), now)) } }
+                }
+                td.wide { (links) }
+                @if may_change { td.wide { @if group.len() == 1 { (self.again(shown, may_change)) } } }
             }
             @if group.len() > 1 {
                 tr.more {
                     td colspan=(if may_change { 6 } else { 5 }) {
-                        details #{ "group-" (newest.id) } {
+                        details #{ "group-" (shown.id) } {
                             summary { (group.len()) " deliveries" span.hidden { " of this group" } }
                             (self.deliveries_table(group, now, may_change))
                         }
@@ -316,6 +318,12 @@ impl Web {
     }
 }
 
+/// The delivery that stands for a group: the newest that needs an operator, else the newest.
+fn representative<'a>(group: &[&'a DeliveryLine]) -> Option<&'a DeliveryLine> {
+    let needed = group.iter().filter(|line| line.state != DeliveryState::Delivered);
+    needed.max_by_key(|line| line.at).or(group.iter().max_by_key(|line| line.at)).copied()
+}
+
 /// Deliveries by their groups, in the order of the first delivery of each. Each timer has a group of its own in the
 /// engine, and timers are one group here.
 fn groups_of(lines: &[DeliveryLine]) -> Vec<Vec<&DeliveryLine>> {
@@ -355,17 +363,6 @@ fn state(state: DeliveryState) -> Markup {
     html! { span class={ "state " (class) } { span aria-hidden="true" { (sign) } " " (state.as_str()) } }
 }
 
-/// How much a state needs an operator.
-fn gravity(state: DeliveryState) -> u8 {
-    match state {
-        DeliveryState::Delivered => 0,
-        DeliveryState::Pending => 1,
-        DeliveryState::Failed => 2,
-        DeliveryState::Orphaned => 3,
-        DeliveryState::Dead => 4,
-    }
-}
-
 /// The number of records in a delivery, in words.
 fn what(line: &DeliveryLine) -> String {
     let counts = [(line.offline, "offline"), (line.online, "back"), (line.blind, "blind")];
@@ -403,4 +400,38 @@ async fn replay_letters(
     let filter = DeliveryFilter { receiver: receiver.clone(), state, ..DeliveryFilter::default() };
     web.deliveries.replay_all(&filter, None, &caller).await?;
     Ok(Redirect::to(&web.deliveries_link(state, receiver.as_deref(), None)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_delivery_that_is_not_well_stands_for_its_group() {
+        use DeliveryState::{Dead, Delivered, Failed};
+        let line = |(state, ms): (DeliveryState, i64)| DeliveryLine {
+            id: ms.to_string(),
+            receiver: "hook".to_owned(),
+            state,
+            at: Timestamp::from_millis(ms),
+            sealed_at: Timestamp::ZERO,
+            labels: Default::default(),
+            offline: 1,
+            online: 0,
+            blind: 0,
+            event: None,
+            timer: None,
+            reminder: false,
+            attempts: 1,
+            next_attempt: None,
+            answer: String::new(),
+        };
+        let shown = |lines: &[(DeliveryState, i64)]| {
+            let lines: Vec<DeliveryLine> = lines.iter().copied().map(line).collect();
+            representative(&lines.iter().collect::<Vec<_>>()).map(|one| one.at.as_millis())
+        };
+        assert_eq!(shown(&[]), None);
+        assert_eq!(shown(&[(Delivered, 3), (Delivered, 5)]), Some(5));
+        assert_eq!(shown(&[(Delivered, 9), (Dead, 3), (Failed, 5)]), Some(5));
+    }
 }

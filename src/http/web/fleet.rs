@@ -1,5 +1,5 @@
-//! The page of the fleet: its state in words, how many units are in each state, where they are, and the units
-//! themselves; units that need an operator come first, with who was notified of them.
+//! The page of the fleet: its state in words, how many units are in each state, and the units themselves; units that
+//! need an operator come first, with who was notified of them. Then how it was over time, and the places.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use tokio::time::timeout;
 use url::form_urlencoded;
 
-use super::chart::chart;
+use super::chart;
 use super::layout::Tab;
 use super::sentence::FleetState;
 use super::{FailedPage, Web, WebState, format};
@@ -74,17 +74,20 @@ pub(super) async fn page(
     };
     let page = FleetPage { web: &web, range };
     let first = UnitsQuery { cursor: None, ..wanted.clone() };
-    let chart = past.map(|past| chart(&past, |range| FleetPage { range, ..page }.link(&first)));
+    let has_units = summary.content.units + summary.content.archived > 0;
+    let chart = past.filter(|_| has_units);
+    let chart = chart.map(|past| chart::chart(&past, |range| FleetPage { range, ..page }.link(&first)));
     let live = html! {
         h1.hidden { "Fleet" }
         (state.markup())
         (page.unsent())
+        @for note in &summary.content.notes { p.banner role="status" { (format::text(note)) } }
         (page.counts(&summary, &wanted))
         (web.switches())
-        @if let Some(chart) = chart { (chart) }
-        (page.kinds_and_labels(&summary, &wanted))
         (page.filters(summary.content.archived, &wanted))
         (page.table(&units, &notices, &wanted))
+        @if let Some(chart) = chart { (chart) }
+        (page.kinds_and_labels(&summary, &wanted))
     };
     Ok(web.page("Fleet", Some(Tab::Fleet), &summary, &caller, live, html! {}))
 }
@@ -188,7 +191,7 @@ impl FleetPage<'_> {
                 }
                 @for label in labels {
                     section {
-                        h2 { (format::text(label)) span.note { ", worst first" } }
+                        h2 { (format::text(label)) span.note { ", mostly silent ones first" } }
                         @let values: Vec<&LabelSummary> = content.labels.iter().filter(|one| one.label == label).collect();
                         div.bars {
                             @for one in values.iter().take(BARS) {
@@ -290,8 +293,8 @@ impl FleetPage<'_> {
         }
         html! {
             div.empty {
-                p { "No units yet. A unit appears with its first heartbeat: any message on a topic of a kind, such as "
-                    code { "units/pump-7/heartbeat" } "." }
+                p { "No units yet. A unit appears with its first heartbeat: any message on a topic of a kind"
+                    @if let Some(topic) = &self.web.example_topic { ", such as " code { (format::text(topic)) } } "." }
                 p { "The topics are under " a href={ (self.web.base) "/configuration?all=true" } { "configuration" }
                     "; messages on other topics are under " a href={ (self.web.base) "/strangers" } { "strangers" } "." }
             }
@@ -326,7 +329,7 @@ impl FleetPage<'_> {
                             (noticed(notice, now))
                         }
                         @if let Some(taken) = &details.acknowledged {
-                            span.note title=(format::text(&taken.comment)) { " " (format::text(&taken.author)) " takes care" }
+                            span.note.care title=(format::text(&taken.comment)) { "; " (format::text(&taken.author)) " takes care" }
                         }
                     }
                 }
@@ -349,7 +352,8 @@ fn noticed(notice: &SilenceNotice, now: Timestamp) -> Markup {
             SilenceNotice::OnItsWay(waiting) => span.note { "not yet: waits for " (names(waiting)) },
             SilenceNotice::Silenced(until) => span.note { "nobody: silenced, ends " (format::ago(Some(*until), now)) },
             SilenceNotice::Waits => span.note { "not yet: its group waits" },
-            SilenceNotice::NoReceiver => span.note { "nobody: its route has no receiver" },
+            SilenceNotice::Escalates(later) => span.note { "not yet: if it lasts, " (names(later)) },
+            SilenceNotice::NoReceiver => span.note { "nobody: its route names no receiver" },
         }
     }
 }

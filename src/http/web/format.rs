@@ -5,6 +5,7 @@ use maud::{Markup, html};
 use crate::clock::Timestamp;
 pub(super) use crate::clock::shown_span as span;
 use crate::presence::{Shown, State};
+use crate::routing::{Part, Said};
 
 /// A state by its sign and its word; the colour only repeats them.
 pub(super) fn state(state: State) -> Markup {
@@ -63,6 +64,26 @@ pub(super) fn countdown(moment: Timestamp, now: Timestamp) -> Markup {
     }
 }
 
+/// A sentence whose moments are times: those to come count down.
+pub(super) fn said(said: &Said, now: Timestamp) -> Markup {
+    let another = |moment: Timestamp, before: &str| {
+        html! { (before) " " time data-countdown datetime=(moment) title=(moment) { (span(moment.since(now))) } }
+    };
+    html! {
+        @for part in said.parts() {
+            @match part {
+                Part::Text(written) => (text(written)),
+                Part::At(moment) => (ago(Some(*moment), now)),
+                Part::Before(moment) => { "before " (ago(Some(*moment), now)) },
+                Part::Since(moment) => { "since " (ago(Some(*moment), now)) },
+                Part::Until(moment) if *moment <= now => { "until " (ago(Some(*moment), now)) },
+                Part::Until(moment) | Part::For(moment, _) => (another(*moment, "for another")),
+                Part::In(moment, _) => (another(*moment, "in")),
+            }
+        }
+    }
+}
+
 /// A number with its thousands separated.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
@@ -79,7 +100,29 @@ pub(super) fn text(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+
+    #[test]
+    fn moments_to_come_count_down_and_others_are_how_long_ago_they_were() {
+        let at = Timestamp::from_millis;
+        let written = |part: Part| said(&Said::from("a<b ").then(part), at(600_000)).into_string();
+        let span = Duration::from_secs(60);
+        for (part, shown) in [
+            (Part::At(at(540_000)), "<time datetime=X title=X>1m ago</time>"),
+            (Part::Before(at(540_000)), "before <time datetime=X title=X>1m ago</time>"),
+            (Part::Until(at(540_000)), "until <time datetime=X title=X>1m ago</time>"),
+            (Part::Until(at(660_000)), "for another <time data-countdown datetime=X title=X>1m</time>"),
+            (Part::For(at(660_000), span), "for another <time data-countdown datetime=X title=X>1m</time>"),
+            (Part::In(at(660_000), span), "in <time data-countdown datetime=X title=X>1m</time>"),
+        ] {
+            let markup = written(part.clone());
+            let moments = [at(540_000), at(660_000)].map(|moment| format!("\"{moment}\""));
+            let markup = moments.iter().fold(markup, |text, moment| text.replace(moment, "X"));
+            assert_eq!(markup, format!("a&lt;b {shown}"), "{part:?}");
+        }
+    }
 
     #[test]
     fn numbers_are_written_for_people() {

@@ -92,7 +92,8 @@ fn blind(lasting: &OngoingIncident) -> Markup {
 impl Web {
     fn groups(&self, lasting: &OngoingIncident, content: &SummaryContent) -> Markup {
         html! {
-            @if lasting.groups.is_empty() { p.empty { "No incidents: no unit is offline." } } @else {
+            @if lasting.groups.is_empty() { p.empty { "No incidents: no unit is offline. Units that fall silent are here, in the groups in which receivers are notified \
+                 of them." } } @else {
                 div.table {
                     table {
                         caption.hidden { "Groups of units that are offline" }
@@ -123,7 +124,13 @@ impl Web {
                 th scope="row" {
                     a href=(self.group_link(group, content)) {
                         @if group.labels.is_empty() { "all units" }
-                        @for (name, value) in &group.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
+                        @for (at, (name, value)) in group.labels.iter().enumerate() {
+                            @if at > 0 { " " }
+                            span.label { (format::text(name)) "=" (format::text(value)) }
+                        }
+                    }
+                    span.phone {
+                        @if group.receivers.is_empty() { "no receiver" } @else { "to " (format::text(&group.receivers.join(", "))) }
                     }
                     @if group.acknowledged > 0 { span.note { " " (group.acknowledged) " acknowledged" } }
                     @if group.silenced > 0 { span.note { " " (group.silenced) " silenced" } }
@@ -132,7 +139,7 @@ impl Web {
                 td.numbers { (format::ago(Some(first.deadline), now)) }
                 td.wide { a href={ (self.base) (path) } { (format::text(first.unit.as_str())) } }
                 td.numbers.wide { (format::ago(Some(group.newest), now)) }
-                td.wide { (format::text(&group.receivers.join(", "))) }
+                td.wide { @if group.receivers.is_empty() { span.note { "none" } } @else { (format::text(&group.receivers.join(", "))) } }
             }
         }
     }

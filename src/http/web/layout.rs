@@ -6,7 +6,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 use super::Web;
 use crate::http::Role;
 use crate::http::changes::Caller;
-use crate::http::summary::{FleetSummary, SummaryContent};
+use crate::http::summary::{FleetSummary, InstanceProblem, SummaryContent};
 use crate::telemetry::{NOT_HEARING, Severity};
 
 /// The pages of the navigation.
@@ -171,61 +171,71 @@ pub(super) fn head(title: &str, base: &str) -> Markup {
     }
 }
 
-/// A warning if the numbers cannot be trusted now; empty otherwise.
+/// Warnings if the numbers cannot be trusted now: the most serious in full, further ones in one line that opens.
 fn banner(base: &str, content: &SummaryContent) -> Markup {
     let (blind, serious): (Vec<_>, Vec<_>) = content
         .problems
         .iter()
         .filter(|problem| problem.severity == Severity::Serious)
         .partition(|problem| problem.name == NOT_HEARING && content.hearing.blind);
-    let warnings: Vec<_> =
-        content.problems.iter().filter(|problem| problem.severity == Severity::Warning).collect();
+    let of_problem =
+        |problem: &InstanceProblem| html! { strong { (problem.instance) ": " } (advice(&problem.text)) };
+    let mut warnings: Vec<(bool, Markup)> = Vec::new();
+    if content.hearing.blind {
+        let said = html! {
+            strong { "Rollcall is blind. " }
+            "It cannot prove that it hears the fleet, and declares no unit offline until it can."
+            @for problem in blind { br; (problem.instance) ": " (advice(&problem.text)) }
+        };
+        warnings.push((true, said));
+    }
+    if content.breaker_tripped == Some(true) {
+        let said = html! {
+            strong { "A large part of the fleet fell silent at once. " }
+            "Notifications are held until units return, or until an operator releases them: see "
+            a href={ (base) "/incidents" } { "incidents" } "."
+        };
+        warnings.push((true, said));
+    }
+    warnings.extend(serious.into_iter().map(|problem| (true, of_problem(problem))));
+    if let Some(until) = content.hearing.settling_until.filter(|_| !content.hearing.blind) {
+        let said = html! {
+            strong { "Rollcall was blind, and hears again. " }
+            "Units get extra time after that: one may be declared offline later than usual, until "
+            time datetime=(until) { (until) } "."
+        };
+        warnings.push((false, said));
+    }
+    if !content.incomplete.is_empty() {
+        let said = html! {
+            strong { "Units are missing here. " }
+            "Not all units are known of " (content.incomplete.join(", ")) "."
+        };
+        warnings.push((false, said));
+    }
+    let less = content.problems.iter().filter(|problem| problem.severity == Severity::Warning);
+    warnings.extend(less.map(|problem| (false, of_problem(problem))));
     html! {
-        @if content.hearing.blind {
-            p.banner.serious role="alert" {
-                strong { "Rollcall is blind. " }
-                "It cannot prove that it hears the fleet, and declares no unit offline until it can."
-                @for problem in blind { br; (problem.instance) ": " (problem.text) }
-            }
+        @if let Some((is_serious, said)) = warnings.first() {
+            div.banner.serious[*is_serious] role=(if *is_serious { "alert" } else { "status" }) { (said) }
         }
-        @if let Some(until) = content.hearing.settling_until.filter(|_| !content.hearing.blind) {
-            p.banner role="status" {
-                strong { "Rollcall was blind, and hears again. " }
-                "Units get extra time after that: one may be declared offline later than usual, until "
-                time datetime=(until) { (until) } "."
-            }
-        }
-        @if content.breaker_tripped == Some(true) {
-            p.banner.serious role="alert" {
-                strong { "A large part of the fleet fell silent at once. " }
-                "Notifications are held until units return, or until an operator releases them: see "
-                a href={ (base) "/incidents" } { "incidents" } "."
-            }
-        }
-        @for problem in serious {
-            p.banner.serious role="alert" { strong { (problem.instance) ": " } (problem.text) }
-        }
-        @if !content.incomplete.is_empty() {
-            p.banner role="status" {
-                strong { "Units are missing here. " }
-                "Not all units are known of " (content.incomplete.join(", ")) "."
-            }
-        }
-        (notes(&content.notes))
-        @match warnings.as_slice() {
+        @match warnings.get(1..).unwrap_or_default() {
             [] => {}
-            [only] => p.banner role="status" { strong { (only.instance) ": " } (only.text) },
-            several => details.banner {
-                summary { (several.len()) " warnings" }
-                ul { @for problem in several { li { strong { (problem.instance) ": " } (problem.text) } } }
+            further => details.banner.serious[further.iter().any(|(is_serious, _)| *is_serious)] #further-warnings {
+                summary { (further.len()) @if further.len() == 1 { " more warning" } @else { " more warnings" } }
+                ul { @for (_, said) in further { li { (said) } } }
             }
         }
     }
 }
 
-/// Facts that an operator may want to know and that are no problem of Rollcall.
-fn notes(notes: &[String]) -> Markup {
-    html! { @for note in notes { p.banner role="status" { (super::format::text(note)) } } }
+/// The text of a problem, in which a command stands between backticks.
+fn advice(text: &str) -> Markup {
+    html! {
+        @for (at, part) in text.split('`').enumerate() {
+            @if at % 2 == 1 { code { (super::format::text(part)) } } @else { (super::format::text(part)) }
+        }
+    }
 }
 
 /// Whether the client may change units.

@@ -130,7 +130,7 @@ fn in_words(days: &[Day]) -> String {
     let watched: f64 = days.iter().map(|day| day.watched_seconds).sum();
     let period = match known.len() {
         0 => return "nothing is known of it yet".to_owned(),
-        1 => "one day that is known".to_owned(),
+        1 => "only day that is known".to_owned(),
         count if count == days.len() => format!("last {count} days"),
         count => format!("{count} days that are known"),
     };
@@ -140,7 +140,11 @@ fn in_words(days: &[Day]) -> String {
     // The share is rounded down, so that only a unit without any outage has 100 %.
     let share = (share.max(0.0) * 100.0).floor() / 100.0;
     match bad.len() {
+        0 if known.len() == 1 => format!("not offline on the {period}"),
         0 => format!("never offline in the {period}"),
+        1 if known.len() == 1 => {
+            format!("offline on the {period}, for {}; online for {share} % of the time", span(sum))
+        }
         1 => format!("offline on 1 of the {period}, for {}; online for {share} % of the time", span(sum)),
         count => {
             format!(
@@ -188,7 +192,7 @@ mod tests {
         let mut young: Vec<Day> = (0..90).map(|at| day(at, None)).collect();
         assert_eq!(in_words(&young), "nothing is known of it yet");
         young[89] = Day { watched_seconds: 100.0, ..day(89, Some(90.0)) };
-        let said = "offline on 1 of the one day that is known, for 1m 30s; online for 10 % of the time";
+        let said = "offline on the only day that is known, for 1m 30s; online for 10 % of the time";
         assert_eq!(in_words(&young), said);
         let drawn = plot(&days).into_string();
         for bar in

@@ -59,10 +59,16 @@ impl Web {
     fn record_row(&self, record: &OfflineRecord, now: Timestamp) -> Markup {
         let path = pages::unit_of(record);
         let end = record.back_at.unwrap_or(now);
+        let labels = html! {
+            @for (name, value) in &record.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
+        };
         html! {
             tr {
                 td.numbers { (format::ago(Some(record.detected_at), now)) }
-                th scope="row" { a href={ (self.base) (path) } { (format::text(record.unit.as_str())) } }
+                th scope="row" {
+                    a href={ (self.base) (path) } { (format::text(record.unit.as_str())) }
+                    span.phone { (record.kind) " " (labels) }
+                }
                 td.wide { (record.kind) }
                 td.numbers { time datetime=(record.last_seen) title={ "last seen " (record.last_seen) } { (format::span(end.since(record.last_seen))) } }
                 td {
@@ -71,9 +77,7 @@ impl Web {
                         None => { "still " (format::state(crate::presence::State::Offline)) }
                     }
                 }
-                td.wide {
-                    @for (name, value) in &record.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
-                }
+                td.wide { (labels) }
             }
         }
     }

@@ -60,6 +60,7 @@ async fn page(
         @match made {
             Ok(made) => {
                 div.report { (reports::body(&made.with_worst(MAX_ROWS))) }
+                p.phone { "A wider screen and the CSV have more columns." }
                 p.actions-of-report {
                     a href={ (web.base) "/reports.csv?" (encoded(&wanted)) } { "All rows as CSV" } " "
                     a href={ (web.base) "/policy" } { "Try another timeout" }

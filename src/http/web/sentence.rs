@@ -98,8 +98,12 @@ impl FleetState<'_> {
         };
         html! {
             a href=(deliveries) {
-                @if is_cut { "more than " }
-                @match lately { 0 => "no notification", 1 => "1 notification", _ => { (format::number(lately as u64)) " notifications" } }
+                @match (lately, is_cut) {
+                    (0, false) => "no notification",
+                    (1, false) => "1 notification",
+                    (_, false) => { (format::number(lately as u64)) " notifications" },
+                    (_, true) => { (format::number(lately as u64)) " or more notifications" },
+                }
             }
             " in the last hour, "
             @match waiting {
@@ -194,10 +198,10 @@ mod tests {
 
         let mut blind = content(2, 1, &[]);
         (blind.states.late, blind.hearing.blind) = (1, true);
-        let many = NoticeCounts { lately: 1200, is_cut: true, waiting: 3, dead_letters: 1 };
+        let many = NoticeCounts { lately: 100, is_cut: true, waiting: 3, dead_letters: 1 };
         assert_eq!(
             said(&blind, Some(0), Some(many)),
-            "1 of 2 units is silent, 1 is late; Rollcall is blind, last proof 10m ago; more than 1\u{202f}200 \
+            "1 of 2 units is silent, 1 is late; Rollcall is blind, last proof 10m ago; 100 or more \
              notifications in the last hour, 3 waiting, 1 given up."
         );
         assert_eq!(

@@ -99,7 +99,7 @@ impl Web {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
                 th scope="row" {
                     @for matcher in &silence.matchers { code { (format::text(matcher)) } " " }
-                    span.phone { (format::text(&silence.comment)) " " (format::text(&silence.author)) }
+                    span.phone { (format::text(&silence.comment)) @if !silence.comment.is_empty() { ", " } "by " (format::text(&silence.author)) }
                 }
                 td.numbers.wide { @match silence.units {
                     Some(0) => { "none: no unit has these labels" }
@@ -108,7 +108,7 @@ impl Web {
                 } }
                 td.numbers.wide { (format::ago(Some(silence.starts_at), now)) }
                 td.numbers { (format::ago(Some(silence.ends_at), now)) }
-                td.wide { (format::text(&silence.comment)) span.note { " " (format::text(&silence.author)) } }
+                td.wide { (format::text(&silence.comment)) span.note { " by " (format::text(&silence.author)) } }
                 td {
                     @if may_change && silence.state != SilenceState::Expired {
                         form method="post" action={ (self.base) "/silences/" (silence.id) "/expire" } {

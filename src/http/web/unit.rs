@@ -37,13 +37,13 @@ pub(super) async fn page(
         p.path { a href={ (web.base) "/" } { "Fleet" } " / "
             a href={ (web.base) "/?kind=" (view.kind) } { (view.kind) } " / " }
         h1 { (id) " " (format::state(view.state)) }
-        div.said #said-state { p.lead { (timeline.sentence) } (web.acts_on_state(view, &caller)) }
-        div.said #said-notified { p { (format::text(&timeline.notified)) } (web.acts_on_alerts(view, &caller)) }
+        div.said #said-state { p.lead { (format::said(&timeline.sentence, now)) } (web.acts_on_state(view, &caller)) }
+        div.said #said-notified { p { (format::said(&timeline.notified, now)) } (web.acts_on_alerts(view, &caller)) }
         (plot::hour(&timeline.hour))
         (facts(view, web.trial_of(view).as_deref(), now))
         @if let Some(record) = &view.record { (record_section(record, now)) }
         (values(view, now))
-        (history(&timeline))
+        (history(&timeline, &web.base))
     };
     Ok(web.page(&id, None, &summary, &caller, live, web.removal(view, &caller)))
 }
@@ -84,10 +84,10 @@ fn facts(view: &UnitDetails, trial: Option<&str>, now: Timestamp) -> Markup {
                 }
             }
             @if let Some(until) = view.paused_until {
-                dt { "Paused until" } dd { (format::ago(Some(until), now)) }
+                dt { "Paused until" } dd { (format::countdown(until, now)) }
             }
             @if let Some(until) = view.sleeps_until {
-                dt { "Sleeps until" } dd { (format::ago(Some(until), now)) }
+                dt { "Sleeps until" } dd { (format::countdown(until, now)) }
             }
             @if !view.note.is_empty() { dt { "Note" } dd { (format::text(&view.note)) } }
             @if view.archived { dt { "Archived" } dd { "yes: it has been offline for long, and lists and counts leave it out until it is heard" } }
@@ -157,7 +157,7 @@ fn matchers(view: &UnitDetails) -> Option<String> {
 }
 
 /// The events of the unit, newest first.
-fn history(timeline: &Timeline) -> Markup {
+fn history(timeline: &Timeline, base: &str) -> Markup {
     let shown = &timeline.events[..timeline.events.len().min(EVENTS)];
     html! {
         section {
@@ -169,11 +169,15 @@ fn history(timeline: &Timeline) -> Markup {
                     li class=(event.event.as_str()) {
                         span.when { (format::ago(Some(event.at), timeline.at)) }
                         b { (event.event.as_str().replace('_', " ")) }
-                        span { (format::text(&event.text)) }
+                        span { (format::said(&event.text, timeline.at)) }
                     }
                 }
             }
             @if shown.len() < timeline.events.len() || !timeline.is_complete { p.quiet { "Older ones are in the API." } }
+            @if timeline.attempts_cut {
+                p.quiet { "Attempts to notify are left out here: those of older silences, and failed ones of older \
+                           reminders. " a href={ (base) "/deliveries" } { "Deliveries" } " has them." }
+            }
         }
     }
 }

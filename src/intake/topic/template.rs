@@ -183,6 +183,18 @@ impl Template {
         self.level_of(capture).and_then(|at| topic.split('/').nth(at)).unwrap_or_default()
     }
 
+    /// A topic that the template fits, for people.
+    pub fn example(&self) -> String {
+        let level = |level: &Level| match level {
+            Level::Literal(text) => text.to_string(),
+            Level::Unit => "pump-7".to_owned(),
+            Level::Kind => self.kind.as_ref().map_or("pump".to_owned(), Kind::to_string),
+            Level::Label(name) => format!("{name}-1"),
+            Level::Any | Level::Rest => "any".to_owned(),
+        };
+        self.levels.iter().map(level).collect::<Vec<_>>().join("/")
+    }
+
     /// The subscription filter that covers the topics of the template.
     pub fn filter(&self) -> String {
         self.filter_of(None)
@@ -250,6 +262,18 @@ mod tests {
         }
         let shared = Template::parse("{kind}/{unit}/#", None).unwrap();
         assert_eq!(shared.probe(Some(&kind("pump"))), "pump/rollcall-probe/rollcall-probe/rollcall-rest");
+    }
+
+    #[test]
+    fn an_example_fits_its_template() {
+        for (text, example) in [
+            ("units/{unit}/heartbeat", "units/pump-7/heartbeat"),
+            ("sites/{site}/+/{unit}/#", "sites/site-1/any/pump-7/any"),
+        ] {
+            let template = Template::parse(text, Some(kind("pump"))).unwrap();
+            assert_eq!(template.example(), example);
+            assert!(template.fits(example));
+        }
     }
 
     #[test]

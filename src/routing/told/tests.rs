@@ -10,6 +10,7 @@ fn route(stage: GroupStage) -> RouteState {
     RouteState {
         path: "route".to_owned(),
         receivers: vec!["hook".to_owned()],
+        escalates: None,
         stage,
         muted_until: None,
         lasts_until: at(-60),
@@ -39,7 +40,7 @@ fn state(stage: GroupStage) -> NewestSilence {
 fn with(stage: GroupStage, change: impl FnOnce(&mut NewestSilence)) -> String {
     let mut state = state(stage);
     change(&mut state);
-    Told::of(&state).to_string()
+    Told::of(&state).said().to_string()
 }
 
 fn hook(state: &mut NewestSilence) -> &mut ReceiverState {
@@ -54,15 +55,33 @@ fn every_cause_has_its_sentence() {
     let cases = [
         (
             with(Waits, |one| one.routes[0].receivers.clear()),
-            no("route has no receiver; name one in route.receivers and reload"),
+            no("the root route has no receiver; name one in route.receivers and reload"),
         ),
         (
             with(sealed(&[]), |one| one.routes[0].receivers.clear()),
-            no("route has no receiver; name one in route.receivers and reload"),
+            no("the root route has no receiver; name one in route.receivers and reload"),
+        ),
+        (
+            with(sealed(&[]), |one| {
+                one.routes[0].receivers.clear();
+                one.routes[0].escalates = Some(Duration::from_secs(1800));
+            }),
+            no(
+                "the root route has no receiver of its own, and escalates a silence 30m after its group was due",
+            ),
+        ),
+        (
+            with(Waits, |one| {
+                one.routes[0].receivers.clear();
+                one.routes[0].escalates = Some(Duration::from_secs(1800));
+            }),
+            no("its group waits until 2024-11-21T12:00:10.000Z (group_wait)"),
         ),
         (
             with(sealed(&[]), |_| {}),
-            no("route had no receiver when the silence was due to be notified; the next silence is notified"),
+            no(
+                "the root route had no receiver when the silence was due to be notified; the next silence is notified",
+            ),
         ),
         (with(Waits, |_| {}), no("its group waits until 2024-11-21T12:00:10.000Z (group_wait)")),
         (
@@ -84,7 +103,7 @@ fn every_cause_has_its_sentence() {
         ),
         (
             with(Waits, |one| one.routes[0].muted_until = Some(at(3600))),
-            no("route is muted until 2024-11-21T13:00:00.000Z"),
+            no("the root route is muted until 2024-11-21T13:00:00.000Z"),
         ),
         (
             with(Waits, |one| one.holds.inhibited = Some((vec!["gateway/g".to_owned()], at(60)))),
@@ -146,7 +165,7 @@ fn every_cause_has_its_sentence() {
                 one.back_at = Some(at(15));
                 one.routes[0].receivers.clear();
             }),
-            no("route has no receiver; name one in route.receivers and reload"),
+            no("the root route has no receiver; name one in route.receivers and reload"),
         ),
     ];
     for (number, (sentence, expected)) in cases.into_iter().enumerate() {
@@ -157,12 +176,12 @@ fn every_cause_has_its_sentence() {
         (Why::Sleeps(at(60)), "the unit announced a silence until 2024-11-21T12:01:00.000Z"),
         (
             Why::Unheard(Some(at(-5))),
-            "its kind is blind: Rollcall has no proof that it hears the kind after 2024-11-21T11:59:55.000Z, and marks no unit of it offline",
+            "its kind is blind: Rollcall has no proof that it hears the kind since 2024-11-21T11:59:55.000Z, and marks no unit of it offline",
         ),
         (Why::NotOffline, "the unit is not offline and was not before"),
     ];
     for (why, expected) in none {
-        assert_eq!(Told::none(why).to_string(), no(expected));
+        assert_eq!(Told::none(why).said().to_string(), no(expected));
     }
 }
 
@@ -170,7 +189,7 @@ fn every_cause_has_its_sentence() {
 fn it_says_which_receivers_were_notified_and_which_were_not() {
     let told = |change: &dyn Fn(&mut NewestSilence)| {
         with(sealed(&["hook", "mail"]), |one| {
-            hook(one).notified_at = Some(at(-5));
+            hook(one).notified = Some(FirstNotice::At(at(-5)));
             one.receivers
                 .insert("mail".to_owned(), ReceiverState { is_configured: true, ..ReceiverState::default() });
             one.routes[0].receivers.push("mail".to_owned());
@@ -179,7 +198,7 @@ fn it_says_which_receivers_were_notified_and_which_were_not() {
     };
     let hook_was = "Notified of the silence: hook at 2024-11-21T11:59:55.000Z";
     assert_eq!(told(&|_| {}), format!("{hook_was}; not mail: the notification is on its way."));
-    let both = told(&|one| one.receivers.get_mut("mail").unwrap().notified_at = Some(at(-4)));
+    let both = told(&|one| one.receivers.get_mut("mail").unwrap().notified = Some(FirstNotice::At(at(-4))));
     assert_eq!(both, format!("{hook_was}, mail at 2024-11-21T11:59:56.000Z."));
     let added = told(&|one| one.routes[0].stage = sealed(&["hook"]));
     assert_eq!(
@@ -192,6 +211,16 @@ fn it_says_which_receivers_were_notified_and_which_were_not() {
         one.acknowledged_by = Some("ana".to_owned());
     });
     assert_eq!(taken, format!("{hook_was}. Acknowledged by ana: reminders and escalations stop."));
+    let over = told(&|one| {
+        one.back_at = Some(at(0));
+        one.acknowledged_by = Some("ana".to_owned());
+    });
+    assert_eq!(over, format!("{hook_was}. It was acknowledged by ana."), "nothing stops any more");
+    let forgotten = told(&|one| {
+        one.routes[0].receivers.truncate(1);
+        hook(one).notified = Some(FirstNotice::Before(at(-5)));
+    });
+    assert_eq!(forgotten, "Notified of the silence: hook before 2024-11-21T11:59:55.000Z.");
     let no_return = told(&|one| {
         one.back_at = Some(at(0));
         one.routes[0].has_recoveries = false;
@@ -199,12 +228,12 @@ fn it_says_which_receivers_were_notified_and_which_were_not() {
     assert_eq!(
         no_return,
         format!(
-            "{hook_was}. No receiver was notified of the return: route notifies of no return (recoveries = false)."
+            "{hook_was}. No receiver was notified of the return: the root route notifies of no return (recoveries = false)."
         )
     );
     let back = told(&|one| {
         one.back_at = Some(at(0));
-        hook(one).notified_of_return_at = Some(at(1));
+        hook(one).notified_of_return = Some(FirstNotice::At(at(1)));
     });
     assert_eq!(back, format!("{hook_was}. Notified of the return: hook at 2024-11-21T12:00:01.000Z."));
 }

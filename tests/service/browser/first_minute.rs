@@ -169,6 +169,12 @@ async fn a_minute_on_the_page_says_what_is_silent_who_knows_and_how_it_was() {
         .eventually("an hour of minutes", "document.querySelectorAll('.hour .strip i').length === 60")
         .await;
     let left = browser.run("return document.querySelector('[data-countdown]').textContent", json!([])).await;
+    let same = "[...document.querySelectorAll('[data-countdown]')].map((one) => one.textContent)";
+    let same = browser.run(&format!("return {same}"), json!([])).await;
+    assert!(
+        same.as_array().is_some_and(|all| all.len() > 1 && all.iter().all(|one| *one == all[0])),
+        "{same}"
+    );
     browser
         .eventually(
             "it counts down",

@@ -8,6 +8,9 @@ use crate::support::browser::{Browser, SCHEMES, SIZES, axe, lighthouse, pictures
 /// The most bytes of a page with its style and its script, as they are sent.
 const LARGEST: f64 = 200_000.0;
 
+/// The greatest height of the header, in pixels: two rows.
+const HEADER: f64 = 112.0;
+
 /// Examines the page in every size and scheme, and takes a picture of each. `name`: the name of the pictures.
 pub async fn inspect(browser: &Browser, name: &str) {
     let axe = axe();
@@ -28,6 +31,9 @@ pub async fn inspect(browser: &Browser, name: &str) {
                 .map((one) => one.outerHTML.slice(0, 200))";
             let scrolled = browser.run(scrolled, json!([])).await;
             assert_eq!(scrolled, json!([]), "{name} is too wide for a {size}");
+            let header = "const one = document.querySelector('header'); return one ? one.offsetHeight : 0";
+            let header = browser.run(header, json!([])).await;
+            assert!(header.as_f64() <= Some(HEADER), "{name}: the header takes {header} px of a {size}");
             browser.picture(&pictures().join(format!("{name}-{size}-{scheme}.png"))).await;
             assert_eq!(violations(browser, &axe).await, [] as [String; 0], "{name}, {size}, {scheme}");
         }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::inspection::{inspect, rate};
 use crate::http::world::{Fleet, SECOND};
-use crate::support::browser::Browser;
+use crate::support::browser::{Browser, SIZES};
 
 const SITES: [&str; 5] = ["north", "south", "east", "west", "Zürich <Altstadt>"];
 
@@ -18,7 +18,9 @@ const SITES: [&str; 5] = ["north", "south", "east", "west", "Zürich <Altstadt>"
 const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'`{{}}\u{202e}";
 
 /// Pages beside those of the fleet and of units.
-const PAGES: [&str; 9] = [
+const PAGES: [&str; 11] = [
+    "timers",
+    "reports",
     "records",
     "incidents",
     "deliveries",
@@ -98,6 +100,14 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     browser.shows("1 of 5 units is silent").await;
     browser.shows("pump").await;
     inspect(&browser, "fleet-of-five").await;
+    // The silent unit is on the first screen.
+    for (size, (width, height)) in SIZES {
+        browser.look((width, height), "light").await;
+        let top = "return document.querySelector('#units tbody tr').getBoundingClientRect().bottom";
+        let bottom = browser.run(top, json!([])).await;
+        assert!(bottom.as_f64() <= Some(height.into()), "the unit ends at {bottom} px of a {size}");
+    }
+    browser.look(SIZES[0].1, "light").await;
     browser.click("tbody th a").await;
     browser.shows("Its deadline passed").await;
     inspect(&browser, "unit").await;

@@ -157,6 +157,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         tls: None,
         proxies: Proxies::default(),
         switches: None,
+        example_topic: None,
     };
     let silences = Arc::new(Silences::new(fleet.engine.clone()));
     let sources = PageSources {

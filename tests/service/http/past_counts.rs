@@ -1,7 +1,7 @@
 //! The counts of the fleet over time: how they are taken and kept, and the chart.
 
 use rollcall::fleet::ownership::View;
-use rollcall::fleet::{CountRecorder, Ownership};
+use rollcall::fleet::{CountRecorder, Ownership, WorstOfMinute};
 use rollcall::store::{Cell, Cells, Layout, Table};
 use serde_json::Value;
 
@@ -37,11 +37,11 @@ async fn counts_are_kept_by_the_minute_and_by_the_hour_and_are_drawn() {
         fleet.hear_at(site, unit).await;
     }
     assert!(fleet.text("/").await.contains("No counts yet"));
-    recorder.count(fleet.clock.now()).await.unwrap();
+    recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
     fleet.pass(121 * SECOND, &["detector:a", "detector:b"]).await;
-    recorder.count(fleet.clock.now()).await.unwrap();
+    recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
     // The second count of a minute replaces the first.
-    recorder.count(fleet.clock.now()).await.unwrap();
+    recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
 
     let hour = fleet.json("/api/v1/history/counts?range=1h").await;
     let points = hour["points"].as_array().unwrap();
@@ -67,7 +67,7 @@ async fn counts_are_kept_by_the_minute_and_by_the_hour_and_are_drawn() {
     fleet.clock.advance(3600 * SECOND);
     fleet.hear(&["detector:a", "detector:b", "meter:c"]).await;
     let recorder = alone(&fleet, "two");
-    recorder.count(fleet.clock.now()).await.unwrap();
+    recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
     recorder.keep(fleet.clock.now()).await.unwrap();
     let week = fleet.json("/api/v1/history/counts?range=7d").await;
     assert_eq!((known(&week), week["step_seconds"].as_u64()), (vec![2, 0], Some(3600)), "{week}");
@@ -95,10 +95,16 @@ async fn a_minute_is_known_when_every_partition_was_counted_once() {
     let names = || vec!["one".to_owned(), "two".to_owned()];
     let partitions = fleet.engine.partitions();
     let counts = async || known(&fleet.json("/api/v1/history/counts?range=24h").await).len();
-    recorder(&fleet, View::new("one", names(), partitions)).count(fleet.clock.now()).await.unwrap();
+    recorder(&fleet, View::new("one", names(), partitions))
+        .count(fleet.clock.now(), &mut WorstOfMinute::default())
+        .await
+        .unwrap();
     assert_eq!(counts().await, 0, "two has not counted");
     // Answers may be some seconds old, so another range is asked for.
-    recorder(&fleet, View::new("two", names(), partitions)).count(fleet.clock.now()).await.unwrap();
+    recorder(&fleet, View::new("two", names(), partitions))
+        .count(fleet.clock.now(), &mut WorstOfMinute::default())
+        .await
+        .unwrap();
     assert_eq!(known(&fleet.json("/api/v1/history/counts?range=1h").await), [0]);
 }
 
@@ -120,7 +126,10 @@ async fn a_cell_of_counts_is_bounded_however_many_instances_and_places_there_are
     };
     let mut before = 0;
     for number in 0.. {
-        alone(&fleet, &format!("instance-{number:04}")).count(now).await.unwrap();
+        alone(&fleet, &format!("instance-{number:04}"))
+            .count(now, &mut WorstOfMinute::default())
+            .await
+            .unwrap();
         let after = size().await;
         assert!(after <= 40_000, "{after}");
         if after == before {
@@ -129,4 +138,30 @@ async fn a_cell_of_counts_is_bounded_however_many_instances_and_places_there_are
         }
         before = after;
     }
+}
+
+#[tokio::test]
+async fn an_outage_of_less_than_a_minute_is_in_the_chart() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    fleet.pass(10 * SECOND, &[]).await;
+    let units = ["detector:a", "detector:b"];
+    for unit in units {
+        fleet.hear_at("north", unit).await;
+    }
+    let (recorder, mut minute) = (alone(&fleet, "one"), WorstOfMinute::default());
+    fleet.pass(115 * SECOND, &[]).await;
+    recorder.count(fleet.clock.now(), &mut minute).await.unwrap();
+    // Both fall silent at 12:02:10 and are back ten seconds later.
+    fleet.pass(10 * SECOND, &units).await;
+    recorder.count(fleet.clock.now(), &mut minute).await.unwrap();
+    fleet.hear(&units).await;
+    for _ in 0..3 {
+        fleet.pass(20 * SECOND, &[]).await;
+        recorder.count(fleet.clock.now(), &mut minute).await.unwrap();
+    }
+    let hour = fleet.json("/api/v1/history/counts?range=1h").await;
+    assert_eq!(known(&hour), [2, 0], "{hour}");
+    let of_site = fleet.json("/api/v1/history/counts?range=1h&label=site%3Dnorth").await;
+    assert_eq!(known(&of_site), [2, 0], "{of_site}");
 }

@@ -1,6 +1,6 @@
 //! The rhythm of units, as operators see it: on pages, in lists, metrics and the chart, and what it suggests.
 
-use rollcall::fleet::{CountRecorder, Ownership};
+use rollcall::fleet::{CountRecorder, Ownership, WorstOfMinute};
 use rollcall::store::{Layout, Roster};
 use serde_json::{Value, json};
 
@@ -73,7 +73,7 @@ async fn a_unit_that_is_silent_for_unusually_long_is_listed_explained_and_counte
         clock: fleet.clock.clone(),
         telemetry: fleet.telemetry.clone(),
     };
-    recorder.count(fleet.clock.now()).await.unwrap();
+    recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
     let hour = fleet.json("/api/v1/history/counts?range=1h").await;
     assert_eq!(hour["points"][59]["unusual"], 1, "{hour}");
     assert!(fleet.text("/?range=1h").await.contains("unusually silent"));

@@ -1,7 +1,10 @@
 //! The timeline of a unit, and how much of the time it was online.
 
+use std::sync::Arc;
+
 use reqwest::header::CONTENT_TYPE;
 use rollcall::clock::parse_moment;
+use rollcall::store::{AttemptEnd, AttemptMade, Delivery, EndedLease, Group, Queries, StoredDeliveries};
 use serde_json::{Value, json};
 
 use super::world::{Fleet, SECOND, assert_problem};
@@ -46,7 +49,7 @@ async fn the_timeline_of_a_unit_says_what_happened_and_why_it_is_offline() {
     let page = fleet.text("/units/detector/a").await;
     assert!(page.contains("No receiver was notified: "), "{page}");
     for text in
-        ["offline on 1 of the one day that is known, for 6s", "&lt;on my way&gt;", "heard again, 5s after"]
+        ["offline on the only day that is known, for 6s", "&lt;on my way&gt;", "heard again, 5s after"]
     {
         assert!(page.contains(text), "{text} in {page}");
     }
@@ -117,7 +120,7 @@ async fn time_before_a_unit_was_known_is_not_online() {
     let share = of_label["online_share"].as_f64().unwrap();
     assert!((share - expected).abs() < 0.001, "{share} {expected} {of_label}");
     let page = fleet.text("/units/detector/young").await;
-    assert!(page.contains("Known since") && page.contains("one day that is known"), "{page}");
+    assert!(page.contains("Known since") && page.contains("only day that is known"), "{page}");
 }
 
 #[tokio::test]
@@ -172,4 +175,53 @@ async fn availability_is_the_share_of_time_that_units_were_not_offline() {
         let answer = fleet.get(&format!("/api/v1/availability?{query}")).await;
         assert_problem(answer, 400).await;
     }
+}
+
+#[tokio::test]
+async fn the_first_notification_of_each_receiver_is_named_however_many_reminders_follow() {
+    let fleet = Fleet::start().await;
+    fleet.hear_at("north", "detector:a").await;
+    fleet.pass(121 * SECOND, &["detector:a"]).await;
+    let unit = "detector:a".parse().unwrap();
+    let record = fleet.engine.history(&unit, 1).await.unwrap().records.remove(0);
+    let began = fleet.clock.now();
+    let deliveries = StoredDeliveries::new(fleet.engine.clone());
+    // Each is a step of its own, as reminders are that are hours apart.
+    for number in 0..300_u32 {
+        let (receiver, reminder) = match number {
+            0 => ("hook", false),
+            1 => ("boss", false),
+            _ => ("hook", true),
+        };
+        let at = began + SECOND * number;
+        let group = Group { key: "site=north".to_owned(), labels: record.labels.clone() };
+        let new = Delivery::new(format!("ntf_{number}.{receiver}"), receiver, group, at);
+        let delivery = Arc::new(Delivery { offline: vec![record.clone()], reminder, ..new });
+        let attempt = Some(AttemptMade { at, took: SECOND, answer: "200 OK".to_owned() });
+        let ended = EndedLease { delivery, end: AttemptEnd::Delivered, attempt };
+        deliveries.end_attempts(&[ended], at).await.unwrap();
+    }
+    fleet.pass(300 * SECOND, &[]).await;
+    let timeline = fleet.json("/api/v1/units/detector/a/timeline").await;
+    let said = format!("Notified of the silence: boss at {}, hook at {began}", began + SECOND);
+    let notified = timeline["notified"].as_str().unwrap();
+    assert!(notified.starts_with(&said), "{notified}");
+    let texts: Vec<&str> =
+        timeline["events"].as_array().unwrap().iter().filter_map(|event| event["text"].as_str()).collect();
+    let last = began + SECOND * 299;
+    let reminders = format!("298 reminders to hook, the last at {last}");
+    assert_eq!(
+        &texts[..3],
+        [
+            reminders.as_str(),
+            "boss was notified of its silence, which was escalated",
+            "hook was notified of its silence"
+        ]
+    );
+    assert_eq!(timeline["attempts_cut"], true, "failed attempts at old reminders are not looked up");
+    let page = fleet.text("/units/detector/a").await;
+    assert!(page.contains("298 reminders to hook, the last <time"), "{page}");
+    // However many more there are, the number stays.
+    assert!(fleet.text("/").await.contains("100 or more notifications"));
+    assert!(page.contains("Attempts to notify are left out here") && !page.contains("200 OK"), "{page}");
 }

@@ -52,6 +52,7 @@ async fn the_server_speaks_tls_and_shows_a_renewed_certificate_without_a_restart
         tls: None,
         proxies: Proxies::default(),
         switches: None,
+        example_topic: None,
     };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let pages = http::Pages::new(config, "one", telemetry.clone());
@@ -98,6 +99,7 @@ async fn an_address_that_others_reach_needs_a_token_with_tls_too() {
         tls: None,
         proxies: Proxies::default(),
         switches: None,
+        example_topic: None,
     };
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     let pages = http::Pages::new(config, "one", telemetry.clone());

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use reqwest::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, LOCATION, ORIGIN, SET_COOKIE};
 use reqwest::{Client, Response, redirect};
 use rollcall::http::{AlertRoutes, Role, Switches, Token, UnitMetrics};
+use rollcall::routing::{Escalation, FollowUps, Route, Routes};
 
 use super::changes::token;
 use super::world::{Fleet, NOON, SECOND, assert_problem};
@@ -62,6 +63,46 @@ async fn without_receivers_pages_say_that_nobody_will_be_told_and_what_to_do() {
 }
 
 #[tokio::test]
+async fn an_empty_fleet_names_a_topic_of_its_own_and_then_its_silent_units_come_first() {
+    let topic = "sites/north/pump-7/beat";
+    let fleet = Fleet::start_configured(|config| config.example_topic = Some(topic.to_owned())).await;
+    fleet.fill();
+    let page = fleet.text("/").await;
+    assert!(page.contains(topic) && !page.contains("chart-title"), "{page}");
+    fleet.telemetry.topic_of_no_kind("elsewhere/pump-7");
+    fleet.hear_at("north", "detector:pump").await;
+    fleet.pass(121 * SECOND, &["detector:pump"]).await;
+    let page = fleet.text("/").await;
+    let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text} in {page}"));
+    assert!(place("nav class=\"counts\"") < place("id=\"units\""));
+    assert!(place("id=\"units\"") < place("chart-title") && place("chart-title") < place("class=\"groups\""));
+    // A note for newcomers is on this page alone.
+    assert!(page.contains("elsewhere/pump-7"));
+    let records = fleet.text("/records").await;
+    assert!(!records.contains("elsewhere/pump-7"), "{records}");
+    // A telephone shows kind and labels below the unit.
+    assert!(records.contains("<span class=\"phone\">detector <span class=\"label\">site=north"), "{records}");
+    assert!(fleet.text("/incidents").await.contains("<span class=\"phone\">to mail</span>"));
+}
+
+#[tokio::test]
+async fn pages_say_that_a_route_without_receivers_escalates() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    let step = Escalation { after: 1800 * SECOND, receivers: vec!["boss".to_owned()] };
+    let again = FollowUps { repeat: None, escalate: vec![step] };
+    let routes = Routes::new(Route { again, ..Route::default() });
+    fleet.routes.send_replace(Arc::new(AlertRoutes { routes, ..AlertRoutes::default() }));
+    fleet.hear_at("north", "detector:pump").await;
+    fleet.pass(121 * SECOND, &["detector:pump"]).await;
+    let page = fleet.text("/").await;
+    assert!(page.contains("not yet: if it lasts, boss") && !page.contains("names no receiver"), "{page}");
+    assert!(fleet.text("/incidents").await.contains("to boss"));
+    let unit = fleet.text("/units/detector/pump").await;
+    assert!(!unit.contains("has no receiver;"), "{unit}");
+}
+
+#[tokio::test]
 async fn the_page_of_a_unit_says_why_it_is_offline_and_its_forms_change_it() {
     let fleet = Fleet::start().await;
     fleet.hear_at("north", "detector:pump 7").await;
@@ -76,7 +117,8 @@ async fn the_page_of_a_unit_says_why_it_is_offline_and_its_forms_change_it() {
     assert_eq!(refused.status(), 403);
     let taken = submit(&fleet, &format!("{PAGE}/ack"), "", &own, "author=ana&comment=on+my+way").await;
     assert_eq!((taken.status().as_u16(), taken.headers()[LOCATION].to_str().unwrap()), (303, PAGE));
-    assert!(fleet.text(PAGE).await.contains("on my way"));
+    let page = fleet.text(PAGE).await;
+    assert!(page.contains("on my way") && page.contains("by ana: on my way"), "{page}");
     assert_eq!(submit(&fleet, &format!("{PAGE}/unack"), "", &own, "").await.status(), 303);
     // The history keeps the acknowledgement.
     let page = fleet.text(PAGE).await;
@@ -84,6 +126,11 @@ async fn the_page_of_a_unit_says_why_it_is_offline_and_its_forms_change_it() {
         !page.contains("Take the acknowledgement back") && page.contains("acknowledgement undone"),
         "{page}"
     );
+
+    let silently = submit(&fleet, &format!("{PAGE}/ack"), "", &own, "author=ben&comment=").await;
+    assert_eq!(silently.status(), 303);
+    let page = fleet.text(PAGE).await;
+    assert!(page.contains("by ben</span>") && !page.contains("by ben:"), "{page}");
 
     for wrong in
         ["hours=0&author=ana", "hours=NaN&author=ana", "hours=1e300&author=ana", "hours=1", "author=ana"]

@@ -151,6 +151,7 @@ impl Fleet {
             tls: None,
             proxies: Proxies::default(),
             switches: None,
+            example_topic: None,
         };
         configure(&mut config);
         let pages = http::Pages::new(config, "one", telemetry.clone());

@@ -279,6 +279,7 @@ fn tls(mqtt: &Mqtt, address: &BrokerAddress, base: &Path, problems: &mut Problem
     let read = Tls::read(&files);
     read.map_err(|TlsError { option, text }| problems.error(option, text)).ok()
 }
+
 /// A topic on which a unit of the first kind may be heard, for a fleet that has none yet.
 pub(super) fn example_topic(file: &File) -> Option<String> {
     let kind = file.kind.iter().find(|kind| !kind.topics.is_empty())?;

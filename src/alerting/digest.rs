@@ -70,7 +70,7 @@ pub(super) fn merged(
     let first = members.first();
     let same_origin = first.filter(|first| members.iter().all(|one| one.meant_for == first.meant_for));
     Delivery {
-        id: Delivery::id_of(&id, receiver),
+        id: Delivery::id_of(id, receiver),
         receiver: receiver.to_owned(),
         group: Group { key: group_key(receiver), labels: shared_labels(members) },
         sealed_at,

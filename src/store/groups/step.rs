@@ -429,7 +429,7 @@ impl<'a> GroupStep<'a> {
         };
         let leased = told.iter().filter(|(_, is_leased)| *is_leased);
         let delivery = |(receiver, _): &(String, bool)| {
-            let delivery = notification.clone()?.delivery(Delivery::id_of(&id, receiver), receiver, 1);
+            let delivery = notification.clone()?.delivery(Delivery::id_of(id, receiver), receiver, 1);
             Some(Delivery { is_alone: told.len() == 1, ..delivery })
         };
         (leased.filter_map(delivery).collect(), told.iter().any(|(_, is_leased)| !is_leased))

@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
 use super::PageSources;
-use super::beginning::Beginning;
 use super::http_error::{HttpError, query};
 use super::peers::{Peers, is_from_peer};
 use super::scans::Scans;
@@ -25,7 +24,7 @@ use super::unit_filter::{known_kind, label_pair};
 use super::units::parse;
 use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::mirror::{Archive, Outages, UnitFilter};
-use crate::fleet::{AvailabilityHistory, Mirror, Ownership, PastTime, Roll};
+use crate::fleet::{AvailabilityHistory, Beginning, Mirror, Ownership, PastTime, Roll};
 use crate::presence::{Interval, OfflineRecord, TimeSpent, Transition, Unit, UnitTimes};
 use crate::reports::{AvailabilityFigures, AvailabilityScope};
 use crate::store::{Queries, UnitStore};

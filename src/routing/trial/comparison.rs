@@ -189,11 +189,11 @@ impl PolicyTrial {
             format!("{} + {}", shown_span(timeout), shown_span(grace))
         };
         let of_side = |side: &TrialSide| span([side.timeout_seconds, side.grace_seconds]);
-        let then = |(at, one): (usize, &TrialPolicy)| {
+        let then = |one: &TrialPolicy| {
             let policy = span([one.timeout_seconds, one.grace_seconds]);
-            if at == 0 { policy } else { format!("from {} {policy}", one.since) }
+            if one.since <= self.from { policy } else { format!("from {} {policy}", one.since) }
         };
-        let then: Vec<String> = self.policies.iter().enumerate().map(then).collect();
+        let then: Vec<String> = self.policies.iter().map(then).collect();
         let then = if then.is_empty() { of_side(&self.was) } else { then.join(", ") };
         let numbers =
             |what: &str, was: usize, would: usize| [what.to_owned(), was.to_string(), would.to_string()];

@@ -329,12 +329,9 @@ fn a_silence_is_tried_by_the_policy_of_its_time_and_counted_apart_where_that_is_
         assert_eq!(trial.would.counts.silences, usize::from(is_recorded), "{name}: {:?}", trial.notes);
         let is_unknown = trial.notes.iter().any(|note| note.contains("on record from"));
         assert_eq!(is_unknown, expected.is_none() && policies.len() == 1, "{name}: {:?}", trial.notes);
-        let then = if policies.len() == 2 {
-            "1m 40s + 0s, from 2026-07-22T05:33:20Z 16m 40s + 0s"
-        } else {
-            "16m 40s + 0s"
-        };
-        assert_eq!(trial.rows()[0], ["timeout + grace", then, "33m 20s + 0s"].map(str::to_owned), "{name}");
+        let from = format!("from {} 16m 40s + 0s", at(20_000));
+        let then = if policies.len() == 2 { format!("1m 40s + 0s, {from}") } else { from };
+        assert_eq!(trial.rows()[0], ["timeout + grace", &*then, "33m 20s + 0s"].map(str::to_owned), "{name}");
     }
 }
 

@@ -234,7 +234,10 @@ fn start(
     };
     loops.add("expiry", expiry.run(stop.clone()));
     let past: Option<Arc<dyn AvailabilityHistory>> = match &config.history {
-        Some(wanted) => Some(Arc::new(history::HistoryReader::new(wanted.access.clone()))),
+        Some(wanted) => Some(Arc::new(history::HistoryReader::new(
+            wanted.access.clone(),
+            history::fleet_digest(roll.key()),
+        ))),
         None => None,
     };
     if let Some(wanted) = config.history {

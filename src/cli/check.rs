@@ -168,7 +168,7 @@ async fn connect(config: &Config) -> Vec<Finding> {
         receivers(&config.alerting),
         running_configuration(config),
         ids::of_running_instance(config.http.listen),
-        history::examine(config.history.as_ref())
+        history::examine(config)
     );
     let listen_at = config.http.listen;
     let mut findings: Vec<Finding> = listen("http.listen", listen_at, listen_at).await.into_iter().collect();

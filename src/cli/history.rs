@@ -23,6 +23,8 @@ pub(super) struct HistoryArguments {
 enum HistoryCommand {
     /// Make the schema and its tables, unless they are there.
     Init(ConfigFile),
+    /// Let another fleet have the history, such as this one after a move to another engine. Stop all instances before.
+    HandOver(ConfigFile),
     /// Show the tables, how far they are written, and what was lost.
     Status(StatusArguments),
     /// Let running instances write again what the engine keeps; with --records write the closed records of a file.
@@ -53,10 +55,15 @@ pub(super) async fn run(arguments: HistoryArguments) -> anyhow::Result<ExitCode>
     logging::start_quietly()?;
     match arguments.command {
         HistoryCommand::Init(file) => {
-            let (config, database) = open(&file).await?;
-            history::prepare(&database, &config.access).await?;
+            let (config, mut database) = open(&file).await?;
+            history::prepare(&mut database, &config.access, None).await?;
             let schema = &config.access.schema;
             println!("schema {schema} of {} has version {}", database.address(), history::VERSION);
+        }
+        HistoryCommand::HandOver(file) => {
+            let (config, database) = prepared(&file).await?;
+            history::hand_over(&database).await?;
+            println!("the next fleet that writes has the history in schema {}", config.access.schema);
         }
         HistoryCommand::Status(StatusArguments { file, json }) => {
             let (_, database) = prepared(&file).await?;
@@ -80,6 +87,7 @@ pub(super) async fn run(arguments: HistoryArguments) -> anyhow::Result<ExitCode>
                     let lines = BufReader::new(lines);
                     let done = history::backfill(&mut database, lines, config.batch).await;
                     let done = done.with_context(|| format!("{name} was not read to its end"))?;
+                    history::begins_with_oldest(&database).await?;
                     let history::Backfilled { records, rows, open } = done;
                     println!(
                         "{records} records: {rows} new rows; {open} open records are left to the engine"
@@ -108,7 +116,7 @@ async fn open(file: &ConfigFile) -> anyhow::Result<(HistoryConfig, Database)> {
 
 pub(super) async fn prepared(file: &ConfigFile) -> anyhow::Result<(HistoryConfig, Database)> {
     let (config, database) = open(file).await?;
-    history::require(&database, &config.access).await?;
+    history::require(&database, &config.access, None).await?;
     Ok((config, database))
 }
 
@@ -116,7 +124,8 @@ fn in_words(status: &HistoryStatus, now: Timestamp) -> String {
     let mut tables = PrintedTable::new(&["table", "rows", "megabytes"]);
     for table in &status.tables {
         let megabytes = format!("{:.1}", table.bytes as f64 / 1e6);
-        tables.rows.push(vec![table.table.clone(), table.rows.to_string(), megabytes]);
+        let about = if table.is_estimated { "about " } else { "" };
+        tables.rows.push(vec![table.table.clone(), format!("{about}{}", table.rows), megabytes]);
     }
     let mut cursors = PrintedTable::new(&["source", "written up to", "behind", "partitions"]);
     for source in &status.cursors {
@@ -131,5 +140,8 @@ fn in_words(status: &HistoryStatus, now: Timestamp) -> String {
     }
     let all = [tables, cursors, losses].into_iter().filter(|table| !table.rows.is_empty());
     let texts: Vec<String> = all.map(|table| table.to_text(has_colours())).collect();
-    texts.join("\n")
+    let begins = status
+        .begins
+        .map_or("no instance has written yet".to_owned(), |at| format!("history begins at {at}"));
+    format!("{begins}\n\n{}", texts.join("\n"))
 }

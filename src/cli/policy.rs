@@ -93,12 +93,13 @@ struct TriedConfig<'a> {
     routes: Routes,
     receivers: Vec<String>,
     has_flapping: bool,
+    has_rate_limits: bool,
 }
 
 impl TriedConfig<'_> {
     fn of<'a>(config: &'a Config, kind: &Kind) -> anyhow::Result<TriedConfig<'a>> {
         let rules = config.rules.get(kind);
-        let rules = rules.with_context(|| format!("there is no kind {kind} in the configuration"))?;
+        let rules = rules.ok_or_else(|| wrong(format!("there is no kind {kind} in the configuration")))?;
         let alerting = &config.alerting;
         Ok(TriedConfig {
             config,
@@ -106,6 +107,7 @@ impl TriedConfig<'_> {
             routes: Routes::new(alerting.route.clone()),
             receivers: alerting.receivers.iter().map(|receiver| receiver.name.clone()).collect(),
             has_flapping: alerting.flapping.contains_key(kind),
+            has_rate_limits: alerting.receivers.iter().any(|receiver| receiver.rate_limit.is_some()),
         })
     }
 
@@ -118,6 +120,7 @@ impl TriedConfig<'_> {
             inhibition: &self.config.alerting.inhibition,
             breaker: self.config.alerting.breaker,
             has_flapping: self.has_flapping,
+            has_rate_limits: self.has_rate_limits,
         }
     }
 }

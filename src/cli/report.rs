@@ -10,7 +10,7 @@ use super::history::prepared;
 use super::table::{PrintedTable, has_colours};
 use super::{ConfigFile, logging, shown_json, wrong};
 use crate::clock::Clock;
-use crate::history::report;
+use crate::history::{before_history, report};
 use crate::reports::{self, AvailabilityReport, CalendarPeriod, Days, GroupBy, ReportRange};
 
 #[derive(Debug, Args)]
@@ -52,7 +52,8 @@ pub(super) async fn run(arguments: ReportArguments) -> anyhow::Result<ExitCode> 
         None => month.map_or_else(last_month, Days::of_month),
     };
     let (_, database) = prepared(&file).await?;
-    let made = report(&database, days, &GroupBy::from(group_by)).await?;
+    let mut made = report(&database, days, &GroupBy::from(group_by)).await?;
+    made.losses.splice(0..0, before_history(&database, days.interval()).await?);
     let made = made.with_target(target.map(|percent| percent / 100.0));
     match () {
         () if json => println!("{}", shown_json(&serde_json::to_string_pretty(&as_json(&made))?)),

@@ -122,7 +122,17 @@ pub(super) fn matchers(path: &str, texts: &[String], problems: &mut Problems) ->
     let mut all = Vec::new();
     for (at, text) in texts.iter().enumerate() {
         match parse_matchers(text) {
-            Ok(matchers) => all.extend(matchers),
+            Ok(matchers) => {
+                for (matcher, values) in
+                    matchers.iter().filter_map(|one| Some((one, one.names_no_value_of()?)))
+                {
+                    let (name, values) = (matcher.name(), values.join(", "));
+                    let text =
+                        format!("{text:?}, {name} is never {:?}; it is one of {values}", matcher.value());
+                    problems.error(format!("{path}[{at}]"), text);
+                }
+                all.extend(matchers);
+            }
             Err(error) => problems.error(format!("{path}[{at}]"), format!("{text:?}, {error}")),
         }
     }

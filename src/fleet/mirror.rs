@@ -62,6 +62,8 @@ pub struct LabelValues {
 pub struct RecordedHeartbeat<'a> {
     pub unit: &'a Unit,
     pub at: Timestamp,
+    /// See [`Refresh::arrived`](crate::store::Refresh::arrived).
+    pub arrived: Timestamp,
     /// The heartbeat before it, whichever instance recorded that.
     pub before: Timestamp,
     /// See [`Refresh::unbroken`](crate::store::Refresh::unbroken).
@@ -71,7 +73,7 @@ pub struct RecordedHeartbeat<'a> {
 impl<'a> RecordedHeartbeat<'a> {
     /// A heartbeat that teaches nothing of the rhythm of its unit.
     pub fn of(unit: &'a Unit, at: Timestamp) -> RecordedHeartbeat<'a> {
-        RecordedHeartbeat { unit, at, before: at, unbroken: None }
+        RecordedHeartbeat { unit, at, arrived: at, before: at, unbroken: None }
     }
 }
 

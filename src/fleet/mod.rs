@@ -35,6 +35,7 @@ use crate::presence::{Kind, KindRules};
 
 mod attempts;
 mod availability;
+mod beginning;
 mod bodies;
 mod canary_pace;
 pub mod census;
@@ -68,6 +69,7 @@ pub mod walk;
 
 pub use attempts::Attempts;
 pub use availability::{AvailabilityHistory, PastTime};
+pub use beginning::Beginning;
 pub use bodies::{BodyReader, Refused};
 pub use canary_pace::CanaryPace;
 pub use census::Census;

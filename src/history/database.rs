@@ -125,6 +125,13 @@ pub struct DatabaseAccess {
     pub statement_timeout: Duration,
 }
 
+impl DatabaseAccess {
+    /// The schema as a statement names it: it may be a reserved word.
+    pub(super) fn quoted_schema(&self) -> String {
+        format!("\"{}\"", self.schema.replace('"', "\"\""))
+    }
+}
+
 /// An open connection. Dropping it closes the connection.
 pub struct Database {
     client: Client,
@@ -142,7 +149,7 @@ impl Drop for Database {
 impl Database {
     /// Connects, and prepares the session.
     pub async fn connect(access: &DatabaseAccess) -> Result<Database> {
-        let DatabaseAccess { address, tls, schema, statement_timeout } = access;
+        let DatabaseAccess { address, tls, statement_timeout, .. } = access;
         let config = &address.0;
         let failed = |error| explained(&error, address, "connect");
         let (client, driver) = if address.is_encrypted() {
@@ -168,7 +175,7 @@ impl Database {
                 version / 10_000
             )));
         }
-        let milliseconds = limit.as_millis();
+        let (schema, milliseconds) = (access.quoted_schema(), limit.as_millis());
         let settings = format!(
             "SET search_path TO {schema}; SET TimeZone TO 'UTC'; SET statement_timeout TO {milliseconds}; \
              SET lock_timeout TO {milliseconds}; SET idle_in_transaction_session_timeout TO {milliseconds}"

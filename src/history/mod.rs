@@ -18,6 +18,7 @@ mod database;
 mod losses;
 mod past;
 mod past_silences;
+mod policies;
 mod reader;
 mod reading;
 mod reconciling;
@@ -35,7 +36,10 @@ pub use database::{Database, DatabaseAccess, DatabaseAddress, HistoryError, Resu
 pub use past::past_fleet;
 pub use reader::HistoryReader;
 pub use report::report;
-pub use schema::{HistoryRetention, VERSION, prepare, prune, require, stored_version};
+pub use schema::{
+    HistoryRetention, StoredHistory, VERSION, before_history, begins, begins_with_oldest, check,
+    fleet_digest, hand_over, prepare, prune, require, stored,
+};
 pub use sources::HistorySource;
 pub use status::{HistoryStatus, TableStatus, rewind, status};
 pub use writer::HistoryWriter;

@@ -11,9 +11,10 @@ use tokio_postgres::{Client, Error, Row, RowStream};
 use super::database::{Database, HistoryError, Result};
 use super::past_silences::PastAlertSilences;
 use super::rows::{moment, timestamp};
+use super::schema;
 use crate::clock::Timestamp;
-use crate::presence::{Closing, Interval, Kind, Ledger, RecordId, Unit};
-use crate::routing::trial::{FleetSizes, PastFleet, PastSilence, PastUnit};
+use crate::presence::{Closing, Interval, Kind, Ledger, Policy, RecordId, Unit};
+use crate::routing::trial::{FleetSizes, PastFleet, PastPolicy, PastSilence, PastUnit};
 use crate::store::Audited;
 
 /// The most silences of a trial: they take about 300 megabytes.
@@ -34,6 +35,16 @@ pub async fn past_fleet(
     let range = Interval { from: until - since, to: until };
     let past = PastFleet::empty(kind.clone(), range);
     let mut reading = PastReading { past, places: HashMap::new(), first: None, is_too_much: false };
+    match schema::begins(database).await? {
+        Some(begins) if begins >= until => reading.past.gaps.push(format!(
+            "history begins at {begins}, which is after all of that time: nothing of it is on record"
+        )),
+        Some(begins) if begins > range.from => {
+            let gap = format!("history begins at {begins}: silences before that are not on record");
+            reading.past.gaps.push(gap);
+        }
+        _ => {}
+    }
     if written.is_none() {
         reading.past.gaps.push("nothing is written yet: history begins in the first minute".to_owned());
     }
@@ -45,6 +56,7 @@ pub async fn past_fleet(
         }
         reading.units(client).await?;
         reading.absences(client).await?;
+        reading.policies(client).await?;
         reading.operations(client).await?;
         reading.notifications(client).await?;
         reading.losses(client).await
@@ -177,6 +189,21 @@ impl PastReading {
                 self.past.units[place as usize].pauses.push(time(&row, 2));
             }
         }
+        Ok(())
+    }
+
+    /// The policies of the kind.
+    async fn policies(&mut self, client: &Client) -> Result<(), Error> {
+        let (kind, to) = (self.past.kind.to_string(), moment(self.past.range.to));
+        let select =
+            "SELECT since, timeout_ms, grace_ms FROM policies WHERE kind = $1 AND since < $2 ORDER BY 1";
+        let rows = client.query(select, &[&kind, &to]).await?;
+        let span = |row: &Row, at| Duration::from_millis(row.get::<_, i64>(at).unsigned_abs());
+        let policy = |row: &Row| PastPolicy {
+            since: timestamp(row.get(0)),
+            policy: Policy { timeout: span(row, 1), grace: span(row, 2) },
+        };
+        self.past.policies = rows.iter().map(policy).collect();
         Ok(())
     }
 

@@ -15,13 +15,15 @@ use crate::routing::trial::PastFleet;
 
 pub struct HistoryReader {
     access: DatabaseAccess,
+    fleet: String,
     /// The connection of the last read that went well.
     kept: Mutex<Option<Database>>,
 }
 
 impl HistoryReader {
-    pub fn new(access: DatabaseAccess) -> HistoryReader {
-        HistoryReader { access, kept: Mutex::default() }
+    /// `fleet`: see [`fleet_digest`](super::fleet_digest).
+    pub fn new(access: DatabaseAccess, fleet: String) -> HistoryReader {
+        HistoryReader { access, fleet, kept: Mutex::default() }
     }
 
     /// The connection that is kept, if it still lasts, or another one.
@@ -30,7 +32,7 @@ impl HistoryReader {
             return Ok(database);
         }
         let database = Database::connect(&self.access).await?;
-        schema::require(&database, &self.access).await?;
+        schema::require(&database, &self.access, Some(&self.fleet)).await?;
         Ok(database)
     }
 }
@@ -57,7 +59,8 @@ impl AvailabilityHistory for HistoryReader {
     async fn report(&self, days: Days, group: &GroupBy) -> anyhow::Result<AvailabilityReport> {
         let mut kept = self.kept.lock().await;
         let database = self.open(kept.take()).await?;
-        let made = report::report(&database, days, group).await?;
+        let mut made = report::report(&database, days, group).await?;
+        made.losses.splice(0..0, schema::before_history(&database, days.interval()).await?);
         *kept = Some(database);
         Ok(made)
     }

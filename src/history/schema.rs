@@ -8,18 +8,22 @@ use std::time::Duration;
 
 use jiff::civil::Date;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error};
+use tokio_postgres::{Error, GenericClient};
 
 use super::database::{Database, DatabaseAccess, HistoryError, Result};
-use super::rows::moment;
+use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
-use crate::reports::day_of;
+use crate::presence::Interval;
+use crate::reports::{day_of, midnight};
 
 /// The version that this program writes.
-pub const VERSION: i32 = 1;
+pub const VERSION: i32 = 2;
+
+/// The table of openings and closings, whose oldest row says when history begins.
+const TRANSITIONS: &str = "transitions";
 
 /// The tables that are cut into months, and the column that says the month.
-const BY_MONTH: [(&str, &str); 3] = [("transitions", "at"), ("notifications", "at"), ("daily", "day")];
+const BY_MONTH: [(&str, &str); 3] = [(TRANSITIONS, "at"), ("notifications", "at"), ("daily", "day")];
 
 /// The statements that make the tables, each large one as a partitioned table.
 const TABLES: &str = include_str!("schema.sql");
@@ -32,73 +36,143 @@ const TIMESCALE: &str = "SELECT quote_ident(n.nspname) FROM pg_extension e \
 const WHOLE: [(&str, &str); 4] =
     [("blind", "until_at"), ("operations", "at"), ("pauses", "until_at"), ("losses", "until_at")];
 
-/// Instances that change the schema do so one after the other.
-const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext(current_schema() || ' of rollcall'))";
+/// Instances that change the schema do so one after the other. The schema may not be there yet.
+const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext(current_setting('search_path') || ' of rollcall'))";
 
-/// Makes the schema and its tables unless they are there.
-///
-/// # Errors
-/// Also if a newer program made the schema.
-pub async fn prepare(database: &Database, access: &DatabaseAccess) -> Result<()> {
-    let schema = &access.schema;
-    let client = database.client();
-    let made = database.limited("make the schema of history", async {
-        let is_there = "SELECT to_regnamespace($1) IS NOT NULL";
-        if !client.query_one(is_there, &[schema]).await?.get::<_, bool>(0) {
-            client.batch_execute(&format!("CREATE SCHEMA IF NOT EXISTS {schema}")).await?;
-        }
-        if version(client, schema).await?.is_none() {
-            let timescale: Option<String> = client.query_opt(TIMESCALE, &[]).await?.map(|row| row.get(0));
-            let tables = statements(timescale.as_deref());
-            // Another instance may have made the tables while this one waited for the lock.
-            let begin = format!("BEGIN; {LOCK}");
-            client.batch_execute(&begin).await?;
-            let made = match version(client, schema).await {
-                Ok(None) => client.batch_execute(&tables).await,
-                Ok(Some(_)) => Ok(()),
-                Err(error) => Err(error),
-            };
-            client.batch_execute(if made.is_ok() { "COMMIT" } else { "ROLLBACK" }).await?;
-            made?;
-        }
-        version(client, schema).await
-    });
-    check(database, access, made.await?)
+/// A digest of the key of a fleet, by which history knows the fleet: the key itself never leaves the engine and the
+/// instances.
+pub fn fleet_digest(key: &str) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, key.as_bytes());
+    data_encoding::BASE64URL_NOPAD.encode(&digest.as_ref()[..9])
 }
 
-/// Checks that the tables are there, in the version of this program.
+/// What the tables say of themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredHistory {
+    /// `None`: there are no tables.
+    pub version: Option<i32>,
+    /// See [`fleet_digest`]; `None`: no instance has written yet.
+    pub fleet: Option<String>,
+}
+
+/// Makes the schema and its tables unless they are there, and takes them for this fleet ([`fleet_digest`]) unless they
+/// have one.
+///
+/// # Errors
+/// Also if a program of another version made the schema, or if it is the history of another fleet.
+pub async fn prepare(database: &mut Database, access: &DatabaseAccess, fleet: Option<&str>) -> Result<()> {
+    let schema = access.quoted_schema();
+    let made = database.in_transaction("make the schema of history", async |transaction| {
+        // Before everything else: of two instances that find nothing, the second one looks again after the first.
+        transaction.batch_execute(LOCK).await?;
+        let is_there = "SELECT to_regnamespace($1) IS NOT NULL";
+        if !transaction.query_one(is_there, &[&schema]).await?.get::<_, bool>(0) {
+            transaction.batch_execute(&format!("CREATE SCHEMA {schema}")).await?;
+        }
+        if read(transaction, &schema).await?.version.is_none() {
+            let timescale: Option<String> =
+                transaction.query_opt(TIMESCALE, &[]).await?.map(|row| row.get(0));
+            transaction.batch_execute(&statements(timescale.as_deref())).await?;
+        }
+        let stored = read(transaction, &schema).await?;
+        match fleet {
+            Some(fleet) if stored.version == Some(VERSION) && stored.fleet.is_none() => {
+                transaction.execute("UPDATE meta SET fleet = $1", &[&fleet]).await?;
+                Ok(StoredHistory { fleet: Some(fleet.to_owned()), ..stored })
+            }
+            _ => Ok(stored),
+        }
+    });
+    let made = made.await?;
+    check(database, access, &made, fleet)
+}
+
+/// Checks that the tables are there, in the version of this program, and that they are not those of another fleet.
 ///
 /// # Errors
 /// They are not.
-pub async fn require(database: &Database, access: &DatabaseAccess) -> Result<()> {
-    check(database, access, stored_version(database, access).await?)
+pub async fn require(database: &Database, access: &DatabaseAccess, fleet: Option<&str>) -> Result<()> {
+    check(database, access, &stored(database, access).await?, fleet)
 }
 
-/// The version of the schema; `None`: there are no tables.
-pub async fn stored_version(database: &Database, access: &DatabaseAccess) -> Result<Option<i32>> {
-    database.limited("read the version of history", version(database.client(), &access.schema)).await
+/// What the tables say of themselves.
+pub async fn stored(database: &Database, access: &DatabaseAccess) -> Result<StoredHistory> {
+    database.limited("read the version of history", read(database.client(), &access.quoted_schema())).await
 }
 
-fn check(database: &Database, access: &DatabaseAccess, version: Option<i32>) -> Result<()> {
+/// Lets the next fleet that writes have the history, such as one that was moved to another engine.
+pub async fn hand_over(database: &Database) -> Result<()> {
+    let forget = database.client().execute("UPDATE meta SET fleet = NULL", &[]);
+    database.limited("hand the history over", forget).await.map(drop)
+}
+
+/// Notes from when on a fleet may have records, unless that is known.
+pub(super) async fn begin(database: &Database, at: Timestamp) -> Result<()> {
+    let (begin, at) = ("UPDATE meta SET begins_at = $1 WHERE begins_at IS NULL", moment(at));
+    let parameters: [&(dyn ToSql + Sync); 1] = [&at];
+    database.limited("begin history", database.client().execute(begin, &parameters)).await.map(drop)
+}
+
+/// From when on history has records; `None`: no instance has written yet.
+pub async fn begins(database: &Database) -> Result<Option<Timestamp>> {
+    let row = database.client().query_one("SELECT min(begins_at) FROM meta", &[]);
+    let row = database.limited("read when history begins", row).await?;
+    Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(timestamp))
+}
+
+/// The part of a time that is before history begins, of which nothing is on record.
+pub async fn before_history(database: &Database, time: Interval) -> Result<Option<Interval>> {
+    let begins = begins(database).await?.map(|begins| begins.min(time.to));
+    let before = begins.map(|begins| Interval { to: begins, ..time });
+    Ok(before.filter(|before| before.from < before.to))
+}
+
+/// Lets history begin with its oldest record, if that is older than history began. Reads all openings and closings.
+pub async fn begins_with_oldest(database: &Database) -> Result<()> {
+    let earlier = "UPDATE meta SET begins_at = least(begins_at, (SELECT min(at) FROM transitions))";
+    let earlier = database.client().execute(earlier, &[]);
+    database.limited("note when history begins", earlier).await.map(drop)
+}
+
+/// Refuses tables that this program, or this fleet, must not write.
+///
+/// # Errors
+/// What is wrong with them, and what to do.
+pub fn check(
+    database: &Database,
+    access: &DatabaseAccess,
+    stored: &StoredHistory,
+    fleet: Option<&str>,
+) -> Result<()> {
     let (schema, address) = (&access.schema, database.address());
-    match version {
-        Some(VERSION) => Ok(()),
-        None => Err(HistoryError::Refused(format!(
-            "{address} has no history in schema {schema}; make it with rollcall history init"
-        ))),
-        Some(version) => Err(HistoryError::Refused(format!(
+    let is_of_another = || stored.fleet.as_deref().zip(fleet).is_some_and(|(stored, fleet)| stored != fleet);
+    Err(HistoryError::Refused(match stored.version {
+        Some(VERSION) if is_of_another() => format!(
+            "the history in schema {schema} of {address} is that of another fleet; give this fleet a schema of its own \
+             (history.schema), or, if it is the same fleet on another engine, let it have this one with rollcall \
+             history hand-over"
+        ),
+        Some(VERSION) => return Ok(()),
+        None => format!("{address} has no history in schema {schema}; make it with rollcall history init"),
+        Some(version) => format!(
             "the history in schema {schema} of {address} has version {version}, and this program writes version \
              {VERSION}; use the program that made it, or another history.schema"
-        ))),
-    }
+        ),
+    }))
 }
 
-async fn version(client: &Client, schema: &str) -> Result<Option<i32>, Error> {
+async fn read(client: &impl GenericClient, schema: &str) -> Result<StoredHistory, Error> {
     let is_there = "SELECT to_regclass($1) IS NOT NULL";
     if !client.query_one(is_there, &[&format!("{schema}.meta")]).await?.get::<_, bool>(0) {
-        return Ok(None);
+        return Ok(StoredHistory::default());
     }
-    Ok(client.query_opt("SELECT max(version) FROM meta", &[]).await?.and_then(|row| row.get(0)))
+    let version = client.query_one("SELECT max(version) FROM meta", &[]).await?.get(0);
+    // Other versions may have other columns.
+    let fleet = match version {
+        Some(VERSION) => client.query_one("SELECT max(fleet) FROM meta", &[]).await?.get(0),
+        _ => None,
+    };
+    Ok(StoredHistory { version, fleet })
 }
 
 /// The statements that make the tables. `timescale`: the schema of the functions of TimescaleDB.
@@ -204,13 +278,18 @@ impl HistoryRetention {
 pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp) -> Result<Vec<String>> {
     let mut dropped = Vec::new();
     let mut whole = WHOLE.to_vec();
+    let mut begins = None;
     for (table, column) in BY_MONTH {
         let Some(keep) = keep.of(table) else { continue };
         if !is_partitioned(database, table).await? {
             whole.push((table, column));
             continue;
         }
-        let oldest = partition_name(table, month_of(now - keep));
+        let month = month_of(now - keep);
+        if table == TRANSITIONS {
+            begins = Some(midnight(month));
+        }
+        let oldest = partition_name(table, month);
         // Names of one length sort by their months.
         let select = format!(
             "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
@@ -227,6 +306,9 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
     }
     for (table, column) in whole {
         let Some(keep) = keep.of(table) else { continue };
+        if table == TRANSITIONS {
+            begins = Some(now - keep);
+        }
         let before = moment(now - keep);
         let delete = format!("DELETE FROM {table} WHERE {column} < $1::timestamptz");
         let parameters: [&(dyn ToSql + Sync); 1] = [&before];
@@ -235,6 +317,11 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
         if rows > 0 {
             dropped.push(format!("{rows} rows of {table}"));
         }
+    }
+    if let Some(begins) = begins {
+        let (later, begins) = ("UPDATE meta SET begins_at = greatest(begins_at, $1)", moment(begins));
+        let parameters: [&(dyn ToSql + Sync); 1] = [&begins];
+        database.limited("note when history begins", database.client().execute(later, &parameters)).await?;
     }
     Ok(dropped)
 }

@@ -1,7 +1,13 @@
--- History of a fleet, schema 1. The tables are public: see docs/history.md.
+-- History of a fleet, schema 2. The tables are public: see docs/history.md.
 
-CREATE TABLE meta (version int NOT NULL, made_at timestamptz NOT NULL DEFAULT now());
-INSERT INTO meta (version) VALUES (1);
+-- The version of the schema, a digest of the id of the fleet that writes, and from when on it may have records.
+CREATE TABLE meta (
+    version int NOT NULL,
+    made_at timestamptz NOT NULL DEFAULT now(),
+    fleet text,
+    begins_at timestamptz
+);
+INSERT INTO meta (version) VALUES (2);
 
 -- How far each source of the engine is written; changes in the transaction of its rows.
 CREATE TABLE cursors (
@@ -79,6 +85,15 @@ CREATE TABLE operations (
 );
 CREATE INDEX operations_at ON operations (at);
 CREATE INDEX operations_unit ON operations (kind, unit, at);
+
+-- The timeout and the grace of each kind, from a moment until the next one.
+CREATE TABLE policies (
+    kind text NOT NULL,
+    since timestamptz NOT NULL,
+    timeout_ms bigint NOT NULL,
+    grace_ms bigint NOT NULL,
+    PRIMARY KEY (kind, since)
+);
 
 -- The attempts to notify receivers.
 CREATE TABLE notifications (

@@ -2,14 +2,21 @@
 
 use serde::Serialize;
 use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Error, Row};
 
 use super::database::{Database, Result};
 use super::rows::timestamp;
+use super::schema;
 use crate::clock::Timestamp;
+
+/// The most rows of a table that are counted.
+const MAX_COUNTED: i64 = 1_000_000;
 
 #[derive(Debug, Serialize)]
 pub struct HistoryStatus {
     pub version: i32,
+    /// From when on there are records; `None`: no instance has written yet.
+    pub begins: Option<Timestamp>,
     pub tables: Vec<TableStatus>,
     /// How far each source of the engine is written for certain; newer rows are there, too.
     pub cursors: Vec<SourceStatus>,
@@ -19,8 +26,9 @@ pub struct HistoryStatus {
 #[derive(Debug, Serialize)]
 pub struct TableStatus {
     pub table: String,
-    /// About how many.
     pub rows: i64,
+    /// `true`: `rows` is an estimate, because there are more than are counted.
+    pub is_estimated: bool,
     pub bytes: i64,
 }
 
@@ -43,7 +51,7 @@ pub struct LossStatus {
 /// The tables, and how far they are written.
 pub async fn status(database: &Database) -> Result<HistoryStatus> {
     let client = database.client();
-    let tables = "SELECT p.relname::text, greatest(sum(c.reltuples), 0)::bigint, \
+    let tables = "SELECT p.relname::text, sum(greatest(c.reltuples, 0))::bigint, \
                   sum(pg_total_relation_size(c.oid))::bigint FROM pg_class p \
                   LEFT JOIN pg_inherits i ON i.inhparent = p.oid JOIN pg_class c ON c.oid = coalesce(i.inhrelid, p.oid) \
                   WHERE p.relnamespace = current_schema()::regnamespace AND p.relkind IN ('r', 'p') \
@@ -52,19 +60,17 @@ pub async fn status(database: &Database) -> Result<HistoryStatus> {
     let losses = "SELECT table_name, from_at, until_at, why FROM losses ORDER BY noticed_at DESC LIMIT 100";
     let read = database.limited("read the state of history", async {
         let version = client.query_one("SELECT max(version) FROM meta", &[]).await?.get(0);
-        let tables = client.query(tables, &[]).await?;
+        let mut sizes = Vec::new();
+        for row in client.query(tables, &[]).await? {
+            sizes.push(size(client, &row).await?);
+        }
         let sources = client.query(sources, &[]).await?;
-        Ok((version, tables, sources, client.query(losses, &[]).await?))
+        Ok((version, sizes, sources, client.query(losses, &[]).await?))
     });
     let (version, tables, sources, losses) = read.await?;
-    let table =
-        |row: &tokio_postgres::Row| TableStatus { table: row.get(0), rows: row.get(1), bytes: row.get(2) };
-    let source = |row: &tokio_postgres::Row| SourceStatus {
-        source: row.get(0),
-        at: timestamp(row.get(1)),
-        partitions: row.get(2),
-    };
-    let loss = |row: &tokio_postgres::Row| LossStatus {
+    let source =
+        |row: &Row| SourceStatus { source: row.get(0), at: timestamp(row.get(1)), partitions: row.get(2) };
+    let loss = |row: &Row| LossStatus {
         table: row.get(0),
         from: timestamp(row.get(1)),
         until: timestamp(row.get(2)),
@@ -72,10 +78,22 @@ pub async fn status(database: &Database) -> Result<HistoryStatus> {
     };
     Ok(HistoryStatus {
         version,
-        tables: tables.iter().map(table).collect(),
+        begins: schema::begins(database).await?,
+        tables,
         cursors: sources.iter().map(source).collect(),
         losses: losses.iter().map(loss).collect(),
     })
+}
+
+/// The size of a table. A planner's estimate is 0 for a table that it has not looked at, so rows are counted, as far as
+/// that takes less than a second.
+async fn size(client: &Client, row: &Row) -> Result<TableStatus, Error> {
+    let (table, estimated): (String, i64) = (row.get(0), row.get(1));
+    let count = format!("SELECT count(*) FROM (SELECT FROM \"{table}\" LIMIT {}) counted", MAX_COUNTED + 1);
+    let counted: i64 = client.query_one(&count, &[]).await?.get(0);
+    let is_estimated = counted > MAX_COUNTED;
+    let rows = if is_estimated { estimated.max(counted) } else { counted };
+    Ok(TableStatus { table, rows, is_estimated, bytes: row.get(2) })
 }
 
 /// Sets the cursors back: running instances read again what the engine keeps, and write what is missing. Instances

@@ -12,13 +12,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use super::database::{Database, HistoryError, Result};
+use super::policies::ChangedPolicies;
 use super::rows::{TransitionRows, write_notifications, write_operations};
 use super::schema::{self, Months};
 use super::sources::{HistorySource, HistorySources, SETTLE, SourcePart};
 use super::{HistoryConfig, OPERATIONS, UNITS, blind, cursors, daily, losses, reconciling, units};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Ownership, Roll};
+use crate::fleet::{Beginning, Ownership, Roll};
 use crate::presence::Interval;
 use crate::store::{AuditEntry, Cells, Documents, MAX_AUDITED, Queries, partition_of};
 use crate::telemetry::Telemetry;
@@ -55,8 +56,10 @@ impl HistoryWriter {
 
     async fn write(&self) {
         let (mut failures, mut batch) = (0, self.config.batch);
+        let mut policies = ChangedPolicies::default();
         loop {
-            let error = match self.session(&mut batch, &mut failures).await {
+            policies.note(self.roll.shared_rules(), self.clock.now());
+            let error = match self.session(&mut batch, &mut failures, &mut policies).await {
                 Err(error) => error,
                 Ok(never) => match never {},
             };
@@ -74,9 +77,18 @@ impl HistoryWriter {
     }
 
     /// Writes over one connection until something fails.
-    async fn session(&self, batch: &mut usize, failures: &mut u32) -> Result<std::convert::Infallible> {
-        let database = Database::connect(&self.config.access).await?;
-        schema::prepare(&database, &self.config.access).await?;
+    async fn session(
+        &self,
+        batch: &mut usize,
+        failures: &mut u32,
+        policies: &mut ChangedPolicies,
+    ) -> Result<std::convert::Infallible> {
+        let mut database = Database::connect(&self.config.access).await?;
+        let fleet = schema::fleet_digest(self.roll.key());
+        schema::prepare(&mut database, &self.config.access, Some(&fleet)).await?;
+        let now = self.clock.now();
+        let watched = Beginning::new(self.cells.clone()).since(now).await?;
+        schema::begin(&database, watched.max(now - self.config.keep_records)).await?;
         let sources = HistorySources { queries: self.queries.clone(), cells: self.cells.clone() };
         let mut session = WriterSession {
             writer: self,
@@ -86,6 +98,7 @@ impl HistoryWriter {
             partitions: Vec::new(),
             tails: BTreeMap::new(),
             newest_operation: None,
+            policies,
             blind: blind::WrittenIntervals::default(),
             reconciled: None,
             refreshed: BTreeMap::new(),
@@ -123,6 +136,7 @@ struct WriterSession<'a> {
     tails: BTreeMap<HistorySource, Tail>,
     /// The newest entry of the audit that is written.
     newest_operation: Option<AuditEntry>,
+    policies: &'a mut ChangedPolicies,
     blind: blind::WrittenIntervals,
     /// When open records were compared.
     reconciled: Option<Timestamp>,
@@ -144,8 +158,11 @@ impl WriterSession<'_> {
         }
         // What belongs to no partition is written by the owner of the number after the last one.
         let fleet = self.sources.cells.partitions();
+        self.policies.note(self.writer.roll.shared_rules(), self.writer.clock.now());
         if view.outboxes.contains(&fleet) {
             self.write_operations(fleet).await?;
+            let written = self.policies.write(&self.database).await?;
+            self.writer.telemetry.history_written("policies", written);
             let hearing = self.writer.roll.hearing();
             let written = self.blind.write(&mut self.database, &hearing).await?;
             self.writer.telemetry.history_written("blind", written);

@@ -17,7 +17,6 @@ use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
 use super::PageSources;
-use super::beginning::Beginning;
 use super::http_error::{HttpError, query};
 use super::peers::{Peers, is_from_peer};
 use super::scans::Scans;
@@ -25,7 +24,7 @@ use super::unit_filter::{known_kind, label_pair};
 use super::units::parse;
 use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::mirror::{Archive, Outages, UnitFilter};
-use crate::fleet::{AvailabilityHistory, Mirror, Ownership, PastTime, Roll};
+use crate::fleet::{AvailabilityHistory, Beginning, Mirror, Ownership, PastTime, Roll};
 use crate::presence::{Interval, OfflineRecord, TimeSpent, Transition, Unit, UnitTimes};
 use crate::reports::{AvailabilityFigures, AvailabilityScope};
 use crate::store::{Queries, UnitStore};
@@ -200,6 +199,7 @@ impl AvailabilityState {
             return Err(HttpError::bad_request("from is before until, and in the past"));
         }
         let scope = self.scope(wanted)?;
+        self.refuse_unknown(&scope, until).await?;
         // Nothing is known of the time before the fleet was watched, nor which records the engine had of the time
         // before those that it keeps.
         let watched = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
@@ -233,6 +233,26 @@ impl AvailabilityState {
                 Ok(AvailabilityPart { is_complete, ..part }.answer(range, None))
             }
         }
+    }
+
+    /// Refuses a unit of which neither the engine nor history has anything.
+    async fn refuse_unknown(&self, scope: &AvailabilityScope, until: Timestamp) -> Result<(), HttpError> {
+        let AvailabilityScope::Unit(unit) = scope else { return Ok(()) };
+        let read = self.units.read(std::slice::from_ref(unit)).await?;
+        if read.iter().any(|seen| seen.is_known() || seen.is_unreadable()) {
+            return Ok(());
+        }
+        if !self.records.history(unit, 1).await?.records.is_empty() {
+            return Ok(());
+        }
+        let ever = Interval { from: Timestamp::ZERO, to: until };
+        match &self.history {
+            // It may know the unit, if it does not answer.
+            Some(history) if history.time_spent(scope, ever).await.is_ok_and(|past| past.units == 0) => {}
+            None => {}
+            _ => return Ok(()),
+        }
+        Err(HttpError::not_found(format!("there is no unit {}/{}, and there was none", unit.kind, unit.id)))
     }
 
     /// How units spent a range by what the engine has, and the range from the moment on that a single unit is known.

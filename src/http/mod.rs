@@ -26,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Stopwatch, Timestamp};
 use crate::fleet::{
-    AvailabilityHistory, BodyReader, Coverage, FlapRules, Mirror, Ownership, Roll, Silences, Timers,
+    AvailabilityHistory, Beginning, BodyReader, Coverage, FlapRules, Mirror, Ownership, Roll, Silences,
+    Timers,
 };
 use crate::presence::{Kind, MassOfflineRule, Unit};
 use crate::routing::{Inhibition, Route, Routes};
@@ -37,7 +38,6 @@ use crate::trust::ServerTls;
 mod alertmanager;
 mod audit;
 mod availability;
-mod beginning;
 mod body;
 mod breaker;
 mod changes;
@@ -101,7 +101,6 @@ mod units;
 mod web;
 
 use availability::AvailabilityState;
-use beginning::Beginning;
 pub use changes::AUTHOR;
 use changes::HasTokens;
 pub use configuration::{ShownConfiguration, ShownOption, ShownValue, ValueOrigin};

@@ -33,6 +33,8 @@ const WAIT: Duration = Duration::from_secs(10);
 const LONGEST: Duration = Duration::from_secs(120);
 /// How long the last answer is kept.
 const KEPT: Duration = Duration::from_secs(300);
+const WITHOUT_HISTORY: &str =
+    "a policy is tried on history, and there is none: set history.url to the address of a PostgreSQL";
 const DEFAULT_SINCE: Duration = Duration::from_secs(30 * 86_400);
 const MAX_SINCE: Duration = Duration::from_secs(400 * 86_400);
 /// The longest name of a label that is asked for, in bytes.
@@ -143,6 +145,11 @@ impl PolicyTrials {
         }
     }
 
+    /// Why no policy can be tried; `None`: there is history.
+    pub fn missing(&self) -> Option<&'static str> {
+        self.history.is_none().then_some(WITHOUT_HISTORY)
+    }
+
     pub fn kinds(&self) -> impl Iterator<Item = &Kind> {
         self.mirror.kinds()
     }
@@ -191,11 +198,7 @@ impl PolicyTrials {
     /// # Errors
     /// There is no history; another trial runs; or the trial failed.
     pub async fn ask(&self, question: &TrialQuestion) -> Result<TrialAnswer, HttpError> {
-        let Some(history) = self.history.clone() else {
-            return Err(HttpError::not_found(
-                "a policy is tried on history, and there is none: set history.url to the address of a PostgreSQL",
-            ));
-        };
+        let history = self.history.clone().ok_or_else(|| HttpError::not_found(WITHOUT_HISTORY))?;
         let (begun, mut result) = self.run_of(question, history)?;
         let Ok(ended) = timeout(WAIT, result.wait_for(Option::is_some)).await else {
             return Ok(TrialAnswer::Runs(begun.elapsed()));
@@ -266,7 +269,7 @@ async fn make(
     let read = timeout(LONGEST, history.past_fleet(&kind, (since, until), now)).await;
     let past = read.map_err(|_| too_long())?.map_err(|why| format!("history does not answer: {why}"))?;
     let tried = tokio::task::spawn_blocking(move || {
-        let AlertRoutes { routes, receivers, inhibition, breaker, flapping, .. } = &*routes;
+        let AlertRoutes { routes, receivers, inhibition, breaker, flapping, limited, .. } = &*routes;
         let has_flapping = flapping.contains_key(&kind);
         let breaker = *breaker;
         let [was, would] = policies.map(|policy| TrialRules {
@@ -277,6 +280,7 @@ async fn make(
             inhibition,
             breaker,
             has_flapping,
+            has_rate_limits: !limited.is_empty(),
         });
         PolicyTrial::of(&past, &was, &would, group_by.as_deref(), &|| begun.elapsed() > LONGEST)
     });

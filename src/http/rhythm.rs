@@ -20,12 +20,13 @@ use crate::fleet::mirror::UnitRhythm;
 use crate::fleet::{Mirror, Roll};
 use crate::pages;
 use crate::presence::{NameError, Rhythm, Unit};
-use crate::store::partition_of;
+use crate::store::{UnitStore, partition_of};
 
 /// Reads the rhythms of single units. Cheap to share.
 #[derive(Clone)]
 pub(super) struct Rhythms {
     mirror: Arc<Mirror>,
+    units: Arc<dyn UnitStore>,
     roll: Arc<Roll>,
     peers: Peers,
     clock: Clock,
@@ -103,13 +104,21 @@ async fn rhythm(
     if is_from_peer(&headers) {
         return Ok(Json(rhythms.own(&unit)));
     }
-    Ok(Json(rhythms.of(&unit).await))
+    let known = rhythms.of(&unit).await;
+    if known.is_none() {
+        let read = rhythms.units.read(std::slice::from_ref(&unit)).await?;
+        if !read.iter().any(|seen| seen.is_known() || seen.is_unreadable()) {
+            return Err(HttpError::not_found(format!("there is no unit {}/{}", unit.kind, unit.id)));
+        }
+    }
+    Ok(Json(known))
 }
 
 impl Rhythms {
     pub fn new(sources: &PageSources) -> Rhythms {
         Rhythms {
             mirror: sources.mirror.clone(),
+            units: sources.units.clone(),
             roll: sources.roll.clone(),
             peers: Peers::new(sources),
             clock: sources.clock.clone(),

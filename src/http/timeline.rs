@@ -18,7 +18,6 @@ use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::beginning::Beginning;
 use super::breaker::breaker;
 use super::explain::{announced, rhythm_of, sentence};
 use super::http_error::{HttpError, page_limit, query};
@@ -26,8 +25,7 @@ use super::told::Notified;
 use super::units::{UnitDetails, UnitViews, parse};
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp, shown_span as span};
-use crate::fleet::deliveries::{Notice, NoticeType};
-use crate::fleet::{Attempts, AvailabilityHistory, Deliveries, MassBreaker, Roll, Silences};
+use crate::fleet::{Attempts, AvailabilityHistory, Beginning, Deliveries, MassBreaker, Roll, Silences};
 use crate::presence::{
     Closing, Hearing, Interval, OfflineRecord, RecordId, TimeSpent, Trip, Unit, UnitTimes,
 };

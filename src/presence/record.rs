@@ -88,6 +88,16 @@ pub enum Cause {
 }
 
 impl Cause {
+    pub const ALL: [Cause; 7] = [
+        Cause::Silence,
+        Cause::NeverSeen,
+        Cause::LastWill,
+        Cause::NodeDeath,
+        Cause::Disconnected,
+        Cause::Flapping,
+        Cause::Unusual,
+    ];
+
     /// The causes of records of silences.
     pub const OF_SILENCES: [Cause; 5] =
         [Cause::Silence, Cause::NeverSeen, Cause::LastWill, Cause::NodeDeath, Cause::Disconnected];

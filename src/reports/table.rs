@@ -13,20 +13,29 @@ pub fn heads(report: &AvailabilityReport) -> Vec<&'static str> {
     heads
 }
 
-/// The rows, and the row of the whole as the last one, unless it is the only one.
+/// The rows for readers, and the row of the whole as the last one, unless it is the only one.
 pub fn cells(report: &AvailabilityReport) -> impl Iterator<Item = Vec<String>> {
+    let shown = |cell: Option<String>| cell.unwrap_or_else(|| "-".to_owned());
+    rows(report).map(move |row| row.into_iter().map(shown).collect())
+}
+
+/// The cells of each row; `None`: there is no value.
+fn rows(report: &AvailabilityReport) -> impl Iterator<Item = Vec<Option<String>>> {
     let total = (report.group != GroupBy::Fleet).then_some((&report.total, "all"));
     let rows = report.rows.iter().map(|row| (row, row.name.as_str()));
     rows.chain(total).map(|(row, name)| row_cells(report, row, name))
 }
 
-fn row_cells(report: &AvailabilityReport, row: &ReportRow, name: &str) -> Vec<String> {
+fn row_cells(report: &AvailabilityReport, row: &ReportRow, name: &str) -> Vec<Option<String>> {
     let line = report.line(row);
     let figures = &line.figures;
-    let seconds = |seconds: Option<f64>| seconds.map_or("-".to_owned(), |seconds| format!("{seconds:.0}"));
-    let mut cells =
-        vec![name.to_owned(), line.units.to_string(), figures.online_share.map_or("-".to_owned(), percent)];
-    cells.push(figures.outages.to_string());
+    let seconds = |seconds: Option<f64>| seconds.map(|seconds| format!("{seconds:.0}"));
+    let mut cells = vec![
+        Some(name.to_owned()),
+        Some(line.units.to_string()),
+        figures.online_share.map(percent),
+        Some(figures.outages.to_string()),
+    ];
     cells.extend(
         [
             Some(figures.offline_seconds),
@@ -39,7 +48,7 @@ fn row_cells(report: &AvailabilityReport, row: &ReportRow, name: &str) -> Vec<St
         ]
         .map(seconds),
     );
-    let spent = |spent: Option<f64>| spent.map_or("-".to_owned(), |spent| format!("{:.1}", 100.0 * spent));
+    let spent = |spent: Option<f64>| spent.map(|spent| format!("{:.1}", 100.0 * spent));
     cells.extend(report.target.map(|_| spent(line.budget_spent)));
     cells
 }
@@ -66,13 +75,25 @@ pub fn text(report: &AvailabilityReport) -> String {
 /// The whole table as CSV.
 pub fn csv(report: &AvailabilityReport) -> String {
     let mut text = csv_row(heads(report).iter().map(|head| head.replace(' ', "_")));
-    cells(report).for_each(|row| text.push_str(&csv_row(row)));
+    let cells = rows(report).map(|row| row.into_iter().map(Option::unwrap_or_default));
+    cells.for_each(|row| text.push_str(&csv_row(row)));
     text
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::presence::TimeSpent;
+
+    #[test]
+    fn a_cell_without_a_value_is_empty_as_csv_and_a_dash_for_readers() {
+        let mut report = crate::reports::tests::october();
+        (report.rows[0].spent, report.rows[0].name) = (TimeSpent::default(), "-1".to_owned());
+        let row = csv(&report).lines().nth(1).unwrap().to_owned();
+        assert_eq!(row, "\"'-1\",10,,0,0,0,,,0,0,0,");
+        let shown = cells(&report).next().unwrap();
+        assert_eq!((&*shown[0], &*shown[2], &*shown[6]), ("-1", "-", "-"));
+    }
 
     #[test]
     fn a_row_has_a_cell_for_each_head() {

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::compiled::{Compiled, ExpressionOrigin};
-use crate::presence::{OfflineRecord, Transition, is_label_name};
+use crate::presence::{Cause, OfflineRecord, Transition, is_label_name};
 
 /// How a matcher compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +86,22 @@ impl Matcher {
     /// The text or the expression, as it is written.
     pub fn value(&self) -> &str {
         &self.value
+    }
+
+    /// The values that its label can have, if none of them is the one that it names, or matches its expression: then
+    /// it takes all silences, or none.
+    pub fn names_no_value_of(&self) -> Option<Vec<&'static str>> {
+        let values: Vec<&str> = match self.name.as_str() {
+            UNUSUAL => vec!["true", "false"],
+            "state" => vec!["offline", "online"],
+            "cause" => Cause::ALL.map(Cause::as_str).to_vec(),
+            _ => return None,
+        };
+        let is_named = |value: &&str| match &self.expression {
+            Some(expression) => expression.is_match(value),
+            None => **value == self.value,
+        };
+        (!values.iter().any(is_named)).then_some(values)
     }
 
     /// Whether a value of the label matches; a missing label is empty.

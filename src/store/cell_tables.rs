@@ -36,7 +36,7 @@ pub enum Table {
     Receivers,
     /// The SHA-256 of the cookie of a session that was ended → when it would have ended: see `http/ended_sessions.rs`.
     Sessions,
-    /// `fleet` → since when it is watched: see `http/beginning.rs`.
+    /// `fleet` → since when it is watched: see `fleet/beginning.rs`.
     Watched,
     /// An hour → the counts of the fleet, by the minute: see `fleet/past_counts.rs`.
     MinuteCounts,

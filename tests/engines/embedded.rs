@@ -89,7 +89,7 @@ async fn fleet(units: usize) -> TempDir {
 /// A heartbeat that may be written for an hour from now, as long as its unit is allowed to be silent.
 fn refresh(unit: &Unit, at: Timestamp) -> Refresh<'_> {
     let until = monotonic() + HOUR;
-    Refresh { unit, at, broker: None, ttl: HOUR, check_by: at + HOUR, unbroken: None, until }
+    Refresh { unit, at, arrived: at, broker: None, ttl: HOUR, check_by: at + HOUR, unbroken: None, until }
 }
 
 #[tokio::test]

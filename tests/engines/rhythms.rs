@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::mirror::{ListQuery, UnitRhythm};
 use rollcall::fleet::{HearingConfig, Mirror, Ownership, RhythmKeeper, Roll, Rules, UnitChange};
-use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, Unit};
+use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, TimeSource, Unit};
 use rollcall::store::{Engine, Table, embedded, embedded::EmbeddedEngine};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
@@ -36,7 +36,9 @@ impl Instance {
         let kind: Kind = "gate".parse().unwrap();
         let policy = Policy { timeout: 45 * MINUTE, grace: Duration::ZERO };
         let rules = KindRules { policy, accept_timeout: true, ..KindRules::new(kind.clone()) };
-        let rules = Arc::new(Rules::from_iter([(kind, rules)]));
+        let logger: Kind = "logger".parse().unwrap();
+        let of_logger = KindRules { kind: logger.clone(), clock: TimeSource::Device, ..rules.clone() };
+        let rules = Arc::new(Rules::from_iter([(kind, rules), (logger, of_logger)]));
         let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &[]));
         let telemetry = Arc::new(Telemetry::new(&clock));
         let (gap, settle) = (10 * MINUTE, Duration::ZERO);
@@ -168,7 +170,7 @@ async fn a_unit_is_learned_from_what_it_sends_and_a_much_longer_silence_is_unusu
         let since = instance.rhythm(&gate).unusual_since.unwrap();
         assert!(near(instance.clock.now().since(since), 40 * MINUTE - rhythm.longest() * 5 / 4), "{since}");
         let cadences = instance.mirror.cadences(None);
-        let [(kind, cadences)] = &cadences[..] else { panic!("one kind") };
+        let [(kind, cadences), _] = &cadences[..] else { panic!("two kinds") };
         assert_eq!((kind.as_str(), cadences.units(), cadences.learning), ("gate", 1, 1));
         instance.hear(&gate).await;
         assert_eq!(instance.unusual(), (vec![], 0));
@@ -219,6 +221,50 @@ async fn blind_time_a_pause_an_outage_a_late_message_and_a_burst_teach_nothing()
         instance.pass(30 * MINUTE).await;
         instance.hear(&gate).await;
         assert!(near(instance.longest(&gate), 30 * MINUTE), "{:?}", instance.longest(&gate));
+    })
+    .await;
+}
+
+/// Ten messages, each with its own time, that a logger uploads together: in one batch, or one after the other.
+#[tokio::test]
+async fn a_device_that_gathers_messages_and_sends_them_at_once_is_learned_by_when_they_come() {
+    on_each(9, async |instance| {
+        let (together, apart): (Unit, Unit) = ("logger:1".parse().unwrap(), "logger:2".parse().unwrap());
+        let upload = async || {
+            let now = instance.clock.now();
+            let message = |unit: &Unit, age: u32| Heartbeat {
+                not_before: Some(now),
+                ..Heartbeat::of(unit.clone(), now - USUAL / 10 * age)
+            };
+            let all: Vec<Heartbeat> = (0..10).rev().map(|age| message(&together, age)).collect();
+            instance.roll.hear(&all, now).await.unwrap();
+            for age in (0..10).rev() {
+                instance.clock.advance(Duration::from_millis(3));
+                instance.roll.hear(&[message(&apart, age)], instance.clock.now()).await.unwrap();
+            }
+        };
+        for _ in 0..20 {
+            upload().await;
+            instance.pass(USUAL - Duration::from_secs(1)).await;
+            assert_eq!(instance.unusual(), (vec![], 0), "it is about to send again");
+        }
+        for logger in [&together, &apart] {
+            let rhythm = instance.rhythm(logger).rhythm;
+            assert!(near(rhythm.usual(), USUAL) && rhythm.progress().0 <= 20, "{rhythm:?}");
+        }
+        // A device whose clock is behind is heard as often, and its last seen time is always old.
+        let behind: Unit = "logger:3".parse().unwrap();
+        for _ in 0..20 {
+            instance.pass(MINUTE).await;
+            let now = instance.clock.now();
+            instance.roll.hear(&[Heartbeat::of(behind.clone(), now - 10 * MINUTE)], now).await.unwrap();
+        }
+        assert_eq!(instance.rhythm(&behind).unusual_since, None);
+        assert!(near(instance.longest(&behind), 11 * MINUTE), "{:?}", instance.longest(&behind));
+        // Meanwhile the others were silent for much longer than they are.
+        let mut unusual = instance.unusual().0;
+        unusual.sort();
+        assert_eq!(unusual, ["1", "2"]);
     })
     .await;
 }

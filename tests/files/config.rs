@@ -504,12 +504,29 @@ fn a_route_that_cannot_be_obeyed_is_refused_with_its_place() {
         ),
         (nested("escalate = [{ receivers = ['hook'] }]"), format!("{at}.escalate[0].after: is missing")),
         (nested("escalate = [{ after = '1m' }]"), format!("{at}.escalate[0].receivers: is empty")),
+        (
+            nested("matchers = ['unusual=\"yes\"']"),
+            format!(
+                "{at}.matchers[0]: \"unusual=\\\"yes\\\"\", unusual is never \"yes\"; it is one of true, false"
+            ),
+        ),
+        (nested("matchers = ['a=b', 'cause=~\"sil\"']"), format!("{at}.matchers[1]: ")),
+        (nested("matchers = ['state!=gone']"), format!("{at}.matchers[0]: ")),
         (nested("for = '91d'"), format!("{at}.for: 91d is out of bounds")),
         (nested("recoveries = 'for 2d'"), format!("{at}.recoveries: 48h is out of bounds")),
     ];
     for (text, expected) in cases {
         let refusal = refused(&text);
         assert!(refusal.starts_with(&expected), "{refusal}\n--- expected\n{expected}");
+    }
+    for known in [
+        "unusual=\"true\"",
+        "unusual!=true",
+        "cause=~\"last_will|node_death\"",
+        "state=offline",
+        "cause!~\"n.*\"",
+    ] {
+        load(&nested(&format!("matchers = ['{known}']"))).unwrap();
     }
     // The root matches everything, so it has neither option.
     for line in ["matchers = ['a=b']", "continue = true"] {

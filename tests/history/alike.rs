@@ -198,6 +198,7 @@ impl Case {
             inhibition: &inhibition,
             breaker: None,
             has_flapping: false,
+            has_rate_limits: false,
         };
         let silences: Vec<_> = past.silences.iter().copied().map(Some).collect();
         let outcome = rules.outcome(&past, &silences, &|| false).unwrap();

@@ -77,16 +77,16 @@ async fn a_wrong_password_is_said_and_the_right_one_needs_no_restart() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_newer_schema_is_refused_with_a_sentence_and_nothing_is_written() {
     let mut world = World::new(EngineType::Embedded).await;
-    let database = Database::connect(&world.access).await.unwrap();
-    prepare(&database, &world.access).await.unwrap();
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
     let client = world.postgres.client(&world.access.schema).await;
-    client.batch_execute("INSERT INTO meta (version) VALUES (2)").await.unwrap();
+    client.batch_execute("INSERT INTO meta (version) VALUES (9)").await.unwrap();
     world.hear(&units(1)).await;
     world.silence(&units(1)).await;
     world.write();
-    until(async || world.problem("history_down").is_some_and(|text| text.contains("has version 2"))).await;
+    until(async || world.problem("history_down").is_some_and(|text| text.contains("has version 9"))).await;
     assert_eq!(world.count("transitions").await, 0);
-    client.batch_execute("DELETE FROM meta WHERE version = 2").await.unwrap();
+    client.batch_execute("DELETE FROM meta WHERE version = 9").await.unwrap();
     world.until_alike().await;
 }
 
@@ -120,7 +120,7 @@ async fn records_of_a_file_are_filled_in_and_old_months_are_dropped() {
     let open = records.iter().filter(|one| one.back_at.is_none()).count();
     let lines: Vec<String> = records.iter().map(|one| serde_json::to_string(one).unwrap()).collect();
     let mut database = Database::connect(&world.access).await.unwrap();
-    prepare(&database, &world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
     let done = backfill(&mut database, lines.join("\n").as_bytes(), 70).await.unwrap();
     assert_eq!((done.records, done.open), (records.len() as u64, open as u64));
     assert_eq!(done.rows, 2 * (records.len() - open) as u64);
@@ -142,8 +142,8 @@ async fn records_of_a_file_are_filled_in_and_old_months_are_dropped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_that_cut_themselves_are_written_and_pruned_as_they_are() {
     let mut world = World::new(EngineType::Embedded).await;
-    let database = Database::connect(&world.access).await.unwrap();
-    prepare(&database, &world.access).await.unwrap();
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
     // To this program they look like those that TimescaleDB cuts.
     let client = world.postgres.client(&world.access.schema).await;
     for table in ["transitions", "notifications", "daily"] {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::alerting::{self, AlertingConfig};
 use rollcall::config::{self, Config};
 use rollcall::fleet::{Ownership, Silences, Timers};
-use rollcall::history::HistoryReader;
+use rollcall::history::{HistoryReader, fleet_digest};
 use rollcall::simulate::mail_sink::{Mail, MailSink, MailSinkOptions};
 use rollcall::store::{StoredDeliveries, StoredGroups};
 use tokio::sync::Notify;
@@ -40,7 +40,7 @@ impl Instance {
             units: engine.clone(),
             deliveries: StoredDeliveries::new(engine.clone()),
             timers: Arc::new(timers),
-            history: Some(Arc::new(HistoryReader::new(world.access.clone()))),
+            history: Some(Arc::new(HistoryReader::new(world.access.clone(), fleet_digest(world.roll.key())))),
             silences: Arc::new(Silences::new(engine)),
             roll: world.roll.clone(),
         };

@@ -16,8 +16,8 @@ use crate::world::{DAY, until_so};
 /// Ten days of two units, which are summed up to yesterday: on the third day one of them was offline for an hour.
 async fn filled(postgres: &Postgres, schema: &str) -> Timestamp {
     let access = rollcall::history::DatabaseAccess { schema: schema.to_owned(), ..postgres.access() };
-    let database = Database::connect(&access).await.unwrap();
-    prepare(&database, &access).await.unwrap();
+    let mut database = Database::connect(&access).await.unwrap();
+    prepare(&mut database, &access, None).await.unwrap();
     let today = midnight(day_of(Clock::system().now()));
     let first = today - 200 * DAY;
     let client = postgres.client(schema).await;
@@ -129,6 +129,17 @@ async fn availability_and_reports_reach_as_far_back_as_history() {
     let registered = served.client.put(unit).header("content-type", "application/json");
     let registered = registered.body(r#"{"author": "ana"}"#).send().await.unwrap();
     assert_eq!(registered.status(), 204);
+    // A unit that is not there is not one that was never online.
+    for path in [
+        "/api/v1/availability?unit=detector/nope",
+        "/api/v1/units/detector/nope/rhythm",
+        "/api/v1/units/nope/a/rhythm",
+    ] {
+        let answer = served.try_get(path).await.unwrap();
+        let (status, text) = (answer.status(), answer.text().await.unwrap());
+        assert!(status == 404 && text.contains("there is no unit"), "{path}: {text}");
+    }
+    assert_eq!(served.try_get("/api/v1/units/detector/a/rhythm").await.unwrap().status(), 200);
     let page = served.text("/units/detector/a").await;
     assert!(page.contains("href=\"/policy?kind=detector\">Try another timeout"), "{page}");
     let wrong = served.text("/reports?month=2026-13").await;
@@ -147,8 +158,8 @@ async fn availability_and_reports_reach_as_far_back_as_history() {
 /// Forty units of four sites, with sixty outages in the last weeks by a timeout of two days.
 async fn with_outages(postgres: &Postgres) {
     let access = rollcall::history::DatabaseAccess { schema: "pages".to_owned(), ..postgres.access() };
-    let database = Database::connect(&access).await.unwrap();
-    prepare(&database, &access).await.unwrap();
+    let mut database = Database::connect(&access).await.unwrap();
+    prepare(&mut database, &access, None).await.unwrap();
     let (now, today) = (Clock::system().now(), midnight(day_of(Clock::system().now())));
     let (from, known) = (today - 30 * DAY, today - 60 * DAY);
     let rows = format!(

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::fleet::Silences;
-use rollcall::history::{Database, past_fleet};
-use rollcall::presence::{Interval, OfflineRecord, Policy, Registration};
+use rollcall::fleet::{Rules, Silences};
+use rollcall::history::{Database, before_history, past_fleet};
+use rollcall::presence::{Interval, Kind, KindRules, OfflineRecord, Policy, Registration};
 use rollcall::routing::alert_silence::SilenceRequest;
-use rollcall::routing::trial::{PastFleet, TrialRules};
+use rollcall::routing::trial::{PastFleet, PolicyTrial, TrialRules};
 use rollcall::routing::{Inhibition, Route, Routes, parse_label_matchers};
 use serde_json::{Value, json};
 use tokio_postgres::types::ToSql;
@@ -87,6 +87,7 @@ async fn the_past_reads_back_as_it_was_and_its_policy_decided_each_silence() {
         inhibition: &inhibition,
         breaker: None,
         has_flapping: false,
+        has_rate_limits: false,
     };
     assert!(past.silences.iter().all(|one| rules(TIMEOUT).has_decided(&past, one)));
     let tried = |timeout| past.silences.iter().filter_map(|one| rules(timeout).tried(&past, one)).count();
@@ -97,6 +98,62 @@ async fn the_past_reads_back_as_it_was_and_its_policy_decided_each_silence() {
     assert_eq!(late.silences.len(), 20);
     let early = past_fleet(&database, &past.kind, (SECOND, Some(begin + SECOND)), now).await.unwrap();
     assert!(early.silences.is_empty());
+}
+
+/// A timeout of 100 s recorded silences of two minutes, and one of 500 s is in force since.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silence_that_only_the_timeout_of_its_time_recorded_is_none_of_a_longer_one() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let (all, begin) = (units(20), world.clock.now());
+    world.write();
+    until(async || world.count("policies").await == 1).await;
+    world.hear(&all).await;
+    world.silence(&all).await;
+    world.hear(&all[..15]).await;
+    let kind: Kind = "detector".parse().unwrap();
+    let longer = Policy { timeout: 5 * TIMEOUT, grace: SECOND };
+    let wanted = KindRules { policy: longer, ..KindRules::new(kind.clone()) };
+    let changed = world.clock.now();
+    assert_eq!(world.roll.replace_rules(&Rules::from_iter([(kind.clone(), wanted)])), [kind]);
+    until(async || world.count("policies").await == 2).await;
+    world.pass(800 * SECOND).await;
+    world.hear(&all[15..]).await;
+    world.until_alike().await;
+    world.pass(200 * SECOND).await;
+    let (database, now) = (Database::connect(&world.access).await.unwrap(), world.clock.now() - 100 * SECOND);
+    let past = past(&database, "detector", now.since(begin), now).await;
+    let policies: Vec<_> = past.policies.iter().map(|one| (one.since, one.policy.timeout)).collect();
+    assert_eq!(policies, [(begin, TIMEOUT), (changed, 5 * TIMEOUT)]);
+    let (routes, inhibition) = (Routes::new(Route::default()), Inhibition::default());
+    let rules = |policy| TrialRules {
+        policy,
+        settle: Duration::ZERO,
+        routes: &routes,
+        receivers: &[],
+        inhibition: &inhibition,
+        breaker: None,
+        has_flapping: false,
+        has_rate_limits: false,
+    };
+    let trial = PolicyTrial::of(&past, &rules(longer), &rules(longer), None, &|| false).unwrap();
+    assert_eq!((trial.was.counts.silences, trial.would.counts.silences), (20, 5), "{:?}", trial.notes);
+    assert_eq!(trial.rows()[0][1], format!("1m 40s + 0s, from {changed} 8m 20s + 1s"));
+    // The same policy again is no change.
+    world.end_writers().await;
+    world.write();
+    world.pass(100 * SECOND).await;
+    world.until_alike().await;
+    assert_eq!(world.count("policies").await, 2);
+    // A time before history begins is said to be none of history.
+    let (early, late) = (begin - 3600 * SECOND, begin - SECOND);
+    let none = past_fleet(&database, &past.kind, (late.since(early), Some(late)), now).await.unwrap();
+    assert_eq!(none.gaps.len(), 1);
+    assert!(none.gaps[0].ends_with("after all of that time: nothing of it is on record"), "{:?}", none.gaps);
+    let partly = past_fleet(&database, &past.kind, (now.since(early), Some(now)), now).await.unwrap();
+    assert_eq!(partly.gaps, [format!("history begins at {begin}: silences before that are not on record")]);
+    let before = before_history(&database, Interval { from: early, to: now }).await.unwrap();
+    assert_eq!(before, Some(Interval { from: early, to: begin }));
+    assert_eq!(before_history(&database, Interval { from: begin, to: now }).await.unwrap(), None);
 }
 
 /// One number of the database.
@@ -187,7 +244,7 @@ async fn a_trial_of_the_policy_of_now_says_what_the_service_sent_and_other_timeo
         words.lines().any(is_row)
     };
     assert!(row("silences recorded", recorded, expected), "{words}");
-    assert!(words.contains("not tried: rate limits of receivers"), "{words}");
+    assert!(!words.contains("not tried") && words.contains("history begins at "), "{words}");
     let (status, page) = lived.text(&format!("/policy?{ask}&timeout=3s&grace=")).await;
     let cells = format!("silences recorded</th><td>{recorded}</td><td>{expected}</td>");
     assert!(status == 200 && page.contains(&cells) && !page.contains("=\"http"), "{page}");
@@ -225,6 +282,16 @@ async fn refusals(lived: &Lived, postgres: &Postgres) {
         let (status, text) = lived.text(&format!("/api/v1/policy/try?{query}")).await;
         assert!(status == 400 && text.contains(why), "{query}: {text}");
     }
+    let (_, page) = lived.text("/policy?kind=pump").await;
+    assert!(page.contains("there is no kind"), "{page}");
+    let unknown = lived.command(&["policy", "try", "--kind", "pump"]).await;
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    let check = async || String::from_utf8(lived.command(&["check"]).await.stdout).unwrap();
+    let found = check().await;
+    assert!(found.contains("ok    history: "), "{found}");
+    client.batch_execute("UPDATE meta SET fleet = 'another'").await.unwrap();
+    let found = check().await;
+    assert!(found.contains("FAIL  history: ") && found.contains("that of another fleet"), "{found}");
     let (_, page) = lived.text("/policy?kind=detector&timeout=x").await;
     assert!(page.contains("timeout is no span of time"), "{page}");
     let (_, page) = lived.text("/configuration?all=true").await;

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rollcall::clock::Timestamp;
+use rollcall::history::{Database, fleet_digest, hand_over, prepare, prune, status};
 use rollcall::presence::{Heartbeat, Interval};
 use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Documents, on_record};
 
+use crate::support::postgres::Postgres;
 use crate::world::{CURSORS, DAY, EngineType, PARTITIONS, SECOND, World, units, until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,4 +173,70 @@ async fn what_left_the_engine_before_it_was_written_is_a_named_loss() {
     world.hear(&units(1)).await;
     world.silence(&units(1)).await;
     world.until_alike().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_that_find_no_history_at_the_same_moment_make_it_once() {
+    let postgres = Postgres::start();
+    for _ in 0..10 {
+        let access = postgres.access();
+        let connected = join_all((0..4).map(|_| Database::connect(&access))).await;
+        let made = connected.into_iter().map(|database| async {
+            prepare(&mut database.unwrap(), &access, Some("one")).await.map_err(|error| error.to_string())
+        });
+        assert_eq!(join_all(made).await, [Ok(()), Ok(()), Ok(()), Ok(())]);
+        let rows = postgres.rows(&access.schema, "SELECT count(*) FROM meta").await;
+        assert_eq!(rows[0].get::<_, i64>(0), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_is_that_of_one_fleet_until_it_is_handed_over() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let all = units(10);
+    let mut database = Database::connect(&world.access).await.unwrap();
+    // A fleet that was made by `history init` belongs to the first one that writes.
+    prepare(&mut database, &world.access, None).await.unwrap();
+    prepare(&mut database, &world.access, Some(&fleet_digest("another"))).await.unwrap();
+    world.hear(&all).await;
+    world.silence(&all).await;
+    world.write();
+    let is_refused =
+        async || world.problem("history_down").is_some_and(|text| text.contains("another fleet"));
+    until(is_refused).await;
+    let text = world.problem("history_down").unwrap();
+    assert!(text.contains("history.schema") && text.contains("rollcall history hand-over"), "{text}");
+    assert_eq!((world.count("transitions").await, world.count("cursors").await), (0, 0));
+    hand_over(&database).await.unwrap();
+    world.until_alike().await;
+    let refused = prepare(&mut database, &world.access, Some(&fleet_digest("another"))).await.unwrap_err();
+    assert!(refused.to_string().contains("that of another fleet"), "{refused}");
+    let kept = format!("SELECT count(*) FROM meta WHERE fleet LIKE '%{}%'", world.roll.key());
+    assert_eq!(
+        world.postgres.rows(&world.access.schema, &kept).await[0].get::<_, i64>(0),
+        0,
+        "the key is secret"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_may_have_the_name_of_a_reserved_word_and_its_rows_are_counted() {
+    for schema in ["select", "user", "order"] {
+        let mut world = World::new(EngineType::Embedded).await;
+        world.access.schema = schema.to_owned();
+        let all = units(30);
+        world.write();
+        world.hear(&all).await;
+        world.silence(&all).await;
+        world.hear(&all).await;
+        world.until_alike().await;
+        let database = Database::connect(&world.access).await.unwrap();
+        assert_eq!(prune(&database, &Default::default(), world.clock.now()).await.unwrap(), [""; 0]);
+        // Nothing has analysed the tables yet.
+        let status = status(&database).await.unwrap();
+        let of = |name: &str| status.tables.iter().find(|table| table.table == name).unwrap();
+        assert_eq!((of("transitions").rows, of("transitions").is_estimated), (60, false));
+        assert_eq!((of("open").rows, of("meta").rows), (0, 1));
+        assert!(status.begins.is_some_and(|at| at < world.clock.now()));
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Stopwatch, Timestamp};
-use rollcall::fleet::{HearingConfig, Mirror, Ownership, Roll, Rules};
+use rollcall::fleet::{Beginning, HearingConfig, Mirror, Ownership, Roll, Rules};
 use rollcall::history::{DatabaseAccess, HistoryConfig, HistoryRetention, HistoryWriter};
 use rollcall::presence::{Heartbeat, Kind, KindRules, OfflineRecord, Policy, Unit};
 use rollcall::store::Engine;
@@ -85,6 +85,7 @@ impl World {
         let access = postgres.access();
         let writers = Vec::new();
         let roll = Arc::new(roll);
+        Beginning::new(engine.clone()).since(clock.now()).await.unwrap();
         World { postgres, access, engine, roll, telemetry, clock, writers, _redis: redis, _dir: dir }
     }
 

@@ -108,7 +108,10 @@ impl Postgres {
         let mut config: tokio_postgres::Config = self.url().parse().unwrap();
         let (client, connection) = config.password(PASSWORD).connect(NoTls).await.unwrap();
         tokio::spawn(connection);
-        client.batch_execute(&format!("SET search_path TO {schema}; SET TimeZone TO 'UTC'")).await.unwrap();
+        client
+            .batch_execute(&format!("SET search_path TO \"{schema}\"; SET TimeZone TO 'UTC'"))
+            .await
+            .unwrap();
         client
     }
 

@@ -1,30 +1,31 @@
-//! Checks the database of history, and the version of its schema.
+//! Checks the database of history, the version of its schema, and whose history it is.
 
+use super::engine::look_into;
 use super::{Finding, TIMEOUT};
-use crate::history::{self, Database, HistoryConfig};
+use crate::config::Config;
+use crate::history::{self, Database, HistoryConfig, fleet_digest};
+use crate::store::{embedded, redis};
 
 const NAME: &str = "history";
 
-pub(super) async fn examine(config: Option<&HistoryConfig>) -> Option<Finding> {
-    let HistoryConfig { access, .. } = config?;
+pub(super) async fn examine(config: &Config) -> Option<Finding> {
+    let HistoryConfig { access, .. } = config.history.as_ref()?;
     let checked = async {
+        // Another finding says why the engine does not answer.
+        let key = look_into(&config.engine, redis::fleet_key, embedded::fleet_key).await.ok().flatten();
         let database = Database::connect(access).await?;
-        history::stored_version(&database, access).await
+        let stored = history::stored(&database, access).await?;
+        if stored.version.is_none() {
+            return Ok(format!("{} answers; the schema is made at the start", access.address));
+        }
+        history::check(&database, access, &stored, key.as_deref().map(fleet_digest).as_deref())?;
+        Ok(format!("{} has it in schema {}", access.address, access.schema))
     };
-    let address = &access.address;
     Some(match tokio::time::timeout(TIMEOUT, checked).await {
-        Ok(Ok(Some(history::VERSION))) => {
-            Finding::ok(NAME, format!("{address} has it in schema {}", access.schema))
-        }
-        Ok(Ok(None)) => Finding::ok(NAME, format!("{address} answers; the schema is made at the start")),
-        Ok(Ok(Some(version))) => {
-            let text =
-                format!("{address} has version {version}, and this program writes {}", history::VERSION);
-            Finding::fail(NAME, format!("{text}; use the program that made it, or another history.schema"))
-        }
-        Ok(Err(error)) => Finding::fail(NAME, error.to_string()),
+        Ok(Ok(text)) => Finding::ok(NAME, text),
+        Ok(Err(error)) => Finding::fail(NAME, history::HistoryError::to_string(&error)),
         Err(_) => {
-            let seconds = TIMEOUT.as_secs();
+            let (address, seconds) = (&access.address, TIMEOUT.as_secs());
             Finding::fail(NAME, format!("{address} does not answer within {seconds} s; check history.url"))
         }
     })

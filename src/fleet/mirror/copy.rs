@@ -78,12 +78,12 @@ impl PartitionCopy<'_> {
     }
 
     fn heard(&mut self, slot: u32, heartbeat: &RecordedHeartbeat<'_>) {
-        let RecordedHeartbeat { at, before, unbroken, .. } = *heartbeat;
+        let RecordedHeartbeat { at, arrived, before, unbroken, .. } = *heartbeat;
         let known = self.units[slot].last_seen;
         if known < at {
             // `before` includes heartbeats that other instances recorded, and may be an echo of this one.
             let from = if at.since(before) < ECHO { before.min(known) } else { before };
-            self.units.learn(slot, from, at, unbroken);
+            self.units.learn(slot, from, (at, arrived), unbroken);
             self.units[slot].last_seen = at;
         }
     }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use foldhash::fast::FixedState;
 
 use super::view::Cursor;
-use super::{Mirror, UnitFilter};
+use super::{Mirror, RecordedHeartbeat, UnitFilter};
 use crate::clock::Timestamp;
 use crate::presence::{Cadences, Hearing, Kind, Rhythm, Unit};
 use crate::store::table::{BLOCK_UNITS, NamedRhythm};
@@ -50,11 +50,12 @@ impl Mirror {
 
     /// Learns from an interval between two heartbeats of a unit that took the slow path: see
     /// [`Refresh::unbroken`](crate::store::Refresh::unbroken).
-    pub fn learn(&self, unit: &Unit, (from, to): (Timestamp, Timestamp), unbroken: Option<Timestamp>) {
+    pub fn learn(&self, heartbeat: &RecordedHeartbeat<'_>) {
+        let RecordedHeartbeat { unit, at, arrived, before, unbroken } = *heartbeat;
         let Some(key) = self.key(unit).filter(|_| unbroken.is_some()) else { return };
         let mut table = self.tables.write(self.partition_of(unit));
         if let Some(slot) = table.find(key) {
-            table.learn(slot, from, to, unbroken);
+            table.learn(slot, before, (at, arrived), unbroken);
         }
     }
 

@@ -27,10 +27,14 @@ async fn page(
 ) -> Result<impl IntoResponse, FailedPage> {
     let wanted: TrialQuery = query(&uri)?;
     let summary = web.summaries.recent().await?;
-    let answer = if wanted.timeout.is_empty() && wanted.grace.is_empty() {
-        None
-    } else {
-        Some(web.tried(&wanted).await)
+    let missing = web.trials.missing();
+    let unknown = web.trials.policy(&wanted.kind).err().filter(|_| !wanted.kind.is_empty());
+    let is_asked = !wanted.timeout.is_empty() || !wanted.grace.is_empty();
+    let answer = match unknown {
+        _ if missing.is_some() => None,
+        Some(unknown) => Some(Err(unknown)),
+        None if is_asked => Some(web.tried(&wanted).await),
+        None => None,
     };
     let live = html! {
         h1 { "Try a policy" }
@@ -40,6 +44,7 @@ async fn page(
         }
     };
     let rest = html! {
+        @if let Some(missing) = missing { p.banner role="status" { (missing) } }
         (web.trial_form(&wanted))
         @match answer {
             None => {}

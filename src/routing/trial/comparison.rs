@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::past::{PastFleet, PastSilence};
+use super::past::{PastFleet, PastPolicy, PastSilence};
 use super::{TrialOutcome, TrialRules};
 use crate::clock::{Timestamp, shown_span};
 use crate::presence::{Kind, Policy, UnitId};
@@ -21,6 +21,8 @@ pub struct PolicyTrial {
     pub until: Timestamp,
     pub was: TrialSide,
     pub would: TrialSide,
+    /// The policies that were in force in the range, as far as they are on record.
+    pub policies: Vec<TrialPolicy>,
     /// How many notifications each receiver took by the configuration of that time.
     pub sent: BTreeMap<String, u64>,
     /// The silences of each value of a label, as recorded and as tried.
@@ -28,6 +30,14 @@ pub struct PolicyTrial {
     pub differences: Vec<TrialDifference>,
     /// What history cannot answer.
     pub notes: Vec<String>,
+}
+
+/// A policy that was in force from a moment on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TrialPolicy {
+    pub since: Timestamp,
+    pub timeout_seconds: f64,
+    pub grace_seconds: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -135,13 +145,12 @@ impl PolicyTrial {
         stop: &dyn Fn() -> bool,
     ) -> Option<PolicyTrial> {
         let silences = past.silences.iter().copied();
-        let mut by_others = 0;
+        let mut undecided = Undecided::default();
         let tried = |silence: PastSilence| {
             if was.has_decided(past, &silence) {
                 return would.tried(past, &silence);
             }
-            let is_counted = past.is_of_kind(&silence) && past.range.contains(silence.detected_at);
-            by_others += usize::from(is_counted);
+            undecided.count(past, &silence);
             Some(silence)
         };
         let after = silences.clone().map(tried).collect();
@@ -163,7 +172,8 @@ impl PolicyTrial {
             sent: past.sent.clone(),
             groups,
             differences: differences(past, &now, &then),
-            notes: notes(past, was, would, by_others),
+            policies: past.policies_in(past.range).iter().map(TrialPolicy::from).collect(),
+            notes: notes(past, was, would, &undecided),
         })
     }
 
@@ -174,14 +184,21 @@ impl PolicyTrial {
     /// The counts, under [`PolicyTrial::HEADS`].
     pub fn rows(&self) -> Vec<[String; 3]> {
         let (was, would) = (&self.was.counts, &self.would.counts);
-        let span = |side: &TrialSide| {
-            let [timeout, grace] = [side.timeout_seconds, side.grace_seconds].map(Duration::from_secs_f64);
+        let span = |timeout_and_grace: [f64; 2]| {
+            let [timeout, grace] = timeout_and_grace.map(Duration::from_secs_f64);
             format!("{} + {}", shown_span(timeout), shown_span(grace))
         };
+        let of_side = |side: &TrialSide| span([side.timeout_seconds, side.grace_seconds]);
+        let then = |one: &TrialPolicy| {
+            let policy = span([one.timeout_seconds, one.grace_seconds]);
+            if one.since <= self.from { policy } else { format!("from {} {policy}", one.since) }
+        };
+        let then: Vec<String> = self.policies.iter().map(then).collect();
+        let then = if then.is_empty() { of_side(&self.was) } else { then.join(", ") };
         let numbers =
             |what: &str, was: usize, would: usize| [what.to_owned(), was.to_string(), would.to_string()];
         let mut rows = vec![
-            ["timeout + grace".to_owned(), span(&self.was), span(&self.would)],
+            ["timeout + grace".to_owned(), then, of_side(&self.would)],
             numbers("silences recorded", was.silences, would.silences),
             numbers("units among them", was.units, would.units),
             numbers("silences told of", was.told, would.told),
@@ -249,10 +266,43 @@ fn differences(past: &PastFleet, was: &TriedSide, would: &TriedSide) -> Vec<Tria
     all
 }
 
+impl From<&PastPolicy> for TrialPolicy {
+    fn from(PastPolicy { since, policy }: &PastPolicy) -> TrialPolicy {
+        let [timeout_seconds, grace_seconds] = [policy.timeout, policy.grace].map(|span| span.as_secs_f64());
+        TrialPolicy { since: *since, timeout_seconds, grace_seconds }
+    }
+}
+
+/// The silences of the kind that no policy on record decided.
+#[derive(Default)]
+struct Undecided {
+    by_others: usize,
+    /// Those of a time whose policies are not on record.
+    unknown: usize,
+}
+
+impl Undecided {
+    fn count(&mut self, past: &PastFleet, silence: &PastSilence) {
+        if !past.is_of_kind(silence) || !past.range.contains(silence.detected_at) {
+            return;
+        }
+        match silence.cause.is_announced() || past.has_policies_of(silence) {
+            true => self.by_others += 1,
+            false => self.unknown += 1,
+        }
+    }
+}
+
 /// What history cannot answer.
-fn notes(past: &PastFleet, was: &TrialRules<'_>, would: &TrialRules<'_>, by_others: usize) -> Vec<String> {
+fn notes(
+    past: &PastFleet,
+    was: &TrialRules<'_>,
+    would: &TrialRules<'_>,
+    undecided: &Undecided,
+) -> Vec<String> {
     let mut notes = Vec::new();
-    let [allowed, tried] = [was, would].map(|rules| rules.policy.allowed());
+    let then = past.policies_in(past.range).iter().map(|one| one.policy.allowed()).max();
+    let (allowed, tried) = (then.unwrap_or(was.policy.allowed()), would.policy.allowed());
     if tried < allowed {
         notes.push(format!(
             "silences of {} to {} are not on record: how many more would have been recorded is not known",
@@ -260,10 +310,21 @@ fn notes(past: &PastFleet, was: &TrialRules<'_>, would: &TrialRules<'_>, by_othe
             shown_span(allowed)
         ));
     }
-    if by_others > 0 {
+    let Undecided { by_others, unknown } = undecided;
+    if *by_others > 0 {
         notes.push(format!(
-            "{by_others} silences were decided by something else than this timeout, such as a timeout of their own or of \
-             that time, a silence that the unit planned, or an announcement, and are left as they were"
+            "{by_others} silences were decided by something else than the timeout of the kind, such as a timeout of their \
+             own, a silence that the unit planned, or an announcement, and are left as they were"
+        ));
+    }
+    if *unknown > 0 {
+        let known = past
+            .policies
+            .first()
+            .map_or("are not on record".to_owned(), |first| format!("are on record from {} on", first.since));
+        notes.push(format!(
+            "the timeouts of {} {known}: {unknown} silences that another timeout may have decided are left as they were",
+            past.kind
         ));
     }
     if [was, would].iter().any(|rules| rules.breaker.is_some()) && past.sizes.is_unknown() {
@@ -282,8 +343,12 @@ fn notes(past: &PastFleet, was: &TrialRules<'_>, would: &TrialRules<'_>, by_othe
     if was.has_flapping || would.has_flapping {
         left_out.push("flapping");
     }
-    left_out.push("rate limits of receivers");
-    notes.push(format!("not tried: {}", left_out.join(", ")));
+    if was.has_rate_limits || would.has_rate_limits {
+        left_out.push("rate limits of receivers");
+    }
+    if !left_out.is_empty() {
+        notes.push(format!("not tried: {}", left_out.join(", ")));
+    }
     notes.extend(past.gaps.iter().cloned());
     notes
 }

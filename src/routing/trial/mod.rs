@@ -6,6 +6,9 @@
 //! trial replays the past by these rules (`simulation.rs`), once with the current policy and once with the tried one,
 //! and compares both (`comparison.rs`).
 //!
+//! A silence that was recorded by the policy of its time is tried, whatever the policy of now is: history has the
+//! policies that were.
+//!
 //! Silences that were shorter than the timeout of their time are not on record and cannot be tried. Reminders,
 //! escalations, flapping and the limits of receivers are left out.
 
@@ -24,7 +27,7 @@ mod simulation;
 
 pub use comparison::{PolicyTrial, TrialCounts, TrialDifference, TrialSide};
 pub use group::TrialMessage;
-pub use past::{FleetSizes, PastFleet, PastSilence, PastUnit};
+pub use past::{FleetSizes, PastFleet, PastPolicy, PastSilence, PastUnit};
 use simulation::Simulation;
 pub use simulation::TrialOutcome;
 
@@ -42,27 +45,35 @@ pub struct TrialRules<'a> {
     pub breaker: Option<MassOfflineRule>,
     /// Whether units of the kind may flap.
     pub has_flapping: bool,
+    /// Whether a receiver has a rate limit.
+    pub has_rate_limits: bool,
 }
 
 impl TrialRules<'_> {
-    /// The deadline of a silence of the kind.
-    fn deadline(&self, past: &PastFleet, silence: &PastSilence) -> Timestamp {
-        let owed = self.policy.timeout.min(self.settle);
-        past.ledger_of(silence).deadline(silence.last_seen, self.policy.allowed(), owed)
+    /// The deadline of a silence of the kind by a policy.
+    fn deadline(&self, policy: Policy, past: &PastFleet, silence: &PastSilence) -> Timestamp {
+        let owed = policy.timeout.min(self.settle);
+        past.ledger_of(silence).deadline(silence.last_seen, policy.allowed(), owed)
     }
 
-    /// Whether this policy, and nothing else, decided when a silence was recorded: neither a timeout of the unit, nor a
-    /// silence that the unit planned, nor an announcement.
+    /// Whether the policy of the kind at that time, and nothing else, decided when a silence was recorded: neither a
+    /// timeout of the unit, nor a silence that the unit planned, nor an announcement. Without policies on record, the
+    /// policy of now counts.
     pub fn has_decided(&self, past: &PastFleet, silence: &PastSilence) -> bool {
-        !silence.cause.is_announced()
-            && past.is_of_kind(silence)
-            && self.deadline(past, silence) == silence.deadline
+        if silence.cause.is_announced() || !past.is_of_kind(silence) {
+            return false;
+        }
+        let decides = |policy| self.deadline(policy, past, silence) == silence.deadline;
+        match past.policies_of(silence) {
+            [] => decides(self.policy),
+            some => some.iter().any(|one| decides(one.policy)),
+        }
     }
 
     /// A silence of the kind as this policy records it. `None`: the unit was back before, or its deadline is after the
     /// range.
     pub fn tried(&self, past: &PastFleet, silence: &PastSilence) -> Option<PastSilence> {
-        let deadline = self.deadline(past, silence);
+        let deadline = self.deadline(self.policy, past, silence);
         let late = silence.detected_at.since(silence.deadline);
         // A deadline at exactly the moment of the return has not passed.
         let is_recorded = deadline < silence.back_at().unwrap_or(past.range.to);

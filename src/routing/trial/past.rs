@@ -5,9 +5,10 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::presence::{Cause, Closing, Interval, Kind, Labels, Ledger, OfflineRecord, Unit};
+use crate::presence::{Cause, Closing, Interval, Kind, Labels, Ledger, OfflineRecord, Policy, Unit};
 use crate::routing::AlertSilences;
 
 /// The past of a fleet.
@@ -20,6 +21,8 @@ pub struct PastFleet {
     pub units: Vec<PastUnit>,
     /// The silences that lasted in the range.
     pub silences: Vec<PastSilence>,
+    /// The policies of the kind that are on record, in order; each is in force until the next one.
+    pub policies: Vec<PastPolicy>,
     /// Blind time of the kind and of the fleet.
     pub ledger: Ledger,
     pub alert_silences: AlertSilences,
@@ -54,6 +57,16 @@ pub struct PastSilence {
     /// When it was over, and why; `None`: it lasts.
     pub closed: Option<(Timestamp, Closing)>,
 }
+
+/// A policy from a moment on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PastPolicy {
+    pub since: Timestamp,
+    pub policy: Policy,
+}
+
+/// How late the begin of a policy may be noted: the writer of history may wait before it connects again.
+const NOTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// How many units a fleet had.
 #[derive(Clone, Debug, Default)]
@@ -99,6 +112,7 @@ impl PastFleet {
             range,
             units: Vec::new(),
             silences: Vec::new(),
+            policies: Vec::new(),
             ledger: Ledger::default(),
             alert_silences: AlertSilences::default(),
             releases: Vec::new(),
@@ -114,6 +128,28 @@ impl PastFleet {
 
     pub(super) fn is_of_kind(&self, silence: &PastSilence) -> bool {
         self.unit_of(silence).unit.kind == self.kind
+    }
+
+    /// The policies that were in force in a time, by what is on record.
+    pub(super) fn policies_in(&self, time: Interval) -> &[PastPolicy] {
+        let begun = |by: Timestamp| self.policies.partition_point(|one| one.since <= by);
+        let (first, end) = (begun(time.from).saturating_sub(1), begun(time.to));
+        &self.policies[first.min(end)..end]
+    }
+
+    /// The policies that may have decided a silence: those of its time. A policy may have been in force before it was
+    /// first noted, so the first one counts for all time before, too.
+    pub(super) fn policies_of(&self, silence: &PastSilence) -> &[PastPolicy] {
+        let time = Interval { from: silence.last_seen, to: silence.detected_at + NOTED_WITHIN };
+        match self.policies_in(time) {
+            [] => &self.policies[..self.policies.len().min(1)],
+            some => some,
+        }
+    }
+
+    /// Whether the policies of its time are on record.
+    pub(super) fn has_policies_of(&self, silence: &PastSilence) -> bool {
+        self.policies.first().is_some_and(|first| first.since <= silence.detected_at)
     }
 
     /// Blind time of the kind, and the pauses of the unit that may matter to a silence.

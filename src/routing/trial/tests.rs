@@ -72,6 +72,7 @@ impl Setting {
             inhibition: &self.inhibition,
             breaker: self.breaker,
             has_flapping: false,
+            has_rate_limits: true,
         })
     }
 
@@ -282,7 +283,7 @@ fn a_longer_timeout_spares_messages_and_the_largest_differences_come_first() {
         .collect();
     assert_eq!(shown, [("gate/b", 100.0, true), ("gate/c", 100.0, true), ("gate/a", 39.0, false)]);
     assert_eq!(trial.notes.len(), 3, "{:?}", trial.notes);
-    assert!(trial.notes[0].starts_with("1 silences were decided by something else"));
+    assert!(trial.notes[0].contains("not on record: 1 silences that another timeout may have decided"));
     assert_eq!(
         (&*trial.notes[1], &*trial.notes[2]),
         ("not tried: rate limits of receivers", "records may be missing")
@@ -294,6 +295,58 @@ fn a_longer_timeout_spares_messages_and_the_largest_differences_come_first() {
     let rows = trial.rows();
     assert_eq!(rows[1], ["silences recorded", "4", "3"].map(str::to_owned));
     assert_eq!(rows[5], ["messages that mail took", "7", ""].map(str::to_owned));
+}
+
+/// The timeout was 100 s, and is 1000 s from the second 20000 on; 2000 s are tried.
+#[test]
+fn a_silence_is_tried_by_the_policy_of_its_time_and_counted_apart_where_that_is_not_on_record() {
+    let policy = |allowed: i64| Policy { timeout: SECOND * allowed as u32, grace: Duration::ZERO };
+    let on_record = |since: i64, allowed: i64| PastPolicy { since: at(since), policy: policy(allowed) };
+    let both = vec![on_record(0, 100), on_record(20_000, 1000)];
+    let late = vec![on_record(20_000, 1000)];
+    // Detected 101 s after it was last seen, or with `allowed` a second after that; `None`: it is left as it was.
+    for (name, policies, detected, allowed, back, expected) in [
+        ("a short silence of the old timeout", &both, 10_000, 100, 10_500, Some(false)),
+        ("a long one", &both, 10_000, 100, 13_000, Some(true)),
+        ("a silence of the new timeout", &both, 30_000, 1000, 30_500, Some(false)),
+        ("detected just before the change was noted", &both, 19_990, 1000, 20_500, Some(false)),
+        ("the old timeout, before the change", &both, 20_050, 100, 20_500, Some(false)),
+        ("a timeout of its own, as long as the old one", &both, 30_000, 100, 30_500, None),
+        ("a timeout of its own", &both, 30_000, 50, 30_500, None),
+        ("the first timeout on record holds before it, too", &late, 10_000, 1000, 10_500, Some(false)),
+        ("a time of which no timeout is on record", &late, 10_000, 100, 10_500, None),
+    ] {
+        let mut past = past(&[("gate:a", "north", detected, Some(back))]);
+        past.silences[0].last_seen = at(detected - 1 - allowed);
+        past.policies = policies.clone();
+        let setting = Setting::grouped_by("unit");
+        let trial = setting.with(1000, |was| {
+            assert_eq!(was.has_decided(&past, &past.silences[0]), expected.is_some(), "{name}");
+            setting.with(2000, |would| PolicyTrial::of(&past, &was, &would, None, &|| false))
+        });
+        let trial = trial.unwrap();
+        let is_recorded = expected.unwrap_or(true);
+        assert_eq!(trial.would.counts.silences, usize::from(is_recorded), "{name}: {:?}", trial.notes);
+        let is_unknown = trial.notes.iter().any(|note| note.contains("on record from"));
+        assert_eq!(is_unknown, expected.is_none() && policies.len() == 1, "{name}: {:?}", trial.notes);
+        let from = format!("from {} 16m 40s + 0s", at(20_000));
+        let then = if policies.len() == 2 { format!("1m 40s + 0s, {from}") } else { from };
+        assert_eq!(trial.rows()[0], ["timeout + grace", &*then, "33m 20s + 0s"].map(str::to_owned), "{name}");
+    }
+}
+
+#[test]
+fn what_is_not_tried_is_said_only_where_it_is_configured() {
+    let (past, setting) = (past(&[]), Setting::grouped_by("unit"));
+    let notes = |has_rate_limits: bool| {
+        let rules = |rules: TrialRules<'_>| {
+            let rules = TrialRules { has_rate_limits, ..rules };
+            PolicyTrial::of(&past, &rules, &rules, None, &|| false).unwrap().notes
+        };
+        setting.with(100, rules)
+    };
+    assert_eq!(notes(true), ["not tried: rate limits of receivers"]);
+    assert_eq!(notes(false), [""; 0]);
 }
 
 #[test]

@@ -161,6 +161,18 @@ pub fn partitions(path: &Path) -> Result<Option<u16>> {
     read().map_err(|error| error.explain(path))
 }
 
+/// The key of the fleet in a directory; `None` if there is none.
+///
+/// # Errors
+/// `Damaged` or `Refused` if the directory holds no readable fleet.
+pub fn fleet_key(path: &Path) -> Result<Option<String>> {
+    if partitions(path)?.is_none() {
+        return Ok(None);
+    }
+    let read = || -> DatabaseResult<String> { Ok(meta(&open_to_read(path)?, "fleet")?) };
+    read().map(Some).map_err(|error| error.explain(path))
+}
+
 /// Checks the fleet of a directory and all of its pages, read-only.
 pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
     let work = || -> DatabaseResult<()> {

@@ -62,7 +62,7 @@ mod write_job;
 mod writer;
 
 pub use config::EmbeddedConfig;
-pub use database::partitions;
+pub use database::{fleet_key, partitions};
 use directory::Directory;
 use examine::DatabaseFile;
 pub use examine::survey;

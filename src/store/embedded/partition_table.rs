@@ -131,7 +131,7 @@ impl<'a> PartitionTable<'a> {
         let mut is_changed = false;
         let before = self.units[slot].last_seen;
         if before < heartbeat.at {
-            self.units.learn(slot, before, heartbeat.at, heartbeat.unbroken);
+            self.units.learn(slot, before, (heartbeat.at, heartbeat.arrived), heartbeat.unbroken);
             self.units[slot].last_seen = heartbeat.at;
             flags.1 = broker;
             is_changed = true;

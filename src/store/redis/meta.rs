@@ -211,6 +211,18 @@ pub async fn partitions(config: &RedisConfig, telemetry: std::sync::Arc<Telemetr
     Ok(fleet.and(partitions))
 }
 
+/// The key of the fleet of this configuration; `None` if there is no fleet. Changes nothing.
+///
+/// # Errors
+/// `Unavailable` if the server cannot be reached; `Refused` if it refuses the login.
+pub async fn fleet_key(config: &RedisConfig, telemetry: std::sync::Arc<Telemetry>) -> Result<Option<String>> {
+    let topology = Topology::new(config, telemetry)?;
+    let mut read = pipe();
+    read.hmget(new_keys(config).meta(), &["fleet", "key"]);
+    let ((fleet, key),): ((Option<String>, Option<String>),) = topology.send("meta", &read).await?;
+    Ok(key.or(fleet))
+}
+
 /// Refuses a fleet whose migration is not complete.
 pub async fn check_whole(topology: &Topology, keys: &Keys) -> Result<()> {
     let mut read = pipe();

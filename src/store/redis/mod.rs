@@ -74,7 +74,7 @@ use fleet_loss::KnownFleet;
 pub use importer::RedisImporter;
 use key_scan::KeyScan;
 use keys::Keys;
-pub use meta::partitions;
+pub use meta::{fleet_key, partitions};
 pub use repair::RedisRepair;
 pub use rights::{COMMANDS, OF_A_CONNECTION, OPTIONAL};
 #[doc(hidden)]

@@ -5,22 +5,39 @@
 //! which is harmless: no deadline depends on a rhythm.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use foldhash::fast::FixedState;
 
 use super::UnitTable;
 use super::changed_blocks::BLOCK_UNITS;
+use super::units::set;
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Rhythm};
+
+/// Messages of a backlog are no further apart when they arrive. A message is old if it was longer under way.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// The hash of the name of a unit, and its rhythm.
 pub type NamedRhythm = (u64, Rhythm);
 
 impl UnitTable {
-    /// Learns from the time between two heartbeats of the unit in this slot. `unbroken`: since when its kind is heard
-    /// without a break; `None`: it is unknown whether the kind is heard now. Time in which the unit could not, or
-    /// need not, be heard is ignored.
-    pub fn learn(&mut self, slot: u32, from: Timestamp, to: Timestamp, unbroken: Option<Timestamp>) {
+    /// Learns from the silence of the unit in that slot that a heartbeat ended: from the last seen time before it until
+    /// it arrived, as a silence that lasts is judged. `unbroken`: since when its kind is heard without a break; `None`:
+    /// it is not known to be heard now. Time in which the unit could not be heard, or had not to be, teaches nothing.
+    ///
+    /// A device with a clock of its own may send what it has gathered at once: the first of these messages ends the
+    /// silence, and the others teach nothing.
+    pub fn learn(
+        &mut self,
+        slot: u32,
+        from: Timestamp,
+        (at, to): (Timestamp, Timestamp),
+        unbroken: Option<Timestamp>,
+    ) {
+        if self.is_of_backlog(slot, at, to) {
+            return;
+        }
         let is_heard = unbroken.is_some_and(|since| since <= from);
         if !is_heard || self.is_absent(slot as usize) && self.absence(slot as usize).is_within(from, to) {
             return;
@@ -33,7 +50,19 @@ impl UnitTable {
         }
     }
 
-    /// The blocks in which a rhythm changed since the last call.
+    /// Whether a heartbeat belongs to a backlog whose first message came before. Only units that sent an old message
+    /// take memory here.
+    fn is_of_backlog(&mut self, slot: u32, at: Timestamp, arrived: Timestamp) -> bool {
+        let is_old = arrived.since(at) > AT_ONCE;
+        if self.backlogs.is_empty() && !is_old {
+            return false;
+        }
+        let goes_on = self.backlogs.get(&slot).is_some_and(|last| arrived.since(*last) <= AT_ONCE);
+        set(&mut self.backlogs, slot, (is_old || goes_on).then_some(arrived));
+        goes_on
+    }
+
+    /// The blocks in which a rhythm changed since this was called last.
     pub fn take_changed_rhythms(&mut self) -> Vec<usize> {
         self.changed.take()
     }

@@ -79,6 +79,8 @@ pub struct UnitTable {
     absences: HashMap<u32, Absence, FixedState>,
     /// The deadlines of open records, by slot.
     offline_since: HashMap<u32, Timestamp, FixedState>,
+    /// When the last message of a backlog arrived, by slot, for rhythms.
+    pub(super) backlogs: HashMap<u32, Timestamp, FixedState>,
     /// One index for each label that units are counted by.
     labels: Vec<LabelIndex>,
     known_since: KnownSince,
@@ -94,6 +96,7 @@ impl UnitTable {
             settings: SettingsIndex::default(),
             absences: HashMap::default(),
             offline_since: HashMap::default(),
+            backlogs: HashMap::default(),
             labels: labels.iter().map(|label| LabelIndex::new(label.clone())).collect(),
             known_since: KnownSince::default(),
             changed: ChangedBlocks::default(),
@@ -234,6 +237,7 @@ impl UnitTable {
         self.settings.release(std::mem::take(&mut row.settings));
         self.absences.remove(&slot);
         self.offline_since.remove(&slot);
+        self.backlogs.remove(&slot);
         self.known_since.set(slot, 0);
         self.labels.iter_mut().for_each(|index| index.set(slot, None));
     }
@@ -251,8 +255,9 @@ impl UnitTable {
     /// The approximate memory of the table.
     pub fn bytes(&self) -> usize {
         let labels_bytes: usize = self.labels.iter().map(LabelIndex::bytes).sum();
-        let offline_bytes = self.offline_since.capacity() * size_of::<(u32, Timestamp)>();
-        self.rows.bytes() + labels_bytes + offline_bytes + self.known_since.bytes()
+        let moments = self.offline_since.capacity() + self.backlogs.capacity();
+        let moments_bytes = moments * size_of::<(u32, Timestamp)>();
+        self.rows.bytes() + labels_bytes + moments_bytes + self.known_since.bytes()
     }
 }
 
@@ -271,7 +276,7 @@ impl IndexMut<u32> for UnitTable {
 }
 
 /// Sets the value of a slot; most slots have none.
-fn set<T>(values: &mut HashMap<u32, T, FixedState>, slot: u32, value: Option<T>) {
+pub(super) fn set<T>(values: &mut HashMap<u32, T, FixedState>, slot: u32, value: Option<T>) {
     match value {
         Some(value) => {
             values.insert(slot, value);

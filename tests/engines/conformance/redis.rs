@@ -296,6 +296,7 @@ mod only_redis {
         let older = |until| Refresh {
             unit: &unit,
             at: world.at(1),
+            arrived: world.at(1),
             broker: None,
             ttl,
             check_by: world.at(1) + ttl,

@@ -27,7 +27,7 @@ impl TableValue for WatchedSince {
 
 /// Cheap to share.
 #[derive(Clone)]
-pub(super) struct Beginning {
+pub struct Beginning {
     documents: Documents,
     known: Arc<OnceLock<Timestamp>>,
 }

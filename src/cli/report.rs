@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use jiff::civil::Date;
 use serde_json::json;
 
@@ -27,7 +28,7 @@ pub(super) struct ReportArguments {
     #[arg(long, value_name = "DAY", requires = "from")]
     until: Option<Date>,
     /// A row for each kind, unit, or value of this label; by default for each kind.
-    #[arg(long, value_name = "kind|unit|LABEL", default_value = "kind")]
+    #[arg(long, value_name = "kind|unit|LABEL", default_value = "kind", value_parser = NonEmptyStringValueParser::new())]
     group_by: String,
     /// The share of time online that was agreed, in percent, such as 99.5.
     #[arg(long, value_name = "PERCENT", value_parser = target)]
@@ -90,11 +91,14 @@ fn as_json(report: &AvailabilityReport) -> serde_json::Value {
     json!({
         "from": report.asked.from,
         "until": report.asked.until,
+        "summed_from": report.from,
         "summed_until": report.until,
         "group_by": report.group,
         "target": report.target,
         "total": report.line(&report.total),
         "rows": rows,
+        "nameless_seconds": report.nameless.as_secs_f64(),
+        "units_since": report.units_since,
         "losses": report.losses,
     })
 }

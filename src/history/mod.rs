@@ -15,8 +15,11 @@ mod blind;
 mod cursors;
 mod daily;
 mod database;
+mod kept;
+mod late;
 mod losses;
 mod past;
+mod past_pauses;
 mod past_silences;
 mod reader;
 mod reading;
@@ -44,6 +47,8 @@ pub use writer::HistoryWriter;
 const UNITS: &str = "units";
 const OPERATIONS: &str = "operations";
 const DAILY: &str = "daily";
+/// Until when the open records of both sides were compared, in the cursors.
+const OPEN: &str = "open";
 
 /// The options of history.
 #[derive(Clone, Debug)]

@@ -11,12 +11,13 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error};
 
 use super::database::{Database, DatabaseAccess, HistoryError, Result};
+use super::kept;
 use super::rows::moment;
 use crate::clock::Timestamp;
-use crate::reports::day_of;
+use crate::reports::{day_of, midnight};
 
 /// The version that this program writes.
-pub const VERSION: i32 = 1;
+pub const VERSION: i32 = 2;
 
 /// The tables that are cut into months, and the column that says the month.
 const BY_MONTH: [(&str, &str); 3] = [("transitions", "at"), ("notifications", "at"), ("daily", "day")];
@@ -199,8 +200,8 @@ impl HistoryRetention {
     }
 }
 
-/// Drops the months that are wholly older than their table is kept, and rows of tables without months. Answers what was
-/// dropped, in words.
+/// Drops the months that are wholly older than their table is kept, and rows of tables without months; before that it
+/// writes since when the table is kept. Answers what was dropped, in words.
 pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp) -> Result<Vec<String>> {
     let mut dropped = Vec::new();
     let mut whole = WHOLE.to_vec();
@@ -210,7 +211,9 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
             whole.push((table, column));
             continue;
         }
-        let oldest = partition_name(table, month_of(now - keep));
+        let first = month_of(now - keep);
+        kept::begin(database, table, midnight(first)).await?;
+        let oldest = partition_name(table, first);
         // Names of one length sort by their months.
         let select = format!(
             "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
@@ -227,6 +230,7 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
     }
     for (table, column) in whole {
         let Some(keep) = keep.of(table) else { continue };
+        kept::begin(database, table, now - keep).await?;
         let before = moment(now - keep);
         let delete = format!("DELETE FROM {table} WHERE {column} < $1::timestamptz");
         let parameters: [&(dyn ToSql + Sync); 1] = [&before];

@@ -41,8 +41,8 @@ pub async fn run(report: &mut Report, units: u32) -> anyhow::Result<()> {
 
 async fn made(postgres: &Postgres, schema: &str) -> anyhow::Result<(Database, DatabaseAccess)> {
     let access = DatabaseAccess { schema: schema.to_owned(), ..postgres.access() };
-    let database = Database::connect(&access).await?;
-    prepare(&database, &access).await?;
+    let mut database = Database::connect(&access).await?;
+    prepare(&mut database, &access, None).await?;
     Ok((database, access))
 }
 
@@ -89,7 +89,7 @@ async fn year(report: &mut Report, postgres: &Postgres, units: u32) -> anyhow::R
         last = units - 1,
     );
     postgres.client("year").await.batch_execute(&rows).await?;
-    let reader = HistoryReader::new(access);
+    let reader = HistoryReader::new(access, String::new());
     for (group, count) in [("site", 1000), ("kind", 1), ("unit", units as usize)] {
         let watch = Stopwatch::start();
         let made = reader.report(days, &GroupBy::from(group.to_owned())).await?;
@@ -141,6 +141,7 @@ async fn tried(report: &mut Report, postgres: &Postgres, units: u32) -> anyhow::
         inhibition: &inhibition,
         breaker: Some(breaker),
         has_flapping: false,
+        has_rate_limits: false,
     };
     let watch = Stopwatch::start();
     let past = past_fleet(&database, &"bench".parse()?, (30 * DAY, Some(now)), now).await?;

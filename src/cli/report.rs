@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use jiff::civil::Date;
 use serde_json::json;
 
@@ -10,7 +11,7 @@ use super::history::prepared;
 use super::table::{PrintedTable, has_colours};
 use super::{ConfigFile, logging, shown_json, wrong};
 use crate::clock::Clock;
-use crate::history::{before_history, report};
+use crate::history::report;
 use crate::reports::{self, AvailabilityReport, CalendarPeriod, Days, GroupBy, ReportRange};
 
 #[derive(Debug, Args)]
@@ -27,7 +28,7 @@ pub(super) struct ReportArguments {
     #[arg(long, value_name = "DAY", requires = "from")]
     until: Option<Date>,
     /// A row for each kind, unit, or value of this label; by default for each kind.
-    #[arg(long, value_name = "kind|unit|LABEL", default_value = "kind")]
+    #[arg(long, value_name = "kind|unit|LABEL", default_value = "kind", value_parser = NonEmptyStringValueParser::new())]
     group_by: String,
     /// The share of time online that was agreed, in percent, such as 99.5.
     #[arg(long, value_name = "PERCENT", value_parser = target)]
@@ -52,8 +53,7 @@ pub(super) async fn run(arguments: ReportArguments) -> anyhow::Result<ExitCode> 
         None => month.map_or_else(last_month, Days::of_month),
     };
     let (_, database) = prepared(&file).await?;
-    let mut made = report(&database, days, &GroupBy::from(group_by)).await?;
-    made.losses.splice(0..0, before_history(&database, days.interval()).await?);
+    let made = report(&database, days, &GroupBy::from(group_by)).await?;
     let made = made.with_target(target.map(|percent| percent / 100.0));
     match () {
         () if json => println!("{}", shown_json(&serde_json::to_string_pretty(&as_json(&made))?)),
@@ -91,11 +91,14 @@ fn as_json(report: &AvailabilityReport) -> serde_json::Value {
     json!({
         "from": report.asked.from,
         "until": report.asked.until,
+        "summed_from": report.from,
         "summed_until": report.until,
         "group_by": report.group,
         "target": report.target,
         "total": report.line(&report.total),
         "rows": rows,
+        "nameless_seconds": report.nameless.as_secs_f64(),
+        "units_since": report.units_since,
         "losses": report.losses,
     })
 }

@@ -69,8 +69,25 @@ impl Operators<'_> {
             Subject::Record(id) => Some(id),
         };
         let entry = AuditEntry { at: now, author: by.to_owned(), change, subject: subject.to_string(), text };
-        self.roll.change(subject.unit(), id, wanted, now, self.silences.note(&entry)).await
+        let pause = pause_of(wanted).map(|(change, text)| AuditEntry { change, text, ..entry.clone() });
+        let note = async {
+            self.silences.note(&entry).await?;
+            match &pause {
+                Some(pause) => self.silences.note(pause).await,
+                None => Ok(()),
+            }
+        };
+        self.roll.change(subject.unit(), id, wanted, now, note).await
     }
+}
+
+/// The pause that settings begin or end, as an entry of its own: history reads pauses from the audit.
+fn pause_of(wanted: &UnitChange) -> Option<(Audited, String)> {
+    let UnitChange::Register(UnitSettings { paused_until, .. }) = wanted else { return None };
+    Some(match (*paused_until)? {
+        Some(until) => (Audited::Paused, format!("until {until}: ")),
+        None => (Audited::PauseEnded, String::new()),
+    })
 }
 
 /// The new settings of a unit, for the audit.

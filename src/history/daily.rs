@@ -1,11 +1,12 @@
 //! The sums of days: of the fleet, of each kind and label value, and of each unit that was not online all day.
 //!
 //! A day (UTC) is summed once everything of it is in the database: when all cursors have passed its end. One instance
-//! does it, a day at a time.
+//! does it, a day at a time, and once: records that come later correct it, see `late.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use jiff::civil::Date;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Transaction};
 
@@ -14,21 +15,18 @@ use super::reading::{ReadUnit, UnitSelection, each_unit};
 use super::rows::timestamp;
 use super::schema::Months;
 use super::sources::HistorySource;
-use super::{DAILY, UNITS, cursors};
+use super::{DAILY, OPEN, UNITS, cursors};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, TimeSpent};
-use crate::reports::day_of;
+use crate::reports::{MAX_VALUES, day_of};
 
 const DAY: Duration = Duration::from_secs(86_400);
-
-/// The most values of a label that have sums; a label with more, such as a serial number, has none.
-const MAX_VALUES: usize = 2000;
 
 /// How many rows one statement writes.
 const ROWS: usize = 5000;
 
 /// Sums that stand in one row: the scope and the name.
-type SumKey = (String, String);
+pub(super) type SumKey = (String, String);
 
 /// Sums the next day, if it is complete. Answers whether it did. `fleet`: the number after the last partition.
 pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet: u16) -> Result<bool> {
@@ -56,17 +54,18 @@ pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet
 /// The begin of the next day to sum, if it is complete.
 async fn next(database: &Database, fleet: u16) -> Result<Option<Timestamp>> {
     let client = database.client();
-    let sources = [HistorySource::Opened.as_str(), HistorySource::Closed.as_str(), UNITS];
+    let sources = [HistorySource::Opened.as_str(), HistorySource::Closed.as_str(), UNITS, OPEN];
     let all: Vec<u16> = (0..fleet).collect();
     let read = database.limited("read how far days are summed", async {
         let mut complete = Timestamp::NEVER;
         for source in sources {
             complete = complete.min(cursors::load(client, source, &all).await?.unwrap_or_default());
         }
-        let first = "SELECT min(known_since) FROM units WHERE known_since > 'epoch'";
-        let first: Option<jiff::Timestamp> = client.query_one(first, &[]).await?.get(0);
-        let summed = cursors::load(client, DAILY, &[fleet]).await?;
-        Ok((complete, summed.or(first.map(timestamp))))
+        // There is nothing to sum of the time before history has records.
+        let first = "SELECT greatest((SELECT min(known_since) FROM units), (SELECT since FROM kept \
+                     WHERE table_name = 'transitions')) WHERE EXISTS (SELECT FROM units)";
+        let first = client.query_opt(first, &[]).await?.map(|row| timestamp(row.get(0)));
+        Ok((complete, cursors::load(client, DAILY, &[fleet]).await?.or(first)))
     });
     let (complete, from) = read.await?;
     let day = DAY.as_millis() as i64;
@@ -81,27 +80,26 @@ struct DaySums {
 }
 
 /// A row of a day.
-type DayRow = (SumKey, i32, TimeSpent);
+pub(super) type DayRow = (SumKey, i32, TimeSpent);
 
 impl DaySums {
     /// Adds a unit. Answers its row, if it was not online all the time that it was known.
     fn add(&mut self, unit: &ReadUnit<'_>, spent: TimeSpent) -> Option<DayRow> {
         let labels: Labels = serde_json::from_str(&unit.labels).unwrap_or_default();
-        let mut keys: Vec<SumKey> =
-            vec![("fleet".to_owned(), String::new()), ("kind".to_owned(), unit.kind.clone())];
-        for (label, value) in &labels {
-            let values = self.values.entry(label.clone()).or_default();
-            if values.len() <= MAX_VALUES {
+        let keys = keys(&unit.kind, &labels).filter(|(scope, value)| {
+            let Some(label) = scope.strip_prefix("label:") else { return true };
+            let values = self.values.entry(label.to_owned()).or_default();
+            let fits = values.len() <= MAX_VALUES;
+            if fits {
                 values.insert(value.clone());
-                keys.push((format!("label:{label}"), value.clone()));
             }
-        }
+            fits
+        });
         for key in keys {
             let sum = self.sums.entry(key).or_default();
             *sum = (sum.0 + 1, sum.1 + spent);
         }
-        let is_plain = spent.offline.is_zero() && spent.paused.is_zero() && spent.outages == 0;
-        (!is_plain).then(|| (("unit".to_owned(), format!("{}/{}", unit.kind, unit.unit)), 1, spent))
+        unit_row(&unit.kind, &unit.unit, spent)
     }
 
     fn rows(self) -> impl Iterator<Item = DayRow> {
@@ -114,7 +112,20 @@ impl DaySums {
     }
 }
 
-async fn write(transaction: &Transaction<'_>, day: jiff::civil::Date, rows: &[DayRow]) -> Result<(), Error> {
+/// The groups that a unit belongs to.
+pub(super) fn keys<'a>(kind: &'a str, labels: &'a Labels) -> impl Iterator<Item = SumKey> + 'a {
+    let of_all = [("fleet".to_owned(), String::new()), ("kind".to_owned(), kind.to_owned())];
+    let of_labels = labels.iter().map(|(label, value)| (format!("label:{label}"), value.clone()));
+    of_all.into_iter().chain(of_labels)
+}
+
+/// The row of a unit; `None` if it was online all the time that it was known.
+pub(super) fn unit_row(kind: &str, unit: &str, spent: TimeSpent) -> Option<DayRow> {
+    let is_plain = spent.offline.is_zero() && spent.paused.is_zero() && spent.outages == 0;
+    (!is_plain).then(|| (("unit".to_owned(), format!("{kind}/{unit}")), 1, spent))
+}
+
+pub(super) async fn write(transaction: &Transaction<'_>, day: Date, rows: &[DayRow]) -> Result<(), Error> {
     let scopes: Vec<&str> = rows.iter().map(|((scope, _), ..)| scope.as_str()).collect();
     let names: Vec<&str> = rows.iter().map(|((_, name), ..)| name.as_str()).collect();
     let units: Vec<i32> = rows.iter().map(|(_, units, _)| *units).collect();

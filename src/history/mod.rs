@@ -15,8 +15,11 @@ mod blind;
 mod cursors;
 mod daily;
 mod database;
+mod kept;
+mod late;
 mod losses;
 mod past;
+mod past_pauses;
 mod past_silences;
 mod policies;
 mod reader;
@@ -33,12 +36,12 @@ mod writer;
 
 pub use backfill::{Backfilled, backfill};
 pub use database::{Database, DatabaseAccess, DatabaseAddress, HistoryError, Result};
+pub use kept::begins_with_oldest;
 pub use past::past_fleet;
 pub use reader::HistoryReader;
 pub use report::report;
 pub use schema::{
-    HistoryRetention, StoredHistory, VERSION, before_history, begins, begins_with_oldest, check,
-    fleet_digest, hand_over, prepare, prune, require, stored,
+    HistoryRetention, StoredHistory, VERSION, check, fleet_digest, hand_over, prepare, prune, require, stored,
 };
 pub use sources::HistorySource;
 pub use status::{HistoryStatus, TableStatus, rewind, status};
@@ -48,6 +51,8 @@ pub use writer::HistoryWriter;
 const UNITS: &str = "units";
 const OPERATIONS: &str = "operations";
 const DAILY: &str = "daily";
+/// Until when the open records of both sides were compared, in the cursors.
+const OPEN: &str = "open";
 
 /// The options of history.
 #[derive(Clone, Debug)]

@@ -9,9 +9,9 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Error, Row, RowStream};
 
 use super::database::{Database, HistoryError, Result};
+use super::kept;
 use super::past_silences::PastAlertSilences;
 use super::rows::{moment, timestamp};
-use super::schema;
 use crate::clock::Timestamp;
 use crate::presence::{Closing, Interval, Kind, Ledger, Policy, RecordId, Unit};
 use crate::routing::trial::{FleetSizes, PastFleet, PastPolicy, PastSilence, PastUnit};
@@ -35,7 +35,7 @@ pub async fn past_fleet(
     let range = Interval { from: until - since, to: until };
     let past = PastFleet::empty(kind.clone(), range);
     let mut reading = PastReading { past, places: HashMap::new(), first: None, is_too_much: false };
-    match schema::begins(database).await? {
+    match kept::begins(database).await? {
         Some(begins) if begins >= until => reading.past.gaps.push(format!(
             "history begins at {begins}, which is after all of that time: nothing of it is on record"
         )),
@@ -99,9 +99,8 @@ impl PastReading {
         let (from, to) = (moment(self.past.range.from), moment(self.past.range.to));
         let select = "SELECT record, labels::text, cause, last_seen, offline_since, detected_at, at, closed_by \
                       FROM transitions WHERE transition = 'online' AND at >= $1 AND detected_at < $2 UNION ALL \
-                      SELECT t.record, t.labels::text, t.cause, t.last_seen, t.offline_since, t.detected_at, NULL, NULL \
-                      FROM open o JOIN transitions t ON t.record = o.record AND t.transition = 'offline' \
-                      AND t.at = o.detected_at WHERE t.at < $2";
+                      SELECT record, labels::text, cause, last_seen, offline_since, detected_at, NULL, NULL \
+                      FROM open WHERE detected_at < $2";
         let mut found = std::pin::pin!(rows(client, select, &[&from, &to]).await?);
         while let Some(row) = found.try_next().await? {
             if self.past.silences.len() >= MAX_SILENCES {
@@ -132,7 +131,8 @@ impl PastReading {
             last_seen: at(3),
             deadline: at(4),
             detected_at: at(5),
-            closed: back_at.map(|at| (timestamp(at), why.unwrap_or(Closing::Return))),
+            // An end that is not known notifies of no return.
+            closed: back_at.map(|at| (timestamp(at), why.unwrap_or(Closing::Removed))),
         })
     }
 
@@ -157,7 +157,7 @@ impl PastReading {
 
     /// Since when units are known, and how many there were.
     async fn units(&mut self, client: &Client) -> Result<(), Error> {
-        let select = "SELECT kind, unit, known_since, removed_at FROM units";
+        let select = "SELECT kind, unit, known_since, removed_at FROM units ORDER BY known_since DESC";
         let mut found = std::pin::pin!(rows(client, select, &[]).await?);
         let mut sizes = Vec::new();
         while let Some(row) = found.try_next().await? {
@@ -246,7 +246,8 @@ impl PastReading {
 
     async fn losses(&mut self, client: &Client) -> Result<(), Error> {
         let Interval { from, to } = self.past.range;
-        let select = "SELECT table_name, from_at, until_at FROM losses WHERE until_at > $1 AND from_at < $2 ORDER BY 1, 2";
+        let select = "SELECT table_name, from_at, until_at FROM losses WHERE until_at > $1 AND from_at < $2 UNION ALL \
+                      SELECT table_name, $1, since FROM kept WHERE since > $1 ORDER BY 1, 2";
         for row in client.query(select, &[&moment(from), &moment(to)]).await? {
             let what = match row.get(0) {
                 "transitions" => "records",

@@ -59,8 +59,7 @@ impl AvailabilityHistory for HistoryReader {
     async fn report(&self, days: Days, group: &GroupBy) -> anyhow::Result<AvailabilityReport> {
         let mut kept = self.kept.lock().await;
         let database = self.open(kept.take()).await?;
-        let mut made = report::report(&database, days, group).await?;
-        made.losses.splice(0..0, schema::before_history(&database, days.interval()).await?);
+        let made = report::report(&database, days, group).await?;
         *kept = Some(database);
         Ok(made)
     }

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use futures_util::TryStreamExt;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, Row};
+use tokio_postgres::{Error, GenericClient, Row};
 
+use super::kept;
 use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, TimeSpent, UnitTimes};
@@ -17,9 +18,9 @@ type KindAndId = (String, String);
 /// The units that are read; every unit by default.
 #[derive(Default)]
 pub(super) struct UnitSelection {
-    kind: Option<String>,
-    unit: Option<String>,
-    label: Option<(String, String)>,
+    pub kind: Option<String>,
+    pub units: Option<Vec<String>>,
+    pub label: Option<(String, String)>,
 }
 
 impl From<&AvailabilityScope> for UnitSelection {
@@ -32,8 +33,8 @@ impl From<&AvailabilityScope> for UnitSelection {
                 UnitSelection { label: Some((name.clone(), value.clone())), ..all }
             }
             AvailabilityScope::Unit(unit) => {
-                let (kind, unit) = (Some(unit.kind.to_string()), Some(unit.id.to_string()));
-                UnitSelection { kind, unit, ..all }
+                let (kind, units) = (Some(unit.kind.to_string()), Some(vec![unit.id.to_string()]));
+                UnitSelection { kind, units, ..all }
             }
         }
     }
@@ -43,38 +44,39 @@ impl From<&AvailabilityScope> for UnitSelection {
 pub(super) struct ReadUnit<'a> {
     pub kind: String,
     pub unit: String,
-    /// JSON.
+    /// JSON; the newest.
     pub labels: String,
-    known: Interval,
+    /// When it was in the fleet, in order.
+    known: &'a [Interval],
     times: UnitTimes<'a>,
 }
 
 impl ReadUnit<'_> {
     /// How it spent a part of the range that was read.
     pub fn spent(&self, range: Interval) -> TimeSpent {
-        TimeSpent::of(range, self.known, self.times)
+        self.known.iter().map(|known| TimeSpent::of(range, *known, self.times)).sum()
     }
 }
 
 /// A condition on kind and unit.
-const SELECTED: &str = "($3::text IS NULL OR kind = $3) AND ($4::text IS NULL OR unit = $4)";
+const SELECTED: &str = "($3::text IS NULL OR kind = $3) AND ($4::text[] IS NULL OR unit = ANY ($4))";
 
 /// The units that were known in a range, one by one. Outages and pauses of the range are held in memory, units are not.
+/// The time before the first heartbeat of a unit is no outage, though it may have a record.
 pub(super) async fn each_unit(
-    client: &Client,
+    client: &impl GenericClient,
     range: Interval,
     selection: &UnitSelection,
     mut found: impl FnMut(ReadUnit<'_>),
 ) -> Result<(), Error> {
     let (from, to) = (moment(range.from), moment(range.to));
-    let UnitSelection { kind, unit, label } = selection;
-    let within: [&(dyn ToSql + Sync); 4] = [&from, &to, kind, unit];
+    let UnitSelection { kind, units, label } = selection;
+    let within: [&(dyn ToSql + Sync); 4] = [&from, &to, kind, units];
     let outages = format!(
         "SELECT kind, unit, offline_since, at FROM transitions \
-         WHERE transition = 'online' AND at > $1 AND offline_since < $2 AND {SELECTED} UNION ALL \
-         SELECT t.kind, t.unit, t.offline_since, NULL FROM (SELECT * FROM open WHERE {SELECTED}) o JOIN transitions t \
-         ON t.record = o.record AND t.transition = 'offline' AND t.at = o.detected_at \
-         WHERE t.offline_since < $2 AND $1 IS NOT NULL"
+         WHERE transition = 'online' AND at > $1 AND offline_since < $2 AND cause <> 'never_seen' AND {SELECTED} \
+         UNION ALL SELECT kind, unit, offline_since, NULL FROM open \
+         WHERE offline_since < $2 AND $1::timestamptz IS NOT NULL AND cause <> 'never_seen' AND {SELECTED}"
     );
     let outages = by_unit(client.query(&outages, &within).await?);
     let pauses = format!(
@@ -84,25 +86,39 @@ pub(super) async fn each_unit(
     let blind = "SELECT kind, '', from_at, until_at FROM blind WHERE until_at > $1 AND from_at < $2";
     let blind = by_unit(client.query(blind, &within[..2]).await?);
     let blind = Blind::new(blind);
-    let units = format!(
+    let unknown = kept::unknown(client, range).await?;
+    let statement = format!(
         "SELECT kind, unit, labels::text, known_since, removed_at FROM units \
          WHERE known_since < $2 AND (removed_at IS NULL OR removed_at > $1) AND {SELECTED} \
-         AND ($5::text IS NULL OR labels ->> $5 = $6::text)"
+         AND ($5::text IS NULL OR labels ->> $5 = $6::text) ORDER BY kind, unit, known_since"
     );
     let (label, value) = label.clone().unzip();
-    let selected: [&(dyn ToSql + Sync); 6] = [&from, &to, kind, unit, &label, &value];
-    let rows = client.query_raw(&units, selected).await?;
-    let mut rows = std::pin::pin!(rows);
-    while let Some(row) = rows.try_next().await? {
-        let name: KindAndId = (row.get(0), row.get(1));
-        let removed: Option<jiff::Timestamp> = row.get(4);
-        let known = Interval { from: timestamp(row.get(3)), to: removed.map_or(Timestamp::NEVER, timestamp) };
+    let selected: [&(dyn ToSql + Sync); 6] = [&from, &to, kind, units, &label, &value];
+    let mut give = |name: KindAndId, labels: String, known: &[Interval]| {
         let times = UnitTimes {
             outages: outages.get(&name).map_or(&[], Vec::as_slice),
             pauses: pauses.get(&name).map_or(&[], Vec::as_slice),
             blind: blind.of(&name.0),
+            unknown: unknown.intervals(),
         };
-        found(ReadUnit { kind: name.0, unit: name.1, labels: row.get(2), known, times });
+        found(ReadUnit { kind: name.0, unit: name.1, labels, known, times });
+    };
+    let rows = client.query_raw(&statement, selected).await?;
+    let mut rows = std::pin::pin!(rows);
+    // The rows of a unit come one after the other.
+    let (mut last, mut known) = (None::<(KindAndId, String)>, Vec::new());
+    while let Some(row) = rows.try_next().await? {
+        let name: KindAndId = (row.get(0), row.get(1));
+        if let Some((before, labels)) = last.take_if(|(before, _)| *before != name) {
+            give(before, labels, &known);
+            known.clear();
+        }
+        let removed: Option<jiff::Timestamp> = row.get(4);
+        known.push(Interval { from: timestamp(row.get(3)), to: removed.map_or(Timestamp::NEVER, timestamp) });
+        last = Some((name, row.get(2)));
+    }
+    if let Some((name, labels)) = last {
+        give(name, labels, &known);
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Reports, and how units spent a range, by unit, kind, label value or the fleet as a whole.
 //!
 //! The sums of groups are those of their days. Units have no row for a day on which they were online, so each one is
-//! worked out from its outages; so are the parts of days at both ends of a range.
+//! worked out from its outages; so are the parts of days at both ends of a range. Both are about the days that are
+//! summed. Where the rows of units are not kept for as long as the sums, the time of units before that is unknown.
 
 use jiff::civil::Date;
 use std::time::Duration;
@@ -10,15 +11,19 @@ use tokio_postgres::types::ToSql;
 
 use super::DAILY;
 use super::database::{Database, Result};
+use super::kept;
 use super::reading::{UnitSelection, each_unit};
 use super::rows::{moment, timestamp};
+use crate::clock::Timestamp;
 use crate::fleet::PastTime;
-use crate::presence::{Interval, TimeSpent, Unit};
+use crate::presence::{Interval, Ledger, TimeSpent, Unit};
 use crate::reports::{AvailabilityReport, AvailabilityScope, Days, GroupBy, ReportRow, day_of, midnight};
 
 /// Makes a report of days, as far as they are summed.
 pub async fn report(database: &Database, asked: Days, group: &GroupBy) -> Result<AvailabilityReport> {
     let days = summed(database, asked).await?;
+    let since = kept::units_since(database).await?;
+    let units_since = since.filter(|since| *group == GroupBy::Unit && *since > midnight(days.from));
     let total = rows_of(database, "fleet", None, days).await?.pop().unwrap_or_default();
     let rows = match group {
         GroupBy::Unit => units(database, days).await?,
@@ -26,8 +31,22 @@ pub async fn report(database: &Database, asked: Days, group: &GroupBy) -> Result
         GroupBy::Fleet | GroupBy::Kind => rows_of(database, &group.to_string(), None, days).await?,
     };
     let losses = losses(database, days.interval()).await?;
-    let (until, group) = (days.until, group.clone());
-    Ok(AvailabilityReport { asked, until, group, target: None, total, rows, omitted: 0, losses })
+    let Days { from, until } = days;
+    let nameless = total.spent.total().saturating_sub(rows.iter().map(|row| row.spent.total()).sum());
+    let (group, target, omitted) = (group.clone(), None, 0);
+    Ok(AvailabilityReport {
+        asked,
+        from,
+        until,
+        group,
+        target,
+        total,
+        rows,
+        omitted,
+        nameless,
+        units_since,
+        losses,
+    })
 }
 
 /// How units spent a range, up to the end of the last day that is summed.
@@ -36,9 +55,11 @@ pub(super) async fn time_spent(
     of: &AvailabilityScope,
     range: Interval,
 ) -> Result<PastTime> {
-    let until = summed_until(database).await?.map_or(range.from, midnight).clamp(range.from, range.to);
-    let range = Interval { from: range.from, to: until };
-    let is_complete = losses(database, range).await?.is_empty();
+    let (first, end) = summed_range(database).await?.map_or((range.from, range.from), midnights);
+    let until = end.clamp(range.from, range.to);
+    let range = Interval { from: first.clamp(range.from, until), to: until };
+    let unknown = kept::unknown(database.client(), range);
+    let is_complete = database.limited("read losses", unknown).await?.intervals().is_empty();
     let (days, scope) = (Days::within(range), of_scope(of));
     let sums = match scope {
         Some((scope, name)) if days.from < days.until => rows_of(database, &scope, Some(&name), days).await?,
@@ -62,9 +83,9 @@ pub(super) async fn time_spent(
     Ok(PastTime { until, units, spent: parts.iter().map(|(_, spent)| *spent).sum(), is_complete })
 }
 
-/// How a unit spent each of these days, as far as they are summed.
+/// How a unit spent each of these days, up to the last one that is summed.
 pub(super) async fn days_of_unit(database: &Database, unit: &Unit, asked: Days) -> Result<Vec<TimeSpent>> {
-    let days = summed(database, asked).await?;
+    let days = Days { from: asked.from, ..summed(database, asked).await? };
     let all: Vec<Date> = std::iter::successors(Some(days.from), |day| day.tomorrow().ok())
         .take_while(|day| *day < days.until)
         .collect();
@@ -110,18 +131,25 @@ fn of_label(label: &str) -> String {
 
 /// Those of these days that are summed.
 async fn summed(database: &Database, asked: Days) -> Result<Days> {
-    let until = summed_until(database).await?;
-    Ok(Days { until: until.map_or(asked.from, |until| until.clamp(asked.from, asked.until)), ..asked })
+    let (first, end) = summed_range(database).await?.unwrap_or((asked.from, asked.from));
+    let until = end.clamp(asked.from, asked.until);
+    Ok(Days { from: first.clamp(asked.from, until), until })
 }
 
-/// The first day that is not summed yet.
-async fn summed_until(database: &Database) -> Result<Option<Date>> {
-    // One row, of the number after the last partition.
-    let read = async {
-        database.client().query_one("SELECT max(at) FROM cursors WHERE source = $1", &[&DAILY]).await
-    };
+/// The first day that has sums, and the first one that is not summed yet.
+async fn summed_range(database: &Database) -> Result<Option<(Date, Date)>> {
+    // One cursor, of the number after the last partition.
+    let select =
+        "SELECT (SELECT min(day) FROM daily WHERE scope = 'fleet'), max(at) FROM cursors WHERE source = $1";
+    let parameters: [&(dyn ToSql + Sync); 1] = [&DAILY];
+    let read = database.client().query_one(select, &parameters);
     let row = database.limited("read how far days are summed", read).await?;
-    Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(|at| day_of(timestamp(at))))
+    let end = row.get::<_, Option<jiff::Timestamp>>(1).map(|at| day_of(timestamp(at)));
+    Ok(row.get::<_, Option<Date>>(0).zip(end))
+}
+
+fn midnights((first, end): (Date, Date)) -> (Timestamp, Timestamp) {
+    (midnight(first), midnight(end))
 }
 
 /// The sums of days, by name; `name`: only those of this one.
@@ -166,5 +194,5 @@ pub(super) async fn losses(database: &Database, time: Interval) -> Result<Vec<In
     let parameters: [&(dyn ToSql + Sync); 2] = [&from, &to];
     let rows = database.limited("read losses", database.client().query(select, &parameters)).await?;
     let time = |row: &Row| Interval { from: timestamp(row.get(0)), to: timestamp(row.get(1)) };
-    Ok(rows.iter().map(time).collect())
+    Ok(Ledger::new(rows.iter().map(time)).intervals().to_vec())
 }

@@ -3,6 +3,7 @@
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Transaction};
 
+use super::late::{LateRecord, LateRecords};
 use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, Transition};
 use crate::store::{Attempt, AuditEntry};
@@ -44,35 +45,25 @@ pub(super) struct TransitionRows {
     detected_at: Vec<jiff::Timestamp>,
     closed_by: Vec<Option<&'static str>>,
     closed: Vec<String>,
-    open: OpenRows,
-}
-
-/// Records that are open.
-#[derive(Default)]
-struct OpenRows {
-    record: Vec<String>,
-    kind: Vec<String>,
-    unit: Vec<String>,
-    detected_at: Vec<jiff::Timestamp>,
+    /// Records that are open, and their partitions.
+    open: Vec<String>,
     partition: Vec<i32>,
+    records: Vec<LateRecord>,
 }
 
 impl TransitionRows {
     /// The opening of a record, and its closing if it is closed.
     pub fn add(&mut self, record: &OfflineRecord, partition: u16) {
         let closing = record.back_at.zip(record.closed_by).map(|(at, by)| (at, by.as_str()));
+        self.records.push(LateRecord::of(record));
         self.push(record, record.detected_at, Transition::Offline, None);
         if let Some((at, by)) = closing {
             self.push(record, at, Transition::Online, Some(by));
             self.closed.push(record.id.text());
             return;
         }
-        let open = &mut self.open;
-        open.record.push(record.id.text());
-        open.kind.push(record.kind.to_string());
-        open.unit.push(text(&record.unit.to_string()));
-        open.detected_at.push(moment(record.detected_at));
-        open.partition.push(i32::from(partition));
+        self.open.push(record.id.text());
+        self.partition.push(i32::from(partition));
     }
 
     /// The moments of the transitions.
@@ -103,8 +94,15 @@ impl TransitionRows {
         self.closed_by.push(closed_by);
     }
 
-    /// Writes the rows that are not there. Answers how many that were.
+    /// Writes the rows that are not there, and corrects the sums of days that they change. Answers how many that were.
     pub async fn write(&self, transaction: &Transaction<'_>) -> Result<u64, Error> {
+        let late = LateRecords::of(transaction, &self.records).await?;
+        let written = self.insert(transaction).await?;
+        late.correct(transaction).await?;
+        Ok(written)
+    }
+
+    async fn insert(&self, transaction: &Transaction<'_>) -> Result<u64, Error> {
         let insert = "INSERT INTO transitions (at, transition, record, kind, unit, labels, cause, last_seen, \
                       offline_since, detected_at, closed_by) \
                       SELECT a, t, r, k, u, l::jsonb, c, s, o, d, b FROM unnest($1::timestamptz[], $2::text[], \
@@ -125,12 +123,24 @@ impl TransitionRows {
             &self.closed_by,
         ];
         let written = transaction.execute(insert, &columns).await?;
-        if !self.open.record.is_empty() {
-            let insert = "INSERT INTO open (record, kind, unit, detected_at, partition) SELECT * FROM \
-                          unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::int[]) \
-                          ON CONFLICT DO NOTHING";
-            let OpenRows { record, kind, unit, detected_at, partition } = &self.open;
-            transaction.execute(insert, &[record, kind, unit, detected_at, partition]).await?;
+        if !self.open.is_empty() {
+            let insert = "INSERT INTO open SELECT r, k, u, l::jsonb, c, s, o, d, p FROM unnest($1::text[], $2::text[], \
+                          $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], \
+                          $8::timestamptz[]) x(r, k, u, l, c, s, o, d) JOIN unnest($9::text[], $10::int[]) y(w, p) \
+                          ON w = r ON CONFLICT DO NOTHING";
+            let columns: [&(dyn ToSql + Sync); 10] = [
+                &self.record,
+                &self.kind,
+                &self.unit,
+                &self.labels,
+                &self.cause,
+                &self.last_seen,
+                &self.offline_since,
+                &self.detected_at,
+                &self.open,
+                &self.partition,
+            ];
+            transaction.execute(insert, &columns).await?;
         }
         if !self.closed.is_empty() {
             transaction.execute("DELETE FROM open WHERE record = ANY ($1)", &[&self.closed]).await?;
@@ -150,7 +160,7 @@ pub(super) async fn write_operations(
     let of = |part: fn(&AuditEntry) -> &str| entries.iter().map(|one| text(part(one))).collect::<Vec<_>>();
     let at: Vec<jiff::Timestamp> = entries.iter().map(|one| moment(one.at)).collect();
     let ids: Vec<String> = entries.iter().map(operation_id).collect();
-    let (kinds, units): (Vec<_>, Vec<_>) = entries.iter().map(unit_of).unzip();
+    let (kinds, units): (Vec<_>, Vec<_>) = entries.iter().map(|one| unit_of(one).unzip()).unzip();
     let (authors, subjects, texts) = (of(|one| &one.author), of(|one| &one.subject), of(|one| &one.text));
     let changes: Vec<&str> = entries.iter().map(|one| one.change.as_str()).collect();
     let columns: [&(dyn ToSql + Sync); 8] =
@@ -167,13 +177,13 @@ fn operation_id(entry: &AuditEntry) -> String {
 }
 
 /// The kind and the id of the unit that an operation is about, if it is about one.
-fn unit_of(entry: &AuditEntry) -> (Option<String>, Option<String>) {
+pub(super) fn unit_of(entry: &AuditEntry) -> Option<(String, String)> {
     let of_record = entry.subject.parse().ok().map(|id: crate::presence::RecordId| id.unit);
     let named =
         entry.subject.split_once('/').filter(|(kind, _)| kind.parse::<crate::presence::Kind>().is_ok());
     let named = named.map(|(kind, unit)| (kind.to_owned(), unit.to_owned()));
     let of_record = of_record.map(|unit| (unit.kind.to_string(), unit.id.to_string()));
-    of_record.or(named).map(|(kind, unit)| (text(&kind), text(&unit))).unzip()
+    of_record.or(named).map(|(kind, unit)| (text(&kind), text(&unit)))
 }
 
 /// Writes attempts to notify receivers.
@@ -235,8 +245,8 @@ mod tests {
                 subject: subject.to_owned(),
                 text: String::new(),
             };
-            let (kind, id) = unit_of(&entry);
-            assert_eq!(kind.as_deref().zip(id.as_deref()), unit, "{subject}");
+            let unit = unit.map(|(kind, id)| (kind.to_owned(), id.to_owned()));
+            assert_eq!(unit_of(&entry), unit, "{subject}");
         }
     }
 

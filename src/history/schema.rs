@@ -11,19 +11,16 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, GenericClient};
 
 use super::database::{Database, DatabaseAccess, HistoryError, Result};
-use super::rows::{moment, timestamp};
+use super::kept;
+use super::rows::moment;
 use crate::clock::Timestamp;
-use crate::presence::Interval;
 use crate::reports::{day_of, midnight};
 
 /// The version that this program writes.
 pub const VERSION: i32 = 2;
 
-/// The table of openings and closings, whose oldest row says when history begins.
-const TRANSITIONS: &str = "transitions";
-
 /// The tables that are cut into months, and the column that says the month.
-const BY_MONTH: [(&str, &str); 3] = [(TRANSITIONS, "at"), ("notifications", "at"), ("daily", "day")];
+const BY_MONTH: [(&str, &str); 3] = [("transitions", "at"), ("notifications", "at"), ("daily", "day")];
 
 /// The statements that make the tables, each large one as a partitioned table.
 const TABLES: &str = include_str!("schema.sql");
@@ -104,34 +101,6 @@ pub async fn stored(database: &Database, access: &DatabaseAccess) -> Result<Stor
 pub async fn hand_over(database: &Database) -> Result<()> {
     let forget = database.client().execute("UPDATE meta SET fleet = NULL", &[]);
     database.limited("hand the history over", forget).await.map(drop)
-}
-
-/// Notes from when on a fleet may have records, unless that is known.
-pub(super) async fn begin(database: &Database, at: Timestamp) -> Result<()> {
-    let (begin, at) = ("UPDATE meta SET begins_at = $1 WHERE begins_at IS NULL", moment(at));
-    let parameters: [&(dyn ToSql + Sync); 1] = [&at];
-    database.limited("begin history", database.client().execute(begin, &parameters)).await.map(drop)
-}
-
-/// From when on history has records; `None`: no instance has written yet.
-pub async fn begins(database: &Database) -> Result<Option<Timestamp>> {
-    let row = database.client().query_one("SELECT min(begins_at) FROM meta", &[]);
-    let row = database.limited("read when history begins", row).await?;
-    Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(timestamp))
-}
-
-/// The part of a time that is before history begins, of which nothing is on record.
-pub async fn before_history(database: &Database, time: Interval) -> Result<Option<Interval>> {
-    let begins = begins(database).await?.map(|begins| begins.min(time.to));
-    let before = begins.map(|begins| Interval { to: begins, ..time });
-    Ok(before.filter(|before| before.from < before.to))
-}
-
-/// Lets history begin with its oldest record, if that is older than history began. Reads all openings and closings.
-pub async fn begins_with_oldest(database: &Database) -> Result<()> {
-    let earlier = "UPDATE meta SET begins_at = least(begins_at, (SELECT min(at) FROM transitions))";
-    let earlier = database.client().execute(earlier, &[]);
-    database.limited("note when history begins", earlier).await.map(drop)
 }
 
 /// Refuses tables that this program, or this fleet, must not write.
@@ -273,23 +242,20 @@ impl HistoryRetention {
     }
 }
 
-/// Drops the months that are wholly older than their table is kept, and rows of tables without months. Answers what was
-/// dropped, in words.
+/// Drops the months that are wholly older than their table is kept, and rows of tables without months; before that it
+/// writes since when the table is kept. Answers what was dropped, in words.
 pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp) -> Result<Vec<String>> {
     let mut dropped = Vec::new();
     let mut whole = WHOLE.to_vec();
-    let mut begins = None;
     for (table, column) in BY_MONTH {
         let Some(keep) = keep.of(table) else { continue };
         if !is_partitioned(database, table).await? {
             whole.push((table, column));
             continue;
         }
-        let month = month_of(now - keep);
-        if table == TRANSITIONS {
-            begins = Some(midnight(month));
-        }
-        let oldest = partition_name(table, month);
+        let first = month_of(now - keep);
+        kept::begin(database, table, midnight(first)).await?;
+        let oldest = partition_name(table, first);
         // Names of one length sort by their months.
         let select = format!(
             "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
@@ -306,9 +272,7 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
     }
     for (table, column) in whole {
         let Some(keep) = keep.of(table) else { continue };
-        if table == TRANSITIONS {
-            begins = Some(now - keep);
-        }
+        kept::begin(database, table, now - keep).await?;
         let before = moment(now - keep);
         let delete = format!("DELETE FROM {table} WHERE {column} < $1::timestamptz");
         let parameters: [&(dyn ToSql + Sync); 1] = [&before];
@@ -317,11 +281,6 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
         if rows > 0 {
             dropped.push(format!("{rows} rows of {table}"));
         }
-    }
-    if let Some(begins) = begins {
-        let (later, begins) = ("UPDATE meta SET begins_at = greatest(begins_at, $1)", moment(begins));
-        let parameters: [&(dyn ToSql + Sync); 1] = [&begins];
-        database.limited("note when history begins", database.client().execute(later, &parameters)).await?;
     }
     Ok(dropped)
 }

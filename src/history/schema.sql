@@ -1,12 +1,7 @@
 -- History of a fleet, schema 2. The tables are public: see docs/history.md.
 
--- The version of the schema, a digest of the id of the fleet that writes, and from when on it may have records.
-CREATE TABLE meta (
-    version int NOT NULL,
-    made_at timestamptz NOT NULL DEFAULT now(),
-    fleet text,
-    begins_at timestamptz
-);
+-- The version of the schema, and a digest of the id of the fleet that writes.
+CREATE TABLE meta (version int NOT NULL, made_at timestamptz NOT NULL DEFAULT now(), fleet text);
 INSERT INTO meta (version) VALUES (2);
 
 -- How far each source of the engine is written; changes in the transaction of its rows.
@@ -27,6 +22,9 @@ CREATE TABLE losses (
     PRIMARY KEY (table_name, from_at)
 );
 
+-- Since when a table has all of its rows: older ones were dropped, or had left the engine when history began.
+CREATE TABLE kept (table_name text PRIMARY KEY, since timestamptz NOT NULL);
+
 -- The opening and the closing of each offline record.
 CREATE TABLE transitions (
     at timestamptz NOT NULL,
@@ -45,22 +43,27 @@ CREATE TABLE transitions (
 CREATE INDEX transitions_at ON transitions USING brin (at);
 CREATE INDEX transitions_unit ON transitions (kind, unit, at);
 
--- The records that are open.
+-- The records that are open, with all of their openings, which may be dropped from transitions meanwhile.
 CREATE TABLE open (
     record text PRIMARY KEY,
     kind text NOT NULL,
     unit text NOT NULL,
+    labels jsonb NOT NULL,
+    cause text NOT NULL,
+    last_seen timestamptz NOT NULL,
+    offline_since timestamptz NOT NULL,
     detected_at timestamptz NOT NULL,
     partition int NOT NULL
 );
 
+-- A closing has all that its opening has.
 CREATE VIEW outages AS
-SELECT opened.record, opened.kind, opened.unit, opened.labels, opened.cause, opened.last_seen,
-       opened.offline_since, opened.detected_at, closed.at AS back_at, closed.closed_by
-FROM transitions opened
-LEFT JOIN transitions closed ON closed.record = opened.record AND closed.transition = 'online'
-    AND closed.detected_at = opened.at
-WHERE opened.transition = 'offline';
+SELECT record, kind, unit, labels, cause, last_seen, offline_since, detected_at, at AS back_at, closed_by
+FROM transitions WHERE transition = 'online'
+UNION ALL
+SELECT record, kind, unit, labels, cause, last_seen, offline_since, detected_at, NULL, NULL FROM open
+WHERE NOT EXISTS (SELECT FROM transitions closed WHERE closed.record = open.record
+    AND closed.transition = 'online' AND closed.detected_at = open.detected_at);
 
 -- Time in which Rollcall did not hear a kind, or, with an empty kind, all of the fleet.
 CREATE TABLE blind (
@@ -116,7 +119,8 @@ CREATE TABLE notifications (
 CREATE INDEX notifications_at ON notifications USING brin (at);
 CREATE INDEX notifications_receiver ON notifications (receiver, at);
 
--- The units of the fleet, as of the last time that history looked.
+-- The units of the fleet, as of the last time that history looked. A unit that was removed and is back has a row for
+-- each of its times in the fleet.
 CREATE TABLE units (
     kind text NOT NULL,
     unit text NOT NULL,
@@ -124,7 +128,7 @@ CREATE TABLE units (
     known_since timestamptz NOT NULL,
     removed_at timestamptz,
     partition int NOT NULL,
-    PRIMARY KEY (kind, unit)
+    PRIMARY KEY (kind, unit, known_since)
 );
 CREATE INDEX units_partition ON units (partition);
 

@@ -6,7 +6,7 @@ use tokio_postgres::{Client, Error, Row};
 
 use super::database::{Database, Result};
 use super::rows::timestamp;
-use super::schema;
+use super::{DAILY, OPEN, kept};
 use crate::clock::Timestamp;
 
 /// The most rows of a table that are counted.
@@ -78,7 +78,7 @@ pub async fn status(database: &Database) -> Result<HistoryStatus> {
     };
     Ok(HistoryStatus {
         version,
-        begins: schema::begins(database).await?,
+        begins: kept::begins(database).await?,
         tables,
         cursors: sources.iter().map(source).collect(),
         losses: losses.iter().map(loss).collect(),
@@ -96,15 +96,17 @@ async fn size(client: &Client, row: &Row) -> Result<TableStatus, Error> {
     Ok(TableStatus { table, rows, is_estimated, bytes: row.get(2) })
 }
 
-/// Sets the cursors back: running instances read again what the engine keeps, and write what is missing. Instances
-/// notice it when they connect next, which this call makes them do.
+/// Sets the cursors of the engine back: running instances read again what it keeps, and write what is missing. Days that
+/// are summed stay summed: what history has dropped since then would be missing in them. Instances notice it when they
+/// connect next, which this call makes them do.
 pub async fn rewind(database: &mut Database) -> Result<()> {
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
                AND application_name = 'rollcall' AND datname = current_database() AND usename = current_user";
     let parameters: [&(dyn ToSql + Sync); 0] = [];
     database
         .in_transaction("set the cursors back", async |transaction| {
-            transaction.execute("DELETE FROM cursors", &parameters).await?;
+            let delete = "DELETE FROM cursors WHERE source <> ALL ($1)";
+            transaction.execute(delete, &[&[DAILY, OPEN].as_slice()]).await?;
             Ok(())
         })
         .await?;

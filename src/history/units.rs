@@ -1,9 +1,12 @@
 //! The units of the fleet in history: since when each is known, its labels, and its last pause. Reports need them: the
-//! time before a unit was known is not online.
+//! time before a unit was known is not online. A unit is known once it was heard.
 //!
 //! The owner of a partition reads it page by page, one partition between two passes over the transitions.
+//!
+//! # When a unit was removed
+//! The engine says it for a while, and the audit. Without both, a unit was in the fleet until it was last seen there.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Transaction};
@@ -12,11 +15,14 @@ use super::database::{Database, Result};
 use super::rows::{json, moment, text};
 use super::{UNITS, cursors};
 use crate::clock::Timestamp;
-use crate::presence::Snapshot;
+use crate::presence::{Interval, Lifecycle, Snapshot, Unit};
 use crate::store::Queries;
 
 /// The most pages that are read in one step.
 const PAGES: u32 = 16;
+
+/// A pause of a unit, by its kind and id.
+pub(super) type UnitPause = ((String, String), Interval);
 
 /// Writes the units of a partition as they are now, and which are no longer there. Answers how many rows changed.
 pub(super) async fn refresh(
@@ -25,73 +31,129 @@ pub(super) async fn refresh(
     partition: u16,
     now: Timestamp,
 ) -> Result<u64> {
-    let (mut seen, mut changed) = (BTreeSet::new(), 0);
+    let own = [partition];
+    let read = cursors::load(database.client(), UNITS, &own);
+    let last = database.limited("read a cursor", read).await?.unwrap_or(now);
+    // The units that are there, and when others were removed.
+    let (mut seen, mut changed) = (BTreeMap::new(), 0);
     for step in queries.occupied(partition, PAGES).await? {
         let mut units = Vec::new();
         for page in step {
-            units.extend(queries.walk(partition, page).await?.into_iter().filter(Snapshot::is_known));
+            let read = queries.walk(partition, page).await?.into_iter();
+            units.extend(read.filter(|one| one.last_heard().is_some()));
         }
+        seen.extend(units.iter().map(|one| (name_of(&one.unit), removed_at(one))));
+        units.retain(Snapshot::is_known);
         if units.is_empty() {
             continue;
         }
-        seen.extend(units.iter().map(|one| (one.unit.kind.to_string(), text(&one.unit.id.to_string()))));
         let written = database.in_transaction("write units", async |transaction| {
-            let written = write(transaction, &units, partition).await?;
-            write_pauses(transaction, &units).await?;
+            let written = write(transaction, &units, partition, last).await?;
+            write_last_pauses(transaction, &units).await?;
             Ok(written)
         });
         changed += written.await?;
     }
-    let number = i32::from(partition);
     let removed = database.in_transaction("write removed units", async |transaction| {
-        let known = "SELECT kind, unit FROM units WHERE partition = $1 AND removed_at IS NULL";
-        let known = transaction.query(known, &[&number]).await?;
-        let known = known.iter().map(|row| (row.get::<_, String>(0), row.get::<_, String>(1)));
-        let (kinds, units): (Vec<String>, Vec<String>) = known.filter(|unit| !seen.contains(unit)).unzip();
-        let remove = "UPDATE units SET removed_at = $1 FROM unnest($2::text[], $3::text[]) x(k, u) \
-                      WHERE kind = k AND unit = u";
-        let removed = transaction.execute(remove, &[&moment(now), &kinds, &units]).await?;
-        cursors::advance(transaction, UNITS, &[partition], now).await?;
+        let removed = write_removed(transaction, &seen, partition, last).await?;
+        cursors::advance(transaction, UNITS, &own, now).await?;
         Ok(removed)
     });
     Ok(changed + removed.await?)
 }
 
-async fn write(transaction: &Transaction<'_>, units: &[Snapshot], partition: u16) -> Result<u64, Error> {
-    let kinds: Vec<String> = units.iter().map(|one| one.unit.kind.to_string()).collect();
-    let names: Vec<String> = units.iter().map(|one| text(&one.unit.id.to_string())).collect();
+fn name_of(unit: &Unit) -> (String, String) {
+    (unit.kind.to_string(), text(&unit.id.to_string()))
+}
+
+fn removed_at(unit: &Snapshot) -> Option<Timestamp> {
+    match unit.facts.as_ref()?.lifecycle {
+        Lifecycle::Retired(at) => Some(at),
+        _ => None,
+    }
+}
+
+async fn write(
+    transaction: &Transaction<'_>,
+    units: &[Snapshot],
+    partition: u16,
+    last: Timestamp,
+) -> Result<u64, Error> {
+    let (kinds, names): (Vec<String>, Vec<String>) = units.iter().map(|one| name_of(&one.unit)).unzip();
     let facts = || units.iter().filter_map(|one| one.facts.as_ref());
     let labels: Vec<String> = facts().map(|facts| json(&facts.labels)).collect();
     let since = facts().map(|facts| moment(facts.known.map_or(Timestamp::ZERO, |known| known.since)));
     let since: Vec<jiff::Timestamp> = since.collect();
-    let partition = i32::from(partition);
+    let (partition, last) = (i32::from(partition), moment(last));
+    // A unit that was removed and is back since the last time. Facts have the whole second of its return.
+    let end = "UPDATE units SET removed_at = greatest(known_since, least(s, coalesce((SELECT max(at) FROM operations o \
+               WHERE o.kind = k AND o.unit = u AND change = 'removed' AND at > known_since \
+               AND at < s + interval '1 second'), $4))) \
+               FROM unnest($1::text[], $2::text[], $3::timestamptz[]) x(k, u, s) \
+               WHERE kind = k AND unit = u AND removed_at IS NULL AND known_since < s";
+    transaction.execute(end, &[&kinds, &names, &since, &last]).await?;
     // Facts forget since when a unit is known after a year, and say the epoch then.
     let upsert = "INSERT INTO units (kind, unit, labels, known_since, partition) \
-                  SELECT k, u, l::jsonb, s, $5::int FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) \
-                  x(k, u, l, s) ON CONFLICT (kind, unit) DO UPDATE SET labels = excluded.labels, removed_at = NULL, \
-                  partition = excluded.partition, known_since = CASE WHEN excluded.known_since = 'epoch' \
-                  THEN units.known_since ELSE excluded.known_since END \
-                  WHERE units.labels <> excluded.labels OR units.removed_at IS NOT NULL \
-                  OR units.partition <> excluded.partition \
-                  OR (excluded.known_since <> 'epoch' AND units.known_since <> excluded.known_since)";
+                  SELECT k, u, l::jsonb, greatest(s, (SELECT max(known_since) FROM units WHERE kind = k AND unit = u)), \
+                  $5::int FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) x(k, u, l, s) \
+                  ON CONFLICT (kind, unit, known_since) DO UPDATE SET labels = excluded.labels, removed_at = NULL, \
+                  partition = excluded.partition WHERE units.labels <> excluded.labels \
+                  OR units.removed_at IS NOT NULL OR units.partition <> excluded.partition";
     let columns: [&(dyn ToSql + Sync); 5] = [&kinds, &names, &labels, &since, &partition];
     transaction.execute(upsert, &columns).await
 }
 
-async fn write_pauses(transaction: &Transaction<'_>, units: &[Snapshot]) -> Result<(), Error> {
-    let pauses: Vec<_> =
-        units.iter().filter_map(|one| Some((&one.unit, one.facts.as_ref()?.pause?))).collect();
+/// Ends the time of the units of a partition that are no longer there.
+async fn write_removed(
+    transaction: &Transaction<'_>,
+    seen: &BTreeMap<(String, String), Option<Timestamp>>,
+    partition: u16,
+    last: Timestamp,
+) -> Result<u64, Error> {
+    let known = "SELECT kind, unit FROM units WHERE partition = $1 AND removed_at IS NULL";
+    let known = transaction.query(known, &[&i32::from(partition)]).await?;
+    let known = known.iter().map(|row| (row.get::<_, String>(0), row.get::<_, String>(1)));
+    let gone = known.filter_map(|unit| match seen.get(&unit) {
+        Some(None) => None,
+        Some(Some(at)) => Some((unit, Some(moment(*at)))),
+        None => Some((unit, None)),
+    });
+    let (gone, at): (Vec<(String, String)>, Vec<Option<jiff::Timestamp>>) = gone.unzip();
+    let (kinds, names): (Vec<String>, Vec<String>) = gone.into_iter().unzip();
+    let remove = "UPDATE units SET removed_at = greatest(known_since, coalesce(a, (SELECT max(at) FROM operations o \
+                  WHERE o.kind = k AND o.unit = u AND change = 'removed' AND at > known_since), $4)) \
+                  FROM unnest($1::text[], $2::text[], $3::timestamptz[]) x(k, u, a) \
+                  WHERE kind = k AND unit = u AND removed_at IS NULL";
+    transaction.execute(remove, &[&kinds, &names, &at, &moment(last)]).await
+}
+
+async fn write_last_pauses(transaction: &Transaction<'_>, units: &[Snapshot]) -> Result<(), Error> {
+    let last = |one: &Snapshot| Some((name_of(&one.unit), one.facts.as_ref()?.pause?));
+    let pauses: Vec<UnitPause> = units.iter().filter_map(last).collect();
+    write_pauses(transaction, &pauses, "excluded.until_at").await
+}
+
+/// Writes pauses as operators set and ended them. An end that is there and earlier stays.
+pub(super) async fn write_past_pauses(
+    transaction: &Transaction<'_>,
+    pauses: &[UnitPause],
+) -> Result<(), Error> {
+    write_pauses(transaction, pauses, "least(pauses.until_at, excluded.until_at)").await
+}
+
+async fn write_pauses(transaction: &Transaction<'_>, pauses: &[UnitPause], until: &str) -> Result<(), Error> {
     if pauses.is_empty() {
         return Ok(());
     }
-    let kinds: Vec<String> = pauses.iter().map(|(unit, _)| unit.kind.to_string()).collect();
-    let names: Vec<String> = pauses.iter().map(|(unit, _)| text(&unit.id.to_string())).collect();
+    let (kinds, units): (Vec<&str>, Vec<&str>) =
+        pauses.iter().map(|((kind, unit), _)| (kind.as_str(), unit.as_str())).unzip();
     let from: Vec<jiff::Timestamp> = pauses.iter().map(|(_, pause)| moment(pause.from)).collect();
-    let until: Vec<jiff::Timestamp> = pauses.iter().map(|(_, pause)| moment(pause.to)).collect();
-    let upsert = "INSERT INTO pauses (kind, unit, from_at, until_at) \
-                  SELECT * FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[]) \
-                  ON CONFLICT (kind, unit, from_at) DO UPDATE SET until_at = excluded.until_at \
-                  WHERE pauses.until_at <> excluded.until_at";
-    transaction.execute(upsert, &[&kinds, &names, &from, &until]).await?;
+    let to: Vec<jiff::Timestamp> = pauses.iter().map(|(_, pause)| moment(pause.to)).collect();
+    let upsert = format!(
+        "INSERT INTO pauses (kind, unit, from_at, until_at) \
+         SELECT * FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::timestamptz[]) \
+         ON CONFLICT (kind, unit, from_at) DO UPDATE SET until_at = {until} WHERE pauses.until_at <> {until}"
+    );
+    transaction.execute(&upsert, &[&kinds, &units, &from, &to]).await?;
     Ok(())
 }

@@ -16,7 +16,10 @@ use super::policies::ChangedPolicies;
 use super::rows::{TransitionRows, write_notifications, write_operations};
 use super::schema::{self, Months};
 use super::sources::{HistorySource, HistorySources, SETTLE, SourcePart};
-use super::{HistoryConfig, OPERATIONS, UNITS, blind, cursors, daily, losses, reconciling, units};
+use super::{
+    HistoryConfig, OPEN, OPERATIONS, UNITS, blind, cursors, daily, kept, losses, past_pauses, reconciling,
+    units,
+};
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Beginning, Ownership, Roll};
@@ -88,7 +91,7 @@ impl HistoryWriter {
         schema::prepare(&mut database, &self.config.access, Some(&fleet)).await?;
         let now = self.clock.now();
         let watched = Beginning::new(self.cells.clone()).since(now).await?;
-        schema::begin(&database, watched.max(now - self.config.keep_records)).await?;
+        kept::begin_anew(&database, watched.max(now - self.config.keep_records)).await?;
         let sources = HistorySources { queries: self.queries.clone(), cells: self.cells.clone() };
         let mut session = WriterSession {
             writer: self,
@@ -169,12 +172,12 @@ impl WriterSession<'_> {
         }
         let now = self.writer.clock.now();
         has_more |= self.refresh_units().await?;
+        if !has_more && self.reconciled.is_none_or(|last| now.since(last) >= RECONCILE) {
+            has_more = self.reconcile(now).await?;
+            self.reconciled = Some(now).filter(|_| !has_more);
+        }
         if !has_more && view.outboxes.contains(&fleet) {
             has_more = daily::sum_next(&mut self.database, &mut self.months, fleet).await?;
-        }
-        if !has_more && self.reconciled.is_none_or(|last| now.since(last) >= RECONCILE) {
-            self.reconcile().await?;
-            self.reconciled = Some(now);
         }
         Ok(has_more)
     }
@@ -342,8 +345,10 @@ impl WriterSession<'_> {
             let lost = Interval { from, to: first.at };
             self.lost("operations", lost, "the audit has its newest entries only").await?;
         }
+        let pauses = past_pauses::of(entries.iter().rev(), cursor.unwrap_or(Timestamp::ZERO));
         let written = self.database.in_transaction("write operations", async |transaction| {
             let written = write_operations(transaction, &entries).await?;
+            units::write_past_pauses(transaction, &pauses).await?;
             cursors::advance(transaction, OPERATIONS, &fleet, last.at).await?;
             Ok(written)
         });
@@ -353,20 +358,46 @@ impl WriterSession<'_> {
         Ok(())
     }
 
-    /// Writes what differs between the open records of the engine and of history: see `reconciling.rs`.
-    async fn reconcile(&mut self) -> Result<()> {
-        let now = self.writer.clock.now();
+    /// Writes what differs between the open records of the engine and of history: see `reconciling.rs`. Answers whether
+    /// there is more.
+    async fn reconcile(&mut self, now: Timestamp) -> Result<bool> {
         let found =
-            reconciling::differences(&self.database, &*self.sources.queries, &self.partitions, now).await?;
-        for records in found.chunks(self.batch) {
+            reconciling::differences(&self.database, &*self.sources.queries, &self.partitions).await?;
+        for records in found.records.chunks(self.batch) {
             self.write(HistorySource::Opened, SourcePart::Records(records.to_vec()), None).await?;
         }
+        self.close_forgotten(&found.forgotten, now).await?;
         for source in HistorySource::ALL {
             let cursor = self.tails[&source].read;
             if cursor > Timestamp::ZERO {
                 self.name_losses(source, cursor, &self.partitions.clone()).await?;
             }
         }
+        let partitions = &self.partitions;
+        let compared = self.database.in_transaction("write a cursor", async |transaction| {
+            if !found.has_more {
+                cursors::advance(transaction, OPEN, partitions, now).await?;
+            }
+            Ok(found.has_more)
+        });
+        compared.await
+    }
+
+    /// Closes records that the engine has no more, and names the time as a loss in which they ended.
+    async fn close_forgotten(&mut self, forgotten: &[String], now: Timestamp) -> Result<()> {
+        let read = cursors::load(self.database.client(), OPEN, &self.partitions);
+        let compared = self.database.limited("read a cursor", read).await?;
+        let ends = reconciling::last_known(&self.database, forgotten, compared).await?;
+        let Some(first) = ends.iter().min().copied() else { return Ok(()) };
+        // A record that was closed later would still be there, if that is why it is not.
+        let kept = now - self.writer.config.keep_records;
+        let lost = Interval { from: first, to: if first < kept { kept } else { now } };
+        self.lost("transitions", lost, "the engine had open records no longer").await?;
+        self.months.make(&self.database, "transitions", ends.into_iter()).await?;
+        let closed = self.database.in_transaction("write history", async |transaction| {
+            reconciling::close(transaction, forgotten, compared).await
+        });
+        self.writer.telemetry.history_written("transitions", closed.await?);
         Ok(())
     }
 }

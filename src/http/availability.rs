@@ -25,7 +25,9 @@ use super::units::parse;
 use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::mirror::{Archive, Outages, UnitFilter};
 use crate::fleet::{AvailabilityHistory, Beginning, Mirror, Ownership, PastTime, Roll};
-use crate::presence::{Interval, OfflineRecord, TimeSpent, Transition, Unit, UnitTimes};
+use crate::presence::{
+    Cause, Facts, Interval, OfflineRecord, Snapshot, TimeSpent, Transition, Unit, UnitTimes,
+};
 use crate::reports::{AvailabilityFigures, AvailabilityScope};
 use crate::store::{Queries, UnitStore};
 
@@ -279,19 +281,22 @@ impl AvailabilityState {
             let rules = self.roll.shared_rules().of(unit.kind.as_str())?;
             seen.heard_at(&rules)
         });
-        let facts = seen.and_then(|seen| seen.facts);
+        let facts = seen.filter(Snapshot::is_known).and_then(|seen| seen.facts);
         // A unit that the engine does not have is not known, and one that it has had for long is known since ever.
         let known = facts.as_ref().map(|facts| facts.known.map_or(Timestamp::ZERO, |known| known.since));
         let since = known.unwrap_or(Timestamp::NEVER);
         let range = Interval { from: range.from.max(since).min(range.to), ..range };
-        let outages: Vec<Interval> = history.records.iter().map(OfflineRecord::outage).collect();
+        // A unit that was never heard is neither online nor offline.
+        let known = if facts.as_ref().is_some_and(Facts::was_heard) { range.from } else { Timestamp::NEVER };
+        let outages: Vec<Interval> = outages_of(&history.records);
         let pauses: Vec<Interval> = facts.and_then(|facts| facts.pause).into_iter().collect();
         let times = UnitTimes {
             outages: &outages,
             pauses: &pauses,
             blind: hearing.at(&unit.kind, broker.as_ref()).ledger.intervals(),
+            unknown: &[],
         };
-        let spent = TimeSpent::of(range, Interval { to: Timestamp::NEVER, ..range }, times);
+        let spent = TimeSpent::of(range, Interval { from: known, to: Timestamp::NEVER }, times);
         let reaches_back = history.records.last().is_some_and(|oldest| oldest.deadline < range.from);
         let is_complete = history.is_complete || reaches_back;
         Ok((range, AvailabilityPart { units: 1, spent, is_complete }))
@@ -311,7 +316,7 @@ impl AvailabilityState {
         match &wanted.label {
             // Units of the past may have had it.
             Some(label) if sum.units == 0 && self.history.is_none() => {
-                Err(HttpError::not_found(format!("no unit has {label:?}")))
+                Err(HttpError::not_found(format!("no unit that was heard has {label:?}")))
             }
             _ => Ok(AvailabilityPart { is_complete: sum.is_complete && others.missing.is_empty(), ..sum }),
         }
@@ -345,7 +350,7 @@ impl AvailabilityState {
             let (records, until) =
                 self.records.changed_records(Transition::Online, &partitions, time, STEP).await?;
             read += records.len();
-            for record in records {
+            for record in records.into_iter().filter(|record| record.cause != Cause::NeverSeen) {
                 outages.entry(record.id.unit.to_string()).or_default().push(record.outage());
             }
             time.from = until;
@@ -373,6 +378,12 @@ impl AvailabilityState {
             (None, None) => Ok(AvailabilityScope::Fleet),
         }
     }
+}
+
+/// The outages of a unit. The time before it was heard for the first time is none, though it has a record.
+pub(super) fn outages_of(records: &[OfflineRecord]) -> Vec<Interval> {
+    let heard = records.iter().filter(|record| record.cause != Cause::NeverSeen);
+    heard.map(OfflineRecord::outage).collect()
 }
 
 /// The query that asks another instance for its part.

@@ -18,6 +18,7 @@ use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
+use super::availability::outages_of;
 use super::breaker::breaker;
 use super::explain::{announced, rhythm_of, sentence};
 use super::http_error::{HttpError, page_limit, query};
@@ -25,6 +26,7 @@ use super::told::Notified;
 use super::units::{UnitDetails, UnitViews, parse};
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp, shown_span as span};
+use crate::fleet::deliveries::{Notice, NoticeType};
 use crate::fleet::{Attempts, AvailabilityHistory, Beginning, Deliveries, MassBreaker, Roll, Silences};
 use crate::presence::{
     Closing, Hearing, Interval, OfflineRecord, RecordId, TimeSpent, Trip, Unit, UnitTimes,
@@ -368,10 +370,18 @@ fn days(
     now: Timestamp,
 ) -> Vec<TimeSpent> {
     let oldest = history.records.last().filter(|_| !history.is_complete).map(|oldest| oldest.deadline);
-    let known = Interval { from: oldest.map_or(since, |oldest| oldest.max(since)), to: Timestamp::NEVER };
-    let outages: Vec<Interval> = history.records.iter().map(OfflineRecord::outage).collect();
+    // A unit that was never heard is neither online nor offline.
+    let since = if view.last_seen.is_some() { since } else { Timestamp::NEVER };
+    let unknown = [Interval { from: Timestamp::ZERO, to: oldest.map_or(since, |oldest| oldest.max(since)) }];
+    let outages = outages_of(&history.records);
     let pauses: Vec<Interval> = view.pause.into_iter().collect();
-    let times = UnitTimes { outages: &outages, pauses: &pauses, blind: hearing.ledger.intervals() };
+    let times = UnitTimes {
+        outages: &outages,
+        pauses: &pauses,
+        blind: hearing.ledger.intervals(),
+        unknown: &unknown,
+    };
+    let known = Interval { from: Timestamp::ZERO, to: Timestamp::NEVER };
     begins(now)
         .map(|from| TimeSpent::of(Interval { from, to: (from + DAY).min(now) }, known, times))
         .collect()

@@ -1,8 +1,9 @@
 //! How a unit spent a time: online or offline, where that is known.
 //!
-//! Every moment counts once. Time before a unit was known, and after it was removed, is unknown. Blind time and planned
-//! pauses say nothing of a unit, so they are neither online nor offline. An outage counts where it begins, so that the
-//! sums of days are the sum of their month.
+//! Every moment at which a unit was known counts once; time before it was known, and after it was removed, counts for
+//! nothing. Time of which records are missing is unknown. Blind time and planned pauses say nothing of a unit, so they
+//! are neither online nor offline. An outage counts where it begins, so that the sums of days are the sum of their
+//! month.
 
 use std::iter::Sum;
 use std::ops::Add;
@@ -35,7 +36,7 @@ pub struct TimeSpent {
 }
 
 /// A time as a number of seconds.
-mod seconds {
+pub mod seconds {
     use std::time::Duration;
 
     use serde::{Deserialize, Deserializer, Serializer, de};
@@ -55,32 +56,39 @@ pub struct UnitTimes<'a> {
     pub outages: &'a [Interval],
     pub pauses: &'a [Interval],
     pub blind: &'a [Interval],
+    /// Time of which records may be missing.
+    pub unknown: &'a [Interval],
 }
 
 impl TimeSpent {
     /// How a unit that is known for the time `known` spent a range.
     pub fn of(range: Interval, known: Interval, times: UnitTimes<'_>) -> TimeSpent {
-        let UnitTimes { outages, pauses, blind } = times;
+        let UnitTimes { outages, pauses, blind, unknown } = times;
         let from = known.from.max(range.from);
-        let watched = Interval { from, to: known.to.min(range.to).max(from) };
-        let unheard = measure(watched, blind, &[]);
-        let absent = measure(watched, blind, pauses);
-        let all: Vec<Interval> = blind.iter().chain(pauses).copied().collect();
-        let online = watched.length() - measure(watched, &all, outages);
-        let lasting = outages.iter().filter(|one| one.from < watched.to && one.to > watched.from);
+        let lived = Interval { from, to: known.to.min(range.to).max(from) };
+        let lost = measure(lived, &[unknown]);
+        let unheard = measure(lived, &[unknown, blind]);
+        let absent = measure(lived, &[unknown, blind, pauses]);
+        let online = lived.length() - measure(lived, &[unknown, blind, pauses, outages]);
+        let lasting = outages.iter().filter(|one| one.from < lived.to && one.to > lived.from);
         let length = |one: &Interval| {
-            let lasted = Interval { from: one.from, to: one.to.min(watched.to) };
-            lasted.length() - measure(lasted, blind, pauses)
+            let lasted = Interval { from: one.from, to: one.to.min(lived.to) };
+            lasted.length() - measure(lasted, &[unknown, blind, pauses])
         };
         TimeSpent {
             online,
-            offline: watched.length() - online - absent,
-            blind: unheard,
+            offline: lived.length() - online - absent,
+            blind: unheard - lost,
             paused: absent - unheard,
-            unknown: range.length() - watched.length(),
-            outages: outages.iter().filter(|one| watched.contains(one.from)).count() as u64,
+            unknown: lost,
+            outages: outages.iter().filter(|one| lived.contains(one.from)).count() as u64,
             longest: lasting.map(length).max().unwrap_or_default(),
         }
+    }
+
+    /// All of the time.
+    pub fn total(&self) -> Duration {
+        self.online + self.offline + self.blind + self.paused + self.unknown
     }
 
     /// The share of time online, where that is known; `None`: no time is known.
@@ -132,8 +140,8 @@ impl Sum for TimeSpent {
 }
 
 /// How much of a range these intervals cover together.
-fn measure(range: Interval, some: &[Interval], others: &[Interval]) -> Duration {
-    let within = some.iter().chain(others).filter(|one| one.from < range.to && one.to > range.from);
+fn measure(range: Interval, parts: &[&[Interval]]) -> Duration {
+    let within = parts.iter().copied().flatten().filter(|one| one.from < range.to && one.to > range.from);
     let within = within.map(|one| Interval { from: one.from.max(range.from), to: one.to.min(range.to) });
     Ledger::new(within).intervals().iter().map(Interval::length).sum()
 }
@@ -163,20 +171,30 @@ mod tests {
         pauses: &[(i64, i64)],
         blind: &[(i64, i64)],
     ) -> TimeSpent {
-        let (outages, pauses, blind) = (times(outages), times(pauses), times(blind));
-        let times = UnitTimes { outages: &outages, pauses: &pauses, blind: &blind };
+        with_losses(known, outages, pauses, blind, &[])
+    }
+
+    fn with_losses(
+        known: (i64, i64),
+        outages: &[(i64, i64)],
+        pauses: &[(i64, i64)],
+        blind: &[(i64, i64)],
+        unknown: &[(i64, i64)],
+    ) -> TimeSpent {
+        let [outages, pauses, blind, unknown] = [outages, pauses, blind, unknown].map(times);
+        let times = UnitTimes { outages: &outages, pauses: &pauses, blind: &blind, unknown: &unknown };
         TimeSpent::of(time((100, 200)), time(known), times)
     }
 
     #[test]
-    fn every_moment_of_a_range_counts_once() {
+    fn every_moment_at_which_a_unit_was_known_counts_once() {
         let always = (0, 999);
         // Online, offline, blind, paused, unknown, outages, longest.
         for (name, spent, expected) in [
             ("online", spent(always, &[], &[], &[]), [100, 0, 0, 0, 0, 0, 0]),
-            ("known for the last 20 s", spent((180, 999), &[], &[], &[]), [20, 0, 0, 0, 80, 0, 0]),
-            ("known later", spent((300, 999), &[], &[], &[]), [0, 0, 0, 0, 100, 0, 0]),
-            ("removed", spent((0, 130), &[(120, 999)], &[], &[]), [20, 10, 0, 0, 70, 1, 10]),
+            ("known for the last 20 s", spent((180, 999), &[], &[], &[]), [20, 0, 0, 0, 0, 0, 0]),
+            ("known later", spent((300, 999), &[], &[], &[]), [0, 0, 0, 0, 0, 0, 0]),
+            ("removed", spent((0, 130), &[(120, 999)], &[], &[]), [20, 10, 0, 0, 0, 1, 10]),
             ("an outage within", spent(always, &[(110, 130)], &[], &[]), [80, 20, 0, 0, 0, 1, 20]),
             ("it began before", spent(always, &[(50, 130)], &[], &[]), [70, 30, 0, 0, 0, 0, 80]),
             ("it lasts", spent(always, &[(150, 999)], &[], &[]), [50, 50, 0, 0, 0, 1, 50]),
@@ -194,6 +212,17 @@ mod tests {
             ),
             ("blind and paused", spent(always, &[], &[(110, 130)], &[(120, 140)]), [70, 0, 20, 10, 0, 0, 0]),
             ("all paused", spent(always, &[(110, 120)], &[(0, 999)], &[]), [0, 0, 0, 100, 0, 1, 0]),
+            ("lost", with_losses(always, &[], &[], &[], &[(0, 130)]), [70, 0, 0, 0, 30, 0, 0]),
+            (
+                "lost before it was known",
+                with_losses((120, 999), &[], &[], &[], &[(0, 130)]),
+                [70, 0, 0, 0, 10, 0, 0],
+            ),
+            (
+                "lost within all else",
+                with_losses(always, &[(110, 150)], &[(160, 180)], &[(140, 165)], &[(130, 170)]),
+                [40, 20, 0, 10, 40, 1, 20],
+            ),
         ] {
             let TimeSpent { online, offline, blind, paused, unknown, outages, longest } = spent;
             let [online, offline, blind, paused, unknown, longest] =
@@ -222,16 +251,17 @@ mod tests {
             outages in proptest::collection::vec((0i64..300, 0i64..300), 0..5),
             pauses in proptest::collection::vec((0i64..300, 0i64..300), 0..3),
             blind in proptest::collection::vec((0i64..300, 0i64..300), 0..3),
+            unknown in proptest::collection::vec((0i64..300, 0i64..300), 0..3),
             known in (0i64..300, 0i64..300), middle in 100i64..200,
         ) {
-            let (outages, pauses, blind) = (times(&outages), times(&pauses), times(&blind));
+            let [outages, pauses, blind, unknown] = [outages, pauses, blind, unknown].map(|all| times(&all));
             let outages = Ledger::new(outages);
-            let times = UnitTimes { outages: outages.intervals(), pauses: &pauses, blind: &blind };
+            let times = UnitTimes { outages: outages.intervals(), pauses: &pauses, blind: &blind, unknown: &unknown };
             let of = |from, to| TimeSpent::of(time((from, to)), time(known), times);
             let (all, parts) = (of(100, 200), of(100, middle) + of(middle, 200));
             prop_assert_eq!(TimeSpent { longest: Duration::ZERO, ..all }, TimeSpent { longest: Duration::ZERO, ..parts });
-            let sum = all.online + all.offline + all.blind + all.paused + all.unknown;
-            prop_assert_eq!(sum, Duration::from_secs(100));
+            let lived = known.1.min(200) - known.0.max(100);
+            prop_assert_eq!(all.total(), Duration::from_secs(lived.max(0) as u64));
         }
     }
 }

@@ -78,8 +78,7 @@ pub fn hear(
     match &facts.lifecycle {
         Lifecycle::Offline(silence) => come_back(seen, facts, silence, beat, rules, hearing, now),
         Lifecycle::NeverSeen => {
-            let facts =
-                Facts { lifecycle: Lifecycle::Present, ..facts.clone().heard(beat.at, beat.broker.clone()) };
+            let facts = facts.clone().heard(beat.at, beat.broker.clone()).present(now);
             (HeartbeatResult::New, Some(present(declare(facts, beat), rules, hearing, now)))
         }
         _ => {
@@ -110,11 +109,10 @@ fn come_back(
     now: Timestamp,
 ) -> (HeartbeatResult, Option<Change>) {
     let back = Facts {
-        lifecycle: Lifecycle::Present,
         last_seen: beat.at,
         broker: beat.broker.clone(),
         silent_from: None,
-        ..facts.clone()
+        ..facts.clone().present(now)
     };
     let back = declare(back, beat);
     let sent = beat.not_before.map_or(beat.at, |earliest| earliest.min(beat.at));
@@ -333,7 +331,7 @@ fn check_offline(
     if let Some(heard) = seen.alive.filter(|heard| *heard > facts.last_of(silence)) {
         let record = facts.closed(&seen.unit, silence, heard, Closing::Return);
         let broker = seen.heard_at(rules);
-        let back = Facts { lifecycle: Lifecycle::Present, ..facts.clone().heard(heard, broker) };
+        let back = facts.clone().heard(heard, broker).present(now);
         return Verdict::Back(Change { record: Some(record), ..present(back, rules, hearing, now) });
     }
     match reprieve(seen, facts.clone(), silence, rules, hearing, now) {

@@ -88,7 +88,8 @@ pub struct Facts {
 /// How long facts say since when their unit is known: availability is never read for a longer time.
 pub const REMEMBERED: Duration = Duration::from_secs(400 * 86_400);
 
-/// Since when a unit is known, and how it became known.
+/// Since when a unit is known, and how it became known. A registered unit that is heard is known since its first
+/// heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// A whole second, rounded down.
@@ -142,6 +143,29 @@ impl Facts {
     /// These facts, without `known` if the unit is known for [`REMEMBERED`] or longer.
     pub(super) fn aged(self, now: Timestamp) -> Facts {
         Facts { known: self.known.filter(|known| now.since(known.since) < REMEMBERED), ..self }
+    }
+
+    /// Whether the unit was heard since it is known.
+    pub fn was_heard(&self) -> bool {
+        match &self.lifecycle {
+            Lifecycle::NeverSeen => false,
+            Lifecycle::Offline(silence) => silence.cause != Cause::NeverSeen,
+            Lifecycle::Present | Lifecycle::Retired(_) => true,
+        }
+    }
+
+    /// These facts of a unit that is there. A registered unit is known from its first heartbeat on: before that it was
+    /// neither online nor offline.
+    pub(super) fn present(self, now: Timestamp) -> Facts {
+        let known = match self.was_heard() {
+            true => self.known,
+            // Facts without it are of a unit that was registered long ago.
+            false => {
+                let is_registered = self.known.is_none_or(|known| known.is_registered);
+                Some(Known { is_registered, ..Known::admitted(now) })
+            }
+        };
+        Facts { lifecycle: Lifecycle::Present, known, ..self }
     }
 
     /// These facts after a heartbeat at `at`, which `broker` delivered.
@@ -256,12 +280,7 @@ impl Snapshot {
     /// The newest heartbeat; `None` if the unit was never heard.
     pub fn last_heard(&self) -> Option<Timestamp> {
         let facts = self.facts.as_ref()?;
-        let was_heard = match &facts.lifecycle {
-            Lifecycle::NeverSeen => false,
-            Lifecycle::Offline(silence) => silence.cause != Cause::NeverSeen,
-            Lifecycle::Present | Lifecycle::Retired(_) => true,
-        };
-        was_heard.then(|| self.alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)))
+        facts.was_heard().then(|| self.alive.map_or(facts.last_seen, |alive| alive.max(facts.last_seen)))
     }
 }
 

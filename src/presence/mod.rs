@@ -36,7 +36,7 @@ mod unit_name;
 
 pub use ahead::{as_corrected, corrected, future_moment};
 pub use announcement::{Announced, Announcement, AnnouncementResult, Departure, TAKEOVER};
-pub use availability::{TimeSpent, UnitTimes};
+pub use availability::{TimeSpent, UnitTimes, seconds};
 pub use blindness::{Interval, Ledger};
 pub use broker_name::BrokerName;
 pub use cadence::{CadenceClass, Cadences, Forecast};

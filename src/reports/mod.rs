@@ -12,7 +12,7 @@ use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{Timestamp, shown_span};
-use crate::presence::{Interval, Kind, TimeSpent, Unit};
+use crate::presence::{Interval, Kind, Shown, TimeSpent, Unit, seconds};
 
 mod html;
 mod plan;
@@ -32,6 +32,9 @@ pub enum AvailabilityScope {
     Label { name: String, value: String },
     Unit(Unit),
 }
+
+/// The most values of a label that have sums; a label with more, such as a serial number, has none.
+pub const MAX_VALUES: usize = 2000;
 
 /// What a report has a row for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,6 +116,8 @@ pub fn midnight(day: Date) -> Timestamp {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AvailabilityReport {
     pub asked: Days,
+    /// The first day that is summed: the report begins with it.
+    pub from: Date,
     /// The first day that is not summed yet: the report ends before it.
     pub until: Date,
     pub group: GroupBy,
@@ -124,6 +129,12 @@ pub struct AvailabilityReport {
     pub rows: Vec<ReportRow>,
     /// How many rows are left out.
     pub omitted: usize,
+    /// The time of the whole that belongs to no row.
+    #[serde(with = "seconds", default, skip_serializing_if = "Duration::is_zero")]
+    pub nameless: Duration,
+    /// Since when units can be told apart, if that is later than the begin of a report of units.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub units_since: Option<Timestamp>,
     /// Times of the report for which history may lack rows.
     pub losses: Vec<Interval>,
 }
@@ -231,18 +242,24 @@ impl AvailabilityReport {
     pub fn notes(&self) -> Vec<String> {
         let Days { from, until } = self.asked;
         let mut notes = vec![format!("{from} to {} (UTC)", last(until))];
-        if self.until <= from {
-            notes.push("none of these days is summed yet".to_owned());
-        } else if self.until < until {
-            notes.push(format!("days after {} are not summed yet", last(self.until)));
+        if self.until <= self.from {
+            notes.push("none of these days is summed".to_owned());
+        } else {
+            let (is_begun, is_ended) = (self.from > from, self.until < until);
+            notes.extend(is_begun.then(|| format!("days before {} have no sums", self.from)));
+            notes.extend(is_ended.then(|| format!("days after {} are not summed yet", last(self.until))));
         }
         notes.extend(self.target.map(|target| format!("target: {} %", percent(target))));
         notes.extend(self.target.and_then(|_| self.missed()));
         let TimeSpent { blind, paused, unknown, .. } = self.total.spent;
         let [blind, paused, unknown] = [blind, paused, unknown].map(shown_span);
         notes.push(format!(
-            "left out, of all units together: {blind} blind, {paused} paused, {unknown} before units were known"
+            "left out, of all units together: {blind} blind, {paused} paused, {unknown} unknown"
         ));
+        notes.extend(self.units_since.map(|since| {
+            format!("rows of units are kept since {since}: how each of them spent the time before is unknown")
+        }));
+        notes.extend(self.rest());
         if self.omitted > 0 {
             let (shown, omitted) = (self.rows.len(), self.omitted);
             notes.push(format!("the {shown} rows with the least time online; {omitted} others are left out"));
@@ -250,6 +267,24 @@ impl AvailabilityReport {
         let lost = self.losses.iter();
         notes.extend(lost.map(|time| format!("records may be missing from {} until {}", time.from, time.to)));
         notes
+    }
+
+    /// Which time has no row of a value of the label. Sums are rounded.
+    fn rest(&self) -> Option<String> {
+        let GroupBy::Label(label) = &self.group else { return None };
+        if self.nameless < Duration::from_secs(1) {
+            return None;
+        }
+        let (label, rest) = (Shown(label), shown_span(self.nameless));
+        Some(match self.rows.is_empty() && self.omitted == 0 {
+            true => format!(
+                "no unit has the label \"{label}\" in these days, or it has more than {MAX_VALUES} values"
+            ),
+            false => format!(
+                "without a row, of all units together: {rest} of units without the label \"{label}\", or of days on \
+                 which it has more than {MAX_VALUES} values"
+            ),
+        })
     }
 
     /// How many rows miss the target.
@@ -294,12 +329,15 @@ mod tests {
         let asked = Days::of_month("2026-10-17".parse().unwrap());
         AvailabilityReport {
             asked,
+            from: asked.from,
             until: asked.until,
             group: GroupBy::from("site".to_owned()),
             target: Some(0.995),
             total: row("", 30, 300_000, 3),
             rows: vec![row("north", 10, 299_000, 2), row("south", 20, 1000, 1)],
             omitted: 0,
+            nameless: Duration::ZERO,
+            units_since: None,
             losses: Vec::new(),
         }
     }
@@ -316,11 +354,42 @@ mod tests {
         let part = AvailabilityReport { until: "2026-10-03".parse().unwrap(), ..whole.clone() };
         assert!(part.notes().contains(&"days after 2026-10-02 are not summed yet".to_owned()));
         let none = AvailabilityReport { until: "2026-10-01".parse().unwrap(), target: None, ..whole.clone() };
-        assert_eq!(none.notes()[1], "none of these days is summed yet");
+        assert_eq!(none.notes()[1], "none of these days is summed");
+        let late = AvailabilityReport { from: "2026-10-03".parse().unwrap(), ..whole.clone() };
+        assert!(late.notes().contains(&"days before 2026-10-03 have no sums".to_owned()));
         assert!(!none.notes().iter().any(|note| note.contains("miss the")));
         let worst = whole.with_worst(1);
         assert_eq!((worst.rows.len(), worst.rows[0].name.as_str(), worst.omitted), (1, "north", 1));
         assert!(worst.notes().iter().any(|note| note.ends_with("1 others are left out")));
+    }
+
+    #[test]
+    fn time_that_belongs_to_no_row_is_said() {
+        let of = |group: &str, hours: u64, rows: usize| {
+            let nameless = Duration::from_secs(hours * 3600);
+            let mut report =
+                AvailabilityReport { group: GroupBy::from(group.to_owned()), nameless, ..october() };
+            report.rows.truncate(rows);
+            report.notes().into_iter().find(|note| note.contains("label"))
+        };
+        let none = "no unit has the label \"site\" in these days, or it has more than 2000 values";
+        let some = "without a row, of all units together: 3h of units without the label \"site\", or of days on which \
+                    it has more than 2000 values";
+        for (group, hours, rows, note) in [
+            ("site", 0, 2, None),
+            ("site", 3, 2, Some(some)),
+            ("site", 3, 0, Some(none)),
+            ("unit", 3, 2, None),
+            ("kind", 3, 0, None),
+        ] {
+            assert_eq!(of(group, hours, rows).as_deref(), note, "{group} {hours} {rows}");
+        }
+        let since = crate::clock::parse_moment("2026-10-07T00:00:00Z");
+        let notes = AvailabilityReport { units_since: since, ..october() }.notes();
+        assert!(
+            notes.iter().any(|note| note.starts_with("rows of units are kept since 2026-10-07T")),
+            "{notes:?}"
+        );
     }
 
     #[test]

@@ -12,8 +12,8 @@ async fn every_query_of_the_dashboard_over_history_runs() {
     let postgres = Postgres::start();
     // The dashboard names the schema.
     let access = DatabaseAccess { schema: "rollcall".to_owned(), ..postgres.access() };
-    let database = Database::connect(&access).await.unwrap();
-    prepare(&database, &access).await.unwrap();
+    let mut database = Database::connect(&access).await.unwrap();
+    prepare(&mut database, &access, None).await.unwrap();
     let client = postgres.client("public").await;
     for query in queries_of_the_dashboard() {
         let done = client.query(&query, &[]).await;

@@ -75,18 +75,22 @@ async fn a_wrong_password_is_said_and_the_right_one_needs_no_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_newer_schema_is_refused_with_a_sentence_and_nothing_is_written() {
+async fn a_schema_of_another_version_is_refused_with_a_sentence_and_nothing_is_written() {
     let mut world = World::new(EngineType::Embedded).await;
     let mut database = Database::connect(&world.access).await.unwrap();
     prepare(&mut database, &world.access, None).await.unwrap();
     let client = world.postgres.client(&world.access.schema).await;
-    client.batch_execute("INSERT INTO meta (version) VALUES (9)").await.unwrap();
+    client.batch_execute("UPDATE meta SET version = 1").await.unwrap();
+    let old = prepare(&mut database, &world.access, None).await.unwrap_err().to_string();
+    assert!(old.contains("has version 1, and this program writes version 2"), "{old}");
+    client.batch_execute("UPDATE meta SET version = 2").await.unwrap();
+    client.batch_execute("INSERT INTO meta (version) VALUES (3)").await.unwrap();
     world.hear(&units(1)).await;
     world.silence(&units(1)).await;
     world.write();
-    until(async || world.problem("history_down").is_some_and(|text| text.contains("has version 9"))).await;
+    until(async || world.problem("history_down").is_some_and(|text| text.contains("has version 3"))).await;
     assert_eq!(world.count("transitions").await, 0);
-    client.batch_execute("DELETE FROM meta WHERE version = 9").await.unwrap();
+    client.batch_execute("DELETE FROM meta WHERE version = 3").await.unwrap();
     world.until_alike().await;
 }
 

@@ -5,6 +5,7 @@ mod faults;
 #[path = "../service/browser/inspection.rs"]
 #[allow(dead_code, reason = "few pages are rated")]
 mod inspection;
+mod kept;
 mod lived;
 mod mails;
 mod pages;

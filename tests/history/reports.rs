@@ -32,7 +32,7 @@ pub async fn fleet(world: &World) -> (Vec<Unit>, Timestamp) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_day_is_summed_to_the_second_and_time_before_a_unit_was_known_is_not_online() {
+async fn a_day_is_summed_to_the_second_and_time_before_a_unit_was_known_counts_for_nothing() {
     let mut world = World::new(EngineType::Embedded).await;
     fleet(&world).await;
     world.write();
@@ -53,14 +53,11 @@ async fn a_day_is_summed_to_the_second_and_time_before_a_unit_was_known_is_not_o
     let (north, south) = (row(&by_site, "north"), row(&by_site, "south"));
     assert_eq!(
         (north.units, north.spent.outages, seconds(&north.spent)),
-        (2, 1, [600, 600, 11_400, 200, 160_000, 600])
+        (2, 1, [600, 600, 11_400, 200, 0, 600])
     );
-    assert_eq!(
-        (south.units, south.spent.outages, seconds(&south.spent)),
-        (1, 0, [700, 0, 5700, 0, 80_000, 0])
-    );
+    assert_eq!((south.units, south.spent.outages, seconds(&south.spent)), (1, 0, [700, 0, 5700, 0, 0, 0]));
     assert_eq!(north.spent.online_share(), Some(0.5));
-    assert_eq!(seconds(&by_site.total.spent), [1300, 600, 17_100, 200, 240_000, 600]);
+    assert_eq!(seconds(&by_site.total.spent), [1300, 600, 17_100, 200, 0, 600]);
     assert_eq!(row(&made("kind").await, "detector").spent, by_site.total.spent);
     // What units spent, worked out one by one for the days that are summed, adds up to the same.
     let by_unit = made("unit").await;
@@ -71,6 +68,13 @@ async fn a_day_is_summed_to_the_second_and_time_before_a_unit_was_known_is_not_o
         (by_site.total.spent.online, by_site.total.spent.offline, 1)
     );
     assert_eq!(seconds(&row(&by_unit, "detector/unit-0001").spent)[..4], [500, 0, 5700, 200]);
+    // A label that no unit has is said.
+    let nosuch = made("nosuch").await;
+    assert!(nosuch.rows.is_empty(), "{nosuch:?}");
+    let said = "no unit has the label \"nosuch\" in these days, or it has more than 2000 values";
+    assert!(nosuch.notes().iter().any(|note| note == said), "{:?}", nosuch.notes());
+    assert!(!by_site.notes().iter().any(|note| note.contains("label")), "{:?}", by_site.notes());
+    assert_eq!(by_site.from.to_string(), "2023-11-14", "earlier days have no sums");
     // A unit that was online all the time has no row of its own.
     let rows = "SELECT name FROM daily WHERE scope = 'unit' ORDER BY 1";
     let rows = world.postgres.rows(&world.access.schema, rows).await;

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use rollcall::clock::Timestamp;
+use rollcall::fleet::{Operators, Silences, Subject, UnitChange};
 use rollcall::history::{Database, fleet_digest, hand_over, prepare, prune, status};
-use rollcall::presence::{Heartbeat, Interval};
+use rollcall::presence::{Heartbeat, Interval, UnitSettings};
 use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Documents, on_record};
 
 use crate::support::postgres::Postgres;
-use crate::world::{CURSORS, DAY, EngineType, PARTITIONS, SECOND, World, units, until};
+use crate::world::{CURSORS, DAY, EngineType, PARTITIONS, SECOND, World, units, until, until_so};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transitions_equal_the_records_of_an_engine_on_redis() {
@@ -149,6 +150,42 @@ async fn operations_and_notifications_are_written_once() {
     world.pass(300 * SECOND).await;
     until(async || world.count(CURSORS).await == 3 * i64::from(PARTITIONS)).await;
     assert_eq!((world.count("operations").await, world.count("notifications").await), (5, 6));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_pause_is_written_however_short_and_whatever_came_after_it() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let unit = units(1).remove(0);
+    world.hear(std::slice::from_ref(&unit)).await;
+    world.write();
+    until(async || world.count("units").await == 1).await;
+    let silences = Silences::new(world.engine.clone());
+    let operators = Operators { roll: &world.roll, silences: &silences };
+    let subject = Subject::Unit(unit.clone());
+    let change = async |change: UnitChange| {
+        let now = world.clock.now();
+        assert!(operators.change(&subject, &change, ("ana", "works"), now).await.unwrap());
+        now.as_millis()
+    };
+    // It is paused, back early, heard, and paused again by its settings: within minutes, the engine knows the last pause.
+    let first = change(UnitChange::Pause(Some(world.clock.now() + 600 * SECOND))).await;
+    world.pass(60 * SECOND).await;
+    let ended = change(UnitChange::Pause(None)).await;
+    world.pass(30 * SECOND).await;
+    world.hear(std::slice::from_ref(&unit)).await;
+    world.pass(30 * SECOND).await;
+    let until_then = world.clock.now() + 120 * SECOND;
+    let settings = UnitSettings { paused_until: Some(Some(until_then)), ..UnitSettings::default() };
+    let second = change(UnitChange::Register(settings)).await;
+    world.pass(3 * SECOND).await;
+    let read = async || {
+        let select = "SELECT from_at, until_at FROM pauses ORDER BY 1";
+        let rows = world.postgres.rows(&world.access.schema, select).await;
+        let at = |row: &tokio_postgres::Row, at| row.get::<_, jiff::Timestamp>(at).as_millisecond();
+        rows.iter().map(|row| (at(row, 0), at(row, 1))).collect::<Vec<_>>()
+    };
+    let expected = [(first, ended), (second, until_then.as_millis())];
+    until_so("both pauses are written", async || read().await == expected).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

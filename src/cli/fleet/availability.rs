@@ -79,7 +79,7 @@ fn in_words(answer: &Value) -> PrintedTable {
         ("mean time to return", seconds(&answer["mean_seconds_to_return"])),
         ("blind", seconds(&answer["blind_seconds"])),
         ("paused", seconds(&answer["paused_seconds"])),
-        ("not known yet", seconds(&answer["unknown_seconds"])),
+        ("unknown", seconds(&answer["unknown_seconds"])),
         ("from history until", text(&answer["history_until"])),
         (
             "complete",

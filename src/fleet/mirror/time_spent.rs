@@ -11,7 +11,8 @@ use crate::presence::{Hearing, Interval, TimeSpent, UnitTimes};
 pub type Outages = HashMap<String, Vec<Interval>>;
 
 impl Mirror {
-    /// How many units the filter selects, and how they spent a range together. `past`: their outages that are over.
+    /// How many units the filter selects, and how they spent a range together. `past`: their outages that are over. A
+    /// unit that was never heard is left out.
     pub fn time_spent(
         &self,
         filter: UnitFilter,
@@ -29,7 +30,7 @@ impl Mirror {
         let (mut units, mut spent, mut name) = (0, TimeSpent::default(), String::new());
         let mut cursor = Cursor::new(filter);
         while self.read_rows(&mut cursor, |rows| {
-            for (slot, rank, row) in rows.selected() {
+            for (slot, rank, row) in rows.selected().filter(|(.., row)| row.state.is_heard()) {
                 units += 1;
                 name.clear();
                 name.extend([self.kinds[rank].as_str(), ":", rows.table.id(row)]);
@@ -44,7 +45,12 @@ impl Mirror {
                             let open = open.map(|from| Interval { from, ..always });
                             let outages: Vec<Interval> = past.iter().copied().chain(open).collect();
                             let pauses: Vec<Interval> = pause.into_iter().collect();
-                            let times = UnitTimes { outages: &outages, pauses: &pauses, blind: blind[rank] };
+                            let times = UnitTimes {
+                                outages: &outages,
+                                pauses: &pauses,
+                                blind: blind[rank],
+                                unknown: &[],
+                            };
                             TimeSpent::of(range, known, times)
                         }
                     };

@@ -453,3 +453,28 @@ fn a_shorter_timeout_does_not_close_a_record_and_a_longer_one_does() {
         assert_eq!(matches!(verdict, Verdict::Back(_)), closes, "{hours} h");
     }
 }
+
+#[test]
+fn a_registered_unit_is_known_from_its_first_heartbeat_on() {
+    let (first, later) = (BEGIN + HOUR, BEGIN + 3 * HOUR);
+    let nothing = Snapshot { unit: unit(), alive: None, alive_at: None, facts: None, stored: None };
+    let hearing = heard_until(later);
+    let registered = register(&nothing, &Registration::default(), &rules(), &hearing, BEGIN);
+    let registered = after(&nothing, &registered);
+    let offline =
+        Silence { deadline: BEGIN + HOUR, detected_at: BEGIN + HOUR, cause: Cause::NeverSeen, allowed: HOUR };
+    let facts = registered.facts.clone().unwrap();
+    let offline = Snapshot {
+        facts: Some(Facts { lifecycle: Lifecycle::Offline(offline), ..facts.clone() }),
+        ..registered.clone()
+    };
+    let long_ago = Snapshot { facts: Some(Facts { known: None, ..facts }), ..registered.clone() };
+    for (name, seen) in [("in time", &registered), ("late", &offline), ("long ago", &long_ago)] {
+        let (_, change) = hear(seen, &beat(first), &rules(), &hearing, first);
+        let heard = after(seen, &change.unwrap());
+        assert_eq!(heard.facts.as_ref().unwrap().known, Some(Known::registered(first)), "{name}");
+        let (_, change) = hear(&heard, &beat(later), &rules(), &hearing, later);
+        let again = change.map_or(heard.clone(), |change| after(&heard, &change));
+        assert_eq!(again.facts.unwrap().known, Some(Known::registered(first)), "{name}");
+    }
+}

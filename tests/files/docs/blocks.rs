@@ -137,8 +137,8 @@ fn every_example_of_json_is_json() {
 async fn every_query_of_history_runs() {
     let postgres = Postgres::start();
     let access = postgres.access();
-    let database = Database::connect(&access).await.unwrap();
-    prepare(&database, &access).await.unwrap();
+    let mut database = Database::connect(&access).await.unwrap();
+    prepare(&mut database, &access, None).await.unwrap();
     let (client, queries) = (postgres.client(&access.schema).await, blocks(&["sql"]));
     assert!(queries.len() > 3, "the queries are gone");
     for query in queries {

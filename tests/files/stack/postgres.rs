@@ -33,8 +33,8 @@ async fn history_is_written_by_its_owner_and_read_by_grafana() {
     let address = DatabaseAddress::parse(&url.replace("postgres:5432", &here), Some("of history")).unwrap();
     let access =
         rollcall::history::DatabaseAccess { address, schema: "rollcall".to_owned(), ..postgres.access() };
-    let database = Database::connect(&access).await.unwrap();
-    prepare(&database, &access).await.unwrap();
+    let mut database = Database::connect(&access).await.unwrap();
+    prepare(&mut database, &access, None).await.unwrap();
     let month =
         "CREATE TABLE daily_2026_10 PARTITION OF daily FOR VALUES FROM ('2026-10-01') TO ('2026-11-01')";
     database.client().batch_execute(month).await.unwrap();

@@ -1,0 +1,66 @@
+//! Since when history has everything that availability needs: older rows were dropped, or had left the engine when
+//! history began. How units spent the time before is unknown, and so is the time of losses.
+
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Error, GenericClient};
+
+use super::database::{Database, Result};
+use super::rows::{moment, timestamp};
+use crate::clock::Timestamp;
+use crate::presence::{Interval, Ledger};
+
+/// Times of records, of the tables from which availability is worked out; `$1` and `$2` are a range.
+const UNKNOWN: &str = "SELECT 'epoch'::timestamptz, since FROM kept \
+                       WHERE table_name IN ('transitions', 'blind', 'pauses', 'losses') AND since > $1 AND 'epoch'::timestamptz < $2 \
+                       UNION ALL SELECT from_at, until_at FROM losses \
+                       WHERE table_name = 'transitions' AND until_at > $1 AND from_at < $2";
+
+/// Writes that a table has all of its rows since a moment, and maybe not those before.
+pub(super) async fn begin(database: &Database, table: &str, since: Timestamp) -> Result<()> {
+    let upsert = "INSERT INTO kept (table_name, since) VALUES ($1, $2) \
+                  ON CONFLICT (table_name) DO UPDATE SET since = greatest(kept.since, excluded.since)";
+    let since = moment(since);
+    let parameters: [&(dyn ToSql + Sync); 2] = [&table, &since];
+    database.limited("write what is kept", database.client().execute(upsert, &parameters)).await?;
+    Ok(())
+}
+
+/// Writes since when a history that begins now has records, unless it has begun before.
+pub(super) async fn begin_anew(database: &Database, since: Timestamp) -> Result<()> {
+    let has_begun = "SELECT EXISTS (SELECT FROM cursors)";
+    let read = database.limited("read a cursor", database.client().query_one(has_begun, &[])).await?;
+    if read.get(0) { Ok(()) } else { begin(database, "transitions", since).await }
+}
+
+/// The times of a range for which it is not known how units spent them.
+pub(super) async fn unknown(client: &impl GenericClient, range: Interval) -> Result<Ledger, Error> {
+    let (from, to) = (moment(range.from), moment(range.to));
+    let rows = client.query(UNKNOWN, &[&from, &to]).await?;
+    Ok(Ledger::new(
+        rows.iter().map(|row| Interval { from: timestamp(row.get(0)), to: timestamp(row.get(1)) }),
+    ))
+}
+
+/// Since when units can be asked for one by one; `None`: since ever.
+pub(super) async fn units_since(database: &Database) -> Result<Option<Timestamp>> {
+    let select =
+        "SELECT max(since) FROM kept WHERE table_name IN ('transitions', 'blind', 'pauses', 'losses')";
+    let row = database.limited("read what is kept", database.client().query_one(select, &[])).await?;
+    Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(timestamp))
+}
+
+/// From when on history has records; `None`: no instance has written yet.
+pub async fn begins(database: &Database) -> Result<Option<Timestamp>> {
+    let select = "SELECT min(since) FROM kept WHERE table_name = 'transitions'";
+    let row = database.limited("read when history begins", database.client().query_one(select, &[])).await?;
+    Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(timestamp))
+}
+
+/// Lets history begin with its oldest record, if that is older than history began: the records of a file are all of
+/// their time. Reads all openings and closings.
+pub async fn begins_with_oldest(database: &Database) -> Result<()> {
+    let earlier = "UPDATE kept SET since = least(since, (SELECT min(at) FROM transitions)) \
+                   WHERE table_name = 'transitions'";
+    let earlier = database.client().execute(earlier, &[]);
+    database.limited("note when history begins", earlier).await.map(drop)
+}

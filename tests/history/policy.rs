@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{Rules, Silences};
-use rollcall::history::{Database, before_history, past_fleet};
+use rollcall::history::{Database, past_fleet};
 use rollcall::presence::{Interval, Kind, KindRules, OfflineRecord, Policy, Registration};
 use rollcall::routing::alert_silence::SilenceRequest;
 use rollcall::routing::trial::{PastFleet, PolicyTrial, TrialRules};
@@ -151,9 +151,6 @@ async fn a_silence_that_only_the_timeout_of_its_time_recorded_is_none_of_a_longe
     assert!(none.gaps[0].ends_with("after all of that time: nothing of it is on record"), "{:?}", none.gaps);
     let partly = past_fleet(&database, &past.kind, (now.since(early), Some(now)), now).await.unwrap();
     assert_eq!(partly.gaps, [format!("history begins at {begin}: silences before that are not on record")]);
-    let before = before_history(&database, Interval { from: early, to: now }).await.unwrap();
-    assert_eq!(before, Some(Interval { from: early, to: begin }));
-    assert_eq!(before_history(&database, Interval { from: begin, to: now }).await.unwrap(), None);
 }
 
 /// One number of the database.

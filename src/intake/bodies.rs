@@ -13,15 +13,15 @@ use crate::fleet::{BodyReader, Refused, SharedRules};
 use crate::presence::{Announced, Announcement, Cause, Heartbeat, Kind, KindRules, Labels, Unit};
 use crate::telemetry::{Rejection, Telemetry};
 
-/// How long a unit of a kind without `presence` may take to be heard after it was announced as gone.
-const SETTLE: Duration = Duration::from_secs(10);
+/// What it says of a unit of a kind without `presence` that it was announced as gone.
+const HINT: Announced = Announced::Gone { cause: Cause::Disconnected, settle: Duration::from_secs(10) };
 
 /// Reads the bodies of requests of devices.
 pub struct Bodies {
     rules: SharedRules,
     fields: Fields,
-    /// How long a unit of a kind may take to be heard after it was announced as gone.
-    settle: HashMap<Kind, Duration>,
+    /// What it says of a unit of a kind that it was announced as gone.
+    gone: HashMap<Kind, Announced>,
     values: Option<Arc<ValueBuffer>>,
     recent: RecentSessions,
     max_age: Option<Duration>,
@@ -38,10 +38,10 @@ impl Bodies {
         Bodies {
             rules,
             fields: brokers.first().map(|config| config.fields.clone()).unwrap_or_default(),
-            settle: brokers
+            gone: brokers
                 .iter()
                 .flat_map(|config| &config.presence)
-                .map(|(kind, presence)| (kind.clone(), presence.settle))
+                .map(|(kind, presence)| (kind.clone(), presence.gone(Cause::Disconnected, true)))
                 .collect(),
             values,
             recent: RecentSessions::default(),
@@ -98,10 +98,8 @@ impl BodyReader for Bodies {
 
     fn departure(&self, unit: Unit, at: Timestamp) -> Result<Announcement, Refused> {
         self.known(&unit)?;
-        let settle = self.settle.get(&unit.kind).copied().unwrap_or(SETTLE);
-        let follows_birth = self.recent.announced(&unit, at, None, true);
-        let says = Announced::Gone { cause: Cause::Disconnected, settle };
-        let (may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
-        Ok(Announcement { unit, at, says, follows_birth, may_be_former, is_bridged, is_unsure, has_devices })
+        let says = self.gone.get(&unit.kind).copied().unwrap_or(HINT);
+        self.recent.gone(at);
+        Ok(Announcement::of(unit, at, says))
     }
 }

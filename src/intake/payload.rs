@@ -28,8 +28,8 @@ use crate::presence::{
 };
 use crate::telemetry::PayloadIssue;
 
-/// How far a device's clock may be ahead.
-const MAX_CLOCK_LEAD: Duration = Duration::from_secs(300);
+/// How far a clock elsewhere may be ahead.
+pub(super) const MAX_CLOCK_LEAD: Duration = Duration::from_secs(300);
 /// How much older than the allowed silence a heartbeat may claim to be.
 const IN_TRANSIT: Duration = Duration::from_secs(86_400);
 /// The longest text that may be a duration or a time.

@@ -43,6 +43,12 @@ pub const TAKEOVER: Duration = Duration::from_millis(250);
 const BRIDGE_ENDS: Duration = Duration::from_secs(1);
 
 impl Announcement {
+    /// An announcement of which nothing else is known.
+    pub fn of(unit: Unit, at: Timestamp, says: Announced) -> Announcement {
+        let (follows_birth, may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
+        Announcement { unit, at, says, follows_birth, may_be_former, is_bridged, is_unsure, has_devices }
+    }
+
     /// How long after the announcement a canary has to be sent to prove it.
     pub fn wait(&self) -> Duration {
         match (self.is_bridged, self.may_be_former) {

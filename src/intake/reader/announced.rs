@@ -3,7 +3,7 @@
 use super::{Content, Incoming, Reader};
 use crate::clock::Timestamp;
 use crate::intake::PayloadIssues;
-use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, bridge, mosquitto};
+use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, SessionEnd, bridge, mosquitto};
 use crate::intake::topic::{Feed, Origin, Refusal};
 use crate::presence::{Announced, Announcement, Declared, Heartbeat, Labels, NameError, Unit};
 use crate::telemetry::Rejection;
@@ -98,7 +98,7 @@ impl Reader {
         moments: (Timestamp, Timestamp),
     ) -> Result<Option<Content>, Refusal> {
         let Some(presence) = &origin.presence else { return Ok(None) };
-        let (meaning, order) = presence.meaning(payload, origin.is_status, &origin.rules);
+        let (meaning, order) = presence.meaning(payload, origin.is_status, &origin.rules, moments.0);
         let (unit, is_status) = (&origin.unit, origin.is_status);
         self.announced(&Statement { unit, presence, meaning, order, is_status }, message, moments)
     }
@@ -122,13 +122,20 @@ impl Reader {
             Meaning::Ends(says) | Meaning::Plans(says) => {
                 let at = announced_at(message, arrived);
                 let is_planned = matches!(meaning, Meaning::Plans(_));
-                let follows_birth = self.recent.announced(unit, at, order, is_planned);
+                let end = self.recent.announced(unit, at, order, is_planned);
+                let is_unknown =
+                    end == SessionEnd::Unknown || order.is_none() && presence.format.has_numbers();
+                let says = match says {
+                    Announced::Gone { cause, .. } => presence.gone(cause, !is_unknown),
+                    Announced::Away(_) => says,
+                };
+                let follows_birth = end == SessionEnd::Former;
                 // Another instance may have been given the birth of a session that took this one over.
                 let is_unsure = !is_status && self.probes.answers_topic().is_some();
                 // Events of clients say which sessions were taken over.
                 let may_be_former = !presence.format.is_of_clients();
                 let is_bridged = presence.bridge.is_some();
-                let of_session = gone(unit, at, says);
+                let of_session = Announcement::of(unit.clone(), at, says);
                 let announcement =
                     Announcement { follows_birth, may_be_former, is_bridged, is_unsure, ..of_session };
                 Ok(Some(Content::Announcement(announcement.into())))
@@ -146,11 +153,4 @@ impl Reader {
 pub(super) fn announced_at(message: &Incoming, arrived: Timestamp) -> Timestamp {
     let delayed = message.sent_before.and(message.sent_after);
     delayed.map_or(arrived, |at| at.min(arrived))
-}
-
-/// The announcement of a unit of whose sessions nothing else is known.
-pub(super) fn gone(unit: &Unit, at: Timestamp, says: Announced) -> Announcement {
-    let unit = unit.clone();
-    let (follows_birth, is_bridged, is_unsure, has_devices) = Default::default();
-    Announcement { unit, at, says, follows_birth, may_be_former: true, is_bridged, is_unsure, has_devices }
 }

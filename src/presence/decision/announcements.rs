@@ -93,10 +93,7 @@ mod tests {
     }
 
     fn announcement(seconds: u32, says: Announced) -> Announcement {
-        let unit = present().unit;
-        let (follows_birth, may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
-        let at = HEARD + seconds * S;
-        Announcement { unit, at, says, follows_birth, may_be_former, is_bridged, is_unsure, has_devices }
+        Announcement::of(present().unit, HEARD + seconds * S, says)
     }
 
     fn announced(seen: &Snapshot, says: Announced) -> Snapshot {

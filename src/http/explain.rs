@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::units::UnitDetails;
 use crate::clock::{Timestamp, shown_span as span};
-use crate::presence::{Cause, State};
+use crate::presence::{BrokerName, Cause, State};
 
 /// A kind that was proved to be heard longer ago than this counts as not heard: a canary needs seconds at the most.
 const BEHIND: Duration = Duration::from_secs(10);
@@ -36,7 +36,11 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
         } else {
             until_offline
         };
-        return format!("{heard}. {} {} ago.{rest}", announced(cause), span(now.since(at)));
+        return format!(
+            "{heard}. {} {} ago.{rest}",
+            announced(cause, view.broker.as_ref()),
+            span(now.since(at))
+        );
     }
     match view.state {
         State::Online => format!("{heard}, within its timeout of {timeout}.{until_offline}"),
@@ -46,7 +50,7 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
         State::Offline => match &view.record {
             Some(record) if record.cause.is_announced() => {
                 let offline = span(now.since(record.deadline));
-                let why = announced(record.cause);
+                let why = announced(record.cause, view.broker.as_ref());
                 format!("{heard}. {why}, and nothing came from it since: it has been offline for {offline}.")
             }
             Some(record) => {
@@ -81,12 +85,14 @@ fn paused(view: &UnitDetails, now: Timestamp) -> String {
     }
 }
 
-/// An announcement, in words.
-pub(super) fn announced(cause: Cause) -> &'static str {
+/// An announcement, in words. `broker`: the one that last heard the unit, if that is known; the death of a session came
+/// over the same one. That the unit is disconnected may also come over HTTP.
+pub(super) fn announced(cause: Cause, broker: Option<&BrokerName>) -> String {
+    let at = broker.map(|broker| format!(" at broker {broker}")).unwrap_or_default();
     match cause {
-        Cause::LastWill => "Its last will was published",
-        Cause::NodeDeath => "The death of its Sparkplug node was published",
-        Cause::Disconnected => "It was reported as disconnected",
-        Cause::Silence | Cause::NeverSeen | Cause::Flapping | Cause::Unusual => "It fell silent",
+        Cause::LastWill => format!("Its last will was published{at}"),
+        Cause::NodeDeath => format!("The death of its Sparkplug node was published{at}"),
+        Cause::Disconnected => "It was reported as disconnected".to_owned(),
+        Cause::Silence | Cause::NeverSeen | Cause::Flapping | Cause::Unusual => "It fell silent".to_owned(),
     }
 }

@@ -80,11 +80,14 @@ impl Content {
         }
     }
 
-    /// Notes the broker of heartbeats of these kinds.
+    /// Notes the broker of heartbeats and announcements of these kinds.
     fn came_by(&mut self, broker: &BrokerName, kinds: &[Kind]) {
         match self {
             Content::Heartbeat(heartbeat) if kinds.contains(&heartbeat.unit.kind) => {
                 heartbeat.broker = Some(broker.clone());
+            }
+            Content::Announcement(announcement) if kinds.contains(&announcement.unit.kind) => {
+                announcement.broker = Some(broker.clone());
             }
             Content::Several(all) => all.iter_mut().for_each(|one| one.came_by(broker, kinds)),
             _ => {}
@@ -290,7 +293,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::fleet::Rules;
     use crate::intake::announcements::sparkplug::payload::{Metric, MetricValue, Payload};
-    use crate::intake::announcements::{Format, Planned, PresenceRules, SparkplugHost};
+    use crate::intake::announcements::{Format, Planned, PresenceRules, SparkplugHost, StateWords};
     use crate::intake::topic::Template;
     use crate::presence::{Announced, KindRules};
 
@@ -569,6 +572,25 @@ mod tests {
         let payload = format!("{{\"connected_at\":{}}}", NOW.as_millis());
         let content = read(&reader, "$SYS/brokers/n/clients/b/connected", payload.as_bytes(), false);
         assert_eq!(told(content), ["pump:b is there"]);
+    }
+
+    #[test]
+    fn heartbeats_and_announcements_of_kinds_that_several_brokers_hear_have_the_broker() {
+        let words = StateWords { online: vec![], offline: vec!["offline".to_owned()], field: String::new() };
+        let topics = vec!["{site}/{unit}/status".to_owned()];
+        let presence = PresenceRules { topics, ..presence(Format::LastWill(words)) };
+        let broker: BrokerName = "eu".parse().unwrap();
+        for (kinds, expected) in [(vec!["pump"], Some(&broker)), (vec![], None)] {
+            let kinds = kinds.into_iter().map(|kind| kind.parse().unwrap()).collect();
+            let reader =
+                Reader { broker: Some((broker.clone(), kinds)), ..reader_of(Some(presence.clone())) };
+            let Content::Heartbeat(one) = read(&reader, "north/7/data", b"", false) else { panic!() };
+            assert_eq!(one.broker.as_ref(), expected);
+            let Content::Announcement(one) = read(&reader, "north/7/status", b"offline", false) else {
+                panic!()
+            };
+            assert_eq!(one.broker.as_ref(), expected);
+        }
     }
 
     #[test]

@@ -299,6 +299,8 @@ pub(super) struct RecentSessions {
     pub nodes: sparkplug::nodes::Nodes,
     /// The devices of Home Assistant, by kind.
     homes: Mutex<HashMap<Kind, homeassistant::Discovery, FixedState>>,
+    /// The logs of Mosquitto.
+    pub logs: mosquitto::Logs,
 }
 
 #[derive(Default)]

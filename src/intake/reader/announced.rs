@@ -3,7 +3,7 @@
 use super::{Content, Incoming, Reader};
 use crate::clock::Timestamp;
 use crate::intake::PayloadIssues;
-use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, SessionEnd, bridge, mosquitto};
+use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, SessionEnd, bridge};
 use crate::intake::topic::{Feed, Origin, Refusal};
 use crate::presence::{Announced, Announcement, Declared, Heartbeat, Labels, NameError, Unit};
 use crate::telemetry::Rejection;
@@ -46,7 +46,7 @@ impl Reader {
             }
             match presence.format {
                 Format::Mosquitto if !message.retain => {
-                    if let Some((client, said)) = mosquitto::read(payload) {
+                    if let Some((client, said)) = self.recent.logs.read(topic, payload) {
                         let said = Some(said);
                         let said = self.said(feed, client, said, Labels::new(), message, (arrived, latest));
                         take(said, &mut all);

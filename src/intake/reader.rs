@@ -575,6 +575,20 @@ mod tests {
     }
 
     #[test]
+    fn announcements_are_void_while_the_bridge_of_their_kind_is_offline() {
+        let reader = reader_of(Some(presence(Format::Zigbee2Mqtt)));
+        let lamp = |state: &[u8]| told(read(&reader, "zigbee2mqtt/a/availability", state, false));
+        let bridge = |state: &[u8]| read(&reader, "zigbee2mqtt/bridge/state", state, true);
+        let none: [&str; 0] = [];
+        assert_eq!(lamp(b"offline"), ["pump:a is gone"]);
+        bridge(b"offline");
+        assert_eq!((lamp(b"offline"), count(&reader, "lost")), (none.map(str::to_owned).into(), 1));
+        assert_eq!(lamp(b"online"), ["pump:a is there"]);
+        bridge(b"{\"state\":\"online\"}");
+        assert_eq!(lamp(b"offline"), ["pump:a is gone"]);
+    }
+
+    #[test]
     fn heartbeats_and_announcements_of_kinds_that_several_brokers_hear_have_the_broker() {
         let words = StateWords { online: vec![], offline: vec!["offline".to_owned()], field: String::new() };
         let topics = vec!["{site}/{unit}/status".to_owned()];

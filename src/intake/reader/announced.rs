@@ -6,7 +6,7 @@ use crate::intake::PayloadIssues;
 use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, SessionEnd, bridge};
 use crate::intake::topic::{Feed, Origin, Refusal};
 use crate::presence::{Announced, Announcement, Declared, Heartbeat, Labels, NameError, Unit};
-use crate::telemetry::Rejection;
+use crate::telemetry::{AnnouncementOutcome, Rejection};
 
 /// What a message says of a unit.
 struct Statement<'a> {
@@ -138,7 +138,7 @@ impl Reader {
                 let of_session = Announcement::of(unit.clone(), at, says);
                 let announcement =
                     Announcement { follows_birth, may_be_former, is_bridged, is_unsure, ..of_session };
-                Ok(Some(Content::Announcement(announcement.into())))
+                Ok(Some(self.announcement(announcement)))
             }
             Meaning::Nothing => Ok(Some(Content::Nothing)),
             Meaning::Unknown => {
@@ -146,6 +146,15 @@ impl Reader {
                 Err((Rejection::UnknownState, text))
             }
         }
+    }
+
+    /// An announcement, unless the bridge by which its unit is heard says that it is offline: it says nothing then.
+    pub(super) fn announcement(&self, announcement: Announcement) -> Content {
+        if self.probes.is_held(&announcement.unit.kind) {
+            self.telemetry.announcements(AnnouncementOutcome::Lost, 1);
+            return Content::Nothing;
+        }
+        Content::Announcement(announcement.into())
     }
 }
 

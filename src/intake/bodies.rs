@@ -76,7 +76,8 @@ impl BodyReader for Bodies {
         let buffer = self.values.as_deref();
         let metrics = buffer.and_then(|buffer| buffer.metrics_of(&unit.kind));
         let mut issues = PayloadIssues::default();
-        let parsed = payload::read(body, &self.fields, metrics, &rules, arrived, &mut issues);
+        let parsed =
+            payload::read(payload::without_mark(body), &self.fields, metrics, &rules, arrived, &mut issues);
         if let (Some(most), Some(sent)) = (self.max_age, parsed.sent)
             && arrived.since(sent) > most
         {

@@ -46,6 +46,11 @@ pub(super) struct ParsedPayload {
     pub values: Vec<(u8, Box<str>)>,
 }
 
+/// A payload without the byte order mark that some libraries write at its begin.
+pub(super) fn without_mark(payload: &[u8]) -> &[u8] {
+    payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload)
+}
+
 /// Reads a payload that arrives at that moment, of a kind with these rules and metrics.
 pub(super) fn read(
     payload: &[u8],

@@ -139,6 +139,8 @@ impl Reader {
             self.telemetry.message_rejected("", Rejection::BadTopic, "the topic is not UTF-8");
             return Content::Nothing;
         };
+        // Some libraries write it before JSON, and before words.
+        let message = &Incoming { payload: payload::without_mark(message.payload), ..*message };
         match self.decide(topic, message, arrived) {
             Ok(mut content) => {
                 if let Some((broker, kinds)) = &self.broker {
@@ -584,8 +586,21 @@ mod tests {
         bridge(b"offline");
         assert_eq!((lamp(b"offline"), count(&reader, "lost")), (none.map(str::to_owned).into(), 1));
         assert_eq!(lamp(b"online"), ["pump:a is there"]);
-        bridge(b"{\"state\":\"online\"}");
+        bridge(b"\xEF\xBB\xBF{\"state\":\"online\"}");
         assert_eq!(lamp(b"offline"), ["pump:a is gone"]);
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_a_payload_is_left_out() {
+        let words =
+            StateWords { online: vec![], offline: vec!["lost".to_owned()], field: "state".to_owned() };
+        let topics = vec!["{site}/{unit}/data".to_owned()];
+        let reader = reader_of(Some(PresenceRules { topics, ..presence(Format::LastWill(words)) }));
+        let gone = read(&reader, "north/7/data", "\u{feff}{\"state\":\"lost\"}".as_bytes(), false);
+        assert_eq!(told(gone), ["pump:7 is gone"]);
+        let content = read(&reader, "north/7/data", "\u{feff}{\"timeout\":60}".as_bytes(), false);
+        let Content::Heartbeat(heartbeat) = content else { panic!() };
+        assert_eq!(heartbeat.declared.timeout, Some(Duration::from_secs(60)));
     }
 
     #[test]

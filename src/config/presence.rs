@@ -1,7 +1,5 @@
 //! Checks what kinds announce of the presence of their units: `[[kind]] presence`.
 
-use std::time::Duration;
-
 use super::Span;
 use super::broker;
 use super::file::{self, File, OnPlanned, PresenceFormat, Trust};
@@ -121,7 +119,7 @@ fn rules(one: &file::Presence, path: &str, problems: &mut Problems) -> Option<Pr
         true => format.topics().iter().map(|topic| (*topic).to_owned()).collect(),
         false => one.topics.clone(),
     };
-    let settle = if one.trust == Trust::Proof { Duration::ZERO } else { settle };
+    let is_proof = one.trust == Trust::Proof;
     let planned = match one.on_planned {
         OnPlanned::Pause => Planned::Pause,
         OnPlanned::Offline => Planned::Offline,
@@ -132,7 +130,7 @@ fn rules(one: &file::Presence, path: &str, problems: &mut Problems) -> Option<Pr
         problems.error(format!("{path}.bridge"), text);
     }
     let bridge = (!one.bridge.is_empty()).then(|| one.bridge.clone());
-    Some(PresenceRules { format, topics, settle, planned, bridge })
+    Some(PresenceRules { format, topics, is_proof, settle, planned, bridge })
 }
 
 fn words(one: &file::Presence, path: &str, problems: &mut Problems) -> StateWords {

@@ -1,7 +1,7 @@
 //! The entries of a batch as they arrive: the elements of a JSON array, or lines. Hostile until parsed.
 //!
 //! This module only finds where entries begin and end, so a batch is never in memory as a whole. Its caller parses
-//! them.
+//! them. A byte order mark at the begin of the body is left out.
 
 use serde::de::IgnoredAny;
 
@@ -26,6 +26,9 @@ pub(super) type BatchEntry = Result<Vec<u8>, TooLong>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
+/// The byte order mark of UTF-8, which some libraries write.
+const MARK: &[u8] = b"\xEF\xBB\xBF";
+
 /// What comes next in an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NextInArray {
@@ -45,6 +48,8 @@ const READ_AGAIN: usize = 4096;
 /// Cuts a body into its entries.
 pub(super) struct EntrySplitter {
     format: EntryFormat,
+    /// How much of the mark may still come.
+    mark: &'static [u8],
     next: NextInArray,
     /// The bytes that are not read yet: less than an entry.
     rest: Vec<u8>,
@@ -55,7 +60,8 @@ pub(super) struct EntrySplitter {
 
 impl EntrySplitter {
     pub fn new(format: EntryFormat) -> EntrySplitter {
-        EntrySplitter { format, next: NextInArray::Begin, rest: Vec::new(), read_at: 0, is_too_long: false }
+        let next = NextInArray::Begin;
+        EntrySplitter { format, mark: MARK, next, rest: Vec::new(), read_at: 0, is_too_long: false }
     }
 
     /// Calls `take` with each entry that ends in `bytes`; the last ones may come with the next bytes.
@@ -63,6 +69,7 @@ impl EntrySplitter {
     /// # Errors
     /// The body is not an array; nothing after that can be read.
     pub fn cut(&mut self, bytes: &[u8], take: &mut dyn FnMut(BatchEntry)) -> Result<(), BrokenArray> {
+        let bytes = self.without_mark(bytes);
         match self.format {
             EntryFormat::Lines => {
                 self.cut_lines(bytes, take);
@@ -90,6 +97,16 @@ impl EntrySplitter {
             NextInArray::Begin => Err("the body is empty; send a JSON array"),
             _ => Err("the array has no end"),
         }
+    }
+
+    /// The bytes after the mark. It may come in pieces; a part of it is no text, so nothing is missed without it.
+    fn without_mark<'a>(&mut self, mut bytes: &'a [u8]) -> &'a [u8] {
+        while let (Some(byte), Some((next, more))) = (bytes.first(), self.mark.split_first()) {
+            let is_mark = byte == next;
+            self.mark = if is_mark { more } else { &[] };
+            bytes = if is_mark { &bytes[1..] } else { bytes };
+        }
+        bytes
     }
 
     fn cut_lines(&mut self, bytes: &[u8], take: &mut dyn FnMut(BatchEntry)) {
@@ -205,6 +222,18 @@ mod tests {
             );
         }
         assert_eq!(cut(EntryFormat::Array, b" [ ] ", 1), (vec![], Ok(())));
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_the_body_is_left_out_however_it_arrives() {
+        for (format, body) in [(EntryFormat::Array, "\u{feff}[1,2]"), (EntryFormat::Lines, "\u{feff}1\n2")] {
+            for piece in 1..=body.len() {
+                let expected = (vec![Ok("1".to_owned()), Ok("2".to_owned())], Ok(()));
+                assert_eq!(cut(format, body.as_bytes(), piece), expected, "{format:?} in pieces of {piece}");
+            }
+        }
+        let again = cut(EntryFormat::Lines, "\u{feff}1\n\u{feff}2".as_bytes(), 1);
+        assert_eq!(again.0[1], Ok("\u{feff}2".to_owned()), "only at the begin");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::units::UnitDetails;
 use crate::clock::{Timestamp, shown_span as span};
-use crate::presence::{Cause, State};
+use crate::presence::{BrokerName, Cause, State};
 use crate::routing::{Part, Said};
 
 /// A kind that was proved to be heard longer ago than this counts as not heard: a canary needs seconds at the most.
@@ -35,7 +35,8 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
     });
     if let (Some(cause), Some(at)) = (view.late_cause, view.announced_at) {
         let unproved = || " Rollcall has no proof of hearing up to now yet.".into();
-        return Said::from(format!("{heard}. {} {} ago.", announced(cause), span(now.since(at))))
+        let said = announced(cause, view.broker.as_ref());
+        return Said::from(format!("{heard}. {said} {} ago.", span(now.since(at))))
             .then(until_offline.unwrap_or_else(unproved));
     }
     let until_offline = until_offline.unwrap_or_default();
@@ -51,7 +52,7 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
         State::Offline => match &view.record {
             Some(record) if record.cause.is_announced() => {
                 let offline = span(now.since(record.deadline));
-                let why = announced(record.cause);
+                let why = announced(record.cause, view.broker.as_ref());
                 format!("{heard}. {why}, and nothing came from it since: it has been offline for {offline}.")
             }
             Some(record) => {
@@ -87,12 +88,14 @@ fn paused(view: &UnitDetails, now: Timestamp) -> Said {
     }
 }
 
-/// An announcement, in words.
-pub(super) fn announced(cause: Cause) -> &'static str {
+/// An announcement, in words. `broker`: the one that last heard the unit, if that is known; the death of a session came
+/// over the same one. That the unit is disconnected may also come over HTTP.
+pub(super) fn announced(cause: Cause, broker: Option<&BrokerName>) -> String {
+    let at = broker.map(|broker| format!(" at broker {broker}")).unwrap_or_default();
     match cause {
-        Cause::LastWill => "Its last will was published",
-        Cause::NodeDeath => "The death of its Sparkplug node was published",
-        Cause::Disconnected => "It was reported as disconnected",
-        Cause::Silence | Cause::NeverSeen | Cause::Flapping | Cause::Unusual => "It fell silent",
+        Cause::LastWill => format!("Its last will was published{at}"),
+        Cause::NodeDeath => format!("The death of its Sparkplug node was published{at}"),
+        Cause::Disconnected => "It was reported as disconnected".to_owned(),
+        Cause::Silence | Cause::NeverSeen | Cause::Flapping | Cause::Unusual => "It fell silent".to_owned(),
     }
 }

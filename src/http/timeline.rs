@@ -261,7 +261,7 @@ impl Timelines {
             ..TimelineEvent::at(seen, EventType::Heard)
         }));
         events.extend(view.announced_at.zip(view.late_cause).map(|(at, cause)| TimelineEvent {
-            text: announced(cause).into(),
+            text: announced(cause, view.broker.as_ref()).into(),
             ..TimelineEvent::at(at, EventType::Announced)
         }));
         events.sort_by_key(|event| std::cmp::Reverse(event.at));
@@ -441,7 +441,9 @@ fn of_record(record: &OfflineRecord) -> Vec<TimelineEvent> {
     let late = record.detected_at.since(record.deadline).as_millis();
     let silence = span(record.deadline.since(record.silent_from.unwrap_or(record.last_seen)));
     let why = match record.cause.is_announced() {
-        true => format!("{}, after {silence} of silence; found {late} ms later", announced(record.cause)),
+        true => {
+            format!("{}, after {silence} of silence; found {late} ms later", announced(record.cause, None))
+        }
         false => format!("its deadline passed after {silence} of silence; found {late} ms later"),
     };
     let mut events = vec![

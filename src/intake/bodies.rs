@@ -13,15 +13,15 @@ use crate::fleet::{BodyReader, Refused, SharedRules};
 use crate::presence::{Announced, Announcement, Cause, Declared, Heartbeat, Kind, KindRules, Labels, Unit};
 use crate::telemetry::{Rejection, Telemetry};
 
-/// How long a unit of a kind without `presence` may take to be heard after it was announced as gone.
-const SETTLE: Duration = Duration::from_secs(10);
+/// What it says of a unit of a kind without `presence` that it was announced as gone.
+const HINT: Announced = Announced::Gone { cause: Cause::Disconnected, settle: Duration::from_secs(10) };
 
 /// Reads the bodies of requests of devices.
 pub struct Bodies {
     rules: SharedRules,
     fields: Fields,
-    /// How long a unit of a kind may take to be heard after it was announced as gone.
-    settle: HashMap<Kind, Duration>,
+    /// What it says of a unit of a kind that it was announced as gone.
+    gone: HashMap<Kind, Announced>,
     values: Option<Arc<ValueBuffer>>,
     recent: RecentSessions,
     max_age: Option<Duration>,
@@ -38,10 +38,10 @@ impl Bodies {
         Bodies {
             rules,
             fields: brokers.first().map(|config| config.fields.clone()).unwrap_or_default(),
-            settle: brokers
+            gone: brokers
                 .iter()
                 .flat_map(|config| &config.presence)
-                .map(|(kind, presence)| (kind.clone(), presence.settle))
+                .map(|(kind, presence)| (kind.clone(), presence.gone(Cause::Disconnected, true)))
                 .collect(),
             values,
             recent: RecentSessions::default(),
@@ -76,7 +76,8 @@ impl BodyReader for Bodies {
         let buffer = self.values.as_deref();
         let metrics = buffer.and_then(|buffer| buffer.metrics_of(&unit.kind));
         let mut issues = PayloadIssues::default();
-        let parsed = payload::read(body, &self.fields, metrics, &rules, arrived, &mut issues);
+        let parsed =
+            payload::read(payload::without_mark(body), &self.fields, metrics, &rules, arrived, &mut issues);
         if let (Some(most), Some(sent)) = (self.max_age, parsed.sent)
             && arrived.since(sent) > most
         {
@@ -100,12 +101,8 @@ impl BodyReader for Bodies {
         let (_, labels) = self.known(&unit)?;
         let declared = Declared { labels, ..Declared::default() };
         let first = Heartbeat { declared, ..Heartbeat::of(unit.clone(), at) };
-        let settle = self.settle.get(&unit.kind).copied().unwrap_or(SETTLE);
-        let follows_birth = self.recent.announced(&unit, at, None, true);
-        let says = Announced::Gone { cause: Cause::Disconnected, settle };
-        let (may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
-        let announced =
-            Announcement { unit, at, says, follows_birth, may_be_former, is_bridged, is_unsure, has_devices };
-        Ok((first, announced))
+        let says = self.gone.get(&unit.kind).copied().unwrap_or(HINT);
+        self.recent.gone(at);
+        Ok((first, Announcement::of(unit, at, says)))
     }
 }

@@ -28,8 +28,8 @@ use crate::presence::{
 };
 use crate::telemetry::PayloadIssue;
 
-/// How far a device's clock may be ahead.
-const MAX_CLOCK_LEAD: Duration = Duration::from_secs(300);
+/// How far a clock elsewhere may be ahead.
+pub(super) const MAX_CLOCK_LEAD: Duration = Duration::from_secs(300);
 /// How much older than the allowed silence a heartbeat may claim to be.
 const IN_TRANSIT: Duration = Duration::from_secs(86_400);
 /// The longest text that may be a duration or a time.
@@ -44,6 +44,11 @@ pub(super) struct ParsedPayload {
     pub declared: Declared,
     /// The values of metrics, each with the index of its metric.
     pub values: Vec<(u8, Box<str>)>,
+}
+
+/// A payload without the byte order mark that some libraries write at its begin.
+pub(super) fn without_mark(payload: &[u8]) -> &[u8] {
+    payload.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(payload)
 }
 
 /// Reads a payload that arrives at that moment, of a kind with these rules and metrics.

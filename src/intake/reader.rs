@@ -80,11 +80,14 @@ impl Content {
         }
     }
 
-    /// Notes the broker of heartbeats of these kinds.
+    /// Notes the broker of heartbeats and announcements of these kinds.
     fn came_by(&mut self, broker: &BrokerName, kinds: &[Kind]) {
         match self {
             Content::Heartbeat(heartbeat) if kinds.contains(&heartbeat.unit.kind) => {
                 heartbeat.broker = Some(broker.clone());
+            }
+            Content::Announcement(announcement) if kinds.contains(&announcement.unit.kind) => {
+                announcement.broker = Some(broker.clone());
             }
             Content::Several(all) => all.iter_mut().for_each(|one| one.came_by(broker, kinds)),
             _ => {}
@@ -136,6 +139,8 @@ impl Reader {
             self.telemetry.message_rejected("", Rejection::BadTopic, "the topic is not UTF-8");
             return Content::Nothing;
         };
+        // Some libraries write it before JSON, and before words.
+        let message = &Incoming { payload: payload::without_mark(message.payload), ..*message };
         match self.decide(topic, message, arrived) {
             Ok(mut content) => {
                 if let Some((broker, kinds)) = &self.broker {
@@ -198,9 +203,9 @@ impl Reader {
         let mut issues = PayloadIssues::default();
         let origin = self.topics.origin(topic, &mut issues)?;
         let payload = self.readable(message.payload, arrived, &mut issues);
-        let sparkplug = origin.presence.as_ref().and_then(|presence| presence.format.sparkplug().cloned());
-        if let Some(host) = sparkplug {
-            return self.sparkplug(&host, origin, topic, (payload, message), (arrived, latest), issues);
+        let presence = origin.presence.clone().filter(|presence| presence.format.sparkplug().is_some());
+        if let Some(presence) = presence {
+            return self.sparkplug(&presence, origin, topic, (payload, message), (arrived, latest), issues);
         }
         let buffer = self.values.as_deref();
         let metrics = buffer.and_then(|buffer| buffer.metrics_of(&origin.unit.kind));
@@ -289,10 +294,10 @@ mod tests {
 
     use crate::clock::Clock;
     use crate::fleet::Rules;
-    use crate::intake::announcements::sparkplug::payload::{Metric, Payload};
-    use crate::intake::announcements::{Format, Planned, PresenceRules};
+    use crate::intake::announcements::sparkplug::payload::{Metric, MetricValue, Payload};
+    use crate::intake::announcements::{Format, Planned, PresenceRules, SparkplugHost, StateWords};
     use crate::intake::topic::Template;
-    use crate::presence::KindRules;
+    use crate::presence::{Announced, KindRules};
 
     const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_000);
 
@@ -467,12 +472,18 @@ mod tests {
         }
     }
 
+    /// Announcements of this format, with proof.
+    fn presence(format: Format) -> PresenceRules {
+        let topics = format.topics().iter().map(|topic| (*topic).to_owned()).collect();
+        let (settle, planned) = (SETTLE, Planned::Ignore);
+        PresenceRules { format, topics, is_proof: true, settle, planned, bridge: None }
+    }
+
+    const SETTLE: Duration = Duration::from_secs(10);
+
     #[test]
     fn data_of_a_sparkplug_device_prove_its_node_and_its_death_does_not() {
-        let (format, settle) = (Format::Sparkplug(Default::default()), Duration::ZERO);
-        let topics = format.topics().iter().map(|topic| (*topic).to_owned()).collect();
-        let reader =
-            reader_of(Some(PresenceRules { format, topics, settle, planned: Planned::Ignore, bridge: None }));
+        let reader = reader_of(Some(presence(Format::Sparkplug(Default::default()))));
         let payload = |is_historical| {
             let metrics = vec![Metric { is_historical, ..Metric::default() }];
             Payload { metrics, ..Payload::default() }.encode_to_vec()
@@ -489,6 +500,125 @@ mod tests {
         for (topic, is_historical, expected) in cases {
             let content = read(&reader, &format!("spBv1.0/plant/{topic}"), &payload(is_historical), false);
             assert_eq!(told(content), expected, "{topic} {is_historical:?}");
+        }
+    }
+
+    /// How long a unit may take to be heard after an announcement; `None`: the message is none.
+    fn settle(content: Content) -> Option<Duration> {
+        match content {
+            Content::Announcement(one) => match one.says {
+                Announced::Gone { settle, .. } => Some(settle),
+                Announced::Away(_) => None,
+            },
+            Content::Several(all) => all.into_iter().find_map(settle),
+            _ => None,
+        }
+    }
+
+    fn numbered(value: Option<MetricValue>) -> Vec<u8> {
+        let metrics = vec![Metric { name: Some("bdSeq".to_owned()), value, ..Metric::default() }];
+        Payload { metrics, ..Payload::default() }.encode_to_vec()
+    }
+
+    #[test]
+    fn a_sparkplug_death_that_names_no_session_says_nothing_of_a_node_whose_session_has_a_number() {
+        let (birth, death) = ("spBv1.0/plant/NBIRTH/n1", "spBv1.0/plant/NDEATH/n1");
+        let (number, text) = (Some(MetricValue::Long(1)), Some(MetricValue::Text("1".to_owned())));
+        let unnumbered = Payload { timestamp: Some(5), ..Payload::default() }.encode_to_vec();
+        let reader = reader_of(Some(presence(Format::Sparkplug(Default::default()))));
+        assert_eq!(told(read(&reader, birth, &numbered(number.clone()), false)), ["pump:plant.n1 is there"]);
+        assert_eq!(read(&reader, death, b"", false), Content::Nothing);
+        assert_eq!((count(&reader, "unknown_state"), count(&reader, "bad_value")), (0, 0));
+        assert_eq!(read(&reader, death, &unnumbered, false), Content::Nothing);
+        assert_eq!((count(&reader, "unknown_state"), count(&reader, "bad_value")), (1, 0));
+        assert_eq!(read(&reader, death, &numbered(text.clone()), false), Content::Nothing);
+        assert_eq!((count(&reader, "unknown_state"), count(&reader, "bad_value")), (2, 1));
+        assert_eq!(settle(read(&reader, death, &numbered(number), false)), Some(Duration::ZERO));
+
+        // A library that writes no number into its births.
+        assert_eq!(told(read(&reader, birth, &numbered(text), false)), ["pump:plant.n1 is there"]);
+        assert_eq!(count(&reader, "bad_value"), 2);
+        assert_eq!(settle(read(&reader, death, &unnumbered, false)), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn an_announcement_is_a_hint_while_the_session_that_ends_is_not_known() {
+        let host = SparkplugHost { rebirth: true, ..SparkplugHost::default() };
+        let reader = reader_of(Some(presence(Format::Sparkplug(host))));
+        let (birth, death) = ("spBv1.0/plant/NBIRTH/n1", "spBv1.0/plant/NDEATH/n1");
+        let payload = numbered(Some(MetricValue::Long(1)));
+        let Content::Several(parts) = read(&reader, death, &payload, false) else { panic!() };
+        let [announced, Content::Command(topic, _)] = &parts[..] else { panic!("{parts:?}") };
+        assert_eq!(topic, "spBv1.0/plant/NCMD/n1", "the node is asked whether it lives");
+        assert!(matches!(announced, Content::Announcement(one) if one.has_devices && !one.follows_birth));
+        assert_eq!(settle(Content::Several(parts)), Some(SETTLE));
+        read(&reader, birth, &payload, false);
+        assert_eq!(settle(read(&reader, death, &payload, false)), Some(Duration::ZERO));
+
+        // Events of EMQX; the moments of the second client are ahead, so that they are no order.
+        let reader = reader_of(Some(presence(Format::Emqx)));
+        let ahead = NOW.as_millis() + 86_400_000;
+        for (client, begin, settles) in
+            [("a", NOW.as_millis(), [SETTLE, Duration::ZERO]), ("b", ahead, [SETTLE, SETTLE])]
+        {
+            let event = |event: &str, begin: i64, rest: &str| {
+                let payload = format!("{{\"connected_at\":{begin}{rest}}}");
+                read(&reader, &format!("$SYS/brokers/n/clients/{client}/{event}"), payload.as_bytes(), false)
+            };
+            let end = ",\"disconnected_at\":5,\"reason\":\"tcp_closed\"";
+            assert_eq!(settle(event("disconnected", begin - 10, end)), Some(settles[0]), "{client}");
+            assert_eq!(told(event("connected", begin, "")), [format!("pump:{client} is there")]);
+            assert_eq!(settle(event("disconnected", begin, end)), Some(settles[1]), "{client}");
+        }
+        // And they make no later event void.
+        let payload = format!("{{\"connected_at\":{}}}", NOW.as_millis());
+        let content = read(&reader, "$SYS/brokers/n/clients/b/connected", payload.as_bytes(), false);
+        assert_eq!(told(content), ["pump:b is there"]);
+    }
+
+    #[test]
+    fn announcements_are_void_while_the_bridge_of_their_kind_is_offline() {
+        let reader = reader_of(Some(presence(Format::Zigbee2Mqtt)));
+        let lamp = |state: &[u8]| told(read(&reader, "zigbee2mqtt/a/availability", state, false));
+        let bridge = |state: &[u8]| read(&reader, "zigbee2mqtt/bridge/state", state, true);
+        let none: [&str; 0] = [];
+        assert_eq!(lamp(b"offline"), ["pump:a is gone"]);
+        bridge(b"offline");
+        assert_eq!((lamp(b"offline"), count(&reader, "lost")), (none.map(str::to_owned).into(), 1));
+        assert_eq!(lamp(b"online"), ["pump:a is there"]);
+        bridge(b"\xEF\xBB\xBF{\"state\":\"online\"}");
+        assert_eq!(lamp(b"offline"), ["pump:a is gone"]);
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_a_payload_is_left_out() {
+        let words =
+            StateWords { online: vec![], offline: vec!["lost".to_owned()], field: "state".to_owned() };
+        let topics = vec!["{site}/{unit}/data".to_owned()];
+        let reader = reader_of(Some(PresenceRules { topics, ..presence(Format::LastWill(words)) }));
+        let gone = read(&reader, "north/7/data", "\u{feff}{\"state\":\"lost\"}".as_bytes(), false);
+        assert_eq!(told(gone), ["pump:7 is gone"]);
+        let content = read(&reader, "north/7/data", "\u{feff}{\"timeout\":60}".as_bytes(), false);
+        let Content::Heartbeat(heartbeat) = content else { panic!() };
+        assert_eq!(heartbeat.declared.timeout, Some(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn heartbeats_and_announcements_of_kinds_that_several_brokers_hear_have_the_broker() {
+        let words = StateWords { online: vec![], offline: vec!["offline".to_owned()], field: String::new() };
+        let topics = vec!["{site}/{unit}/status".to_owned()];
+        let presence = PresenceRules { topics, ..presence(Format::LastWill(words)) };
+        let broker: BrokerName = "eu".parse().unwrap();
+        for (kinds, expected) in [(vec!["pump"], Some(&broker)), (vec![], None)] {
+            let kinds = kinds.into_iter().map(|kind| kind.parse().unwrap()).collect();
+            let reader =
+                Reader { broker: Some((broker.clone(), kinds)), ..reader_of(Some(presence.clone())) };
+            let Content::Heartbeat(one) = read(&reader, "north/7/data", b"", false) else { panic!() };
+            assert_eq!(one.broker.as_ref(), expected);
+            let Content::Announcement(one) = read(&reader, "north/7/status", b"offline", false) else {
+                panic!()
+            };
+            assert_eq!(one.broker.as_ref(), expected);
         }
     }
 

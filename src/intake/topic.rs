@@ -426,6 +426,7 @@ mod tests {
         let presence = |format, topics: &[&str]| PresenceRules {
             format,
             topics: topics.iter().map(|topic| (*topic).to_owned()).collect(),
+            is_proof: true,
             settle: std::time::Duration::ZERO,
             planned: Planned::Ignore,
             bridge: None,

@@ -10,10 +10,13 @@
 //! |---|---|
 //! | hint | the announcement and a time (`settle`) in which the unit may be heard; until then it is late |
 //! | proof | the announcement |
+//!
+//! A session ends at the broker where it was. So where a unit was last heard at another one of several brokers, the
+//! announcement is of a session that it left: it says nothing of the unit.
 
 use std::time::Duration;
 
-use super::{Cause, Unit};
+use super::{BrokerName, Cause, Unit};
 use crate::clock::Timestamp;
 
 /// An announcement that a unit is gone or will be silent.
@@ -23,6 +26,8 @@ pub struct Announcement {
     /// The earliest moment at which it was sent.
     pub at: Timestamp,
     pub says: Announced,
+    /// The broker that delivered it, if its kind is heard at several.
+    pub broker: Option<BrokerName>,
     /// Whether the unit announced that it is there a moment before: then this is the will of its former session.
     pub follows_birth: bool,
     /// Whether it may be the will of a session that another one took over: the birth of that one comes within
@@ -43,6 +48,22 @@ pub const TAKEOVER: Duration = Duration::from_millis(250);
 const BRIDGE_ENDS: Duration = Duration::from_secs(1);
 
 impl Announcement {
+    /// An announcement of which nothing else is known.
+    pub fn of(unit: Unit, at: Timestamp, says: Announced) -> Announcement {
+        let (broker, follows_birth, may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
+        Announcement {
+            unit,
+            at,
+            says,
+            broker,
+            follows_birth,
+            may_be_former,
+            is_bridged,
+            is_unsure,
+            has_devices,
+        }
+    }
+
     /// How long after the announcement a canary has to be sent to prove it.
     pub fn wait(&self) -> Duration {
         match (self.is_bridged, self.may_be_former) {
@@ -88,7 +109,8 @@ pub enum AnnouncementResult {
     Taken,
     /// The silence of the unit is planned now.
     Paused,
-    /// Older than the newest heartbeat or an earlier announcement, or after a birth: changes nothing.
+    /// Older than the newest heartbeat or an earlier announcement, of a session that was taken over, or from another
+    /// broker than the newest heartbeat: changes nothing.
     Stale,
     /// Of a unit that is not present: unknown, removed, never heard or offline already.
     NotPresent,

@@ -1,7 +1,8 @@
 //! Hearing by broker: a unit is decided upon by the hearing of the broker at which it was last heard.
 //!
 //! A kind that is heard at several brokers is heard at each as far as the filters of that broker are proved. A broker
-//! that is down holds the units that were last heard there; units that were last heard elsewhere go on. Where it is not
+//! that is down holds the units that were last heard there; units that were last heard elsewhere go on. A session that
+//! ends at a broker says nothing of a unit that was last heard at another one: it left. Where it is not
 //! known at which broker a unit was last heard, the unit waits until the kind is heard at all of them.
 //!
 //! # How it is known
@@ -67,6 +68,13 @@ impl Hearing {
         self.at(&rules.kind, seen.heard_at(rules).as_ref())
     }
 
+    /// Whether the unit was last heard at another broker than this one, as far as is known.
+    pub(super) fn left(&self, seen: &Snapshot, rules: &KindRules, broker: Option<&BrokerName>) -> bool {
+        let brokers = &self.of(&rules.kind).brokers;
+        let last = seen.heard_at(rules).filter(|last| brokers.contains_key(last));
+        broker.zip(last.as_ref()).is_some_and(|(broker, last)| broker != last)
+    }
+
     /// The latest moment up to `moment` at which a heartbeat could have been heard, at any broker.
     pub(super) fn latest(&self, moment: Timestamp) -> Timestamp {
         let of = |ledger: &Ledger| ledger.latest_hearing(moment);
@@ -102,8 +110,8 @@ mod tests {
 
     use super::*;
     use crate::presence::{
-        Facts, FilterBlindness, FilterProofs, Heartbeat, Interval, Lifecycle, Policy, RemovedFilter, State,
-        Verdict, check_deadline, hear, state,
+        Announced, Announcement, AnnouncementResult, Cause, Facts, FilterBlindness, FilterProofs, Heartbeat,
+        Interval, Lifecycle, Policy, RemovedFilter, State, Verdict, announce, check_deadline, hear, state,
     };
 
     const BEGIN: Timestamp = Timestamp::from_millis(1_732_147_200_000);
@@ -194,6 +202,30 @@ mod tests {
             let hearing = hearing(67, [67, 67], &[]).cut_off(&lost);
             let verdict = check_deadline(&last_heard(10, last), &rules(), &hearing, at(71));
             assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{lost:?} {last:?}");
+        }
+    }
+
+    #[test]
+    fn an_announcement_from_a_broker_that_the_unit_left_says_nothing() {
+        use AnnouncementResult::{Stale, Taken};
+        // Last heard at; announced at; the result.
+        for (last, announced, expected) in [
+            (Some("us"), Some("us"), Taken),
+            (Some("us"), Some("eu"), Stale),
+            (None, Some("eu"), Taken),
+            // Over HTTP.
+            (Some("us"), None, Taken),
+            // A broker that was removed since.
+            (Some("old"), Some("eu"), Taken),
+        ] {
+            let says = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
+            let seen = last_heard(10, last);
+            let one = Announcement {
+                broker: announced.map(broker),
+                ..Announcement::of(seen.unit.clone(), at(20), says)
+            };
+            let (result, change) = announce(&seen, &one, &rules(), &hearing(21, [21, 21], &[]), at(21));
+            assert_eq!((result, change.is_some()), (expected, expected == Taken), "{last:?} {announced:?}");
         }
     }
 

@@ -247,17 +247,7 @@ impl Way {
 
 fn gone(unit: &Unit, at: Timestamp) -> Announcement {
     let says = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
-    let (follows_birth, may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
-    Announcement {
-        unit: unit.clone(),
-        at,
-        says,
-        follows_birth,
-        may_be_former,
-        is_bridged,
-        is_unsure,
-        has_devices,
-    }
+    Announcement::of(unit.clone(), at, says)
 }
 
 /// How many transactions the server has executed.

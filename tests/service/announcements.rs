@@ -262,11 +262,21 @@ async fn the_log_of_mosquitto_says_which_clients_come_and_end() {
         is(&world, unit, "online").await;
     }
     let again = device("stays");
+    // Clients whose ids make lines that another version would write of another client.
+    device("stays [127.0.0.1:5]").leave().await;
+    let crafted = "stays [127.0.0.1:5] disconnected: x";
+    let forger = device(crafted);
+    is(&world, &crafted.replace(' ', "%20"), "online").await;
+    forger.cut().await;
     cut.cut().await;
     leaves.leave().await;
     is(&world, "cut", "offline").await;
     is(&world, "leaves", "paused").await;
-    assert_eq!(open(&world).await, [("cut".to_owned(), "disconnected".to_owned())]);
+    is(&world, &crafted.replace(' ', "%20"), "offline").await;
+    let mut records = open(&world).await;
+    records.sort();
+    assert_eq!(records, ["cut", crafted].map(|unit| (unit.to_owned(), "disconnected".to_owned())));
+    assert_eq!(world.state("stays").await, "online");
     assert_eq!(world.state("rollcall-main").await, "none", "Rollcall is no unit");
     drop((again, stays));
 }

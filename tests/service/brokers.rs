@@ -38,8 +38,12 @@ fn several(us: u16) -> String {
 
 /// Publishes a heartbeat at the broker with that port.
 fn beat(port: u16, topic: &str) {
+    publish(port, topic, "{}");
+}
+
+fn publish(port: u16, topic: &str, text: &str) {
     let port = port.to_string();
-    let sent = Command::new("mosquitto_pub").args(["-p", &port, "-q", "1", "-t", topic, "-m", "{}"]).status();
+    let sent = Command::new("mosquitto_pub").args(["-p", &port, "-q", "1", "-t", topic, "-m", text]).status();
     assert!(sent.unwrap().success(), "{topic}");
 }
 
@@ -172,6 +176,34 @@ async fn a_broker_that_hangs_is_named_as_one_that_answers_nothing() {
     assert!(ready.contains(truck) && ready.contains("no unit of kind pump is declared offline"), "{ready}");
     signal("-CONT");
     world.eventually("it is heard again", async || world.status("/readyz").await == 200).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_will_of_a_session_at_a_broker_that_the_unit_left_says_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let announces = "timeout = \"1h\"\n    presence = { format = \"last_will\", trust = \"proof\", \
+                     topics = [\"trucks/{unit}/status\"] }";
+    let options = several(us.port()).replace("timeout = \"1h\"", announces);
+    let world = World::new(&options, &[]).await;
+    let (eu, us) = (world.broker.port(), us.port());
+    let stale = "rollcall_announcements_total{result=\"stale\"} 1";
+    for (broker, name) in [(eu, "eu"), (us, "us")] {
+        let is_there = async || {
+            beat(broker, "trucks/7/heartbeat");
+            world.json("/api/v1/units/truck/7").await["broker"] == name
+        };
+        world.eventually(&format!("it is heard at {name}"), is_there).await;
+    }
+    publish(eu, "trucks/7/status", "offline");
+    world.eventually("it is stale", async || world.text_of("/metrics").await.contains(stale)).await;
+    assert_eq!(state(&world, "truck/7").await, "online");
+
+    publish(us, "trucks/7/status", "offline");
+    is(&world, "truck/7", "offline").await;
+    let timeline = world.json("/api/v1/units/truck/7/timeline").await;
+    let sentence = timeline["sentence"].as_str().unwrap();
+    assert!(sentence.contains("Its last will was published at broker us, and nothing"), "{sentence}");
 }
 
 const SHIPS: &str = r#"

@@ -9,6 +9,7 @@ use tokio::task::JoinHandle;
 use super::announcements::{counted, is, open};
 use super::world::World;
 use rollcall::clock::monotonic;
+use rollcall::presence::TAKEOVER;
 
 const EMBEDDED: &str = "engine = { type = \"embedded\", path = \"{dir}/data\" }\n# engine.type";
 
@@ -109,7 +110,7 @@ async fn node(port: u16, name: &str, bd_seq: u8, devices: &[&str]) -> Client {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_dies_takes_its_devices_along_and_a_stale_death_takes_none() {
-    let options = format!("# redis\n{}", edges("trust = \"proof\", host = \"rollcall\""));
+    let options = format!("# redis\n{}", edges("trust = \"proof\", settle = \"2s\", host = \"rollcall\""));
     let mut world = World::new(&options, &[]).await;
     let port = world.broker.port();
     let n1 = node(port, "n1", 0, &["d1", "d2"]).await;
@@ -137,7 +138,17 @@ async fn a_node_that_dies_takes_its_devices_along_and_a_stale_death_takes_none()
     world.start().await;
     world.eventually("the host is online", async || other.last(host).contains("\"online\":true")).await;
 
+    // And no birth of its nodes, so that a death is a hint: this one is stale, and the next one is not.
+    other.publish(&topic("NDEATH", "n2"), payload(None, &[("bdSeq", 9, 6)])).await;
+    for unit in ["plant.n2", "plant.n2.d1"] {
+        is(&world, unit, "late").await;
+    }
+    n2.publish(&topic("DDATA", "n2/d1"), payload(Some(2), &[])).await;
+    for unit in ["plant.n2", "plant.n2.d1"] {
+        is(&world, unit, "online").await;
+    }
     n1.cut().await;
+    is(&world, "plant.n1", "late").await;
     for unit in ["plant.n1", "plant.n1.d2"] {
         is(&world, unit, "offline").await;
     }
@@ -161,7 +172,7 @@ async fn a_node_that_dies_takes_its_devices_along_and_a_stale_death_takes_none()
 async fn a_node_of_which_messages_are_missing_is_asked_for_its_births() {
     let metric = "[[kind.metric]]\nname = \"volts\"\ntype = \"gauge\"\nhelp = \"Volts.\"\n\
                   pointer = \"/Inputs/Volts\"\n";
-    let options = format!("{EMBEDDED}\n{}{metric}", edges("rebirth = true"));
+    let options = format!("{EMBEDDED}\n{}{metric}", edges("trust = \"proof\", rebirth = true"));
     let world = World::new(&options, &[]).await;
     let n1 = node(world.broker.port(), "n1", 0, &[]).await;
     n1.publish(&topic("NDATA", "n1"), payload(Some(1), &[("", 3, 13)])).await;
@@ -176,8 +187,13 @@ async fn a_node_of_which_messages_are_missing_is_asked_for_its_births() {
     let asked = async || n1.last(&topic("NCMD", "n1")).contains("Node Control/Rebirth");
     world.eventually("it is asked for its births", asked).await;
     is(&world, "plant.n1", "online").await;
+    n1.publish(&topic("NBIRTH", "n1"), payload(Some(0), &[("bdSeq", 9, 0), ("Inputs/Volts", 3, 15)])).await;
+    // A death right after it may be that of a session that was taken over.
+    let until = monotonic() + 2 * TAKEOVER;
+    world.eventually("it is born again", async || volts("15").await && monotonic() > until).await;
     n1.cut().await;
-    is(&world, "plant.n1", "late").await;
+    is(&world, "plant.n1", "offline").await;
+    assert_eq!(open(&world).await, [("plant.n1".to_owned(), "node_death".to_owned())]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,11 +1,14 @@
 //! EMQX: `$SYS/brokers/<node>/clients/<client id>/connected` and `…/disconnected`, and the events of its rules
 //! (`$events/client_connected` and `$events/client_disconnected`) where a rule publishes them on a topic of their own.
 //!
-//! A session that another one took over says so by its reason. A rule also tells when the session began that ends.
+//! A session that another one took over says so by its reason. A rule also tells when the session began that ends. A moment
+//! that is ahead is not believed: it would make all later events of its client look old.
 
 use serde::Deserialize;
 
 use super::{Event, Said};
+use crate::clock::Timestamp;
+use crate::intake::payload::MAX_CLOCK_LEAD;
 use crate::presence::Cause;
 
 #[derive(Deserialize)]
@@ -16,22 +19,25 @@ struct ClientEvent {
     reason: String,
 }
 
-pub(super) fn read(payload: &[u8]) -> Option<Event> {
+pub(super) fn read(payload: &[u8], now: Timestamp) -> Option<Event> {
     let ClientEvent { connected_at, disconnected_at, reason } = serde_json::from_slice(payload).ok()?;
+    let believed = |moment: &i64| Timestamp::from_millis(*moment) <= now + MAX_CLOCK_LEAD;
     let Some(ended) = disconnected_at else {
-        return Some(Event { said: Said::Here, order: Some(connected_at?) });
+        return Some(Event { said: Said::Here, order: Some(connected_at?).filter(believed) });
     };
     let said = match reason.as_str() {
         "normal" => Said::Left,
         "takenover" | "takeovered" | "discarded" => Said::Nothing,
         _ => Said::Gone(Cause::Disconnected),
     };
-    Some(Event { said, order: connected_at.or(Some(ended)) })
+    Some(Event { said, order: connected_at.or(Some(ended)).filter(believed) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(1_625_572_214_000);
 
     #[test]
     fn a_client_of_emqx_is_connected_or_disconnected_for_a_reason() {
@@ -70,8 +76,23 @@ mod tests {
             ("{}".to_owned(), None),
             ("offline".to_owned(), None),
         ] {
-            let found = read(payload.as_bytes());
+            let found = read(payload.as_bytes(), NOW);
             assert_eq!(found, expected.map(|(said, order)| Event { said, order: Some(order) }), "{payload}");
+        }
+    }
+
+    #[test]
+    fn a_moment_ahead_is_no_order() {
+        let ahead = |by: i64| NOW.as_millis() + by;
+        for (by, is_believed) in [(0, true), (300_000, true), (300_001, false), (1 << 50, false)] {
+            for payload in [
+                format!("{{\"connected_at\":{}}}", ahead(by)),
+                format!("{{\"connected_at\":{},\"disconnected_at\":5,\"reason\":\"normal\"}}", ahead(by)),
+                format!("{{\"disconnected_at\":{}}}", ahead(by)),
+            ] {
+                let order = read(payload.as_bytes(), NOW).unwrap().order;
+                assert_eq!(order, is_believed.then_some(ahead(by)), "{payload}");
+            }
         }
     }
 }

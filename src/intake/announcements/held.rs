@@ -75,14 +75,12 @@ mod tests {
         let announced_by = |connection, unit: &str, ms, may_be_former| HearingEvent::Announced {
             connection,
             announcement: Box::new(Announcement {
-                unit: unit.parse().unwrap(),
-                at: at(ms),
-                says: Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO },
-                follows_birth: false,
                 may_be_former,
-                is_bridged: false,
-                is_unsure: false,
-                has_devices: false,
+                ..Announcement::of(
+                    unit.parse().unwrap(),
+                    at(ms),
+                    Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO },
+                )
             }),
             arrived: at(ms),
         };

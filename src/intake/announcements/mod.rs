@@ -49,7 +49,7 @@ pub(super) enum Said {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Event {
     said: Said,
-    /// Grows with each session of a client.
+    /// Grows with each session of a client. `None`: the message has no such number, or one that is not believed.
     order: Option<i64>,
 }
 
@@ -57,6 +57,18 @@ impl From<Said> for Event {
     fn from(said: Said) -> Event {
         Event { said, order: None }
     }
+}
+
+/// The session of a unit that an announcement ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SessionEnd {
+    /// Its session.
+    Own,
+    /// A former one, or one that has ended already.
+    Former,
+    /// Any one: sessions have numbers, but no birth of an open one is known, as after a start. So the announcement is a
+    /// hint.
+    Unknown,
 }
 
 /// The format of announcements.
@@ -146,14 +158,19 @@ impl Format {
         matches!(self, Format::Emqx | Format::Mosquitto | Format::Aws)
     }
 
-    fn read(&self, payload: &[u8]) -> Option<Event> {
+    /// Whether events tell sessions apart by numbers.
+    pub(super) fn has_numbers(&self) -> bool {
+        matches!(self, Format::Emqx | Format::Aws)
+    }
+
+    fn read(&self, payload: &[u8], now: Timestamp) -> Option<Event> {
         match self {
             Format::LastWill(words) => words.read(payload).map(Event::from),
             Format::Tasmota => tasmota::read(payload).map(Event::from),
             Format::Homie => homie::read(payload).map(Event::from),
             Format::Zigbee2Mqtt => zigbee2mqtt::read(payload).map(Event::from),
             Format::EspHome => esphome::read(payload).map(Event::from),
-            Format::Emqx => emqx::read(payload),
+            Format::Emqx => emqx::read(payload, now),
             Format::Aws => aws::read(payload),
             // Their messages name units themselves, or need the births before them.
             Format::HomeAssistant | Format::Mosquitto | Format::Sparkplug(_) => None,
@@ -178,7 +195,9 @@ pub struct PresenceRules {
     pub format: Format,
     /// Templates of the topics on which units announce their presence; none: the topics of the kind.
     pub topics: Vec<String>,
-    /// How long a unit may take to be heard after it was announced as gone; zero: the announcement is proof.
+    /// Whether an announcement that a unit is gone is proof, if it is that of the unit's session.
+    pub is_proof: bool,
+    /// How long a unit may take to be heard after any other announcement that it is gone.
     pub settle: Duration,
     pub planned: Planned,
     /// The topic on which a bridge between brokers says whether it is there, by which the units are heard.
@@ -208,13 +227,20 @@ impl PresenceRules {
         payload: &[u8],
         is_status: bool,
         rules: &KindRules,
+        now: Timestamp,
     ) -> (Meaning, Option<i64>) {
         let event = match payload {
             [] if is_status => Some(Said::Nothing.into()),
-            _ => self.format.read(payload),
+            _ => self.format.read(payload, now),
         };
         let meaning = self.meaning_of(event.map(|event| event.said), is_status, rules);
         (meaning, event.and_then(|event| event.order))
+    }
+
+    /// What an announcement says that a unit is gone. `is_proved`: it is known to be that of the unit's session.
+    pub(super) fn gone(&self, cause: Cause, is_proved: bool) -> Announced {
+        let settle = if self.is_proof && is_proved { Duration::ZERO } else { self.settle };
+        Announced::Gone { cause, settle }
     }
 
     /// The topics of messages that name their units themselves, or are about all units of the kind.
@@ -244,7 +270,7 @@ impl PresenceRules {
     }
 
     pub(super) fn meaning_of(&self, said: Option<Said>, is_status: bool, rules: &KindRules) -> Meaning {
-        let gone = |cause| Announced::Gone { cause, settle: self.settle };
+        let gone = |cause| self.gone(cause, true);
         let away = Meaning::Plans(Announced::Away(rules.max_sleep));
         match (said, self.planned) {
             (Some(Said::Here), _) => Meaning::Heartbeat,
@@ -273,6 +299,8 @@ pub(super) struct RecentSessions {
     pub nodes: sparkplug::nodes::Nodes,
     /// The devices of Home Assistant, by kind.
     homes: Mutex<HashMap<Kind, homeassistant::Discovery, FixedState>>,
+    /// The logs of Mosquitto.
+    pub logs: mosquitto::Logs,
 }
 
 #[derive(Default)]
@@ -323,32 +351,33 @@ impl RecentSessions {
         self.gone.store(at.as_millis(), Ordering::Relaxed);
     }
 
-    /// Notes an announcement that a unit is gone, or leaves on purpose. Answers whether it is the end of a session that was
-    /// taken over. A unit that wakes for a moment may leave right after its birth.
-    pub fn announced(&self, unit: &Unit, at: Timestamp, order: Option<i64>, is_planned: bool) -> bool {
+    /// Notes an announcement that a unit is gone, or leaves on purpose. Answers which session ends. A unit that wakes for a
+    /// moment may leave right after its birth.
+    pub fn announced(&self, unit: &Unit, at: Timestamp, order: Option<i64>, is_planned: bool) -> SessionEnd {
         self.gone(at);
         let mut sessions = self.lock();
         let session = match order {
             Some(_) => session_of(&mut sessions, unit),
             None => match sessions.get_mut(&hash(unit)) {
                 Some(session) => session,
-                None => return false,
+                None => return SessionEnd::Own,
             },
         };
-        if order.is_some() && session.order > order {
-            return true;
-        }
         let is_this = order.is_some() && session.order == order;
+        if order.is_some() && session.order > order || is_this && !session.is_open {
+            return SessionEnd::Former;
+        }
         if session.took_over && !is_planned && !is_this && at <= session.born + TAKEOVER {
             // The next will is that of the new session.
             session.took_over = false;
-            return true;
+            return SessionEnd::Former;
         }
+        let is_known = session.is_open || order.is_none();
         match order {
             Some(_) => *session = Session { order, ..Session::default() },
             None => drop(sessions.remove(&hash(unit))),
         }
-        false
+        if is_known { SessionEnd::Own } else { SessionEnd::Unknown }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Session, FixedState>> {
@@ -381,23 +410,27 @@ fn hash(unit: &Unit) -> u64 {
 mod tests {
     use super::*;
 
+    const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_000);
+
     #[test]
     fn a_planned_departure_is_what_the_kind_says() {
         let kind: crate::presence::Kind = "lamp".parse().unwrap();
         let rules = KindRules::new(kind);
         let away = Meaning::Plans(Announced::Away(rules.max_sleep));
+        let settle = Duration::from_secs(10);
         let gone = Meaning::Plans(Announced::Gone { cause: Cause::Disconnected, settle: Duration::ZERO });
         for (planned, expected) in
             [(Planned::Pause, away), (Planned::Offline, gone), (Planned::Ignore, Meaning::Nothing)]
         {
-            let (format, topics, settle) = (Format::Homie, Vec::new(), Duration::ZERO);
-            let presence = PresenceRules { format, topics, settle, planned, bridge: None };
-            assert_eq!(presence.meaning(b"disconnected", true, &rules).0, expected);
-            assert_eq!(presence.meaning(b"sleeping", true, &rules).0, away);
-            assert_eq!(presence.meaning(b"ready", true, &rules).0, Meaning::Heartbeat);
-            assert_eq!(presence.meaning(b"21.5", true, &rules).0, Meaning::Unknown);
-            assert_eq!(presence.meaning(b"21.5", false, &rules).0, Meaning::Heartbeat);
-            assert_eq!(presence.meaning(b"", true, &rules).0, Meaning::Nothing);
+            let (format, topics) = (Format::Homie, Vec::new());
+            let presence = PresenceRules { format, topics, is_proof: true, settle, planned, bridge: None };
+            let meaning = |payload, is_status| presence.meaning(payload, is_status, &rules, NOW).0;
+            assert_eq!(meaning(b"disconnected", true), expected);
+            assert_eq!(meaning(b"sleeping", true), away);
+            assert_eq!(meaning(b"ready", true), Meaning::Heartbeat);
+            assert_eq!(meaning(b"21.5", true), Meaning::Unknown);
+            assert_eq!(meaning(b"21.5", false), Meaning::Heartbeat);
+            assert_eq!(meaning(b"", true), Meaning::Nothing);
         }
     }
 
@@ -428,7 +461,10 @@ mod tests {
             for (event, ms) in events {
                 match event {
                     'b' => assert!(recent.born(&unit, at(*ms), None)),
-                    end => taken_over.push(recent.announced(&unit, at(*ms), None, *end == 'p')),
+                    end => {
+                        let ends = recent.announced(&unit, at(*ms), None, *end == 'p');
+                        taken_over.push(ends == SessionEnd::Former);
+                    }
                 }
             }
             assert_eq!(taken_over, expected, "{what}");
@@ -438,24 +474,36 @@ mod tests {
     #[test]
     fn sessions_with_numbers_are_told_apart_in_any_order() {
         let (at, unit) = (Timestamp::from_millis(1_732_147_200_000), "lamp:1".parse::<Unit>().unwrap());
-        // A birth that is late is false, and so is an end that counts.
-        type Case = (&'static str, &'static [(char, i64)], &'static [bool]);
-        let cases: [Case; 5] = [
-            ("in order", &[('b', 1), ('e', 1), ('b', 2), ('e', 2)], &[true, false, true, false]),
-            ("the end comes first", &[('e', 1), ('b', 1), ('b', 2)], &[false, false, true]),
+        let (born, late) = ("born", "late");
+        let (own, former, unknown) = ("own", "former", "unknown");
+        type Case = (&'static str, &'static [(char, i64)], [&'static str; 4]);
+        let cases: [Case; 7] = [
+            ("in order", &[('b', 1), ('e', 1), ('b', 2), ('e', 2)], [born, own, born, own]),
+            ("the end comes first", &[('e', 1), ('b', 1), ('b', 2), ('e', 2)], [unknown, late, born, own]),
             (
                 "the former end comes late",
                 &[('b', 1), ('b', 2), ('e', 1), ('e', 2)],
-                &[true, true, true, false],
+                [born, born, former, own],
             ),
-            ("everything twice", &[('b', 1), ('b', 1), ('e', 1), ('e', 1)], &[true, true, false, false]),
-            ("right after the birth", &[('b', 1), ('b', 2), ('e', 2)], &[true, true, false]),
+            ("everything twice", &[('b', 1), ('b', 1), ('e', 1), ('e', 1)], [born, born, own, former]),
+            ("right after the birth", &[('b', 1), ('b', 2), ('e', 2), ('e', 2)], [born, born, own, former]),
+            (
+                "no birth since the start",
+                &[('e', 1), ('e', 1), ('e', 2), ('b', 3)],
+                [unknown, former, unknown, born],
+            ),
+            ("a birth that is missing", &[('b', 1), ('e', 2), ('b', 3), ('e', 3)], [born, own, born, own]),
         ];
         for (what, events, expected) in cases {
             let recent = RecentSessions::default();
             let note = |(event, number): &(char, i64)| match event {
-                'b' => recent.born(&unit, at, Some(*number)),
-                _ => recent.announced(&unit, at, Some(*number), false),
+                'b' if recent.born(&unit, at, Some(*number)) => born,
+                'b' => late,
+                _ => match recent.announced(&unit, at, Some(*number), false) {
+                    SessionEnd::Own => own,
+                    SessionEnd::Former => former,
+                    SessionEnd::Unknown => unknown,
+                },
             };
             assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
         }

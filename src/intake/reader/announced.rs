@@ -3,10 +3,10 @@
 use super::{Content, Incoming, Reader};
 use crate::clock::Timestamp;
 use crate::intake::PayloadIssues;
-use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, bridge, mosquitto};
+use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, SessionEnd, bridge};
 use crate::intake::topic::{Feed, Origin, Refusal};
 use crate::presence::{Announced, Announcement, Declared, Heartbeat, Labels, NameError, Unit};
-use crate::telemetry::Rejection;
+use crate::telemetry::{AnnouncementOutcome, Rejection};
 
 /// What a message says of a unit.
 struct Statement<'a> {
@@ -46,7 +46,7 @@ impl Reader {
             }
             match presence.format {
                 Format::Mosquitto if !message.retain => {
-                    if let Some((client, said)) = mosquitto::read(payload) {
+                    if let Some((client, said)) = self.recent.logs.read(topic, payload) {
                         let said = Some(said);
                         let said = self.said(feed, client, said, Labels::new(), message, (arrived, latest));
                         take(said, &mut all);
@@ -98,7 +98,7 @@ impl Reader {
         moments: (Timestamp, Timestamp),
     ) -> Result<Option<Content>, Refusal> {
         let Some(presence) = &origin.presence else { return Ok(None) };
-        let (meaning, order) = presence.meaning(payload, origin.is_status, &origin.rules);
+        let (meaning, order) = presence.meaning(payload, origin.is_status, &origin.rules, moments.0);
         let (unit, is_status) = (&origin.unit, origin.is_status);
         self.announced(&Statement { unit, presence, meaning, order, is_status }, message, moments)
     }
@@ -122,16 +122,23 @@ impl Reader {
             Meaning::Ends(says) | Meaning::Plans(says) => {
                 let at = announced_at(message, arrived);
                 let is_planned = matches!(meaning, Meaning::Plans(_));
-                let follows_birth = self.recent.announced(unit, at, order, is_planned);
+                let end = self.recent.announced(unit, at, order, is_planned);
+                let is_unknown =
+                    end == SessionEnd::Unknown || order.is_none() && presence.format.has_numbers();
+                let says = match says {
+                    Announced::Gone { cause, .. } => presence.gone(cause, !is_unknown),
+                    Announced::Away(_) => says,
+                };
+                let follows_birth = end == SessionEnd::Former;
                 // Another instance may have been given the birth of a session that took this one over.
                 let is_unsure = !is_status && self.probes.answers_topic().is_some();
                 // Events of clients say which sessions were taken over.
                 let may_be_former = !presence.format.is_of_clients();
                 let is_bridged = presence.bridge.is_some();
-                let of_session = gone(unit, at, says);
+                let of_session = Announcement::of(unit.clone(), at, says);
                 let announcement =
                     Announcement { follows_birth, may_be_former, is_bridged, is_unsure, ..of_session };
-                Ok(Some(Content::Announcement(announcement.into())))
+                Ok(Some(self.announcement(announcement)))
             }
             Meaning::Nothing => Ok(Some(Content::Nothing)),
             Meaning::Unknown => {
@@ -140,17 +147,19 @@ impl Reader {
             }
         }
     }
+
+    /// An announcement, unless the bridge by which its unit is heard says that it is offline: it says nothing then.
+    pub(super) fn announcement(&self, announcement: Announcement) -> Content {
+        if self.probes.is_held(&announcement.unit.kind) {
+            self.telemetry.announcements(AnnouncementOutcome::Lost, 1);
+            return Content::Nothing;
+        }
+        Content::Announcement(announcement.into())
+    }
 }
 
 /// The moment of an announcement. A message that waited somewhere may be as old as the last canary.
 pub(super) fn announced_at(message: &Incoming, arrived: Timestamp) -> Timestamp {
     let delayed = message.sent_before.and(message.sent_after);
     delayed.map_or(arrived, |at| at.min(arrived))
-}
-
-/// The announcement of a unit of whose sessions nothing else is known.
-pub(super) fn gone(unit: &Unit, at: Timestamp, says: Announced) -> Announcement {
-    let unit = unit.clone();
-    let (follows_birth, is_bridged, is_unsure, has_devices) = Default::default();
-    Announcement { unit, at, says, follows_birth, may_be_former: true, is_bridged, is_unsure, has_devices }
 }

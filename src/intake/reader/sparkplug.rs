@@ -1,18 +1,19 @@
 //! Reads messages of Sparkplug nodes: see [`crate::intake::announcements::sparkplug`].
 
-use super::announced::{announced_at, gone};
+use super::announced::announced_at;
 use super::{Content, Incoming, Reader};
 use crate::clock::Timestamp;
 use crate::intake::PayloadIssues;
-use crate::intake::announcements::SparkplugHost;
 use crate::intake::announcements::sparkplug::payload::{Payload, definitions, values};
 use crate::intake::announcements::sparkplug::{MessageType, command_topic, message_type, node_id};
+use crate::intake::announcements::{PresenceRules, SessionEnd};
 use crate::intake::kind_metrics::KindMetrics;
 use crate::intake::topic::{Origin, Refusal};
-use crate::presence::{Announced, Announcement, Cause, Declared, Heartbeat, Labels, Unit};
-use crate::telemetry::Rejection;
+use crate::presence::{Announcement, Cause, Declared, Heartbeat, Labels, Unit};
+use crate::telemetry::{PayloadIssue, Rejection};
 
 const DOT: &str = "a group or a node has a dot in its name, so that two devices could get one id";
+const NO_NUMBER: &str = "the death has no number (bdSeq), and the births of its node have one";
 
 impl Reader {
     /// Reads a message of a node, or of a device that its node publishes: a birth and data are heartbeats of both.
@@ -20,7 +21,7 @@ impl Reader {
     /// In one piece: each step needs what the steps before it found.
     pub(super) fn sparkplug(
         &self,
-        host: &SparkplugHost,
+        presence: &PresenceRules,
         origin: Origin,
         topic: &str,
         (payload, message): (&[u8], &Incoming),
@@ -28,7 +29,7 @@ impl Reader {
         mut issues: PayloadIssues,
     ) -> Result<Content, Refusal> {
         let Some((of, is_device)) = message_type(topic) else { return Ok(Content::Nothing) };
-        let Origin { unit, labels, presence, .. } = origin;
+        let Origin { unit, labels, .. } = origin;
         let id = node_id(unit.id.as_str(), is_device);
         let id = id.ok_or_else(|| (Rejection::BadUnit, DOT.to_owned()))?;
         let of_device =
@@ -36,6 +37,11 @@ impl Reader {
         let node = of_device.as_ref().unwrap_or(&unit);
         let metrics = self.values.as_deref().and_then(|buffer| buffer.metrics_of(&unit.kind));
         let metrics = metrics.filter(|metrics| !metrics.metrics.is_empty());
+        if of == MessageType::Death && payload.is_empty() {
+            // A retained death was deleted, or nothing of it was read.
+            self.note_issues(&unit, issues);
+            return Ok(Content::Nothing);
+        }
         // Most data says that its node lives, and nothing else that counts here.
         let read = match of {
             MessageType::Data if !is_device && metrics.is_none() => Payload::without_metrics(payload),
@@ -47,31 +53,48 @@ impl Reader {
         // Any other message proves life, whatever it holds.
         let read = read.unwrap_or_default();
         let nodes = &self.recent.nodes;
-        let settle = presence.as_ref().map_or(Default::default(), |presence| presence.settle);
-        let is_bridged = presence.as_ref().is_some_and(|presence| presence.bridge.is_some());
-        let dies = |unit: &Unit, cause| Announcement {
-            is_bridged,
-            ..gone(unit, announced_at(message, arrived), Announced::Gone { cause, settle })
+        let dies = |unit: &Unit, cause, end| Announcement {
+            follows_birth: end == SessionEnd::Former,
+            may_be_former: true,
+            is_bridged: presence.bridge.is_some(),
+            ..Announcement::of(
+                unit.clone(),
+                announced_at(message, arrived),
+                presence.gone(cause, end != SessionEnd::Unknown),
+            )
         };
+        let ask = || {
+            let may_ask = presence.format.sparkplug().is_some_and(|host| host.rebirth);
+            let topic = (may_ask && nodes.asks(node, arrived)).then(|| command_topic(node.id.as_str()));
+            let command = Payload::rebirth(arrived.as_millis().unsigned_abs());
+            topic.flatten().map(|topic| Content::Command(topic, command))
+        };
+        if !is_device && of != MessageType::Data && read.has_bad_bd_seq() {
+            issues.note(PayloadIssue::BadValue, || "bdSeq is no whole number".to_owned());
+        }
         let at = self.recent.after_announcement(latest);
-        let is_alive = match (of, is_device) {
-            (MessageType::Birth, false) => nodes.born(node, &read, latest),
-            (MessageType::Death, false) => false,
-            _ => true,
+        let ends = match (of, is_device) {
+            (MessageType::Birth, false) => (!nodes.born(node, &read, latest)).then_some(SessionEnd::Own),
+            (MessageType::Death, false) => match nodes.died(node, &read, arrived) {
+                None => {
+                    self.note_issues(&unit, issues);
+                    return Err((Rejection::UnknownState, NO_NUMBER.to_owned()));
+                }
+                end => end,
+            },
+            _ => None,
         };
-        if !is_alive {
+        if let Some(end) = ends {
+            self.note_issues(&unit, issues);
             self.recent.gone(arrived);
-            let is_late = of == MessageType::Death && !nodes.died(node, &read, arrived);
-            let dead =
-                Announcement { follows_birth: is_late, has_devices: true, ..dies(node, Cause::NodeDeath) };
-            return Ok(Content::Announcement(dead.into()));
+            let dead = Announcement { has_devices: true, ..dies(node, Cause::NodeDeath, end) };
+            // A node that lives answers, and is heard.
+            let asked = (end == SessionEnd::Unknown).then(ask).flatten();
+            return Ok(Content::of_parts([Some(self.announcement(dead)), asked, None]));
         }
         let is_broken =
             (of, is_device) != (MessageType::Birth, false) && nodes.is_broken(node, read.number());
-        let asked = (host.rebirth && is_broken && nodes.asks(node, arrived))
-            .then(|| command_topic(node.id.as_str()))
-            .flatten()
-            .map(|topic| Content::Command(topic, Payload::rebirth(arrived.as_millis().unsigned_abs())));
+        let asked = is_broken.then(ask).flatten();
         let is_dead = of == MessageType::Death;
         if let Some(metrics) = metrics.filter(|_| !is_dead) {
             self.take_metrics(metrics, &unit, &read, of, at, &mut issues);
@@ -88,7 +111,7 @@ impl Reader {
         let own = match is_dead {
             true => {
                 self.recent.gone(arrived);
-                Some(Content::Announcement(dies(&unit, Cause::Disconnected).into()))
+                Some(self.announcement(dies(&unit, Cause::Disconnected, SessionEnd::Own)))
             }
             false => (!is_of_past).then(|| heartbeat(unit, at, message, labels)),
         };

@@ -28,7 +28,7 @@ pub fn announce(
     let is_known = facts.departure.is_some_and(|known| known.at >= newest);
     // The newest heartbeat may be the birth of a session that took over the one that ends.
     let may_be_former = announcement.follows_birth || announcement.is_unsure && at <= newest + TAKEOVER;
-    if at < newest || is_known || may_be_former {
+    if at < newest || is_known || may_be_former || fleet.left(seen, rules, announcement.broker.as_ref()) {
         return (AnnouncementResult::Stale, None);
     }
     let asleep = facts.sleep.filter(|sleep| newest <= sleep.from);
@@ -93,10 +93,7 @@ mod tests {
     }
 
     fn announcement(seconds: u32, says: Announced) -> Announcement {
-        let unit = present().unit;
-        let (follows_birth, may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
-        let at = HEARD + seconds * S;
-        Announcement { unit, at, says, follows_birth, may_be_former, is_bridged, is_unsure, has_devices }
+        Announcement::of(present().unit, HEARD + seconds * S, says)
     }
 
     fn announced(seen: &Snapshot, says: Announced) -> Snapshot {

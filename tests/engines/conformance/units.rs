@@ -332,17 +332,7 @@ pub async fn a_proof_opens_each_record_once_and_a_heartbeat_meanwhile_is_a_retur
     let (at, now) = (world.hours(1), world.hours(2));
     let gone = |unit: &Unit| {
         let says = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
-        let (follows_birth, may_be_former, is_bridged, is_unsure, has_devices) = Default::default();
-        Announcement {
-            unit: unit.clone(),
-            at,
-            says,
-            follows_birth,
-            may_be_former,
-            is_bridged,
-            is_unsure,
-            has_devices,
-        }
+        Announcement::of(unit.clone(), at, says)
     };
     let announcements: Vec<Announcement> = units.iter().map(gone).collect();
     // A unit that is heard between reading and writing is left alone.

@@ -1,15 +1,16 @@
 //! What Sparkplug nodes said last: their sessions, the numbers of their messages, and their metrics.
 //!
 //! # Which death is that of the session
-//! A node sets its death as the will of its connection, with a number (`bdSeq`) that its birth repeats. A broker may
-//! publish the death of a former session after the birth of the next one: its number is another one, and it changes
-//! nothing. Some libraries never change the number; so a death right after a birth of a node that was there already is
-//! that of the session before, whatever its number.
+//! A node sets its death as the will of its connection, with a number (`bdSeq`) that its births repeat: the first one, and
+//! those that a host asks for. A death with another number is that of a former session, and changes nothing. A death
+//! without a number says of no session that it ended.
 //!
-//! A node with another client id at each start has two sessions for a while after a power cut, and if its library begins
-//! the numbers anew, both have one number. A node writes its death before it connects, and its birth afterwards. So a death
-//! whose timestamp is not after the birth of the former session is that of the former session. It comes once: a library
-//! may write one timestamp into the deaths of all its sessions.
+//! Some libraries never change the number. If they are taken over, the death of the former session may come right after
+//! the birth of the next one. A birth that a host asked for looks the same, so a death right after a birth whose number was
+//! there already changes nothing, and timeouts find the node. Later a death with the number of the session is its own.
+//!
+//! Numbers are in memory only. While no birth of an open session is known, as after a start, a death may be that of any
+//! session: it is a hint.
 //!
 //! If a death overtakes the birth of its own session, its number is unknown when it comes, and the birth that follows at
 //! once has that number: then the node is dead.
@@ -23,7 +24,7 @@ use hashbrown::HashMap;
 
 use super::payload::{Definition, Payload};
 use crate::clock::Timestamp;
-use crate::intake::announcements::hash;
+use crate::intake::announcements::{SessionEnd, hash};
 use crate::presence::{TAKEOVER, Unit};
 
 /// The most nodes and units that are remembered; a full table is cleared.
@@ -54,15 +55,11 @@ struct SparkplugNode {
     bd_seq: Option<u64>,
     born: Option<Timestamp>,
     is_open: bool,
-    /// Whether it was there already when it was born.
-    took_over: bool,
+    /// Whether it was there already when it was born, with the same number.
+    is_repeated: bool,
     /// If its birth has no number, as one that is too large to be read, and the death of the former session has not
     /// come: the number of that session.
     former_number: Option<u64>,
-    /// The timestamp of its birth.
-    stamp: Option<u64>,
-    /// If the former session has the same number and its death has not come: the timestamp of its birth.
-    former: Option<u64>,
     /// A death whose number was not that of the session.
     unmatched: Option<(u64, Timestamp)>,
     /// The number of its next message.
@@ -73,23 +70,18 @@ struct SparkplugNode {
 impl Nodes {
     /// Notes the birth of a node, which arrives at that moment. `false`: the death of this session has come already.
     pub fn born(&self, node: &Unit, birth: &Payload, at: Timestamp) -> bool {
-        let (bd_seq, seq, stamp) = (birth.bd_seq(), birth.number(), birth.timestamp);
+        let (bd_seq, seq) = (birth.bd_seq(), birth.number());
         let mut state = self.lock();
         let known = state.node(node);
         let is_this =
             |(number, died): &(u64, Timestamp)| Some(*number) == bd_seq && at.since(*died) <= REORDERED;
         let overtaken = known.unmatched.filter(is_this);
-        let has_twin = known.is_open && bd_seq.is_some() && known.bd_seq == bd_seq;
-        // The clock of the node may have gone back at its start.
-        let former = known.stamp.filter(|former| has_twin && stamp.is_some_and(|stamp| *former < stamp));
         *known = SparkplugNode {
             bd_seq,
             born: Some(at),
             is_open: overtaken.is_none(),
-            took_over: known.is_open,
+            is_repeated: known.is_open && known.bd_seq == bd_seq,
             former_number: known.bd_seq.filter(|_| known.is_open && bd_seq.is_none()),
-            stamp,
-            former,
             unmatched: None,
             next_seq: seq.map(|seq| seq.wrapping_add(1)),
             asked: None,
@@ -97,30 +89,32 @@ impl Nodes {
         overtaken.is_none()
     }
 
-    /// Notes the death of a node, which arrives at that moment. Answers whether it is that of the session.
-    pub fn died(&self, node: &Unit, death: &Payload, at: Timestamp) -> bool {
-        let bd_seq = death.bd_seq();
+    /// Notes the death of a node, which arrives at that moment: which session it ends. `None`: it does not say, though the
+    /// births of its node have numbers.
+    pub fn died(&self, node: &Unit, death: &Payload, at: Timestamp) -> Option<SessionEnd> {
         let mut state = self.lock();
         let known = state.node(node);
-        if let (Some(own), Some(number)) = (known.bd_seq, bd_seq)
-            && own != number
-        {
-            known.unmatched = Some((number, at));
-            return false;
+        let Some(born) = known.born else { return Some(SessionEnd::Unknown) };
+        match (known.bd_seq, death.bd_seq()) {
+            (Some(_), None) => return None,
+            (Some(own), Some(number)) if own != number => {
+                known.unmatched = Some((number, at));
+                return Some(SessionEnd::Former);
+            }
+            (None, number @ Some(_)) if known.former_number == number => {
+                known.former_number = None;
+                return Some(SessionEnd::Former);
+            }
+            _ => {}
         }
-        if bd_seq.is_some() && known.former_number == bd_seq {
-            known.former_number = None;
-            return false;
-        }
-        let is_former = known.former.is_some_and(|birth| death.timestamp.is_some_and(|death| death <= birth));
-        let is_soon = known.took_over && known.born.is_some_and(|born| at <= born + TAKEOVER);
-        if is_former || is_soon {
+        if known.is_repeated && at <= born + TAKEOVER {
             // The next death is that of this session.
-            (known.took_over, known.former) = (false, None);
-            return false;
+            known.is_repeated = false;
+            return Some(SessionEnd::Former);
         }
-        (known.is_open, known.next_seq, known.unmatched) = (false, None, None);
-        true
+        let was_open = std::mem::replace(&mut known.is_open, false);
+        (known.next_seq, known.unmatched) = (None, None);
+        Some(if was_open { SessionEnd::Own } else { SessionEnd::Unknown })
     }
 
     /// Notes the number of a message of the node, or of a device of it. Answers whether messages are missing before it,
@@ -182,153 +176,126 @@ mod tests {
     use crate::intake::announcements::sparkplug::payload::{Metric, MetricValue};
 
     const START: Timestamp = Timestamp::from_millis(1_732_147_200_000);
+    const ZERO: Option<u64> = Some(0);
+    const ONE: Option<u64> = Some(1);
+    const TWO: Option<u64> = Some(2);
 
     fn node() -> Unit {
         "edge:plant.n1".parse().unwrap()
     }
 
+    /// What births and deaths with these numbers and moments end: `own`, `former`, `unknown` or `none`; and `born` for a
+    /// birth of a node that lives, `dead` for one that has died already.
+    fn told(events: &[(char, Option<u64>, u64)]) -> Vec<&'static str> {
+        let nodes = Nodes::default();
+        let note = |(event, number, ms): &(char, Option<u64>, u64)| {
+            let (at, payload) = (START + Duration::from_millis(*ms), payload(*number));
+            if *event == 'b' {
+                return if nodes.born(&node(), &payload, at) { "born" } else { "dead" };
+            }
+            match nodes.died(&node(), &payload, at) {
+                Some(SessionEnd::Own) => "own",
+                Some(SessionEnd::Former) => "former",
+                Some(SessionEnd::Unknown) => "unknown",
+                None => "none",
+            }
+        };
+        events.iter().map(note).collect()
+    }
+
     #[test]
-    fn a_death_counts_only_for_the_session_whose_number_it_has() {
-        // Births and deaths with their numbers and moments; a birth that counts is true, and so is such a death.
-        type Case = (&'static str, &'static [(char, u64, u64)], &'static [bool]);
-        let cases: [Case; 9] = [
-            ("in order", &[('b', 1, 0), ('d', 1, 5000), ('b', 2, 6000), ('d', 2, 9000)], &[true; 4]),
-            ("a death without a birth", &[('d', 7, 0)], &[true]),
-            ("a stale death", &[('b', 1, 0), ('b', 2, 5000), ('d', 1, 5001)], &[true, true, false]),
-            ("a stale death that is late", &[('b', 2, 0), ('d', 1, 60_000)], &[true, false]),
+    fn a_death_ends_the_session_whose_number_it_has() {
+        type Case = (&'static str, &'static [(char, Option<u64>, u64)], &'static [&'static str]);
+        let cases: [Case; 16] = [
+            (
+                "in order",
+                &[('b', ONE, 0), ('d', ONE, 5000), ('b', TWO, 6000), ('d', TWO, 9000)],
+                &["born", "own", "born", "own"],
+            ),
+            ("no birth since the start", &[('d', ZERO, 0), ('d', ZERO, 9000)], &["unknown", "unknown"]),
+            (
+                "its death comes twice",
+                &[('b', ONE, 0), ('d', ONE, 5000), ('d', ONE, 9000)],
+                &["born", "own", "unknown"],
+            ),
+            (
+                "a stale death",
+                &[('b', ONE, 0), ('b', TWO, 5000), ('d', ONE, 5001)],
+                &["born", "born", "former"],
+            ),
+            ("a stale death that is late", &[('b', TWO, 0), ('d', ONE, 60_000)], &["born", "former"]),
             (
                 "the numbers begin again",
-                &[('b', 255, 0), ('b', 0, 5), ('d', 255, 6), ('d', 0, 900)],
-                &[true, true, false, true],
+                &[('b', TWO, 0), ('b', ZERO, 5), ('d', TWO, 6), ('d', ZERO, 900)],
+                &["born", "born", "former", "own"],
+            ),
+            (
+                "the next session dies right after its birth",
+                &[('b', ONE, 0), ('b', TWO, 5000), ('d', TWO, 5010)],
+                &["born", "born", "own"],
+            ),
+            (
+                "a host asked for its births",
+                &[('b', ONE, 0), ('b', ONE, 5000), ('d', ONE, 60_000)],
+                &["born", "born", "own"],
+            ),
+            (
+                "again and again",
+                &[('b', ONE, 0), ('b', ONE, 5000), ('b', ONE, 9000), ('d', ONE, 9251)],
+                &["born", "born", "born", "own"],
             ),
             (
                 "a library that never changes its number",
-                &[('b', 0, 0), ('b', 0, 5000), ('d', 0, 5010), ('d', 0, 9000)],
-                &[true, true, false, true],
+                &[('b', ZERO, 0), ('b', ZERO, 5000), ('d', ZERO, 5010), ('d', ZERO, 5020)],
+                &["born", "born", "former", "own"],
             ),
-            ("it dies right after its first birth", &[('b', 0, 0), ('d', 0, 3)], &[true, true]),
+            ("it dies right after its first birth", &[('b', ZERO, 0), ('d', ZERO, 3)], &["born", "own"]),
             (
                 "the death overtakes its birth",
-                &[('b', 1, 0), ('d', 2, 5000), ('b', 2, 5003)],
-                &[true, false, false],
+                &[('b', ONE, 0), ('d', TWO, 5000), ('b', TWO, 5003)],
+                &["born", "former", "dead"],
             ),
             (
                 "a number is used again later",
-                &[('b', 1, 0), ('d', 2, 100), ('b', 2, 60_000)],
-                &[true, false, true],
+                &[('b', ONE, 0), ('d', TWO, 100), ('b', TWO, 60_000)],
+                &["born", "former", "born"],
+            ),
+            (
+                "a death without a number",
+                &[('b', ONE, 0), ('d', None, 5000), ('d', ONE, 9000)],
+                &["born", "none", "own"],
+            ),
+            (
+                "the birth is too large to be read",
+                &[('b', ONE, 0), ('b', None, 5000), ('d', ONE, 60_000), ('d', TWO, 70_000)],
+                &["born", "born", "former", "own"],
+            ),
+            (
+                "a library without a number in its births",
+                &[('b', None, 0), ('b', None, 9000), ('d', None, 9010), ('d', ONE, 60_000)],
+                &["born", "born", "former", "own"],
             ),
         ];
         for (what, events, expected) in cases {
-            let nodes = Nodes::default();
-            let note = |(event, number, ms): &(char, u64, u64)| {
-                let at = START + Duration::from_millis(*ms);
-                let payload = payload(*number, None);
-                match event {
-                    'b' => nodes.born(&node(), &payload, at),
-                    _ => nodes.died(&node(), &payload, at),
-                }
-            };
-            assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
+            assert_eq!(told(events), expected, "{what}");
         }
-    }
-
-    #[test]
-    fn of_two_sessions_with_one_number_the_timestamps_say_which_ends() {
-        // Births and deaths with their arrival and their timestamp, and whether each counts. All have one number.
-        type Case = (&'static str, &'static [(char, u64, Option<u64>)], &'static [bool]);
-        let cases: [Case; 8] = [
-            (
-                "the death of the former session comes late, and then that of this one",
-                &[
-                    ('b', 0, Some(10)),
-                    ('b', 5000, Some(5010)),
-                    ('d', 60_000, Some(9)),
-                    ('d', 70_000, Some(5009)),
-                ],
-                &[true, true, false, true],
-            ),
-            (
-                "only this session dies",
-                &[('b', 0, Some(10)), ('b', 5000, Some(5010)), ('d', 60_000, Some(5009))],
-                &[true, true, true],
-            ),
-            (
-                "one timestamp for the deaths of all sessions",
-                &[
-                    ('b', 0, Some(10)),
-                    ('b', 5000, Some(5010)),
-                    ('d', 60_000, Some(9)),
-                    ('d', 70_000, Some(9)),
-                ],
-                &[true, true, false, true],
-            ),
-            (
-                "and the former death came before",
-                &[('b', 0, Some(10)), ('d', 3000, Some(9)), ('b', 5000, Some(5010)), ('d', 60_000, Some(9))],
-                &[true; 4],
-            ),
-            (
-                "right after the birth, once",
-                &[('b', 0, Some(10)), ('b', 5000, Some(5010)), ('d', 5100, Some(9)), ('d', 60_000, Some(9))],
-                &[true, true, false, true],
-            ),
-            (
-                "the clock of the node went back",
-                &[('b', 0, Some(9000)), ('b', 5000, Some(10)), ('d', 60_000, Some(9))],
-                &[true, true, true],
-            ),
-            (
-                "a death without a timestamp",
-                &[('b', 0, Some(10)), ('b', 5000, Some(5010)), ('d', 60_000, None)],
-                &[true, true, true],
-            ),
-            (
-                "timestamps of a forger",
-                &[('b', 0, Some(u64::MAX)), ('b', 5000, Some(u64::MAX)), ('d', 60_000, Some(u64::MAX))],
-                &[true, true, true],
-            ),
-        ];
-        for (what, events, expected) in cases {
-            let nodes = Nodes::default();
-            let note = |(event, ms, stamp): &(char, u64, Option<u64>)| {
-                let (at, payload) = (START + Duration::from_millis(*ms), payload(0, *stamp));
-                match event {
-                    'b' => nodes.born(&node(), &payload, at),
-                    _ => nodes.died(&node(), &payload, at),
-                }
-            };
-            assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
-        }
-    }
-
-    #[test]
-    fn the_birth_of_a_session_may_be_too_large_to_be_read() {
-        let nodes = Nodes::default();
-        let (at, unread) = (|ms| START + Duration::from_millis(ms), Payload::default());
-        assert!(nodes.born(&node(), &payload(4, None), at(0)));
-        assert!(nodes.born(&node(), &unread, at(5000)));
-        assert!(!nodes.died(&node(), &payload(4, None), at(60_000)), "that of the session before");
-        assert!(nodes.died(&node(), &payload(5, None), at(70_000)));
-        // A library without a number in its births.
-        assert!(nodes.born(&node(), &unread, at(80_000)) && nodes.born(&node(), &unread, at(90_000)));
-        assert!(nodes.died(&node(), &payload(4, None), at(100_000)));
     }
 
     /// A birth or a death with this number of a session.
-    fn payload(number: u64, timestamp: Option<u64>) -> Payload {
-        let metric = Metric {
+    fn payload(number: Option<u64>) -> Payload {
+        let of = |number| Metric {
             name: Some("bdSeq".to_owned()),
             value: Some(MetricValue::Long(number)),
             ..Metric::default()
         };
-        Payload { timestamp, metrics: vec![metric], seq: Some(0) }
+        Payload { timestamp: None, metrics: number.map(of).into_iter().collect(), seq: Some(0) }
     }
 
     #[test]
     fn a_missing_message_breaks_the_sequence_once() {
         let nodes = Nodes::default();
         assert!(nodes.is_broken(&node(), Some(9)), "its birth is unknown");
-        nodes.born(&node(), &payload(0, None), START);
+        nodes.born(&node(), &payload(Some(0)), START);
         let cases = [(1, false), (2, false), (4, true), (5, false), (255, true), (0, false)];
         for (seq, is_broken) in cases {
             assert_eq!(nodes.is_broken(&node(), Some(seq)), is_broken, "{seq}");
@@ -340,7 +307,7 @@ mod tests {
         let nodes = Nodes::default();
         let asks = |seconds: u64| nodes.asks(&node(), START + Duration::from_secs(seconds));
         assert_eq!([0, 1, 59, 60].map(asks), [true, false, false, true]);
-        nodes.born(&node(), &payload(1, None), START + Duration::from_secs(61));
+        nodes.born(&node(), &payload(Some(1)), START + Duration::from_secs(61));
         assert!(asks(62), "it answered, and another message is missing");
         let later = START + Duration::from_secs(100);
         let others = (0..30).filter(|n| nodes.asks(&format!("edge:plant.{n}").parse().unwrap(), later));

@@ -90,6 +90,11 @@ impl Payload {
         }
     }
 
+    /// Whether it has the number of a session in a form that is none.
+    pub fn has_bad_bd_seq(&self) -> bool {
+        self.bd_seq().is_none() && self.metrics.iter().any(|metric| metric.name.as_deref() == Some(BD_SEQ))
+    }
+
     /// Whether it has metrics, and all of them were kept on the way.
     pub fn is_historical(&self) -> bool {
         !self.metrics.is_empty() && self.metrics.iter().all(|metric| metric.is_historical == Some(true))
@@ -225,6 +230,15 @@ mod tests {
         let value = read.metrics[0].value.as_ref().unwrap();
         assert_eq!(value_of(value, read.metrics[0].datatype), Value::Int(-5));
         assert_eq!(Payload::read(b"offline"), None);
+        let numbered = |value| Payload { metrics: vec![metric("bdSeq", value)], ..Payload::default() };
+        for (value, number) in [
+            (MetricValue::Int(3), Some(3)),
+            (MetricValue::Text("3".to_owned()), None),
+            (MetricValue::Double(3.0), None),
+        ] {
+            let read = numbered(value);
+            assert_eq!((read.bd_seq(), read.has_bad_bd_seq()), (number, number.is_none()), "{read:?}");
+        }
         assert_eq!(Payload::read(b""), Some(Payload::default()));
     }
 

@@ -1,7 +1,7 @@
 //! The sums of days: of the fleet, of each kind and label value, and of each unit that was not online all day.
 //!
-//! A day (UTC) is summed once everything of it is in the database: when all cursors have passed its end. One instance
-//! does it, a day at a time.
+//! A day (UTC) is summed when all cursors have passed its end, so that the database has all its rows. One instance does
+//! it, a day at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,16 +21,16 @@ use crate::reports::day_of;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The most values of a label that have sums; a label with more, such as a serial number, has none.
+/// The most values of a label that have sums; a label with more values, such as a serial number, has no sums.
 const MAX_VALUES: usize = 2000;
 
 /// How many rows one statement writes.
 const ROWS: usize = 5000;
 
-/// Sums that stand in one row: the scope and the name.
+/// The key of a row of sums: the scope and the name.
 type SumKey = (String, String);
 
-/// Sums the next day, if it is complete. Answers whether it did. `fleet`: the number after the last partition.
+/// Sums the next day if it is complete; returns whether it was. `fleet`: the number after the last partition.
 pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet: u16) -> Result<bool> {
     let Some(from) = next(database, fleet).await? else { return Ok(false) };
     let day = Interval { from, to: from + DAY };
@@ -84,7 +84,7 @@ struct DaySums {
 type DayRow = (SumKey, i32, TimeSpent);
 
 impl DaySums {
-    /// Adds a unit. Answers its row, if it was not online all the time that it was known.
+    /// Adds a unit. Returns its row, unless it was online for all the time that it was known.
     fn add(&mut self, unit: &ReadUnit<'_>, spent: TimeSpent) -> Option<DayRow> {
         let labels: Labels = serde_json::from_str(&unit.labels).unwrap_or_default();
         let mut keys: Vec<SumKey> =

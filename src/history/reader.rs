@@ -1,4 +1,4 @@
-//! Reads history for pages and mails: over a connection of its own, one read after the other.
+//! Reads history for pages and mails, over one connection of its own, one read at a time.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::routing::trial::PastFleet;
 
 pub struct HistoryReader {
     access: DatabaseAccess,
-    /// The connection of the last read that went well.
+    /// The connection of the last successful read.
     kept: Mutex<Option<Database>>,
 }
 
@@ -24,7 +24,7 @@ impl HistoryReader {
         HistoryReader { access, kept: Mutex::default() }
     }
 
-    /// The connection that is kept, if it still lasts, or another one.
+    /// The kept connection if it is still open, or a new one.
     async fn open(&self, kept: Option<Database>) -> Result<Database> {
         if let Some(database) = kept.filter(Database::is_open) {
             return Ok(database);
@@ -35,7 +35,7 @@ impl HistoryReader {
     }
 }
 
-/// A read that fails drops its connection: the database may still be working on it.
+/// A failed read drops its connection: the database may still be working on it.
 #[async_trait]
 impl AvailabilityHistory for HistoryReader {
     async fn time_spent(&self, of: &AvailabilityScope, range: Interval) -> anyhow::Result<PastTime> {
@@ -62,7 +62,7 @@ impl AvailabilityHistory for HistoryReader {
         Ok(made)
     }
 
-    /// Reads over a connection of its own: it may take many seconds.
+    /// Opens a new connection, because this read may take many seconds.
     async fn past_fleet(
         &self,
         kind: &Kind,

@@ -1,4 +1,4 @@
-//! What history knows of units in a range: the parts from which availability is worked out.
+//! The units of history in a range: the parts from which availability is computed.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::reports::AvailabilityScope;
 /// A unit by its kind and id.
 type KindAndId = (String, String);
 
-/// The units that are read; every unit by default.
+/// The units to read; every unit by default.
 #[derive(Default)]
 pub(super) struct UnitSelection {
     kind: Option<String>,
@@ -39,7 +39,7 @@ impl From<&AvailabilityScope> for UnitSelection {
     }
 }
 
-/// A unit, and what is known of it.
+/// A unit with its known time, outages and pauses.
 pub(super) struct ReadUnit<'a> {
     pub kind: String,
     pub unit: String,
@@ -50,7 +50,7 @@ pub(super) struct ReadUnit<'a> {
 }
 
 impl ReadUnit<'_> {
-    /// How it spent a part of the range that was read.
+    /// How the unit spent a part of the range that was read.
     pub fn spent(&self, range: Interval) -> TimeSpent {
         TimeSpent::of(range, self.known, self.times)
     }
@@ -59,7 +59,7 @@ impl ReadUnit<'_> {
 /// A condition on kind and unit.
 const SELECTED: &str = "($3::text IS NULL OR kind = $3) AND ($4::text IS NULL OR unit = $4)";
 
-/// The units that were known in a range, one by one. Outages and pauses of the range are held in memory, units are not.
+/// The units that were known in a range, one by one. Only the outages and pauses of the range are held in memory.
 pub(super) async fn each_unit(
     client: &Client,
     range: Interval,

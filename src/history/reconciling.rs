@@ -1,5 +1,5 @@
-//! Compares the open records of the engine and of history: what was written too late for its moment, as by a device
-//! whose clock is far behind, is found here.
+//! Compares the open records of the engine and of history. This finds records that were written after the cursor had
+//! passed their moment, as from a device whose clock is far behind.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use crate::clock::Timestamp;
 use crate::presence::{Closing, OfflineRecord, RecordId};
 use crate::store::{OpenPages, Queries, partition_of};
 
-/// The most records that are looked up, one by one, in one comparison.
+/// The most records that one comparison reads one by one.
 const LOOKED_UP: usize = 1000;
 
 /// The records of these partitions that history lacks, or has as open though they are closed. A record that the engine
-/// has no more counts as closed now.
+/// no longer has counts as closed now.
 pub(super) async fn differences(
     database: &Database,
     queries: &dyn Queries,
@@ -25,7 +25,8 @@ pub(super) async fn differences(
     let parameters: [&(dyn ToSql + Sync); 1] = [&numbers];
     let select = "SELECT record FROM open WHERE partition = ANY ($1)";
     let rows = database.limited("list open records", database.client().query(select, &parameters)).await?;
-    // What is open in the engine is read after that: a record that was opened meanwhile is written once more.
+    // Read the open records of the engine after those of history: a record that was opened in between is written once
+    // more, which is harmless.
     let mut written: BTreeMap<String, bool> = rows.iter().map(|row| (row.get(0), false)).collect();
     let (mut found, mut pages, all) = (Vec::new(), OpenPages::new(queries), queries.partitions());
     while let Some(page) = pages.next().await? {
@@ -49,7 +50,7 @@ pub(super) async fn differences(
     Ok(found)
 }
 
-/// A record that the engine has no more, as history has it, closed now.
+/// A record from history that the engine no longer has, closed now.
 async fn forgotten(database: &Database, id: &RecordId, now: Timestamp) -> Result<Option<OfflineRecord>> {
     let name = id.text();
     let parameters: [&(dyn ToSql + Sync); 1] = [&name];

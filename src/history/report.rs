@@ -1,7 +1,7 @@
 //! Reports, and how units spent a range, by unit, kind, label value or the fleet as a whole.
 //!
-//! The sums of groups are those of their days. Units have no row for a day on which they were online, so each one is
-//! worked out from its outages; so are the parts of days at both ends of a range.
+//! The sums of a group are added up from the rows of its days. A unit has no row for a day on which it was online all
+//! day, so its time is computed from its outages; so are the partial days at both ends of a range.
 
 use jiff::civil::Date;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::fleet::PastTime;
 use crate::presence::{Interval, TimeSpent, Unit};
 use crate::reports::{AvailabilityReport, AvailabilityScope, Days, GroupBy, ReportRow, day_of, midnight};
 
-/// Makes a report of days, as far as they are summed.
+/// Computes a report of days, as far as they are summed.
 pub async fn report(database: &Database, asked: Days, group: &GroupBy) -> Result<AvailabilityReport> {
     let days = summed(database, asked).await?;
     let total = rows_of(database, "fleet", None, days).await?.pop().unwrap_or_default();
@@ -30,7 +30,7 @@ pub async fn report(database: &Database, asked: Days, group: &GroupBy) -> Result
     Ok(AvailabilityReport { asked, until, group, target: None, total, rows, omitted: 0, losses })
 }
 
-/// How units spent a range, up to the end of the last day that is summed.
+/// How units spent a range, up to the end of the last summed day.
 pub(super) async fn time_spent(
     database: &Database,
     of: &AvailabilityScope,
@@ -55,7 +55,7 @@ pub(super) async fn time_spent(
                 }
             }
         }
-        // A single unit; or a label that has too many values for sums.
+        // A single unit, or a label with too many values for sums.
         None => parts.push(worked_out(database, of, range).await?),
     }
     let units = parts.iter().map(|(units, _)| *units).max().unwrap_or_default();
@@ -94,7 +94,7 @@ async fn worked_out(
     Ok(sum)
 }
 
-/// The scope and the name of sums of days; `None`: of a unit.
+/// The scope and the name of the sums of days; `None` for a single unit.
 fn of_scope(of: &AvailabilityScope) -> Option<(String, String)> {
     match of {
         AvailabilityScope::Fleet => Some(("fleet".to_owned(), String::new())),
@@ -108,7 +108,7 @@ fn of_label(label: &str) -> String {
     format!("label:{label}")
 }
 
-/// Those of these days that are summed.
+/// The part of these days that is summed.
 async fn summed(database: &Database, asked: Days) -> Result<Days> {
     let until = summed_until(database).await?;
     Ok(Days { until: until.map_or(asked.from, |until| until.clamp(asked.from, asked.until)), ..asked })
@@ -116,7 +116,7 @@ async fn summed(database: &Database, asked: Days) -> Result<Days> {
 
 /// The first day that is not summed yet.
 async fn summed_until(database: &Database) -> Result<Option<Date>> {
-    // One row, of the number after the last partition.
+    // The cursor is one row, under the number after the last partition.
     let read = async {
         database.client().query_one("SELECT max(at) FROM cursors WHERE source = $1", &[&DAILY]).await
     };
@@ -124,7 +124,7 @@ async fn summed_until(database: &Database) -> Result<Option<Date>> {
     Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(|at| day_of(timestamp(at))))
 }
 
-/// The sums of days, by name; `name`: only those of this one.
+/// The sums of days, by name; only those of `name` if it is given.
 async fn rows_of(database: &Database, scope: &str, name: Option<&str>, days: Days) -> Result<Vec<ReportRow>> {
     let select = "SELECT name, max(units)::bigint, sum(online_seconds), sum(offline_seconds), sum(blind_seconds), \
                   sum(paused_seconds), sum(unknown_seconds), sum(outages)::bigint, max(longest_seconds) \

@@ -1,7 +1,8 @@
-//! The schema of history: its version, its months, and what is dropped when it is old.
+//! The schema of history: its version, its monthly partitions, and the removal of old rows.
 //!
-//! Where the database has TimescaleDB when the tables are made, the large ones are hypertables, which cut themselves into
-//! months; else they are partitioned tables, whose months are made here. Each table itself says later which one it is.
+//! If the database has TimescaleDB when the tables are created, the large ones are hypertables, which split themselves
+//! into months. Otherwise they are partitioned tables, whose months this module creates. The catalogue of the database
+//! says later which form a table has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,24 +22,24 @@ pub const VERSION: i32 = 1;
 /// The tables that are cut into months, and the column that says the month.
 const BY_MONTH: [(&str, &str); 3] = [("transitions", "at"), ("notifications", "at"), ("daily", "day")];
 
-/// The statements that make the tables, each large one as a partitioned table.
+/// The statements that create the tables, each large one as a partitioned table.
 const TABLES: &str = include_str!("schema.sql");
 
 /// The schema of the functions of TimescaleDB, quoted, if the database has it.
 const TIMESCALE: &str = "SELECT quote_ident(n.nspname) FROM pg_extension e \
                          JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'timescaledb'";
 
-/// The tables without months, and the column of their age.
+/// The tables without months, and the column that gives the age of a row.
 const WHOLE: [(&str, &str); 4] =
     [("blind", "until_at"), ("operations", "at"), ("pauses", "until_at"), ("losses", "until_at")];
 
-/// Instances that change the schema do so one after the other.
+/// The lock that lets only one instance change the schema at a time.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext(current_schema() || ' of rollcall'))";
 
-/// Makes the schema and its tables unless they are there.
+/// Creates the schema and its tables unless they exist.
 ///
 /// # Errors
-/// Also if a newer program made the schema.
+/// The database fails, or a newer program created the schema.
 pub async fn prepare(database: &Database, access: &DatabaseAccess) -> Result<()> {
     let schema = &access.schema;
     let client = database.client();
@@ -50,7 +51,7 @@ pub async fn prepare(database: &Database, access: &DatabaseAccess) -> Result<()>
         if version(client, schema).await?.is_none() {
             let timescale: Option<String> = client.query_opt(TIMESCALE, &[]).await?.map(|row| row.get(0));
             let tables = statements(timescale.as_deref());
-            // Another instance may have made the tables while this one waited for the lock.
+            // Another instance may have created the tables while this one waited for the lock.
             let begin = format!("BEGIN; {LOCK}");
             client.batch_execute(&begin).await?;
             let made = match version(client, schema).await {
@@ -66,15 +67,15 @@ pub async fn prepare(database: &Database, access: &DatabaseAccess) -> Result<()>
     check(database, access, made.await?)
 }
 
-/// Checks that the tables are there, in the version of this program.
+/// Checks that the tables exist, in the version of this program.
 ///
 /// # Errors
-/// They are not.
+/// The tables are missing, or of another version.
 pub async fn require(database: &Database, access: &DatabaseAccess) -> Result<()> {
     check(database, access, stored_version(database, access).await?)
 }
 
-/// The version of the schema; `None`: there are no tables.
+/// The version of the schema; `None` if there are no tables.
 pub async fn stored_version(database: &Database, access: &DatabaseAccess) -> Result<Option<i32>> {
     database.limited("read the version of history", version(database.client(), &access.schema)).await
 }
@@ -101,7 +102,7 @@ async fn version(client: &Client, schema: &str) -> Result<Option<i32>, Error> {
     Ok(client.query_opt("SELECT max(version) FROM meta", &[]).await?.and_then(|row| row.get(0)))
 }
 
-/// The statements that make the tables. `timescale`: the schema of the functions of TimescaleDB.
+/// The statements that create the tables. `timescale`: the schema of the functions of TimescaleDB.
 fn statements(timescale: Option<&str>) -> String {
     let Some(timescale) = timescale else { return TABLES.to_owned() };
     let make = BY_MONTH.map(|(table, column)| {
@@ -116,14 +117,14 @@ fn statements(timescale: Option<&str>) -> String {
     format!("{whole}\n{}", make.join("\n"))
 }
 
-/// Whether a table is a partitioned one, whose months are made here.
+/// Returns whether a table is a partitioned one, whose months this module creates.
 async fn is_partitioned(database: &Database, table: &str) -> Result<bool> {
     let select = format!("SELECT relkind::text = 'p' FROM pg_class WHERE oid = '{table}'::regclass");
     let row = database.limited("read what a table is", database.client().query_one(&select, &[])).await?;
     Ok(row.get(0))
 }
 
-/// The months of tables that are known to be there.
+/// The months of tables that exist for certain.
 #[derive(Default)]
 pub(super) struct Months {
     made: BTreeSet<(&'static str, Date)>,
@@ -132,7 +133,7 @@ pub(super) struct Months {
 }
 
 impl Months {
-    /// Makes the months of a table that these moments need.
+    /// Creates the months of a table that these moments need.
     pub async fn make(
         &mut self,
         database: &Database,
@@ -199,8 +200,8 @@ impl HistoryRetention {
     }
 }
 
-/// Drops the months that are wholly older than their table is kept, and rows of tables without months. Answers what was
-/// dropped, in words.
+/// Drops the months that are wholly older than the retention of their table, and old rows of tables without months.
+/// Returns what was dropped, in words.
 pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp) -> Result<Vec<String>> {
     let mut dropped = Vec::new();
     let mut whole = WHOLE.to_vec();
@@ -211,7 +212,7 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
             continue;
         }
         let oldest = partition_name(table, month_of(now - keep));
-        // Names of one length sort by their months.
+        // Names of equal length sort by their months.
         let select = format!(
             "SELECT c.relname::text FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid \
              WHERE i.inhparent = '{table}'::regclass AND c.relname::text < $1 ORDER BY 1"
@@ -253,7 +254,7 @@ mod tests {
             let call =
                 format!("\nSELECT \"Ext\".create_hypertable('{table}', '{column}', chunk_time_interval => ");
             assert_eq!(made.matches(&call).count(), 1, "{made}");
-            // A hypertable takes only keys with the column that cuts it.
+            // A key of a hypertable has to contain the column that splits it.
             let (_, table) = made.split_once(&format!("CREATE TABLE {table} (")).unwrap();
             let (_, key) = table.split_once("PRIMARY KEY (").unwrap();
             assert!(key.split_once(')').unwrap().0.split(", ").any(|one| one == column));

@@ -101,7 +101,7 @@ CREATE TABLE notifications (
 CREATE INDEX notifications_at ON notifications USING brin (at);
 CREATE INDEX notifications_receiver ON notifications (receiver, at);
 
--- The units of the fleet, as of the last time that history looked.
+-- The units of the fleet at their last refresh.
 CREATE TABLE units (
     kind text NOT NULL,
     unit text NOT NULL,

@@ -11,7 +11,7 @@ use crate::clock::Timestamp;
 pub struct HistoryStatus {
     pub version: i32,
     pub tables: Vec<TableStatus>,
-    /// How far each source of the engine is written for certain; newer rows are there, too.
+    /// How far each source of the engine is written for certain; newer rows may exist.
     pub cursors: Vec<SourceStatus>,
     pub losses: Vec<LossStatus>,
 }
@@ -19,7 +19,7 @@ pub struct HistoryStatus {
 #[derive(Debug, Serialize)]
 pub struct TableStatus {
     pub table: String,
-    /// About how many.
+    /// The approximate number of rows.
     pub rows: i64,
     pub bytes: i64,
 }
@@ -27,7 +27,7 @@ pub struct TableStatus {
 #[derive(Debug, Serialize)]
 pub struct SourceStatus {
     pub source: String,
-    /// The oldest cursor of its partitions.
+    /// The oldest cursor of all partitions.
     pub at: Timestamp,
     pub partitions: i64,
 }
@@ -78,8 +78,8 @@ pub async fn status(database: &Database) -> Result<HistoryStatus> {
     })
 }
 
-/// Sets the cursors back: running instances read again what the engine keeps, and write what is missing. Instances
-/// notice it when they connect next, which this call makes them do.
+/// Sets the cursors back: running instances read everything in the engine again, and write the missing rows. Instances
+/// load cursors when they connect, so this call ends their connections.
 pub async fn rewind(database: &mut Database) -> Result<()> {
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
                AND application_name = 'rollcall' AND datname = current_database() AND usename = current_user";

@@ -1,7 +1,7 @@
 //! The units of the fleet in history: since when each is known, its labels, and its last pause. Reports need them: the
 //! time before a unit was known is not online.
 //!
-//! The owner of a partition reads it page by page, one partition between two passes over the transitions.
+//! The owner of a partition reads it page by page, one partition after each pass over the transitions.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::store::Queries;
 /// The most pages that are read in one step.
 const PAGES: u32 = 16;
 
-/// Writes the units of a partition as they are now, and which are no longer there. Answers how many rows changed.
+/// Writes the current units of a partition, and marks those that no longer exist. Returns how many rows changed.
 pub(super) async fn refresh(
     database: &mut Database,
     queries: &dyn Queries,
@@ -65,7 +65,7 @@ async fn write(transaction: &Transaction<'_>, units: &[Snapshot], partition: u16
     let since = facts().map(|facts| moment(facts.known.map_or(Timestamp::ZERO, |known| known.since)));
     let since: Vec<jiff::Timestamp> = since.collect();
     let partition = i32::from(partition);
-    // Facts forget since when a unit is known after a year, and say the epoch then.
+    // After a year, facts no longer hold since when a unit is known, and give the epoch instead.
     let upsert = "INSERT INTO units (kind, unit, labels, known_since, partition) \
                   SELECT k, u, l::jsonb, s, $5::int FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) \
                   x(k, u, l, s) ON CONFLICT (kind, unit) DO UPDATE SET labels = excluded.labels, removed_at = NULL, \

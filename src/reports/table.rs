@@ -13,7 +13,7 @@ pub fn heads(report: &AvailabilityReport) -> Vec<&'static str> {
     heads
 }
 
-/// The rows, and the row of the whole as the last one, unless it is the only one.
+/// The rows, and the total as the last one, unless it is the only one.
 pub fn cells(report: &AvailabilityReport) -> impl Iterator<Item = Vec<String>> {
     let total = (report.group != GroupBy::Fleet).then_some((&report.total, "all"));
     let rows = report.rows.iter().map(|row| (row, row.name.as_str()));
@@ -44,12 +44,12 @@ fn row_cells(report: &AvailabilityReport, row: &ReportRow, name: &str) -> Vec<St
     cells
 }
 
-/// A name may hold anything that a device sends.
+/// A device may choose the name, so unsafe characters are escaped.
 fn shown(row: Vec<String>) -> Vec<String> {
     row.iter().map(|cell| Shown(cell).to_string()).collect()
 }
 
-/// The notes and the table, as text of lines of any length.
+/// The notes and the table as text, with lines of any length.
 pub fn text(report: &AvailabilityReport) -> String {
     let heads: Vec<String> = heads(report).into_iter().map(str::to_owned).collect();
     let rows: Vec<Vec<String>> = std::iter::once(heads).chain(cells(report).map(shown)).collect();

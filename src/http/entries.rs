@@ -1,7 +1,7 @@
-//! The entries of a batch as they arrive: the elements of a JSON array, or lines. Hostile until parsed.
+//! The entries of a batch as they arrive: elements of a JSON array, or lines. Hostile until parsed.
 //!
-//! This module only finds where entries begin and end, so a batch is never in memory as a whole. Its caller parses
-//! them.
+//! This module only finds where entries begin and end, so a batch is never in memory as a whole. Its caller parses the
+//! entries.
 
 use serde::de::IgnoredAny;
 
@@ -17,10 +17,10 @@ pub(super) enum EntryFormat {
     Lines,
 }
 
-/// Why an array cannot be read on.
+/// Why the rest of an array cannot be read.
 pub(super) type BrokenArray = &'static str;
 
-/// An entry: its text, or that it is too long.
+/// The text of an entry, or the fact that it is too long.
 pub(super) type BatchEntry = Result<Vec<u8>, TooLong>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(super) struct TooLong;
 enum NextInArray {
     /// The bracket that begins the array.
     Begin,
-    /// An element; the first may be the bracket that ends an empty array.
+    /// The first element, or the bracket that ends an empty array.
     First,
     Element,
     /// A comma, or the bracket that ends the array.
@@ -39,14 +39,15 @@ enum NextInArray {
     Nothing,
 }
 
-/// An incomplete element is parsed again only after this many more bytes, so that small pieces cost no more.
+/// An incomplete element is parsed again only after this many more bytes: otherwise small pieces would cost a parse
+/// each.
 const READ_AGAIN: usize = 4096;
 
 /// Cuts a body into its entries.
 pub(super) struct EntrySplitter {
     format: EntryFormat,
     next: NextInArray,
-    /// The bytes that are not read yet: less than an entry.
+    /// The unread bytes: less than an entry.
     rest: Vec<u8>,
     /// The length of `rest` at which it is parsed again.
     read_at: usize,
@@ -58,10 +59,10 @@ impl EntrySplitter {
         EntrySplitter { format, next: NextInArray::Begin, rest: Vec::new(), read_at: 0, is_too_long: false }
     }
 
-    /// Calls `take` with each entry that ends in `bytes`; the last ones may come with the next bytes.
+    /// Calls `take` with each entry that ends in `bytes`.
     ///
     /// # Errors
-    /// The body is not an array; nothing after that can be read.
+    /// The body is not an array; the rest cannot be read.
     pub fn cut(&mut self, bytes: &[u8], take: &mut dyn FnMut(BatchEntry)) -> Result<(), BrokenArray> {
         match self.format {
             EntryFormat::Lines => {
@@ -75,7 +76,7 @@ impl EntrySplitter {
         }
     }
 
-    /// Ends the body: the last line needs no line feed.
+    /// Ends the body; the last line needs no line feed.
     ///
     /// # Errors
     /// The array has no end.
@@ -115,14 +116,14 @@ impl EntrySplitter {
     fn add(&mut self, bytes: &[u8]) {
         if self.rest.len() + bytes.len() > MAX_ENTRY {
             self.is_too_long = true;
-            // The rest of an entry that is too long is not kept.
+            // An entry that is too long is not stored.
             self.rest = Vec::new();
         } else if !self.is_too_long {
             self.rest.extend_from_slice(bytes);
         }
     }
 
-    /// Takes the complete elements: a comma or a bracket follows them.
+    /// Takes the complete elements, which a comma or a bracket follows.
     fn read_array(&mut self, take: &mut dyn FnMut(BatchEntry)) -> Result<(), BrokenArray> {
         let mut at = 0;
         loop {
@@ -161,7 +162,7 @@ impl EntrySplitter {
     }
 }
 
-/// The length of the JSON value that begins there; `None` if it is not complete.
+/// The length of the JSON value at the beginning of `bytes`; `None` if it is not complete.
 fn element(bytes: &[u8]) -> Result<Option<usize>, BrokenArray> {
     let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<IgnoredAny>();
     match values.next() {
@@ -176,7 +177,7 @@ fn element(bytes: &[u8]) -> Result<Option<usize>, BrokenArray> {
 mod tests {
     use super::*;
 
-    /// The entries of a body that comes in pieces of that size, and how it ends.
+    /// Splits a body that comes in pieces of that size; returns its entries and its end.
     fn cut(
         format: EntryFormat,
         body: &[u8],

@@ -1,10 +1,11 @@
 //! Heartbeats of devices that have no MQTT: `/ping/{kind}/{unit}` for one, `POST /api/v1/heartbeats` for many.
 //!
-//! A heartbeat is read as the payload of a message over MQTT, and recorded before it is answered. `/ping/…/fail`
-//! announces that the unit is gone: the kind's `presence` says what that is worth.
+//! The body is read like an MQTT payload, and the heartbeat is recorded before the answer. `/ping/…/fail` announces
+//! that the unit is gone; `presence` of the kind decides what that is worth.
 //!
 //! # Why a GET may change something
-//! Many devices can only call a URL. A page of another site cannot: browsers say which site a request comes from.
+//! Many devices can only call a URL. A page of another site cannot use it: browsers name the site that a request comes
+//! from.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use turns::Turns;
 pub(super) const PATH: &str = "/api/v1/heartbeats";
 /// The beginning of the paths of single units.
 const PING: &str = "/ping/";
-/// A token saves up the heartbeats that it may send in this time.
+/// A token saves up the heartbeats that it may send within this time.
 const SAVED: Duration = Duration::from_secs(10);
 const OK: &str = "OK\n";
 
@@ -59,7 +60,7 @@ pub(super) fn pages(state: HeartbeatsState) -> Router {
         .with_state(state)
 }
 
-/// Whether a device may ask for this page.
+/// Returns whether a device may call this path.
 pub(super) fn is_for_devices(path: &str) -> bool {
     path == PATH || path.starts_with(PING)
 }
@@ -71,7 +72,7 @@ async fn alive(
     body: Body,
 ) -> Result<&'static str, HttpError> {
     let unit = state.admitted_unit(&caller, path)?;
-    // The content of a body that is too large, or breaks off, is ignored: its unit lives.
+    // The content of a body that is too large, or breaks off, is ignored: the unit is alive anyway.
     let body = to_bytes(body, MAX_BODY).await.unwrap_or_default();
     let now = state.clock.now();
     let read = state.bodies.heartbeat(unit.clone(), &body, now);
@@ -94,7 +95,7 @@ async fn fail(
     Ok(OK)
 }
 
-/// Why a heartbeat of an id counts for no unit.
+/// The reason why a heartbeat of an id counts for no unit.
 fn why_not(unit: &Unit, reason: StrangerReason) -> String {
     let kind = &unit.kind;
     match reason {
@@ -119,7 +120,7 @@ impl HeartbeatsState {
         }
     }
 
-    /// Counts what a request says of a unit and does not count.
+    /// Counts a heartbeat that does not count for a unit.
     fn refused(&self, path: &str, (reason, why): Refused) -> HttpError {
         self.telemetry.heartbeat_refused(path, reason, &why);
         match reason {
@@ -147,7 +148,8 @@ impl HeartbeatsState {
         }
     }
 
-    /// Refuses a client that sends no heartbeats, or has to wait. Returns the rights of a device; `None`: all units.
+    /// Refuses a client that may not send heartbeats, or has to wait. Returns the rights of a device; `None` for a
+    /// client that may send for all units.
     fn admit(&self, caller: &Caller) -> Result<Option<&DeviceRights>, HttpError> {
         if caller.is_foreign() {
             return Err(HttpError::forbidden("a page of another site may not send heartbeats"));
@@ -181,7 +183,7 @@ impl HeartbeatsState {
     }
 }
 
-/// The client to count heartbeats for, and its limit; `None`: there is no limit.
+/// The client whose heartbeats are counted, and its limit; `None` if there is no limit.
 fn limit(caller: &Caller, rights: &DeviceRights) -> Option<(LimitedClient, RequestRate)> {
     let rate = RequestRate::per_second(rights.heartbeats_per_second, SAVED)?;
     Some((LimitedClient::Named(caller.token_name().to_owned()), rate))

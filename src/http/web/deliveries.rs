@@ -1,5 +1,5 @@
-//! The pages of deliveries: waiting, given up and delivered notifications, one line for each group; each notification with
-//! its attempts; delivering again.
+//! The pages of deliveries: waiting, delivered and dead notifications, one line for each group; and each notification
+//! with its attempts. Both can deliver again.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -187,7 +187,7 @@ impl Web {
         let Some(newest) = group.first() else { return html! {} };
         let worst = group.iter().map(|line| line.state).max_by_key(|state| gravity(*state));
         let receivers: BTreeSet<&str> = group.iter().map(|line| line.receiver.as_str()).collect();
-        // A receiver that has got everything needs no answer in the line.
+        // A receiver that got everything needs no answer in the line.
         let failure =
             group.iter().find(|line| line.state != DeliveryState::Delivered && !line.answer.is_empty());
         html! {
@@ -270,7 +270,7 @@ impl Web {
         }
     }
 
-    /// The records that the receivers were notified of.
+    /// The records in the notification.
     fn contents(&self, details: &DeliveryDetails, now: Timestamp) -> Markup {
         let line = |record: &OfflineRecord, what: &str, at: Timestamp| {
             html! {
@@ -316,8 +316,8 @@ impl Web {
     }
 }
 
-/// Deliveries by their groups, in the order of the first delivery of each. Each timer has a group of its own in the
-/// engine, and timers are one group here.
+/// Deliveries by their groups, in the order of the first delivery of each. In the engine each timer has its own group;
+/// here all timers are one group.
 fn groups_of(lines: &[DeliveryLine]) -> Vec<Vec<&DeliveryLine>> {
     let mut groups: Vec<Vec<&DeliveryLine>> = Vec::new();
     let mut places = HashMap::new();
@@ -355,7 +355,7 @@ fn state(state: DeliveryState) -> Markup {
     html! { span class={ "state " (class) } { span aria-hidden="true" { (sign) } " " (state.as_str()) } }
 }
 
-/// How much a state needs an operator.
+/// How urgently a state needs an operator.
 fn gravity(state: DeliveryState) -> u8 {
     match state {
         DeliveryState::Delivered => 0,

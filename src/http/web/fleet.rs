@@ -1,5 +1,5 @@
 //! The page of the fleet: its state in words, how many units are in each state, where they are, and the units
-//! themselves; units that need an operator come first, with who was notified of them.
+//! themselves. Units that need an operator come first, with the receivers that were notified of them.
 
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ fn range_of(uri: &Uri) -> Result<(CountRange, Uri), HttpError> {
 }
 
 impl FleetPage<'_> {
-    /// What to do if no receiver will be notified.
+    /// The advice if no receiver will be notified.
     fn unsent(&self) -> Markup {
         html! {
             @if let Some(why) = self.web.notices.unsent() {
@@ -166,7 +166,7 @@ impl FleetPage<'_> {
         }
     }
 
-    /// Kinds, and the values of labels with most units that are offline.
+    /// Kinds, and the label values with most offline units.
     fn kinds_and_labels(&self, summary: &FleetSummary, wanted: &UnitsQuery) -> Markup {
         let content = &summary.content;
         let mut labels: Vec<&str> = content.labels.iter().map(|one| one.label.as_str()).collect();
@@ -205,8 +205,7 @@ impl FleetPage<'_> {
         }
     }
 
-    /// The filters that are set, each with a link that removes it, and the orders.
-    /// `archived`: how many units are archived.
+    /// The active filters, each with a link that removes it, and the orders. `archived`: how many units are archived.
     fn filters(&self, archived: u64, wanted: &UnitsQuery) -> Markup {
         let first = UnitsQuery { cursor: None, ..wanted.clone() };
         let chips = [
@@ -336,7 +335,7 @@ impl FleetPage<'_> {
     }
 }
 
-/// Who was notified of a silence, in a few words.
+/// The receivers that were notified of a silence, in a few words.
 fn noticed(notice: &SilenceNotice, now: Timestamp) -> Markup {
     let names = |names: &[String]| format::text(&names.join(", "));
     html! {

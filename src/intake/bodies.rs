@@ -1,5 +1,4 @@
-//! Reads what devices send over HTTP: a heartbeat as the payload of a message over MQTT, and the end of a unit as the
-//! kind's `presence` says.
+//! Reads what devices send over HTTP: a heartbeat as an MQTT payload, and the end of a unit by the kind's `presence`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,14 +12,14 @@ use crate::fleet::{BodyReader, Refused, SharedRules};
 use crate::presence::{Announced, Announcement, Cause, Heartbeat, Kind, KindRules, Labels, Unit};
 use crate::telemetry::{Rejection, Telemetry};
 
-/// How long a unit of a kind without `presence` may take to be heard after it was announced as gone.
+/// How long a unit of a kind without `presence` may stay silent after it was announced as gone.
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// Reads the bodies of requests of devices.
 pub struct Bodies {
     rules: SharedRules,
     fields: Fields,
-    /// How long a unit of a kind may take to be heard after it was announced as gone.
+    /// How long a unit of each kind may stay silent after it was announced as gone.
     settle: HashMap<Kind, Duration>,
     values: Option<Arc<ValueBuffer>>,
     recent: RecentSessions,
@@ -90,7 +89,7 @@ impl BodyReader for Bodies {
             self.telemetry.payload_issue(&unit, issue, &detail);
         }
         let mut declared = parsed.declared;
-        // The labels in the name win, as those of a topic do.
+        // The labels in the name win, like those of a topic.
         declared.labels.extend(labels);
         let at = self.recent.after_announcement(parsed.at);
         Ok(Heartbeat { declared, ..Heartbeat::of(unit, at) })

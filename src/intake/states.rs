@@ -1,15 +1,15 @@
-//! Publishes the states of units, retained, where `mqtt.publish_state` asks for that: each instance those of its
+//! Publishes the states of units as retained messages, if `mqtt.publish_state` is set: each instance those of its
 //! partitions.
 //!
-//! What is published is compared with the mirror: a state that differs is read from the engine and published, so the
-//! newest wins however many changes came between. A new connection reads what the broker retains, so nothing depends on
-//! what this process remembers: after a crash and after a takeover the differences are published, and the states of
-//! units that are gone are removed.
+//! The published states are compared with the mirror. A state that differs is read from the engine and published, so
+//! the newest wins, however many changes came between. A new connection reads the retained states, so nothing depends
+//! on the memory of this process: after a crash or a takeover the differences are published, and the states of removed
+//! units are deleted.
 //!
 //! # What is bounded
-//! At most `mqtt.publish_state_rate` messages go out in a second, and reading the mirror takes at most a twentieth of the
-//! time. There is no queue: a state waits in the mirror. Of what others publish, no more is remembered than some times
-//! the units of this instance, and a constant.
+//! At most `mqtt.publish_state_rate` messages go out in a second, and reading the mirror takes at most a twentieth of
+//! the time. There is no queue: a state waits in the mirror. The memory for states from other publishers is limited to
+//! a few times the units of this instance, plus a constant.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,16 +32,16 @@ mod topics;
 pub(super) use published::{Published, PublishedState};
 pub(super) use topics::{StateTopics, object_of, unit_of};
 
-/// How often the mirror is read at most.
+/// The least time between two passes over the mirror.
 const TICK: Duration = Duration::from_secs(1);
-/// A read of the mirror is followed by a pause of this many times its length.
+/// A pass over the mirror is followed by a pause of this many times its length.
 const PAUSE: u32 = 20;
 /// How many states are read from the engine at once.
 const BATCH: usize = 500;
-/// The most transitions that are looked at after each tick.
+/// The most transitions that are handled after each tick.
 const TRANSITIONS: usize = 4096;
 
-/// What is published.
+/// The published messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatesConfig {
     /// The most messages in a second.
@@ -50,14 +50,14 @@ pub struct StatesConfig {
     pub has_discovery: bool,
 }
 
-/// Where the states come from.
+/// The sources of the states.
 #[derive(Clone)]
 pub struct StateSources {
     pub mirror: Arc<Mirror>,
     pub ownership: Ownership,
 }
 
-/// Publishes a retained message; answers whether it is retained.
+/// Publishes a retained message; returns whether it is retained.
 pub(super) type Publish = Arc<dyn Fn(&str, &[u8]) -> bool + Send + Sync>;
 
 /// The topics that a publisher reads.
@@ -66,14 +66,14 @@ pub(super) fn filters(config: StatesConfig) -> Vec<&'static str> {
     [topics::STATES_FILTER].into_iter().chain(discovery).collect()
 }
 
-/// Where the states go.
+/// The destination of the states.
 #[async_trait]
 pub(super) trait Outlet: Send + Sync {
-    /// Publishes a retained message; answers whether there is room for it. `None`: there is no connection.
+    /// Publishes a retained message; returns whether there is room for it. `None` if there is no connection.
     async fn publish(&self, topic: String, payload: Vec<u8>) -> Option<bool>;
 }
 
-/// The broker within the process.
+/// The in-process broker.
 pub(super) struct Devices(pub Publish);
 
 #[async_trait]
@@ -91,14 +91,14 @@ pub(super) struct StatePublisher {
     pub outlet: Box<dyn Outlet>,
 }
 
-/// A unit whose state differs from what is published.
+/// A unit whose state differs from the published one.
 struct Differing {
     unit: Unit,
-    /// Whether its last silence may have ended since then.
+    /// The last silence may have ended since then.
     is_back: bool,
 }
 
-/// A pass over the mirror ends early.
+/// A pass over the mirror that ends early.
 struct Interrupted;
 
 impl StatePublisher {
@@ -123,7 +123,8 @@ impl StatePublisher {
         }
     }
 
-    /// Publishes every difference. Returns how long reading the mirror took; an error: the rest waits for the next pass.
+    /// Publishes every difference. Returns how long reading the mirror took; after an error the rest waits for the next
+    /// pass.
     async fn pass(&self, pass: u32) -> Result<Duration, Interrupted> {
         let (roll, mirror) = (&self.writer.roll, &self.sources.mirror);
         let (mut cursor, mut chunk) = (Cursor::new(UnitFilter::default()), Chunk::default());
@@ -166,7 +167,7 @@ impl StatePublisher {
         self.sources.ownership.owns(partition_of(unit, self.sources.mirror.partition_count()))
     }
 
-    /// Publishes the states of units as the engine holds them now, at the allowed rate.
+    /// Publishes the states of units from the engine, at the allowed rate.
     async fn publish(&self, units: &[Differing], pass: u32) -> Result<(), Interrupted> {
         let began = Stopwatch::start();
         let wanted: Vec<(Unit, bool)> = units.iter().map(|one| (one.unit.clone(), one.is_back)).collect();
@@ -183,7 +184,7 @@ impl StatePublisher {
                 count += 1;
             }
             let payload = topics::payload(&state);
-            // Before it is sent: another instance may publish a newer state meanwhile.
+            // Note it before it is sent: another instance may publish a newer state meanwhile.
             let sent = PublishedState::new(state.state, state.last_seen, pass);
             self.published.lock().set(unit, sent);
             self.send(topics.state, payload).await?;
@@ -193,7 +194,7 @@ impl StatePublisher {
         Ok(())
     }
 
-    /// Removes the states of units that the fleet does not have any more.
+    /// Removes the states of units that the fleet no longer has.
     async fn remove_gone(&self, pass: u32) -> Result<(), Interrupted> {
         let is_gone = |unit: &Unit| {
             let partition = partition_of(unit, self.sources.mirror.partition_count());
@@ -203,7 +204,7 @@ impl StatePublisher {
         for units in missing.chunks(BATCH) {
             let began = Stopwatch::start();
             let wanted: Vec<(Unit, bool)> = units.iter().map(|unit| (unit.clone(), false)).collect();
-            // The mirror may be a moment behind the engine.
+            // The mirror may lag behind the engine for a moment.
             let states = self.writer.roll.states(&wanted, self.writer.clock.now()).await;
             let states = states.map_err(|error| self.engine_failed(&error))?;
             let mut count = 0;
@@ -240,20 +241,20 @@ impl StatePublisher {
         Interrupted
     }
 
-    /// Waits until so many messages are no more than the rate allows since then.
+    /// Waits until this many messages since `began` are within the rate.
     async fn keep_rate(&self, count: u32, began: Stopwatch) {
         let allowed = Duration::from_secs(1) * count / self.config.rate.max(1);
         sleep(allowed.saturating_sub(began.elapsed())).await;
     }
 }
 
-/// Waits; `true`: Rollcall is stopping.
+/// Waits; returns `true` if Rollcall is stopping.
 async fn is_over(stop: &CancellationToken, pause: Duration) -> bool {
     stop.run_until_cancelled(sleep(pause)).await.is_none()
 }
 
-/// What another client published on a topic of states: another instance, or a former process. `payload`: empty where
-/// the state was removed.
+/// Handles a message of another client on a topic of states: another instance, or a former process. An empty `payload`
+/// removes the state.
 pub(super) fn heard(published: &Published, topic: &str, payload: &[u8]) {
     if let Some(unit) = unit_of(topic) {
         let mut published = published.lock();
@@ -270,5 +271,5 @@ pub(super) fn heard(published: &Published, topic: &str, payload: &[u8]) {
     }
 }
 
-/// A moment that no heartbeat has, for a state that is published again.
+/// A moment that no heartbeat has, so that the state is published again.
 const NO_MOMENT: Option<Timestamp> = Some(Timestamp::ZERO);

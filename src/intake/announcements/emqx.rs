@@ -1,7 +1,8 @@
 //! EMQX: `$SYS/brokers/<node>/clients/<client id>/connected` and `…/disconnected`, and the events of its rules
 //! (`$events/client_connected` and `$events/client_disconnected`) where a rule publishes them on a topic of their own.
 //!
-//! A session that another one took over says so by its reason. A rule also tells when the session began that ends.
+//! After a takeover the reason of the disconnection says so. An event of a rule also contains when the ended session
+//! began.
 
 use serde::Deserialize;
 
@@ -41,7 +42,7 @@ mod tests {
                 "proto_name":"MQTT","ipaddress":"127.0.0.1","disconnected_at":1625572213873,"clientid":"c1"}}"#
             )
         };
-        // As version 5 writes it: with the begin of the session, as a rule does.
+        // As version 5 writes it, with the beginning of the session, as a rule does.
         let of_version_5 = |reason: &str| {
             format!(
                 r#"{{"username":null,"ts":1625572213873,"sockport":1883,"reason":"{reason}","protocol":"mqtt",

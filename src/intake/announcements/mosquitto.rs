@@ -1,22 +1,22 @@
 //! Mosquitto: its log of connections, where `log_dest topic` and `connection_messages` switch it on. Notices are on
-//! `$SYS/broker/log/N`; that a session took another one over is an error, on `$SYS/broker/log/E`.
+//! `$SYS/broker/log/N`; a takeover is an error, on `$SYS/broker/log/E`.
 //!
 //! Version 2.0 names the client alone, and version 2.1 also its address: `Client one [127.0.0.1:48134] disconnected`.
 //!
-//! A line names its client by an id that the client chose. So the words around the id are fixed at both ends of the
-//! line, and a line in which an id could begin or end at two places says nothing.
+//! A line contains an id that the client chose. So fixed words must surround the id, at both ends of the line, and a
+//! line in which the id could begin or end at two places is ignored.
 
 use super::Said;
 use crate::presence::Cause;
 
 pub(super) const TOPICS: [&str; 2] = ["$SYS/broker/log/N", "$SYS/broker/log/E"];
 
-/// The longest line that is read.
+/// The longest line.
 const MAX_LINE: usize = 1024;
 
-/// What a line says of which client.
+/// The client and the meaning of a line.
 pub(in crate::intake) fn read(line: &[u8]) -> Option<(&str, Said)> {
-    // An id may be so long that the end of the line says something else than its beginning.
+    // A long id may cut off the end of the line, and so change its meaning.
     let line = std::str::from_utf8(line).ok().filter(|line| line.len() < MAX_LINE)?.trim_end();
     if let Some(rest) = after(line, "New client connected from ") {
         return Some((connected(rest)?, Said::Here));
@@ -25,16 +25,16 @@ pub(in crate::intake) fn read(line: &[u8]) -> Option<(&str, Said)> {
         return ended(rest);
     }
     let gone = Said::Gone(Cause::Disconnected);
-    // An error of TLS, or of the system.
+    // An error of TLS, or of the operating system.
     if let Some(rest) = after(line, "Bad socket read/write on client ") {
         return Some((only_before(rest, &[": "])?, gone));
     }
-    // Version 1.
+    // A line of version 1.
     let id = after(line, "Socket error on client ")?.strip_suffix(", disconnecting.")?;
     Some((id, gone))
 }
 
-/// The line after these words, with which it begins, or which follow the time of the line.
+/// The rest of a line that begins with these words, after the time if there is one.
 fn after<'a>(line: &'a str, words: &str) -> Option<&'a str> {
     if let Some(rest) = line.strip_prefix(words) {
         return Some(rest);
@@ -55,7 +55,7 @@ fn connected(rest: &str) -> Option<&str> {
     ends.next().is_none().then_some(&rest[..end])
 }
 
-/// The client and the reason in `<id> closed its connection.` and its like.
+/// The client and the reason in lines such as `<id> closed its connection.`
 fn ended(rest: &str) -> Option<(&str, Said)> {
     let gone = Said::Gone(Cause::Disconnected);
     if let Some((named, reason)) = rest.rsplit_once("] disconnected") {
@@ -77,7 +77,7 @@ fn ended(rest: &str) -> Option<(&str, Said)> {
     rest.ends_with('.').then_some((id, gone))
 }
 
-/// The client and the reason of version 2.1: `<id> [<address>:<port>`, and what follows `] disconnected`.
+/// The client and the reason of version 2.1: `<id> [<address>:<port>`, and the text after `] disconnected`.
 fn with_address<'a>(named: &'a str, reason: &str) -> Option<(&'a str, Said)> {
     let (id, address) = named.rsplit_once(" [")?;
     let port = address.rsplit_once(':')?.1;
@@ -91,7 +91,7 @@ fn with_address<'a>(named: &'a str, reason: &str) -> Option<(&'a str, Said)> {
     is_port.then_some((id, said))
 }
 
-/// The text before these words, if they stand there once.
+/// The text before these words, if they occur once.
 fn only_before<'a>(text: &'a str, words: &[&str]) -> Option<&'a str> {
     let mut found = words.iter().flat_map(|words| text.match_indices(words).map(|(at, _)| at));
     let end = found.next()?;
@@ -139,7 +139,7 @@ mod tests {
             ("1: Client x [127.0.0.1:5] disconnected: session taken over.", "x", Some(Said::Nothing)),
             ("1: Client x [127.0.0.1:5] disconnected: bad socket read/write: A TLS error.", "x", gone),
             ("1: Client x [127.0.0.1] disconnected.", "", None),
-            // Ids that clients choose to be taken for another one.
+            // Ids that clients choose to pass for another client.
             ("1: Client a disconnected. b disconnected.", "a disconnected. b", Some(Said::Left)),
             ("1: Client a: Client b disconnected.", "a: Client b", Some(Said::Left)),
             ("1: Client a disconnected due to x disconnected due to protocol error.", "", None),

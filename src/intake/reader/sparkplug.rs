@@ -15,7 +15,7 @@ use crate::telemetry::Rejection;
 const DOT: &str = "a group or a node has a dot in its name, so that two devices could get one id";
 
 impl Reader {
-    /// Reads a message of a node, or of a device that its node publishes: a birth and data are heartbeats of both.
+    /// Reads a message of a node, or of a device through its node: births and data are heartbeats of both.
     ///
     /// In one piece: each step needs what the steps before it found.
     pub(super) fn sparkplug(
@@ -36,7 +36,7 @@ impl Reader {
         let node = of_device.as_ref().unwrap_or(&unit);
         let metrics = self.values.as_deref().and_then(|buffer| buffer.metrics_of(&unit.kind));
         let metrics = metrics.filter(|metrics| !metrics.metrics.is_empty());
-        // Most data says that its node lives, and nothing else that counts here.
+        // Most data only prove that their node is alive.
         let read = match of {
             MessageType::Data if !is_device && metrics.is_none() => Payload::without_metrics(payload),
             _ => Payload::read(payload),
@@ -44,7 +44,7 @@ impl Reader {
         if read.is_none() && of == MessageType::Death {
             return Err((Rejection::UnknownState, "the payload is none of Sparkplug B".to_owned()));
         }
-        // Any other message proves life, whatever it holds.
+        // Any other message proves life, whatever its content.
         let read = read.unwrap_or_default();
         let nodes = &self.recent.nodes;
         let settle = presence.as_ref().map_or(Default::default(), |presence| presence.settle);
@@ -77,9 +77,9 @@ impl Reader {
             self.take_metrics(metrics, &unit, &read, of, at, &mut issues);
         }
         self.note_issues(&unit, issues);
-        // Values that the node kept say that the device was there once.
+        // Historical values only prove that the device was present once.
         let is_of_past = is_device && read.is_historical();
-        // Some libraries connect each device by itself: its death is a last will, and proves nothing of its node.
+        // Some libraries give each device a connection: its death is a last will, and proves nothing about its node.
         let of_node = of_device.filter(|_| !is_dead).map(|node| {
             let mut labels = labels.clone();
             labels.remove("device");

@@ -1,18 +1,18 @@
-//! What Sparkplug nodes said last: their sessions, the numbers of their messages, and their metrics.
+//! The last state of Sparkplug nodes: their sessions, the numbers of their messages, and their metrics.
 //!
-//! # Which death is that of the session
+//! # Which death belongs to the session
 //! A node sets its death as the will of its connection, with a number (`bdSeq`) that its birth repeats. A broker may
-//! publish the death of a former session after the birth of the next one: its number is another one, and it changes
-//! nothing. Some libraries never change the number; so a death right after a birth of a node that was there already is
-//! that of the session before, whatever its number.
+//! publish the death of a former session after the birth of the next one: its number differs, so it changes nothing.
+//! Some libraries never change the number. So a death right after the birth of a node that was already present belongs
+//! to the former session, whatever its number.
 //!
-//! A node with another client id at each start has two sessions for a while after a power cut, and if its library begins
-//! the numbers anew, both have one number. A node writes its death before it connects, and its birth afterwards. So a death
-//! whose timestamp is not after the birth of the former session is that of the former session. It comes once: a library
-//! may write one timestamp into the deaths of all its sessions.
+//! A node with a new client id at each start has two sessions for a while after a power cut. If its library restarts
+//! the numbers, both sessions have one number. A node writes its death before it connects, and its birth afterwards. So
+//! a death whose timestamp is not after the birth of the former session belongs to the former session. This applies
+//! once, because a library may write one timestamp into the deaths of all its sessions.
 //!
-//! If a death overtakes the birth of its own session, its number is unknown when it comes, and the birth that follows at
-//! once has that number: then the node is dead.
+//! If a death overtakes the birth of its own session, its number is unknown when it arrives. If the next birth comes at
+//! once and has that number, the node is dead.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -26,14 +26,14 @@ use crate::clock::Timestamp;
 use crate::intake::announcements::hash;
 use crate::presence::{TAKEOVER, Unit};
 
-/// The most nodes and units that are remembered; a full table is cleared.
+/// The most nodes and units in memory; a full table is cleared.
 const MAX_NODES: usize = 200_000;
 const MAX_DEFINED: usize = 1_000_000;
 /// How long after a death with an unknown number its birth may come.
 const REORDERED: Duration = Duration::from_secs(1);
-/// A node that was asked for its births is asked again after this.
+/// The wait before a node is asked for its births again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
-/// The most nodes that are asked within a second. Others are asked with their next message.
+/// The most nodes that are asked within a second. Other nodes are asked at their next message.
 const MAX_ASKED: usize = 20;
 
 #[derive(Default)]
@@ -42,36 +42,36 @@ pub(in crate::intake) struct Nodes(Mutex<State>);
 #[derive(Default)]
 struct State {
     nodes: HashMap<u64, SparkplugNode, FixedState>,
-    /// The metrics of nodes and devices as their births define them.
+    /// The metrics of nodes and devices from their births.
     defined: HashMap<u64, Box<[Definition]>, FixedState>,
-    /// When nodes were asked for their births within the last second.
+    /// When nodes were asked for their births, in the last second.
     asked: VecDeque<Timestamp>,
 }
 
 #[derive(Default)]
 struct SparkplugNode {
-    /// The number of its session; `None`: no birth came, or one without a number.
+    /// The number of the session; `None` without a birth, or with a birth without a number.
     bd_seq: Option<u64>,
     born: Option<Timestamp>,
     is_open: bool,
-    /// Whether it was there already when it was born.
+    /// The node was already present at its birth.
     took_over: bool,
-    /// If its birth has no number, as one that is too large to be read, and the death of the former session has not
-    /// come: the number of that session.
+    /// The number of the former session, if this birth has no number (it may be too large to be read) and the former
+    /// death has not come.
     former_number: Option<u64>,
-    /// The timestamp of its birth.
+    /// The timestamp of the birth.
     stamp: Option<u64>,
-    /// If the former session has the same number and its death has not come: the timestamp of its birth.
+    /// The timestamp of the former birth, if the former session has the same number and its death has not come.
     former: Option<u64>,
-    /// A death whose number was not that of the session.
+    /// A death with a number other than that of the session.
     unmatched: Option<(u64, Timestamp)>,
-    /// The number of its next message.
+    /// The number of the next message.
     next_seq: Option<u8>,
     asked: Option<Timestamp>,
 }
 
 impl Nodes {
-    /// Notes the birth of a node, which arrives at that moment. `false`: the death of this session has come already.
+    /// Notes the birth of a node, which arrives at `at`. Returns `false` if the death of this session has come already.
     pub fn born(&self, node: &Unit, birth: &Payload, at: Timestamp) -> bool {
         let (bd_seq, seq, stamp) = (birth.bd_seq(), birth.number(), birth.timestamp);
         let mut state = self.lock();
@@ -97,7 +97,7 @@ impl Nodes {
         overtaken.is_none()
     }
 
-    /// Notes the death of a node, which arrives at that moment. Answers whether it is that of the session.
+    /// Notes the death of a node, which arrives at `at`. Returns whether it belongs to the session.
     pub fn died(&self, node: &Unit, death: &Payload, at: Timestamp) -> bool {
         let bd_seq = death.bd_seq();
         let mut state = self.lock();
@@ -115,7 +115,7 @@ impl Nodes {
         let is_former = known.former.is_some_and(|birth| death.timestamp.is_some_and(|death| death <= birth));
         let is_soon = known.took_over && known.born.is_some_and(|born| at <= born + TAKEOVER);
         if is_former || is_soon {
-            // The next death is that of this session.
+            // The next death belongs to this session.
             (known.took_over, known.former) = (false, None);
             return false;
         }
@@ -123,8 +123,8 @@ impl Nodes {
         true
     }
 
-    /// Notes the number of a message of the node, or of a device of it. Answers whether messages are missing before it,
-    /// or no birth of the node is known.
+    /// Notes the number of a message of the node or of one of its devices. Returns whether messages before it are
+    /// missing, or the birth of the node is unknown.
     pub fn is_broken(&self, node: &Unit, seq: Option<u8>) -> bool {
         let mut state = self.lock();
         let known = state.node(node);
@@ -133,7 +133,7 @@ impl Nodes {
         !is_next || known.born.is_none()
     }
 
-    /// Whether the node is to be asked for its births now. It is asked once, and again if it does not answer.
+    /// Returns whether to ask the node for its births now: once, and again if it does not answer.
     pub fn asks(&self, node: &Unit, now: Timestamp) -> bool {
         let mut state = self.lock();
         let is_asked = state.node(node).asked.is_some_and(|asked| now.since(asked) < ASK_AGAIN);
@@ -148,7 +148,7 @@ impl Nodes {
         true
     }
 
-    /// Notes the metrics of a unit as its birth defines them.
+    /// Stores the metrics of a unit from its birth.
     pub fn define(&self, unit: &Unit, definitions: Vec<Definition>) {
         let mut state = self.lock();
         if state.defined.len() >= MAX_DEFINED {
@@ -157,7 +157,7 @@ impl Nodes {
         state.defined.insert(hash(unit), definitions.into());
     }
 
-    /// The metrics of a unit as its birth defined them; empty: no birth is known.
+    /// The metrics of a unit from its birth; empty if no birth is known.
     pub fn definitions(&self, unit: &Unit) -> Box<[Definition]> {
         self.lock().defined.get(&hash(unit)).cloned().unwrap_or_default()
     }
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_death_counts_only_for_the_session_whose_number_it_has() {
-        // Births and deaths with their numbers and moments; a birth that counts is true, and so is such a death.
+        // Births and deaths with their numbers and moments; `true` for each one that counts.
         type Case = (&'static str, &'static [(char, u64, u64)], &'static [bool]);
         let cases: [Case; 9] = [
             ("in order", &[('b', 1, 0), ('d', 1, 5000), ('b', 2, 6000), ('d', 2, 9000)], &[true; 4]),

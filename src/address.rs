@@ -31,7 +31,7 @@ impl Scheme {
         }
     }
 
-    /// Whether the connection is over TLS.
+    /// Returns whether the connection uses TLS.
     pub fn is_secure(self) -> bool {
         matches!(self, Scheme::Mqtts | Scheme::Wss)
     }
@@ -61,7 +61,6 @@ pub struct BrokerAddress {
     pub path: String,
 }
 
-/// Why an address is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// The text is not a URL with a host.

@@ -27,7 +27,7 @@ pub fn why(section: &str, peer: &str, error: &(dyn Error + 'static)) -> String {
     if let Some(cause) = trust::cause(error) {
         return trust::advice(section, peer, cause);
     }
-    // The innermost error says most.
+    // The innermost error is the most exact.
     match chain(error).filter_map(|one| of_io(one.downcast_ref()?)).last() {
         Some(known) => known,
         None => texts(error),

@@ -1,13 +1,12 @@
 //! Time: timestamps, and the one place that reads the machine's clock.
 //!
-//! A [`Timestamp`] is a count of milliseconds since 1970 in UTC, the form in which every time is
-//! stored, compared and sent. A [`Clock`] is built once by the service and handed to the loops;
-//! everything below them takes `now` as an argument. All instances of a fleet have one time: see
-//! `clock/fleet.rs`.
+//! A [`Timestamp`] is a count of milliseconds since 1970 in UTC, the form in which every time is stored, compared and
+//! sent. A [`Clock`] is built once by the service and handed to the loops; everything below them takes `now` as an
+//! argument. All instances of a fleet have one time: see `clock/fleet.rs`.
 //!
 //! # Why
-//! A decision that reads a clock of its own cannot be repeated. With time as an argument a test
-//! moves 48 hours at once, and two instances with the same facts decide alike.
+//! A decision that reads a clock of its own cannot be repeated. With time as an argument a test advances 48 hours in
+//! one step, and two instances with the same facts decide alike.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -119,7 +118,7 @@ impl Visitor<'_> for Moment {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Timestamp, E> {
-        // The library's error speaks of digits and offsets, and repeats its input.
+        // The library's error mentions digits and offsets, and repeats its input.
         let wrong = |_| E::custom("a moment is written as in RFC 3339, such as 2026-11-23T08:00:00Z");
         let moment: jiff::Timestamp = text.parse().map_err(wrong)?;
         Ok(Timestamp::from_millis(moment.as_millisecond()))

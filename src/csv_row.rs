@@ -1,7 +1,7 @@
 //! Rows of CSV, as RFC 4180 has them, in which no cell is a formula.
 //!
-//! In other countries, spreadsheets separate cells at semicolons or tabs, and then ignore the quotation marks around a
-//! cell. So a part of a cell after such a sign, or after a line break, is treated like a cell.
+//! Depending on the country, a spreadsheet separates cells at semicolons or tabs, and then ignores the quotation marks
+//! around a cell. So the part of a cell after such a character, or after a line break, is treated like a cell.
 
 use std::borrow::Cow;
 
@@ -59,8 +59,8 @@ fn parts(cell: &str) -> impl Iterator<Item = (usize, &str)> {
     cell.split_inclusive(SEPARATORS).enumerate()
 }
 
-/// Whether a spreadsheet that ignores the quotation marks could run a part. Leading white space counts only at the
-/// beginning of a cell.
+/// Returns whether a spreadsheet that ignores the quotation marks could run a part. Leading white space counts only at
+/// the beginning of a cell.
 fn is_formula((at, part): (usize, &str)) -> bool {
     let signs = if at == 0 { &FORMULA[..] } else { &FORMULA[..4] };
     part.trim_start_matches(['\'', '"']).starts_with(signs)

@@ -2,7 +2,8 @@
 //!
 //! The pings go to a check that raises an alarm when they stop, as healthchecks.io and similar services offer:
 //! `URL/start` when Rollcall starts, `URL` every period while it works, `URL/fail` with the problems in the body while
-//! it does not. A machine that fails sends no pings, which raises the alarm that no program can raise about itself.
+//! it does not. A machine that fails sends no pings, so the check raises the alarm that no program can raise about
+//! itself.
 //!
 //! # When Rollcall works
 //! The engine answers, every connection to the broker is up, the fleet is heard, and no receiver has refused its last

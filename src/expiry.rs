@@ -1,14 +1,14 @@
 //! From a silence to its record: finds the units that may be due, and lets the roll check their deadlines.
 //!
 //! Two sources, one check. The deadline index is swept as soon as its first entry is due, at the latest every tick.
-//! Expiry notifications of the engine are hints that come in between. Either source alone finds every silence;
-//! neither decides anything.
+//! Expiry notifications of the engine are hints that come in between. Either source alone finds every silence; neither
+//! decides anything.
 //!
 //! # Why sweeps end where hearing ends
-//! While no canary comes back, no unit can be declared offline, and checks of due units are useless. So
-//! a sweep ends at the last moment that was heard plus the longest slack. A unit that is due within that slack
-//! and has a shorter one itself is checked once, and again when Rollcall has heard more. Until then sweeps leave it
-//! out, so that it delays no other unit: see `passes`.
+//! While no canary comes back, no unit can be declared offline, and checks of due units are useless. So a sweep ends at
+//! the last moment that was heard plus the longest slack. A unit that is due within that slack, but has a shorter slack
+//! itself, is checked once, and again when Rollcall has heard more. Until then sweeps leave it out, so that it delays
+//! no other unit: see `passes`.
 //!
 //! # Which instance sweeps a partition
 //! The owner sweeps its partition as soon as a unit in it is due. Every instance sweeps units that are still due a
@@ -16,8 +16,8 @@
 //! down. An owner without progress is frozen, or dead without its lease having ended. Other instances need not find
 //! out which, and while all owners work, no instance does the work of another.
 //!
-//! A storm concerns every instance until the last partition is swept: an instance whose own partitions are swept leaves
-//! the engine to the records of the others before it sends notifications.
+//! A storm lasts for every instance until the last partition is swept: an instance whose own partitions are swept sends
+//! no notifications yet, so that the others can write their records first.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const LOG_AGAIN: Duration = Duration::from_secs(60);
 /// The longest slack of any policy: see `Policy::slack`.
 const MAX_SLACK: Duration = Duration::from_secs(10);
 
-/// How long due units are left to the owner of their partition.
+/// How long only the owner of a partition checks its due units.
 const OWNERS_TURN: Duration = Duration::from_secs(1);
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -105,7 +105,7 @@ impl Expiry {
         while !hints.is_closed() {
             let listened = self.engine.listen(hints.clone()).await;
             failures = if listened.is_err() { failures + 1 } else { 0 };
-            // The connection is opened again; and if the engine is down, another line of the log says so.
+            // The connection is opened again; if the engine is down, another log line reports it.
             if let Err(error) = listened
                 && failures > 1
                 && !self.telemetry.is_dependency_down()
@@ -204,11 +204,10 @@ impl Expiry {
         }
     }
 
-    /// Checks units again that wait for hearing, if Rollcall has heard more or a tick has passed.
+    /// Checks units that wait for hearing once more, if Rollcall has heard more or a tick has passed.
     fn recheck(self: &Arc<Self>, passes: &mut Passes, work: &mut JoinSet<Done>) {
         let is_far = !self.roll.round_trip().is_zero();
-        // If the engine is far away, the units are checked by partition, so that no unit waits for the records of
-        // others.
+        // If the engine is far away, check units by partition, so that no unit waits for records of other partitions.
         let apart = |unit: &Unit| if is_far { partition_of(unit, self.engine.partitions()) } else { 0 };
         for check in passes.rechecks(self.roll.hearing().heard, self.config.tick, is_far, apart) {
             self.spawn_check(check, work);
@@ -235,7 +234,7 @@ impl Expiry {
         }
     }
 
-    /// Sweeps the partitions that are due now. Each sweep is a task, because to decide and record a hundred thousand
+    /// Sweeps the partitions that are due now. Each sweep is a task, because to check and record a hundred thousand
     /// units is work for every core; the tasks end with the set.
     fn begin_sweeps(
         self: &Arc<Self>,
@@ -271,7 +270,7 @@ impl Expiry {
         let firsts = (0..).zip(firsts);
         let first = |(partition, first): (u16, Option<(Timestamp, String)>)| {
             let is_own = view.partitions.binary_search(&partition).is_ok();
-            // Units of other owners are checked only if they can surely be decided.
+            // Units of other owners are checked only if the check is sure to decide them.
             let (patience, slack) =
                 if is_own { (Duration::ZERO, MAX_SLACK) } else { (OWNERS_TURN, Duration::ZERO) };
             let Some((at, name)) = first else {
@@ -291,13 +290,13 @@ impl Expiry {
         firsts.filter_map(first).collect()
     }
 
-    /// Whether this instance follows hints about this unit. The sweep covers the units of other owners.
+    /// Returns whether this instance follows hints about this unit. The sweep covers the units of other owners.
     fn is_ours(&self, unit: &Unit) -> bool {
         !self.config.sweep || self.ownership.owns(partition_of(unit, self.engine.partitions()))
     }
 
-    /// Checks the units of hints, except units that are offline already, are being checked or wait for hearing.
-    /// Hints of partitions that are being swept wait: the sweep itself causes most of them.
+    /// Checks the units of hints, except units that are already offline, are being checked or wait for hearing. Hints
+    /// of partitions that are being swept wait, because the sweep itself causes most of them.
     fn follow(self: &Arc<Self>, hinted: &mut Vec<Hint>, passes: &mut Passes, work: &mut JoinSet<Done>) {
         let is_far = !self.roll.round_trip().is_zero();
         if hinted.is_empty() || !passes.has_room_for_hints(is_far) {
@@ -336,7 +335,7 @@ impl Expiry {
             excluded.remove_from(&mut due);
             sweep.left_out += count - due.len();
             if is_far {
-                // Another sweep may find these units before this sweep has ended.
+                // Another sweep may read these units before this sweep has ended.
                 excluded.add(&due);
                 sweep.held.extend(due.iter().cloned());
             }

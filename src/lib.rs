@@ -24,8 +24,8 @@
 //! | | [`cause`] | causes of failures in words for operators |
 //! | | [`clock`], [`backoff`], [`address`], [`trust`], [`signature`], [`csv_row`], [`pages`] | time; backoff; broker addresses; TLS certificates; webhook signatures; rows of CSV; paths of pages |
 //!
-//! Loops of floor 2 never call one another: they meet in the store, which is durable. So a crash between any two of
-//! them is the same as a pause.
+//! Loops of floor 2 never call one another: they communicate through the store, which is durable. So a crash between
+//! any two of them has the effect of a pause.
 //!
 //! ```text
 //!   devices ──MQTT──▶ broker ──▶ intake ──▶ store: expiry keys, deadline index, records
@@ -37,63 +37,64 @@
 //! ```
 //!
 //! # Journey of a heartbeat
-//! `units/{unit}/heartbeat` arrives at [`intake`]: the topic names the unit, the payload may say more. While one batch
-//! is being written, the next one collects. [`fleet::Roll::hear`] writes most heartbeats straight into their expiry
-//! keys, in one pipeline that changes no absent key. The units of other heartbeats (a new unit, an offline unit, a unit
-//! that declares something new) are read; [`presence::hear`] decides, and the [`presence::Change`] applies only if the
-//! unit is still as it was read. Then the message is acknowledged.
+//! `units/{unit}/heartbeat` arrives at [`intake`]: the topic names the unit, and the payload may contain more. While
+//! one batch is written, the next one fills. [`fleet::Roll::hear`] writes most heartbeats straight into their expiry
+//! keys, in one pipeline that creates no key. The units of other heartbeats (a new unit, an offline unit, a unit that
+//! declares something new) are read; [`presence::hear`] decides, and the [`presence::Change`] applies only if the unit
+//! has not changed since it was read. Then the message is acknowledged.
 //!
 //! # Journey of an expiry
-//! The deadline index holds the next check of each unit, and moves lazily: a heartbeat does not touch it.
-//! When the first entry is due, or Redis hints that a key expired, [`expiry`] lets the roll check the deadline.
+//! The deadline index holds the next check of each unit, and moves lazily: a heartbeat does not touch it. When the
+//! first entry is due, or Redis hints that a key expired, [`expiry`] has the roll check the deadline.
 //! [`presence::check_deadline`] takes the last heartbeat, adds timeout, grace and blind time, and answers: alive until
-//! then; undecided, because Rollcall has not heard so far; or offline. The change that opens the record takes the unit
-//! out of the index; the instance that took it out has won. Record and outbox entry are written in the same step, if
-//! the unit is still as it was read. [`alerting`] lets the entry join its group, seals the group when it has waited
-//! long enough, and delivers what was sealed, as often as it takes, under one id.
+//! then; undecided, because Rollcall has not heard so far; or offline. The change that opens the record removes the
+//! unit from the index; the instance that removes it opens the record. Record and outbox entry are written in the same
+//! step, if the unit has not changed since it was read. [`alerting`] adds the entry to its group, seals the group when
+//! it has waited long enough, and delivers the notification under one id, as often as it takes.
 //!
 //! # Announcements
-//! A last will says at once what a deadline says later, and lies when a session is taken over or a broker ends. So it
-//! only moves the deadline of its unit ([`presence::announce`]), and the check above decides: in the same step if it can
-//! decide now, else when the deadline index has the unit. Before that it waits in [`intake`] until a canary shows that
-//! the broker outlived it.
+//! A last will reports at once what a deadline finds later, but it is false when a session is taken over or a broker
+//! ends. So it only moves the deadline of its unit ([`presence::announce`]), and the check above decides: in the same
+//! step if it can decide now, otherwise when the unit is due in the deadline index. Before that, the announcement waits
+//! in [`intake`] until a canary proves that the broker is still alive.
 //!
 //! # Blindness
 //! Every second, or faster where timeouts are short, a canary goes out over the broker and comes back through the same
 //! connection and the same batches as heartbeats. When it is recorded, everything before it was heard. Two successive
 //! canaries too far apart enclose a blind interval, whatever the cause. No unit is declared offline beyond what was
 //! heard, and blind time does not count as silence: see [`presence::Ledger`]. If several connections share the fleet,
-//! it is heard as far as the slowest one; messages that a connection loses when it ends make that time blind for the
-//! fleet, or for the kinds of its broker where there are several. A canary says nothing of topics that the broker
+//! it is heard as far as the slowest connection. If a connection ends and loses messages, that time is blind for the
+//! fleet, or with several brokers for the kinds of its broker. A canary proves nothing about topics that the broker
 //! withholds: probes, canaries on topics of the fleet, prove for each kind that its filters are heard.
 //!
 //! # Metrics that units report
-//! A kind may name fields of its messages as metrics. [`intake`] takes them while it reads, lets the newest of each
-//! wait for a moment, and writes them beside the heartbeats, which they never hold up. The engine keeps them with the
-//! unit ([`store::DataStore`]); [`http`] shows them, read page by page while they are written. They decide nothing.
+//! A kind may name fields of its messages as metrics. [`intake`] reads them with the message, lets the newest of each
+//! wait for a moment, and writes them beside the heartbeats, which they never delay. The engine stores them with the
+//! unit ([`store::DataStore`]); [`http`] reads them page by page while it writes an answer. They decide nothing.
 //!
 //! # Rhythm
-//! Where a heartbeat moves the last seen time of its unit in memory, the interval since the one before teaches the
-//! unit's [`presence::Rhythm`], unless a part of it was blind or planned. [`fleet::RhythmKeeper`] writes rhythms now and
-//! then. From them follow, as they are read, which silences are unusual, and which timeouts fit a kind. They decide
-//! nothing; a route may ask to be told of unusual silences.
+//! When a heartbeat moves the last seen time of its unit in memory, the unit's [`presence::Rhythm`] learns the interval
+//! since the previous heartbeat, unless a part of it was blind or planned. [`fleet::RhythmKeeper`] writes rhythms from
+//! time to time. Readers derive from them which silences are unusual, and which timeouts fit a kind. They decide
+//! nothing; a route may request notifications of unusual silences.
 //!
 //! # Timers
 //! A program registers a timer over [`http`] or MQTT ([`intake`]); [`fleet::Timers`] checks it against its class and
-//! the limits, and the store keeps it. Registering says when it fires, and cancelling answers whether it was still
-//! waiting. A timer lies in the partition of its group. A loop of [`alerting`] sleeps until the first one is due, and
-//! fires it: one step ends its waiting and queues a delivery for each receiver of its type. The instance that fired it
-//! leases as many of them as its receivers have free slots for. In a storm, firing follows the pace of the receivers.
-//! From then on it is a notification like any other, under the id `<timer>:<due ms>`; the step that ends a delivery
-//! writes the timer's receipt. A timer that is delivered at most once ends in the engine before its only attempt.
+//! the limits, and the store keeps it. Registering answers when it fires, and cancelling answers whether it was still
+//! waiting. A timer is in the partition of its group. A loop of [`alerting`] sleeps until the first one is due, and
+//! fires it: one step removes it from the waiting timers and queues a delivery for each receiver of its type. The
+//! instance that fired it leases as many deliveries as its receivers have free slots. In a storm, firing follows the
+//! pace of the receivers. After that it is a notification like any other, under the id `<timer>:<due ms>`; the step
+//! that ends a delivery writes the timer's receipt. A timer that is delivered at most once ends in the engine before
+//! its only attempt.
 //!
 //! # Several instances
-//! There is no leader. Each instance holds a lease in the engine ([`fleet::Lease`]) and works out from all leases which
-//! partitions are its own ([`fleet::Ownership`]). It sweeps them, notifies receivers of their transitions and shows
-//! their units. Every instance sweeps units that are overdue for a second, and exactly one applies each step: a wrong
-//! view of the owner costs time, never correctness. Before an instance seals a group, the entries in the outboxes of
-//! the other instances have joined; if no instance works on an outbox, this instance lets its entries join. With the
-//! lease comes the time: the clock of every instance follows the engine's, and never goes back.
+//! There is no leader. Each instance holds a lease in the engine ([`fleet::Lease`]) and computes from all leases which
+//! partitions it owns ([`fleet::Ownership`]). It sweeps them, notifies receivers of their transitions and shows their
+//! units. Every instance sweeps units that are overdue for a second, and exactly one applies each step: a wrong view of
+//! the owner costs time, never correctness. Before an instance seals a group, the entries in the outboxes of the other
+//! instances have joined it; if no instance works on an outbox, this instance joins its entries. The lease also carries
+//! the time: the clock of every instance follows the engine's, and never goes back.
 //!
 //! # The promises
 //! They stand in [`store`], numbered. All but two, which name their tests, have cases in the conformance suite in

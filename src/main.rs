@@ -9,14 +9,13 @@ use clap::Parser;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    // Every TLS client uses this provider, and panics without it.
-    // An error only means that it is installed already.
+    // Every TLS client uses this provider, and panics without it. An error only means that it is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     end_with_the_reader();
     rollcall::cli::run(rollcall::cli::CommandLine::parse())
 }
 
-/// Ends the program when the reader of its output is gone, as `head` does; `println!` panics then.
+/// Ends the program when the reader of its output is gone, for example `head`; `println!` panics then.
 fn end_with_the_reader() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -9,7 +9,7 @@ pub const INCIDENTS: &str = "/incidents";
 /// The page of the records of the whole fleet, the newest first.
 pub const RECORDS: &str = "/records";
 
-/// Characters that are escaped in a path: all that may have a meaning there.
+/// Characters to escape in a path: all that may have a meaning there.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
 
 /// The page of a unit.
@@ -17,7 +17,7 @@ pub fn unit(kind: &str, id: &str) -> String {
     format!("/units/{kind}/{}", utf8_percent_encode(id, ESCAPED))
 }
 
-/// The page on which another timeout of a kind is tried.
+/// The page that tries another timeout of a kind.
 pub fn trial(kind: &str) -> String {
     format!("/policy?kind={kind}")
 }

@@ -1,8 +1,7 @@
-//! The service: builds the loops, runs them and stops them. The only place that starts long-lived
-//! tasks.
+//! The service: builds the loops, runs them and stops them. The only place that starts long-lived tasks.
 //!
-//! Every loop runs until the stop token. A loop that returns earlier is a bug: it stops everything and makes the
-//! process end with an error, so that its supervisor can restart it. Correctness does not depend on a tidy stop.
+//! Every loop runs until the stop token. A loop that returns earlier is a bug: it stops everything, and the process
+//! ends with an error, so that its supervisor can restart it. Correctness does not depend on a tidy stop.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +40,7 @@ use crate::telemetry::Telemetry;
 use crate::trust::ServerTls;
 use crate::{alerting, deadman, history, http, intake};
 
-/// How long a round over all units takes.
+/// The length of a round over all units.
 const WALK: Duration = Duration::from_secs(30);
 
 /// How long the lease may take to resign from the roster.
@@ -55,8 +54,8 @@ const RECONNECT: Backoff = Backoff { first: Duration::from_millis(200), longest:
 /// Serves until `stop`.
 ///
 /// # Errors
-/// At the start: the address is in use, or the engine refuses the configuration; the service waits for an engine that
-/// cannot be reached. Later: a loop ended by itself.
+/// At the start: the address is in use, or the engine refuses the configuration. (The service waits for an engine that
+/// cannot be reached.) Later: a loop ended by itself.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     run_with(config, None, stop).await
 }
@@ -111,7 +110,7 @@ pub async fn run_with(
     loops.run(&stop).await
 }
 
-/// Opens the engine and takes the lease of this instance; from then on the clock is the fleet's.
+/// Opens the engine and takes the lease of this instance; the clock then follows the clock of the fleet.
 async fn begin(
     config: &Config,
     clock: &Clock,
@@ -164,7 +163,7 @@ async fn tls_listener(wanted: &http::TlsConfig) -> anyhow::Result<(TcpListener, 
     Ok((listener, tls))
 }
 
-/// Starts every loop except `http`, which runs already.
+/// Starts every loop except `http`, which already runs.
 ///
 /// In one piece: it only builds the loops, one after the other.
 fn start(
@@ -194,7 +193,7 @@ fn start(
         config.hearing,
         outbox_grew.clone(),
     );
-    // Intake reports wrong templates, so they are ignored here.
+    // Intake reports invalid templates, so ignore them here.
     let filters = filters.unwrap_or_default();
     let alerting =
         alerting::AlertingConfig { filters: filters.clone(), brokers: brokers.clone(), ..config.alerting };
@@ -358,7 +357,7 @@ fn start(
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
     pages.show(sources, &stop);
-    // The broker within the process is the last one.
+    // The in-process broker is the last one.
     let within = config.intake.len() - 1;
     let mut devices = devices;
     for (at, intake) in config.intake.into_iter().enumerate() {
@@ -395,9 +394,9 @@ fn routes_of(config: &alerting::AlertingConfig) -> http::AlertRoutes {
 #[derive(Default)]
 struct Loops {
     running: JoinSet<(&'static str, anyhow::Result<()>)>,
-    /// Makes the lease resign from the roster: other instances take over while this one stops.
+    /// Makes the lease resign from the roster, so that other instances take over while this one stops.
     leave: CancellationToken,
-    /// Stops the loops; not the token of the process, so that no loop ends before [`Loops::run`] has seen that one.
+    /// Stops the loops. It is not the token of the process, so no loop ends before [`Loops::run`] has noticed that one.
     stop: CancellationToken,
 }
 
@@ -416,7 +415,7 @@ impl Loops {
         self.running.spawn_on(async move { (name, run.await) }, threads);
     }
 
-    /// Completes `work` while the loops run; `None` if `stop` came first.
+    /// Runs `work` beside the loops; `None` if `stop` came first.
     ///
     /// # Errors
     /// The error of `work`, or of a loop that ended meanwhile.
@@ -442,11 +441,11 @@ impl Loops {
         }
     }
 
-    /// Waits for `stop` or for a loop that ends without it, then ends all.
+    /// Waits for `stop`, or for a loop that ends by itself, then ends all.
     async fn run(mut self, stop: &CancellationToken) -> anyhow::Result<()> {
         let outcome = stop.run_until_cancelled(self.first_end()).await.map_or(Ok(()), Err);
         self.leave.cancel();
-        // The lease ends first, unless another loop has failed; then it ends with the rest.
+        // End the lease first, unless another loop has failed; then it ends with the rest.
         let _ = tokio::time::timeout(RESIGN_TIMEOUT, self.running.join_next()).await;
         self.end().await;
         outcome

@@ -1,10 +1,11 @@
-//! Signatures of webhooks, as the Standard Webhooks specification asks for them.
+//! Signatures of webhooks, as in the Standard Webhooks specification.
 //!
 //! A message has three headers: its id, the second at which it was sent, and `v1,` with the HMAC-SHA256 of
 //! `id.second.body` in base64. Sender and receiver share the key, which is written `whsec_` and base64.
 //!
 //! # Why
-//! The library of the specification brings ten crates for a job that `ring` does in a line. The tests compare with it.
+//! The library of the specification brings ten crates for a task that `ring` does in one line. The tests compare the
+//! results.
 
 use data_encoding::BASE64;
 use ring::hmac::{Context, HMAC_SHA256, Key};
@@ -23,12 +24,12 @@ pub const SIGNATURE: &str = "webhook-signature";
 const PREFIX: &str = "whsec_";
 /// The prefix of a symmetric signature.
 const VERSION: &str = "v1,";
-/// A receiver refuses a message whose time differs by more than this from its own, in seconds.
+/// A receiver refuses a message whose time differs from its own by more than this, in seconds.
 const TOLERANCE: i64 = 300;
-/// The most keys: each costs a signature of every message.
+/// The most keys, because each adds a signature to every message.
 const MAX_KEYS: usize = 4;
 
-/// The keys that sender and receiver share: a single key, or several while they change to another one.
+/// The keys that sender and receiver share: one key, or several during a change of keys.
 #[derive(Clone)]
 pub struct Secret(Vec<Key>);
 
@@ -36,7 +37,7 @@ impl Secret {
     /// Reads `whsec_` and a key in base64; several keys are separated by white space.
     ///
     /// # Errors
-    /// The error of the text, which does not show the text.
+    /// The fault, without the text, which is a secret.
     pub fn parse(text: &str) -> Result<Secret, &'static str> {
         let keys = text.split_whitespace().map(|secret| match secret.strip_prefix(PREFIX) {
             None => Err("does not begin with whsec_"),
@@ -53,7 +54,7 @@ impl Secret {
         }
     }
 
-    /// The signatures of a message that is sent at this second, one for each key.
+    /// The signatures of a message sent at this second, one for each key.
     pub fn sign(&self, id: &str, seconds: i64, body: &[u8]) -> String {
         let head = format!("{id}.{seconds}.");
         let sign = |key| {
@@ -65,7 +66,7 @@ impl Secret {
         self.0.iter().map(sign).collect::<Vec<String>>().join(" ")
     }
 
-    /// Whether one of the signatures belongs to this message, and the message was sent at about `now`.
+    /// Returns whether one of the signatures belongs to this message, and the message was sent at about `now`.
     pub fn verifies(&self, id: &str, seconds: &str, signatures: &str, body: &[u8], now: Timestamp) -> bool {
         let Ok(seconds) = seconds.parse::<i64>() else { return false };
         let expected = self.sign(id, seconds, body);

@@ -11,7 +11,7 @@ pub const MAX_SECRET: u64 = 64 * 1024;
 /// The largest file of certificates, in bytes: the authorities of a system take some 200 KiB.
 pub const MAX_PEM: u64 = 1 << 20;
 
-/// A file as it was when it was read.
+/// The content and the mode of a file.
 pub struct SmallFile {
     pub bytes: Vec<u8>,
     /// The permissions of the file.

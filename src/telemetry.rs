@@ -1,10 +1,9 @@
-//! Metrics, log and problems: one method per fact, which counts it and, where an operator should
-//! know, logs it.
+//! Metrics, log and problems: one method per fact, which counts it and, if an operator should know, logs it.
 //!
-//! Handed in, never global. Labels come from enums and from the configuration, never from devices,
-//! so the number of series is bounded. The methods stand in files by the module that calls them.
+//! Handed in, never global. Labels come from enums and from the configuration, never from devices, so the number of
+//! series is bounded. The methods are in files by the module that calls them.
 //!
-//! The module also keeps the current problems, so that `/readyz` agrees with metrics and log.
+//! The module also stores the current problems, so that `/readyz` agrees with metrics and log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -84,7 +83,7 @@ pub struct Telemetry {
     /// Limits the log lines about units that are back.
     online_log: Mutex<LogLimit>,
     has_heard: AtomicBool,
-    /// Up to when blind time is counted, in milliseconds.
+    /// The moment up to which blind time is counted, in milliseconds.
     blind_until: AtomicI64,
     /// By broker and kind: the filters that are not heard.
     unheard: Mutex<BTreeMap<String, BTreeMap<String, BTreeSet<String>>>>,
@@ -137,7 +136,7 @@ impl Telemetry {
         self.problems.list()
     }
 
-    /// Whether the engine or the broker is down: then the log has no lines about the consequences.
+    /// Returns whether the engine or a broker is down: the log then omits the consequences.
     pub fn is_dependency_down(&self) -> bool {
         self.problems.has_outage()
     }
@@ -178,7 +177,7 @@ mod tests {
         assert_eq!(telemetry.problems(), []);
     }
 
-    /// The bound that docs/metrics.md names: for a large site, and for each further receiver and kind.
+    /// The limit in docs/metrics.md: for a large site, and for each further receiver and kind.
     #[test]
     fn a_service_of_eleven_kinds_and_five_receivers_has_fewer_than_500_series() {
         let large = series_of(11, 5);

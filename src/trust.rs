@@ -1,7 +1,7 @@
-//! The certificates of TLS: the authorities that Rollcall trusts, and the certificates that it shows.
+//! The certificates of TLS: the authorities that Rollcall trusts, and the certificates that it presents.
 //!
-//! If the configuration names no authority, the authorities of browsers are trusted. They are built in, so that a
-//! container needs no certificates of its own. The name of a server is always checked against its certificate.
+//! Without a configured authority, the authorities of browsers are trusted. They are built in, so that a container
+//! needs no certificates of its own. The name of a server is always checked against its certificate.
 
 use std::error::Error;
 use std::io;
@@ -26,7 +26,7 @@ pub fn authorities() -> RootCertStore {
 /// TLS for a web server, over HTTP/1.1.
 ///
 /// # Errors
-/// Never with the built-in provider; the library cannot know that.
+/// Never with the built-in provider, but the library cannot know that.
 pub fn web() -> Result<ClientConfig, rustls::Error> {
     let mut config = mail()?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -49,7 +49,7 @@ fn builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, rustls::Error
 /// The files of TLS for a client, in PEM: `ca_file`, `client_cert_file` and `client_key_file` of a section.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Certificates of authorities; `None`: the authorities of browsers.
+    /// Certificates of authorities; `None` means the authorities of browsers.
     pub ca: Option<PathBuf>,
     /// The client certificate, followed by the intermediate certificates.
     pub client_cert: Option<PathBuf>,
@@ -115,7 +115,7 @@ pub fn client(
     Ok((config, Pem { ca, client: Some((cert, key)) }))
 }
 
-/// Why a key cannot be used with its certificate.
+/// The reason why a key does not work with its certificate.
 fn unpaired(key: &Path, cert: &Path, why: &rustls::Error) -> String {
     let (key, cert) = (key.display(), cert.display());
     match why {
@@ -162,7 +162,7 @@ fn private_key(file: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, String
     })
 }
 
-/// The error of TLS in the chain of sources, if there is one.
+/// The TLS error among the sources of an error, if there is one.
 pub fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     chain(error).find_map(|one| one.downcast_ref())
 }
@@ -170,7 +170,7 @@ pub fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> 
 /// The error and its causes, the innermost last.
 pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
-        // These two error types skip the error within them when they are asked for their source.
+        // These two error types skip their inner error in `source`.
         let of_io = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
         let shared = error.downcast_ref::<Arc<dyn Error + Send + Sync>>().map(|shared| &**shared);
         let inner = of_io.or(shared);
@@ -178,7 +178,7 @@ pub fn chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (
     })
 }
 
-/// Why a certificate cannot be a server's, if the library says that in its own terms.
+/// The reason why a certificate cannot be that of a server, if the library gives it in its own terms.
 fn unfit(bad: &impl std::fmt::Debug) -> Option<&'static str> {
     let word = format!("{bad:?}");
     if word.contains("CaUsedAsEndEntity") {

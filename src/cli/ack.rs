@@ -106,7 +106,7 @@ pub(super) async fn pause(arguments: PauseArguments) -> anyhow::Result<ExitCode>
         println!("the pause of {name} is over now");
         return Ok(ExitCode::SUCCESS);
     }
-    // The instance reckons from its own clock, which is that of the fleet.
+    // The instance adds the span to its own clock, which is that of the fleet.
     let body = json!({
         "until": length.until, "for": length.span.map(in_ms), "comment": operator.comment
     });

@@ -222,7 +222,7 @@ fn topics(config: &Config) -> Option<Finding> {
     Some(Finding::fail("topics", format!("rollcall serve would end at once: {error:#}")))
 }
 
-/// Whether an instance of Rollcall serves its pages there.
+/// Returns whether an instance of Rollcall serves its pages at `address`.
 async fn is_served(address: SocketAddr) -> bool {
     let page = tokio::time::timeout(TIMEOUT, health::ask(reachable(address), "/readyz")).await;
     page.is_ok_and(|page| page.is_ok_and(|page| page.contains("\"instance\"")))
@@ -239,7 +239,7 @@ async fn running_configuration(config: &Config) -> Option<Finding> {
     Some(Finding::warn("running instance", text))
 }
 
-/// Findings about routes that are muted for as long as their times can tell.
+/// Warns of routes that are muted for as far ahead as their times are evaluated.
 fn never_active(path: &str, route: &Route, now: Timestamp) -> Vec<Finding> {
     let is_muted = |at: Timestamp| route.times.muted_by(at).is_some();
     let until = route.times.muted_until(now);
@@ -256,7 +256,7 @@ fn never_active(path: &str, route: &Route, now: Timestamp) -> Vec<Finding> {
     found
 }
 
-/// The findings about client ids. None for the in-process broker, which protects them itself.
+/// The findings about client ids. The in-process broker protects its own ids, so it has none.
 async fn ids(config: &Config) -> Vec<Finding> {
     let found = join_all(elsewhere(config).map(ids::examine)).await;
     found.into_iter().flatten().collect()

@@ -59,7 +59,6 @@ impl Filter {
         DeliveryFilter { receiver: self.receiver.clone(), state, from: self.from, until: self.until }
     }
 
-    /// Whether it names any delivery.
     fn is_set(&self) -> bool {
         self.receiver.is_some() || self.from.is_some() || self.until.is_some()
     }
@@ -226,8 +225,8 @@ async fn count(remote: &Remote, filter: &DeliveryFilter) -> anyhow::Result<u64> 
     }
 }
 
-/// Asks for a change again and again until nothing is left; each request changes a bounded number of deliveries.
-/// `next`: the body of the next request, from the answer to the last one. Answers how many were changed.
+/// Repeats a change until nothing is left; each request changes a bounded number of deliveries. `next` sets the body of
+/// the next request from the last answer. Returns how many deliveries were changed.
 async fn change_all(
     remote: &Remote,
     what: &str,
@@ -320,7 +319,7 @@ async fn replay(replay: Replay) -> anyhow::Result<()> {
         count += replayed["count"].as_u64().unwrap_or_default();
     }
     if ids.is_empty() {
-        // What is given up or delivered from the first request on is not delivered again.
+        // Deliveries that end after the first request are not delivered again.
         let next = |body: &mut Value, answer: &Value| {
             body["cursor"] = answer["next"].clone();
             body["filter"]["until"] = answer["until"].clone();

@@ -1,10 +1,10 @@
-//! `rollcall demo`: a simulated fleet with short timeouts and a whole Rollcall, in one process and with nothing
-//! else installed.
+//! `rollcall demo`: a simulated fleet with short timeouts and a whole Rollcall, in one process and with nothing else
+//! installed.
 //!
 //! The demo runs the same service as `rollcall serve`, on the embedded engine and with the in-process broker;
 //! heartbeats and webhooks go over real sockets of the loopback address. Only times are short: the timeout is five
-//! seconds. About every eight seconds one unit falls silent, in a fleet of any size, and a site loses power early, so
-//! that a new user sees all of it within a minute and can still follow.
+//! seconds. About every eight seconds one unit falls silent, whatever the size of the fleet, and a site loses power
+//! early: a new user sees everything within a minute, and can still follow.
 
 use std::io;
 use std::process::ExitCode;

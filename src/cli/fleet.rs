@@ -211,7 +211,6 @@ pub(super) async fn records(arguments: RecordsArguments) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the instance has a kind in its configuration.
 async fn knows_kind(remote: &Remote, kind: &str) -> anyhow::Result<bool> {
     let summary = remote.get(&["api", "v1", "summary"], &[], "kinds").await?;
     Ok(summary["kinds"].as_array().is_some_and(|kinds| kinds.iter().any(|known| known["kind"] == kind)))

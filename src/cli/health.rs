@@ -1,6 +1,6 @@
 //! `rollcall health`: whether the instance of this configuration answers, for supervisors of containers.
 //!
-//! The command asks the address of `http.listen`, so a probe follows the configuration, and an image needs no other
+//! The command calls the address in `http.listen`, so a probe follows the configuration, and an image needs no other
 //! program.
 
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::{ConfigFile, logging, shown_json};
 
 /// How long an answer may take: less than supervisors wait for a probe.
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// The most bytes of an answer that are read: its problems need less.
+/// The longest answer that is read, in bytes: the list of problems is shorter.
 const MAX_ANSWER: u64 = 16 * 1024;
 
 #[derive(Debug, Args)]

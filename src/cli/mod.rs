@@ -1,10 +1,10 @@
 //! The command line: one file for each command.
 //!
-//! Commands about the fleet ask a running instance over its HTTP API, see `remote.rs`, with the rights of a token, so
-//! they also work from another machine. `check`, `move`, `move-ids` and `repair` open the engine.
+//! Commands about the fleet call the HTTP API of a running instance (`remote.rs`) with the rights of a token, so they
+//! also work from another machine. `check`, `move`, `move-ids` and `repair` open the engine.
 //!
-//! A command reads its configuration, does its work and reports the result. It prints its result on
-//! standard output, as JSON with `--json`; everything else goes to standard error.
+//! A command reads its configuration, does its work and reports the result. It prints its result on standard output, as
+//! JSON with `--json`; everything else goes to standard error.
 //!
 //! | exit code | meaning |
 //! |---|---|
@@ -63,8 +63,8 @@ const FAILED: u8 = 1;
 const WRONG_ARGUMENTS: u8 = 2;
 /// `EX_CONFIG` of sysexits.h.
 const BAD_CONFIGURATION: u8 = 78;
-/// After how many tasks a busy thread polls for I/O. A task of a storm takes about a millisecond; with the
-/// default of 61 a request, and each answer of the engine that it waits for, would be noticed much too late.
+/// A busy thread polls for I/O after this many tasks. A task of a storm takes about a millisecond; with the default of
+/// 61, a request and each answer of the engine would be noticed much too late.
 const EVENT_INTERVAL: u32 = 5;
 
 /// Notices when a device of a fleet goes silent, and notifies operators once.
@@ -229,14 +229,13 @@ pub fn run(line: CommandLine) -> ExitCode {
             Command::PackageFiles(arguments) => package_files::run(&arguments),
         }
     });
-    // A lookup of a name that is still under way blocks a thread that cannot be ended.
+    // A name lookup that still runs blocks a thread that cannot be ended.
     runtime.shutdown_background();
     ended.unwrap_or_else(|error| failed(&error))
 }
 
-/// The number of threads: half as many as processors, but at least two. Redis and the broker mostly run on the
-/// same machine, and in a storm Rollcall waits for them: with a thread for each processor it would keep them from
-/// running.
+/// Half as many threads as processors, but at least two. Redis and the broker mostly run on the same machine, and in a
+/// storm Rollcall waits for them: a thread for each processor would keep them from running.
 fn threads() -> usize {
     std::thread::available_parallelism().map_or(2, |processors| (processors.get() / 2).max(2))
 }
@@ -244,7 +243,7 @@ fn threads() -> usize {
 /// Where the operating system has the names of users.
 const USERS: &str = "/etc/passwd";
 
-/// The user who runs the command, for the audit: if `USER` is not set, as in a container or under cron, the number of
+/// The user who runs the command, for the audit. Without `USER`, as in a container or under cron, it is the number of
 /// the user.
 fn system_user() -> String {
     user_of(rustix::process::getuid().as_raw(), &std::fs::read_to_string(USERS).unwrap_or_default())

@@ -1,7 +1,7 @@
 //! `rollcall move-ids`: gives the units of a kind the ids that `unit` of the kind makes now.
 //!
-//! Stop Rollcall, change `unit`, look at the plan, rename with `--yes`, start Rollcall. Units keep what is known of them,
-//! so no unit falls silent by it.
+//! Stop Rollcall, change `unit`, look at the plan, rename with `--yes`, start Rollcall. Units keep their stored state,
+//! so none falls silent because of it.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ fn say_what_keeps_its_id(offline: usize, removed: usize) {
     }
 }
 
-/// Opens the engine, which no instance may serve.
+/// Opens the engine; an instance that serves it makes this fail.
 async fn open(config: &Config) -> anyhow::Result<Box<dyn Engine>> {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
     Ok(match &config.engine {
@@ -116,7 +116,7 @@ async fn open(config: &Config) -> anyhow::Result<Box<dyn Engine>> {
     })
 }
 
-/// Shows the plan. Answers whether it has a problem.
+/// Prints the plan. Returns whether it has a problem.
 fn show(plan: &RenamingPlan) -> bool {
     if !plan.problems.is_empty() {
         plan.problems.iter().take(SHOWN).for_each(|problem| println!("{problem}"));

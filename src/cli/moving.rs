@@ -23,7 +23,7 @@ use crate::store::{migration::Exporter, migration::Importer, migration::Moved, m
 use crate::store::{redis, redis::RedisAddress, redis::RedisEngine, redis::RedisImporter};
 use crate::telemetry::Telemetry;
 
-/// Steps of the progress bar.
+/// The steps of the progress bar.
 const STEPS: u64 = 1000;
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! How a command prints an answer, once or again and again.
+//! How a command prints an answer, once or repeatedly.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) struct OutputArguments {
     watch: Option<Duration>,
 }
 
-/// The shortest time between two questions of `--watch`.
+/// The shortest interval of `--watch`.
 const SHORTEST: Duration = Duration::from_millis(200);
 
 impl OutputArguments {
@@ -81,14 +81,14 @@ impl OutputArguments {
         Ok(())
     }
 
-    /// Says on standard error that a list is empty; programs see that in the answer.
+    /// Notes on standard error that a list is empty; programs see it in the answer.
     pub fn note_none(&self, items: &Value, what: &str) {
         if items.as_array().is_none_or(Vec::is_empty) && !self.json && !self.csv {
             eprintln!("no {what} match");
         }
     }
 
-    /// Prints an answer, or for people a table that shows it in their words.
+    /// Prints an answer, or for people a table in their words.
     pub fn print_for_people(
         &self,
         answer: &Value,
@@ -97,7 +97,7 @@ impl OutputArguments {
         if self.csv { self.print(answer, || facts(answer)) } else { self.print(answer, table) }
     }
 
-    /// Prints an answer, or for people the sentence that tells it.
+    /// Prints an answer, or for people a sentence.
     pub fn print_sentence(&self, answer: &Value, sentence: &str) -> anyhow::Result<()> {
         self.say(sentence);
         if self.json || self.csv { self.print(answer, || facts(answer)) } else { Ok(()) }

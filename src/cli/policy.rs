@@ -1,5 +1,5 @@
-//! `rollcall policy try`: what another timeout, or another configuration, would have recorded and sent of the silences
-//! that history has. It reads the database, and changes nothing.
+//! `rollcall policy try`: the records and notifications that another timeout or configuration would have produced for
+//! the silences in history. It only reads the database.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -86,7 +86,7 @@ pub(super) async fn run(arguments: PolicyArguments) -> anyhow::Result<ExitCode> 
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a configuration says of the silences of a kind.
+/// The rules of a configuration for one kind.
 struct TriedConfig<'a> {
     config: &'a Config,
     policy: Policy,

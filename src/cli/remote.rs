@@ -1,4 +1,4 @@
-//! A running instance, which commands ask over its HTTP API, with the rights of a token.
+//! A running instance, which commands call over its HTTP API with the rights of a token.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,7 +26,7 @@ use crate::trust;
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long the transfer of a file may take.
+/// The longest transfer of a file.
 const MAX_TRANSFER: Duration = Duration::from_secs(3600);
 
 /// How many bytes of a file are sent at once.
@@ -105,7 +105,7 @@ struct RefusedRequest {
     detail: String,
 }
 
-/// Whether an instance says that the thing of a request does not exist.
+/// Returns whether an instance answered that the thing does not exist.
 pub(super) fn is_missing(error: &anyhow::Error) -> bool {
     error.downcast_ref::<RefusedRequest>().is_some_and(|refusal| refusal.status == StatusCode::NOT_FOUND)
 }
@@ -243,7 +243,7 @@ impl Remote {
         path: &[&str],
         query: &[(&str, String)],
     ) -> anyhow::Result<RequestBuilder> {
-        // Clients drop such a segment from a path, which then names another page.
+        // HTTP clients drop such a segment, and the path would name another page.
         if let Some(id) = path.iter().find(|one| matches!(**one, "" | "." | "..")) {
             bail!("{id:?} is not an id; write the id or the name that the command is about");
         }
@@ -323,7 +323,7 @@ impl Remote {
 
 fn signed(request: RequestBuilder, author: Option<&str>) -> anyhow::Result<RequestBuilder> {
     Ok(match author {
-        // The instance ignores a name that is none.
+        // The instance ignores an invalid name.
         Some(author) if !is_author(author) => {
             return Err(wrong("--author is a short text without control characters"));
         }
@@ -332,7 +332,6 @@ fn signed(request: RequestBuilder, author: Option<&str>) -> anyhow::Result<Reque
     })
 }
 
-/// The parameters that have a value.
 pub(super) fn given(parameters: Vec<(&'static str, Option<String>)>) -> Vec<(&'static str, String)> {
     parameters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
 }
@@ -345,7 +344,7 @@ pub(super) fn named_by(config: &Config) -> String {
     }
 }
 
-/// Why there is no configuration file.
+/// The error that no configuration file was found.
 pub(super) fn without_file() -> String {
     format!("neither {} exists", DEFAULT_FILES.join(" nor "))
 }

@@ -54,7 +54,7 @@ pub(super) async fn run(arguments: RepairArguments) -> anyhow::Result<ExitCode> 
     Ok(if is_undone { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
-/// The quarantined values of an engine; an empty list if there is no fleet.
+/// The quarantined values of an engine; empty if there is no fleet.
 pub(super) async fn quarantined(engine: &EngineConfig) -> anyhow::Result<Vec<Quarantined>> {
     match open(engine).await? {
         Some(repair) => Ok(repair.quarantined().await?),

@@ -95,7 +95,7 @@ pub(super) async fn run(arguments: RouteArguments) -> anyhow::Result<ExitCode> {
 }
 
 impl Test {
-    /// The sentence of the running instance.
+    /// The sentence of the running instance about who was notified.
     async fn notified(&self) -> anyhow::Result<String> {
         let Unit { kind, id } = &self.unit;
         let path = ["api", "v1", "units", kind.as_str(), id.as_str(), "timeline"];
@@ -173,8 +173,7 @@ fn described(route: &Route) -> String {
     text
 }
 
-/// The sentence about the mute of a route at the moment `when`, and its end; `None`: the route has no times that mute
-/// it.
+/// The sentence about the mute of a route at the moment `when`, and its end; `None` if no time mutes the route.
 fn muted(times: &RouteTimes, at: Timestamp, when: &str) -> Option<String> {
     if times.is_empty() {
         return None;

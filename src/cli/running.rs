@@ -1,4 +1,4 @@
-//! The instance of a configuration that runs on this machine, for commands that also work without an instance.
+//! The running instance of a configuration on this machine, for commands that also work without it.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use tokio::time::timeout;
 use super::remote::{ClientToken, Remote};
 use crate::config::Config;
 
-/// How long the instance may take to answer; a command does not wait for an instance that is frozen.
+/// How long the instance may take to answer, so that a frozen instance does not block the command.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The items of a list of the API; `None`: no instance answers, or it wants another token.
+/// The items of a list of the API; `None` if no instance answers, or if it needs another token.
 async fn list(config: &Config, page: &str, items: &str) -> Option<(String, Vec<Value>)> {
     let remote = Remote::beside(config, ClientToken::of_environment().ok()?).ok()?;
     let mut answer = timeout(TIMEOUT, remote.get(&["api", "v1", page], &[], items)).await.ok()?.ok()?;
@@ -21,7 +21,8 @@ async fn list(config: &Config, page: &str, items: &str) -> Option<(String, Vec<V
     }
 }
 
-/// The instances whose kinds, routes, receivers or timers differ from this configuration; `None`: not known.
+/// The instances whose kinds, routes, receivers or timers differ from this configuration; `None` if no instance
+/// answers.
 pub(super) async fn instances_that_differ(config: &Config) -> Option<Vec<String>> {
     let wanted = format!("{:012x}", config.sections.shared(&config.sections));
     let (_, instances) = list(config, "instances", "instances").await?;
@@ -29,10 +30,10 @@ pub(super) async fn instances_that_differ(config: &Config) -> Option<Vec<String>
     Some(differ.filter_map(|one| one["name"].as_str().map(str::to_owned)).collect())
 }
 
-/// The place of the running instance if it has no receiver of that name.
+/// The address of the running instance if it lacks a receiver of that name.
 pub(super) async fn place_without(config: &Config, receiver: &str) -> Option<String> {
     let (place, receivers) = list(config, "receivers", "receivers").await?;
-    // A receiver without a type is not configured there; it only has notifications.
+    // A receiver without a type is not configured there; only notifications of it are left.
     let has = receivers.iter().any(|one| one["name"] == receiver && !one["type"].is_null());
     (!has).then_some(place)
 }

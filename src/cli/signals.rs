@@ -26,12 +26,12 @@ pub(super) enum HangUp {
 /// Makes a write beyond the limit of file sizes (`ulimit -f`) fail with an error; otherwise the system ends the
 /// process.
 pub(super) fn survive_file_size_limit() -> std::io::Result<()> {
-    // The handler stays when this is dropped, and nothing has to read from it.
+    // Dropping the stream leaves the handler in place; nothing has to read from it.
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop)
 }
 
-/// A token that the first SIGTERM or Ctrl-C cancels; the command then stops in order.
-/// A signal more than a second later ends the process at once.
+/// A token that the first SIGTERM or Ctrl-C cancels, so that the command stops in order. A second signal more than a
+/// second later ends the process at once.
 pub(super) fn stop(on_hang_up: HangUp) -> std::io::Result<CancellationToken> {
     let stop = CancellationToken::new();
     let cancelled = stop.clone();
@@ -45,7 +45,8 @@ pub(super) fn stop(on_hang_up: HangUp) -> std::io::Result<CancellationToken> {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
                 _ = hang_up.recv() => if let HangUp::Reload(reloads) = &on_hang_up {
-                    // The service logs the outcome. If the queue is full, a further request would change nothing.
+                    // The service logs the outcome. A full queue already holds a reload, so another request would
+                    // change nothing.
                     let _ = reloads.try_send(oneshot::channel().0);
                     continue;
                 }

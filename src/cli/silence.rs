@@ -194,7 +194,7 @@ async fn extend(Extend { remote, id, end, author }: Extend) -> anyhow::Result<()
     Ok(())
 }
 
-/// Whether a silence, as an instance shows it, is over.
+/// Returns whether a silence in an answer is over.
 fn is_over(shown: &Value) -> bool {
     shown["state"] == SilenceState::Expired.as_str()
 }

@@ -1,5 +1,5 @@
-//! `rollcall suggest`: the timeout that the rhythms of units suggest, for each kind and class of cadence, beside what the
-//! timeout of now brings.
+//! `rollcall suggest`: the timeout that the rhythms of units suggest, for each kind and class of cadence, beside the
+//! effect of the current timeout.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -92,7 +92,7 @@ fn span(seconds: &Value) -> String {
     span.map(shown_span).unwrap_or_default()
 }
 
-/// What an operator has to know of some kinds.
+/// Remarks on some kinds that an operator has to know.
 fn remarks(answer: &Value) -> Vec<String> {
     let mut remarks =
         vec!["False alarms are units that would be marked offline in 30 days though they live.".to_owned()];

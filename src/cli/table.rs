@@ -52,14 +52,14 @@ impl PrintedTable {
     }
 }
 
-/// Whether standard output is a terminal that may show colours (no-color.org).
+/// Returns whether standard output is a terminal that may show colours (no-color.org).
 pub(super) fn has_colours() -> bool {
     let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     std::io::stdout().is_terminal() && !is_set("NO_COLOR") && !is_dumb
 }
 
-/// A state in its colour; everything else as it is.
+/// A state in its colour; other cells are unchanged.
 fn coloured(cell: &str) -> String {
     let colour = match cell {
         "online" | "delivered" => 32,

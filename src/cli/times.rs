@@ -9,7 +9,7 @@ pub(super) fn span(text: &str) -> Result<Duration, String> {
     parse_span(text).ok_or_else(|| "write a span of time, such as 2h or 1d 12h".to_owned())
 }
 
-/// A span as requests have it.
+/// A span in milliseconds, as requests carry it.
 pub(super) fn in_ms(span: Duration) -> String {
     format!("{}ms", span.as_millis())
 }
@@ -19,7 +19,7 @@ pub(super) fn moment(text: &str) -> Result<Timestamp, String> {
     parse_moment(text).ok_or_else(|| advice.to_owned())
 }
 
-/// Whether a range has a beginning before its end, where both are given.
+/// Checks that `from` is before `until`, if both are given.
 pub(super) fn in_order(from: Option<Timestamp>, until: Option<Timestamp>) -> anyhow::Result<()> {
     match from.zip(until) {
         Some((from, until)) if from >= until => Err(wrong("--from is a moment before --until")),

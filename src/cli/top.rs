@@ -1,8 +1,8 @@
 //! `rollcall top`: the fleet in the terminal, live: counts by state, problems of Rollcall itself, how late silences are
 //! found, and the units that fell silent last.
 //!
-//! The command asks a running instance again and again, and draws with the sequences that every terminal knows, so it
-//! needs no library and works over SSH. While the instance does not answer, it shows the last answers and says so.
+//! The command polls a running instance, and draws with control sequences that every terminal knows, so it needs no
+//! library and works over SSH. While the instance does not answer, it shows the last answers and says so.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
@@ -31,13 +31,13 @@ use lateness::Delays;
 use page::TopPage;
 use screen::Screen;
 
-/// The shortest time between two questions.
+/// The shortest time between two requests.
 const SHORTEST: Duration = Duration::from_millis(200);
-/// How long ago silences were found whose delays are shown.
+/// The delays of silences that were found within this time are shown.
 const LATELY: Duration = Duration::from_secs(60);
 /// How long Ctrl-Z may take to stop the process.
 const NOT_STOPPED: Duration = Duration::from_millis(500);
-/// The most units that are asked for.
+/// The most units that a request lists.
 const MAX_UNITS: usize = 200;
 
 #[derive(Debug, Args)]
@@ -81,14 +81,13 @@ pub(super) async fn run(TopArguments { remote, interval: every }: TopArguments) 
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal() && !is_dumb,
         "top needs a terminal; elsewhere use rollcall summary --watch"
     );
-    // The first request is made before drawing, so that a wrong address or token is reported as by every other
-    // command.
+    // Send the first request before drawing, so that a wrong address or token is reported as by every other command.
     let first = FleetAnswers::ask(&remote, MAX_UNITS).await?;
     watch(&remote, every.max(SHORTEST), first).await?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Draws until a key or a signal ends it. On every way out, the terminal is as it was before.
+/// Draws until a key or a signal ends it. The terminal is restored on every way out.
 ///
 /// In one piece: each event that a step waits for changes the next drawing.
 async fn watch(remote: &Remote, every: Duration, first: FleetAnswers) -> anyhow::Result<()> {
@@ -130,7 +129,7 @@ async fn watch(remote: &Remote, every: Duration, first: FleetAnswers) -> anyhow:
                 PressedKey::Quit => return Ok(()),
                 PressedKey::Suspend => {
                     screen.suspend()?;
-                    // Without job control the process does not stop, and no signal to continue comes.
+                    // Without job control the process does not stop, and no SIGCONT comes.
                     let _ = timeout(NOT_STOPPED, resumed.recv()).await;
                     screen.enter()?;
                 }

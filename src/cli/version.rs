@@ -1,7 +1,7 @@
 //! What `rollcall --version` says: the version, the commit, and the features of the build.
 //!
-//! `make dist` and the Dockerfile give the commit. Archives of sources that git makes have it in the file `commit`; in a
-//! clone that file is only a place for it, and a build by hand names no commit.
+//! `make dist` and the Dockerfile pass the commit. In an archive made by git the file `commit` holds it; in a clone
+//! that file is a placeholder, and a build by hand names no commit.
 
 use std::sync::LazyLock;
 

@@ -10,7 +10,7 @@ use super::secrets;
 use crate::intake::listener::{Config, ListenerTls, NOT_BUILT_IN};
 use crate::trust::ServerFiles;
 
-/// Whether devices connect straight to Rollcall.
+/// Returns whether devices connect straight to Rollcall.
 pub(super) fn is_configured(broker: &file::Broker) -> bool {
     let addresses =
         [&broker.listen, &broker.tls_listen, &broker.websocket_listen, &broker.websocket_tls_listen];

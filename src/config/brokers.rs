@@ -1,4 +1,4 @@
-//! Which kinds are heard at which broker, and which brokers an instance uses.
+//! The brokers of each kind, and the brokers that an instance uses.
 
 use super::broker;
 use super::file::{self, File, Instance};
@@ -6,7 +6,7 @@ use super::problem::Problems;
 use crate::intake;
 use crate::presence::{BrokerName, Filters};
 
-/// The names of the brokers, in order; one without a name if there is only one.
+/// The names of the brokers, in order; an only broker may have an empty name.
 pub(super) fn names(file: &File, problems: &mut Problems) -> Vec<String> {
     let all = file.mqtt.all();
     if let Some(mqtt) = file.mqtt.one() {
@@ -28,7 +28,7 @@ pub(super) fn names(file: &File, problems: &mut Problems) -> Vec<String> {
 }
 
 fn check(path: &str, name: &str, names: &[String], problems: &mut Problems) {
-    // As a kind is named: it stands in client ids, in metrics and before topics.
+    // A broker name follows the rules of kind names: it stands in client ids, in metrics and before topics.
     if name.parse::<BrokerName>().is_err() {
         problems.error(path, format!("{name:?} is no name of a broker; write 1 to 32 of a-z, 0-9, _ and -"));
     } else if names.iter().any(|known| known == name) {
@@ -54,12 +54,11 @@ fn unknown(path: &str, wanted: &[String], names: &[String], problems: &mut Probl
     }
 }
 
-/// Whether a kind is heard at this broker.
 pub(super) fn is_heard_at(kind: &file::Kind, broker: &str) -> bool {
     kind.brokers.is_empty() || kind.brokers.iter().any(|name| name == broker)
 }
 
-/// The brokers that an instance uses; empty: all.
+/// The brokers that an instance uses; empty means all.
 pub(super) fn of_instance(
     instance: &Instance,
     intake: &[intake::Config],
@@ -76,7 +75,7 @@ pub fn brokers_of(intake: &[intake::Config]) -> Vec<BrokerName> {
     several.filter_map(|one| one.broker.parse().ok()).collect()
 }
 
-/// The filters by which each kind is heard, at all brokers.
+/// The filters of each kind, at all brokers.
 ///
 /// # Errors
 /// An invalid template.

@@ -1,4 +1,4 @@
-//! Checks the metrics of kinds: a name means the same in every kind.
+//! Checks the metrics of kinds: a metric name has one meaning in all kinds.
 
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ pub(super) fn catalogue(kinds: &[file::Kind], problems: &mut Problems) -> Catalo
             families.entry(family(&metric).to_owned()).or_insert((metric.clone(), path));
             metrics.push(metric);
         }
-        // A name that is not valid is reported where kinds are checked.
+        // An invalid name is reported where kinds are checked.
         all.extend(kind.name.parse::<Kind>().ok().map(|kind| (kind, metrics)));
     }
     Catalogue::new(all)

@@ -10,7 +10,7 @@ use super::problem::Problems;
 use super::{Span, secrets};
 use crate::deadman::Config;
 
-/// The longest time for a ping; shorter than the shortest period.
+/// The timeout of a ping; shorter than the shortest period.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pings, if they are configured.

@@ -76,7 +76,7 @@ fn on_redis(
     }
 }
 
-/// The name of a policy, as Redis has them.
+/// A policy as Redis spells it.
 fn eviction(policy: &str, problems: &mut Problems) -> String {
     let is_known = ["volatile-", "allkeys-"].iter().any(|begin| policy.starts_with(begin));
     if !policy.is_empty() && !is_known {
@@ -130,7 +130,7 @@ fn count(path: &str, count: Count, (least, most): (u16, u16), problems: &mut Pro
     }
 }
 
-/// Whether other users may enter the directory. A directory that Rollcall makes later is not open.
+/// Returns whether other users may enter the directory. A directory that Rollcall creates later is not open.
 fn is_open_to_others(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| found.is_dir() && found.permissions().mode() & 0o077 != 0)
 }
@@ -153,7 +153,7 @@ fn address(engine: &Engine, problems: &mut Problems) -> Option<RedisAddress> {
     if address.password.is_some() && !engine.password_file.is_empty() {
         problems.error(OPTION, "holds a password, and there is engine.password_file; keep the file");
     }
-    // Without a password there is no login, and Rollcall would be another user.
+    // Without a password there is no login, and Rollcall would connect as the default user.
     if address.user.is_some() && address.password.is_none() && engine.password_file.is_empty() {
         problems.error("engine.password_file", "is missing; the user in engine.url needs its password");
     }

@@ -1,13 +1,12 @@
 //! Options from the environment: `ROLLCALL_ENGINE__URL` is `engine.url`.
 //!
-//! Every option outside a list can be set so, and wins over the file. Each variable is checked on its
-//! own first, so that a bad value is reported under the name of the variable. A variable that
-//! names no option is an error: otherwise a misspelt override would have no effect, and the operator would find
-//! that months later.
+//! Every option outside a list can be set this way, and wins over the file. Each variable is checked on its own first,
+//! so that a bad value is reported under the name of the variable. A variable that names no option is an error:
+//! otherwise a misspelt override would have no effect, and the operator would notice it months later.
 //!
 //! # Why not a layering library
-//! [`File`](super::file::File) has the type of every option, so a variable is read as that
-//! type and nothing is guessed: a password of digits stays text, `yes` is not a boolean.
+//! [`File`](super::file::File) has the type of every option, so a variable is read as that type and nothing is guessed:
+//! a password of digits stays text, `yes` is not a boolean.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +18,7 @@ use super::problem::{Problem, may_be_secret, suggest, without_value};
 
 /// The prefix of every variable.
 pub(super) const PREFIX: &str = "ROLLCALL_";
-/// Variables that are read elsewhere.
+/// Variables that other modules read.
 const OTHERS: [&str; 4] = ["ROLLCALL_CONFIG", "ROLLCALL_URL", "ROLLCALL_TOKEN", "ROLLCALL_TOKEN_FILE"];
 
 /// The options of the file and the environment.
@@ -73,7 +72,7 @@ fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Va
     let value = match option {
         Options::Bool(_) => match text.parse() {
             Ok(is_so) => Value::Boolean(is_so),
-            // An option may take a word besides true and false.
+            // The option also accepts a word.
             Err(_) if read(&Value::String(text.to_owned())).is_ok() => Value::String(text.to_owned()),
             Err(_) => return Err("write true or false".to_owned()),
         },
@@ -85,7 +84,7 @@ fn setting(options: &Options, name: &str, text: &str) -> Result<(Vec<String>, Va
         Options::String(_) | Options::Null => Value::String(text.to_owned()),
     };
     let Err(error) = read(&value) else { return Ok((path, value)) };
-    // An option may take a word or a number.
+    // The option accepts a word or a number.
     match text.parse().map(Value::Integer) {
         Ok(number) if read(&number).is_ok() => Ok((path, number)),
         _ => Err(describe(&path, &error)),

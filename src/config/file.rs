@@ -1,11 +1,10 @@
 //! The shape of the configuration file: every option with its default, nothing checked yet.
 //!
-//! This is the one list of options. The environment, the suggestions and the test of
-//! `config/reference.toml` all read it through [`options`], so an option that is added here is
-//! known, can be set from the environment and is required in the reference at once.
+//! This is the one list of options. The environment, the suggestions and the test of `config/reference.toml` all read
+//! it through [`options`], so a new option can be set from the environment, and the reference has to list it.
 //!
-//! Optional text is empty by default: the environment can switch such an option off, and
-//! the reference can show each option at its default.
+//! Optional text is empty by default: the environment can switch such an option off, and the reference can show each
+//! option at its default.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

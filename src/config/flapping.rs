@@ -8,7 +8,7 @@ use super::Span;
 use super::problem::Problems;
 use crate::presence::FlapRule;
 
-/// The fewest and the most transitions of a rule: this many moments are kept for each unit.
+/// The fewest and the most transitions of a rule: as many moments are stored for each unit.
 const TRANSITIONS: (usize, usize) = (2, 100);
 
 /// The options of a kind; without transitions the kind has no flap detection.
@@ -46,9 +46,9 @@ impl Flapping {
     }
 }
 
-/// Warns of a rule by which no unit with the timeout of its kind flaps, or flaps on.
+/// Warns of a rule that no unit with the timeout of its kind can meet, or keep meeting.
 fn warn(path: &str, allowed: Duration, rule: &FlapRule, problems: &mut Problems) {
-    // The first of them may be offline; each further one takes a silence.
+    // The first transition may be offline; each further silence adds two.
     let silences = (rule.transitions.saturating_sub(1) / 2) as u32;
     let least = allowed.saturating_mul(silences);
     if rule.window < least {

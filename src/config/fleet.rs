@@ -59,7 +59,7 @@ pub(super) fn fleet(
                 kinds_elsewhere: both.cloned().collect(),
                 ..mqtt(one, period, topics, base, &mut of_one)
             };
-            // Errors that intake would report at the start are reported here.
+            // Report errors here that intake would report at the start.
             if problems.errors.is_empty() && of_one.errors.is_empty() {
                 for text in config.problems() {
                     let (path, text) = text.split_once(": ").unwrap_or(("mqtt", &text));
@@ -148,8 +148,8 @@ fn kinds(kinds: &[file::Kind], problems: &mut Problems) -> Rules {
     rules
 }
 
-/// The templates of all kinds. A template with `{kind}` stands for every kind and is kept once;
-/// any other belongs to one kind, and two that match the same topics would be ambiguous.
+/// The templates of all kinds. A template with `{kind}` stands for every kind and is kept once; any other belongs to
+/// one kind. Two templates that match the same topics would be ambiguous.
 fn topics(kinds: &[file::Kind], brokers: &[String], problems: &mut Problems) -> Vec<(String, Option<Kind>)> {
     let name = |kind: &file::Kind| kind.unit.as_ref().and_then(|name| name.parse().ok()).unwrap_or_default();
     let names: Vec<UnitName> = kinds.iter().map(name).collect();
@@ -159,7 +159,7 @@ fn topics(kinds: &[file::Kind], brokers: &[String], problems: &mut Problems) -> 
         let path = format!("kind[{at}].topics");
         for (nr, template) in one.topics.iter().enumerate() {
             let path = format!("{path}[{nr}]");
-            // A bad name is reported already; its templates are still checked.
+            // An invalid name is already reported; its templates are still checked.
             let kind: Kind = one.name.parse().unwrap_or_else(|_| "unnamed".parse().expect("a kind"));
             let shared = template.split('/').any(|level| level == "{kind}");
             let kind = (!shared).then_some(kind);
@@ -240,7 +240,7 @@ fn mqtt(
     }
 }
 
-/// Reports names that a broker does not take.
+/// Reports names that a broker does not accept.
 fn names(mqtt: &Mqtt, problems: &mut Problems) {
     if mqtt.username.is_empty() && !mqtt.password_file.is_empty() {
         problems.error("mqtt.password_file", "is a password without a user name; set mqtt.username");
@@ -257,7 +257,7 @@ fn names(mqtt: &Mqtt, problems: &mut Problems) {
     }
 }
 
-/// What is published of the states of units.
+/// The states of units that Rollcall publishes.
 fn states(mqtt: &Mqtt, problems: &mut Problems) -> Option<StatesConfig> {
     if mqtt.homeassistant_discovery && !mqtt.publish_state {
         problems.error("mqtt.homeassistant_discovery", "needs mqtt.publish_state = true");

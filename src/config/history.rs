@@ -47,7 +47,7 @@ pub(super) fn history(
     Some(HistoryConfig { access, batch: history.batch as usize, keep, keep_records, keep_deliveries })
 }
 
-/// Zero: for ever.
+/// Zero means for ever.
 fn keep(keep: &HistoryKeep, problems: &mut Problems) -> HistoryRetention {
     let mut of = |name: &str, span: Span| {
         let (shortest, longest) = (Span::from_days(31), Span::from_days(36_500));
@@ -63,7 +63,7 @@ fn keep(keep: &HistoryKeep, problems: &mut Problems) -> HistoryRetention {
     }
 }
 
-/// Names that need no quotes.
+/// Returns whether the name needs no quotes.
 fn is_schema(name: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
     name.starts_with(|c: char| c.is_ascii_lowercase())

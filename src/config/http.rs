@@ -57,7 +57,7 @@ pub(super) fn http(http: &Http, rules: &Rules, base: &Path, problems: &mut Probl
     };
     let unit_metrics_limit =
         problems.number("http.unit_metrics_limit", http.unit_metrics_limit, 1, 100_000_000).into();
-    // An address that is not valid is reported with the receivers.
+    // An invalid address is reported with the receivers.
     let external_url = links(http, &mut Problems::default()).home_page();
     let external_url = external_url.map(|front| front.trim_end_matches('/').to_owned());
     http::Config {
@@ -117,7 +117,7 @@ fn proxies(http: &Http, problems: &mut Problems) -> Proxies {
     Proxies { networks, users }
 }
 
-/// Where the server speaks TLS, if it does.
+/// The address and the files of TLS, if it is configured.
 fn tls(http: &Http, has_tokens: bool, base: &Path, problems: &mut Problems) -> Option<http::TlsConfig> {
     let files = [("http.cert_file", &http.cert_file), ("http.key_file", &http.key_file)];
     if http.tls_listen.is_empty() {
@@ -195,7 +195,7 @@ pub(super) fn count_by_labels(http: &Http, problems: &mut Problems) -> Vec<Strin
     http.count_by_labels.clone()
 }
 
-/// Words that operators write in place of a token, and forget to replace.
+/// Placeholders that operators write in place of a token, and forget to replace.
 const GUESSED: [&str; 24] = [
     "admin",
     "root",
@@ -223,8 +223,8 @@ const GUESSED: [&str; 24] = [
     "qwerty",
 ];
 
-/// The short text that has this digest. The length of a text cannot be told from its digest, but the shortest texts and
-/// the most likely ones can be tried. `echo` adds a line break to its text.
+/// A short text with this digest. A digest does not show the length of its text, but the shortest and the most likely
+/// texts can be tried. `echo` adds a line break to its text.
 fn short_text_of(digest: [u8; 32]) -> Option<String> {
     let one = (b' '..=b'~').map(|byte| char::from(byte).to_string());
     let words = GUESSED.iter().map(|word| (*word).to_owned());
@@ -232,7 +232,7 @@ fn short_text_of(digest: [u8; 32]) -> Option<String> {
     texts.flat_map(|text| [format!("{text}\n"), text]).find(|text| http::Token::digest(text) == digest)
 }
 
-/// The SHA-256 of a token, from the configuration or of the token in a file.
+/// The SHA-256 of a token: from the configuration, or of the token in a file.
 fn digest(path: &str, token: &Token, base: &Path, problems: &mut Problems) -> Option<[u8; 32]> {
     match (token.sha256.is_empty(), token.token_file.is_empty()) {
         (false, true) => {
@@ -300,7 +300,7 @@ fn token(
     Some(http::Token { name: token.name.clone(), sha256, role, expires_at, device })
 }
 
-/// The units of which a device may send heartbeats.
+/// The units for which a device may send heartbeats.
 fn device(path: &str, token: &Token, rules: &Rules, problems: &mut Problems) -> Option<DeviceRights> {
     let defaults = Token::default();
     let has_rights = !token.kinds.is_empty()

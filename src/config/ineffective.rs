@@ -13,7 +13,7 @@ pub(super) fn warn(file: &File, root: &Route, inhibition: &Inhibition, problems:
     routes("route", root, &[], file, problems);
 }
 
-/// `known`: the pagers of which the route above was warned.
+/// `known`: the pagers that a warning on a route above names.
 fn routes(path: &str, route: &Route, known: &[&str], file: &File, problems: &mut Problems) {
     kinds(&format!("{path}.matchers"), &route.matchers, file, problems);
     let mut pagers = known.to_vec();
@@ -33,13 +33,13 @@ fn routes(path: &str, route: &Route, known: &[&str], file: &File, problems: &mut
     }
 }
 
-/// Whether a receiver keeps an alert until it is told of the return.
+/// Returns whether a receiver keeps an alert open until Rollcall closes it.
 fn is_pager(name: &str, file: &File) -> bool {
     let keeps = |channel| matches!(channel, Channel::PagerDuty | Channel::Opsgenie);
     file.receiver.iter().any(|one| one.name == *name && one.channel.is_some_and(keeps))
 }
 
-/// Warns of matchers of `kind` that no kind of the configuration fits.
+/// Warns of matchers of `kind` that match no configured kind.
 fn kinds(path: &str, matchers: &[Matcher], file: &File, problems: &mut Problems) {
     let fits = |matcher: &Matcher| file.kind.iter().any(|kind| matcher.is_match(&kind.name));
     if let Some(matcher) = matchers.iter().find(|one| one.name() == "kind" && !fits(one)) {

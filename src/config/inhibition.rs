@@ -62,8 +62,8 @@ fn is_same(source: &[Matcher], target: &[Matcher]) -> bool {
     holds(source, target) && holds(target, source)
 }
 
-/// The contradiction of a rule that never inhibits: a label must be equal, and the matchers of source and target want
-/// different values of it.
+/// The contradiction in a rule that never inhibits: the matchers of source and target require different values of a
+/// label that must be equal.
 fn contradiction(source: &[Matcher], target: &[Matcher], equal: &[String]) -> Option<String> {
     use crate::routing::Operator::Equal;
     let wanted = |side: &[Matcher], name: &String| {

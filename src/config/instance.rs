@@ -1,4 +1,4 @@
-//! Checks the name of this instance, or generates one; and by which client id the broker knows it.
+//! Checks the name of this instance, or generates one; and the client id of the instance at the broker.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ const MAX_NAME: usize = 64;
 /// The file in which Linux has the name of the machine.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
 
-/// The file that has the names of near machines.
+/// The file with the names of near machines.
 const HOSTS: &str = "/etc/hosts";
 
 pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
@@ -51,9 +51,10 @@ fn client_id_of(name: &str, port: &str) -> String {
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<&str>>().join("-")
 }
 
-/// A digest of the broker and the client id, for other instances: 48 bits. 0: no other instance can have the same one.
+/// A digest of the broker and the client id, for other instances: 48 bits. 0 means that no other instance can have the
+/// same id.
 pub fn client_digest(config: &Config) -> u64 {
-    // Members of a share have random client ids, and where devices connect straight to Rollcall it is no client.
+    // Members of a share have random client ids, and with the in-process broker Rollcall is no client.
     let [intake] = &config.intake[..] else { return 0 };
     if !intake.share.is_empty() || config.broker.is_some() {
         return 0;
@@ -62,7 +63,7 @@ pub fn client_digest(config: &Config) -> u64 {
     short_digest(format!("{machine} {} {}", intake.url, intake.client_id).as_bytes())
 }
 
-/// Whether the broker at that address is on this machine.
+/// Returns whether the broker at that address is on this machine.
 pub fn is_loopback(url: &str) -> bool {
     let is_here = |host: &str| host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
     url.parse().is_ok_and(|address: BrokerAddress| is_here(&address.host))
@@ -73,7 +74,7 @@ pub(super) fn host() -> String {
     std::fs::read_to_string(HOST_NAME).unwrap_or_default().trim().to_owned()
 }
 
-/// The name of the machine with its domain, as far as the machine knows it without asking a server.
+/// The name of the machine with its domain, as far as local files have it.
 pub(super) fn full_host() -> String {
     full(&host(), &std::fs::read_to_string(HOSTS).unwrap_or_default())
 }
@@ -91,8 +92,8 @@ fn full(host: &str, hosts: &str) -> String {
     lines.filter(of_host).find_map(with_domain).unwrap_or_else(|| host.to_owned())
 }
 
-/// The name of the machine, for operators, and a random number: several instances may run on one
-/// machine, and an instance is another one after a restart.
+/// The name of the machine, for operators, and a random number: several instances may run on one machine, and a
+/// restarted instance is a new one.
 fn made_up(host: &str) -> String {
     let host: String = host.trim().chars().filter(|c| is_plain(*c)).take(MAX_NAME - 9).collect();
     let host = if host.is_empty() { "rollcall" } else { &host };

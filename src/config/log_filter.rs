@@ -10,8 +10,8 @@ use super::LogConfig;
 use super::file::Log;
 use super::problem::Problems;
 
-/// The client of MQTT warns of each failed connection, which Rollcall logs itself. TLS warns of each client that asks
-/// for an address by its number, so any client could fill the log.
+/// The MQTT client warns of each failed connection, which Rollcall logs itself. TLS warns of each client that connects
+/// to an IP address, so any client could fill the log.
 const NOISY: [(&str, LevelFilter); 2] = [("rumqttc", LevelFilter::ERROR), ("rustls", LevelFilter::ERROR)];
 
 pub(super) fn log(log: &Log, problems: &mut Problems) -> LogConfig {
@@ -61,8 +61,7 @@ fn add(mut targets: Targets, text: &str) -> Result<Targets, String> {
     Ok(targets)
 }
 
-/// Whether a directive without a level is a target, all of whose lines are logged. Any other name is more likely a
-/// level with a mistake in it.
+/// Returns whether a directive without a level is a target of Rollcall. Any other name is more likely a misspelt level.
 fn is_own_target(text: &str) -> bool {
     text == "rollcall" || (text.contains("::") && is_target(text))
 }

@@ -79,7 +79,7 @@ use shown::Written;
 /// The name in errors of a configuration without a file.
 const DEFAULT_FILE: &str = "rollcall.toml";
 
-/// The files that are tried by default: the first that exists is read.
+/// The default files; the first that exists is read.
 pub const DEFAULT_FILES: [&str; 2] = [DEFAULT_FILE, "/etc/rollcall/rollcall.toml"];
 
 /// A configuration that is valid.
@@ -93,13 +93,13 @@ pub struct Config {
     pub engine: EngineConfig,
     /// The broker within the process, if it is configured.
     pub broker: Option<crate::intake::listener::Config>,
-    /// What is heard at each broker.
+    /// The intake of each broker.
     pub intake: Vec<intake::Config>,
-    /// The brokers that this instance uses; empty: all.
+    /// The brokers that this instance uses; empty means all.
     pub brokers: Vec<String>,
     /// The rules of every kind.
     pub rules: Rules,
-    /// The kinds that say what names their units.
+    /// The kinds whose option `unit` names their units.
     pub named: BTreeSet<Kind>,
     /// The metrics of units, by kind.
     pub metrics: Arc<Catalogue>,
@@ -115,7 +115,7 @@ pub struct Config {
     pub deadman: Option<crate::deadman::Config>,
     /// How long closed records are kept.
     pub keep_records: Duration,
-    /// How long attempts to deliver are on record.
+    /// How long attempts to deliver are stored.
     pub keep_deliveries: Duration,
     /// How long records of a kind that is not configured any more stay open.
     pub close_unwatched: Duration,

@@ -1,7 +1,7 @@
-//! Where an error of a value stands: the file and the line, or the variable; and the element of a list by its name.
+//! The place of an error: the file and the line, or the variable; and the element of a list by its name.
 //!
-//! The checks work on structs, which know no lines. So the path of an option, such as `kind[0].timeout`, is looked up in
-//! the text again, and only for errors and warnings.
+//! The checks work on structs, which know no lines. So the path of an option, such as `kind[0].timeout`, is looked up
+//! in the text again, and only for errors and warnings.
 
 use std::collections::BTreeSet;
 
@@ -24,11 +24,11 @@ struct Part<'a> {
     index: Option<usize>,
 }
 
-/// What is known of a path.
+/// A path as far as the text has it.
 struct Found {
-    /// The place in the text of the last part that is there, in bytes.
+    /// The offset of the last part that exists, in bytes.
     at: Option<usize>,
-    /// The path, with the names of elements in place of their numbers.
+    /// The path, with the names of elements instead of their indexes.
     shown: String,
 }
 
@@ -41,7 +41,7 @@ impl ConfigPlaces<'_> {
                 problem.place = Some(super::environment::variable(&problem.path));
                 continue;
             }
-            // A variable that is wrong is its own place.
+            // A wrong variable is its own place.
             let (Some(file), false) = (self.file, problem.path.starts_with(super::environment::PREFIX))
             else {
                 continue;

@@ -1,4 +1,4 @@
-//! Checks what kinds announce of the presence of their units: `[[kind]] presence`.
+//! Checks the announcements of kinds: `[[kind]] presence`.
 
 use super::Span;
 use super::broker;
@@ -7,7 +7,7 @@ use super::problem::Problems;
 use crate::intake::{Format, Planned, PresenceRules, SparkplugHost, StateWords, Template};
 use crate::presence::{Kind, UnitName};
 
-/// The announcements of each kind that has any.
+/// The announcements of each kind that configures them.
 pub(super) fn presence(file: &File, problems: &mut Problems) -> Vec<(Kind, PresenceRules)> {
     let mut all = Vec::new();
     sparkplug(file, problems);
@@ -35,12 +35,12 @@ pub(super) fn presence(file: &File, problems: &mut Problems) -> Vec<(Kind, Prese
     all
 }
 
-/// Whether a kind has the topics of Sparkplug, and no others.
+/// Returns whether a kind has the topics of Sparkplug, and no others.
 pub(super) fn is_sparkplug(kind: &file::Kind) -> bool {
     kind.presence.format == PresenceFormat::Sparkplug
 }
 
-/// Checks what a format that has topics and names of its own leaves to the kind.
+/// Checks that a kind sets only what its format, which has its own topics and names, leaves open.
 fn sparkplug(file: &File, problems: &mut Problems) {
     let defaults = (file::Kind::default(), file::Presence::default());
     let (mut is_taken, has_listener) = (false, broker::is_configured(&file.broker));

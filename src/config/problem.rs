@@ -125,10 +125,10 @@ pub(super) fn show(name: &str, text: &str, error: &toml::de::Error) -> String {
         Some(section) => format!("there may be several of {section}; write [[{section}]]"),
         None => what,
     };
-    // If the value is hidden, its length is hidden too.
+    // A hidden value must not show its length.
     let end = text.floor_char_boundary(span.end.min(line_start + line.len()).max(start));
     let before = text[line_start..start].chars().take(shown.chars().count());
-    // Tabs stay tabs, so that the caret stands in the right column on every terminal.
+    // Tabs stay tabs, so that the caret is in the right column on every terminal.
     let indent: String = before.map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
     let room = shown.chars().count().saturating_sub(indent.chars().count()).max(1);
     let carets = "^".repeat(text[start..end].chars().count().clamp(1, room));
@@ -157,9 +157,9 @@ const SECRET_NAMES: [&str; 12] = [
     "command",
 ];
 
-/// The line without values that may be secrets, because errors are logged; `None` if it has no such values. A value
-/// is shown only if its key is known to hold no secret: not for an unknown key or a key that
-/// the parser did not read, nor for a line that begins within a value.
+/// The line without values that may be secrets, because errors are logged; `None` if it has no such values. Only a
+/// value whose key is known to hold no secret is shown: not the value of an unknown key or of a key that the parser did
+/// not read, nor a line that begins within a value.
 fn shown(line: &str, message: &str) -> Option<String> {
     let is_known = ["invalid type: ", "invalid value: ", "unknown variant "];
     let is_known = is_known.iter().any(|lead| message.starts_with(lead));
@@ -171,13 +171,12 @@ fn shown(line: &str, message: &str) -> Option<String> {
     if is_known && !may_be_secret(&name) && !value.contains('=') {
         return None;
     }
-    // A long word is not a key: it may be a piece of a value of several lines.
+    // A long word is not a key: it may be a part of a value that spans several lines.
     let is_key =
         name.len() <= 40 && key.trim().chars().all(|c| matches!(c, 'a'..='z' | '0'..='9' | '_' | '.'));
     Some(if is_key { format!("{key}= ...") } else { "...".to_owned() })
 }
 
-/// Whether a key of that name may hold a secret.
 pub(super) fn may_be_secret(name: &str) -> bool {
     SECRET_NAMES.iter().any(|word| name.contains(word)) && !name.ends_with("_file")
 }
@@ -194,7 +193,7 @@ pub(super) fn without_value(message: &str) -> String {
     }
 }
 
-/// What serde calls a value that it expects, and the same for operators.
+/// What serde calls a value that it expects, and the words for operators.
 const EXPECTED: [(&str, &str); 11] = [
     ("a sequence", "a list in brackets, such as [\"…\"]"),
     ("a boolean", "true or false, without quotes"),

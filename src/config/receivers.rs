@@ -49,9 +49,9 @@ pub(super) fn alerting(file: &File, base: &Path, problems: &mut Problems) -> ale
     let route = routes::root(file, problems);
     names(file, &route, problems);
     fallbacks(file, problems);
-    // Errors of these options are reported with the sections hearing and records.
+    // Errors of these options are reported with `[hearing]` and `[records]`.
     let blind_after = file.hearing.tell_after.0;
-    // The service sets them from the topics.
+    // The service fills these from the topics.
     let filters = Filters::default();
     let inhibition = inhibition::inhibition(file, problems);
     ineffective::warn(file, &route, &inhibition, problems);
@@ -88,13 +88,13 @@ fn archive_after(file: &File) -> BTreeMap<Kind, Duration> {
     archives.filter_map(|one| Some((one.name.parse().ok()?, one.archive_after.0))).collect()
 }
 
-/// Names of receivers are unique, and a route names each of them.
+/// Checks that names of receivers are unique, and that a route names each receiver.
 fn names(file: &File, route: &alerting::Route, problems: &mut Problems) {
     let names: Vec<&str> = file.receiver.iter().map(|one| one.name.as_str()).collect();
     let routed = route.named_receivers();
     for (at, name) in names.iter().enumerate() {
         let path = format!("receiver[{at}].name");
-        // A name has the pattern of a kind, for the same reason: it becomes part of keys and ids.
+        // A name follows the rules of kind names, because it also becomes part of keys and ids.
         if name.parse::<Kind>().is_err() {
             problems.error(path, "a receiver's name is 1 to 32 of the characters a-z, 0-9, _ and -");
         } else if names[..at].contains(name) {
@@ -109,7 +109,7 @@ fn names(file: &File, route: &alerting::Route, problems: &mut Problems) {
     }
 }
 
-/// A fallback is another receiver, and no way back to the first one.
+/// Checks that a fallback is another receiver, and that no chain of fallbacks is a circle.
 fn fallbacks(file: &File, problems: &mut Problems) {
     let find = |name: &str| file.receiver.iter().find(|one| one.name == name);
     for (at, one) in file.receiver.iter().enumerate().filter(|(_, one)| !one.fallback.is_empty()) {
@@ -174,7 +174,7 @@ fn receiver(
     let (name, channel) = (one.name.clone(), channel?);
     let receiver =
         ReceiverConfig { name, channel, message, concurrency, timeout, retry, fallback, rate_limit };
-    // Errors that the channel would report at the start are reported here.
+    // Report errors here that the channel would report at the start.
     if problems.errors.len() == before
         && let Err(error) = alerting::open(&receiver)
     {
@@ -215,8 +215,8 @@ fn retry(path: &str, one: &Receiver, problems: &mut Problems) -> Retry {
     retry
 }
 
-/// Options of another type of receiver are errors, because the operator expects an effect. `own` are the options of
-/// this type, beside the options of every receiver.
+/// Reports options of another type of receiver, because the operator expects an effect. `own` are the options of this
+/// type, beside the options of every receiver.
 fn misplaced(path: &str, one: &Receiver, own: &[&str], problems: &mut Problems) {
     let options = |one: &Receiver| serde_json::to_value(one).expect("plain structs with text keys are JSON");
     let (given, defaults) = (options(one), options(&Receiver::default()));

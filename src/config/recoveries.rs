@@ -1,4 +1,4 @@
-//! Which returns are notified: `true`, `false`, or `"for 1m"`.
+//! The returns that receivers are notified of: `true`, `false`, or `"for 1m"`.
 
 use std::fmt;
 

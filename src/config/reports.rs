@@ -10,7 +10,7 @@ use super::timer_receivers::named_receivers;
 use crate::presence::{Guarantee, TimerClass};
 use crate::reports::{CalendarPeriod, GroupBy, REPORT_TYPE, ReportPlan, ReportRange, ReportSchedule};
 
-/// How long a report is known to be sent: longer than any period, so that none is sent twice.
+/// How long a sent report is remembered: longer than any period, so that none is sent twice.
 const KEEP: Duration = Duration::from_secs(400 * 86_400);
 const MAX_DAYS: u32 = 3660;
 
@@ -64,7 +64,7 @@ fn report(
     Some((plan, class))
 }
 
-/// The last period of `every`, unless it is said: a period, or a number of days as a span.
+/// The range of a report: a period, or a number of days as a span; an empty text is the last period of `every`.
 fn range(text: &str, every: ReportPeriod) -> Result<ReportRange, String> {
     Ok(ReportRange::Last(match text {
         "" => every.period(),
@@ -84,7 +84,7 @@ fn range(text: &str, every: ReportPeriod) -> Result<ReportRange, String> {
     }))
 }
 
-/// The share of a percentage; zero: there is none.
+/// The share of a percentage; zero means that no target is set.
 fn target(percent: f64) -> Result<Option<f64>, String> {
     match percent {
         0.0 => Ok(None),

@@ -1,4 +1,4 @@
-//! Checks the routes, and gives each what it inherits.
+//! Checks the routes, and adds the options that each inherits.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::times::TimeIntervals;
 use crate::presence::{self, Pace, is_label_name};
 use crate::routing::{self, EVERY_LABEL, FollowUps, Matcher, Route, parse_matchers};
 
-/// How deep routes may be nested: every route above costs a comparison, and no organisation is as deep.
+/// The deepest nesting of routes: every route above costs a comparison, and no organisation is as deep.
 const DEEPEST: usize = 16;
 
 /// The root of the routes, with those below it.

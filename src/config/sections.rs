@@ -1,4 +1,4 @@
-//! The sections of a configuration, to find the sections that differ from another configuration.
+//! The sections of a configuration, to compare them with those of another configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,7 +1,7 @@
 //! The options as pages show them: each with its value and the place that sets it.
 //!
-//! Only a value whose option is known to hold no secret is shown; of a URL, the part up to its port. Of the tables in a
-//! list, such as receivers, the options are shown that are written.
+//! A value is shown only if its option is known to hold no secret; of a URL, the part up to its port is shown. The
+//! tables in a list, such as receivers, show only the options that are written.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,11 @@ use super::file::File;
 use super::problem::may_be_secret;
 use crate::http::{ShownOption, ShownValue, ValueOrigin};
 
-/// Options that are secretive by their names alone.
+/// Options whose names sound secret, but which hold no secret.
 const OPEN: [&str; 3] = ["user_header", "user_role", "user_roles"];
 
-/// Options that may hold a secret whatever their names: the topic of a push service is one, and a body may have one.
+/// Options that may hold a secret although their names do not say so: the topic of a push service is a secret, and a
+/// body may hold one.
 const CLOSED: [&str; 2] = ["topic", "body"];
 
 /// Options with URLs.

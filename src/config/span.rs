@@ -42,8 +42,8 @@ impl Span {
     }
 }
 
-/// The largest unit first, without units that are zero: `1m 30s`, `48h`, `90d`. Days are used
-/// from three on, because people say 48 hours and not 2 days.
+/// Writes the largest unit first, without units that are zero: `1m 30s`, `48h`, `90d`. Days begin at three, because
+/// people say 48 hours and not 2 days.
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut rest = self.0.as_millis();

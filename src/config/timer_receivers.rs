@@ -31,10 +31,10 @@ pub(super) fn named_receivers(path: &str, named: &[String], receivers: &[Receive
     }
 }
 
-/// The first of a receiver and its fallbacks that has no words for a timer, and why.
+/// The first receiver in a chain of fallbacks that cannot send a timer, and the reason.
 fn without_timers<'a>(receiver: &'a Receiver, all: &'a [Receiver]) -> Option<(&'a str, &'static str)> {
     let mut next = Some(receiver);
-    // Fallbacks in a circle are reported with the receivers.
+    // Circular fallbacks are reported with the receivers.
     for _ in 0..all.len() {
         let one = next?;
         if let Some(why) = has_alerts_only(one) {
@@ -45,7 +45,7 @@ fn without_timers<'a>(receiver: &'a Receiver, all: &'a [Receiver]) -> Option<(&'
     None
 }
 
-/// Why a receiver has no words for a timer.
+/// The reason why a receiver cannot send a timer.
 fn has_alerts_only(receiver: &Receiver) -> Option<&'static str> {
     match receiver.channel? {
         Channel::Alertmanager => Some("Alertmanager has alerts and nothing else"),

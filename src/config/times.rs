@@ -140,7 +140,7 @@ fn days_of_month(text: &str) -> Result<Vec<Range>, String> {
     if from < 0 && to > 0 {
         return Err(format!("{text:?} begins at the end of the month and ends at its begin; write two"));
     }
-    // From the begin of the month to its end is right in every month.
+    // A range from the beginning of the month to its end is right in every month.
     if (from < 0) == (to < 0) && from > to {
         return Err(format!("{text:?} ends before it begins"));
     }

@@ -1,4 +1,4 @@
-//! Since when the fleet is watched. Time before that is neither online nor offline: nothing is known of it.
+//! Since when the fleet is watched. Time before that is unknown: neither online nor offline.
 //!
 //! The first instance that reaches the engine writes the moment once, for all instances and for every later start.
 
@@ -12,7 +12,7 @@ use crate::store::{Cells, Documents, EngineError, Table, TableValue};
 
 /// The name of the only document.
 const FLEET: &str = "fleet";
-/// How long a failed write waits before it is tried again.
+/// The wait before a failed write is tried again.
 const AGAIN_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Since when the fleet is watched.
@@ -37,7 +37,7 @@ impl Beginning {
         Beginning { documents: Documents::new(cells), known: Arc::default() }
     }
 
-    /// Writes the moment unless it is known, as soon as the engine answers.
+    /// Writes the moment, unless it is written, as soon as the engine answers.
     pub async fn note(self, clock: Clock, stop: CancellationToken) {
         let noting = async {
             while let Err(error) = self.since(clock.now()).await {
@@ -51,7 +51,7 @@ impl Beginning {
     /// Since when the fleet is watched. If no instance has written the moment yet, this call writes `now`.
     ///
     /// # Errors
-    /// The engine does not answer; pages are shown without the moment then.
+    /// The engine does not answer; pages then leave the moment out.
     pub async fn since(&self, now: Timestamp) -> Result<Timestamp, EngineError> {
         loop {
             if let Some(known) = self.known.get() {
@@ -61,7 +61,7 @@ impl Beginning {
             if let Some(WatchedSince(since)) = stored.value {
                 return Ok(*self.known.get_or_init(|| since));
             }
-            // If two instances write at the same moment, one of them succeeds, and both read what it wrote.
+            // If two instances write at the same time, one of them wins, and both read what it wrote.
             self.documents.write(&[self.documents.change(&stored, Some(&WatchedSince(now)))?]).await?;
         }
     }

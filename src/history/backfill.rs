@@ -1,4 +1,4 @@
-//! Fills history from a file: records as `/api/v1/records` and `rollcall records --json` print them, one a line.
+//! Fills history from a file of records as `/api/v1/records` and `rollcall records --json` print them, one a line.
 
 use std::io::BufRead;
 
@@ -7,20 +7,20 @@ use super::rows::TransitionRows;
 use super::schema::Months;
 use crate::presence::OfflineRecord;
 
-/// What a file had.
+/// What a backfill read from its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backfilled {
     pub records: u64,
-    /// Rows that were not there before.
+    /// The rows that were missing in history.
     pub rows: u64,
-    /// Open records, which are left out: the engine has them.
+    /// Open records, which are left out: history gets them from the engine.
     pub open: u64,
 }
 
 /// Writes the closed records of a file.
 ///
 /// # Errors
-/// The first line that is no record; the lines before it may be written.
+/// The first line that is not a record; the lines before it may be written already.
 pub async fn backfill(
     database: &mut Database,
     lines: impl BufRead,

@@ -1,5 +1,5 @@
-//! The ledger of blind intervals: of the fleet, and of each kind that has filters of its own. It is short, so what this
-//! connection has written is compared with it as a whole.
+//! The ledger of blind intervals: of the fleet, and of each kind with filters of its own. It is short, so it is
+//! compared as a whole with the intervals that this connection has written.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::presence::{Hearing, Interval, Ledger};
 pub(super) struct WrittenIntervals(BTreeSet<(String, Timestamp, Timestamp)>);
 
 impl WrittenIntervals {
-    /// Writes what is new. Answers how many intervals that are.
+    /// Writes new intervals. Returns how many there were.
     pub async fn write(&mut self, database: &mut Database, hearing: &Hearing) -> Result<u64> {
         let intervals = intervals(hearing);
         let new: Vec<&(String, Timestamp, Timestamp)> = intervals.difference(&self.0).collect();
@@ -27,7 +27,7 @@ impl WrittenIntervals {
         let until: Vec<jiff::Timestamp> = new.iter().map(|(.., until)| moment(*until)).collect();
         let columns: [&(dyn ToSql + Sync); 3] = [&kinds, &from, &until];
         let written = database.in_transaction("write blind intervals", async |transaction| {
-            // An interval that grew, or that joined others, replaces them.
+            // An interval that grew, or that joined others, replaces the older rows.
             let delete = "DELETE FROM blind USING unnest($1::text[], $2::timestamptz[], $3::timestamptz[]) n(k, f, u) \
                           WHERE kind = k AND from_at >= f AND until_at <= u AND (from_at, until_at) <> (f, u)";
             transaction.execute(delete, &columns).await?;

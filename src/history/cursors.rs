@@ -1,16 +1,16 @@
-//! How far each source is written. The cursors are in the database, in the transaction of the rows: what they pass is
-//! there, exactly once, whatever ends when.
+//! How far each source is written. The cursors are in the database and change in the transaction of the rows: every row
+//! before a cursor exists exactly once, even after a crash.
 //!
-//! Each partition has its own, so another instance that becomes its owner goes on where the last one was. An instance
-//! reads all of its partitions from the oldest of their cursors on. Two owners at once write the same rows, which is
-//! harmless, and a cursor never goes back.
+//! Each partition has its own cursor, so a new owner continues where the last one stopped. An instance reads all of its
+//! partitions from the oldest of their cursors on. Two owners at once write the same rows, which is harmless, and a
+//! cursor never goes back.
 
 use tokio_postgres::{Client, Error, Transaction};
 
 use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
 
-/// The cursor of all of these partitions; `None`: one of them has none, and is read from the beginning.
+/// The oldest cursor of these partitions; `None` if one of them has no cursor, and so is read from the beginning.
 pub(super) async fn load(
     client: &Client,
     source: &str,
@@ -23,7 +23,7 @@ pub(super) async fn load(
     Ok(oldest.filter(|_| count as usize == partitions.len()).map(timestamp))
 }
 
-/// The oldest cursor among those of these partitions that have one.
+/// The oldest cursor of these partitions; partitions without a cursor are left out.
 pub(super) async fn oldest(
     client: &Client,
     source: &str,

@@ -28,7 +28,7 @@ const ROWS: usize = 5000;
 /// Sums that stand in one row: the scope and the name.
 pub(super) type SumKey = (String, String);
 
-/// Sums the next day, if it is complete. Answers whether it did. `fleet`: the number after the last partition.
+/// Sums the next day if it is complete; returns whether it was. `fleet`: the number after the last partition.
 pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet: u16) -> Result<bool> {
     let Some(from) = next(database, fleet).await? else { return Ok(false) };
     let day = Interval { from, to: from + DAY };
@@ -83,7 +83,7 @@ struct DaySums {
 pub(super) type DayRow = (SumKey, i32, TimeSpent);
 
 impl DaySums {
-    /// Adds a unit. Answers its row, if it was not online all the time that it was known.
+    /// Adds a unit. Returns its row, unless it was online for all the time that it was known.
     fn add(&mut self, unit: &ReadUnit<'_>, spent: TimeSpent) -> Option<DayRow> {
         let labels: Labels = serde_json::from_str(&unit.labels).unwrap_or_default();
         let keys = keys(&unit.kind, &labels).filter(|(scope, value)| {

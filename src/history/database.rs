@@ -1,6 +1,7 @@
 //! A connection to PostgreSQL: address, TLS, time limits, and errors in words for operators.
 //!
-//! Every statement has a time limit in the server, and a longer one here, because a server that is gone ends nothing.
+//! Every statement has a time limit in the server, and a longer one here, because a server that is gone cannot end the
+//! statement.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -17,10 +18,10 @@ use crate::small_file;
 use crate::store::EngineError;
 use crate::trust::{self, TlsFiles};
 
-/// How much longer than the server this side waits for the end of a statement.
+/// How much longer than the server this side waits for a statement.
 const SPARE: Duration = Duration::from_secs(10);
 
-/// The oldest PostgreSQL that has what the schema needs.
+/// The oldest PostgreSQL with the features that the schema needs.
 const OLDEST: i32 = 130_000;
 
 /// Where the database is.
@@ -28,13 +29,13 @@ const OLDEST: i32 = 130_000;
 pub struct DatabaseAddress(tokio_postgres::Config);
 
 impl DatabaseAddress {
-    /// Reads `postgres://user@host:port/database`. A server on another machine is asked for TLS unless the address says
+    /// Reads `postgres://user@host:port/database`. A server on another machine has to speak TLS unless the address says
     /// `sslmode=disable`.
     ///
     /// # Errors
-    /// What is wrong, without the address, which may hold a password.
+    /// The fault, without the address, which may hold a password.
     pub fn parse(url: &str, password: Option<&str>) -> Result<DatabaseAddress, String> {
-        // The name that other programs have for what `require` does here.
+        // Other programs call this `verify-full`; here `require` also verifies the certificate.
         let url = &url.replace("sslmode=verify-full", "sslmode=require");
         let mut config: tokio_postgres::Config = url.parse().map_err(|error: tokio_postgres::Error| {
             let why = std::error::Error::source(&error).map(|why| format!(" ({why})")).unwrap_or_default();
@@ -76,7 +77,7 @@ fn is_on_this_machine(host: &Host) -> bool {
     }
 }
 
-/// As operators see it, without the password.
+/// Writes the address for operators, without the password.
 impl std::fmt::Display for DatabaseAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let host = match self.0.get_hosts().first() {
@@ -89,17 +90,17 @@ impl std::fmt::Display for DatabaseAddress {
     }
 }
 
-/// Without secrets.
+/// Omits secrets.
 impl std::fmt::Debug for DatabaseAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
     }
 }
 
-/// Why history was not written or read.
+/// The reason why history was not written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum HistoryError {
-    /// The database is away, or busy; it is tried again.
+    /// The database is away or busy; the loop tries again.
     #[error("{0}")]
     Away(String),
     /// A statement took too long.
@@ -121,7 +122,7 @@ pub struct DatabaseAccess {
     pub tls: TlsFiles,
     /// The schema of the tables.
     pub schema: String,
-    /// The most time of a statement.
+    /// The time limit of a statement.
     pub statement_timeout: Duration,
 }
 
@@ -184,7 +185,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Runs statements, within the time limit and with errors in words.
+    /// Runs statements within the time limit; errors are in words for operators.
     pub async fn limited<T>(
         &self,
         doing: &str,
@@ -193,7 +194,7 @@ impl Database {
         limited(statements, self.limit + SPARE, &self.address, doing).await
     }
 
-    /// Whether the connection still lasts, as far as that was noticed.
+    /// Returns whether the connection is open, as far as the client has noticed.
     pub fn is_open(&self) -> bool {
         !self.client.is_closed()
     }
@@ -202,7 +203,7 @@ impl Database {
         &self.client
     }
 
-    /// Runs statements in a transaction, all or none.
+    /// Runs statements in one transaction.
     pub async fn in_transaction<T>(
         &mut self,
         doing: &str,

@@ -1,5 +1,5 @@
-//! Losses: time for which rows may be missing, because they left the engine before they were written. Each is a row, a
-//! line in the log, a metric and a problem of `/readyz`.
+//! Losses: ranges of time whose rows may be missing, because entries left the engine before they were written. Each is
+//! a row, a line in the log, a metric and a problem of `/readyz`.
 
 use tokio_postgres::types::ToSql;
 
@@ -9,7 +9,7 @@ use crate::clock::Timestamp;
 use crate::presence::Interval;
 use crate::store::{ATTEMPT_BYTES, Cells, Index, MAX_ATTEMPT_BYTES, Table};
 
-/// Writes a loss. Answers whether it is new: a loss that goes on grows.
+/// Writes a loss. Returns `true` for a new loss, `false` for a loss that has grown.
 pub(super) async fn write(
     database: &Database,
     table: &str,
@@ -26,8 +26,8 @@ pub(super) async fn write(
     Ok(row.get(0))
 }
 
-/// The oldest attempt of the partitions whose record of attempts is full: older ones may have left it. `None`: none is
-/// full.
+/// The oldest attempt of the partitions whose record of attempts is full: older attempts may have left it. `None` if no
+/// record is full.
 pub(super) async fn attempts_left_from(cells: &dyn Cells, partitions: &[u16]) -> Result<Option<Timestamp>> {
     let of = |partition: &u16| crate::store::Cell {
         table: Table::Counts,

@@ -1,12 +1,12 @@
 //! History: years of records in PostgreSQL, which operators own and dashboards read.
 //!
-//! The engine keeps records for a while. A loop ([`HistoryWriter`]) copies them into tables that are public (`schema.sql`,
-//! `docs/history.md`): transitions, blind time, changes by operators, notifications. It reads the engine as any reader
-//! does, so detection and notifications neither know of it nor wait for it.
+//! The engine keeps records for a while. A loop ([`HistoryWriter`]) copies them into tables that are public
+//! (`schema.sql`, `docs/history.md`): transitions, blind time, changes by operators, notifications. It only reads the
+//! engine, so detection and notifications never wait for it.
 //!
 //! # Why the cursors are in the database
 //! A cursor in the engine and rows in the database cannot change in one step. A cursor beside the rows can: after a
-//! crash of either side, history goes on where it is.
+//! crash of either side, history continues there.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ pub use sources::HistorySource;
 pub use status::{HistoryStatus, TableStatus, rewind, status};
 pub use writer::HistoryWriter;
 
-/// The sources of units, of the audit and of days, in the cursors.
+/// The names of the cursors of units, of the audit and of days.
 const UNITS: &str = "units";
 const OPERATIONS: &str = "operations";
 const DAILY: &str = "daily";

@@ -1,5 +1,5 @@
-//! The past of a fleet as it is on record, to try a policy on it. Rows are read one by one, and only what a trial needs
-//! of them is kept.
+//! The stored past of a fleet, to try a policy on it. Rows are read one by one, and only the fields that a trial needs
+//! are kept.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::store::Audited;
 /// The most silences of a trial: they take about 300 megabytes.
 const MAX_SILENCES: usize = 1_000_000;
 
-/// Reads what is on record of a fleet in the time before `until`, or before now: as far as it is written.
+/// Reads the past of a fleet in the time before `until`, or before now, as far as it is written.
 ///
 /// # Errors
-/// Also if there are too many silences.
+/// There are too many silences, or the database fails.
 pub async fn past_fleet(
     database: &Database,
     kind: &Kind,
@@ -70,7 +70,7 @@ pub async fn past_fleet(
     Ok(reading.past)
 }
 
-/// Until when the openings and closings of records are written for certain; `None`: nothing is written yet.
+/// The moment up to which all openings and closings of records are written; `None` if nothing is written yet.
 async fn written_until(database: &Database) -> Result<Option<Timestamp>> {
     let select = "SELECT min(at) FROM cursors WHERE source IN ('opened', 'closed')";
     let row = database.limited("read a cursor", database.client().query_one(select, &[])).await?;
@@ -80,9 +80,10 @@ async fn written_until(database: &Database) -> Result<Option<Timestamp>> {
 /// A past while it is read.
 struct PastReading {
     past: PastFleet,
-    /// The places of units, by kind and id; a unit has one for each set of labels, which is kept as it was read.
+    /// The places of units, by kind and id. A unit has one place for each set of labels, whose text is stored as it was
+    /// read.
     places: HashMap<(String, String), Vec<(u32, String)>>,
-    /// The begin of the first silence.
+    /// The beginning of the first silence.
     first: Option<Timestamp>,
     is_too_much: bool,
 }
@@ -94,7 +95,7 @@ async fn rows(client: &Client, select: &str, parameters: Parameters<'_>) -> Resu
 }
 
 impl PastReading {
-    /// The silences that lasted in the range. A closing has all that its opening has.
+    /// Reads the silences that lasted in the range. A closing has all the columns of its opening.
     async fn silences(&mut self, client: &Client) -> Result<(), Error> {
         let (from, to) = (moment(self.past.range.from), moment(self.past.range.to));
         let select = "SELECT record, labels::text, cause, last_seen, offline_since, detected_at, at, closed_by \
@@ -136,7 +137,7 @@ impl PastReading {
         })
     }
 
-    /// The place of a unit with these labels.
+    /// The place of a unit with these labels; a new one if there is none.
     fn unit(&mut self, unit: Unit, labels: &str) -> u32 {
         let name = (unit.kind.to_string(), unit.id.to_string());
         let places = self.places.entry(name).or_default();
@@ -155,7 +156,7 @@ impl PastReading {
         places.into_iter().flatten().map(|(place, _)| *place).collect()
     }
 
-    /// Since when units are known, and how many there were.
+    /// Reads since when units are known, and how many there were.
     async fn units(&mut self, client: &Client) -> Result<(), Error> {
         let select = "SELECT kind, unit, known_since, removed_at FROM units ORDER BY known_since DESC";
         let mut found = std::pin::pin!(rows(client, select, &[]).await?);
@@ -172,7 +173,7 @@ impl PastReading {
         Ok(())
     }
 
-    /// Blind time and pauses. A silence may have begun long before its deadline.
+    /// Reads blind time and pauses, also from before the range: a silence may have begun long before its deadline.
     async fn absences(&mut self, client: &Client) -> Result<(), Error> {
         let (first, to) = (moment(self.first.unwrap_or(self.past.range.from)), moment(self.past.range.to));
         let kind = self.past.kind.to_string();
@@ -231,7 +232,7 @@ impl PastReading {
         Ok(())
     }
 
-    /// What receivers took.
+    /// Reads the notifications that receivers took.
     async fn notifications(&mut self, client: &Client) -> Result<(), Error> {
         let Interval { from, to } = self.past.range;
         let select = "SELECT receiver, count(DISTINCT notification) FROM notifications WHERE at >= $1 \

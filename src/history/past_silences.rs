@@ -1,5 +1,5 @@
-//! Alert silences of the past, from the changes that operators made: an entry of the audit says the matchers and the
-//! times of an alert silence as they are from then on.
+//! Alert silences of the past, rebuilt from the changes by operators: an entry of the audit has the matchers and the
+//! times of an alert silence after the change.
 
 use std::collections::HashMap;
 
@@ -7,11 +7,11 @@ use crate::clock::{Timestamp, parse_moment};
 use crate::routing::alert_silence::MAX_SILENCES;
 use crate::routing::{AlertSilence, Matcher, SilenceId, parse_label_matchers};
 
-/// Alert silences, each for the times in which it covered what its matchers match.
+/// Alert silences, each with the times in which it was in force.
 pub(super) struct PastAlertSilences {
     since: Timestamp,
     all: Vec<AlertSilence>,
-    /// The place of the version of each that is in force.
+    /// The place of the version of each silence that is in force.
     newest: HashMap<SilenceId, usize>,
     unreadable: usize,
 }
@@ -22,7 +22,7 @@ impl PastAlertSilences {
         PastAlertSilences { since, all: Vec::new(), newest: HashMap::new(), unreadable: 0 }
     }
 
-    /// Notes a change; changes come in the order of time.
+    /// Applies a change; changes come in the order of time.
     pub fn change(&mut self, at: Timestamp, id: &str, text: &str) {
         let Ok(id) = id.parse::<SilenceId>() else { return };
         if let Some(before) = self.newest.remove(&id) {
@@ -43,7 +43,7 @@ impl PastAlertSilences {
         self.all.push(AlertSilence { id, matchers, starts_at, ends_at, updated_at: at, author, comment });
     }
 
-    /// How many changes could not be read.
+    /// The number of changes that could not be read.
     pub fn unreadable(&self) -> usize {
         self.unreadable
     }
@@ -53,8 +53,8 @@ impl PastAlertSilences {
     }
 }
 
-/// Reads `<matchers> from <moment> until <moment>: <comment>`. Values of matchers are quoted, so no text in them is
-/// taken for the times: what is before these must be whole matchers.
+/// Reads `<matchers> from <moment> until <moment>: <comment>`. The values of matchers are quoted, so no text in them is
+/// read as times: only whole matchers may stand before the times.
 fn read(text: &str) -> Option<(Vec<Matcher>, Timestamp, Timestamp)> {
     text.match_indices(" from ").find_map(|(at, between)| {
         let (from, rest) = text[at + between.len()..].split_once(" until ")?;

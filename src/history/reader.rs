@@ -1,4 +1,4 @@
-//! Reads history for pages and mails: over a connection of its own, one read after the other.
+//! Reads history for pages and mails, over one connection of its own, one read at a time.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ impl HistoryReader {
         HistoryReader { access, fleet, kept: Mutex::default() }
     }
 
-    /// The connection that is kept, if it still lasts, or another one.
+    /// The kept connection if it is still open, or a new one.
     async fn open(&self, kept: Option<Database>) -> Result<Database> {
         if let Some(database) = kept.filter(Database::is_open) {
             return Ok(database);
@@ -37,7 +37,7 @@ impl HistoryReader {
     }
 }
 
-/// A read that fails drops its connection: the database may still be working on it.
+/// A failed read drops its connection: the database may still be working on it.
 #[async_trait]
 impl AvailabilityHistory for HistoryReader {
     async fn time_spent(&self, of: &AvailabilityScope, range: Interval) -> anyhow::Result<PastTime> {
@@ -64,7 +64,7 @@ impl AvailabilityHistory for HistoryReader {
         Ok(made)
     }
 
-    /// Reads over a connection of its own: it may take many seconds.
+    /// Opens a new connection, because this read may take many seconds.
     async fn past_fleet(
         &self,
         kind: &Kind,

@@ -1,4 +1,4 @@
-//! What history knows of units in a range: the parts from which availability is worked out.
+//! The units of history in a range: the parts from which availability is computed.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::reports::AvailabilityScope;
 /// A unit by its kind and id.
 type KindAndId = (String, String);
 
-/// The units that are read; every unit by default.
+/// The units to read; every unit by default.
 #[derive(Default)]
 pub(super) struct UnitSelection {
     pub kind: Option<String>,
@@ -40,7 +40,7 @@ impl From<&AvailabilityScope> for UnitSelection {
     }
 }
 
-/// A unit, and what is known of it.
+/// A unit with its known time, outages and pauses.
 pub(super) struct ReadUnit<'a> {
     pub kind: String,
     pub unit: String,
@@ -52,7 +52,7 @@ pub(super) struct ReadUnit<'a> {
 }
 
 impl ReadUnit<'_> {
-    /// How it spent a part of the range that was read.
+    /// How the unit spent a part of the range that was read.
     pub fn spent(&self, range: Interval) -> TimeSpent {
         self.known.iter().map(|known| TimeSpent::of(range, *known, self.times)).sum()
     }

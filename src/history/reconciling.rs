@@ -16,7 +16,7 @@ use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
 use crate::store::{OpenPages, Queries, partition_of};
 
-/// The most records that are looked up, one by one, in one comparison.
+/// The most records that one comparison reads one by one.
 const LOOKED_UP: usize = 1000;
 
 /// What differs between the open records of the engine and of history.
@@ -40,7 +40,8 @@ pub(super) async fn differences(
     let parameters: [&(dyn ToSql + Sync); 1] = [&numbers];
     let select = "SELECT record FROM open WHERE partition = ANY ($1)";
     let rows = database.limited("list open records", database.client().query(select, &parameters)).await?;
-    // What is open in the engine is read after that: a record that was opened meanwhile is written once more.
+    // Read the open records of the engine after those of history: a record that was opened in between is written once
+    // more, which is harmless.
     let mut written: BTreeMap<String, bool> = rows.iter().map(|row| (row.get(0), false)).collect();
     let (mut found, mut pages) = (Differences::default(), OpenPages::new(queries));
     let all = queries.partitions();

@@ -19,7 +19,7 @@ use crate::fleet::PastTime;
 use crate::presence::{Interval, Ledger, TimeSpent, Unit};
 use crate::reports::{AvailabilityReport, AvailabilityScope, Days, GroupBy, ReportRow, day_of, midnight};
 
-/// Makes a report of days, as far as they are summed.
+/// Computes a report of days, as far as they are summed.
 pub async fn report(database: &Database, asked: Days, group: &GroupBy) -> Result<AvailabilityReport> {
     let days = summed(database, asked).await?;
     let since = kept::units_since(database).await?;
@@ -49,7 +49,7 @@ pub async fn report(database: &Database, asked: Days, group: &GroupBy) -> Result
     })
 }
 
-/// How units spent a range, up to the end of the last day that is summed.
+/// How units spent a range, up to the end of the last summed day.
 pub(super) async fn time_spent(
     database: &Database,
     of: &AvailabilityScope,
@@ -76,7 +76,7 @@ pub(super) async fn time_spent(
                 }
             }
         }
-        // A single unit; or a label that has too many values for sums.
+        // A single unit, or a label with too many values for sums.
         None => parts.push(worked_out(database, of, range).await?),
     }
     let units = parts.iter().map(|(units, _)| *units).max().unwrap_or_default();
@@ -115,7 +115,7 @@ async fn worked_out(
     Ok(sum)
 }
 
-/// The scope and the name of sums of days; `None`: of a unit.
+/// The scope and the name of the sums of days; `None` for a single unit.
 fn of_scope(of: &AvailabilityScope) -> Option<(String, String)> {
     match of {
         AvailabilityScope::Fleet => Some(("fleet".to_owned(), String::new())),
@@ -129,7 +129,7 @@ fn of_label(label: &str) -> String {
     format!("label:{label}")
 }
 
-/// Those of these days that are summed.
+/// The part of these days that is summed.
 async fn summed(database: &Database, asked: Days) -> Result<Days> {
     let (first, end) = summed_range(database).await?.unwrap_or((asked.from, asked.from));
     let until = end.clamp(asked.from, asked.until);
@@ -152,7 +152,7 @@ fn midnights((first, end): (Date, Date)) -> (Timestamp, Timestamp) {
     (midnight(first), midnight(end))
 }
 
-/// The sums of days, by name; `name`: only those of this one.
+/// The sums of days, by name; only those of `name` if it is given.
 async fn rows_of(database: &Database, scope: &str, name: Option<&str>, days: Days) -> Result<Vec<ReportRow>> {
     let select = "SELECT name, max(units)::bigint, sum(online_seconds), sum(offline_seconds), sum(blind_seconds), \
                   sum(paused_seconds), sum(unknown_seconds), sum(outages)::bigint, max(longest_seconds) \

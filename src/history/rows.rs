@@ -8,10 +8,10 @@ use crate::clock::Timestamp;
 use crate::presence::{Labels, OfflineRecord, Transition};
 use crate::store::{Attempt, AuditEntry};
 
-/// The most ids of records that a notification keeps; the columns `offline` and `online` have their numbers.
+/// The most record ids that a notification stores; the columns `offline` and `online` hold their numbers.
 const MAX_RECORDS: usize = 1000;
 
-/// A moment as the database knows it.
+/// A moment as the client of the database takes it.
 pub(super) fn moment(at: Timestamp) -> jiff::Timestamp {
     jiff::Timestamp::from_millisecond(at.as_millis()).unwrap_or(jiff::Timestamp::MAX)
 }
@@ -21,7 +21,7 @@ pub(super) fn timestamp(at: jiff::Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millisecond())
 }
 
-/// PostgreSQL has no character zero in a text.
+/// Removes zero characters, which a text of PostgreSQL cannot hold.
 pub(super) fn text(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
@@ -30,7 +30,7 @@ pub(super) fn json(labels: &Labels) -> String {
     text(&serde_json::to_string(labels).unwrap_or_else(|_| "{}".to_owned())).replace("\\u0000", "\u{fffd}")
 }
 
-/// Both transitions of records, and which records are open.
+/// Both transitions of records, and the records that are open.
 #[derive(Default)]
 pub(super) struct TransitionRows {
     at: Vec<jiff::Timestamp>,
@@ -168,7 +168,7 @@ pub(super) async fn write_operations(
     transaction.execute(insert, &columns).await
 }
 
-/// The audit has no ids that outlive the engine, so the content is the id.
+/// The id is a digest of the content, because the audit has no ids that outlive the engine.
 fn operation_id(entry: &AuditEntry) -> String {
     let AuditEntry { at, author, change, subject, text } = entry;
     let content = format!("{}\n{author}\n{}\n{subject}\n{text}", at.as_millis(), change.as_str());
@@ -218,7 +218,7 @@ pub(super) async fn write_notifications(
     transaction.execute(insert, &columns).await
 }
 
-/// The first records that a notification told of, as JSON.
+/// The first records of a notification, as JSON.
 fn records_of(attempt: &Attempt) -> String {
     let ids: Vec<String> =
         attempt.offline.iter().chain(&attempt.online).take(MAX_RECORDS).map(|id| text(&id.text())).collect();

@@ -1,7 +1,8 @@
-//! The schema of history: its version, its months, and what is dropped when it is old.
+//! The schema of history: its version, its monthly partitions, and the removal of old rows.
 //!
-//! Where the database has TimescaleDB when the tables are made, the large ones are hypertables, which cut themselves into
-//! months; else they are partitioned tables, whose months are made here. Each table itself says later which one it is.
+//! If the database has TimescaleDB when the tables are created, the large ones are hypertables, which split themselves
+//! into months. Otherwise they are partitioned tables, whose months this module creates. The catalogue of the database
+//! says later which form a table has.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,14 +23,14 @@ pub const VERSION: i32 = 2;
 /// The tables that are cut into months, and the column that says the month.
 const BY_MONTH: [(&str, &str); 3] = [("transitions", "at"), ("notifications", "at"), ("daily", "day")];
 
-/// The statements that make the tables, each large one as a partitioned table.
+/// The statements that create the tables, each large one as a partitioned table.
 const TABLES: &str = include_str!("schema.sql");
 
 /// The schema of the functions of TimescaleDB, quoted, if the database has it.
 const TIMESCALE: &str = "SELECT quote_ident(n.nspname) FROM pg_extension e \
                          JOIN pg_namespace n ON n.oid = e.extnamespace WHERE e.extname = 'timescaledb'";
 
-/// The tables without months, and the column of their age.
+/// The tables without months, and the column that gives the age of a row.
 const WHOLE: [(&str, &str); 4] =
     [("blind", "until_at"), ("operations", "at"), ("pauses", "until_at"), ("losses", "until_at")];
 
@@ -144,7 +145,7 @@ async fn read(client: &impl GenericClient, schema: &str) -> Result<StoredHistory
     Ok(StoredHistory { version, fleet })
 }
 
-/// The statements that make the tables. `timescale`: the schema of the functions of TimescaleDB.
+/// The statements that create the tables. `timescale`: the schema of the functions of TimescaleDB.
 fn statements(timescale: Option<&str>) -> String {
     let Some(timescale) = timescale else { return TABLES.to_owned() };
     let make = BY_MONTH.map(|(table, column)| {
@@ -159,14 +160,14 @@ fn statements(timescale: Option<&str>) -> String {
     format!("{whole}\n{}", make.join("\n"))
 }
 
-/// Whether a table is a partitioned one, whose months are made here.
+/// Returns whether a table is a partitioned one, whose months this module creates.
 async fn is_partitioned(database: &Database, table: &str) -> Result<bool> {
     let select = format!("SELECT relkind::text = 'p' FROM pg_class WHERE oid = '{table}'::regclass");
     let row = database.limited("read what a table is", database.client().query_one(&select, &[])).await?;
     Ok(row.get(0))
 }
 
-/// The months of tables that are known to be there.
+/// The months of tables that exist for certain.
 #[derive(Default)]
 pub(super) struct Months {
     made: BTreeSet<(&'static str, Date)>,
@@ -175,7 +176,7 @@ pub(super) struct Months {
 }
 
 impl Months {
-    /// Makes the months of a table that these moments need.
+    /// Creates the months of a table that these moments need.
     pub async fn make(
         &mut self,
         database: &Database,
@@ -299,7 +300,7 @@ mod tests {
             let call =
                 format!("\nSELECT \"Ext\".create_hypertable('{table}', '{column}', chunk_time_interval => ");
             assert_eq!(made.matches(&call).count(), 1, "{made}");
-            // A hypertable takes only keys with the column that cuts it.
+            // A key of a hypertable has to contain the column that splits it.
             let (_, table) = made.split_once(&format!("CREATE TABLE {table} (")).unwrap();
             let (_, key) = table.split_once("PRIMARY KEY (").unwrap();
             assert!(key.split_once(')').unwrap().0.split(", ").any(|one| one == column));

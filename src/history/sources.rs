@@ -1,9 +1,9 @@
-//! What the engine has for history, by source: each is read in the order of time, from a cursor on.
+//! The sources of history in the engine: each is read in the order of time, from a cursor on.
 //!
 //! # Why time is read twice
-//! An entry has the moment at which an instance decided it, and may be written a little later: its reader may have
-//! passed that moment. So each time is read at once, and again when it is [`SETTLE`] ago; only then the cursor passes
-//! it. Rows that are there are left as they are.
+//! The time of an entry is the moment at which an instance decided it. The entry may be written a little later, when
+//! its reader has passed that moment. So each time is read at once, and again when it is [`SETTLE`] ago; only then the
+//! cursor passes it. Existing rows are not changed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,7 +63,7 @@ impl SourcePart {
     }
 }
 
-/// The engine as history reads it.
+/// The parts of the engine that history reads.
 #[derive(Clone)]
 pub(super) struct HistorySources {
     pub queries: Arc<dyn Queries>,
@@ -71,7 +71,8 @@ pub(super) struct HistorySources {
 }
 
 impl HistorySources {
-    /// The first part of a source in this time, about `limit` entries, and the moment before which there are no others.
+    /// The first part of a source in this time, about `limit` entries, and the moment before which the part is
+    /// complete.
     pub async fn read(
         &self,
         source: HistorySource,
@@ -95,13 +96,13 @@ impl HistorySources {
         limit: usize,
     ) -> Result<(SourcePart, Timestamp)> {
         let (from, last) = (time.from.as_millis(), time.to.as_millis() - 1);
-        // A cell has up to about a hundred attempts.
+        // A cell holds up to about a hundred attempts.
         let mut step = (limit / 100).max(8);
         loop {
             let (index, order) = (Index::AttemptsWritten, EntryOrder::OldestFirst);
             let range = IndexRange { index, from, after: "", until: last, limit: step, order };
             let entries = self.cells.range(&range, partitions).await?;
-            // Further entries may be at the last moment.
+            // More entries may have the last moment.
             let full = entries.last().filter(|_| entries.len() >= step);
             let until = full.map_or(time.to, |entry| Timestamp::from_millis(entry.at));
             if until == time.from && time.from < time.to {

@@ -18,7 +18,7 @@ pub struct HistoryStatus {
     /// From when on there are records; `None`: no instance has written yet.
     pub begins: Option<Timestamp>,
     pub tables: Vec<TableStatus>,
-    /// How far each source of the engine is written for certain; newer rows are there, too.
+    /// How far each source of the engine is written for certain; newer rows may exist.
     pub cursors: Vec<SourceStatus>,
     pub losses: Vec<LossStatus>,
 }
@@ -35,7 +35,7 @@ pub struct TableStatus {
 #[derive(Debug, Serialize)]
 pub struct SourceStatus {
     pub source: String,
-    /// The oldest cursor of its partitions.
+    /// The oldest cursor of all partitions.
     pub at: Timestamp,
     pub partitions: i64,
 }

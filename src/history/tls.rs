@@ -1,4 +1,4 @@
-//! TLS to PostgreSQL: the connector that its client asks for, over the TLS of Rollcall.
+//! TLS to PostgreSQL: the connector that the client library needs, over the TLS of Rollcall.
 
 use std::future::Future;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_rustls::{TlsConnector, client};
 
-/// Makes a connector for each server.
+/// Creates a connector for each server.
 #[derive(Clone)]
 pub(super) struct PostgresTls(pub Arc<ClientConfig>);
 

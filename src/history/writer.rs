@@ -1,9 +1,10 @@
-//! The loop that writes history: it follows the engine, and the database follows it.
+//! The loop that copies the engine into history.
 //!
-//! Nothing waits for it. While the database is away it waits and tries again; the engine keeps what is not written
-//! yet, for as long as it keeps records at all. What left the engine before it was written is named as a loss.
+//! Nothing waits for it. While the database is away, the loop waits and tries again; the engine holds the entries that
+//! are not written yet for as long as it keeps records at all. Entries that left the engine before they were written
+//! are reported as a loss.
 //!
-//! Each instance writes what its partitions have, so two instances seldom write the same rows, and may.
+//! Each instance writes the entries of its partitions. Two instances seldom write the same rows, and that is harmless.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,16 +28,16 @@ use crate::presence::Interval;
 use crate::store::{AuditEntry, Cells, Documents, MAX_AUDITED, Queries, partition_of};
 use crate::telemetry::Telemetry;
 
-/// How often the engine is asked for more.
+/// How often the loop reads the engine.
 const PERIOD: Duration = Duration::from_secs(2);
 const RECONNECT: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
-/// The most parts of a source that are written before the others have their turn.
+/// The most parts of a source that are written before the next source has its turn.
 const PARTS: usize = 20;
-/// The fewest entries of a part, for a database that is too slow for more.
+/// The fewest entries of a part, for a slow database.
 const FEWEST: usize = 50;
 /// How often the units of a partition are written.
 const REFRESH: Duration = Duration::from_secs(3600);
-/// How often the open records of both sides are compared.
+/// How often open records are compared with the engine.
 const RECONCILE: Duration = Duration::from_secs(300);
 
 /// The parts that history needs.
@@ -71,7 +72,7 @@ impl HistoryWriter {
             }
             failures += 1;
             match error {
-                // Other loops report the engine.
+                // Other loops report a failure of the engine.
                 HistoryError::Engine(error) => tracing::debug!("history waits for the engine: {error}"),
                 error => self.telemetry.history_failed(&error),
             }
@@ -128,13 +129,13 @@ struct Tail {
     read: Timestamp,
 }
 
-/// What one connection knows.
+/// The state of one connection.
 struct WriterSession<'a> {
     writer: &'a HistoryWriter,
     database: Database,
     sources: HistorySources,
     months: Months,
-    /// The partitions of the tails.
+    /// The partitions that the tails cover.
     partitions: Vec<u16>,
     tails: BTreeMap<HistorySource, Tail>,
     /// The newest entry of the audit that is written.
@@ -149,7 +150,7 @@ struct WriterSession<'a> {
 }
 
 impl WriterSession<'_> {
-    /// Writes what is new. Answers whether there is more at once.
+    /// Writes new entries. Returns whether more are waiting.
     async fn pass(&mut self) -> Result<bool> {
         let view = self.writer.ownership.view();
         if self.partitions != view.partitions || self.tails.is_empty() {
@@ -159,7 +160,7 @@ impl WriterSession<'_> {
         for source in HistorySource::ALL {
             has_more |= !self.partitions.is_empty() && self.pass_over(source).await?;
         }
-        // What belongs to no partition is written by the owner of the number after the last one.
+        // Entries without a partition are written by the owner of the number after the last partition.
         let fleet = self.sources.cells.partitions();
         self.policies.note(self.writer.roll.shared_rules(), self.writer.clock.now());
         if view.outboxes.contains(&fleet) {
@@ -182,7 +183,7 @@ impl WriterSession<'_> {
         Ok(has_more)
     }
 
-    /// Goes on from the cursors of these partitions.
+    /// Continues from the cursors of these partitions.
     async fn follow(&mut self, partitions: &[u16]) -> Result<()> {
         self.tails.clear();
         for source in HistorySource::ALL {
@@ -202,7 +203,7 @@ impl WriterSession<'_> {
         Ok(())
     }
 
-    /// Names what left the engine after the cursor.
+    /// Reports the entries that left the engine after the cursor.
     async fn name_losses(
         &mut self,
         source: HistorySource,
@@ -224,7 +225,7 @@ impl WriterSession<'_> {
         Ok(())
     }
 
-    /// Writes the units of the partition that waits for it longest, if it is due. Answers whether it was.
+    /// Writes the units of the partition whose last refresh is oldest, if it is due. Returns whether it was.
     async fn refresh_units(&mut self) -> Result<bool> {
         let now = self.writer.clock.now();
         let last = |partition: &u16| self.refreshed.get(partition).copied();
@@ -232,7 +233,7 @@ impl WriterSession<'_> {
         let Some(partition) = self.partitions.iter().copied().filter(due).min_by_key(last) else {
             return Ok(false);
         };
-        // Over an earlier connection, or by an earlier owner.
+        // An earlier connection, or an earlier owner, may have written them.
         if last(&partition).is_none() {
             let own = [partition];
             let read = cursors::load(self.database.client(), UNITS, &own);
@@ -277,7 +278,7 @@ impl WriterSession<'_> {
         Ok(tail.read < now)
     }
 
-    /// Reads again up to a moment that all entries have reached, and moves the cursor there.
+    /// Reads again up to a moment whose entries are all written, and moves the cursor there.
     async fn settle(&mut self, source: HistorySource, until: Timestamp) -> Result<()> {
         while self.tails[&source].settled < until {
             let Tail { settled, read } = self.tails[&source];
@@ -329,7 +330,7 @@ impl WriterSession<'_> {
         Ok(())
     }
 
-    /// Writes the entries of the audit that are not there yet. The audit is short, so it is read as a whole.
+    /// Writes the missing entries of the audit. The audit is short, so it is read as a whole.
     async fn write_operations(&mut self, fleet: u16) -> Result<()> {
         let audit = Documents::new(self.sources.cells.clone());
         let newest = audit.audited(1).await?.pop();

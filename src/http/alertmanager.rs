@@ -1,10 +1,10 @@
 //! `/alertmanager/api/v2/…`: the API of Alertmanager, so that `amtool`, Karma and Grafana's data source work with it.
 //!
 //! Open records are its alerts. Its silences are Rollcall's alert silences. Its receivers and groups follow from the
-//! routes as they are now; a record is notified in the groups that it joined first.
+//! current routes, although a record stays in the groups that it joined first.
 //!
-//! An answer shows the newest open records up to a bound. If there are more, it says so by an alert of its own, because
-//! the API has no other place for that.
+//! An answer shows the newest open records up to a bound. If there are more, the answer contains an extra alert that
+//! says so, because the API has no other place for it.
 //!
 //! Errors are a JSON string, as in Alertmanager, whose clients read no problem details.
 
@@ -41,20 +41,20 @@ mod silences;
 
 use original_config::original_config;
 
-/// How many lists of alerts or silences are made and written at the same time: each is in memory as a whole. Other
-/// requests wait.
+/// The most lists of alerts or silences that are built and written at the same time, because each is in memory as a
+/// whole. Other requests wait.
 const AT_ONCE: usize = 4;
 
-/// How much of a list is written at a time, in bytes.
+/// The most bytes of a list that are written at once.
 const CHUNK: usize = 64 * 1024;
 
-/// The begin of all paths of this API.
+/// The beginning of all paths of this API.
 pub(super) const PREFIX: &str = "/alertmanager/";
 
-/// The receiver of a route that has none: clients know no route without one.
+/// The receiver name for a route without receivers: clients expect each route to have one.
 const NOBODY: &str = "none";
 
-/// The version of Alertmanager whose API this is; clients adapt to it.
+/// The version of Alertmanager that this API reports; clients adapt to it.
 const API_OF: &str = "0.27.0";
 
 #[derive(Clone)]
@@ -115,7 +115,7 @@ struct Status {
 struct ClusterStatus {
     name: String,
     status: &'static str,
-    /// Always empty: clients would ask each peer for silences, and every instance has all of them.
+    /// Always empty. Every instance has all silences, so clients need no peers.
     peers: [(); 0],
 }
 
@@ -153,7 +153,7 @@ async fn status(State(state): State<AlertmanagerState>) -> Json<Status> {
     })
 }
 
-/// The version, where Karma reads it.
+/// The version, at the path where Karma reads it.
 async fn build_info() -> impl IntoResponse {
     let version = format!("alertmanager_build_info{{version=\"{API_OF}\"}} 1\n");
     let help = "# HELP alertmanager_build_info The version of Alertmanager whose API Rollcall speaks.\n";
@@ -178,14 +178,14 @@ impl AlertmanagerState {
         self.routes.borrow().clone()
     }
 
-    /// Permission to make a list.
+    /// A permit to build a list.
     async fn permit(&self) -> Result<OwnedSemaphorePermit, HttpError> {
         let permit = self.permits.clone().acquire_owned().await;
         permit.map_err(|_| HttpError::unavailable("the server stops"))
     }
 }
 
-/// A list as JSON. The permit is kept until the client has read the list, or is gone.
+/// A list as JSON. The permit is held until the client has read the list, or has disconnected.
 fn list(all: &[impl Serialize], permit: OwnedSemaphorePermit) -> Result<Response, HttpError> {
     let json = serde_json::to_vec(all).map_err(|error| HttpError::internal(error.to_string()))?;
     let chunks = unfold((Bytes::from(json), permit), async |(mut rest, permit)| {

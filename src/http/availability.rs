@@ -46,10 +46,10 @@ const MAX_OF_UNIT: usize = 1000;
 /// The most closed records that an instance reads of its units.
 const MAX_OF_FLEET: usize = 100_000;
 
-/// How many of them are read in one step.
+/// How many closed records one step reads.
 const STEP: usize = 1000;
 
-/// A device whose clock is ahead may have ended a record by then.
+/// A device whose clock is ahead may have closed a record up to this long after now.
 const AHEAD: Duration = Duration::from_secs(86_400);
 
 #[derive(Clone)]
@@ -67,7 +67,7 @@ pub(super) struct AvailabilityState {
     /// How long the engine keeps closed records.
     keep_records: Duration,
     recent: RecentAnswers,
-    /// One request at a time reads an answer that is not kept yet; the others then find it.
+    /// One request at a time computes a missing answer; the others then find it.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -175,7 +175,7 @@ async fn availability(
 }
 
 impl AvailabilityState {
-    /// Makes an answer for the usual range, and keeps it.
+    /// Computes and stores the answer for the usual range.
     async fn renew(&self, asked: AnswerKey) -> Result<Arc<AvailabilityAnswer>, HttpError> {
         let begun = monotonic();
         let (kind, label) = asked.clone();
@@ -276,7 +276,7 @@ impl AvailabilityState {
             self.records.history(unit, MAX_OF_UNIT)
         )?;
         let (seen, hearing) = (read.into_iter().next(), self.roll.hearing());
-        // The broker that last heard the unit decides about it.
+        // The hearing of the broker that last heard the unit counts.
         let broker = seen.as_ref().and_then(|seen| {
             let rules = self.roll.shared_rules().of(unit.kind.as_str())?;
             seen.heard_at(&rules)
@@ -314,7 +314,8 @@ impl AvailabilityState {
             tokio::join!(self.own_part(scope.clone(), range), self.peers.ask::<AvailabilityPart>(&path));
         let sum = others.parts.iter().fold(own?, |sum, part| sum.and(part));
         match &wanted.label {
-            // Units of the past may have had it.
+            // Without history, no unit with this label means that the label is unknown; in history, units of the past
+            // may have had it.
             Some(label) if sum.units == 0 && self.history.is_none() => {
                 Err(HttpError::not_found(format!("no unit that was heard has {label:?}")))
             }
@@ -341,7 +342,7 @@ impl AvailabilityState {
         Ok(AvailabilityPart { units, spent, is_complete })
     }
 
-    /// The outages of own units that ended after the begin of a range, and whether they are all.
+    /// The outages of own units that ended after the beginning of a range; `false` if some are missing.
     async fn past_outages(&self, range: Interval) -> Result<(Outages, bool), HttpError> {
         let partitions = self.ownership.view().partitions.clone();
         let (mut outages, mut read) = (Outages::new(), 0);

@@ -1,5 +1,5 @@
-//! Bodies of requests: an object in JSON, whose fields have names. Without this, a list would be read as the fields in
-//! their order.
+//! Bodies of requests: a JSON object with named fields. Without this module, a JSON array would be read as the fields
+//! in their order.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, HttpError> {
     read.map_err(|why| HttpError::bad_request(format!("the body: {why}")))
 }
 
-/// Reads an object within a body, for `deserialize_with`; a list in its place is refused, as for the body.
+/// Reads an object within a body, for `deserialize_with`. An array in its place is refused, as for the body.
 pub(super) fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
     let fields = Map::<String, Value>::deserialize(from)?;
     json::from_value(Value::Object(fields)).map_err(D::Error::custom)

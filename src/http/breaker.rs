@@ -1,5 +1,5 @@
-//! `/api/v1/breaker`: the last trip of the mass-offline breaker. POST to `/api/v1/breaker/release` releases it, which
-//! is in the audit.
+//! `/api/v1/breaker`: the last trip of the mass-offline breaker. POST to `/api/v1/breaker/release` releases it; the
+//! audit notes the release.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ struct BreakerState {
     clock: Clock,
 }
 
-/// The breaker for the pages: it reads the trip and releases it, and never looks for a mass of silences.
+/// The breaker for the pages: it only reads and releases the trip, and never trips.
 pub(super) fn breaker(sources: &PageSources) -> MassBreaker {
     let PageSources { cells, records, silences, telemetry, .. } = sources.clone();
     MassBreaker::new(None, cells, records, silences, telemetry)
@@ -55,7 +55,7 @@ struct ShownBreaker {
     enabled: bool,
     /// Whether the breaker holds notifications now.
     tripped: bool,
-    /// The last trip; `None`: there was none.
+    /// The last trip; `None` if the breaker never tripped.
     trip: Option<Trip>,
 }
 

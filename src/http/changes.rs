@@ -1,11 +1,11 @@
 //! Guards the requests that change something. Without tokens the server listens on loopback only, where every program
-//! of the machine may ask, and so may every web page that a browser on it shows.
+//! of the machine may send requests, and so may every web page in a browser on it.
 //!
 //! - A token needs at least the role operator.
 //! - Without tokens, every request, even a request that only reads, must name this machine, by a loopback name or by
 //!   the host of `http.external_url`: a web page whose name was made to resolve to 127.0.0.1 sends its own name.
-//! - The page that sends the request is one of this server. A program sends no `Origin`.
-//! - A body is declared as JSON, which a form of another web page cannot do. `/-/reload` has no body.
+//! - A page that sends the request must belong to this server. A program sends no `Origin`.
+//! - A body must be declared as JSON, which a form of another web page cannot do. `/-/reload` has no body.
 
 use std::net::IpAddr;
 
@@ -27,10 +27,9 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// The header with the operator for whom a client changes something; commands send it.
 pub const AUTHOR: &str = "rollcall-author";
 
-/// The client of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Caller {
-    /// The operator for whom the client asks, if the request names one.
+    /// The operator that the client names, if it names one.
     author: Option<String>,
     /// The name of the token or of the user, or `http`.
     name: String,
@@ -42,8 +41,8 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    /// `known`: the name of its token or of the user, and the role. Where no token is configured, a client may do
-    /// everything; where one is, a client without a token may look at the open pages.
+    /// `known`: the name and role of the token or user. If no token is configured, a client may do everything;
+    /// otherwise a client without a token may read the open pages.
     pub fn of(
         known: Option<(String, Role)>,
         HasTokens(has_tokens): HasTokens,
@@ -60,7 +59,7 @@ impl Caller {
         Caller { author, name, role, is_foreign: is_foreign(headers), names_this_host }
     }
 
-    /// The operator for whom the client asks, or else the name of the token.
+    /// The operator that the client names, or else the name of the token.
     pub fn operator(&self) -> &str {
         self.author.as_deref().unwrap_or(&self.name)
     }
@@ -74,17 +73,14 @@ impl Caller {
         self.role
     }
 
-    /// Whether the request names an operator for whom the client asks.
     pub fn names_operator(&self) -> bool {
         self.author.is_some()
     }
 
-    /// Whether a page of another site sends the request.
     pub fn is_foreign(&self) -> bool {
         self.is_foreign
     }
 
-    /// Whether the request names loopback, or the host of `http.external_url`.
     pub fn names_this_host(&self) -> bool {
         self.names_this_host
     }
@@ -100,7 +96,7 @@ impl Caller {
         Ok(())
     }
 
-    /// The name of the client in the audit; `stated`: the author in the request itself.
+    /// The name of the client for the audit; `stated`: the author in the body of the request.
     pub fn by(&self, stated: Option<&str>) -> String {
         match self.author.as_deref().or(stated) {
             Some(author) => format!("{author} ({})", self.name),
@@ -121,7 +117,7 @@ pub(super) async fn guard(State(has_tokens): State<HasTokens>, request: Request,
     }
 }
 
-/// Guards requests without a body as [`guard`] does, except that no content type is needed.
+/// Guards requests without a body as [`guard`] does, but needs no content type.
 pub(super) async fn guard_without_body(
     State(has_tokens): State<HasTokens>,
     request: Request,
@@ -169,7 +165,7 @@ fn check(
     Ok(())
 }
 
-/// The refusal of a request to a host that is not this one, where no token guards the pages.
+/// The refusal of a request for another host, on a server without tokens.
 pub(super) fn foreign_host(headers: &HeaderMap) -> HttpError {
     let host = text(headers, HOST).unwrap_or_default();
     HttpError::forbidden(format!(
@@ -178,7 +174,7 @@ pub(super) fn foreign_host(headers: &HeaderMap) -> HttpError {
     ))
 }
 
-/// Whether a page of another site sends the request. A program sends neither header.
+/// Returns whether a page of another site sends the request. A program sends neither header.
 fn is_foreign(headers: &HeaderMap) -> bool {
     let host = text(headers, HOST).unwrap_or_default();
     let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, of)| of.eq_ignore_ascii_case(host));
@@ -208,7 +204,7 @@ fn host_name(host: &str) -> &str {
     }
 }
 
-/// Whether the value of `Host` names loopback.
+/// Returns whether the value of `Host` names loopback.
 fn is_loopback(host: &str) -> bool {
     let name = host_name(host);
     let is_local = |name: &str| name == "localhost" || name.ends_with(".localhost");

@@ -1,4 +1,4 @@
-//! Answers are compressed with gzip for clients that take it: a page of a thousand units is a tenth as long.
+//! Compresses answers with gzip for clients that accept it: a page of a thousand units shrinks to a tenth.
 //!
 //! Streams of events are not compressed, since each event has to arrive at once; nor are answers that are shorter than
 //! a packet or compressed already. An answer is compressed as it is written, so a long answer takes little memory too.
@@ -39,7 +39,7 @@ pub(super) async fn compress(request: Request, next: Next) -> Response {
     response.map(|body| Body::from_stream(unfold(Some(Compressing::of(body)), next_part)))
 }
 
-/// Whether an answer becomes shorter, and may wait for its next part.
+/// Returns whether compression makes an answer shorter, and its parts may wait for one another.
 fn is_text(headers: &HeaderMap) -> bool {
     let media = headers.get(CONTENT_TYPE).and_then(|media| media.to_str().ok()).unwrap_or_default();
     let media = media.split(';').next().unwrap_or_default().trim();
@@ -62,7 +62,7 @@ impl Compressing {
 
 type BodyChunk = Result<Bytes, axum::Error>;
 
-/// The next part that is not empty. An error ends the answer as it would have ended without compression.
+/// The next part that is not empty. An error ends the answer as it would without compression.
 async fn next_part(state: Option<Compressing>) -> Option<(BodyChunk, Option<Compressing>)> {
     let Compressing { mut rest, mut gzip } = state?;
     while let Some(part) = rest.next().await {

@@ -1,10 +1,10 @@
-//! The configuration as it was read, for the page that shows it: every option with its value and where that comes
-//! from. A value that may be a secret is left out.
+//! The configuration as it was read, for the page that shows it: every option with its value and origin. A value that
+//! may be a secret is left out.
 
 /// The options of the file that was read, in the order of their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShownConfiguration {
-    /// `None`: there is no file.
+    /// `None` if there is no file.
     pub file: Option<String>,
     pub options: Vec<ShownOption>,
 }
@@ -25,7 +25,6 @@ pub enum ShownValue {
     Hidden,
 }
 
-/// Where a value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueOrigin {
     Default,

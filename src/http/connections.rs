@@ -1,8 +1,8 @@
 //! Connections: their number, their time limits, and how they end.
 //!
-//! A client that does not use its slot loses it: at once when another connection needs the slot,
-//! else by a deadline. So neither requests that never end nor clients that never read block other connections. See
-//! [`slots`] for the bounds and [`write_limit`] for the deadline of writing.
+//! A client that does not use its slot loses it: at once if another connection needs the slot, otherwise after a
+//! deadline. So neither requests without an end nor clients that never read block other connections. See [`slots`] for
+//! the bounds and [`write_limit`] for the deadline of writing.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -50,7 +50,7 @@ const MAX_HEAD: usize = 16 * 1024;
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a connection without a pending request may take after the stop: for the last bytes of its last answer.
 const LAST_BYTES: Duration = Duration::from_millis(200);
-/// The pages of the reserved slots: those for health, and the metrics.
+/// The pages that the reserved slots serve: health, and the metrics.
 const ALWAYS_ANSWERED: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
 #[derive(Clone, Copy)]
@@ -83,7 +83,7 @@ pub(super) async fn accept(
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
-    // The listener may come from another runtime, whose busy threads would notice new connections late.
+    // The listener may come from another runtime, whose busy threads would accept new connections late.
     let listener = TcpListener::from_std(listener.into_std()?)?;
     let slots = ConnectionSlots::new(limits.bounds);
     let mut open = JoinSet::new();
@@ -112,7 +112,7 @@ pub(super) async fn accept(
     stop.run_until_cancelled(accepting).await;
     drop(listener);
     let stopping = async { while open.join_next().await.is_some() {} };
-    // Connections that are still open after the timeout end when `open` is dropped.
+    // Dropping `open` ends the connections that are still open after the timeout.
     let _ = timeout(STOP_TIMEOUT, stopping).await;
     Ok(())
 }
@@ -155,7 +155,7 @@ async fn serve(
     let mut connection = pin!(connection);
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
-        // Another connection already uses the slot; dropping this connection closes it.
+        // Another connection already has the slot; dropping this connection closes it.
         () = slot.evicted() => return,
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
@@ -192,7 +192,7 @@ async fn answer(
     Ok(response.map(|body| TrackedBody { body, activity }))
 }
 
-/// A body that reports its end: from then on its connection waits for the next request.
+/// A body that reports its end: the connection then waits for the next request.
 struct TrackedBody {
     body: Body,
     activity: Arc<Activity>,

@@ -1,5 +1,5 @@
-//! The units of this instance in numbers, for everything that shows them: one count serves the metrics, the summary,
-//! pages and streams of the same moment.
+//! The counts of this instance's units. One count serves the metrics, the summary, pages and streams of the same
+//! moment.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl UnitCounts {
         }
     }
 
-    /// The greatest age of a count: in a small fleet a count has every change that was made before the request.
+    /// The greatest age of a count. In a small fleet a count includes every change before the request.
     pub fn age(&self) -> MaxAge {
         if self.mirror.is_large() { MaxAge::LARGE_FLEET } else { MaxAge::EXACT }
     }

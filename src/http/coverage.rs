@@ -1,5 +1,5 @@
-//! How many units each silence covers: the sum of what the instances have counted, see [`crate::fleet::coverage`]. A
-//! request reads numbers; only a change counts.
+//! How many units each silence covers: the sum of the counts of all instances, see [`crate::fleet::coverage`]. A
+//! request only reads numbers; only a change counts.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ pub(super) struct CoveredUnits {
 
 /// The sender of a request for the numbers.
 pub(super) enum Asked {
-    /// Another instance: it asks for the units of this instance.
+    /// Another instance, which needs the units of this instance only.
     ByPeer,
-    /// A client: it asks for the units of the fleet, so the other instances are asked for their part on the same path.
+    /// A client, which needs the units of the fleet: this instance requests the parts of the others on the same path.
     At(String),
 }
 
-/// The answer of another instance: a page of silences, or one.
+/// The answer of another instance: for a page of silences, or for one silence.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum CoveragePart {
@@ -54,7 +54,7 @@ impl CoveredUnits {
         }
     }
 
-    /// How many units each of these silences covers; a silence that is not counted yet is left out.
+    /// The number of units that each of these silences covers; silences that are not counted yet are left out.
     pub async fn of(&self, silences: &[&AlertSilence], asked: &Asked) -> HashMap<SilenceId, u64> {
         let partitions = self.ownership.view().partitions.clone();
         let own = |one: &AlertSilence| self.coverage.of_partitions(one, &partitions);
@@ -76,7 +76,7 @@ impl CoveredUnits {
         silences.iter().filter_map(counted).collect()
     }
 
-    /// Counts the units of a silence that was just made; `None`: counting takes too long, and is done later.
+    /// Counts the units of a new silence; `None` if that takes too long. It is then counted later.
     pub async fn count(&self, made: SilenceId) -> Option<u64> {
         self.coverage.count(self.queries.clone(), made).await
     }

@@ -1,4 +1,5 @@
-//! Cursors of lists: the place after the last item of a page, as `next` of an answer and `cursor` of the next request.
+//! Cursors of lists: the place after the last item of a page. An answer gives it as `next`, and the next request sends
+//! it as `cursor`.
 //!
 //! A cursor is JSON in hexadecimal digits, which need no escaping in a URL. Clients do not read it, so its content may
 //! change.
@@ -9,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::http_error::HttpError;
 
-/// The cursor of a place, of numbers and texts.
+/// The cursor of a place: numbers and texts.
 pub(super) fn cursor(place: &impl Serialize) -> String {
     HEXLOWER.encode(&serde_json::to_vec(place).expect("numbers and texts are JSON"))
 }
@@ -17,7 +18,7 @@ pub(super) fn cursor(place: &impl Serialize) -> String {
 /// The place of a cursor, if `parse` takes it.
 ///
 /// # Errors
-/// 400: the cursor was not made by a page.
+/// 400: the cursor does not come from a page.
 pub(super) fn place<P: DeserializeOwned, T>(
     cursor: &str,
     parse: impl FnOnce(P) -> Option<T>,

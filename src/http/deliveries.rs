@@ -1,5 +1,6 @@
 //! `/api/v1/deliveries`: lists waiting, delivered and dead notifications in pages, shows a notification with every
-//! attempt, delivers again, removes dead letters, and discards what waits for a receiver. Changes are in the audit.
+//! attempt, delivers notifications again, removes dead letters, and discards the notifications of a receiver. The audit
+//! notes each change.
 
 use std::sync::Arc;
 
@@ -104,7 +105,7 @@ impl DeliveriesState {
         Ok(self.deliveries.replay(id, &self.configured(), &caller.by(None), self.clock.now()).await?)
     }
 
-    /// Delivers up to 500 notifications again; the returned `cursor` is for the next call.
+    /// Delivers up to 500 notifications again; returns the `cursor` for the next call.
     pub async fn replay_all(
         &self,
         filter: &DeliveryFilter,
@@ -142,7 +143,7 @@ async fn replay(
 #[serde(deny_unknown_fields)]
 struct EmptyBody {}
 
-/// The body of a replay or a purge: it selects deliveries.
+/// The body of a replay or a purge, which selects deliveries.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DeliveriesRequest {
@@ -158,7 +159,7 @@ struct Replayed {
     changed: DeliveriesChanged,
     /// The `cursor` of the next call.
     next: Option<String>,
-    /// The end of the filter, for the next call: it does not select what is given up or delivered from then on.
+    /// The `until` of the next call, so that deliveries that end meanwhile are not selected.
     until: Timestamp,
 }
 
@@ -183,7 +184,7 @@ async fn purge(
     Ok(Json(state.deliveries.purge(&filter, &caller.by(None), state.clock.now()).await?))
 }
 
-/// The body of a request to discard what a receiver has.
+/// The body of a request to discard the notifications of a receiver.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DiscardRequest {

@@ -1,7 +1,7 @@
 //! Sessions that users ended by logging out: a stolen copy of the cookie is refused afterwards, at every instance.
 //!
 //! Rollcall stores no sessions, only the ended ones, until they would have expired anyway. Every instance reads the
-//! list again when its version has changed. While the engine does not answer, the last known list counts.
+//! list when its version has changed. While the engine does not answer, an instance uses the last list that it read.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::clock::Timestamp;
 use crate::fleet::{Changed, Collection, DocumentsByName};
 use crate::store::{Cells, Documents, EngineError, Table, TableValue};
 
-/// The most ended sessions that are kept; beyond it, the sessions that expire first are dropped.
+/// The most ended sessions that are stored; beyond it, the sessions that expire first are dropped.
 const MAX_ENDED: usize = 1000;
 
-/// When an ended session would have expired, in seconds.
+/// The expiry time of an ended session, in seconds since 1970.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 #[serde(transparent)]
 struct EndedSession(i64);
@@ -45,7 +45,7 @@ impl EndedSessions {
         known.is_some_and(|known| known.contains_key(&name_of(cookie)))
     }
 
-    /// Ends a session that would expire at the second `ends`.
+    /// Ends a session that would otherwise expire at the second `ends`.
     pub async fn add(&self, cookie: &str, ends: i64, now: Timestamp) -> Result<(), EngineError> {
         let name = name_of(cookie);
         self.0
@@ -57,7 +57,7 @@ impl EndedSessions {
     }
 }
 
-/// The names to drop: sessions that have expired by now, and the sessions beyond [`MAX_ENDED`].
+/// The names to drop: expired sessions, and those beyond [`MAX_ENDED`].
 fn over(known: &DocumentsByName<EndedSession>, now: Timestamp) -> Vec<String> {
     let seconds = now.as_millis() / 1000;
     let mut kept: Vec<(&String, i64)> =

@@ -1,4 +1,4 @@
-//! The entries of a batch as they arrive: the elements of a JSON array, or lines. Hostile until parsed.
+//! The entries of a batch as they arrive: elements of a JSON array, or lines. Hostile until parsed.
 //!
 //! This module only finds where entries begin and end, so a batch is never in memory as a whole. Its caller parses
 //! them. A byte order mark at the begin of the body is left out.
@@ -17,10 +17,10 @@ pub(super) enum EntryFormat {
     Lines,
 }
 
-/// Why an array cannot be read on.
+/// Why the rest of an array cannot be read.
 pub(super) type BrokenArray = &'static str;
 
-/// An entry: its text, or that it is too long.
+/// The text of an entry, or the fact that it is too long.
 pub(super) type BatchEntry = Result<Vec<u8>, TooLong>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ const MARK: &[u8] = b"\xEF\xBB\xBF";
 enum NextInArray {
     /// The bracket that begins the array.
     Begin,
-    /// An element; the first may be the bracket that ends an empty array.
+    /// The first element, or the bracket that ends an empty array.
     First,
     Element,
     /// A comma, or the bracket that ends the array.
@@ -42,7 +42,8 @@ enum NextInArray {
     Nothing,
 }
 
-/// An incomplete element is parsed again only after this many more bytes, so that small pieces cost no more.
+/// An incomplete element is parsed again only after this many more bytes: otherwise small pieces would cost a parse
+/// each.
 const READ_AGAIN: usize = 4096;
 
 /// Cuts a body into its entries.
@@ -51,7 +52,7 @@ pub(super) struct EntrySplitter {
     /// How much of the mark may still come.
     mark: &'static [u8],
     next: NextInArray,
-    /// The bytes that are not read yet: less than an entry.
+    /// The unread bytes: less than an entry.
     rest: Vec<u8>,
     /// The length of `rest` at which it is parsed again.
     read_at: usize,
@@ -64,10 +65,10 @@ impl EntrySplitter {
         EntrySplitter { format, mark: MARK, next, rest: Vec::new(), read_at: 0, is_too_long: false }
     }
 
-    /// Calls `take` with each entry that ends in `bytes`; the last ones may come with the next bytes.
+    /// Calls `take` with each entry that ends in `bytes`.
     ///
     /// # Errors
-    /// The body is not an array; nothing after that can be read.
+    /// The body is not an array; the rest cannot be read.
     pub fn cut(&mut self, bytes: &[u8], take: &mut dyn FnMut(BatchEntry)) -> Result<(), BrokenArray> {
         let bytes = self.without_mark(bytes);
         match self.format {
@@ -82,7 +83,7 @@ impl EntrySplitter {
         }
     }
 
-    /// Ends the body: the last line needs no line feed.
+    /// Ends the body; the last line needs no line feed.
     ///
     /// # Errors
     /// The array has no end.
@@ -132,14 +133,14 @@ impl EntrySplitter {
     fn add(&mut self, bytes: &[u8]) {
         if self.rest.len() + bytes.len() > MAX_ENTRY {
             self.is_too_long = true;
-            // The rest of an entry that is too long is not kept.
+            // An entry that is too long is not stored.
             self.rest = Vec::new();
         } else if !self.is_too_long {
             self.rest.extend_from_slice(bytes);
         }
     }
 
-    /// Takes the complete elements: a comma or a bracket follows them.
+    /// Takes the complete elements, which a comma or a bracket follows.
     fn read_array(&mut self, take: &mut dyn FnMut(BatchEntry)) -> Result<(), BrokenArray> {
         let mut at = 0;
         loop {
@@ -178,7 +179,7 @@ impl EntrySplitter {
     }
 }
 
-/// The length of the JSON value that begins there; `None` if it is not complete.
+/// The length of the JSON value at the beginning of `bytes`; `None` if it is not complete.
 fn element(bytes: &[u8]) -> Result<Option<usize>, BrokenArray> {
     let mut values = serde_json::Deserializer::from_slice(bytes).into_iter::<IgnoredAny>();
     match values.next() {
@@ -193,7 +194,7 @@ fn element(bytes: &[u8]) -> Result<Option<usize>, BrokenArray> {
 mod tests {
     use super::*;
 
-    /// The entries of a body that comes in pieces of that size, and how it ends.
+    /// Splits a body that comes in pieces of that size; returns its entries and its end.
     fn cut(
         format: EntryFormat,
         body: &[u8],

@@ -1,4 +1,4 @@
-//! The answer to a batch: an answer to each of its entries, in order, behind the counts of all.
+//! The answer to a batch: its counts, and an answer to each entry, in order.
 
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
@@ -13,10 +13,10 @@ use crate::telemetry::truncate;
 /// The longest reason of a refusal in an answer, in characters.
 const MAX_REASON: usize = 300;
 
-/// The answers so far: one of a batch of a hundred thousand is short, so they are kept until all are there.
+/// The answers so far. They are short even for a hundred thousand entries, so memory holds all of them until the end.
 #[derive(Default)]
 pub(super) struct EntryAnswers {
-    /// As JSON, with commas between them.
+    /// A list of JSON values, separated by commas.
     json: Vec<u8>,
     count: u64,
 }
@@ -30,7 +30,7 @@ impl EntryAnswers {
         serde_json::to_writer(&mut self.json, answer).expect("plain structs with text keys are JSON");
     }
 
-    /// The answer to a batch that was read to its end: these counts, and the answers under this name.
+    /// The answer to a batch that was read to its end: these counts, and the answers under `name`.
     pub fn response(self, counts: &[(&str, u64)], name: &str) -> Response {
         let counts = counts.iter().map(|(count, number)| format!("\"{count}\":{number},"));
         let mut json = format!("{{{}\"{name}\":[", counts.collect::<String>()).into_bytes();
@@ -39,7 +39,7 @@ impl EntryAnswers {
         ([(CONTENT_TYPE, "application/json")], json).into_response()
     }
 
-    /// A problem that ended the batch, with the number of entries that are answered.
+    /// A problem that ended the batch, with the number of entries that have an answer.
     pub fn with(&self, problem: HttpError) -> HttpError {
         problem.with("answered", self.count.into())
     }
@@ -50,13 +50,13 @@ pub(super) fn reason(why: &str) -> &str {
     truncate(why, MAX_REASON)
 }
 
-/// The turn of a batch among those that are read at a time.
+/// A permit to read a batch; at most `most` are read at a time.
 pub(super) fn turn(batches: &Semaphore, most: usize) -> Result<SemaphorePermit<'_>, HttpError> {
     let detail = || format!("{most} batches are being read; try again later");
     batches.try_acquire().map_err(|_| HttpError::unavailable(detail()))
 }
 
-/// Reads a body, whose entries are `what`, in the time that it may take.
+/// Reads a body within its time limit; `what` names its entries.
 pub(super) async fn in_time(
     read: impl Future<Output = Result<(), HttpError>>,
     what: &str,

@@ -1,4 +1,4 @@
-//! The body of a batch, in entries as they arrive.
+//! The body of a batch, split into entries as they arrive.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::http_error::HttpError;
 
 /// How long a whole body may take.
 pub(super) const MAX_UPLOAD_TIME: Duration = Duration::from_secs(15 * 60);
-/// How long a client may send nothing.
+/// The longest pause of a client within a body.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 /// The largest body, in bytes.
 const MAX_UPLOAD: u64 = 1 << 30;
@@ -27,13 +27,13 @@ pub(super) struct EntryBody {
 /// The entries that end in the next bytes of a body.
 pub(super) struct NextEntries {
     pub entries: Vec<BatchEntry>,
-    /// The end of the entries; an error: what follows cannot be read.
+    /// The end of the entries; an error if the rest cannot be read.
     pub end: Option<Result<(), BrokenArray>>,
 }
 
 impl EntryBody {
     /// # Errors
-    /// The body is declared as something else than JSON or lines of JSON, or as compressed.
+    /// The body is compressed, or declared as something other than JSON or lines of JSON.
     pub fn new(headers: &HeaderMap, body: Body) -> Result<EntryBody, HttpError> {
         if headers.get(CONTENT_ENCODING).is_some_and(|encoding| encoding != "identity") {
             return Err(HttpError::unsupported_media_type(
@@ -45,7 +45,7 @@ impl EntryBody {
     }
 
     /// # Errors
-    /// The body broke off, or is too large.
+    /// The body breaks off, or is too large.
     pub async fn next(&mut self) -> Result<NextEntries, HttpError> {
         let Ok(chunk) = timeout(MAX_PAUSE, self.body.next()).await else {
             return Err(HttpError::bad_request(format!("nothing came for {} s", MAX_PAUSE.as_secs())));

@@ -7,7 +7,7 @@ use crate::clock::{Timestamp, shown_span as span};
 use crate::presence::{BrokerName, Cause, State};
 use crate::routing::{Part, Said};
 
-/// A kind that was proved to be heard longer ago than this counts as not heard: a canary needs seconds at the most.
+/// A kind whose last proof of hearing is older than this counts as not heard: a canary takes seconds at most.
 const BEHIND: Duration = Duration::from_secs(10);
 
 /// Why the unit is in its state. `proved`: up to when its kind was heard, at the broker that heard it last.
@@ -67,7 +67,7 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
     said.into()
 }
 
-/// What its rhythm says of a unit that is not offline.
+/// The sentence about the rhythm of a unit that is not offline.
 pub(super) fn rhythm_of(view: &UnitDetails, now: Timestamp) -> Option<String> {
     if !matches!(view.state, State::Online | State::Late) {
         return None;

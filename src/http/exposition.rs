@@ -37,7 +37,7 @@ impl ExpositionFormat {
         if open > 0.0 && open >= text { ExpositionFormat::OpenMetrics } else { ExpositionFormat::Text }
     }
 
-    /// The content type, to the letter: Prometheus 3 refuses a page whose type it does not know.
+    /// The exact content type: Prometheus 3 refuses a page whose type it does not know.
     pub fn content_type(self) -> &'static str {
         match self {
             ExpositionFormat::Text => "text/plain; version=0.0.4; charset=utf-8",
@@ -79,7 +79,7 @@ impl<'a> Family<'a> {
         let (name, metric_type) = match (format, self.metric_type) {
             (ExpositionFormat::Text, MetricType::Info) => (self.name, MetricType::Gauge),
             (ExpositionFormat::Text, metric_type) => (self.name, metric_type),
-            // In OpenMetrics the samples have the suffix `_total`, and the name of their family does not.
+            // In OpenMetrics the samples have the suffix `_total`, but the name of their family does not.
             (ExpositionFormat::OpenMetrics, MetricType::Counter) => {
                 (without(self.name, "_total"), MetricType::Counter)
             }
@@ -134,7 +134,7 @@ fn escape(out: &mut Vec<u8>, text: &str, quotes: bool) {
     }
 }
 
-/// Whether `Accept-Encoding` names gzip and does not refuse it with a weight of zero.
+/// Returns whether `Accept-Encoding` names gzip and does not refuse it with a weight of zero.
 pub(super) fn accepts_gzip(headers: &HeaderMap) -> bool {
     let all = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     all.flat_map(|value| value.split(',')).any(|offer| {

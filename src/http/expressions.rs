@@ -1,8 +1,8 @@
-//! Matchers of requests, read off the threads of requests.
+//! Parses the matchers of requests away from the threads of requests.
 //!
-//! An expression of a few thousand bytes takes up to half a second to compile. Only one expression is compiled at a
-//! time, on a thread of its own, so that neither other requests nor heartbeats wait for it. Matchers without an
-//! expression need no turn.
+//! An expression of a few thousand bytes takes up to half a second to compile. One expression at a time is compiled, on
+//! a thread of its own, so that neither other requests nor heartbeats wait for it. Matchers without an expression need
+//! not wait.
 
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
@@ -23,7 +23,7 @@ pub(super) async fn matchers(texts: Vec<String>, what: &'static str) -> Result<V
     if has_expressions { compiled(read).await } else { read() }
 }
 
-/// Runs a function that compiles expressions, when it is its turn.
+/// Runs a function that compiles expressions; one such function runs at a time.
 pub(super) async fn compiled<T: Send + 'static>(
     compile: impl FnOnce() -> Result<T, HttpError> + Send + 'static,
 ) -> Result<T, HttpError> {

@@ -1,4 +1,4 @@
-//! `/healthz`: the process runs. `/readyz`: it does its work, or the reasons why it does not.
+//! `/healthz`: the process runs. `/readyz`: it does its work, or the reasons why not.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub(super) fn early_pages(instance: String, telemetry: Arc<Telemetry>) -> Router
 struct Readiness {
     ready: bool,
     problems: Vec<HealthProblem>,
-    /// Facts that an operator may want to know and that are no problem of Rollcall.
+    /// Facts that an operator may want to know, and that are no problem of Rollcall.
     notes: Vec<String>,
     /// The name of this instance.
     instance: String,
@@ -59,7 +59,7 @@ async fn readiness(State(state): State<HealthState>) -> (StatusCode, Json<Readin
     if !state.mirror.is_filled() {
         let text = "not all units were read from the engine yet; counts and lists are incomplete. It takes seconds; if it \
                     lasts, see what the engine is busy with, and the log";
-        // Partitions that are taken over later are read within seconds, and do not delay other partitions.
+        // Partitions that are taken over later are read within seconds, and do not delay other partitions: a warning.
         let severity = if state.mirror.was_ever_filled() { Severity::Warning } else { Severity::Serious };
         HealthProblem::new("mirror_not_filled", text.to_owned(), severity).put_first(&mut problems);
     }

@@ -5,7 +5,8 @@
 //! that: a job whose first run fails is found like any other.
 //!
 //! # Why a GET may change something
-//! Many devices can only call a URL. A page of another site cannot: browsers say which site a request comes from.
+//! Many devices can only call a URL. A page of another site cannot use it: browsers name the site that a request comes
+//! from.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -36,7 +37,7 @@ use turns::Turns;
 pub(super) const PATH: &str = "/api/v1/heartbeats";
 /// The beginning of the paths of single units.
 const PING: &str = "/ping/";
-/// A token saves up the heartbeats that it may send in this time.
+/// A token saves up the heartbeats that it may send within this time.
 const SAVED: Duration = Duration::from_secs(10);
 const OK: &str = "OK\n";
 
@@ -60,7 +61,7 @@ pub(super) fn pages(state: HeartbeatsState) -> Router {
         .with_state(state)
 }
 
-/// Whether a device may ask for this page.
+/// Returns whether a device may call this path.
 pub(super) fn is_for_devices(path: &str) -> bool {
     path == PATH || path.starts_with(PING)
 }
@@ -72,7 +73,7 @@ async fn alive(
     body: Body,
 ) -> Result<&'static str, HttpError> {
     let unit = state.admitted_unit(&caller, path)?;
-    // The content of a body that is too large, or breaks off, is ignored: its unit lives.
+    // The content of a body that is too large, or breaks off, is ignored: the unit is alive anyway.
     let body = to_bytes(body, MAX_BODY).await.unwrap_or_default();
     let now = state.clock.now();
     let read = state.bodies.heartbeat(unit.clone(), &body, now);
@@ -97,7 +98,7 @@ async fn fail(
     Ok(OK)
 }
 
-/// Why a heartbeat of an id counts for no unit.
+/// The reason why a heartbeat of an id counts for no unit.
 fn why_not(unit: &Unit, reason: StrangerReason) -> String {
     let kind = &unit.kind;
     match reason {
@@ -158,7 +159,8 @@ impl HeartbeatsState {
         }
     }
 
-    /// Refuses a client that sends no heartbeats, or has to wait. Returns the rights of a device; `None`: all units.
+    /// Refuses a client that may not send heartbeats, or has to wait. Returns the rights of a device; `None` for a
+    /// client that may send for all units.
     fn admit(&self, caller: &Caller) -> Result<Option<&DeviceRights>, HttpError> {
         if caller.is_foreign() {
             return Err(HttpError::forbidden("a page of another site may not send heartbeats"));
@@ -192,7 +194,7 @@ impl HeartbeatsState {
     }
 }
 
-/// The client to count heartbeats for, and its limit; `None`: there is no limit.
+/// The client whose heartbeats are counted, and its limit; `None` if there is no limit.
 fn limit(caller: &Caller, rights: &DeviceRights) -> Option<(LimitedClient, RequestRate)> {
     let rate = RequestRate::per_second(rights.heartbeats_per_second, SAVED)?;
     Some((LimitedClient::Named(caller.token_name().to_owned()), rate))

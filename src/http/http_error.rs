@@ -27,11 +27,11 @@ pub(super) struct HttpError {
     status: StatusCode,
     detail: String,
     header: Option<(HeaderName, HeaderValue)>,
-    /// A field of more detail, for programs.
+    /// An additional field, for programs.
     extension: Option<Box<(&'static str, Value)>>,
 }
 
-/// The text of the problem that an answer holds.
+/// The text of the problem in an answer.
 #[derive(Clone, Debug)]
 pub(super) struct Detail(pub String);
 
@@ -225,7 +225,7 @@ pub(super) fn query<T: DeserializeOwned>(uri: &Uri) -> Result<T, HttpError> {
     }
 }
 
-/// Why a query or a form cannot be read, from the text of the parser: `parameter: why`.
+/// Why a query or a form cannot be read, from the error text of the parser: `parameter: why`.
 pub(super) fn in_words(text: &str) -> String {
     let leads = [
         "Failed to deserialize query string: ",

@@ -1,10 +1,9 @@
 //! `/api/v1/units:import`: registers the units of an inventory, and with `replace` removes all others.
 //!
 //! # Why the body waits in a file
-//! A client may ask that all lines are taken or none, and each line is checked before the first is written. The
-//! inventory of a large fleet does not belong into memory, so it lies in a file without a name, which is read twice.
-//! Once every line is known the import goes on to its end, also if the client leaves; the same import again changes
-//! nothing more.
+//! An import may have to take all lines or none, so each line is checked before the first is written. The inventory of
+//! a large fleet does not belong in memory, so it waits in a file without a name, which is read twice. After the checks
+//! the import runs to its end, even if the client disconnects; repeating it changes nothing more.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -49,11 +48,11 @@ pub(super) const PATH: &str = "/api/v1/units:import";
 
 /// The largest inventory, in bytes.
 const MAX_UPLOAD: u64 = 1 << 30;
-/// How long an import waits for another one once its body is here.
+/// How long an import whose body has arrived waits for another import.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// The most bad lines, and the most changes of a dry run, that an answer lists.
 const LISTED: usize = 100;
-/// Steps that are written at once; a unit is in one step only.
+/// The steps that are written at once; a unit is in one step only.
 const STEPS_AT_ONCE: usize = 4;
 
 #[derive(Clone)]
@@ -80,13 +79,13 @@ pub(super) fn page(state: ImportState, has_tokens: HasTokens) -> Router {
 struct ImportQuery {
     /// The kind of lines that name no kind; lines of other kinds are bad.
     kind: Option<String>,
-    /// Whether to change nothing, and only answer the changes that an import would make.
+    /// Changes nothing, and only answers with the changes that an import would make.
     #[serde(default)]
     dry_run: bool,
-    /// Whether to remove the units that the inventory does not name; with `kind`, only units of that kind.
+    /// Removes the units that the inventory does not name; with `kind`, only units of that kind.
     #[serde(default)]
     replace: bool,
-    /// Whether to remove them even if they are more than half of the units.
+    /// Removes them even if they are more than half of the units.
     #[serde(default)]
     force: bool,
     #[serde(default)]
@@ -168,7 +167,7 @@ async fn import(
     })?;
     let file = received(body).await?;
     drop(uploading);
-    // The whole body has arrived, so a slow client cannot prolong the turn.
+    // The whole body has arrived, so a slow client cannot prolong its turn.
     let turn = timeout(MAX_WAIT, state.turn.clone().acquire_owned()).await.map_err(|_| busy())?;
     let turn = turn.map_err(|_| busy())?;
     let rules = state.roll.rules();
@@ -363,7 +362,7 @@ impl ImportState {
     }
 }
 
-/// Before the inventory is taken: the units that it does not name, and all units that it could name.
+/// Before an import writes: the units that it does not name, and all units that it could name.
 #[derive(Default)]
 struct UnlistedUnits {
     removed: u64,
@@ -371,7 +370,7 @@ struct UnlistedUnits {
 }
 
 impl UnlistedUnits {
-    /// Whether so many units would be removed that the inventory is probably the wrong one.
+    /// Returns whether the import would remove so many units that the inventory is probably the wrong one.
     fn are_many(&self) -> bool {
         self.removed * 2 > self.of
     }
@@ -383,12 +382,12 @@ impl fmt::Display for UnlistedUnits {
     }
 }
 
-/// Whether an inventory (of this kind, or of all kinds) could name the unit.
+/// Returns whether an inventory (of this kind, or of all kinds) could name the unit.
 fn is_meant(seen: &Snapshot, kind: Option<&Kind>) -> bool {
     kind.is_none_or(|kind| *kind == seen.unit.kind) && !seen.unit.id.is_reserved() && seen.is_known()
 }
 
-/// Gives the units of the good lines to `steps`, each once, until the channel is closed.
+/// Sends the units of the good lines to `steps`, each once, until the channel is closed.
 fn read_steps(
     file: &mut File,
     format: ImportFormat,
@@ -405,7 +404,7 @@ fn read_steps(
         step.len() < MAX_STEP || steps.blocking_send(std::mem::take(&mut step)).is_ok()
     })?;
     if !step.is_empty() {
-        // The import failed if there is no receiver.
+        // Without a receiver the import has failed already.
         let _ = steps.blocking_send(step);
     }
     Ok(())
@@ -417,7 +416,7 @@ impl Outcome {
             Registered::New => self.new += 1,
             Registered::Changed => self.changed += 1,
             Registered::Same => self.same += 1,
-            // The configuration was reloaded meanwhile and has no such kind.
+            // A reload has meanwhile removed the kind from the configuration.
             Registered::Unknown => self.bad_lines += 1,
         }
         match effect {

@@ -1,8 +1,8 @@
 //! The page of incidents: the open records in the groups in which receivers are notified of them, the trip of the
 //! mass-offline breaker, and the last blind intervals.
 //!
-//! Everything is read from stored values. All requests of a moment share one answer, because in a storm many
-//! browsers ask for it at once.
+//! All data are stored values. Requests of a moment share one answer, because in a storm many browsers request it at
+//! once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,16 +18,16 @@ use crate::fleet::{MassBreaker, Roll, Silences};
 use crate::presence::{Interval, Labels, OfflineRecord, Trip};
 use crate::store::{OpenPages, Queries};
 
-/// The most open records that are put into groups, the newest.
+/// The most open records that are grouped, newest first.
 const MAX_RECORDS: usize = 10_000;
 
-/// The most groups that are shown, those with most units.
+/// The most groups in an answer, largest first.
 const MAX_GROUPS: usize = 100;
 
 /// The most blind intervals, the newest.
 const MAX_BLIND: usize = 20;
 
-/// How long an answer serves other requests.
+/// How long an answer is served to other requests.
 const RECENT: Duration = Duration::from_secs(2);
 
 /// Reads the content of the page.
@@ -56,18 +56,18 @@ pub(super) struct OngoingIncident {
     pub groups: Vec<OngoingGroup>,
     /// How many groups are left out.
     pub more_groups: usize,
-    /// Whether there are open records that are in no group here, because there are too many.
+    /// Some open records are in no group here, because there are too many.
     pub is_cut: bool,
     /// Blind intervals of the fleet, the newest first.
     pub blind: Vec<Interval>,
 }
 
-/// A group with silences that have not ended.
+/// A group with silences that last.
 pub(super) struct OngoingGroup {
     pub labels: Labels,
     /// The receivers that are notified at once or by an escalation.
     pub receivers: Vec<String>,
-    /// How many units are offline, and among them how many an operator takes care of and how many are silenced.
+    /// The number of offline units, of acknowledged ones among them, and of silenced ones.
     pub offline: usize,
     pub acknowledged: usize,
     pub silenced: usize,

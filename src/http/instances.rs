@@ -61,12 +61,12 @@ struct ShownInstance {
     /// The numbers of the partitions that the instance sweeps, notifies of and shows.
     partitions: Vec<u16>,
     units: u64,
-    /// Whether the instance has read all its units since it got their partitions.
+    /// The instance has read all its units since it became owner of their partitions.
     complete: bool,
     /// The greatest age of the units in its mirror; `null` before it has read them.
     mirror_age_seconds: Option<f64>,
     blind: bool,
-    /// A digest of kinds, routes, receivers and timers as they are configured.
+    /// A digest of the configured kinds, routes, receivers and timers.
     configuration: String,
     /// The problems, the most serious first.
     problems: Vec<ShownProblem>,
@@ -77,7 +77,7 @@ struct ShownProblem {
     name: String,
     text: String,
     severity: Severity,
-    /// What follows from the problem.
+    /// The consequences of the problem.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     consequences: Vec<Consequence>,
 }

@@ -30,12 +30,12 @@ use crate::fleet::coverage::places;
 use crate::presence::{Kind, Labels, Snapshot, UnitId};
 use crate::store::{EngineError, Queries};
 
-/// Exports that are written at the same time; others are refused.
+/// The exports that are written at the same time; others are refused.
 const WRITERS: usize = 2;
 /// Pages that are read ahead of the client.
 const READ_AHEAD: usize = 32;
-/// Pages that one task reads side by side and writes: on Redis a page has some sixty units, which are written faster
-/// than a task starts.
+/// The pages that one task reads at once and writes: on Redis a page has some sixty units, and writing them takes less
+/// time than starting a task.
 const PAGES_A_TASK: usize = 8;
 /// The usual length of a line, in bytes; longer ones take more room.
 const USUAL_LINE: usize = 192;
@@ -77,7 +77,7 @@ enum ExportFormat {
 struct InventoryUnit<'a> {
     kind: &'a Kind,
     unit: &'a UnitId,
-    /// Set by an operator for this unit alone; `null`: not set.
+    /// The value that an operator set for this unit alone; `null` if none is set.
     timeout_seconds: Option<f64>,
     grace_seconds: Option<f64>,
     labels: &'a Labels,

@@ -1,4 +1,4 @@
-//! `/metrics`: the metrics of Rollcall, with the units of the mirror as [`UnitCounts`] has them.
+//! `/metrics`: the metrics of Rollcall, with the counts of units from [`UnitCounts`].
 
 use std::sync::Arc;
 

@@ -24,13 +24,13 @@ use super::session::{BrowserSessions, WRONG_WAITS};
 use super::{Role, Token, alertmanager, heartbeats, import, timers};
 use crate::clock::{Clock, Stopwatch, Timestamp};
 
-/// How long an answer may take to begin.
+/// How long an answer may take until it begins.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The pages without a token: for probes of health, and for the login of a browser.
 const OPEN_PAGES: [&str; 5] = ["/healthz", "/readyz", "/login", "/assets/style.css", "/assets/script.js"];
 
-/// The pages without a limit of requests: a supervisor that is refused would end the process.
+/// The pages without a limit of requests: a supervisor whose probe is refused would end the process.
 const HEALTH_PAGES: [&str; 2] = ["/healthz", "/readyz"];
 
 const NO_TOKEN: &str = "send a known token as `Authorization: Bearer …`";
@@ -43,20 +43,20 @@ pub(super) struct AdmissionRules {
     /// The path of the login page.
     pub login: Arc<str>,
     pub proxies: Arc<Proxies>,
-    /// `None` while the engine, which has the key of the fleet, does not answer.
+    /// `None` while the engine, which stores the key of the fleet, does not answer.
     pub known: Option<KnownClients>,
     /// How many requests a client may send; `None`: there is no limit.
     pub rate: Option<RequestRate>,
     pub requests: Arc<RequestLimit>,
-    /// The start of the clock of rate limits.
+    /// The start of the clock for rate limits.
     pub began: Stopwatch,
-    /// Wrong bearer tokens.
+    /// Counts wrong bearer tokens.
     pub wrong: Arc<RequestLimit>,
     /// The host of `http.external_url`.
     pub external_host: Option<Arc<str>>,
 }
 
-/// The clients that are known by the key of the fleet: browsers with a session, and other instances.
+/// Clients that the key of the fleet proves: browsers with a session, and other instances.
 #[derive(Clone)]
 pub(super) struct KnownClients {
     pub sessions: Arc<BrowserSessions>,
@@ -66,7 +66,7 @@ pub(super) struct KnownClients {
 }
 
 impl AdmissionRules {
-    /// Counts a request of a client with this name.
+    /// Counts a request of the client with this name.
     ///
     /// # Errors
     /// How long the client has to wait.
@@ -92,7 +92,7 @@ impl AdmissionRules {
         is_instance.then(|| ("instance".to_owned(), Role::Viewer))
     }
 
-    /// The name and the role of a browser with a session that goes on.
+    /// The name and the role of a browser with a valid session.
     async fn of_session(&self, headers: &HeaderMap, now: Timestamp) -> Option<(String, Role)> {
         let known = self.known.as_ref()?;
         let session = known.sessions.find(headers, now)?;
@@ -100,8 +100,8 @@ impl AdmissionRules {
         (!has_ended).then(|| (session.token.name.clone(), session.token.role))
     }
 
-    /// The answer to a token that is not known. A program with an old token is told at once; a program that tries
-    /// tokens waits for each answer.
+    /// The answer to an unknown token. A program with an old token gets it at once; a program that guesses tokens waits
+    /// for each answer.
     async fn wrong_token(&self, client: Option<IpAddr>, now: Timestamp) -> Response {
         let count = |client| {
             self.wrong.count(LimitedClient::of(None, client), RequestRate::WRONG_TOKENS, moment(now))
@@ -115,8 +115,8 @@ impl AdmissionRules {
     }
 }
 
-/// Refuses requests of unknown clients, if there are tokens or users; browsers are sent to the login page. Pages
-/// learn from [`Caller`] what the client may do.
+/// Refuses requests of unknown clients if there are tokens or users, and redirects browsers to the login page. Pages
+/// read from [`Caller`] what the client may do.
 pub(super) async fn require_token(
     State(access): State<AdmissionRules>,
     mut request: Request,
@@ -137,7 +137,7 @@ pub(super) async fn require_token(
     if is_device && !open && !heartbeats::is_for_devices(request.uri().path()) {
         return HttpError::forbidden("this token may only send heartbeats").into_response();
     }
-    // The token of a device has a limit of its own.
+    // The token of a device has its own limit.
     if !is_device && let Err(wait) = access.count(&request, client.as_ref().map(|(name, _)| name.as_str())) {
         let text = "too many requests; send fewer than http.requests_per_second";
         return HttpError::too_many_requests(text, wait).into_response();
@@ -167,7 +167,8 @@ pub(super) async fn require_token(
     next.run(request).await
 }
 
-/// The token of the request; of several, the token with the most rights. Compares with every token, in constant time.
+/// The token of the request; of several equal ones, the token with the most rights. Compares with every token, in
+/// constant time.
 fn known<'a>(tokens: &'a [Token], headers: &HeaderMap) -> Option<&'a Token> {
     let digest = Token::digest(bearer_of(headers)?);
     let same = |known: &&Token| bool::from(known.sha256.as_slice().ct_eq(&digest));
@@ -180,7 +181,7 @@ fn bearer_of(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// Whether a browser asks for a page to show.
+/// Returns whether a browser requests a page to show.
 pub(super) fn wants_page(headers: &HeaderMap) -> bool {
     headers
         .get(ACCEPT)
@@ -188,8 +189,8 @@ pub(super) fn wants_page(headers: &HeaderMap) -> bool {
         .is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// Answers 503 if the page's answer does not begin in time. An import and batches of timers and heartbeats have
-/// their own limits.
+/// Answers 503 if an answer does not begin in time. An import and batches of timers and heartbeats have their own
+/// limits.
 pub(super) async fn limit_time(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_batch = matches!(path, timers::PATH | heartbeats::PATH) && request.method() == Method::POST;
@@ -221,7 +222,7 @@ pub(super) async fn plain_errors(request: Request, next: Next) -> Response {
     response
 }
 
-/// Answers are neither cached, unless their page says otherwise, nor read as another content type.
+/// Forbids caching, unless a page allows it, and reading an answer as another content type.
 pub(super) async fn set_headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();

@@ -1,12 +1,13 @@
 //! The web server: metrics, health, records and units; and the pages for people, in [`web`].
 //!
-//! One file for each page. The state of a page lists what it reads. Lists and counts come from the mirrors of all
+//! One file for each page. The state struct of a page lists its sources. Lists and counts come from the mirrors of all
 //! instances, single units and records from the engine. Only `/metrics/units` reads the engine page by page for a
-//! request, where kinds have metrics: their values are written as they are read, and not kept. The mirror holds the
-//! partitions of this instance, so the metrics of instances add up. Errors are answered as `application/problem+json`.
+//! request, if kinds have metrics: it writes their values as they are read, and stores none. The mirror holds only the
+//! partitions of this instance, so the metrics of all instances add up. Errors are answered as
+//! `application/problem+json`.
 //!
-//! The server answers from the start of the process: before the engine answers, `/healthz` and
-//! `/readyz` work, and every other page answers 503.
+//! The server answers from the start of the process: before the engine answers, `/healthz` and `/readyz` work, and
+//! every other page answers 503.
 //!
 //! Requests that change something are guarded: see `changes.rs`. With tokens configured, every page except those for
 //! health and for the login needs a token: see `middleware.rs`.
@@ -142,7 +143,7 @@ use web::Web;
 pub struct Config {
     /// The address of the server. An address other than loopback needs at least one token.
     pub listen: SocketAddr,
-    /// The tokens of clients. If the list is empty, every client that reaches the address may ask.
+    /// The tokens of clients. If the list is empty, every client that reaches the address is admitted.
     pub tokens: Vec<Token>,
     /// The units that `/metrics/units` shows, unless the request says otherwise.
     pub unit_metrics: UnitMetrics,
@@ -154,7 +155,7 @@ pub struct Config {
     pub external_url: Option<String>,
     /// The address and the files for TLS, if it is used.
     pub tls: Option<TlsConfig>,
-    /// The proxies in front of it.
+    /// The proxies in front of the server.
     pub proxies: Proxies,
     /// The switches of a simulated fleet.
     pub switches: Option<Switches>,
@@ -163,7 +164,6 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether clients need a token or a user.
     fn has_tokens(&self) -> HasTokens {
         HasTokens(!self.tokens.is_empty() || self.proxies.users.is_some())
     }
@@ -210,20 +210,20 @@ pub struct Token {
     pub name: String,
     pub sha256: [u8; 32],
     pub role: Role,
-    /// The moment from which the token is refused.
+    /// The token is refused from this moment on.
     pub expires_at: Option<Timestamp>,
-    /// The units of which a device may send heartbeats.
+    /// The units for which a device may send heartbeats.
     pub device: DeviceRights,
 }
 
-/// The units of which a device may send heartbeats, and how many.
+/// The units for which a device may send heartbeats, and how many.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceRights {
-    /// Empty: the units of every kind.
+    /// Empty means the units of every kind.
     pub kinds: Vec<Kind>,
-    /// The beginnings of ids; empty: every id.
+    /// The prefixes of ids; empty means every id.
     pub unit_prefixes: Vec<String>,
-    /// Zero: there is no limit.
+    /// Zero means no limit.
     pub heartbeats_per_second: u32,
 }
 
@@ -290,7 +290,7 @@ pub struct PageSources {
     pub mirror: Arc<Mirror>,
     /// The metrics of units, by kind.
     pub metrics: Arc<Catalogue>,
-    /// Reads what devices send.
+    /// Reads the bodies that devices send.
     pub bodies: Arc<dyn BodyReader>,
     /// Cells for the units whose silence inhibits others, for units that flap, and for shared documents.
     pub cells: Arc<dyn Cells>,
@@ -310,8 +310,7 @@ pub struct PageSources {
     pub clock: Clock,
 }
 
-/// The pages that are answered now: the pages for health from the start, and all pages after [`Pages::show`]. Cheap to
-/// share.
+/// The pages that are served now: the health pages from the start, and all pages after [`Pages::show`]. Cheap to share.
 #[derive(Clone)]
 pub struct Pages {
     config: Arc<Config>,
@@ -328,9 +327,9 @@ pub struct AlertRoutes {
     /// The receivers that have a rate limit.
     pub limited: BTreeSet<String>,
     pub inhibition: Inhibition,
-    /// When the mass-offline breaker trips; `None`: it is not enabled.
+    /// When the mass-offline breaker trips; `None` if it is not enabled.
     pub breaker: Option<MassOfflineRule>,
-    /// Why no notification will be sent, with advice; `None`: routes name receivers.
+    /// Why no notification will be sent, with advice; `None` if routes name receivers.
     pub unsent: Option<&'static str>,
     /// The kinds that have flap detection.
     pub flapping: FlapRules,
@@ -363,12 +362,12 @@ impl Pages {
         Pages { early: guarded(early, &config, None), config: Arc::new(config), all: Arc::default() }
     }
 
-    /// Answers every page from now on. Streams end with `stop`.
+    /// Serves every page from now on. Streams end with `stop`.
     pub fn show(&self, sources: PageSources, stop: &CancellationToken) {
         let config = &*self.config;
         let (clock, peer_key) = (sources.clock.clone(), PeerKey::new(&sources));
         let is_secure = config.external_url.as_ref().is_some_and(|url| url.starts_with("https:"));
-        // A device needs no pages.
+        // Only people and programs that read pages get sessions; a device needs none.
         let of_people = config.tokens.iter().filter(|token| token.role > Role::Device);
         let sessions =
             BrowserSessions::new(of_people.cloned().collect(), sources.roll.key(), config.base(), is_secure);
@@ -386,8 +385,8 @@ impl Pages {
     }
 }
 
-/// Answers requests until `stop`; pending answers get a few seconds more, streams
-/// are cut off. The caller binds the listener, so that a port in use is found at the start.
+/// Answers requests until `stop`. Pending answers get a few seconds more; streams are cut off. The caller binds the
+/// listener, so that a port in use is an error at the start.
 pub async fn serve(
     listener: TcpListener,
     pages: Pages,
@@ -398,7 +397,7 @@ pub async fn serve(
     Ok(connections::accept(listener, None, pages, ConnectionLimits::default(), telemetry, stop).await?)
 }
 
-/// Answers requests over TLS until `stop`, as [`serve`] does without it.
+/// As [`serve`], over TLS.
 pub async fn serve_tls(
     listener: TcpListener,
     tls: Arc<ServerTls>,
@@ -410,7 +409,7 @@ pub async fn serve_tls(
     Ok(connections::accept(listener, Some(tls), pages, ConnectionLimits::default(), telemetry, stop).await?)
 }
 
-/// Refuses an address that is open to other machines where no client needs a token.
+/// Refuses an address that is open to other machines while no client needs a token.
 ///
 /// # Errors
 /// The refusal, with advice.
@@ -486,7 +485,7 @@ fn pages(
         .fallback(web::unknown)
 }
 
-/// A client may send as many requests at once as it may send in this time.
+/// A client may send as many requests at once as its rate allows in this time.
 const BURST: Duration = Duration::from_secs(2);
 
 /// The pages behind the middleware that every request passes.

@@ -1,8 +1,8 @@
-//! What receivers were notified of lately, for the page of the fleet: how many notifications they took and how many wait,
-//! and for each of the silent units of a page, who was notified.
+//! Recent notifications, for the page of the fleet: how many notifications receivers took and how many wait; and for
+//! each silent unit of a page, which receivers were notified.
 //!
-//! Everything is read from stored values, in bounded steps, and shared by the requests of a moment. While the engine does
-//! not answer in time, the page is shown without it.
+//! All data are stored values, read in bounded steps and shared by the requests of a moment. While the engine does not
+//! answer in time, the page is shown without them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::presence::{OfflineRecord, RecordId};
 use crate::routing::{NoticeFacts, SilenceNotice};
 use crate::store::{AttemptResult, EntryOrder, StoredDeliveries, StoredGroups};
 
-/// The time of which notifications are counted.
+/// The time for which notifications are counted.
 const LATELY: Duration = Duration::from_secs(3600);
 
 /// Up to how many notifications are counted: a page says of more that there are as many or more.
@@ -51,7 +51,7 @@ pub(super) struct NoticeCounts {
     pub dead_letters: u64,
 }
 
-/// Who was notified of open silences.
+/// Which receivers were notified of open silences.
 pub(super) type Notices = BTreeMap<RecordId, SilenceNotice>;
 
 /// Reads what receivers were notified of. Cheap to share.
@@ -81,20 +81,20 @@ impl NoticeReader {
         }
     }
 
-    /// Why no notification will be sent, with advice; `None`: routes name receivers.
+    /// Why no notification will be sent, with advice; `None` if routes name receivers.
     pub fn unsent(&self) -> Option<&'static str> {
         self.routes.borrow().unsent
     }
 
-    /// `None`: the engine does not answer in time.
+    /// `None` if the engine does not answer in time.
     pub async fn counts(&self) -> Option<Arc<NoticeCounts>> {
         let reader = self.clone();
         let counting = self.counts.get("", MaxAge::RECENT, async move { reader.count().await });
         timeout(NOTICES_TIMEOUT, counting).await.ok()?.ok()
     }
 
-    /// Who was notified of these open silences. `page`: the page that shows them. Empty if the engine does not answer in
-    /// time.
+    /// Which receivers were notified of these open silences. `page`: the page that shows them. Empty if the engine does
+    /// not answer in time.
     pub async fn of(&self, page: &str, silences: Vec<OfflineRecord>) -> Arc<Notices> {
         if silences.is_empty() {
             return Arc::default();
@@ -127,7 +127,7 @@ impl NoticeReader {
         let steps = self.attempts.between(now - LATELY, now, most, EntryOrder::NewestFirst).await?;
         let taken = steps.iter().flat_map(|step| &step.attempts);
         let taken = taken.filter(|attempt| attempt.result == AttemptResult::Delivered);
-        // Notifications that were sent together are one message.
+        // Notifications that were merged are one message.
         let messages: BTreeSet<&str> =
             taken.map(|attempt| attempt.digest().unwrap_or(&attempt.notification)).collect();
         Ok((messages.len(), steps.len() == most))
@@ -177,7 +177,7 @@ impl NoticeReader {
         Ok(notices)
     }
 
-    /// The receivers and groups of these for which a notification of the group waits.
+    /// The pairs of receiver and group that have a waiting notification.
     async fn waiting<'a>(
         &self,
         sealed: impl Iterator<Item = (&'a str, &'a [String])>,

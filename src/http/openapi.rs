@@ -1,8 +1,8 @@
-//! `/api/v1/openapi.json`: the description of the API, for programs that make clients from it.
+//! `/api/v1/openapi.json`: the description of the API, for programs that generate clients.
 //!
 //! # Why it is a file
-//! The description is written by hand, like a page of documentation. The tests compare it with every route and with
-//! the answers.
+//! The description is written by hand, like a page of documentation. The tests compare it with every route and with the
+//! answers.
 
 use axum::Router;
 use axum::http::header::CONTENT_TYPE;

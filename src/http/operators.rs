@@ -1,5 +1,5 @@
 //! Changes by operators: `/api/v1/records/{id}/ack` acknowledges an open record, `/api/v1/units/{kind}/{unit}/pause`
-//! pauses a unit. PUT sets the state, DELETE takes it back. Both are in the audit.
+//! pauses a unit. PUT sets the state, DELETE takes it back. The audit notes both.
 
 use std::sync::Arc;
 
@@ -140,7 +140,7 @@ async fn end_pause(
 }
 
 impl OperatorState {
-    /// Refuses a unit that could never be heard. A kind that is not configured has no unit, which is told elsewhere.
+    /// Refuses a unit that could never be heard. The error for a kind that is not configured comes from elsewhere.
     pub fn check_name(&self, unit: &Unit) -> Result<(), String> {
         let rules = self.roll.shared_rules().of(unit.kind.as_str());
         rules.map_or(Ok(()), |rules| check_name(unit, &rules.name))

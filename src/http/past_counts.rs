@@ -1,8 +1,7 @@
 //! `/api/v1/history/counts`: how many units were in each state over time, how much of it was blind, and the incidents.
 //!
-//! A bucket of the answer has the counts of its worst minute. A bucket of which no minute is known has `null`: Rollcall
-//! did not run, or not all instances counted. With `label`, it has the units with that value that were offline, at most
-//! at once.
+//! A bucket of the answer has the counts of its worst minute, or `null` if no minute is known: Rollcall did not run, or
+//! not all instances counted. With `label`, it has the most units with that value that were offline at once.
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -54,7 +53,7 @@ pub(super) struct CountsOverTime {
     pub from: Timestamp,
     pub until: Timestamp,
     pub step_seconds: u64,
-    /// The value of a label that the counts are of; `null`: they are of the whole fleet.
+    /// The value of a label to which the counts are limited; `null` for the whole fleet.
     pub label: Option<String>,
     pub points: Vec<CountPoint>,
     pub incidents: Vec<IncidentMark>,
@@ -63,11 +62,11 @@ pub(super) struct CountsOverTime {
 #[derive(Serialize)]
 pub(super) struct CountPoint {
     pub at: Timestamp,
-    /// The units by state; `null` if that is not known, and with a label.
+    /// The units by state; `null` if unknown, and with a label.
     pub states: Option<States>,
-    /// The units that are offline; `null` if that is not known.
+    /// The units that are offline; `null` if unknown.
     pub offline: Option<u64>,
-    /// The units whose silence is unusual, though they are not offline; `null` if that is not known, and with a label.
+    /// The units whose silence is unusual, though they are not offline; `null` if unknown, and with a label.
     pub unusual: Option<u64>,
     pub blind_seconds: f64,
 }
@@ -94,7 +93,7 @@ impl PastCountReader {
         }
     }
 
-    /// The counts of the range that ends now; `label`: of the units with this `name=value` alone.
+    /// The counts of the range that ends now; `label` limits them to units with this `name=value`.
     pub async fn read(
         &self,
         range: CountRange,
@@ -115,7 +114,7 @@ impl PastCountReader {
         let now = self.clock.now();
         let (moments, marks) = self.counts.read(range, now).await?;
         let hearing = self.roll.hearing();
-        // Blind time that lasts enters the ledger when it is over.
+        // The ledger gets blind time only when it is over, so add the current one.
         let lasting = hearing.heard.filter(|_| self.telemetry.is_blind());
         let lasting = lasting.map(|from| Interval { from, to: now });
         let blind = Ledger::new(hearing.ledger.intervals().iter().copied().chain(lasting));

@@ -1,7 +1,6 @@
-//! The other instances. The mirror of an instance holds its own units only, so an instance that is asked for the whole
-//! fleet asks the others for theirs: the same page, with the header `rollcall-scope: own` and a signature with the key
-//! of the fleet in place of a token. An instance that does not answer in time is named in the answer, and its units are
-//! missing there.
+//! The other instances. The mirror of an instance holds its own units only. So an instance that answers for the whole
+//! fleet requests the same page from the others, with the header `rollcall-scope: own` and a signature with the key of
+//! the fleet in place of a token. The answer names instances that do not answer in time; their units are missing in it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,20 +21,20 @@ use crate::trust;
 /// How long the answer of another instance may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The longest answer of an instance, in bytes: a page of a thousand units with the longest names is less than half of
-/// it.
+/// The longest answer of an instance, in bytes: a page of a thousand units with the longest names takes less than half
+/// of it.
 const MAX_ANSWER: usize = 1024 * 1024;
 
 const SCOPE: HeaderName = HeaderName::from_static("rollcall-scope");
 const OWN: HeaderValue = HeaderValue::from_static("own");
 
-/// The header with the second of a request of another instance, and the signature.
+/// The header with the time (in seconds) and the signature of a request between instances.
 const PROOF: HeaderName = HeaderName::from_static("rollcall-peer");
 
 /// By how much the clocks of two instances may differ, in seconds.
 const TOLERANCE: u64 = 60;
 
-/// The key with which instances sign their requests to each other: any instance of the fleet may read.
+/// The key with which instances sign their requests to each other: every instance of the fleet may read.
 #[derive(Clone)]
 pub(super) struct PeerKey {
     key: hmac::Key,
@@ -48,14 +47,14 @@ impl PeerKey {
         PeerKey { key, clock: sources.clock.clone() }
     }
 
-    /// The proof for a request sent now. `path`: with its query.
+    /// The proof for a request that is sent now. `path`: with its query.
     fn prove(&self, path: &str) -> String {
         let second = self.clock.now().as_millis() / 1000;
         let signature = hmac::sign(&self.key, signed_text(path, second).as_bytes());
         format!("{second}.{}", HEXLOWER.encode(signature.as_ref()))
     }
 
-    /// Whether the request carries a valid signature of an instance for its path. `path`: with its query.
+    /// Returns whether an instance signed this request for its path. `path`: with its query.
     pub fn has_signed(&self, path: &str, headers: &HeaderMap) -> bool {
         let proof = headers.get(PROOF).and_then(|proof| proof.to_str().ok()?.split_once('.'));
         let Some((second, signature)) = proof else { return false };
@@ -90,14 +89,14 @@ pub(super) struct PeerAnswers<T> {
     pub missing: Vec<String>,
 }
 
-/// Whether another instance sends the request, which asks for the units of this instance alone.
+/// Returns whether another instance sends the request. It needs the units of this instance only.
 pub(super) fn is_from_peer(headers: &HeaderMap) -> bool {
     headers.get(SCOPE).is_some_and(|scope| *scope == OWN)
 }
 
 impl Peers {
     pub fn new(sources: &PageSources) -> Peers {
-        // Instances speak HTTP without TLS to each other; the client asks for a configuration of TLS in any case.
+        // Instances use HTTP without TLS between them; the client needs a TLS configuration in any case.
         let tls = trust::web().expect("the provider of cryptography is built in");
         let client = Client::builder().no_proxy().tls_backend_preconfigured(tls).timeout(TIMEOUT);
         let client = client.redirect(redirect::Policy::none()).build();
@@ -114,7 +113,7 @@ impl Peers {
         self.ownership.view().instance.clone()
     }
 
-    /// Asks every other instance for its part of a page. `path`: with its query.
+    /// Requests a part of a page from every other instance. `path`: with its query.
     pub async fn ask<T: DeserializeOwned>(&self, path: &str) -> PeerAnswers<T> {
         let view = self.ownership.view();
         let others: Vec<String> =

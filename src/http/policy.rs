@@ -1,8 +1,9 @@
-//! `/api/v1/policy/try`: what another timeout of a kind would have recorded and sent of the silences that history has.
+//! `/api/v1/policy/try`: the records and notifications that another timeout of a kind would have produced for the
+//! silences in history.
 //!
 //! A trial reads a month of a fleet and may take many seconds, so one runs at a time, on a thread of its own and for
-//! [`LONGEST`] at most. A request waits for it a while; asked again with the same parameters, it finds the trial that
-//! runs or its answer, which is kept for [`KEPT`]. Nothing is changed.
+//! [`LONGEST`] at most. A request waits for it a while. A repeated request with the same parameters finds the trial, or
+//! its answer, which is kept for [`KEPT`]. A trial changes nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -29,7 +30,7 @@ const PATH: &str = "/api/v1/policy/try";
 
 /// How long a request waits for an answer.
 const WAIT: Duration = Duration::from_secs(10);
-/// A trial that takes longer is given up.
+/// The time limit of a trial.
 const LONGEST: Duration = Duration::from_secs(120);
 /// How long the last answer is kept.
 const KEPT: Duration = Duration::from_secs(300);
@@ -37,10 +38,10 @@ const WITHOUT_HISTORY: &str =
     "a policy is tried on history, and there is none: set history.url to the address of a PostgreSQL";
 const DEFAULT_SINCE: Duration = Duration::from_secs(30 * 86_400);
 const MAX_SINCE: Duration = Duration::from_secs(400 * 86_400);
-/// The longest name of a label that is asked for, in bytes.
+/// The longest label name in a request, in bytes.
 const MAX_LABEL: usize = 128;
 
-/// A question as a request asks it; a text that is empty is not set.
+/// A question as a request has it; an empty text is not set.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct TrialQuery {
@@ -66,7 +67,7 @@ impl TrialQuery {
     }
 }
 
-/// What is tried, and beside what.
+/// The policies to compare.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TrialQuestion {
     kind: Kind,
@@ -76,7 +77,7 @@ pub(super) struct TrialQuestion {
     group_by: Option<String>,
 }
 
-/// The answer to a question, or how long its trial has run so far.
+/// The answer to a question, or how long its trial has run.
 pub(super) enum TrialAnswer {
     Made(Arc<PolicyTrial>),
     Runs(Duration),
@@ -98,7 +99,8 @@ impl TrialRun {
         self.result.borrow().is_none() && self.result.has_changed().is_ok()
     }
 
-    /// Whether it answers a question. More may be written by now of a time that was not written to its end.
+    /// Returns whether the trial answers a question. If history did not reach the end of its range, more may be written
+    /// now.
     fn answers(&self, question: &TrialQuestion, routes: &Arc<AlertRoutes>) -> bool {
         let is_whole = |trial: &PolicyTrial| question.until.is_none_or(|until| until == trial.until);
         let is_made = matches!(&*self.result.borrow(), Some(Ok(trial)) if is_whole(trial));
@@ -161,7 +163,6 @@ impl PolicyTrials {
         Ok(rules.ok_or_else(|| HttpError::bad_request(format!("kind {kind} has no rules")))?.policy)
     }
 
-    /// Reads a question.
     pub fn question(&self, asked: &TrialQuery) -> Result<TrialQuestion, HttpError> {
         if asked.kind.is_empty() {
             return Err(HttpError::bad_request("kind is missing"));
@@ -214,7 +215,7 @@ impl PolicyTrials {
         self.last.lock().expect("nothing panics under this lock")
     }
 
-    /// The run of a question, which begins now if there is none.
+    /// The trial of a question; starts one if there is none.
     fn run_of(
         &self,
         question: &TrialQuestion,
@@ -250,10 +251,10 @@ impl PolicyTrials {
     }
 }
 
-/// Makes a trial.
+/// Runs a trial.
 ///
 /// # Errors
-/// Why there is none, for the client.
+/// The reason for the client.
 async fn make(
     question: &TrialQuestion,
     (history, routes): (Arc<dyn AvailabilityHistory>, Arc<AlertRoutes>),

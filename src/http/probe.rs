@@ -1,7 +1,7 @@
 //! `/probe?unit=KIND:ID`: the metrics of one unit, as the engine holds it now.
 //!
-//! For a close watch over a few units: Prometheus asks any instance for a unit by name, as it
-//! asks a blackbox exporter for a target.
+//! For a close watch over a few units: Prometheus scrapes a unit by name from any instance, as it scrapes a target
+//! through a blackbox exporter.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ async fn probe(
     headers: HeaderMap,
 ) -> Result<impl IntoResponse, HttpError> {
     let ProbeQuery { unit } = query(&uri)?;
-    // An id has no slash, so a slash can only stand between kind and id.
+    // An id has no slash, so a slash can only separate kind and id.
     let unit: Unit = unit
         .replacen('/', ":", 1)
         .parse()

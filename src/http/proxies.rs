@@ -1,5 +1,5 @@
 //! Proxies in front of the server. Proxies of trusted networks name the address of a client and, with single sign-on,
-//! its user; the headers of every other client mean nothing.
+//! its user. The same headers are ignored if any other client sends them.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,11 +13,11 @@ use crate::routing::alert_silence::is_author;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The address at the other end of the connection: the proxy's, if there is a proxy.
+/// The address at the other end of the connection: that of the proxy, if there is one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerAddress(pub IpAddr);
 
-/// The proxies whose headers are believed.
+/// The proxies whose headers are trusted.
 #[derive(Clone, Debug, Default)]
 pub struct Proxies {
     pub networks: Vec<IpNet>,
@@ -36,7 +36,7 @@ pub struct ProxyUsers {
 }
 
 impl Proxies {
-    /// The address of the client, as the last trusted proxy on its way has seen it.
+    /// The address of the client as the last trusted proxy saw it.
     pub(super) fn client(&self, PeerAddress(peer): PeerAddress, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         let lines: Vec<&str> =
@@ -51,7 +51,7 @@ impl Proxies {
         client
     }
 
-    /// The user whom a trusted proxy names, and the role. A request that names two users names none.
+    /// The user that a trusted proxy names, and the role. A request with two user names has no user.
     pub(super) fn user(&self, PeerAddress(peer): PeerAddress, headers: &HeaderMap) -> Option<(String, Role)> {
         let users = self.users.as_ref().filter(|_| self.is_trusted(peer.to_canonical()))?;
         let mut named = headers.get_all(&users.header).iter();

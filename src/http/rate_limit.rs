@@ -1,8 +1,8 @@
-//! How much a client may ask for: requests in a second, wrong tokens in a minute, timers of a token.
+//! The rates of clients: requests in a second, wrong tokens in a minute, timers of a token.
 //!
-//! Each client has a moment up to which everything it asked for is accounted for. One request, token or timer moves it
-//! on by a fixed time; while it is too far ahead, the client has to wait. So a client saves up unused time, up to a
-//! bound, and costs one entry, which is forgotten when its moment has passed. Each instance counts on its own.
+//! Each client has one moment. Each request, token or timer moves it forward by a fixed time; while it is too far
+//! ahead, the client has to wait. So a client saves up unused time, up to a bound, and costs one entry, which is
+//! forgotten when its moment has passed. Each instance counts on its own.
 //!
 //! A request may be admitted first and counted by its size: the part beyond the limit is a debt, and the next request
 //! waits until it is paid. So a batch is never cut in two.
@@ -15,10 +15,10 @@ use std::time::Duration;
 use crate::address::client_network;
 use crate::clock::Timestamp;
 
-/// The most clients that are remembered.
+/// The most clients in memory.
 const MAX_CLIENTS: usize = 10_000;
 
-/// The sender of a request, as far as limits tell senders apart.
+/// The sender of a request, as precisely as limits distinguish senders.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum LimitedClient {
     /// A client with a token or a user, by that name.
@@ -35,12 +35,12 @@ impl LimitedClient {
     }
 }
 
-/// How much a client may ask for.
+/// How much a client may request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RequestRate {
     /// The time that one request, token or timer costs.
     each: Duration,
-    /// The time that a client can save up, and so use at once.
+    /// The time that a client can save up, and then use at once.
     saved: Duration,
 }
 
@@ -49,8 +49,8 @@ impl RequestRate {
     pub const WRONG_TOKENS: RequestRate =
         RequestRate { each: Duration::from_secs(12), saved: Duration::from_secs(60) };
 
-    /// A limit of `rate` requests in a second; a client can save up as many as it may send in the time `saved`.
-    /// `None` if `rate` is 0: no limit.
+    /// A limit of `rate` requests in a second; a client can save up what it may send in the time `saved`. `None` (no
+    /// limit) if `rate` is 0.
     pub fn per_second(rate: u32, saved: Duration) -> Option<RequestRate> {
         (rate > 0).then(|| RequestRate { each: Duration::from_secs(1) / rate, saved })
     }
@@ -61,18 +61,18 @@ pub(super) fn moment(at: Timestamp) -> Duration {
     Duration::from_millis(u64::try_from(at.as_millis()).unwrap_or_default())
 }
 
-/// How much clients asked for lately. Moments are durations since a fixed start, which is the same in all calls.
+/// The moments of clients. Moments are durations since a fixed start, which is the same in all calls.
 pub(super) struct RequestLimit {
     accounts: Mutex<HashMap<LimitedClient, Account>>,
-    /// Whether clients are refused while too many are remembered.
+    /// Refuses new clients while too many are in memory.
     refuses_further: bool,
 }
 
 #[derive(Clone, Copy)]
 struct Account {
-    /// The moment up to which everything that the client asked for is accounted for.
+    /// The moment of the client.
     until: Duration,
-    /// The last moment that the clock showed.
+    /// The time of the last call.
     at: Duration,
 }
 
@@ -85,12 +85,12 @@ impl Account {
 }
 
 impl RequestLimit {
-    /// A limit that lets clients pass when too many are remembered already: something else bounds their number.
+    /// A limit that admits new clients when too many are in memory: something else bounds their number.
     pub fn open() -> RequestLimit {
         RequestLimit { accounts: Mutex::default(), refuses_further: false }
     }
 
-    /// A limit that makes further clients wait when too many are remembered already.
+    /// A limit that makes new clients wait when too many are in memory.
     pub fn closed() -> RequestLimit {
         RequestLimit { accounts: Mutex::default(), refuses_further: true }
     }
@@ -106,7 +106,7 @@ impl RequestLimit {
         Ok(())
     }
 
-    /// Whether a client may ask for one more now.
+    /// Admits one more request of a client, without counting it.
     ///
     /// # Errors
     /// How long the client has to wait.
@@ -114,7 +114,7 @@ impl RequestLimit {
         self.admitted(&mut self.accounts(), client, rate, now).map(|_| ())
     }
 
-    /// Counts `count` requests, tokens or timers of a request that was admitted.
+    /// Counts `count` requests, tokens or timers of an admitted request.
     pub fn take(&self, client: LimitedClient, rate: RequestRate, now: Duration, count: usize) {
         let mut accounts = self.accounts();
         let account = account_of(&mut accounts, &client, now);

@@ -24,10 +24,10 @@ use crate::store::Queries;
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
 
-/// The most records that are read for one page.
+/// The most records that one page reads.
 const MAX_READ: usize = 10_000;
 
-/// The most pages that are kept for requests that wait.
+/// The most pages that are kept for waiting requests.
 const MAX_KEPT: usize = 16;
 
 /// Reads records. Cheap to share.
@@ -49,7 +49,7 @@ pub(super) fn pages(records: Records) -> Router {
 pub(super) struct RecordsQuery {
     #[serde(default)]
     pub open: bool,
-    /// Only records that were detected at this moment or later.
+    /// Only records that were detected at or after this moment.
     from: Option<Timestamp>,
     /// Only records that were detected before this moment.
     until: Option<Timestamp>,
@@ -77,8 +77,8 @@ impl Records {
         Records { engine, pages: SharedAnswers::new(MAX_KEPT) }
     }
 
-    /// The page that a request asks for. Requests for the same page that come while it is read share the next read: in
-    /// a storm with many operators, the engine reads one page at a time.
+    /// The page that a request selects. Requests for the same page that come while it is read share the next read: in a
+    /// storm with many operators, the engine reads one page at a time.
     pub async fn page(&self, wanted: &RecordsQuery) -> Result<Arc<RecordPage>, HttpError> {
         let asked = serde_json::to_string(wanted)
             .map_err(|error| HttpError::internal(format!("the query cannot be written: {error}")))?;
@@ -171,7 +171,7 @@ fn cause_of(name: &str) -> Result<Cause, HttpError> {
     })
 }
 
-/// An id that sorts before the id of every record.
+/// An id that sorts before every record id.
 pub(super) fn first_id() -> RecordId {
     "-: :0".parse().expect("a kind, an id and a time")
 }

@@ -1,5 +1,5 @@
-//! Registers and removes units: PUT and DELETE of `/api/v1/units/{kind}/{unit}`, for administrators. Both are in the
-//! audit.
+//! Registers and removes units: PUT and DELETE of `/api/v1/units/{kind}/{unit}`, for administrators. The audit notes
+//! both.
 
 use axum::body::Bytes;
 use axum::extract::rejection::BytesRejection;
@@ -27,7 +27,7 @@ pub(super) fn pages(sources: &PageSources, has_tokens: HasTokens) -> Router {
         .with_state(OperatorState::new(sources))
 }
 
-/// The author and comment of a change, beside the settings.
+/// The author and comment of a change; the body has them beside the settings.
 #[derive(Deserialize)]
 struct Signed {
     author: Option<String>,

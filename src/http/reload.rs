@@ -1,5 +1,5 @@
-//! `/-/reload`: POST loads the configuration again, as SIGHUP does. The answer comes when that is done: 200, or 500
-//! with the errors of the file.
+//! `/-/reload`: POST loads the configuration again, as SIGHUP does. The answer comes after that: 200, or 500 with the
+//! errors of the file.
 
 use axum::Router;
 use axum::extract::State;
@@ -10,11 +10,11 @@ use tokio::sync::{mpsc, oneshot};
 use super::changes::{self, HasTokens};
 use super::http_error::HttpError;
 
-/// A request to load the configuration again; the answer is a notice for the operator, or the reason why nothing has
+/// A request to load the configuration again. The answer is a notice for the operator, or the reason why nothing has
 /// changed.
 pub type ReloadRequest = oneshot::Sender<Result<String, String>>;
 
-/// The channel to the loop that loads the configuration again; `None`: this process has no such loop.
+/// The channel to the loop that loads the configuration again; `None` if this process has no such loop.
 pub type Reloads = Option<mpsc::Sender<ReloadRequest>>;
 
 pub(super) fn page(reloads: Reloads, has_tokens: HasTokens) -> Router {

@@ -1,6 +1,6 @@
 //! `/api/v1/units/{kind}/{unit}/rhythm`: how often a unit is usually heard, and whether its silence is unusual.
 //!
-//! The owner of a unit has its rhythm. An instance that does not own the unit asks the others.
+//! The owner of a unit has its rhythm. Other instances request it from the owner.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,21 +36,21 @@ pub(super) fn page(rhythms: Rhythms) -> Router {
     Router::new().route("/api/v1/units/{kind}/{unit}/rhythm", get(rhythm)).with_state(rhythms)
 }
 
-/// What is known of the rhythm of a unit.
+/// The rhythm of a unit, as far as it is known.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct ShownRhythm {
-    /// How many intervals were learned, at most 255, and how many it takes to know the rhythm.
+    /// How many intervals were learned, at most 255; and how many are needed.
     pub intervals: u8,
     pub intervals_needed: u8,
-    /// The usual interval between two heartbeats; `null` before the rhythm is known, as the next two are.
+    /// The usual interval between two heartbeats; `null` until the rhythm is known, like the next two.
     pub usual_seconds: Option<f64>,
-    /// How far an interval is from that, on average.
+    /// How far an interval is from the usual one, on average.
     pub spread_seconds: Option<f64>,
-    /// The longest interval that is remembered.
+    /// The longest interval in memory.
     pub longest_seconds: Option<f64>,
     /// The longest silence that is not unusual.
     pub allows_seconds: Option<f64>,
-    /// Since when the silence of the unit is unusual; `null`: it is not.
+    /// Since when the silence of the unit is unusual; `null` if it is not.
     pub unusual_since: Option<Timestamp>,
 }
 
@@ -85,7 +85,7 @@ impl ShownRhythm {
     }
 }
 
-/// A span of seconds; of a short one the tenths count.
+/// A span of seconds; short spans with tenths.
 fn exact(seconds: f64) -> String {
     if seconds < 10.0 {
         return format!("{}s", (seconds * 10.0).round() / 10.0);
@@ -125,7 +125,7 @@ impl Rhythms {
         }
     }
 
-    /// The rhythm of a unit; `None`: no instance that answers has the unit.
+    /// The rhythm of a unit; `None` if no instance that answers has the unit.
     pub async fn of(&self, unit: &Unit) -> Option<ShownRhythm> {
         if self.mirror.keeps(partition_of(unit, self.mirror.partition_count())) {
             return self.own(unit);

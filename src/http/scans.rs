@@ -1,9 +1,9 @@
-//! Reads of all units of this instance, a few at a time.
+//! Scans of all units of this instance, a few at a time.
 //!
 //! # Why
-//! A list or a count of a million units keeps a processor busy for some milliseconds. Many at once would take it from
-//! heartbeats and from the search for silent units, and each would be late. One processor is left to them; scans wait
-//! for one another, and a request that would wait for too many is refused.
+//! A list or a count of a million units keeps a processor busy for some milliseconds. Many at once would delay
+//! heartbeats and the search for silent units. So one processor is left to those; scans wait for one another, and a
+//! request that finds too many waiting is refused.
 
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::http_error::HttpError;
 
-/// Scans that wait; the next one is refused.
+/// The most waiting scans; a further one is refused.
 const MAX_WAITING: usize = 64;
 
 /// Runs scans. Cheap to share.
@@ -36,10 +36,10 @@ impl Scans {
         }
     }
 
-    /// Runs a scan when it is its turn.
+    /// Runs a scan after those before it.
     ///
     /// # Errors
-    /// Too many wait already.
+    /// Too many scans wait.
     ///
     /// Cancel-safe: a waiting scan is dropped, and a running scan finishes unseen.
     pub async fn run<T: Send + 'static>(

@@ -1,9 +1,9 @@
-//! Sessions of browsers: a cookie that names a token, until when it is valid, and a signature.
+//! Sessions of browsers: a cookie with the name of a token, an expiry time and a signature.
 //!
 //! # Why nothing is stored
-//! Every instance knows the key of the fleet and the same tokens, so a session that began at one of them is valid at
-//! all, also after a restart. The digest of the token is part of the key: a token that is changed or removed ends its
-//! sessions. Only sessions that were ended are stored: see `ended_sessions.rs`.
+//! Every instance has the key of the fleet and the same tokens, so a session is valid at all instances, also after a
+//! restart. The digest of the token is part of the key: changing or removing a token ends its sessions. Only ended
+//! sessions are stored: see `ended_sessions.rs`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,10 +25,10 @@ const COOKIE_NAME: &str = "rollcall_session";
 /// How long a session lasts.
 const LENGTH_SECONDS: i64 = 12 * 3600;
 
-/// How long a wrong token waits for its answer.
+/// The delay of the answer to a wrong token.
 pub(super) const WRONG_WAITS: Duration = Duration::from_secs(1);
 
-/// Logins that are checked at the same time.
+/// The logins that are checked at the same time.
 const ATTEMPTS: usize = 8;
 
 /// Why a login cannot be checked now.
@@ -54,7 +54,7 @@ pub(super) struct BrowserSessions {
     key: String,
     /// The path of the pages, without a slash at its end.
     base: String,
-    /// Whether browsers reach the pages by https only.
+    /// Browsers reach the pages by https only.
     is_secure: bool,
     attempts: Semaphore,
     /// Counts wrong tokens.
@@ -76,7 +76,7 @@ impl BrowserSessions {
         now: Timestamp,
     ) -> Result<Option<HeaderValue>, RefusedLogin> {
         let Ok(_permit) = self.attempts.try_acquire() else { return Err(RefusedLogin::Busy) };
-        // Every login counts as a wrong one until its token is known, so that logins at the same time count too.
+        // Every login counts as a wrong one until its token is known, so that simultaneous logins count too.
         let (sender, rate) = (LimitedClient::of(None, client), RequestRate::WRONG_TOKENS);
         self.wrong.count(sender.clone(), rate, moment(now)).map_err(RefusedLogin::TooManyWrong)?;
         let cookie = self.begin(token, now);
@@ -106,7 +106,7 @@ impl BrowserSessions {
         self.cookie("", 0).expect("a text without control characters")
     }
 
-    /// The session of the request, unless it has expired. The user may have ended it.
+    /// The session of the request, unless it has expired. The caller checks whether the user ended it.
     pub fn find(&self, headers: &HeaderMap, now: Timestamp) -> Option<BrowserSession<'_>> {
         let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
         let mut values = cookies.flat_map(|cookies| cookies.split(';')).filter_map(|one| {

@@ -1,4 +1,4 @@
-//! The settings of a unit as clients send them: in the body of a PUT, and in the lines of an inventory.
+//! The settings of a unit as clients send them, in the body of a PUT or in the lines of an inventory.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::routing::alert_silence::is_comment;
 /// The label that holds the parent of a unit.
 pub(super) const PARENT: &str = "parent";
 
-/// Settings as clients send them; a missing timeout or grace is left to the unit and to its kind, any other missing
-/// field stays as it is.
+/// Settings as clients send them. Without a timeout or grace the unit and its kind decide; any other missing field
+/// stays unchanged.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct SettingsRequest {
@@ -32,7 +32,7 @@ pub(super) struct SettingsRequest {
     pub note: Option<Option<String>>,
 }
 
-/// Tells `null` from a field that is missing.
+/// Distinguishes `null` from a missing field.
 fn some<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
     from: D,
 ) -> Result<Option<Option<T>>, D::Error> {

@@ -1,8 +1,8 @@
 //! Answers that requests share: in a storm, a hundred operators open the same page.
 //!
-//! An answer is made once for all requests that wait for it. A request that accepts an older
-//! answer gets it at once; the first request that finds the answer old has the next one made in the background. Without
-//! requests no answer is made.
+//! An answer is computed once for all requests that wait for it. A request that accepts an older answer gets it at
+//! once, and the first request that finds it old has the next one computed in the background. Without requests no
+//! answer is computed.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -14,17 +14,17 @@ use tokio::sync::OwnedMutexGuard;
 use super::http_error::HttpError;
 use crate::clock::monotonic;
 
-/// The greatest age of an answer. The time that it took to make is added, so slow answers are shared too.
+/// The greatest age of an answer. The time of its computation is added, so slow answers are shared too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MaxAge {
-    /// An answer older than this is given, while the next one is made.
+    /// An older answer is served while the next one is computed.
     new: Duration,
-    /// An answer older than this is not given.
+    /// An older answer is not served.
     usable: Duration,
 }
 
 impl MaxAge {
-    /// The answer is made for this request, or for requests that came after it.
+    /// The computation begins after the request.
     pub const EXACT: MaxAge = MaxAge { new: Duration::ZERO, usable: Duration::ZERO };
     /// For pages and streams of a small fleet, of which many may be open.
     pub const RECENT: MaxAge = MaxAge { new: Duration::from_millis(900), usable: Duration::from_millis(900) };
@@ -34,7 +34,7 @@ impl MaxAge {
     pub const LARGE_FLEET: MaxAge =
         MaxAge { new: Duration::from_millis(700), usable: Duration::from_millis(1500) };
 
-    /// Whether an answer that was made then may be given now.
+    /// Returns whether an answer from that moment may be served now.
     fn has_usable(self, made: Instant, now: Instant) -> bool {
         !self.usable.is_zero() && now.duration_since(made) < self.usable
     }
@@ -43,7 +43,7 @@ impl MaxAge {
 /// The last answers, by their questions. Cheap to share.
 pub(super) struct SharedAnswers<T> {
     kept: Arc<Mutex<HashMap<String, Arc<CachedAnswer<T>>>>>,
-    /// How many answers are kept; a further one replaces the oldest.
+    /// The most answers; a further one replaces the oldest.
     most: usize,
 }
 
@@ -55,7 +55,7 @@ impl<T> Clone for SharedAnswers<T> {
 
 struct CachedAnswer<T> {
     last: Mutex<Option<SharedAnswer<T>>>,
-    /// Held while an answer is made.
+    /// Held while an answer is computed.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -79,17 +79,17 @@ impl<T> Clone for SharedAnswer<T> {
 }
 
 impl<T: Send + Sync + 'static> SharedAnswers<T> {
-    /// `most`: how many are kept.
+    /// `most`: the most answers.
     pub fn new(most: usize) -> SharedAnswers<T> {
         SharedAnswers { kept: Arc::default(), most }
     }
 
-    /// The answer to `asked`; `make` makes it.
+    /// The answer to `asked`; `make` computes it.
     ///
     /// # Errors
     /// The error of `make`: the next request calls it again.
     ///
-    /// Cancel-safe: if a request is given up, the next waiting request makes the answer.
+    /// Cancel-safe: if a request is dropped, the next waiting request computes the answer.
     pub async fn get<F>(&self, asked: &str, age: MaxAge, make: F) -> Result<Arc<T>, HttpError>
     where
         F: Future<Output = Result<T, HttpError>> + Send + 'static,
@@ -101,7 +101,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
             if last.made + age.new <= asked_at
                 && let Ok(turn) = kept.turn.clone().try_lock_owned()
             {
-                // If the background fails, the next request finds the error when it makes the answer itself.
+                // If the background task fails, the next request computes the answer itself and gets the error.
                 tokio::spawn(async move { kept.renew(make, &turn).await });
             }
             return Ok(last.answer);
@@ -118,7 +118,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
         answer
     }
 
-    /// Removes an expired answer unless a request waits for the next one.
+    /// Removes an expired answer, unless a request waits for the next one.
     fn leave(&self, asked: &str, kept: &Arc<CachedAnswer<T>>) {
         let mut all = self.kept.lock().expect("nothing panics under this lock");
         // The other holder is the map.
@@ -138,10 +138,10 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
             return kept.clone();
         }
         if all.len() >= self.most {
-            // Answers that a request holds are being made. Of the others, an answer that could not be made goes first.
+            // An answer that a request holds is being computed. Of the others, one without a result is removed first.
             let free = all.iter().filter(|(_, kept)| Arc::strong_count(kept) == 1);
             let oldest = free.min_by_key(|(_, kept)| kept.last().map(|last| last.began));
-            // If all answers are being made, the new one is not shared.
+            // If all answers are being computed, the new one is not shared.
             let Some(oldest) = oldest.map(|(asked, _)| asked.clone()) else { return Arc::default() };
             all.remove(&oldest);
         }
@@ -150,7 +150,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
 }
 
 impl<T> CachedAnswer<T> {
-    /// Makes the next answer; holding `_turn` keeps other requests from making it too.
+    /// Computes the next answer; holding `_turn` keeps other requests from computing it too.
     async fn renew(
         &self,
         make: impl Future<Output = Result<T, HttpError>>,
@@ -184,7 +184,7 @@ mod tests {
     const NEW: MaxAge = MaxAge { new: HOUR, usable: HOUR };
     const DUE: MaxAge = MaxAge { new: Duration::ZERO, usable: HOUR };
 
-    /// Counts the answers that were made; each waits for a permit.
+    /// Counts the computed answers; each waits for a permit.
     struct Maker {
         made: Arc<AtomicU32>,
         permits: Arc<Semaphore>,
@@ -209,7 +209,7 @@ mod tests {
             self.answers.get(asked, age, make).await.map(|answer| *answer)
         }
 
-        /// Waits until the background task can do no more.
+        /// Waits until the background task has stopped at a permit or at its end.
         async fn settle(&self) {
             for _ in 0..10 {
                 tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! `/api/v1/silences`: alert silences with matchers in the notation of routes. Changes are in the audit. Clients of
+//! `/api/v1/silences`: alert silences with matchers in the notation of routes. The audit notes each change. Clients of
 //! Alertmanager find the same alert silences in [`super::alertmanager`].
 
 use std::collections::HashMap;
@@ -76,12 +76,12 @@ pub(super) struct ShownSilence {
     pub updated_at: Timestamp,
     pub author: String,
     pub comment: String,
-    /// How many units of the fleet the silence covers, offline or not; `null` for an expired silence, and as long as
-    /// the units are not counted.
+    /// How many units of the fleet the silence covers, offline or not; `null` for an expired silence, and until the
+    /// units are counted.
     pub units: Option<u64>,
 }
 
-/// An alert silence as it is added or changed.
+/// The body that adds or changes an alert silence.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PostedSilence {
@@ -110,7 +110,7 @@ struct Extended {
     id: SilenceId,
     /// The end that is in force.
     ends_at: Timestamp,
-    /// Whether the end was moved; `false`: it is later already, and a silence is never shortened.
+    /// Whether the end was moved; `false` if it is already later, because a silence is never shortened.
     extended: bool,
 }
 
@@ -220,7 +220,7 @@ impl SilencesState {
         Ok(SilencePage { silences: shown.collect(), next })
     }
 
-    /// How many units each silence covers that has not expired.
+    /// The number of covered units of each silence that has not expired.
     async fn units(
         &self,
         silences: &[&AlertSilence],
@@ -282,7 +282,7 @@ impl ShownSilence {
 }
 
 impl PostedSilence {
-    /// `before`: the begin of the silence that is changed, which stays unless the request names another begin.
+    /// `before`: the beginning of the changed silence, which stays unless the request names another.
     async fn wanted(
         self,
         now: Timestamp,
@@ -290,7 +290,7 @@ impl PostedSilence {
         caller: &Caller,
     ) -> Result<SilenceRequest, HttpError> {
         let starts_at = self.starts_at.or(before).unwrap_or(now);
-        // For a silence that is already in force, the span counts from now on.
+        // For a silence already in force, the span counts from now on.
         let begin = self.starts_at.unwrap_or(starts_at.max(now));
         let ends_at = end(("ends_at", self.ends_at), self.r#for.as_deref(), begin)?;
         let matchers = expressions::matchers(self.matchers, "matchers").await?;

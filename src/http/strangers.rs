@@ -53,13 +53,13 @@ pub(super) struct StrangersQuery {
     pub cursor: Option<String>,
 }
 
-/// A page of strangers, in the order of their names.
+/// A page of strangers, ordered by name.
 #[derive(Serialize)]
 pub(super) struct StrangerPage {
     pub strangers: Vec<ShownStranger>,
     /// The `cursor` of the next page; `null` on the last.
     pub next: Option<String>,
-    /// The heartbeats of ids that are not listed, because there are too many.
+    /// The heartbeats of ids beyond the limit of the list.
     pub unlisted_heartbeats: u64,
     /// Messages on topics that belong to no kind.
     pub unknown_topics: UnknownTopics,
@@ -109,7 +109,7 @@ impl StrangersState {
         }
     }
 
-    /// The page of all instances, without ids that were registered since they were heard.
+    /// The page of all instances, without ids that were registered after they were heard.
     pub async fn page(&self, wanted: &StrangersQuery) -> Result<StrangerPage, HttpError> {
         let (filter, limit) = self.read(wanted)?;
         let others = self.peers.ask::<StrangersPart>(&format!("{PATH}?{}", written(wanted))).await;

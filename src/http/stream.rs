@@ -6,12 +6,12 @@
 //! | `transition` | a record that was opened or closed: `transition` and `record` |
 //! | `reset` | transitions are missing: `reason`; the client reads again what it shows |
 //!
-//! An event's id says how far a client has read, and a client that sends it as `last-event-id` continues there: at the
-//! same process, as long as that keeps the transitions since then.
+//! An event's id says how far a client has read. A client that sends it as `last-event-id` continues there, if it
+//! reaches the same process and that process still has the transitions since then.
 //!
 //! All clients of an instance share one summary and one sequence of transitions, so a client costs no more than the
-//! bytes that it is sent. A client that reads slowly falls behind, and `reset` tells it. A client that reads nothing
-//! is disconnected, as on every page. A comment every few seconds shows that the stream lives.
+//! bytes sent to it. A client that reads slowly falls behind, and gets a `reset`. A client that reads nothing is
+//! disconnected, as on every page. A comment every few seconds shows that the stream is alive.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -47,13 +47,13 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// How long a stream lasts. Then a client connects again, and its token or session is checked again.
+/// The longest life of a stream. The client then connects again, which checks its token or session again.
 const MAX_LIFE: Duration = Duration::from_secs(900);
 
-/// The most clients of an instance, so that a connection for other pages is left to every address.
+/// The most clients of an instance, so that every address still has a connection for other pages.
 const MAX_CLIENTS: usize = 512;
 
-/// The most transitions that are buffered for one client; further ones stay in the sequence that all clients share.
+/// The most buffered transitions of one client; further ones stay in the sequence that all clients share.
 const MAX_WAITING: usize = 64;
 
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -91,7 +91,7 @@ impl Drop for StreamClient {
 /// How far a client has read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct ReadUpTo {
-    /// The process that gave the positions.
+    /// The process that assigned the positions.
     run: u64,
     position: u64,
     /// The ETag of the last summary.
@@ -104,7 +104,7 @@ impl ReadUpTo {
         format!("{:x}.{}.{}", self.run, self.position, self.tag)
     }
 
-    /// Parses the id of an event; `None`: the text is no such id.
+    /// Parses the id of an event; `None` if the text is no such id.
     fn of(id: &str) -> Option<ReadUpTo> {
         let mut parts = id.splitn(3, '.');
         let run = u64::from_str_radix(parts.next()?, 16).ok()?;
@@ -123,7 +123,7 @@ struct Follower {
     _client: StreamClient,
 }
 
-/// `after`: another instance asks for the transitions after these positions.
+/// `after`: another instance requests the transitions after these positions.
 #[derive(Deserialize)]
 struct PartQuery {
     after: String,

@@ -1,7 +1,7 @@
-//! `/api/v1/suggest`: for each kind the timeout that the rhythms of its units suggest, with the false alarms and the
-//! time to detect a dead unit that it would bring, beside those of the timeout of now.
+//! `/api/v1/suggest`: for each kind the timeout that the rhythms of its units suggest, with its expected false alarms
+//! and its time to detect a dead unit, beside those of the current timeout.
 //!
-//! Each instance counts its own units, in one pass over the table in memory; counts of instances add up.
+//! Each instance counts its own units, in one pass over the table in memory; the counts of instances add up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::presence::{CadenceClass, Cadences, Kind};
 
 const PATH: &str = "/api/v1/suggest";
 
-/// The most answers that are kept: for all kinds, and for single ones.
+/// The most answers in memory: for all kinds, and for single ones.
 const MAX_KEPT: usize = 8;
 
 #[derive(Clone)]
@@ -61,7 +61,7 @@ struct KindCadences {
     kind: Kind,
     timeout_seconds: f64,
     grace_seconds: f64,
-    /// The units that have shown a rhythm, and those that have not yet.
+    /// The units with a known rhythm, and those without.
     units: u64,
     learning: u64,
     /// The classes of cadence, shortest intervals first.

@@ -1,10 +1,10 @@
 //! `/api/v1/summary`: the whole fleet in numbers, and whether they can be trusted now.
 //!
 //! The summary of a large fleet may be a second old, see [`MaxAge::LARGE_FLEET`]: no request waits for a count of a
-//! million units. `at` says of which moment it is.
+//! million units. `at` is its moment.
 //!
-//! The answer has an ETag of everything in it but the moment: a client that asks again with `if-none-match` gets 304
-//! while nothing has changed.
+//! The ETag covers everything except the moment: a client that sends `if-none-match` gets 304 while nothing has
+//! changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use crate::telemetry::{Consequence, Severity, Telemetry, UnknownTopics};
 
 const PATH: &str = "/api/v1/summary";
 
-/// How long the engine may take to answer; the numbers do not need it.
+/// How long the engine may take to read the breaker; the numbers do not need it.
 const BREAKER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Counts the fleet.
@@ -81,14 +81,14 @@ pub(super) struct SummaryContent {
     /// [`LabelSummary::is_silent`].
     pub labels: Vec<LabelSummary>,
     pub hearing: HearingSummary,
-    /// Whether the mass-offline breaker holds notifications; `null` if the engine does not answer.
+    /// The mass-offline breaker holds notifications; `null` if the engine does not answer.
     pub breaker_tripped: Option<bool>,
     /// The problems of Rollcall itself, the most serious first.
     pub problems: Vec<InstanceProblem>,
-    /// Facts that an operator may want to know and that are no problem of Rollcall.
+    /// Facts that an operator may want to know, and that are no problem of Rollcall.
     pub notes: Vec<String>,
     pub instances: Vec<InstanceSummary>,
-    /// The instances of which units are missing, all or some.
+    /// The instances whose units are missing, all or some.
     pub incomplete: Vec<String>,
 }
 
@@ -124,9 +124,9 @@ pub(super) struct LabelSummary {
 
 #[derive(Serialize)]
 pub(super) struct HearingSummary {
-    /// Whether Rollcall cannot prove now that it hears the fleet: no unit is declared offline meanwhile.
+    /// Rollcall cannot prove now that it hears the fleet, so no unit is declared offline.
     pub blind: bool,
-    /// Until when units may be declared offline later than usual, because Rollcall was blind before.
+    /// Until when units may be declared offline later than usual, after blind time.
     pub settling_until: Option<Timestamp>,
     /// The brokers of a fleet that has several.
     pub brokers: Vec<BrokerHearing>,
@@ -138,7 +138,7 @@ pub(super) struct InstanceProblem {
     pub name: String,
     pub text: String,
     pub severity: Severity,
-    /// What follows from the problem.
+    /// The consequences of the problem.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
 }
@@ -282,7 +282,7 @@ impl Summaries {
         }
     }
 
-    /// The summary of all instances. In a small fleet it has every change that was made before the request.
+    /// The summary of all instances. In a small fleet it includes every change before the request.
     pub async fn of_fleet(&self) -> Result<Arc<FleetSummary>, HttpError> {
         self.no_older_than(self.counts.age()).await
     }
@@ -305,7 +305,7 @@ impl Summaries {
             tokio::join!(self.own_part(MaxAge::EXACT), self.peers.ask::<SummaryPart>(PATH), trip);
         let own = own?;
         let mut parts = others.parts;
-        // Some parts do not name their moment.
+        // Some parts have no moment.
         let at = parts.iter().filter_map(|part| part.at).chain(own.at).min();
         let at = at.unwrap_or_else(|| self.clock.now());
         parts.push(own);
@@ -379,7 +379,7 @@ fn merged(
     let mut labels = BTreeMap::<(String, String), States>::new();
     let (mut problems, mut instances, mut incomplete) = (Vec::new(), Vec::new(), missing);
     let (mut states, notes) = (States::default(), notes(&parts));
-    // The canaries of one instance prove the hearing of all, so the fleet is blind only if every instance says so.
+    // The canaries of one instance prove the hearing of all, so the fleet is blind only if every instance is.
     let blind = parts.iter().all(|part| part.is_blind);
     for part in parts {
         for kind in part.kinds {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Switches with names, all of them on at first. Cheap to share.
+/// Named switches, all on at first. Cheap to share.
 #[derive(Clone, Debug)]
 pub struct Switches {
     names: Arc<[String]>,
@@ -17,7 +17,7 @@ impl Switches {
         Switches { names, off }
     }
 
-    /// For each switch, in the order of the names: whether it is off.
+    /// The switches in the order of their names; `true` means off.
     pub fn off(&self) -> Arc<[AtomicBool]> {
         self.off.clone()
     }
@@ -26,7 +26,7 @@ impl Switches {
         self.names.iter().map(String::as_str).zip(self.off.iter().map(|off| off.load(Relaxed)))
     }
 
-    /// Turns a switch; `false`: no switch has that name.
+    /// Sets a switch; `false` if no switch has that name.
     pub(super) fn turn(&self, name: &str, off: bool) -> bool {
         let found = self.names.iter().position(|known| known == name);
         if let Some(found) = found {

@@ -1,7 +1,7 @@
 //! `/api/v1/prometheus/targets`: the targets for the `http_sd_configs` of Prometheus.
 //!
-//! Every instance shows its own partitions, so Prometheus has to scrape all instances; each instance lists all of
-//! them. By default the targets are their `/metrics`; with `shards=N`, N shards of the `/metrics/units` of each.
+//! Every instance shows its own partitions, so Prometheus has to scrape all instances; each instance lists all of them.
+//! By default the targets are `/metrics` of each instance; with `shards=N`, N shards of its `/metrics/units`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

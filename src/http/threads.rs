@@ -1,15 +1,15 @@
 //! Threads that serve only requests.
 //!
-//! In a storm the threads of the service have work at every moment. A request would wait behind it each time that it
-//! waits for something; the operating system lets a thread that mostly sleeps run soon.
+//! In a storm the threads of the service always have work, and a request would queue behind it at every await. The
+//! operating system soon runs a thread that mostly sleeps.
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// Two, so that an answer that takes long delays no other one.
+/// Two, so that one slow answer does not delay every other one.
 const THREADS: usize = 2;
 
-/// The threads and their tasks end when this value is dropped. A request may have connected to the engine again, and
-/// other parts use that connection, so this is dropped last.
+/// Dropping this value ends the threads and their tasks. Drop it last: a request may have opened the connection to the
+/// engine that other parts use.
 pub struct RequestThreads(Option<Runtime>);
 
 impl RequestThreads {
@@ -31,7 +31,7 @@ impl RequestThreads {
 
 impl Drop for RequestThreads {
     fn drop(&mut self) {
-        // `shutdown_background` does not wait: a task must not block, and a lookup of a name may take long.
+        // `shutdown_background` does not wait: a name lookup may take long, and a task must not block.
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
         }

@@ -1,9 +1,9 @@
 //! `/api/v1/units/{kind}/{unit}/timeline`: the events of a unit, newest first, and the reason why it is or is not
 //! offline now.
 //!
-//! The timeline is put together from stored values: the records of the unit, the blind time within its silences, the
-//! attempts to notify receivers of the silences, changes by operators, and what holds its notifications now: alert
-//! silences, and the mass-offline breaker.
+//! The timeline is built from stored values: the records of the unit, the blind time within its silences, the attempts
+//! to notify receivers of them, changes by operators, and the alert silences and the mass-offline breaker that hold its
+//! notifications now.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ use crate::store::{Attempt, AttemptResult, AuditEntry, Audited, History, MAX_AUD
 const DEFAULT_LIMIT: usize = 20;
 const MAX_LIMIT: usize = 100;
 
-/// The newest records whose notifications are looked up; each is a search in the record of attempts.
+/// The newest records whose notifications are read; each is a search in the record of attempts.
 const NOTIFIED: usize = 5;
 
 /// How many days a timeline sums up.
@@ -86,7 +86,7 @@ pub(super) struct Timeline {
     pub events: Vec<TimelineEvent>,
     /// The last 90 days (UTC), oldest first.
     pub days: Vec<Day>,
-    /// Whether the unit has no records before these.
+    /// The unit has no older records.
     pub is_complete: bool,
     /// Whether attempts to notify are left out: those of older records, and failed ones of old reminders.
     pub attempts_cut: bool,
@@ -102,16 +102,16 @@ pub(super) struct Minute {
     pub was: MinuteState,
 }
 
-/// What is known of a minute, the most important part of it.
+/// The most important fact about a minute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MinuteState {
-    /// The newest heartbeat came in it.
+    /// It contains the newest heartbeat.
     Heard,
     Offline,
     Blind,
-    /// Nothing came since the newest heartbeat, and that is allowed.
+    /// It is after the newest heartbeat, within the allowed silence.
     Quiet,
-    /// No outage. Single heartbeats are not stored, so it is not known how many came.
+    /// No outage. Single heartbeats are not stored, so their number is unknown.
     Online,
     /// The unit was not known yet.
     Unknown,
@@ -121,7 +121,7 @@ pub(super) enum MinuteState {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Day {
     pub from: Timestamp,
-    /// `null` if nothing of the day is known: it was before the unit was known, or blind, or the unit was paused.
+    /// `null` if the whole day is unknown: before the unit was known, blind, or paused.
     pub offline_seconds: Option<f64>,
     /// How much of the day is known to be online or offline.
     pub watched_seconds: f64,
@@ -147,7 +147,7 @@ pub(super) struct TimelineEvent {
 pub(super) enum EventType {
     /// The last heartbeat before a silence, or the newest of all.
     Heard,
-    /// It was announced as gone, and is checked.
+    /// The unit was announced as gone, and its deadline is checked.
     Announced,
     Blind,
     Offline,
@@ -270,7 +270,7 @@ impl Timelines {
         let sentence = Said::joined([sentence].into_iter().chain(further.map(Said::from)), " ");
         let watched_since = self.beginning.since(now).await.unwrap_or(Timestamp::ZERO);
         let known_since = view.known_since.map_or(watched_since, |known| known.max(watched_since));
-        // The engine may have forgotten records of the time before.
+        // The engine may have removed older records.
         let kept = now - self.keep_records;
         let is_cut = !history.is_complete || known_since < kept;
         let mut days = days(&history, (&view, of_unit), known_since.max(kept), now);
@@ -283,7 +283,7 @@ impl Timelines {
         Ok(Timeline { view, at: now, sentence, notified, events, days, is_complete, attempts_cut, hour })
     }
 
-    /// Replaces days of which the engine does not know all by those of history, as far as it has them.
+    /// Takes days from history where history knows more of them than the engine.
     async fn add_past(&self, days: &mut [TimeSpent], unit: &Unit, now: Timestamp) {
         let Some(history) = &self.history else { return };
         let asked = Days { from: begins(now).next().map_or(day_of(now), day_of), until: day_of(now) };
@@ -309,7 +309,7 @@ impl Timelines {
         Ok(covering.map(event).collect())
     }
 
-    /// The trip of the mass-offline breaker that holds notifications now.
+    /// The current trip of the mass-offline breaker, if it holds notifications.
     async fn held(&self) -> Result<Option<Trip>, HttpError> {
         if self.routes.borrow().breaker.is_none() {
             return Ok(None);
@@ -317,8 +317,8 @@ impl Timelines {
         Ok(self.breaker.last().await?.filter(Trip::is_held))
     }
 
-    /// Changes of the unit by operators, as far as the audit reaches back. An acknowledgement that a record shows is
-    /// left out.
+    /// Changes of the unit by operators, as far as the audit goes back. An acknowledgement that a record shows is left
+    /// out.
     async fn changes(&self, unit: &Unit, records: &[OfflineRecord]) -> Result<Vec<TimelineEvent>, HttpError> {
         let audit = self.silences.audit(MAX_AUDITED).await?;
         let name = format!("{}/{}", unit.kind, unit.id);
@@ -342,7 +342,7 @@ impl TimelineEvent {
     }
 }
 
-/// What the breaker holds of an open record: the notification of its silence, unless a receiver has it already.
+/// The event that the breaker holds the notification of an open record, unless a receiver has it already.
 fn held(trip: &Trip, open: &OfflineRecord, attempts: &[TimelineEvent]) -> Option<TimelineEvent> {
     let is_told =
         |event: &TimelineEvent| event.event == EventType::Notified && event.record.as_ref() == Some(&open.id);
@@ -356,7 +356,7 @@ fn held(trip: &Trip, open: &OfflineRecord, attempts: &[TimelineEvent]) -> Option
     })
 }
 
-/// Whether a record shows the same acknowledgement.
+/// Returns whether a record shows the same acknowledgement.
 fn is_shown(entry: &AuditEntry, records: &[OfflineRecord]) -> bool {
     let mut taken = records.iter().filter_map(|record| record.acknowledged.as_ref());
     entry.change == Audited::Acknowledged && taken.any(|taken| taken.at == entry.at)
@@ -412,7 +412,7 @@ fn last_hour(
     let minute = |back: u32| {
         let range = Interval { from: now - MINUTE * back, to: now - MINUTE * (back - 1) };
         let meets = |from: Timestamp, to: Timestamp| from < range.to && to > range.from;
-        // A heartbeat of this moment belongs to the last minute.
+        // A heartbeat at this very moment belongs to the last minute.
         let has_heartbeat = heard.is_some_and(|heard| range.from < heard && heard <= range.to);
         let was = if has_heartbeat {
             MinuteState::Heard
@@ -580,7 +580,7 @@ mod tests {
         assert_eq!(drawn(&[], &[], Some(60.0), 0.0), line(&[('-', 59), ('|', 1)]));
         assert_eq!(drawn(&[], &[], Some(49.5), 0.0), line(&[('-', 49), ('|', 1), ('.', 10)]));
         assert_eq!(drawn(&[], &[], None, 0.0), line(&[('.', 60)]), "it was never heard");
-        // Known since half of the third minute; an outage that is over, blind time, and an outage that lasts.
+        // Known since the middle of the third minute; an ended outage, blind time, and a current outage.
         let records = [record(50.5, None), record(10.0, Some(12.5))];
         let blind = [Interval { from: at(20.0), to: at(22.0) }];
         assert_eq!(
@@ -597,7 +597,7 @@ mod tests {
                 ('x', 10)
             ])
         );
-        // Blind time that lasts, and a heartbeat in the minute of an outage.
+        // Current blind time, and a heartbeat in the minute of an outage.
         let blind = [Interval { from: at(58.0), to: Timestamp::NEVER }];
         assert_eq!(
             drawn(&[record(40.0, Some(41.5))], &blind, Some(41.5), 0.0),

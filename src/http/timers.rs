@@ -1,7 +1,7 @@
-//! `/api/v1/timers`: registers, lists, shows and cancels timers. A batch is [`batch`], a list [`list`], and cancelling
-//! several at once [`cancel`].
+//! `/api/v1/timers`: registers, lists, shows and cancels timers; [`batch`] registers many, [`list`] lists them, and
+//! [`cancel`] cancels several at once.
 //!
-//! Programs register many timers, so a change is in the audit only if the request names an operator, as the pages and
+//! Programs register many timers, so the audit notes a change only if the request names an operator, as the pages and
 //! the command line do.
 
 use std::sync::Arc;
@@ -39,9 +39,9 @@ pub(super) use shown::ShownTimer;
 use shown::WholeTimer;
 
 pub(super) const PATH: &str = "/api/v1/timers";
-/// Batches that are read at a time; each holds its answers in memory.
+/// The batches that are read at a time; each holds its answers in memory.
 const BATCHES: usize = 4;
-/// A token saves up what it may ask for in this time (`timers.rate`).
+/// A token saves up the timers that it may register in this time (`timers.rate`).
 const SAVED: Duration = Duration::from_secs(10);
 
 /// Registers, reads and cancels timers.
@@ -165,7 +165,7 @@ impl TimersState {
         Ok(answers.into_iter().next().unwrap_or(Ok(false))?)
     }
 
-    /// Cancels a timer for an operator at a page; the audit notes the change.
+    /// Cancels a timer for an operator at a page, and adds that to the audit.
     pub async fn cancel_by_hand(&self, id: &TimerId, caller: &Caller) -> Result<(), HttpError> {
         self.admit(caller)?;
         if self.cancel(id, caller).await? {
@@ -193,7 +193,7 @@ impl TimersState {
         }
     }
 
-    /// The client to count timers for, and its limit; `None`: there is no limit.
+    /// The client whose timers are counted, and its limit; `None` if there is no limit.
     fn limit(&self, caller: &Caller) -> Option<(LimitedClient, RequestRate)> {
         let limit = RequestRate::per_second(self.timers.rules().rate, SAVED)?;
         Some((LimitedClient::Named(caller.token_name().to_owned()), limit))

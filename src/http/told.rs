@@ -1,5 +1,4 @@
-//! Reads what [`Told`] decides from: which receivers were notified of the newest silence of a unit, and why others were
-//! not.
+//! Reads the input of [`Told`]: which receivers were notified of the newest silence of a unit, and why others were not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +19,7 @@ use crate::routing::{MatchedRoute, is_of_root};
 use crate::store::{Attempt, AttemptResult, Cells, Documents, Membership, StoredDeliveries, StoredGroups};
 use crate::telemetry::Telemetry;
 
-/// The newest dead letters of a receiver in which a record is looked for.
+/// The newest dead letters of a receiver that are searched for a record.
 const LETTERS: usize = 200;
 
 #[derive(Clone)]
@@ -61,7 +60,7 @@ impl Notified {
         }
     }
 
-    /// Why a unit without an open record is not marked offline, whatever it did before.
+    /// Why a unit is not marked offline now; it has no open record.
     fn absent(&self, view: &UnitDetails) -> Option<Why> {
         match view.state {
             State::Paused => Some(match view.sleeps_until.filter(|_| view.paused_until.is_none()) {
@@ -212,7 +211,7 @@ fn of_route(taken: MatchedRoute<'_>, record: &OfflineRecord, now: Timestamp) -> 
     }
 }
 
-/// The route of a group that the silence has joined, which may be gone by now.
+/// The route of a group that the silence has joined; the configuration may no longer have that route.
 fn of_membership(
     membership: &Membership,
     due: Option<Timestamp>,

@@ -1,4 +1,4 @@
-//! The parts of a query by which units are selected, the same on every page.
+//! The query parameters that select units, which are alike on every page.
 
 use super::http_error::HttpError;
 use crate::fleet::Mirror;

@@ -1,11 +1,10 @@
 //! `/api/v1/units`: the units of the fleet, in pages.
 //!
-//! States and times come from the mirrors of all instances; labels, pauses and acknowledgements of the units on the
-//! page from the engine. While the engine does not answer, the page is shown without them.
+//! States and times come from the mirrors of all instances; the labels, pauses and acknowledgements of the units on the
+//! page come from the engine. While the engine does not answer, the page is shown without them.
 //!
-//! In a large fleet, requests for the same page share the page that was read in the last second, see
-//! [`MaxAge::LARGE_FLEET`]; `at` says of which moment it is. After a change that was made at this instance, pages are
-//! read again.
+//! In a large fleet, requests for the same page share an answer of the last second, see [`MaxAge::LARGE_FLEET`]; `at`
+//! is its moment. After a change through this instance, pages are read again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +40,7 @@ const PATH: &str = "/api/v1/units";
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
 
-/// The most lists that are kept for identical requests: with the longest pages, they take some megabytes.
+/// The most lists in memory for identical requests: with the longest pages, they take some megabytes.
 const MAX_KEPT: usize = 16;
 
 /// How long the engine may take for the details of a page.
@@ -76,9 +75,9 @@ pub(super) struct UnitsQuery {
     /// A text that ids contain.
     pub contains: Option<String>,
     pub silent_seconds: Option<f64>,
-    /// Only units whose silence is unusual, or only others.
+    /// Only units whose silence is unusual, or only the others.
     pub unusual: Option<bool>,
-    /// Only units that are archived, which are left out otherwise.
+    /// Only archived units, which are left out otherwise.
     pub archived: Option<bool>,
     pub sort: Option<ListOrder>,
     pub limit: Option<usize>,
@@ -116,7 +115,7 @@ pub(super) struct UnitPage {
     pub at: Timestamp,
     /// The greatest age of the units in the mirrors of the instances.
     pub mirror_age_seconds: Option<f64>,
-    /// The instances of which units are missing, all or some.
+    /// The instances whose units are missing, all or some.
     pub incomplete: Vec<String>,
 }
 
@@ -129,7 +128,7 @@ pub(super) struct ShownUnit {
     pub details: Details,
 }
 
-/// Details of a unit from the engine; every field is `null` if the engine does not answer.
+/// The details of a unit from the engine; every field is `null` if the engine does not answer.
 #[derive(Default, Serialize)]
 pub(super) struct Details {
     pub labels: Option<Labels>,
@@ -137,7 +136,7 @@ pub(super) struct Details {
     /// The id of the unit's open record.
     pub record: Option<RecordId>,
     pub acknowledged: Option<Acknowledgement>,
-    /// Its open record as far as the facts have it, for pages.
+    /// The open record, as far as the facts have it, for pages.
     #[serde(skip)]
     pub silence: Option<OfflineRecord>,
 }
@@ -146,20 +145,20 @@ pub(super) struct Details {
 #[derive(Serialize, Deserialize)]
 struct UnitListPart {
     units: Vec<ListedUnit>,
-    /// When its units were read.
+    /// The moment at which its units were read.
     #[serde(default)]
     at: Option<Timestamp>,
     mirror_age_seconds: Option<f64>,
 }
 
-/// Where a page ends; the form depends on the order of the list.
+/// The end of a page; its form depends on the order of the list.
 #[derive(Serialize, Deserialize)]
 struct PageEnd {
     sort: ListOrder,
     after: ListKey,
 }
 
-/// Wraps the pages that change units: a list that is requested afterwards shows the change.
+/// Wraps the pages that change units, so that a list requested afterwards shows the change.
 pub(super) fn changing<S: Clone + Send + Sync + 'static>(pages: Router<S>, lists: &UnitLists) -> Router<S> {
     pages.layer(from_fn_with_state(lists.clone(), forget_after_change))
 }
@@ -202,12 +201,12 @@ impl UnitLists {
         self.pages.get(&wanted.to_url(), self.age(), make).await
     }
 
-    /// Makes the next pages anew, because a unit was changed.
+    /// Drops stored pages, because a unit was changed.
     pub fn forget(&self) {
         self.pages.forget();
     }
 
-    /// The greatest age of a page: in a small fleet a page has every change that was made before the request.
+    /// The greatest age of a page. In a small fleet a page includes every change before the request.
     fn age(&self) -> MaxAge {
         if self.mirror.is_large() { MaxAge::LARGE_FLEET } else { MaxAge::EXACT }
     }
@@ -224,7 +223,7 @@ impl UnitLists {
         let ages = others.parts.iter().map(|part| part.mirror_age_seconds);
         // `None` is less than every age.
         let mirror_age_seconds = ages.chain([own.mirror_age_seconds]).flatten().reduce(f64::max);
-        // Some parts do not name their moment.
+        // Some parts have no moment.
         let at = others.parts.iter().filter_map(|part| part.at).chain(own.at).min();
         let at = at.unwrap_or_else(|| self.clock.now());
         let listed = merged(others.parts, &own, order, limit);
@@ -303,7 +302,7 @@ fn details(seen: Snapshot, now: Timestamp) -> Details {
     }
 }
 
-/// The first units of all parts. While two instances own a partition, both have its units.
+/// The first units of all parts. While two instances claim a partition, both have its units.
 fn merged(others: Vec<UnitListPart>, own: &UnitListPart, order: ListOrder, limit: usize) -> Vec<ListedUnit> {
     if others.is_empty() {
         return own.units.clone();

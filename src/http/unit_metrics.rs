@@ -1,13 +1,12 @@
 //! `/metrics/units`: a few series for each unit, written frame by frame.
 //!
-//! A million units make some 150 MB of text. No more than two frames of it exist at a time: the
-//! next one is written when the client has read the one before. The writing ends when the client disconnects, or does
-//! not read for a while. A request may ask for one shard of the fleet; a unit stays in its
-//! shard, which follows from its partition.
+//! A million units make some 150 MB of text. At most two frames of it exist at a time: the next one is written when the
+//! client has read the previous one. Writing stops when the client disconnects, or does not read for a while. A request
+//! may ask for one shard of the fleet; a unit stays in its shard, which follows from its partition.
 //!
 //! # Why a stream that is cut off is an error
-//! A scrape that ended early but cleanly would show half of the fleet as gone. So the end is
-//! marked, and without the mark the connection is aborted; Prometheus then discards the scrape.
+//! A scrape that ended early but cleanly would show half of the fleet as gone. So an end mark follows the last frame;
+//! without it the connection is aborted, and Prometheus discards the scrape.
 
 use std::io;
 use std::sync::Arc;
@@ -55,7 +54,7 @@ pub(super) struct UnitMetricsState {
     pub clock: Clock,
     /// The metrics of units, by name.
     pub metrics: Vec<Metric>,
-    /// The units that are shown, unless the request says otherwise.
+    /// The units that are shown if the request does not choose.
     pub default_mode: UnitMetrics,
     /// The most units on a page.
     pub limit: u64,
@@ -91,11 +90,11 @@ async fn unit_metrics(
     Ok(response)
 }
 
-/// Sends the frames of a response, and at last the mark of the end.
+/// Sends the frames of a response, and then the end mark.
 struct FrameSender(mpsc::Sender<Option<Bytes>>);
 
 impl FrameSender {
-    /// Sends a frame as soon as the previous one was read; `None` if the client is gone.
+    /// Sends a frame as soon as the previous one was read; `None` if the client has disconnected.
     async fn send(&self, frame: Bytes) -> Option<()> {
         if frame.is_empty() {
             return Some(()); // The compressor still holds it.
@@ -103,13 +102,13 @@ impl FrameSender {
         self.send_or_end(Some(frame)).await
     }
 
-    /// Sends a frame, or `None` as the mark of the end.
+    /// Sends a frame, or `None` as the end mark.
     async fn send_or_end(&self, frame: Option<Bytes>) -> Option<()> {
         tokio::time::timeout(FRAME_TIMEOUT, self.0.send(frame)).await.ok()?.ok()
     }
 }
 
-/// Writes frames as fast as they are read, then the mark of the end; `None` if the text ends before that.
+/// Writes frames as fast as they are read, then the end mark; `None` if the text ends before that.
 async fn write(
     state: UnitMetricsState,
     selection: Selection,
@@ -152,7 +151,7 @@ async fn write(
     frames.send_or_end(None).await
 }
 
-/// The body: frames up to the mark of the end, or an error where it is missing.
+/// The body: frames up to the end mark; an error if the mark is missing.
 fn stream(taken: mpsc::Receiver<Option<Bytes>>) -> impl futures_util::Stream<Item = io::Result<Bytes>> {
     unfold(Some(taken), |taken| async {
         let mut taken = taken?;

@@ -49,45 +49,45 @@ pub(super) struct UnitDetails {
     pub state: presence::State,
     /// `null` if the unit was never heard.
     pub last_seen: Option<Timestamp>,
-    /// Since when the unit is presumed silent, if that is later than `last_seen`.
+    /// Since when the unit counts as silent, if that is later than `last_seen`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub silent_from: Option<Timestamp>,
-    /// When the unit becomes or became offline.
+    /// When the unit becomes, or became, offline.
     pub deadline: Option<Timestamp>,
     pub timeout_seconds: f64,
     /// The rule that gives the timeout.
     pub timeout_rule: TimeoutRule,
     pub grace_seconds: f64,
     pub labels: Labels,
-    /// Since when the unit is known; `None`: since before the first of its stored facts.
+    /// Since when the unit is known; `None` if longer than its stored facts reach back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub known_since: Option<Timestamp>,
     /// A note of operators to each other; may be empty.
     pub note: String,
-    /// Its last pause, also if that is over.
+    /// The last pause, also if it is over.
     #[serde(skip)]
     pub pause: Option<Interval>,
     pub paused_from: Option<Timestamp>,
     pub paused_until: Option<Timestamp>,
     pub sleeps_until: Option<Timestamp>,
-    /// The broker that last heard it, if its kind is heard at several and that is known.
+    /// The broker that last heard the unit, if its kind is heard at several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broker: Option<BrokerName>,
     /// When the unit was announced as gone, if it was not heard since.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub announced_at: Option<Timestamp>,
-    /// The announcement, while the unit is late for it.
+    /// The announcement that makes the unit late.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_cause: Option<Cause>,
-    /// The open record; `null` if it is not offline.
+    /// The open record; `null` if the unit is not offline.
     pub record: Option<OfflineRecord>,
-    /// Whether the unit has been offline for so long that lists and counts leave it out.
+    /// The unit has been offline for so long that lists and counts leave it out.
     pub archived: bool,
-    /// Whether the unit goes offline and comes back so often that receivers are not notified of it.
+    /// The unit goes offline and comes back so often that receivers are not notified of it.
     pub flapping: bool,
-    /// How often it is usually heard; `None`: its owner does not answer.
+    /// The rhythm of the unit; `None` if its owner does not answer.
     pub rhythm: Option<ShownRhythm>,
-    /// Its latest values, by the name of the metric.
+    /// The latest values, by the name of the metric.
     pub values: BTreeMap<String, UnitValue>,
 }
 
@@ -161,7 +161,7 @@ impl UnitViews {
     }
 }
 
-/// Refuses to register a unit with an id that no topic of its kind makes: it would never be heard.
+/// Refuses to register an id that no topic of its kind can contain: the unit would never be heard.
 pub(super) fn check_name(unit: &Unit, name: &UnitName) -> Result<(), String> {
     match name.parts(unit.id.as_str()) {
         Some(_) => Ok(()),
@@ -178,7 +178,7 @@ pub(super) fn parse(kind: &str, id: &str) -> Result<Unit, NameError> {
 }
 
 impl UnitDetails {
-    /// The unit without its record, and the id of its open record; `None` if it is unknown or was removed.
+    /// The unit without its record, and the id of its open record; `None` if the unit is unknown or was removed.
     fn of(
         seen: Snapshot,
         rules: &KindRules,

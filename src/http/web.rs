@@ -20,9 +20,9 @@
 //! | `chart.rs` | the counts of the fleet over time, as a chart and a table |
 //! | `layout.rs`, `format.rs` | the parts of every page, and the form of states and times |
 //!
-//! The script replaces the live part of a page when the fleet has changed, which a stream of events tells it.
-//! Everything that comes from devices is text: the templates escape it, and the policy of the pages lets nothing run
-//! but the script of Rollcall itself.
+//! The script replaces the live part of a page when a stream of events reports a change of the fleet. Everything that
+//! comes from devices is text: the templates escape it, and the content policy of the pages allows no script but
+//! Rollcall's own.
 
 use std::sync::Arc;
 
@@ -81,7 +81,7 @@ mod strangers;
 mod timers;
 mod unit;
 
-/// Nothing is loaded from elsewhere, and no text of a device can run.
+/// Nothing is loaded from other sites, and no text of a device can run as a script.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; \
     connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -112,7 +112,7 @@ pub(super) struct Web {
     proxies: Arc<Proxies>,
     /// Reads history, if it is configured.
     history: Option<Arc<dyn AvailabilityHistory>>,
-    /// The labels that units are counted by.
+    /// The labels by which units are counted.
     labels: Arc<[String]>,
     clock: Clock,
     switches: Option<Switches>,
@@ -195,7 +195,7 @@ pub(super) fn pages(web: Web) -> Router {
         .layer(from_fn(set_headers))
 }
 
-/// The answer where there is no page.
+/// The answer for an unknown path.
 pub(super) async fn unknown(headers: HeaderMap) -> Response {
     if !wants_page(&headers) {
         return HttpError::not_found("there is no such page").into_response();
@@ -219,7 +219,7 @@ fn with_headers(mut response: Response) -> Response {
     let headers: [(HeaderName, &'static str); 3] = [
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_FRAME_OPTIONS, "DENY"),
-        // Without a referrer a browser would hide the origin of a form too, and the form would be refused.
+        // Without a referrer a browser would hide the origin of a form too, and the guard would refuse the form.
         (REFERRER_POLICY, "same-origin"),
     ];
     for (name, value) in headers {
@@ -252,7 +252,7 @@ impl IntoResponse for FailedPage {
     }
 }
 
-/// The query of a page that selects units by a label.
+/// The query of a page that selects units by label.
 fn label_query(label: &str, value: &str) -> String {
     UnitsQuery { label: Some(format!("{label}={value}")), ..UnitsQuery::default() }.to_url()
 }

@@ -1,5 +1,4 @@
-//! Reads what devices send over HTTP: a heartbeat as the payload of a message over MQTT, and the end of a unit as the
-//! kind's `presence` says.
+//! Reads what devices send over HTTP: a heartbeat as an MQTT payload, and the end of a unit by the kind's `presence`.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -91,7 +90,7 @@ impl BodyReader for Bodies {
             self.telemetry.payload_issue(&unit, issue, &detail);
         }
         let mut declared = parsed.declared;
-        // The labels in the name win, as those of a topic do.
+        // The labels in the name win, like those of a topic.
         declared.labels.extend(labels);
         let at = self.recent.after_announcement(parsed.at);
         Ok(Heartbeat { declared, ..Heartbeat::of(unit, at) })

@@ -6,20 +6,20 @@
 //! open as any other, so it is hostile until parsed.
 //!
 //! # Why it is signed
-//! A forged canary could make Rollcall believe that it hears, or hide that canaries were lost. So each canary carries
-//! a code that is made with a key of the fleet, which is stored in the engine and never goes over the broker. A client
-//! that can write to the topic but not read the engine makes none that is believed. A client that can read the topic
-//! may repeat an old one: a number or a time that came before changes nothing.
+//! A forged canary could make Rollcall believe that it hears, or hide lost canaries. So each canary carries a code
+//! computed with the key of the fleet, which is stored in the engine and never sent over the broker. A client that can
+//! write to the topic but not read the engine cannot forge a valid canary. A client that can read the topic may repeat
+//! an old canary, but an old number or time changes nothing.
 //!
 //! # What a canary of an earlier connection proves
-//! Such a canary comes out of the backlog of a session that another client may have used in between, so it never
-//! proves that the messages before it were heard. It only bounds the age of the messages beside it.
+//! Such a canary comes out of the backlog of a session that another client may have used in between, so it never proves
+//! that the messages before it were heard. It only limits the age of the messages around it.
 //!
 //! # The last will
-//! A member's connection has a last will, which the broker publishes when it drops the member without a DISCONNECT: so
-//! the broker itself says from when on the member is given no more messages. The other members subscribe to it. The
-//! will is retained, so that a member that connects later receives it too; the member that has reported it to the
-//! engine removes it.
+//! A member's connection has a last will, which the broker publishes when it drops the member without a DISCONNECT. So
+//! the broker itself reports from when on the member receives no more messages. The other members subscribe to the
+//! will. It is retained, so that a member that connects later receives it too; the member that reports it to the engine
+//! removes it.
 
 use std::time::Duration;
 
@@ -34,15 +34,15 @@ use crate::store::ShareMember;
 pub(super) const PREFIX: &str = "rollcall/canary/";
 /// The end of the topics of last wills.
 const GONE: &str = "/gone";
-/// The end of topics on which members of a share tell one another that their probes came.
+/// The end of topics on which members of a share report to one another that their probes came.
 const ANSWERS: &str = "/probes";
 /// The subscription filter for the last wills of all members.
 pub(super) const GONE_FILTER: &str = "rollcall/canary/+/gone";
 
-/// More than the payload of any canary and any last will.
+/// More bytes than the payload of any canary or last will.
 const MAX_BYTES: usize = 512;
 
-/// Reports a canary that no instance of the fleet sent.
+/// The log line about a canary that no instance of the fleet sent.
 pub(super) const FORGED: &str = "a canary that Rollcall did not send is not believed; let only the user of Rollcall \
                                  write to rollcall/#";
 
@@ -51,13 +51,13 @@ pub(super) const FORGED: &str = "a canary that Rollcall did not send is not beli
 pub(super) struct Key(hmac::Key);
 
 impl Key {
-    /// The key of the fleet with this id, which the engine keeps.
+    /// The key of the fleet with this id, which is stored in the engine.
     pub fn of_fleet(id: &str) -> Key {
         let of_fleet = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, id.as_bytes()), b"rollcall canary");
         Key(hmac::Key::new(hmac::HMAC_SHA256, of_fleet.as_ref()))
     }
 
-    /// Distinguishes the probes of this fleet from those of others. It is no secret.
+    /// The tag that distinguishes probes of this fleet from those of others. It is no secret.
     pub fn tag(&self) -> String {
         HEXLOWER.encode(&hmac::sign(&self.0, b"probes of this fleet").as_ref()[..8])
     }
@@ -90,7 +90,7 @@ impl Canary {
         Canary { mac: key.sign(topic, &canary), ..canary }
     }
 
-    /// A tick of the listener: it never leaves the process, so it needs no proof.
+    /// A tick of the listener: it never leaves the process, so it needs no code.
     #[cfg(feature = "broker")]
     pub fn within(sent_at: Timestamp) -> Canary {
         Canary { instance: String::new(), seq: 0, sent_at: sent_at.as_millis(), mac: String::new() }
@@ -114,7 +114,7 @@ impl Canary {
     }
 }
 
-/// Whether this is a probe of instances that watch another fleet, by the tag of that fleet.
+/// Returns whether this is a probe of another fleet, by its tag.
 pub(super) fn is_of_another_fleet(key: &Key, payload: &[u8]) -> bool {
     let read = || serde_json::from_slice::<Canary>(payload).ok();
     let is_tag = |tag: &str| tag.len() == 16 && tag.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -135,12 +135,11 @@ pub(super) fn topic(client_id: &str) -> String {
     format!("{PREFIX}{client_id}")
 }
 
-/// The topic on which a member of a share is told that its probes came.
+/// The topic on which a member of a share learns that its probes came.
 pub(super) fn answers_topic(client_id: &str) -> String {
     format!("{PREFIX}{client_id}{ANSWERS}")
 }
 
-/// Whether the topic is one on which a member of a share is told of its probes.
 pub(super) fn is_answers_topic(topic: &str) -> bool {
     let client_id = topic.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(ANSWERS));
     client_id.is_some_and(|id| !id.is_empty() && id.len() <= 128 && !id.contains(['/', '+', '#']))
@@ -157,8 +156,7 @@ pub(super) fn gone_payload(member: &ShareMember) -> Vec<u8> {
     serde_json::to_vec(&payload).expect("a text and a number")
 }
 
-/// The member that the broker with this name has dropped, if this is a last will. A broker says nothing of the members of
-/// others.
+/// The member that the broker with this name dropped, if this is a last will. A broker reports only its own members.
 pub(super) fn read_gone(topic: &str, payload: &[u8], broker: Option<&str>) -> Option<ShareMember> {
     let client_id = topic.strip_prefix(PREFIX)?.strip_suffix(GONE)?;
     if client_id.is_empty() || client_id.contains('/') || payload.len() > MAX_BYTES {
@@ -182,8 +180,8 @@ pub(super) struct ReportedCanary {
 }
 
 /// The canaries to report, out of `came`, in order, after `last`: the canaries on either side of a gap, and the last
-/// one. So the engine sees every gap between canaries, and no gap where there was none. The other canaries are not
-/// reported: if the engine is far away, reporting each would take longer than the next ones take to come back.
+/// one. So the engine sees every gap between canaries, and no false gap. The other canaries are not reported: if the
+/// engine is far away, reporting each would take longer than a period.
 pub(super) fn to_report(came: &[Timestamp], last: Option<Timestamp>, gap: Duration) -> Vec<ReportedCanary> {
     let mut reports: Vec<ReportedCanary> = Vec::new();
     let (mut before, mut begin) = (last, None);

@@ -14,36 +14,36 @@ use crate::presence::{Filters, Kind, proof_of_share};
 /// The most connections of one process.
 pub const MAX_CONNECTIONS: u8 = 16;
 
-/// The largest packet that is received, and then rejected and counted. Rollcall announces it to the broker, which
-/// drops larger ones, so that no device can make Rollcall hold more than a few times this.
+/// The largest packet that is received, and then rejected and counted. Rollcall announces this limit to the broker,
+/// which drops larger packets, so that no device can fill Rollcall's memory.
 pub(super) const MAX_PACKET: u32 = 16 << 20;
 
 #[derive(Clone)]
 pub struct Config {
-    /// The name of the broker; empty: the only one.
+    /// The name of the broker; empty for the only one.
     pub broker: String,
-    /// Whether kinds are heard at other brokers, too: then this one proves for its kinds alone.
+    /// Kinds are also heard at other brokers, so this broker proves hearing only for its own kinds.
     pub is_one_of_several: bool,
-    /// The kinds that are heard here and at other brokers.
+    /// The kinds that are heard both here and at other brokers.
     pub kinds_elsewhere: Vec<Kind>,
     /// The address: `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.
     pub url: String,
-    /// Settings of TLS, where the address requires it; `None`: the authorities of browsers, and no client
+    /// Settings of TLS, if the address requires it; `None` means the authorities of browsers, and no client
     /// certificate.
     pub tls: Option<Tls>,
     /// Prefix of the client id; the connection's name is appended, and with a shared subscription
     /// a random part for each process.
     pub client_id: String,
-    /// Name and password towards the broker.
+    /// The user name and password at the broker.
     pub credentials: Option<(String, String)>,
-    /// Name of the shared subscription; empty: a plain subscription with a persistent session.
+    /// Name of the shared subscription; empty means a plain subscription with a persistent session.
     pub share: String,
     /// The quality of service, 0 or 1, for the fleet's topics and the canary alike.
     pub qos: u8,
     /// The number of connections, each a member of the shared subscription; 1 for a plain subscription.
     pub connections: u8,
-    /// The keep-alive: at most half of the time after which a dead connection is noticed; a broker drops a client that
-    /// was silent for one and a half of it.
+    /// The keep-alive: at most half of the time after which a dead connection is noticed. A broker drops a client that
+    /// is silent for one and a half keep-alives.
     pub keep_alive: Duration,
     /// How long the broker keeps the session and its backlog while Rollcall is away.
     pub session_expiry: Duration,
@@ -51,19 +51,19 @@ pub struct Config {
     pub receive_maximum: u16,
     /// The longest payload that is read, in bytes; the content of a longer one is ignored.
     pub max_payload: usize,
-    /// Messages whose payload plausibly declares a higher age are not heartbeats; zero: messages of any age are.
+    /// A message whose payload plausibly declares a higher age is not a heartbeat; zero means no limit.
     pub max_age: Duration,
     /// Whether the broker's own count of dropped messages is followed.
     pub watch_sys: bool,
-    /// What is published of the states of units, if anything is.
+    /// The published states of units, if they are published.
     pub states: Option<StatesConfig>,
     /// Whether programs may register and cancel timers.
     pub timers: bool,
-    /// The most heartbeats that are recorded in one go.
+    /// The most heartbeats in one batch.
     pub max_batch: usize,
     pub canary_period: Duration,
-    /// Topic templates with the kind that they belong to; `None` where the template captures `{kind}`. The first
-    /// template that fits a topic wins.
+    /// Topic templates with the kind that they belong to; `None` if the template captures `{kind}`. The first template
+    /// that fits a topic wins.
     pub topics: Vec<(String, Option<Kind>)>,
     /// The announcements of kinds.
     pub presence: Vec<(Kind, PresenceRules)>,
@@ -130,7 +130,7 @@ impl Config {
         hosts.map(|host| host.id.as_str()).find(|id| !id.is_empty())
     }
 
-    /// The text of the problem that nothing is heard here.
+    /// The problem text about a broker where no kind is heard.
     fn without_topics(&self) -> &'static str {
         match self.is_one_of_several {
             true => {
@@ -143,7 +143,7 @@ impl Config {
         }
     }
 
-    /// The name of a connection, in metrics and in its client id. No broker has a name with a dot.
+    /// The name of a connection, in metrics and in its client id. A broker name has no dot.
     pub(super) fn connection(&self, number: u8) -> String {
         match (self.broker.as_str(), number) {
             (_, 1) => self.broker_label().to_owned(),
@@ -157,28 +157,28 @@ impl Config {
         if self.broker.is_empty() { "main" } else { &self.broker }
     }
 
-    /// The name of a filter among the proofs of hearing: each broker proves its own.
+    /// The name of a filter among the proofs of hearing, with the broker, because each broker proves its own.
     pub(super) fn proof_of(&self, filter: &str) -> String {
         if self.broker.is_empty() { filter.to_owned() } else { format!("{}/{filter}", self.broker) }
     }
 
-    /// The name of the shared subscription among all of the fleet, if there is one: each broker has its own.
+    /// The name of the shared subscription within the fleet, with the broker, because each broker has its own.
     pub(super) fn share_of_fleet(&self) -> Option<String> {
         (!self.share.is_empty()).then(|| self.proof_of(&self.share))
     }
 
-    /// The name of the share among the proofs of hearing, where a share proves for its broker alone.
+    /// The name of the share among the proofs of hearing, if it proves only for its broker.
     pub(super) fn proof_of_share(&self) -> Option<String> {
         let is_for_itself = self.is_one_of_several && !self.share.is_empty();
         is_for_itself.then(|| proof_of_share(&self.broker, &self.share))
     }
 
-    /// The user name of Rollcall at the broker, for people.
+    /// The user name of Rollcall at the broker, for operators.
     pub(super) fn user(&self) -> &str {
         self.credentials.as_ref().map_or("the anonymous user", |(name, _)| name)
     }
 
-    /// The filters by which each kind is heard, as they are named among the proofs of hearing; and its share.
+    /// The filters of each kind, under their names among the proofs of hearing; and the share.
     ///
     /// # Errors
     /// An invalid template.

@@ -1,8 +1,8 @@
 //! The broker's own count of the messages that it dropped.
 //!
-//! Mosquitto counts the messages for which a client's queue was full, of all its clients together. So a
-//! count that grows is a warning to the operator of the broker and no blind time: it may
-//! well be the queue of another client. Mosquitto publishes the count when it has changed, and retains the last.
+//! Mosquitto counts messages that found the queue of any client full. So a growing count is a warning to the operator
+//! of the broker, and no blind time: the queue may be that of another client. Mosquitto publishes the count when it
+//! changes, and retains the last.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::telemetry::Telemetry;
 /// The topic of the count.
 pub(super) const TOPIC: &str = "$SYS/broker/publish/messages/dropped";
 
-/// A count that has not grown for this long does not grow any more. Brokers publish it every ten seconds.
+/// After this time without growth the warning ends. Brokers publish the count every ten seconds.
 const SETTLED_AFTER: Duration = Duration::from_secs(60);
 
 /// Follows the count.
@@ -30,7 +30,7 @@ impl BrokerDrops {
         BrokerDrops { telemetry, broker: broker.to_owned(), count: None, grew_at: None }
     }
 
-    /// Takes the count that the broker publishes. A smaller count than before comes from a broker that was restarted.
+    /// Takes the count that the broker publishes. A count smaller than before means that the broker was restarted.
     pub fn counted(&mut self, payload: &[u8], now: Timestamp) {
         let Some(count) = std::str::from_utf8(payload).ok().and_then(|text| text.trim().parse().ok()) else {
             return;

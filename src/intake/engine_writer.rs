@@ -1,10 +1,10 @@
-//! Asks the engine until it answers.
+//! Repeats calls until the engine answers.
 //!
 //! # Why it keeps trying
-//! A heartbeat that was not recorded is not lost as long as it is not acknowledged, and if it were passed
-//! over, later canaries would prove it as heard. So a batch is tried until the engine takes it. The
-//! one exception is a unit whose stored state cannot be read: it is found by halving the batch and
-//! left out, with an error, because it would delay all others permanently.
+//! A heartbeat that is not recorded is not lost as long as it is not acknowledged; if it were skipped, later canaries
+//! would prove that it was heard. So a batch is tried until the engine takes it. The one exception is a unit with an
+//! unreadable stored state: it is found by halving the batch and left out, with an error, because it would delay all
+//! others for ever.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::telemetry::{Loop, Telemetry};
 /// The time between two attempts at the engine. After a failover the fleet stays blind until the next attempt.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_millis(200) };
 
-/// The name of the recording of heartbeats, for readiness.
+/// The name of this work, for readiness.
 const BEATS: &str = "heartbeats";
 
 #[derive(Clone)]
@@ -35,7 +35,7 @@ pub(super) struct EngineWriter {
 }
 
 impl EngineWriter {
-    /// Whether the heartbeats are recorded; `false`: Rollcall is stopping and the engine away.
+    /// Records heartbeats; returns `false` if Rollcall is stopping and the engine is away.
     pub async fn hear(&self, heartbeats: &[Heartbeat]) -> bool {
         let mut open: Vec<Range<usize>> =
             Vec::from_iter((!heartbeats.is_empty()).then_some(0..heartbeats.len()));
@@ -64,7 +64,7 @@ impl EngineWriter {
         true
     }
 
-    /// Whether the announcements are applied; `false`: Rollcall is stopping and the engine away.
+    /// Applies announcements; returns `false` if Rollcall is stopping and the engine is away.
     pub async fn announce(&self, announcements: &[Announcement]) -> bool {
         let announce = async || match self.roll.announce(announcements, || self.clock.now()).await {
             Err(EngineError::Damaged(why)) => {
@@ -80,8 +80,8 @@ impl EngineWriter {
         self.ask_until_answered("announcements", announce).await.is_some()
     }
 
-    /// Calls `ask` until the engine answers; `None` if Rollcall is stopping and the engine away.
-    /// `what` names the request, for readiness.
+    /// Calls `ask` until the engine answers; `None` if Rollcall is stopping and the engine is away. `what` names the
+    /// work, for readiness.
     pub async fn ask_until_answered<T, F>(&self, what: &'static str, ask: impl Fn() -> F) -> Option<T>
     where
         F: Future<Output = crate::store::Result<T>>,
@@ -108,7 +108,7 @@ impl EngineWriter {
         self.telemetry.engine_answered(Loop::Intake, what);
     }
 
-    /// Waits before the next attempt; `false` if Rollcall is stopping.
+    /// Waits before the next attempt; returns `false` if Rollcall is stopping.
     async fn wait(&self, what: &'static str, failures: u32, error: &EngineError) -> bool {
         self.telemetry.engine_failed(Loop::Intake, what, error);
         let wait = BACKOFF.wait(failures, rand::random());

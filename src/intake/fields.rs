@@ -5,7 +5,7 @@
 pub struct Fields {
     /// The device's own time.
     pub ts: String,
-    /// The silence that the unit asks Rollcall to allow.
+    /// The silence that the unit wants Rollcall to allow.
     pub timeout: String,
     pub labels: String,
     /// A planned silence.

@@ -1,8 +1,8 @@
 //! Reports which topic filters of the fleet are not heard, and which right is missing.
 //!
-//! A filter whose probes are published and do not come back is not heard by any instance: in the engine its hearing
-//! stays behind that of the fleet. No unit of its kinds is declared offline meanwhile; an operator must see that
-//! within seconds. The problem ends by itself when a probe comes back.
+//! If the probes of a filter are published but do not come back, no instance hears the filter: in the engine its
+//! hearing stays behind that of the fleet. No unit of its kinds is declared offline meanwhile, so an operator has to
+//! see the problem within seconds. The problem ends by itself when a probe comes back.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,22 +15,22 @@ use crate::clock::{Timestamp, monotonic};
 use crate::fleet::CanaryPace;
 use crate::presence::{BrokerName, Hearing, Kind};
 
-/// How often the filters are judged.
+/// How often the filters are checked.
 const TICK: Duration = Duration::from_millis(250);
 
-/// A probe may be missing for three periods (at least the first of these times, at most the second), and for a round
-/// trip more. So may the first message of a unit where no probe may be published.
+/// A probe may be missing for three periods (at least the first of these times, at most the second) plus a round trip.
+/// The same limit holds for the first message of a unit if no probe may be published.
 const MIN_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// A stranger in the share is a problem for this long after the last probe that came to no instance.
+/// How long a foreign member of the share stays a problem after the last probe that came to no instance.
 const CALM: Duration = Duration::from_secs(60);
 
-/// Watches the proof of all filters.
+/// Watches the proofs of all filters.
 pub(super) struct FilterWatch {
     probes: Arc<Probes>,
     user: String,
-    /// The name of the shared subscription; empty: a plain subscription.
+    /// The name of the shared subscription; empty for a plain subscription.
     share: String,
     /// The name of the share among the proofs, at one of several brokers.
     proof_of_share: Option<String>,
@@ -48,7 +48,7 @@ pub(super) struct FilterWatch {
 enum FilterReport {
     Nothing,
     Heard,
-    /// The filter is not heard. The text: why no probe can be published, if the broker refuses probes.
+    /// The filter is not heard. The text is the reason why the broker refuses probes, if it does.
     Unheard(Option<String>),
     /// The broker answers nothing, though others are heard.
     Silent,
@@ -89,7 +89,7 @@ impl FilterWatch {
     /// Watches until Rollcall is stopping.
     pub async fn run(&self) {
         let mut reports = vec![FilterReport::Nothing; self.probes.all().len()];
-        // A server that loses its data forgets up to when filters were heard, which is no silence of the broker.
+        // A server that loses its data forgets the proofs of filters, which says nothing about the broker.
         let mut last = vec![None; self.probes.all().len()];
         let (mut taken, mut broker) = (None, self.broker.clone().map(BrokerWatch::new));
         while self.writer.stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
@@ -121,7 +121,7 @@ impl FilterWatch {
         )))
     }
 
-    /// Looks for probes of this member that came to no instance. `taken`: when such a probe was last found.
+    /// Checks for probes of this member that came to no instance. `taken`: when such a probe was last found.
     fn look_for_strangers(&self, hearing: &Hearing, taken: Option<Instant>) -> Option<Instant> {
         let wait = MIN_WAIT + 2 * self.writer.roll.pace().round_trip();
         let now = self.writer.clock.now();
@@ -200,7 +200,7 @@ fn judge(
         // Units publish at their own pace.
         wait = probe.kinds.iter().map(|rules| pace.shortest_of(rules)).min().unwrap_or(wait).max(wait);
     }
-    // Other members of the share tell this one of its probes, which takes a round trip more.
+    // Other members of the share report back the probes of this one, which takes another round trip.
     wait += 2 * pace.round_trip();
     let is_behind = |moment: Timestamp| moment.since(since.max(proved.unwrap_or_default())) > wait;
     if is_behind(fleet) {
@@ -216,7 +216,7 @@ fn judge(
     is_proved.then(|| refused.map_or(FilterReport::Heard, FilterReport::Unproved))
 }
 
-/// Up to when all kinds of the probe were heard by its filter.
+/// Up to when all kinds of the probe were heard through its filter.
 fn proved(probe: &Probe, hearing: &Hearing) -> Option<Timestamp> {
     let of_kind = |kind| hearing.filters.proved.get(&(kind, probe.proof.clone())).copied();
     probe.kinds.iter().map(|rules| of_kind(rules.kind.clone())).min().flatten()

@@ -1,18 +1,18 @@
 //! Reports hearing to the engine: the canaries of this process, and the last wills of other members.
 //!
-//! Events come in order, each after everything before it was recorded. A plain subscription reports each canary
-//! (enough of them: [`canary::to_report`]). A member of a shared subscription attends with the first canary that comes
-//! back, and the canaries after it prove it.
+//! Events come in order, each after all messages before it were recorded. A plain subscription reports its canaries
+//! ([`canary::to_report`] selects them). A member of a shared subscription attends with the first canary that comes
+//! back, and later canaries prove its hearing.
 //!
-//! Proofs of probes since the last canary are reported with the next one: everything before them is recorded
-//! then, and the engine is asked once.
+//! Probes since the last canary are reported with the next canary: everything before them is recorded then, and one
+//! call reports all.
 //!
 //! # When the engine does not know a member that has a connection
-//! Another client reported to the engine that the broker had dropped the member. If that is true its connection ends
-//! by itself, and the next one attends again; so does a process that was frozen and finds old canaries in its queue.
-//! If not (a false last will, from a client that may write to Rollcall's topics) the member has missed no message, as
-//! a canary proves that is hardly older than its way took; so the member joins again from that canary on, and the
-//! reported time does not count as blind.
+//! Another client reported to the engine that the broker had dropped the member. If that is true, its connection ends
+//! by itself, and the next one attends again; the same holds for a process that was frozen and finds old canaries in
+//! its queue. If it is false (a forged last will, from a client that may write to Rollcall's topics), the member has
+//! missed no message: a canary proves that if it is hardly older than a round trip. So the member joins again from that
+//! canary on, and the reported time does not count as blind.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::fleet::Roll;
 use crate::presence::{Announcement, Kind, Probed};
 use crate::store::{ShareMember, Subscription};
 
-/// Something that the engine has to know.
+/// Something to report to the engine, or to check against a canary.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum HearingEvent {
     /// A canary of that connection came back.
@@ -40,9 +40,9 @@ pub(super) enum HearingEvent {
     MemberLost { member: ShareMember, at: Timestamp },
     /// A unit is announced as gone; nothing to report to the engine.
     Announced { connection: u64, announcement: Box<Announcement>, arrived: Timestamp },
-    /// The bridge ended by which units of that kind are heard; nothing to report to the engine.
+    /// The bridge of this kind ended; nothing to report to the engine.
     BridgeLost { kind: Kind },
-    /// That connection has unsubscribed from its share, and everything that it was given is recorded.
+    /// This connection has unsubscribed from its share, and all its messages are recorded.
     Unsubscribed { connection: u64 },
 }
 
@@ -50,9 +50,9 @@ pub(super) struct HearingReporter {
     /// The name of the broker.
     broker: String,
     client_id: String,
-    /// The share of a member; `None`: a plain subscription.
+    /// The share of a member; `None` for a plain subscription.
     share: Option<String>,
-    /// What the share proves at one of several brokers: its name among the proofs, and the kinds that are heard there.
+    /// The proof of the share at one of several brokers: its name among the proofs, and the kinds that are heard there.
     of_share: Option<(String, Vec<Kind>)>,
     /// How long the broker keeps the session of a plain subscription.
     session_expiry: Duration,
@@ -64,17 +64,17 @@ pub(super) struct HearingReporter {
     /// The last canary that was reported: the number of its connection, and when it was sent.
     last_canary: Option<(u64, Timestamp)>,
     probes: ProbeReports,
-    /// Whether devices connect straight to Rollcall.
+    /// Devices connect straight to Rollcall.
     has_no_broker: bool,
-    /// Whether other brokers hear other messages: then the end of a connection is blind time for its kinds, though the
-    /// fleet is heard.
+    /// Other brokers hear other messages, so the end of a connection is blind time for its kinds, although the fleet is
+    /// heard.
     is_one_of_several: bool,
 }
 
 impl HearingReporter {
-    /// A reporter for the connection of this client to the broker with this name; it publishes its proofs by `proof`.
-    /// `share`: for a member of a shared subscription; `session_expiry`: how long the broker keeps the session of a plain
-    /// subscription.
+    /// A reporter for the connection of client `client_id` to the broker with this name; it publishes its proofs
+    /// through `proof`. `share`: for a member of a shared subscription; `session_expiry`: how long the broker keeps the
+    /// session of a plain subscription.
     pub fn new(
         (broker, client_id): (&str, &str),
         share: Option<String>,
@@ -105,14 +105,15 @@ impl HearingReporter {
         HearingReporter { is_one_of_several: true, of_share, ..self }
     }
 
-    /// The reporter of the listener. Ticks of the listener do not wait behind the messages of a connection that is
-    /// held back, so a tick that was recorded late proves nothing: while the engine is away, the time is blind.
+    /// The reporter of the listener. Its ticks do not queue behind the messages of a connection that is held back, so a
+    /// tick that was recorded late proves nothing: time without the engine is blind.
     #[cfg(feature = "broker")]
     pub fn without_broker(self) -> HearingReporter {
         HearingReporter { has_no_broker: true, ..self }
     }
 
-    /// Reports events. Answers whether all of them were reported; if not, Rollcall is stopping and the engine away.
+    /// Reports events. Returns `false` if not all of them were reported, because Rollcall is stopping and the engine is
+    /// away.
     pub async fn report(
         &mut self,
         writer: &EngineWriter,
@@ -148,8 +149,8 @@ impl HearingReporter {
         reported.await.is_some()
     }
 
-    /// The canaries among these events that must be reported, by connection: an earlier connection
-    /// bridges no gap before a new one.
+    /// The canaries among these events that must be reported, by connection: a canary of an earlier connection closes
+    /// no gap before a new one.
     fn to_report(
         &self,
         events: &[HearingEvent],
@@ -318,22 +319,22 @@ impl HearingEvent {
     }
 }
 
-/// The most probes of a filter that wait for a canary; beyond it the oldest are forgotten, and that time is blind.
+/// The most probes of a filter that wait for a canary; beyond it the oldest are dropped, and their time is blind.
 const MAX_PROBES: usize = 1000;
 
-/// Proofs of probes that were not reported yet.
+/// Probes that are not reported yet.
 struct ProbeReports {
     probes: Arc<Probes>,
-    /// For each filter, when the probes were sent that came back since the last report.
+    /// For each filter, the send times of the probes that came back since the last report.
     returned: Vec<Vec<Timestamp>>,
-    /// For each filter, when the last reported probe was sent.
+    /// For each filter, the send time of the last reported probe.
     reported: Vec<Option<Timestamp>>,
-    /// For each filter, whether messages on its topics may be lost since then, with a connection that ended.
+    /// For each filter, whether an ended connection may have lost messages since that probe.
     is_cut: Vec<bool>,
 }
 
 impl ProbeReports {
-    /// The kinds that are heard by the filters.
+    /// The kinds that the filters hear.
     fn kinds(&self) -> impl Iterator<Item = &Kind> {
         self.probes.all().iter().flat_map(|probe| &probe.kinds).map(|rules| &rules.kind)
     }

@@ -1,8 +1,8 @@
 //! Takes fields and values of metrics out of a JSON object, in one pass and without building the rest of it.
 //!
-//! A payload may be large and nested without end, and few of its fields mean anything to Rollcall. So all other fields
-//! are skipped, at a constant depth of stack and without a copy. If a field appears twice, the last value counts;
-//! `null` means that it is absent.
+//! A payload may be large and deeply nested, and Rollcall uses few of its fields. So all other fields are skipped,
+//! without recursion and without a copy. If a field appears twice, the last value counts; `null` means that it is
+//! absent.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::telemetry::truncate;
 /// The most characters of a text in a log line.
 const MAX_SHOWN: usize = 60;
 
-/// A value that Rollcall may understand.
+/// A value that Rollcall may use.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Value {
     Bool(bool),
@@ -25,7 +25,7 @@ pub(super) enum Value {
     Text(String),
     /// The scalar members of an object, in order.
     Object(Vec<(String, Value)>),
-    /// A list or an object in the place of a value.
+    /// An array or object in place of a value.
     Other,
 }
 
@@ -43,7 +43,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// The fields of a heartbeat, as they stand in the payload.
+/// The fields of a heartbeat, as in the payload.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct PayloadFields {
     pub ts: Option<Value>,
@@ -124,14 +124,14 @@ enum Field {
 /// The meaning of the name of a member.
 struct KnownKey<'a> {
     field: Option<Field>,
-    /// The node of the member, if metrics stand in it.
+    /// The node of the member, if the tree of metrics has one.
     child: Option<(&'a MetricTree, NodeIndex)>,
 }
 
 #[derive(Clone, Copy)]
 struct KeySeed<'a> {
     fields: Option<&'a Fields>,
-    /// The node of the object that the name stands in.
+    /// The node of the object that contains the name.
     at: Option<(&'a MetricTree, NodeIndex)>,
 }
 
@@ -164,7 +164,7 @@ impl<'a> Visitor<'_> for KeySeed<'a> {
     }
 }
 
-/// How much of a value is kept for a field.
+/// Which part of a value a field keeps.
 #[derive(Clone, Copy, PartialEq)]
 enum Keep {
     Nothing,
@@ -173,7 +173,7 @@ enum Keep {
     Members,
 }
 
-/// A node of the tree of metrics, and where the values of the metrics go.
+/// A node of the tree of metrics, and the values found so far.
 struct Branch<'a> {
     tree: &'a MetricTree,
     node: NodeIndex,
@@ -187,7 +187,7 @@ impl Branch<'_> {
         }
     }
 
-    /// Starts an array or an object, which is not a value of a metric.
+    /// Handles an array or object in place of a metric's value: no value.
     fn begin(&mut self) {
         self.set(Some(Value::Other));
     }
@@ -198,7 +198,7 @@ impl Branch<'_> {
     }
 }
 
-/// The next value of an object; it is skipped if no field and no metric wants it.
+/// Reads the next value of an object, or skips it if no field and no metric needs it.
 fn next_value<'de, A: MapAccess<'de>>(
     map: &mut A,
     branch: Option<Branch>,
@@ -210,7 +210,7 @@ fn next_value<'de, A: MapAccess<'de>>(
     map.next_value_seed(ValueSeed { branch, keep })
 }
 
-/// Reads one value, for a field, for metrics, or for both; `None` for `null`.
+/// Reads one value for a field, for metrics, or for both; `None` for `null`.
 struct ValueSeed<'a> {
     branch: Option<Branch<'a>>,
     keep: Keep,

@@ -26,8 +26,8 @@ impl KindMetrics {
         KindMetrics { tree, metrics }
     }
 
-    /// The values that a payload holds, as text, each with the index of its metric. A value that the type of its
-    /// metric does not accept is noted and left out.
+    /// The accepted values of a payload as text, each with the index of its metric. A value that its metric's type does
+    /// not accept is noted and left out.
     pub fn accept(&self, found: Vec<Option<Value>>, issues: &mut PayloadIssues) -> Vec<(u8, Box<str>)> {
         let mut accepted = Vec::new();
         for (index, (metric, found)) in self.metrics.iter().zip(found).enumerate() {
@@ -43,7 +43,7 @@ impl KindMetrics {
     }
 }
 
-/// The text of a value for Prometheus; `None`: the type does not accept the value.
+/// The text of a value for Prometheus; `None` if the type does not accept the value.
 fn text(value: &Value, metric_type: MetricType) -> Option<String> {
     let is_info = metric_type == MetricType::Info;
     match (value, metric_type) {
@@ -53,7 +53,7 @@ fn text(value: &Value, metric_type: MetricType) -> Option<String> {
         (Value::Int(value), _) if is_info || metric_type == MetricType::Gauge || *value >= 0 => {
             Some(value.to_string())
         }
-        // JSON has no other numbers, and Sparkplug has.
+        // JSON cannot hold such numbers; Sparkplug can.
         (Value::Float(value), _) if !value.is_finite() => None,
         (Value::Float(value), _) if is_info || metric_type == MetricType::Gauge || *value >= 0.0 => {
             // A very large or very small number would be hundreds of digits long.
@@ -105,7 +105,7 @@ mod tests {
             ("{\"volts\":1,\"y\":{\"battery\":{\"volts\":2}}}", of(&[]), 0),
             ("{\"list\":[0,{},{\"y\":1,\"x\":-2.5},9],\"starts\":7}", of(&[(1, "-2.5"), (3, "7")]), 0),
             ("{\"list\":{\"2\":{\"x\":1}}}", of(&[(1, "1")]), 0),
-            // An object is not a text, but the metrics within it are found anyway.
+            // An object is no text, but the metrics within it are found anyway.
             ("{\"battery\":{\"volts\":3.5}}", of(&[(0, "3.5")]), 1),
             ("{\"battery\":\"full\"}", of(&[(2, "full")]), 0),
             ("{\"starts\":1,\"starts\":2}", of(&[(3, "2")]), 0),

@@ -1,11 +1,11 @@
-//! The configuration of the listener, also for a program without the listener.
+//! The configuration of the listener, also in a program without the listener.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use crate::trust::ServerFiles;
 
-/// The error of a configuration that needs the broker, in a program without it.
+/// The error of a configuration that needs the in-process broker, in a program without it.
 pub const NOT_BUILT_IN: &str = "this rollcall is built without the in-process broker; build it with the feature `broker`, or \
                                 set mqtt.url to a broker elsewhere";
 
@@ -27,10 +27,10 @@ pub struct Config {
     pub max_connections: usize,
     /// The largest packet in bytes; a device that sends a larger one is disconnected.
     pub max_packet: usize,
-    /// The most messages that are read from one connection in a second; a faster device is read more slowly. 0: any
-    /// number.
+    /// The most messages that are read from one connection in a second; a faster device is read more slowly. 0 means no
+    /// limit.
     pub max_rate: u32,
-    /// The most bytes that are read from one connection in a second, likewise.
+    /// The most bytes that are read from one connection in a second; 0 means no limit.
     pub max_bytes_per_second: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Where metrics stand in a payload: their pointers as a tree, along whose branches alone the payload is read.
+//! The pointers of metrics as a tree: only its branches are read from a payload.
 
 /// A node of a tree.
 pub(super) type NodeIndex = usize;
@@ -6,7 +6,6 @@ pub(super) type NodeIndex = usize;
 /// The node of the whole payload.
 pub(super) const ROOT: NodeIndex = 0;
 
-/// Where metrics stand in a payload.
 #[derive(Debug)]
 pub(super) struct MetricTree {
     nodes: Vec<MetricNode>,
@@ -17,7 +16,7 @@ pub(super) struct MetricTree {
 struct MetricNode {
     /// The nodes below this one, by the name of a member or the index in an array.
     children: Vec<(String, NodeIndex)>,
-    /// The metrics that stand at this node.
+    /// The metrics of this node.
     metrics: Vec<u8>,
 }
 
@@ -49,7 +48,7 @@ impl MetricTree {
         self.metrics
     }
 
-    /// The metrics that stand at a node.
+    /// The metrics of a node.
     pub fn metrics_at(&self, node: NodeIndex) -> &[u8] {
         &self.nodes[node].metrics
     }

@@ -6,28 +6,25 @@
 //!               └── canary, once a period            acknowledgements ◀──┘
 //! ```
 //!
-//! Each connection has a thread and a task. The connection, on the thread, never waits for the engine:
-//! it turns each message into a heartbeat and queues it. The recorder, a task, takes all messages in the queue
-//! as one batch, so batches grow with the load and no timer is needed. The canary proves that all of
-//! this works.
+//! Each connection has a thread and a task. The connection, on the thread, never waits for the engine: it turns each
+//! message into a heartbeat and queues it. The recorder, a task, takes all messages in the queue as one batch, so
+//! batches grow with the load and no timer is needed. The canary proves that all of this works.
 //!
 //! # One or several
-//! A plain subscription has one connection, which hears the whole fleet. Members of a shared
-//! subscription hear a share each, in one process or in many; Rollcall has then heard as far as the
-//! least of them, and the time in which one of them loses messages is blind for all: see
-//! [`crate::presence::HearingState`].
+//! A plain subscription has one connection, which hears the whole fleet. Members of a shared subscription hear a share
+//! each, in one process or in many. Rollcall has then heard as far as the slowest member, and the time in which one
+//! member loses messages is blind for all: see [`crate::presence::HearingState`].
 //!
 //! # How the broker is held back
-//! A message of QoS 1 is acknowledged after it was recorded. While the engine is away the batch
-//! is kept and tried again, the broker reaches the receive maximum and keeps all other messages:
-//! no message at QoS 1 is lost. Messages at QoS 0 are not held back: to leave
-//! them unread would only starve the connection of its keep-alive. So when the queue is full they are
-//! dropped and counted as `overflow`, and the canaries behind them are withheld until the ledger
-//! shows that time as blind. The queue reserves room for the messages at QoS 1 that a
-//! broker may send, and for many that it may not: brokers do.
+//! A QoS 1 message is acknowledged after it is recorded. While the engine is away, the batch is tried again, and the
+//! broker reaches the receive maximum and stores all other messages: no QoS 1 message is lost. QoS 0 messages are not
+//! held back, because leaving them unread would only starve the keep-alive of the connection. So when the queue is full
+//! they are dropped and counted as `overflow`, and the canaries after them are withheld until the ledger shows that
+//! time as blind. The queue reserves room for the QoS 1 messages that a broker may send, and for many more, because
+//! brokers exceed their limit.
 //!
 //! # What it never does
-//! Intake never decides anything about a unit, reads no clock but the one handed in, and does not end on its own.
+//! Intake never decides anything about a unit, reads only the clock that it is given, and does not end by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,7 +84,7 @@ pub use tls::{Tls, TlsError, TlsFiles};
 pub use topic::{Template, TemplateError};
 pub use value_buffer::ValueBuffer;
 
-/// The issues of one message, each kind once, however often a payload repeats it.
+/// The issues of one message: each kind of issue once, even if a payload repeats it.
 #[derive(Default)]
 pub(crate) struct PayloadIssues(Vec<(PayloadIssue, String)>);
 
@@ -108,15 +105,14 @@ impl PayloadIssues {
     }
 }
 
-/// Hears the fleet until `stop`, from devices that connect to `listener`, or else from the broker. Then takes no more
-/// messages, records the messages that have arrived (unless the engine is away; the broker keeps unacknowledged
-/// messages), and disconnects.
+/// Hears the fleet until `stop`, from devices that connect to `listener`, or else from the broker. Then stops taking
+/// messages, records those that have arrived (unless the engine is away; the broker keeps unacknowledged messages), and
+/// disconnects.
 ///
-/// `sources` are the states that are published, if the configuration asks for that. `values` takes the values of metrics,
-/// and `timers` the requests about timers that come over MQTT, if the configuration allows them.
+/// `sources` are the states to publish, if publishing is configured. `values` takes the values of metrics, and `timers`
+/// the requests about timers over MQTT, if they are allowed.
 ///
-/// Loses and regains the broker and the engine as often as they come and go; an error is a
-/// configuration that cannot work.
+/// Reconnects to the broker and the engine as often as they go away; an error means a configuration that cannot work.
 pub async fn run(
     (config, listener, sources): (Config, Option<listener::Listener>, Option<StateSources>),
     roll: Arc<Roll>,
@@ -189,7 +185,7 @@ fn publish_states(
     tasks.spawn(publisher.run());
 }
 
-/// Publishes the states of units at the broker within the process.
+/// Publishes the states of units at the in-process broker.
 fn publish_to_devices(
     (config, sources): (StatesConfig, StateSources),
     publish: states::Publish,
@@ -197,15 +193,15 @@ fn publish_to_devices(
     tasks: &mut JoinSet<()>,
 ) {
     let published = Arc::<states::Published>::default();
-    // It retains nothing from before.
+    // This broker retains nothing from an earlier process.
     published.ready();
     let (outlet, writer) = (Box::new(states::Devices(publish)), writer.clone());
     let publisher = states::StatePublisher { broker: None, config, sources, writer, published, outlet };
     tasks.spawn(publisher.run());
 }
 
-/// Reads single messages as a connection does, for tests with arbitrary bytes: the returned function takes topic and
-/// payload, and returns the heartbeat.
+/// Reads single messages as a connection does, for tests with arbitrary bytes: the returned function takes a topic and
+/// a payload, and returns the heartbeat.
 ///
 /// # Errors
 /// A configuration that cannot work.
@@ -247,7 +243,7 @@ pub fn reader_of_any(
     })
 }
 
-/// The topics to hear, and the probes that prove it.
+/// The topics of the fleet, and the probes that prove their hearing.
 struct ProvedTopics {
     topics: Arc<topic::Topics>,
     probes: Arc<probe::Probes>,
@@ -299,9 +295,9 @@ async fn listen(
     if is_first && session.share.is_some() {
         probes.answered_by(canary::answers_topic(session.client_id()));
     }
-    // The second half is for messages that are not acknowledged.
+    // The second half is for messages without an acknowledgement.
     let room = 2 * session.most_unacknowledged;
-    // If the engine is away, this answer is not worth waiting for.
+    // If the engine is away, do not wait for this answer.
     let heard = writer.roll.heard_by(session.client_id()).await.ok().flatten();
     let (queue, queued) = mpsc::channel(room);
     let (link, linked) = watch::channel(mqtt::Link::default());
@@ -358,7 +354,7 @@ async fn listen(
     let name = name.to_owned();
     tasks.spawn(async move { thread::on_its_own(&name, || (), connection.run()).await });
     tasks.spawn(async move {
-        // The guard also works if the recorder panics: the connection must not wait for it then.
+        // The guard also works if the recorder panics, so that the connection does not wait for it.
         let _recorded = recorded.drop_guard();
         recorder.record(queued, most).await;
     });

@@ -1,25 +1,24 @@
-//! The connection to the broker: kept, lost, made again.
+//! The connection to the broker, over all its losses.
 //!
-//! The rules are a machine without I/O ([`state`]); the loop here polls the client, carries out the machine's actions
-//! and waits between connections.
+//! The rules are a state machine without I/O ([`state`]); the loop here polls the client, carries out the machine's
+//! actions and waits between connections.
 //!
-//! Each connection is a client of its own with a number. An acknowledgement carries the number of
-//! the connection by which its message arrived and is dropped if that is no longer the current one: on
-//! a new connection the same packet id means another message. The broker delivers again every message that was not
-//! acknowledged; a repeated heartbeat is harmless.
+//! Each connection is a client of its own with a number. An acknowledgement carries the number of the connection that
+//! brought its message, and is dropped if that is not the current one: on a new connection the same packet id means
+//! another message. The broker delivers again every message that was not acknowledged; a repeated heartbeat is
+//! harmless.
 //!
 //! # Why polling never waits
-//! The client library does everything inside `poll`: it reads, acknowledges, and keeps the
-//! connection alive. So nothing here awaits anything else while a connection exists, and a poll that
-//! has begun is never dropped for something else: it may be in the middle of a packet. Messages are
-//! queued without waiting ([`super`] says what happens without room), and before a
-//! connection is made the queue has room for all messages that may come unacknowledged.
+//! The client library does everything inside `poll`: it reads, acknowledges, and keeps the connection alive. So while a
+//! connection exists, the loop awaits nothing else, and never drops a poll that has begun: it may be in the middle of a
+//! packet. Messages are queued without waiting ([`super`] says what happens without room), and before a connection
+//! begins, the queue has room for all messages that may come unacknowledged.
 //!
-//! # Why a broker is held back that sends more than it may
-//! Mosquitto, up to 2.0.11 at least, sends as many messages as it may send at all for each that is
-//! acknowledged, once it has a backlog. If Rollcall ended the connection, the broker would begin the backlog again,
-//! again and again, and Rollcall would be blind meanwhile. So messages beyond the receive maximum stay in the
-//! connection, unread, until enough are acknowledged.
+//! # Why a broker that sends too much is held back
+//! Once Mosquitto (up to 2.0.11 at least) has a backlog, it answers each acknowledgement with as many messages as the
+//! receive maximum. If Rollcall ended the connection, the broker would restart the backlog each time, and Rollcall
+//! would stay blind. So messages beyond the receive maximum stay unread in the connection until enough are
+//! acknowledged.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -79,23 +78,21 @@ pub(super) use takeovers::Takeovers;
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(15) };
 
 /// A connection that lasted this long counts as a success, so the next attempt comes soon: its end has another cause
-/// than the failures before, and every second without a connection is blind.
+/// than earlier failures, and every second without a connection is blind.
 const SUCCESS: Duration = Duration::from_secs(5);
 
-/// How long the broker may take to accept the connection: the first limit, and the highest.
+/// How long the broker may take to accept the connection: the limit of the first attempt, and the highest limit.
 const CONNECT: Duration = Duration::from_secs(5);
 const MAX_CONNECT: Duration = Duration::from_secs(30);
 
-/// A canary that an announcement waits for is sent this much later than it has to be: in a storm of announcements, few
-/// canaries serve them all.
+/// The delay of a canary for announcements: in a storm of announcements, few canaries serve them all.
 const TOGETHER: Duration = Duration::from_millis(4);
 
-/// The least time between two canaries that come early for announcements: a client that announces in a loop costs twenty
-/// of them a second.
+/// The least time between two early canaries: a client that announces in a loop causes at most twenty a second.
 const APART: Duration = Duration::from_millis(50);
 
-/// How long a canary for an announcement that comes now waits, so that one serves all that wait: at least `least`.
-/// `last`: when one came early last.
+/// How long the canary for a new announcement waits, so that one canary serves all waiting announcements: at least
+/// `least`. `last`: the last early canary.
 pub(super) fn wait_for_announcements(last: Option<Instant>, now: Instant, least: Duration) -> Duration {
     let apart = last.map_or(Duration::ZERO, |last| (last + APART).saturating_duration_since(now));
     apart.max(least)
@@ -112,19 +109,19 @@ pub(super) struct Connection {
     pub session: Arc<Session>,
     pub state: ConnectionState,
     pub reader: Reader,
-    /// Notes that the connection with this number hears no more, or that the first one, with the next number, does not
-    /// hear yet.
+    /// Notes that the connection with this number hears no more, or that the first connection, with the next number,
+    /// does not hear yet.
     pub note_lost: Box<dyn Fn(u64) + Send + Sync>,
     pub clock: Clock,
-    /// Follows the broker's count of dropped messages, on one of the connections if at all.
+    /// Follows the broker's count of dropped messages; only one connection does.
     pub drops: Option<BrokerDrops>,
-    /// `None` once Rollcall is stopping: no more messages are taken.
+    /// `None` while Rollcall is stopping: no more messages are taken.
     pub queue: Option<BatchSender>,
     pub link: watch::Sender<Link>,
-    /// The proof of the recorder about this connection.
+    /// The proof from the recorder about this connection.
     pub proof: watch::Receiver<Proof>,
     pub canaries: CanaryPublisher,
-    /// Proves that the filters of the fleet are heard, on one of the connections.
+    /// Proves that the filters of the fleet are heard; only one connection does.
     pub probes: Option<ProbePublisher>,
     /// When the broker accepted the current connection.
     pub accepted: Option<Timestamp>,
@@ -147,23 +144,23 @@ struct OpenConnection {
     ticks: Interval,
     coalescer: ReadCoalescer,
     unacknowledged: Arc<Unacknowledged>,
-    /// Actions that are not carried out yet.
+    /// Actions that are still to be carried out.
     actions: Actions,
-    /// When the next tick comes, if it comes early for an announcement.
+    /// The moment of an early tick for an announcement, if there is one.
     early: Option<Instant>,
-    /// When a tick last came early.
+    /// The last early tick.
     last_early: Option<Instant>,
-    /// A tick at this moment is late enough for every announcement that waits.
+    /// The moment from which a tick is late enough for every waiting announcement.
     proves: Option<Instant>,
 }
 
-/// The number of failures in a row, when a connection ends that lasted for `lasted`.
+/// The number of failures in a row at the end of a connection that lasted for `lasted`.
 fn failures_after(before: u32, lasted: Duration) -> u32 {
     if lasted < SUCCESS { before + 1 } else { 1 }
 }
 
-/// How long the broker may take to accept the connection after that many failures in a row: a broker far away takes
-/// longer, and a long limit from the start would delay the attempt that succeeds.
+/// How long the broker may take to accept the connection after that many failures in a row. A distant broker needs more
+/// time; a long limit from the start would delay the attempt that succeeds.
 fn connect_timeout(failures: u32) -> Duration {
     (CONNECT * 3u32.pow(failures.min(8))).min(MAX_CONNECT)
 }
@@ -189,8 +186,8 @@ impl OpenConnection {
         }
     }
 
-    /// Lets a tick come so long after an announcement that comes now. An early tick that is to come before is not put
-    /// off, and another one follows it.
+    /// Lets a tick come this long after an announcement that arrives now. An early tick that is due before stays, and
+    /// another one follows it.
     fn tick_after(&mut self, wait: Duration, now: Instant) {
         let at = now + (wait + TOGETHER).max(wait_for_announcements(self.last_early, now, TOGETHER));
         self.proves = self.proves.max(Some(at));
@@ -244,8 +241,8 @@ impl Connection {
         }
     }
 
-    /// Waits until all messages that a new connection may bring unacknowledged find room. `false` if
-    /// Rollcall is stopping.
+    /// Waits until the queue has room for all messages that a new connection may bring unacknowledged. Returns `false`
+    /// if Rollcall is stopping.
     async fn has_room(&self) -> bool {
         let Some(queue) = &self.queue else { return false };
         let room = queue.has_room(self.state.reserved());
@@ -265,7 +262,7 @@ impl Connection {
             match event {
                 Ok(Event::Incoming(packet)) => {
                     if matches!(packet, Packet::ConnAck(_)) {
-                        // The store is read once; from now on it would only cost a checkpoint for each packet.
+                        // The store is read only once; from now on it would only cost a checkpoint for each packet.
                         events.options.clear_session_store();
                     }
                     self.receive(&packet, &mut open)?;
@@ -286,13 +283,13 @@ impl Connection {
             self.session.host.iter().for_each(|host| host.publish_end(&open.client, now));
             leave(open.client, events).await;
         }
-        // Without DISCONNECT, the broker publishes the will: the messages that it gave this member since its last
+        // Without DISCONNECT the broker publishes the will. The messages that it gave this member since its last
         // recorded canary are lost.
         Err(End::Left)
     }
 
-    /// Waits for the next event of the client, and handles timers, answers and proofs meanwhile. `None`: Rollcall is
-    /// stopping, and everything is recorded.
+    /// Waits for the next event of the client, and handles timers, answers and proofs meanwhile. Returns `None` if
+    /// Rollcall is stopping and everything is recorded.
     async fn next(
         &mut self,
         open: &mut OpenConnection,
@@ -316,7 +313,8 @@ impl Connection {
         let (mut stopped, mut recorded) = (pin!(stop.cancelled()), pin!(recorded.cancelled()));
         loop {
             let timer = self.state.next_timer();
-            // A future that is dropped because another one is ready has not started any work; the poll continues.
+            // Dropping a future that is not ready loses nothing, because it has not started any work; the poll
+            // continues.
             tokio::select! {
                 biased;
                 () = &mut recorded => return Ok(None),
@@ -363,7 +361,7 @@ impl Connection {
     fn tick(&mut self, open: &mut OpenConnection) {
         let (now, period) = (monotonic(), self.state.period());
         if open.ticks.period() != period {
-            // A unit with a shorter timeout has appeared.
+            // A new unit has a shorter timeout.
             open.ticks = ticks(now + period, period);
         }
         open.ticked(now);
@@ -413,8 +411,8 @@ impl Connection {
         }
     }
 
-    /// Reports that another client takes the session again and again. Members of a share cannot lose it so: no other
-    /// client knows their client ids.
+    /// Reports that another client keeps taking the session. A member of a share is safe from that: no other client
+    /// knows its client id.
     fn note_takeover(&mut self, loss: ConnectionLoss, accepted: Option<Timestamp>) {
         if self.session.share.is_some() {
             return;
@@ -440,7 +438,7 @@ impl Connection {
     }
 }
 
-/// Disconnects, so that the broker does not take the connection for lost.
+/// Disconnects, so that the broker does not treat the connection as lost.
 async fn leave(client: AsyncClient, mut events: EventLoop) {
     let _ = client.try_disconnect_with_timeout(DISCONNECT);
     drop(client);

@@ -1,7 +1,7 @@
 //! Reads a payload: the fields of a heartbeat and the values of metrics.
 //!
-//! Any payload proves life: empty, binary, broken. A JSON object may say more, each thing in a field of its own; a
-//! field that is not plausible is counted and ignored, and the other fields are still used.
+//! Any payload proves life: empty, binary or broken. A JSON object may contain more, in separate fields. An implausible
+//! field is counted and ignored; the other fields are still used.
 //!
 //! | field | form | bounds |
 //! |---|---|---|
@@ -11,10 +11,10 @@
 //! | `labels` | object of text, numbers, booleans | 16 labels, 1–128 bytes each |
 //!
 //! # When Rollcall believes the time of a device
-//! Only if the kind says so, and if the time is at most five minutes ahead of the arrival (then the arrival counts: no
-//! unit is last seen in the future) and not older than a day and the allowed silence together. So a device whose clock
-//! fell back to 1970 still counts as alive now, and a message that was stored in transit for a few hours counts for
-//! the time when it was sent.
+//! Only if the kind enables it, and the time is plausible: at most five minutes after the arrival, and not older than a
+//! day plus the allowed silence. For a time after the arrival the arrival counts, because no unit is last seen in the
+//! future. So a device whose clock fell back to 1970 still counts as alive now, and a message that was stored in
+//! transit for a few hours counts for the time when it was sent.
 
 use std::time::Duration;
 
@@ -37,9 +37,9 @@ const MAX_TEXT: usize = 64;
 
 /// A payload that was read.
 pub(super) struct ParsedPayload {
-    /// The moment that the heartbeat counts for.
+    /// The moment of the heartbeat.
     pub at: Timestamp,
-    /// When the device sent the heartbeat, by its own plausible clock, whether the kind uses that time or not.
+    /// When the device sent the heartbeat, by its own plausible clock, even if the kind does not use that time.
     pub sent: Option<Timestamp>,
     pub declared: Declared,
     /// The values of metrics, each with the index of its metric.
@@ -80,8 +80,8 @@ pub(super) fn read(
     parsed
 }
 
-/// Takes fields and metrics in one pass. A payload that is broken for one of them may still serve the other: a number
-/// that is too large breaks only the pass that reads it. Then a pass for each of them alone follows.
+/// Reads fields and metrics in one pass. A payload may break only one of them: a number that is too large breaks only
+/// the pass that reads it. Then a separate pass for each follows.
 fn scan(
     payload: &[u8],
     fields: &Fields,
@@ -192,7 +192,7 @@ fn moment(value: &Value) -> Option<Timestamp> {
     }
 }
 
-/// Seconds up to the year 5138, milliseconds from 1973 and microseconds from 1973 do not overlap.
+/// The ranges do not overlap: seconds up to the year 5138, milliseconds from 1973 and microseconds from 1973.
 fn since_1970(number: f64) -> Option<Timestamp> {
     let ms = match number {
         n if n < 0.0 => return None,

@@ -1,25 +1,25 @@
 //! Probes: canaries on topics of the fleet, which prove that its filters are heard.
 //!
-//! A canary proves that its own topic is heard. The broker may withhold the topics of the fleet anyway: by its rules,
-//! though it granted the subscription, from the start or from one moment to the next. So the first connection of each
-//! process publishes a probe on a topic of each filter, just before a canary, as a unit with an id that is reserved
-//! for that (see [`super::topic`]). The probe comes back through the subscription, the queue and the batches of the
-//! fleet's heartbeats, at any of the connections; that connection reports it to the engine with its next canary.
+//! A canary proves that its own topic is heard. The broker may still withhold the topics of the fleet: its rules may do
+//! that although it granted the subscription, from the start or at any later moment. So the first connection of each
+//! process publishes a probe on a topic of each filter, just before a canary, with a unit id that is reserved for it
+//! (see [`super::topic`]). The probe comes back through the subscription, the queue and the batches of the fleet's
+//! heartbeats, at any of the connections; that connection reports it to the engine with its next canary.
 //!
-//! # Which probes are believed
-//! A probe is signed as a canary is: a forged probe is refused and counted, and a repeated probe has a time that came
-//! before, which changes nothing. A tag in the probe names its fleet, so that several fleets, and `rollcall check`,
-//! may use the same topics.
+//! # Which probes count
+//! A probe is signed like a canary: a forged probe is refused and counted, and a repeated probe has an old time, which
+//! changes nothing. A tag in the probe names its fleet, so that several fleets, and `rollcall check`, may use the same
+//! topics.
 //!
 //! # In a shared subscription
-//! The broker gives a probe to any member, and a member that is no instance keeps it. So an instance that receives the
-//! probe of another instance tells that instance, and only the instance that published a probe reports it: see
+//! The broker gives a probe to any member, and a foreign member does not return it. So an instance that receives the
+//! probe of another instance informs that instance, and only the instance that published a probe reports it: see
 //! [`super::probe_returns`].
 //!
 //! # Where the broker refuses a probe
-//! Then only messages of units on its topics prove the filter. A unit is declared offline as
-//! soon as others have published after its deadline, which is a warning; while all of them are silent the filter
-//! counts as not heard, and that is an error. See `mqtt::ProbeSchedule`.
+//! Then only messages of units on its topics prove the filter. A unit is declared offline as soon as other units have
+//! published after its deadline; this state is a warning. While all units are silent, the filter counts as not heard,
+//! which is an error. See `mqtt::ProbeSchedule`.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -46,9 +46,9 @@ const FORGED: &str = "a probe that Rollcall did not send proves nothing; no devi
 pub(super) struct Probes {
     all: Vec<Probe>,
     by_topic: HashMap<String, usize>,
-    /// The topic on which a member of a share is told that its probes came.
+    /// The topic on which a member of a share learns that its probes came.
     answers: OnceLock<String>,
-    /// The kinds whose units cannot be heard though their topics can: the bridge between is offline.
+    /// The kinds that cannot be heard because their bridge is offline, although their topics are.
     held: Mutex<HashSet<Kind>>,
     /// When the newest canary was sent that came back over the broker; 0: none came.
     answered_at: AtomicI64,
@@ -60,12 +60,12 @@ pub(super) struct Probe {
     pub filter: String,
     /// The name of the filter among the proofs of hearing.
     pub proof: String,
-    /// The kinds that are heard by the filter.
+    /// The kinds that the filter hears.
     pub kinds: Vec<KindRules>,
     status: Mutex<ProbeStatus>,
-    /// For a member of a share: which of its probes came back.
+    /// For a member of a share: its probes, and which of them came back.
     returns: Mutex<ProbeReturns>,
-    /// Whether the status has a refusal; read with each message.
+    /// The status has a refusal; checked for each message.
     is_refused: AtomicBool,
 }
 
@@ -74,14 +74,14 @@ pub(super) struct Probe {
 pub(super) struct ProbeStatus {
     /// When the current connection published its first probe.
     pub since: Option<Timestamp>,
-    /// Why the probe cannot be published; messages of units prove the filter meanwhile.
+    /// The reason why the probe cannot be published; messages of units prove the filter meanwhile.
     pub refused: Option<String>,
-    /// When a message of a unit last came on a topic of the filter; only kept while the filter needs this proof.
+    /// When a message of a unit last came on a topic of the filter; only noted while the filter needs this proof.
     pub unit_heard: Option<Timestamp>,
 }
 
 impl Probes {
-    /// `proof_of` answers the name of a filter among the proofs of hearing.
+    /// `proof_of` returns the name of a filter among the proofs of hearing.
     pub fn new(filters: &Filters, rules: &Rules, proof_of: impl Fn(&str) -> String) -> Probes {
         let mut kinds: Vec<_> = filters.iter().collect();
         kinds.sort_by(|one, other| one.0.cmp(other.0));
@@ -106,8 +106,8 @@ impl Probes {
         &self.all
     }
 
-    /// Notes whether units of the kind cannot be heard though their topics can. Probes prove nothing of the kind then, so
-    /// that the time is blind for it.
+    /// Notes whether the bridge of a kind is offline. Probes then prove nothing for the kind, so the time is blind for
+    /// it.
     pub fn hold(&self, kind: &Kind, is_held: bool) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = if is_held { held.insert(kind.clone()) } else { held.remove(kind) };
@@ -133,12 +133,12 @@ impl Probes {
         let _ = self.answers.set(topic);
     }
 
-    /// The topic on which other members of the share tell this process that its probes came.
+    /// The topic on which other members of the share report to this process that its probes came.
     pub fn answers_topic(&self) -> Option<&str> {
         self.answers.get().map(String::as_str)
     }
 
-    /// Notes that a probe of this filter was sent. Only a member of a share remembers probes that have not come back.
+    /// Notes that a probe of this filter was sent. Only a member of a share stores pending probes.
     pub fn sent(&self, index: usize, at: Timestamp) {
         let probe = &self.all[index];
         probe.lock().since.get_or_insert(at);
@@ -147,8 +147,7 @@ impl Probes {
         }
     }
 
-    /// Notes that a probe of this process came to an instance. Returns the probes that prove its filter and were not
-    /// returned before.
+    /// Notes that a probe of this process came to an instance. Returns the probes that now prove its filter.
     pub fn came(&self, index: usize, sent_at: Timestamp) -> Vec<Timestamp> {
         if self.answers.get().is_none() {
             return vec![sent_at];
@@ -166,8 +165,8 @@ impl Probes {
         }
     }
 
-    /// The index of the probe that came on this topic, and when it was sent; `None`: the probe belongs to another
-    /// fleet, or is no longer sent.
+    /// The index of a probe on this topic, and when it was sent; `None` if the probe belongs to another fleet, or is no
+    /// longer sent.
     pub fn read(
         &self,
         key: &Key,
@@ -176,7 +175,7 @@ impl Probes {
         arrived: Timestamp,
     ) -> Result<Option<(usize, Timestamp)>, Refusal> {
         match Canary::read(key, topic, payload) {
-            // An earlier process sent the probe, by a clock that was ahead.
+            // An earlier process sent the probe, with a clock that was ahead.
             Some(probe) if probe.sent_at() > arrived + MAX_CLOCK_LEAD => Ok(None),
             Some(probe) => {
                 let index = self.by_topic.get(topic);
@@ -201,28 +200,28 @@ impl Probe {
         self.lock().clone()
     }
 
-    /// Forgets the probes that were sent: they may be lost with the connection.
+    /// Forgets the pending probes, which may be lost with the connection.
     pub fn connection_lost(&self) {
         self.lock().since = None;
         self.returns().forget();
     }
 
-    /// Whether a probe that this member of a share published is missing, as of `now`: see [`ProbeReturns::judge`].
+    /// Returns whether a probe from this member of a share is missing at `now`: see [`ProbeReturns::judge`].
     pub fn is_missing(&self, hearing: &Hearing, wait: Duration, now: Timestamp) -> bool {
         self.returns().judge(hearing, wait, now)
     }
 
-    /// Whether several probes of this filter are missing, and others came.
+    /// Returns whether several probes of this filter are missing while others came.
     pub fn are_taken(&self) -> bool {
         self.returns().are_taken()
     }
 
-    /// Whether a probe came that was sent after a missing one.
+    /// Returns whether a probe came that was sent after a missing one.
     pub fn are_partial(&self) -> bool {
         self.returns().are_partial()
     }
 
-    /// Notes that the broker accepted a probe, or refused it for this reason.
+    /// Notes that the broker accepted a probe, or the reason why it refused one.
     pub fn answered(&self, refused: Option<String>) {
         if refused.is_some() {
             self.returns().forget();

@@ -1,16 +1,16 @@
-//! Which probes came back, when a shared subscription delivers them to any of its members.
+//! Tracks which probes came back through a shared subscription, which delivers them to any member.
 //!
-//! A member that is no instance of the fleet takes its share of the messages, and their units seem silent. Instances
-//! cannot see such a member; but it takes its share of the probes, too. So each probe must come to an instance of the
-//! fleet: an instance that receives the probe of another one sends it back, on the topic that the probe names for
-//! answers. A filter is proved up to the first probe that is missing, and further when many in a row have come back.
-//! Each probe that proves is reported, so that the time between two of them is only blind where one is missing.
+//! A foreign member, which is no instance of the fleet, takes its share of the messages, and their units seem silent.
+//! Instances cannot see such a member, but it also takes its share of the probes. So each probe must come to an
+//! instance: an instance that receives the probe of another one sends it back, on the answer topic in the probe. A
+//! filter is proved up to the first probe that is missing, and further when many in a row have come back. Each proving
+//! probe is reported, so that the time between two of them is blind only if one is missing.
 //!
 //! # When a probe is missing
 //! A probe is missing when every instance has received all messages that the broker had before it, which canaries
 //! prove, and then this instance has received all answers, which its own canary proves. Then only a loss explains the
-//! missing probe. If an instance ended with messages that it had not recorded, that time is blind anyway, and the
-//! probe counts as lost with them. So instances may start and stop, and be slow or far away.
+//! missing probe. If an instance ended with unrecorded messages, that time is blind anyway, and the probe counts as
+//! lost with them. So instances may start, stop, be slow or be far away.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -18,21 +18,21 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::presence::Hearing;
 
-/// This many probes in a row have to come back before the filter is heard again. The time until then is longer than
-/// any gap between two probes that is not blind time.
+/// This many probes in a row have to come back before the filter is heard again. They take longer than any gap between
+/// two probes that is not blind time.
 const IN_A_ROW: u32 = 8;
 
 /// This many missing probes are no coincidence.
 const MISSING: u32 = 3;
 
-/// The most probes that are remembered; a further one replaces the oldest.
+/// The most probes in memory; a further one replaces the oldest.
 const MAX_SENT: usize = 1000;
 
 /// The probes of one filter that this process sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ProbeReturns {
     sent: VecDeque<SentProbe>,
-    /// The probes that prove the filter and were not reported yet; at most [`MAX_SENT`].
+    /// The proving probes that are not reported yet; at most [`MAX_SENT`].
     proved: Vec<Timestamp>,
     /// The probes since the first missing one, until enough have come back in a row.
     gap: Option<ProbeGap>,
@@ -62,15 +62,14 @@ impl ProbeReturns {
         self.sent.push_back(SentProbe { at, came: false, passed: None });
     }
 
-    /// Notes that the probe that was sent at `at` came to an instance. Returns the probes that prove the filter and
-    /// were not returned before, in their order.
+    /// Notes that the probe sent at `at` came to an instance. Returns the probes that now prove the filter, in order.
     pub fn came(&mut self, at: Timestamp) -> Vec<Timestamp> {
         self.sent.iter_mut().filter(|probe| probe.at == at).for_each(|probe| probe.came = true);
         self.advance();
         std::mem::take(&mut self.proved)
     }
 
-    /// Forgets the probes that are on their way: they may be lost with the connection, or are refused.
+    /// Forgets the pending probes: they are refused, or may be lost with the connection.
     pub fn forget(&mut self) {
         self.sent.clear();
     }
@@ -83,7 +82,7 @@ impl ProbeReturns {
             probe.passed.get_or_insert(now);
         }
         let is_lost = |probe: &SentProbe| !probe.came && probe.passed.is_some_and(|passed| heard > passed);
-        // A blind interval that begins before the probe reached the broker may have taken the probe, too.
+        // A blind interval that begins before the probe reached the broker may include the loss of the probe.
         let is_blind =
             |at: Timestamp| hearing.ledger.intervals().iter().any(|one| one.from <= at + wait && at < one.to);
         let mut is_missing = false;
@@ -99,12 +98,12 @@ impl ProbeReturns {
         is_missing
     }
 
-    /// Whether some probes come to instances and others do not.
+    /// Returns whether some probes come to instances and others do not.
     pub fn are_taken(&self) -> bool {
         self.gap.is_some_and(|gap| gap.missing >= MISSING && gap.came > 0)
     }
 
-    /// Whether a probe came that was sent after a missing one.
+    /// Returns whether a probe came that was sent after a missing one.
     pub fn are_partial(&self) -> bool {
         self.gap.is_some_and(|gap| gap.came > 0) || self.sent.iter().any(|probe| probe.came)
     }
@@ -139,7 +138,8 @@ mod tests {
 
     const WAIT: Duration = Duration::from_millis(10);
 
-    /// Judges twice: the first call notes what every instance has received, the second then knows of all answers.
+    /// Judges twice: the first call notes what every instance has received; at the second call all answers have
+    /// arrived.
     fn judge(returns: &mut ProbeReturns, until: i64, blind: &[(i64, i64)]) -> bool {
         let first = returns.judge(&heard(until, blind), WAIT, at(until));
         returns.judge(&heard(until + 1, blind), WAIT, at(until + 1)) || first

@@ -1,9 +1,8 @@
-//! How much of large payloads a connection reads in a second.
+//! The budget for reading large payloads of a connection.
 //!
-//! Reading a payload costs a hundred times as much as receiving it. Without a bound one device with large payloads
+//! Reading a payload costs a hundred times as much as receiving it. Without a limit, one device with large payloads
 //! keeps a connection so busy that canaries come too late, and the fleet is not heard. So large payloads beyond this
-//! budget are not read; they prove life anyway. Small payloads cost no more than the message that they come in, and
-//! are always read.
+//! budget are not read; they prove life anyway. Small payloads cost no more than their message, and are always read.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -15,12 +14,12 @@ const SMALL: usize = 1 << 10;
 /// defaults of `max_rate` and `max_payload`.
 const A_SECOND: usize = 32 << 20;
 
-/// The second that is counted, and the bytes that were read in it.
+/// The current second, and the bytes that were read in it.
 #[derive(Default)]
 pub(super) struct ReadBudget(Mutex<(i64, usize)>);
 
 impl ReadBudget {
-    /// Whether a payload of this size is read.
+    /// Returns whether a payload of this size may be read, and counts it.
     pub fn allows(&self, size: usize, now: Timestamp) -> bool {
         if size <= SMALL {
             return true;

@@ -1,8 +1,7 @@
 //! One message in, at most one heartbeat out.
 //!
-//! This runs where messages are received, so that no message that waits in the queue is larger than
-//! a heartbeat, whatever devices send. It never fails and never waits: a message that cannot be used is
-//! counted by reason, and now and then logged.
+//! The reader runs where messages are received, so that no message in the queue is larger than a heartbeat, whatever
+//! devices send. It never fails and never waits: an unusable message is counted by reason, and sometimes logged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,29 +30,28 @@ pub(super) enum Content {
     Announcement(Box<Announcement>),
     /// A canary of this client.
     Canary(Canary),
-    /// Probes of the filter with this index came back, which were sent at these moments: every message before them
-    /// came.
+    /// Probes of the filter with this index, sent at these moments, came back: every message before them came.
     Probes(usize, Vec<Timestamp>),
-    /// The probe of another member of the share: this topic and this payload tell it that the probe came.
+    /// The probe of another member of the share: this topic and this payload report to it that the probe came.
     OfAnother(String, Vec<u8>),
     /// The broker has dropped this member of a shared subscription.
     MemberLost(ShareMember),
-    /// The bridge says that it is offline, by which units of that kind are heard.
+    /// The bridge of this kind announced itself as offline.
     BridgeLost(Kind),
     /// The member has unsubscribed from its share: it gets no messages after this.
     Unsubscribed,
     /// A program registers or cancels a timer.
     Timer(Box<ReceivedCommand>),
-    /// This payload is to be published on this topic: a device is asked for something.
+    /// Publish this payload on this topic: a request to a device.
     Command(String, Vec<u8>),
-    /// A message that says several things, none of them one of a canary or a probe.
+    /// A message with several contents, none of them a canary or a probe.
     Several(Vec<Content>),
     /// Nothing for the recorder.
     Nothing,
 }
 
 impl Content {
-    /// What a message says in these parts.
+    /// The content of a message with these parts.
     fn of_parts(parts: [Option<Content>; 3]) -> Content {
         let mut parts = parts.into_iter().flatten();
         match (parts.next(), parts.next()) {
@@ -62,7 +60,7 @@ impl Content {
         }
     }
 
-    /// How long after it a canary has to be sent, if a unit is announced as gone.
+    /// How long after an announcement that a unit is gone a canary has to be sent.
     pub fn canary_after(&self) -> Option<Duration> {
         match self {
             Content::Announcement(announcement) => Some(announcement.wait()),
@@ -101,18 +99,18 @@ pub(super) struct Incoming<'a> {
     pub topic: &'a [u8],
     pub payload: &'a [u8],
     pub retain: bool,
-    /// The earliest moment at which the message was sent, if that is known.
+    /// The earliest moment at which the message was sent; `None` if it is unknown.
     pub sent_after: Option<Timestamp>,
     /// The latest moment, if the message was in transit for long.
     pub sent_before: Option<Timestamp>,
-    /// The topic to which its sender wants an answer, and the correlation data.
+    /// The topic on which the sender wants an answer, and the correlation data.
     pub reply_to: Option<(&'a str, &'a [u8])>,
 }
 
 pub(super) struct Reader {
     pub topics: Arc<Topics>,
     pub probes: Arc<Probes>,
-    /// What units announced a moment ago.
+    /// The recent announcements of units.
     pub recent: Arc<RecentSessions>,
     pub fields: Fields,
     /// Takes the values of metrics, if any kind has metrics.
@@ -120,20 +118,20 @@ pub(super) struct Reader {
     pub client_id: String,
     /// Signs the canaries of the fleet.
     pub key: Key,
-    /// The broker that delivers the messages, and the kinds that are heard at others, too.
+    /// The broker that delivers the messages, and the kinds that are also heard at other brokers.
     pub broker: Option<(BrokerName, Vec<Kind>)>,
     pub max_payload: usize,
-    /// How much of larger payloads may be read.
+    /// The budget for larger payloads.
     pub budget: ReadBudget,
-    /// Takes requests about timers, if they may come over MQTT.
+    /// Reads requests about timers, if they may come over MQTT.
     pub timers: Option<Arc<TimerReader>>,
-    /// Messages that declare a higher age are no heartbeats.
+    /// A message that declares a higher age is no heartbeat.
     pub max_age: Option<Duration>,
     pub telemetry: Arc<Telemetry>,
 }
 
 impl Reader {
-    /// Reads a message that arrives at that moment.
+    /// Reads a message that arrives at `arrived`.
     pub fn read(&self, message: &Incoming, arrived: Timestamp) -> Content {
         let Ok(topic) = std::str::from_utf8(message.topic) else {
             self.telemetry.message_rejected("", Rejection::BadTopic, "the topic is not UTF-8");
@@ -162,7 +160,7 @@ impl Reader {
         }
         let is_feed = self.topics.feeds(topic).next().is_some();
         if message.retain && !is_feed {
-            // The broker was asked for no retained messages, but a bridge may pass one on.
+            // The subscription excludes retained messages, but a bridge may pass one on.
             return Err((Rejection::Retained, "a retained message may be of any age".to_owned()));
         }
         if self.probes.answers_topic() == Some(topic) {
@@ -223,7 +221,7 @@ impl Reader {
             buffer.take(&origin.unit, parsed.at, parsed.values);
         }
         let mut declared = parsed.declared;
-        // The labels of the topic win, because a broker can guard topics.
+        // The labels of the topic win, because a broker can protect topics.
         declared.labels.extend(origin.labels);
         self.note_issues(&origin.unit, issues);
         let (unit, place) = (origin.unit, origin.place);
@@ -237,7 +235,7 @@ impl Reader {
         }
     }
 
-    /// Reads a probe. A member of a share reports its own probes only, and tells other members of theirs.
+    /// Reads a probe. A member of a share reports its own probes only, and forwards those of other members.
     fn probe(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
         let Some((index, sent_at)) = self.probes.read(&self.key, topic, message.payload, arrived)? else {
             return Ok(Content::Nothing);
@@ -252,7 +250,7 @@ impl Reader {
         })
     }
 
-    /// Reads the news from another member of the share that it received a probe of this one: the probe's topic and
+    /// Reads the report of another member of the share that it received a probe of this one: the probe's topic and
     /// payload.
     fn answer(&self, payload: &[u8], arrived: Timestamp) -> Result<Content, Refusal> {
         let end = payload.iter().position(|byte| *byte == b'\n').unwrap_or_default();
@@ -263,7 +261,7 @@ impl Reader {
         Ok(probe.map_or(Content::Nothing, came))
     }
 
-    /// The payload, or nothing if it is too large or the budget is used up: any payload proves life.
+    /// The payload; empty if it is too large or exceeds the budget, because any payload proves life.
     fn readable<'a>(&self, payload: &'a [u8], arrived: Timestamp, issues: &mut PayloadIssues) -> &'a [u8] {
         let size = payload.len();
         let why = if size > self.max_payload {
@@ -279,7 +277,7 @@ impl Reader {
 
     fn canary(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
         match Canary::read(&self.key, topic, message.payload) {
-            // An earlier process sent the canary, by a clock that was ahead.
+            // An earlier process sent the canary, with a clock that was ahead.
             Some(canary) if canary.sent_at() > arrived => Ok(Content::Nothing),
             Some(canary) => Ok(Content::Canary(canary)),
             None => Err((Rejection::ForgedCanary, canary::FORGED.to_owned())),
@@ -398,7 +396,7 @@ mod tests {
         let heartbeats = |payload: &str| {
             matches!(read(&reader, "north/7/data", payload.as_bytes(), false), Content::Heartbeat(_))
         };
-        // Payloads without a time, with a plausible time, with a time ahead, and by a clock that fell back to long
+        // Payloads without a time, with a plausible time, with a time ahead, and from a clock that fell back to long
         // ago.
         let ages = [60, -10, 100 * 86_400].map(sent);
         for payload in ["", "{}"].into_iter().chain(ages.iter().map(String::as_str)) {
@@ -462,7 +460,7 @@ mod tests {
         );
     }
 
-    /// Which units are there, and which are gone.
+    /// The units that are present, and the units that are gone.
     fn told(content: Content) -> Vec<String> {
         match content {
             Content::Several(all) => all.into_iter().flat_map(told).collect(),

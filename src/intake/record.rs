@@ -1,13 +1,13 @@
 //! Records the messages that wait in the queue, then acknowledges them.
 //!
-//! All messages in the queue are one batch: while it is being written the next one collects. When there are more than
-//! a batch may hold, a second batch is sent at once, so that the engine need not wait for Rollcall; with fewer, a
-//! second batch would only make the next one smaller. Their heartbeats may be applied in any order, since the newer
-//! wins; but canaries and acknowledgements, which say that they are recorded, wait until their batch and all before it
-//! are applied. So when a canary is reported here, all messages before it are recorded.
+//! All messages in the queue form one batch; the next one fills while it is written. If there are more than one batch
+//! may hold, a second batch is sent at once, so that the engine need not wait for Rollcall; with fewer messages, a
+//! second batch would only make the next one smaller. Heartbeats may be applied in any order, since the newer one wins.
+//! Canaries and acknowledgements, which prove recording, wait until their batch and all earlier ones are applied. So
+//! when a canary is reported, all messages before it are recorded.
 //!
-//! Canaries are reported while the next batch is being written, all waiting canaries together. If the engine is far
-//! away, no batch waits until the previous one is written either, because batches are in transit most of that time.
+//! All waiting canaries are reported together, while the next batch is written. If the engine is far away, batches do
+//! not wait for one another, because they spend most of that time in transit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,13 +28,14 @@ use crate::clock::{Timestamp, monotonic};
 use crate::presence::{Announcement, Heartbeat};
 use crate::telemetry::AnnouncementOutcome;
 
-/// Batches that are written at a time. A third batch would give the engine no more to do, and make each smaller.
+/// The most batches that are written at a time. A third batch would give the engine no more to do, and make each
+/// smaller.
 const CONCURRENT: usize = 2;
 
-/// Batches that are written at a time if the engine is far away, spread evenly over a round trip.
+/// The most batches that are written at a time if the engine is far away, spread evenly over a round trip.
 const FAR_CONCURRENT: u32 = 8;
 
-/// Batches whose events wait to be reported. At this number, recording waits for the reports.
+/// The most batches whose events wait to be reported. At this number, recording waits for the reports.
 const UNREPORTED: usize = 64;
 
 /// A message that waits to be recorded.
@@ -42,7 +43,7 @@ const UNREPORTED: usize = 64;
 pub(super) struct QueuedMessage {
     pub content: Content,
     pub arrived: Timestamp,
-    /// The number of the connection by which it arrived.
+    /// The number of the connection that brought it.
     pub connection: u64,
     /// The acknowledgement that the sender waits for, if any.
     pub ack: Option<Ack>,
@@ -64,7 +65,7 @@ struct Batch {
     heartbeats: Vec<Heartbeat>,
     events: Vec<HearingEvent>,
     timers: Vec<ReceivedCommand>,
-    /// What is to be published: topics and payloads.
+    /// The messages to publish: topics and payloads.
     commands: Vec<(String, Vec<u8>)>,
     acks: Vec<Ack>,
     oldest: Option<Timestamp>,
@@ -110,12 +111,12 @@ pub(super) struct Recorder {
     pub writer: EngineWriter,
     pub reporter: HearingReporter,
     pub link: watch::Receiver<Link>,
-    /// Whether the engine works on a batch, and its acknowledgements wait.
+    /// The engine works on a batch whose acknowledgements wait.
     pub is_applying: Arc<AtomicBool>,
 }
 
 impl Recorder {
-    /// Records until the queue is closed and empty, or until `stop` while the engine is away.
+    /// Records until the queue is closed and empty, or until `stop` if the engine is away.
     pub async fn record(self, queue: mpsc::Receiver<QueuedMessage>, most: usize) {
         let Recorder { writer, reporter, link, is_applying } = self;
         let (recorded, events) = mpsc::channel(UNREPORTED);
@@ -126,7 +127,7 @@ impl Recorder {
     }
 }
 
-/// Applies batches, in order, and hands on the events of each.
+/// Applies batches, in order, and passes on the events of each.
 async fn apply_all(
     writer: &EngineWriter,
     link: &watch::Receiver<Link>,
@@ -145,7 +146,7 @@ async fn apply_all(
         let has_room = in_progress.is_empty()
             || (was_full && in_progress.len() < CONCURRENT)
             || (is_far && next <= monotonic());
-        // Each future here is cancel-safe: it can be dropped without a loss when another one is ready first.
+        // Each future here is cancel-safe: dropping one when another is ready loses nothing.
         tokio::select! {
             biased;
             Some(applied) = in_progress.next() => {
@@ -172,13 +173,13 @@ async fn apply_all(
     }
 }
 
-/// Applies the requests about timers of a batch after all earlier batches, and answers them. `false`: Rollcall is
-/// stopping and the engine away.
+/// Applies the requests about timers of a batch after all earlier batches, and answers them. Returns `false` if
+/// Rollcall is stopping and the engine is away.
 ///
-/// Heartbeats wait meanwhile: the order of requests about one timer counts, so no two batches of them are applied at a
+/// Heartbeats wait meanwhile: the order of requests about one timer matters, so only one batch of them is applied at a
 /// time.
 async fn apply_timers(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: &mut Batch) -> bool {
-    // The room of the requests is free when they are answered.
+    // The memory of the requests is freed when they are answered.
     let requests = std::mem::take(&mut batch.timers);
     if requests.is_empty() {
         return true;
@@ -192,10 +193,10 @@ async fn apply_timers(writer: &EngineWriter, link: &watch::Receiver<Link>, batch
     true
 }
 
-/// Acknowledges the messages of a batch when it and all before it are applied; returns its events.
+/// Acknowledges the messages of a batch after it and all earlier batches are applied; returns its events.
 fn acknowledge(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: Batch) -> Vec<HearingEvent> {
-    // Acknowledge after recording: a crash in between repeats the heartbeats, which is
-    // harmless. And before the canaries are reported, so that all messages that they prove are acknowledged.
+    // Acknowledge after recording: a crash in between repeats the heartbeats, which is harmless. Acknowledge before
+    // reporting the canaries, so that all messages that they prove are acknowledged.
     let of_broker = |ack: Ack| match ack {
         Ack::Broker(ack) => Some(ack),
         Ack::Device(receipt) => {
@@ -212,7 +213,7 @@ fn acknowledge(writer: &EngineWriter, link: &watch::Receiver<Link>, batch: Batch
     batch.events
 }
 
-/// Reports events in order until the channel is closed, or Rollcall is stopping and the engine away.
+/// Reports events in order until the channel is closed, or until Rollcall is stopping and the engine is away.
 async fn report_all(
     writer: &EngineWriter,
     link: &watch::Receiver<Link>,
@@ -246,7 +247,7 @@ async fn announce_all(writer: &EngineWriter, mut proved: mpsc::Receiver<Vec<Anno
     }
 }
 
-/// Applies the heartbeats of a batch and gives the batch back; `None` if Rollcall is stopping and the engine away.
+/// Applies the heartbeats of a batch and returns the batch; `None` if Rollcall is stopping and the engine is away.
 async fn apply(writer: EngineWriter, batch: Batch) -> Option<Batch> {
     writer.hear(&batch.heartbeats).await.then_some(batch)
 }

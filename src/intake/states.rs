@@ -36,9 +36,9 @@ use elsewhere::Round;
 pub(super) use published::{Published, PublishedState};
 pub(super) use topics::{StateTopics, object_of, unit_of};
 
-/// How often the mirror is read at most.
+/// The least time between two passes over the mirror.
 const TICK: Duration = Duration::from_secs(1);
-/// A read of the mirror is followed by a pause of this many times its length.
+/// A pass over the mirror is followed by a pause of this many times its length.
 const PAUSE: u32 = 20;
 /// How many states are read from the engine at once.
 const BATCH: usize = 500;
@@ -47,7 +47,7 @@ const FEW: usize = 20;
 /// The most transitions that are looked at after each tick.
 const TRANSITIONS: usize = 4096;
 
-/// What is published.
+/// The published messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatesConfig {
     /// The most messages in a second.
@@ -56,7 +56,7 @@ pub struct StatesConfig {
     pub has_discovery: bool,
 }
 
-/// Where the states come from.
+/// The sources of the states.
 #[derive(Clone)]
 pub struct StateSources {
     pub mirror: Arc<Mirror>,
@@ -64,7 +64,7 @@ pub struct StateSources {
     pub engine: Arc<dyn Queries>,
 }
 
-/// Publishes a retained message; answers whether it is retained.
+/// Publishes a retained message; returns whether it is retained.
 pub(super) type Publish = Arc<dyn Fn(&str, &[u8]) -> bool + Send + Sync>;
 
 /// The topics that a publisher reads.
@@ -73,14 +73,14 @@ pub(super) fn filters(config: StatesConfig) -> Vec<&'static str> {
     [topics::STATES_FILTER].into_iter().chain(discovery).collect()
 }
 
-/// Where the states go.
+/// The destination of the states.
 #[async_trait]
 pub(super) trait Outlet: Send + Sync {
-    /// Publishes a retained message; answers whether there is room for it. `None`: there is no connection.
+    /// Publishes a retained message; returns whether there is room for it. `None` if there is no connection.
     async fn publish(&self, topic: String, payload: Vec<u8>) -> Option<bool>;
 }
 
-/// The broker within the process.
+/// The in-process broker.
 pub(super) struct Devices(pub Publish);
 
 #[async_trait]
@@ -100,7 +100,7 @@ pub(super) struct StatePublisher {
     pub outlet: Box<dyn Outlet>,
 }
 
-/// A unit whose state differs from what is published.
+/// A unit whose state differs from the published one.
 struct Differing {
     unit: Unit,
     /// The published state, if it is known.
@@ -291,20 +291,20 @@ impl StatePublisher {
         Interrupted
     }
 
-    /// Waits until so many messages are no more than the rate allows since then.
+    /// Waits until this many messages since `began` are within the rate.
     async fn keep_rate(&self, count: u32, began: Stopwatch) {
         let allowed = Duration::from_secs(1) * count / self.config.rate.max(1);
         sleep(allowed.saturating_sub(began.elapsed())).await;
     }
 }
 
-/// Waits; `true`: Rollcall is stopping.
+/// Waits; returns `true` if Rollcall is stopping.
 async fn is_over(stop: &CancellationToken, pause: Duration) -> bool {
     stop.run_until_cancelled(sleep(pause)).await.is_none()
 }
 
-/// What another client published on a topic of states: another instance, or a former process. `payload`: empty where
-/// the state was removed.
+/// Handles a message of another client on a topic of states: another instance, or a former process. An empty `payload`
+/// removes the state.
 pub(super) fn heard(published: &Published, topic: &str, payload: &[u8]) {
     if let Some(unit) = unit_of(topic) {
         let mut published = published.lock();
@@ -321,5 +321,5 @@ pub(super) fn heard(published: &Published, topic: &str, payload: &[u8]) {
     }
 }
 
-/// A moment that no heartbeat has, for a state that is published again.
+/// A moment that no heartbeat has, so that the state is published again.
 const NO_MOMENT: Option<Timestamp> = Some(Timestamp::ZERO);

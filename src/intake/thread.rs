@@ -5,8 +5,8 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-/// Runs the work on a thread of its own until it ends; `idle` is called when the thread has nothing to do. If this
-/// future is dropped the work is dropped too, a moment later. Panics if the work does.
+/// Runs the work on its own thread until it ends; calls `idle` when the thread has nothing to do. Dropping this future
+/// drops the work a moment later. Panics if the work does.
 pub(super) async fn on_its_own(
     name: &str,
     idle: impl Fn() + Send + Sync + 'static,
@@ -19,7 +19,7 @@ pub(super) async fn on_its_own(
     let runtime = runtime.expect("threads can be had at a start");
     let run = move || {
         runtime.block_on(dropped.run_until_cancelled_owned(work));
-        // A lookup of a name that is under way holds a thread that cannot be ended.
+        // A name lookup that still runs blocks a thread that cannot be ended.
         runtime.shutdown_background();
         let _ = ended.send(());
     };

@@ -3,16 +3,16 @@
 //! data.
 //!
 //! A request is read where messages are received, and applied by the recorder behind the heartbeats of its batch, in
-//! the order of arrival; then it is acknowledged. So the broker repeats a request at QoS 1 that Rollcall loses. A
-//! repeated request is applied again, with the same result.
+//! the order of arrival; then it is acknowledged. So the broker repeats a QoS 1 request that Rollcall loses. Applying a
+//! request again has the same result.
 //!
-//! # Why requests have room of their own
-//! A heartbeat is small, whatever devices send; a timer has its data. The requests that wait take [`QUEUE_BYTES`]
-//! bytes together, and a request that finds no room is refused, in its answer.
+//! # Why requests have a limit of their own
+//! A heartbeat is small, whatever devices send; a timer carries data. All waiting requests together take at most
+//! [`QUEUE_BYTES`] bytes; a request without room is refused in its answer.
 //!
 //! # Topics that get no answer
-//! Rollcall may publish where its clients may not. An answer on a topic of the fleet would be a heartbeat of a unit,
-//! and one below `rollcall/` a message of Rollcall. So there is no answer to such a topic.
+//! Rollcall may publish on topics that its clients may not use. An answer on a topic of the fleet would be a heartbeat
+//! of a unit, and an answer below `rollcall/` a message of Rollcall. So no answer goes to such a topic.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(super) const PREFIX: &str = "rollcall/timers/";
 /// The subscription filter for all requests.
 pub(super) const FILTER: &str = "rollcall/timers/+";
 
-/// The room for requests that wait, in bytes.
+/// The memory for waiting requests, in bytes.
 const QUEUE_BYTES: usize = 64 << 20;
 /// The longest request, in bytes: the data of a timer, with room for escapes and the other fields.
 const MAX_PAYLOAD: usize = 128 * 1024;
@@ -52,21 +52,21 @@ pub(super) struct ReceivedCommand {
 pub(super) enum TimerCommand {
     Register(TimerRequest),
     Cancel(TimerId),
-    /// The request is not valid, or finds no room.
+    /// The request is invalid, or has no room.
     Refused {
         id: Option<TimerId>,
         why: String,
     },
 }
 
-/// Where to publish an answer.
+/// The topic of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ReplyTo {
     pub topic: String,
     pub correlation: Vec<u8>,
 }
 
-/// The room that a request takes until it is applied.
+/// The memory that a request takes until it is applied.
 #[derive(Debug)]
 struct Reservation(#[expect(dead_code, reason = "its end gives the room back")] Option<OwnedSemaphorePermit>);
 

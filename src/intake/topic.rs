@@ -1,14 +1,14 @@
-//! Which unit a topic names.
+//! Reads the unit from a topic.
 //!
-//! A template such as `{kind}/{site}/{unit}/data` captures whole levels of a topic: `{kind}` unless the template belongs
-//! to one kind, and under any other name a label or a part of the unit's name. The kind says which captures name its
-//! units, `{unit}` if it says nothing: see [`UnitName`]. `+` stands for any one level, and `#`, which is the last level,
-//! for any number of levels. Everything else is literal. A message belongs to the **first** template, in the order of
-//! the configuration, whose levels fit its topic; so specific templates stand before general ones.
+//! A template such as `{kind}/{site}/{unit}/data` captures whole levels of a topic: `{kind}` unless the template
+//! belongs to one kind, and under any other name a label or a part of the unit's name. The kind sets which captures
+//! name its units; the default is `{unit}`: see [`UnitName`]. `+` stands for any one level, and `#`, which is the last
+//! level, for any number of levels. Everything else is literal. A message belongs to the **first** template, in the
+//! order of the configuration, whose levels fit its topic; so specific templates stand before general ones.
 //!
-//! # Why fewer filters are requested than there are templates
+//! # Why there are fewer filters than templates
 //! Each template becomes a subscription filter with `+` for every capture. A filter that another filter covers is left
-//! out: a broker may deliver a message once for each filter that it fits.
+//! out, because a broker may deliver a message once for each matching filter.
 
 use std::sync::Arc;
 
@@ -32,48 +32,48 @@ pub(super) use template::{is_probe, probe_topic};
 /// The prefix of Rollcall's own topics, which are never a sign of life.
 const OWN: &str = "rollcall/";
 
-/// The unit that sent a message, by its topic.
+/// The unit that a topic names.
 #[derive(Debug)]
 pub(super) struct Origin {
     pub unit: Unit,
     pub labels: Labels,
-    /// Where the unit was heard, if its name leaves labels of the topic out.
+    /// Where the unit was heard, if its name does not contain all labels of the topic.
     pub place: Option<Place>,
-    /// How the message may announce the presence of the unit, if it may.
+    /// The rules for announcements on the topic, if it may carry them.
     pub presence: Option<Arc<PresenceRules>>,
-    /// Whether the topic is for announcements only.
+    /// The topic is for announcements only.
     pub is_status: bool,
     pub rules: Arc<KindRules>,
 }
 
-/// Why a message is rejected, with a text for the log.
+/// The reason why a message is rejected, with a text for the log.
 pub(super) type Refusal = (Rejection, String);
 
 /// Every template, in the order of the configuration.
 pub(super) struct Topics {
     entries: Vec<TopicEntry>,
-    /// Topics of messages that name their units themselves, or are about all units of a kind.
+    /// Topics of messages that name their units themselves, or concern all units of a kind.
     feeds: Vec<Feed>,
     /// The kinds whose units announce their presence.
     presence: HashMap<Kind, Arc<PresenceRules>, FixedState>,
-    /// How the client ids of Rollcall begin; empty: unknown.
+    /// The beginning of Rollcall's client ids; empty if unknown.
     own_clients: String,
     rules: SharedRules,
 }
 
-/// Filters by what comes on their topics.
+/// Filters by the use of their topics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct FleetFilters {
-    /// Heartbeats: any process may hear a message of them.
+    /// Heartbeats: any process may hear each message.
     pub heartbeats: Vec<String>,
-    /// Announcements, whose order counts: each process hears all of them, also where a share gives each heartbeat to
-    /// one of them.
+    /// Announcements, whose order matters: each process hears all of them, even if a share gives each heartbeat to one
+    /// process.
     pub status: Vec<String>,
-    /// Messages about many units, for each process. Retained messages are wanted of them.
+    /// Messages about many units, for each process, including retained ones.
     pub feeds: Vec<String>,
 }
 
-/// A topic of messages that name their units themselves, or are about all units of a kind.
+/// A topic of messages that name their units themselves, or concern all units of a kind.
 pub(super) struct Feed {
     filter: String,
     pub presence: Arc<PresenceRules>,
@@ -82,9 +82,9 @@ pub(super) struct Feed {
 
 struct TopicEntry {
     template: Template,
-    /// What names its units, if the format of announcements says it.
+    /// The rule that names the units, if the format of announcements has one.
     name: Option<UnitName>,
-    /// The labels of each kind that are no part of the name of its units.
+    /// The labels of each kind that are not part of the name of its units.
     beside: HashMap<Kind, LabelLevels, FixedState>,
     role: TopicRole,
 }
@@ -112,25 +112,25 @@ impl Topics {
         Topics { entries, feeds: Vec::new(), presence: HashMap::default(), own_clients: String::new(), rules }
     }
 
-    /// These topics, with the begin of the client ids of Rollcall.
+    /// These topics, with the beginning of Rollcall's client ids.
     pub fn with_own_clients(self, own_clients: String) -> Topics {
         Topics { own_clients, ..self }
     }
 
-    /// Whether the unit is a client of Rollcall, of which a message of the broker tells: that is no unit.
+    /// Returns whether the unit is a client of Rollcall in a message of the broker, which is no unit.
     pub fn is_of_rollcall(&self, unit: &Unit, presence: &PresenceRules) -> bool {
         let is_own = !self.own_clients.is_empty() && unit.id.as_str().starts_with(&self.own_clients);
         is_own && presence.format.is_of_clients()
     }
 
-    /// These topics, and those on which units of the kind announce their presence. The latter are matched first: they
-    /// are more specific than topics of data.
+    /// These topics, and those on which units of the kind announce their presence. Announcement topics are matched
+    /// first, because they are more specific than topics of data.
     ///
     /// # Errors
     /// An invalid template.
     pub fn with_presence(mut self, kind: &Kind, presence: &PresenceRules) -> Result<Topics, TemplateError> {
         let shared = Arc::new(presence.clone());
-        // Most messages are data, so their topics are tried first.
+        // Try these topics first, because most messages are data.
         for text in presence.format.data_topics() {
             let template = Template::of_announcements(text, kind.clone())?;
             self.add(template, TopicRole::Data, presence.format.unit_name(text))?;
@@ -171,7 +171,7 @@ impl Topics {
         self.feeds.iter().filter(move |feed| covers(&feed.filter, topic))
     }
 
-    /// Whether a message on this topic has a meaning for the unit that the topic names.
+    /// Returns whether a message on this topic concerns the unit that the topic names.
     pub fn names_unit(&self, topic: &str) -> bool {
         self.entries.iter().any(|entry| entry.template.fits(topic))
     }
@@ -182,7 +182,7 @@ impl Topics {
         widest(status.into_iter().chain(heartbeats).chain(feeds))
     }
 
-    /// The filters to subscribe to, by what comes on their topics.
+    /// The filters to subscribe to, by the use of their topics.
     pub fn by_use(&self) -> FleetFilters {
         let of = |is_status: bool| {
             let entries =
@@ -193,8 +193,8 @@ impl Topics {
         FleetFilters { heartbeats: of(false), status: of(true), feeds }
     }
 
-    /// The filters by which each kind is heard. Announcements are not needed for that: without them, deadlines find
-    /// every silence.
+    /// The filters of each kind. Filters of announcements are left out: without announcements, deadlines find every
+    /// silence.
     pub fn filters_of_kinds(&self) -> Filters {
         let (mut filters, rules) = (Filters::new(), self.rules.rules());
         let is_heard = |role| matches!(role, TopicRole::Heartbeats | TopicRole::Data);
@@ -263,7 +263,7 @@ impl TopicEntry {
     }
 }
 
-/// These filters, without those that another one covers.
+/// These filters, without those that another filter covers.
 pub(super) fn widest(all: impl Iterator<Item = String>) -> Vec<String> {
     let mut filters: Vec<String> = Vec::new();
     for filter in all {

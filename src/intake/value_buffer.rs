@@ -1,8 +1,8 @@
 //! Values of metrics that wait to be written to the engine.
 //!
-//! Messages bring values faster than they are worth writing. So the newest value of each unit and metric waits here
-//! for a moment. Values are written in batches, one after the other; a value that arrives meanwhile waits for the
-//! next round. A crash loses the values that wait; the next message brings them again.
+//! Values arrive faster than it is worth writing them. So the newest value of each unit and metric waits here for a
+//! moment. Values are written in batches, one after the other; a value that arrives meanwhile waits for the next round.
+//! A crash loses the waiting values; the next message brings them again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -18,15 +18,14 @@ use crate::presence::{Kind, Unit};
 use crate::store::{Catalogue, Reading};
 use crate::telemetry::{Loop, Telemetry, ValueOutcome};
 
-/// How long values wait at most while the engine answers.
+/// The longest wait of values while the engine answers.
 const ROUND: Duration = Duration::from_secs(2);
-/// The most units whose values wait. Values of further units are counted and left to the next message. While a round
-/// is written, as many again may gather.
+/// The most units with waiting values. Values of further units are counted, and the next message brings them again.
+/// While a round is written, as many again may collect.
 const MAX_UNITS: usize = 100_000;
-/// Units whose values are written in one batch: some sixty for each of the usual number of partitions.
+/// The most units in one batch: some sixty for each of the usual number of partitions.
 const BATCH: usize = 1000;
-/// How often values of a unit that the engine does not know are tried: its first heartbeat may
-/// not be recorded yet.
+/// The most attempts for values of a unit that the engine does not know: its first heartbeat may not be recorded yet.
 const MAX_ATTEMPTS: u8 = 3;
 
 /// The newest values of units that wait.
@@ -84,7 +83,7 @@ impl ValueBuffer {
         }
     }
 
-    /// Writes the values that wait, round by round, until `stop`; then once more.
+    /// Writes the waiting values, round by round, until `stop`; then once more.
     pub(super) async fn write(&self, writer: &EngineWriter, stop: &CancellationToken) {
         loop {
             let is_last = stop.run_until_cancelled(tokio::time::sleep(ROUND)).await.is_none();
@@ -112,7 +111,7 @@ impl ValueBuffer {
                 }
                 Err(error) => {
                     writer.telemetry.engine_failed(Loop::Values, "", &error);
-                    // The values go with the next round, except where a newer value arrived meanwhile.
+                    // The values wait for the next round, unless a newer value arrived meanwhile.
                     return self.put_back(batch.into_iter().chain(rest));
                 }
             }
@@ -224,7 +223,7 @@ mod tests {
         let value =
             |metric: &str, at, value: &str| ("pump:1".to_owned(), metric.to_owned(), at, value.to_owned());
         assert_eq!(waiting(&buffer), [value("bars", 5, "7"), value("volts", 9, "2")]);
-        // The old values are put back beside a value that arrived meanwhile, which is newer and stays.
+        // The old values are put back; a value that arrived meanwhile is newer and stays.
         let before = std::mem::take(&mut *buffer.lock());
         take(&buffer, "pump:1", 8, "{\"volts\":4}");
         buffer.put_back(before.into_iter());

@@ -14,7 +14,7 @@ use crate::trust::ServerTls;
 
 pub enum Listener {}
 
-/// The type has no values: no message is acknowledged to a device.
+/// The type has no values, because no message of a device is acknowledged.
 #[derive(Debug, PartialEq)]
 pub(super) enum Receipt {}
 

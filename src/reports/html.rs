@@ -1,4 +1,4 @@
-//! A report in HTML: the part with its notes and its table, and a page that stands alone and prints on paper.
+//! A report in HTML: its notes and its table, and a standalone page that prints on paper.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ border-bottom:1px solid #ccc}th:first-child,td:first-child{text-align:left}tfoot
 .met{color:#0b6b2e}.missed{color:#a3150c}thead{display:table-header-group}\
 @media print{body{margin:0;max-width:none;font-size:11px}tr{break-inside:avoid}}";
 
-/// A page that loads nothing.
+/// A standalone page that loads nothing.
 pub fn page(report: &AvailabilityReport) -> Markup {
     html! {
         (DOCTYPE)

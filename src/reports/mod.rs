@@ -1,7 +1,7 @@
-//! Reports: how much of some days units were online, by group, and how that is said.
+//! Reports: how much of some days units were online, by group, and the words for it.
 //!
-//! [`crate::history`] works a report out; the command line, the pages and mails say it, all in the words and columns
-//! of this module. Nothing here reads a clock or a database.
+//! [`crate::history`] computes a report; the command line, the pages and mails show it in the words and columns of this
+//! module. Nothing here reads a clock or a database.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,7 +24,7 @@ pub use plan::{REPORT_TYPE, ReportPlan, as_data, of_timer};
 pub use schedule::{CalendarPeriod, ReportRange, ReportSchedule};
 pub use table::{cells, csv, heads, text};
 
-/// The units whose availability is asked for.
+/// The units of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AvailabilityScope {
     Fleet,
@@ -92,7 +92,7 @@ impl Days {
         Interval { from: midnight(self.from), to: midnight(self.until) }
     }
 
-    /// The days that lie in a range as a whole; none of them, if `until` is not after `from`.
+    /// The whole days in a range; none if `until` is not after `from`.
     pub fn within(range: Interval) -> Days {
         let from = day_of(range.from);
         let from = if midnight(from) < range.from { from.tomorrow().unwrap_or(from) } else { from };
@@ -121,9 +121,9 @@ pub struct AvailabilityReport {
     /// The first day that is not summed yet: the report ends before it.
     pub until: Date,
     pub group: GroupBy,
-    /// The share of time online that was agreed, below 1.
+    /// The agreed share of time online, below 1.
     pub target: Option<f64>,
-    /// The row of the whole.
+    /// The row for the whole fleet or selection.
     pub total: ReportRow,
     /// By name.
     pub rows: Vec<ReportRow>,
@@ -143,23 +143,23 @@ pub struct AvailabilityReport {
 pub struct ReportRow {
     /// A unit as `kind/unit`, a kind or a value; empty for the fleet.
     pub name: String,
-    /// The most units of a day.
+    /// The most units on one day.
     pub units: u64,
     pub spent: TimeSpent,
 }
 
-/// A row as programs read it.
+/// A row for programs.
 #[derive(Debug, Serialize)]
 pub struct ReportLine<'a> {
     pub name: &'a str,
     pub units: u64,
     #[serde(flatten)]
     pub figures: AvailabilityFigures,
-    /// How much of the time offline that the target allows was spent.
+    /// The used part of the time offline that the target allows.
     pub budget_spent: Option<f64>,
 }
 
-/// How time was spent, of all units together, as programs read it.
+/// How all units together spent the time, for programs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AvailabilityFigures {
     /// 0 to 1; `null` if none of the time is known to be online or offline.
@@ -169,9 +169,9 @@ pub struct AvailabilityFigures {
     pub outages: u64,
     pub offline_seconds: f64,
     pub longest_outage_seconds: f64,
-    /// The time online for each outage; `null` without one.
+    /// The time online for each outage; `null` without outages.
     pub mean_seconds_between_outages: Option<f64>,
-    /// The time offline for each outage; `null` without one.
+    /// The time offline for each outage; `null` without outages.
     pub mean_seconds_to_return: Option<f64>,
     pub blind_seconds: f64,
     pub paused_seconds: f64,
@@ -197,13 +197,13 @@ impl From<&TimeSpent> for AvailabilityFigures {
 }
 
 impl AvailabilityReport {
-    /// With the share of time online that was agreed.
+    /// Sets the agreed share of time online.
     #[must_use]
     pub fn with_target(self, target: Option<f64>) -> AvailabilityReport {
         AvailabilityReport { target, ..self }
     }
 
-    /// With up to `most` rows: those of the lowest shares of time online, by name.
+    /// Keeps up to `most` rows: those with the lowest shares of time online, sorted by name.
     #[must_use]
     pub fn with_worst(mut self, most: usize) -> AvailabilityReport {
         if self.rows.len() > most {
@@ -216,7 +216,7 @@ impl AvailabilityReport {
         self
     }
 
-    /// Whether a row keeps the target; `None` without a target, and for a row of which nothing is known.
+    /// Returns whether a row meets the target; `None` without a target, or without known time.
     pub fn is_met(&self, row: &ReportRow) -> Option<bool> {
         Some(row.spent.online_share()? >= self.target?)
     }
@@ -238,7 +238,7 @@ impl AvailabilityReport {
         self.title() + &missed.unwrap_or_default()
     }
 
-    /// What a reader of the numbers has to know, a line each.
+    /// Facts that a reader of the numbers needs, one for each line.
     pub fn notes(&self) -> Vec<String> {
         let Days { from, until } = self.asked;
         let mut notes = vec![format!("{from} to {} (UTC)", last(until))];
@@ -313,7 +313,7 @@ fn last(end: Date) -> Date {
 mod tests {
     use super::*;
 
-    /// Of October 2026: the north misses a target of 99.5 %, the south keeps it.
+    /// October 2026: the north misses a target of 99.5 %, the south meets it.
     pub fn october() -> AvailabilityReport {
         let row = |name: &str, units, offline, outages| ReportRow {
             name: name.to_owned(),

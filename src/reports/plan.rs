@@ -1,18 +1,19 @@
 //! Reports that are sent regularly: each is a timer of a class of its own, whose data are the report.
 //!
 //! # Why a timer
-//! A timer fires once, whatever instances do, and is delivered until its receivers have it. The id of the timer names
-//! the report and the day on which it is due, and a known id is not registered again: so each report is sent once.
+//! A timer fires once, whatever instances do, and is delivered until its receivers have it. The id of the timer
+//! contains the name of the report and its due day, and a known id is not registered again: so each report is sent
+//! once.
 
 use crate::clock::Timestamp;
 use crate::presence::{FiredTimer, TimerData, TimerId, TimerType};
 
 use super::{AvailabilityReport, Days, GroupBy, ReportRange, ReportSchedule, day_of};
 
-/// The begin of the types of these timers; the name of the report follows.
+/// The prefix of the types of these timers; the name of the report follows.
 pub const REPORT_TYPE: &str = "report_";
 
-/// The rows that are tried until a report is small enough for the data of a timer.
+/// The numbers of rows to try, until a report is small enough for the data of a timer.
 const MOST_ROWS: [usize; 6] = [1000, 500, 250, 120, 60, 0];
 
 /// A report that is sent regularly.
@@ -32,18 +33,18 @@ impl ReportPlan {
         self.timer_type.as_str().trim_start_matches(REPORT_TYPE)
     }
 
-    /// The days of the report that is due then.
+    /// The days of the report that is due at `due`.
     pub fn days(&self, due: Timestamp) -> Days {
         self.range.before(due)
     }
 
-    /// The id of its timer. `None`: the name is too long.
+    /// The id of its timer; `None` if the name is too long.
     pub fn timer_id(&self, due: Timestamp) -> Option<TimerId> {
         format!("{}:{}", self.timer_type, day_of(due)).parse().ok()
     }
 }
 
-/// A report as the data of a timer: with as many of its worst rows as there is room for.
+/// A report as the data of a timer, with as many of its worst rows as fit.
 pub fn as_data(report: &AvailabilityReport) -> Option<TimerData> {
     MOST_ROWS.into_iter().find_map(|most| {
         let fitting = report.clone().with_worst(most);
@@ -51,7 +52,7 @@ pub fn as_data(report: &AvailabilityReport) -> Option<TimerData> {
     })
 }
 
-/// The report that a timer sends; `None`: it is a timer of something else.
+/// The report in a timer; `None` for a timer without a report.
 pub fn of_timer(timer: &FiredTimer) -> Option<AvailabilityReport> {
     timer
         .timer_type

@@ -1,4 +1,4 @@
-//! When a report is due, and which days it is about.
+//! The schedule of reports: when one is due, and its days.
 
 use jiff::civil::{Date, Time};
 use jiff::{Span, ToSpan};
@@ -17,7 +17,7 @@ pub enum CalendarPeriod {
 }
 
 impl CalendarPeriod {
-    /// The period of a day.
+    /// The period that contains a day.
     pub fn around(self, day: Date) -> Days {
         let first = day.first_of_month();
         let months_back = |months: i64| first.saturating_sub(months.months());
@@ -47,14 +47,14 @@ impl CalendarPeriod {
 /// The days of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportRange {
-    /// The last period that is over.
+    /// The last complete period.
     Last(CalendarPeriod),
-    /// So many days, up to the day before.
+    /// This many days, up to the day before.
     Days(u32),
 }
 
 impl ReportRange {
-    /// The days of a report that is due then.
+    /// The days of a report that is due at `due`.
     pub fn before(self, due: Timestamp) -> Days {
         let today = day_of(due);
         match self {
@@ -77,14 +77,14 @@ pub struct ReportSchedule {
 }
 
 impl ReportSchedule {
-    /// The first moment after `after` at which it is due.
+    /// The first due moment after `after`.
     pub fn next(self, after: Timestamp) -> Timestamp {
         let period = self.every.around(day_of(after));
         let due = [period.from, period.until].map(|day| self.on(day));
         due.into_iter().find(|due| *due > after).unwrap_or(Timestamp::NEVER)
     }
 
-    /// The last moment up to `now` at which it was due.
+    /// The last due moment up to `now`.
     pub fn last(self, now: Timestamp) -> Timestamp {
         let period = self.every.around(day_of(now));
         let before = self.every.around(period.from.yesterday().unwrap_or(period.from));

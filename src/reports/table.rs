@@ -53,12 +53,12 @@ fn row_cells(report: &AvailabilityReport, row: &ReportRow, name: &str) -> Vec<Op
     cells
 }
 
-/// A name may hold anything that a device sends.
+/// A device may choose the name, so unsafe characters are escaped.
 fn shown(row: Vec<String>) -> Vec<String> {
     row.iter().map(|cell| Shown(cell).to_string()).collect()
 }
 
-/// The notes and the table, as text of lines of any length.
+/// The notes and the table as text, with lines of any length.
 pub fn text(report: &AvailabilityReport) -> String {
     let heads: Vec<String> = heads(report).into_iter().map(str::to_owned).collect();
     let rows: Vec<Vec<String>> = std::iter::once(heads).chain(cells(report).map(shown)).collect();

@@ -1,5 +1,5 @@
-//! The certificates of the web server and of the in-process broker, which are renewed while Rollcall runs: their files
-//! are read again every few seconds, and with each reload of the configuration.
+//! The certificates of the web server and of the in-process broker, renewed while Rollcall runs: their files are read
+//! every few seconds, and at each reload of the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ impl Certificates {
     /// Reads the files of all certificates.
     ///
     /// # Errors
-    /// The first file that cannot be used, with advice. Its server goes on with what it has.
+    /// The first file that cannot be used, with advice. Its server keeps its current certificate.
     pub fn renew(&self) -> Result<(), TlsError> {
         let renewed = self.0.iter().map(|tls| {
             if tls.renew()? {
@@ -27,11 +27,11 @@ impl Certificates {
             }
             Ok(())
         });
-        // Read all files, also where one of them fails.
+        // Read all files, even if one of them fails.
         renewed.collect::<Vec<Result<(), TlsError>>>().into_iter().collect()
     }
 
-    /// Reads the files again until `stop`.
+    /// Reads the files repeatedly until `stop`.
     pub async fn keep_fresh(self, stop: CancellationToken) -> anyhow::Result<()> {
         let mut reported = None;
         while stop.run_until_cancelled(tokio::time::sleep(INTERVAL)).await.is_some() {

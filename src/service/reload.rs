@@ -1,12 +1,11 @@
 //! Loads the configuration again, by SIGHUP or `POST /-/reload`.
 //!
 //! Receivers, routes and the classes of timers are replaced: new loops of alerting begin with them, and the former
-//! loops end. The new loops go on where the former ones were, because all that they know is in the store; to the store
-//! they are another instance.
-//! The rules of kinds, such as their timeouts, are replaced in place: see [`crate::fleet::SharedRules`]. Certificates
-//! of servers are read again. A file with an error changes nothing.
+//! loops end. The new loops continue where the former ones stopped, because all their state is in the store; for the
+//! store they are another instance. The rules of kinds, such as their timeouts, are replaced in place: see
+//! [`crate::fleet::SharedRules`]. Certificates of servers are read again. A file with an error changes nothing.
 //!
-//! Other options wait for a restart of the process. A reload names the sections that differ from those of the start.
+//! Other options need a restart of the process. A reload names the sections that differ from those at the start.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -28,13 +27,13 @@ use crate::telemetry::Telemetry;
 /// The sections that a reload replaces.
 const REPLACED: [&str; 8] = ["route", "receiver", "time", "inhibit", "breaker", "timer", "timers", "report"];
 
-/// How many requests may wait.
+/// The most requests that wait.
 const WAITING: usize = 4;
 
-/// How many former loops may be ending beside the running one.
+/// The most former loops that are still ending beside the running one.
 const MAX_ENDING: usize = 4;
 
-/// Where the configuration comes from, and the requests to load it again.
+/// The source of the configuration, and the requests to load it again.
 pub struct Reload {
     load: Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>,
     sender: mpsc::Sender<ReloadRequest>,
@@ -56,13 +55,13 @@ impl Reload {
 pub(super) struct Reloader {
     pub reload: Reload,
     pub certificates: Certificates,
-    /// The configuration of the start.
+    /// The configuration at the start.
     pub started: Sections,
-    /// Decides by the rules of kinds.
+    /// Uses the rules of kinds.
     pub roll: Arc<Roll>,
     /// Registers timers by their classes.
     pub timers: Arc<Timers>,
-    /// The part that is replaced, and its routes for pages.
+    /// The replaced part, and its routes for pages.
     pub alerting: watch::Sender<Arc<alerting::AlertingConfig>>,
     pub routes: watch::Sender<Arc<AlertRoutes>>,
     /// The configuration as pages show it.
@@ -79,18 +78,18 @@ impl Reloader {
                 Ok(text) => self.telemetry.configuration_loaded(text, self.clock.now()),
                 Err(why) => self.telemetry.configuration_refused(why),
             }
-            // The client may be gone.
+            // The client may have disconnected.
             let _ = request.send(loaded);
         }
         stop.cancelled().await;
         Ok(())
     }
 
-    /// Loads the configuration. Answers the text for the operator.
+    /// Loads the configuration. Returns the text for the operator.
     fn load(&self) -> Result<String, String> {
         let config = (self.reload.load)().map_err(|error| error.to_string())?;
         let before = self.alerting.borrow().clone();
-        // A file may be cut off or empty while another program writes it.
+        // Another program may be writing the file, so it may be incomplete or empty.
         let without = alerting::without_receivers;
         if let (None, Some(why)) = (without(&before), without(&config.alerting)) {
             return Err(format!(
@@ -98,7 +97,7 @@ impl Reloader {
             ));
         }
         self.certificates.renew().map_err(|error| format!("{error}; nothing is changed"))?;
-        // These options belong to other sections, which a reload does not replace.
+        // These options belong to sections that a reload does not replace.
         let (filters, brokers) = (before.filters.clone(), before.brokers.clone());
         let blind_after = before.blind_after;
         let alerting = alerting::AlertingConfig { filters, brokers, blind_after, ..config.alerting };
@@ -130,9 +129,9 @@ impl Reloader {
     }
 }
 
-/// Runs a loop with the configuration of alerting, and a new one with each configuration that is loaded, until they are
-/// stopped. A loop that is replaced may take seconds until it has ended. Receivers that hang must delay no other
-/// receiver, so the new loop begins meanwhile, as the loop of another instance would.
+/// Runs a loop with the configuration of alerting, and a new loop with each loaded configuration, until they are
+/// stopped. A replaced loop may take seconds to end. The new loop begins meanwhile, as the loop of another instance
+/// would, so that a receiver that hangs delays no other receiver.
 pub(super) async fn anew_with_each<F: Future<Output = anyhow::Result<()>>>(
     mut configs: watch::Receiver<Arc<alerting::AlertingConfig>>,
     stop: CancellationToken,

@@ -1,9 +1,8 @@
 //! A fleet over real MQTT: units that send heartbeats at intervals, fall silent and come back.
 //!
-//! Thousands of units share a connection, which publishes for each on its own topic. The behaviour of the fleet
-//! follows from the seed alone (see `schedule`); a slow or unreachable broker delays it.
-//! A heartbeat that is due while there is no connection is not sent, as by a device without a network; it is
-//! counted as missed.
+//! Thousands of units share a connection, which publishes for each on its own topic. The behaviour of the fleet follows
+//! from the seed alone (see `schedule`); a slow or unreachable broker delays it. A heartbeat that is due without a
+//! connection is not sent, as from a device without a network; it is counted as missed.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,7 +34,7 @@ mod schedule;
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(250), longest: Duration::from_secs(5) };
 /// How long the broker may take to acknowledge the last heartbeats.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The most heartbeats that wait for a connection; when the queue is full the fleet is late.
+/// The most heartbeats that wait for a connection; a full queue delays the fleet.
 const QUEUE: usize = 4096;
 /// How many units share a connection by default.
 const UNITS_PER_CONNECTION: usize = 5000;
@@ -61,15 +60,15 @@ pub struct FleetConfig {
     /// The length of silences.
     pub silence_for: Range<Duration>,
     pub power_cuts: Option<PowerCuts>,
-    /// For each site, whether its power is switched off; sites beyond the list have power.
+    /// The power switch of each site, `true` if off; sites beyond the list have power.
     pub switched_off: Arc<[AtomicBool]>,
     /// The quality of service, 0 or 1.
     pub qos: u8,
     /// The seed of all random numbers.
     pub seed: u64,
-    /// The number of connections; 0: one for each five thousand units.
+    /// The number of connections; 0 means one for each five thousand units.
     pub connections: usize,
-    /// How long the fleet runs; `None`: until the stop.
+    /// How long the fleet runs; `None` means until the stop.
     pub duration: Option<Duration>,
 }
 
@@ -138,7 +137,7 @@ impl FleetConfig {
     fn topic_of(&self, number: u32) -> String {
         let site = self.site_name(self.site(number));
         let topic = self.topic.replace("{unit}", &self.unit(number)).replace("{site}", &site);
-        // The topic as the template of a kind, in which + and # stand for any levels.
+        // The topic as the template of a kind, in which + and # match any levels.
         topic
             .split('/')
             .map(|level| if matches!(level, "+" | "#") { "x" } else { level })
@@ -151,7 +150,7 @@ impl FleetConfig {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FleetProgress {
     pub sent: u64,
-    /// Heartbeats that found no connection.
+    /// Heartbeats without a connection.
     pub missed: u64,
     /// Heartbeats sent in the last second.
     pub per_second: f64,
@@ -165,7 +164,7 @@ pub struct FleetProgress {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
     pub sent: u64,
-    /// Heartbeats that found no connection.
+    /// Heartbeats without a connection.
     pub missed: u64,
     /// How long the fleet ran.
     pub took: Duration,
@@ -181,8 +180,8 @@ struct Counters {
 /// Runs a fleet until `stop`, or for its duration, and reports its progress about once a second.
 ///
 /// # Errors
-/// A configuration that is not valid, and a broker that cannot be reached at the start. A connection that is
-/// lost later is retried without end.
+/// An invalid configuration, or a broker that cannot be reached at the start. A connection that is lost later is
+/// retried without end.
 pub async fn run(
     config: FleetConfig,
     progress: watch::Sender<FleetProgress>,
@@ -288,7 +287,7 @@ impl FleetConnection {
     fn open(&self) -> anyhow::Result<(AsyncClient, EventLoop)> {
         let address: BrokerAddress = self.config.url.parse()?;
         ensure!(address.scheme == Scheme::Mqtt, "a simulated fleet connects by mqtt:// only, not {address}");
-        // Client ids that begin with `rollcall` are reserved, and the in-process broker refuses them.
+        // Ids that begin with `rollcall` are reserved, and the in-process broker refuses them.
         let id = format!("simulated-fleet-{:08x}-{}", rand::random::<u32>(), self.number);
         let mut options = MqttOptions::new(id, (address.host, address.port));
         let mut network = NetworkOptions::new();

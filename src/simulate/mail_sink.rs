@@ -1,7 +1,7 @@
-//! A mail server for the demo and the tests: it accepts mails over SMTP and keeps them, or refuses them on request.
+//! A mail server for the demo and the tests: it accepts and stores mails over SMTP, or refuses them on request.
 //!
-//! The server has the part of SMTP (RFC 5321) that a client needs to hand over a mail, and `AUTH PLAIN` if
-//! it has a login. It listens on the loopback address only; dropping the value ends it and every connection.
+//! The server implements the part of SMTP (RFC 5321) that a client needs to send a mail, and `AUTH PLAIN` if it has a
+//! login. It listens on the loopback address only; dropping the value ends it and every connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// The most mails that are kept; the oldest are dropped first.
+/// The most stored mails; the oldest are dropped first.
 const MAX_KEPT: usize = 10_000;
 /// The longest line of a conversation.
 const MAX_LINE: u64 = 64 << 10;
@@ -23,7 +23,7 @@ const MAX_MAIL: usize = 16 << 20;
 
 #[derive(Default)]
 pub struct MailSinkOptions {
-    /// The port; 0: any free port.
+    /// The port; 0 means any free port.
     pub port: u16,
     /// The login that a client has to send, if any: the base64 of `\0user\0password`.
     pub login: Option<String>,
@@ -47,7 +47,7 @@ pub enum Reply {
 /// A mail that was accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mail {
-    /// How the client greeted.
+    /// The name in the client's greeting.
     pub hello: String,
     /// The sender of the envelope.
     pub from: String,
@@ -58,7 +58,7 @@ pub struct Mail {
 }
 
 impl Mail {
-    /// The value of a header on one line; `None` if the mail does not have the header.
+    /// The value of a header on one line; `None` if the mail lacks it.
     pub fn header(&self, name: &str) -> Option<String> {
         let lines = self.data.split("\r\n").take_while(|line| !line.is_empty());
         let mut value: Option<String> = None;
@@ -160,7 +160,7 @@ async fn serve(listener: TcpListener, sink: Arc<SharedMails>) {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => stream,
                 Err(_) => {
-                    // Most likely the process has too many open sockets; some of them will be closed.
+                    // The process probably has too many open sockets; some of them will close.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     continue;
                 }
@@ -184,9 +184,9 @@ struct SmtpSession {
     lines: BufStream<TcpStream>,
     sink: Arc<SharedMails>,
     logged_in: bool,
-    /// How the client greeted.
+    /// The name in the client's greeting.
     hello: String,
-    /// The mail that is being handed over, and the reply to it.
+    /// The mail in progress, and the reply to it.
     mail: Mail,
     reply: Reply,
 }
@@ -278,7 +278,7 @@ impl SmtpSession {
         Ok(Some(String::from_utf8_lossy(&line).trim_end_matches(['\r', '\n']).to_owned()))
     }
 
-    /// The lines up to a single dot, without dot-stuffing.
+    /// Reads the lines up to a single dot, without dot-stuffing.
     async fn data(&mut self) -> io::Result<String> {
         let mut data = String::new();
         while let Some(line) = self.line().await? {

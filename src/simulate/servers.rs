@@ -1,11 +1,10 @@
 //! Private servers: real programs on free ports of the loopback address, each in a directory of its own. Dropping a
-//! [`Server`] ends its program by its own handle.
+//! [`Server`] ends its program through its own handle.
 //!
 //! # Why each has an exit cleanup
-//! A process that is killed drops no value, and its servers would run for ever. The cleanup is a shell
-//! that waits for the end of a pipe, which the kernel closes however this process ends. Servers
-//! and cleanups are in process groups of their own: Ctrl-C reaches only this process, which ends them after
-//! its work.
+//! A killed process drops no values, and its servers would run for ever. The cleanup is a shell that waits for the end
+//! of a pipe, which the kernel closes however this process ends. Servers and cleanups are in process groups of their
+//! own: Ctrl-C reaches only this process, which ends them after its work.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -19,16 +18,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
-/// How long a server may take until it prints that it is ready.
+/// How long a server may take to print that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Ports below the range that the system assigns to connections.
 const PORTS: Range<u16> = 10_000..32_000;
 
-/// How many ports stay claimed; the servers of older claims have long been started.
+/// The number of ports that stay claimed; the servers of older claims have started long ago.
 const CLAIMS: usize = 200;
 
-/// A free port of the loopback address, which no other call in any process returns for a while.
+/// A free port of the loopback address; no other call in any process gets it for a while.
 pub fn free_port() -> io::Result<u16> {
     free_ports(1, 0)
 }
@@ -38,7 +37,7 @@ pub fn free_cluster_port() -> io::Result<u16> {
     free_ports(1, 10_000)
 }
 
-/// The first of `count` free ports in a row; the port that is `above` each of them is free, too.
+/// The first of `count` consecutive free ports; the port `above` each of them is free, too.
 pub fn free_ports(count: u16, above: u16) -> io::Result<u16> {
     let claim_both = |port: u16| claim(port) && (above == 0 || claim(port + above));
     let mut tried = (0..1000).map(|_| rand::random_range(PORTS.start..PORTS.end - above - count));
@@ -46,8 +45,8 @@ pub fn free_ports(count: u16, above: u16) -> io::Result<u16> {
     first.ok_or_else(|| io::Error::other("no ports of the loopback address are free"))
 }
 
-/// Whether a port is free, and claimed now: the UDP port of the same number stands for the claim, because the system
-/// gives that to one process only, and takes it back when the process ends.
+/// Claims a port; returns whether that worked. The UDP port of the same number is the claim: the system gives it to one
+/// process only, and takes it back when the process ends.
 fn claim(port: u16) -> bool {
     static CLAIMED: Mutex<VecDeque<UdpSocket>> = Mutex::new(VecDeque::new());
     let at = (Ipv4Addr::LOCALHOST, port);
@@ -115,7 +114,7 @@ impl Server {
         let stderr = child.stderr.take().expect("it was piped");
         let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
         let log = dir.join(format!("{name}.log"));
-        // Made before other steps that can fail, so that a failure ends the server too.
+        // Build the value before other steps that can fail, so that a failure also ends the server.
         let mut server = Server { child, cleanup: None, port, program: name, dir: dir.to_owned() };
         server.cleanup = Some(ExitCleanup::new("kill -9 \"$1\"", server.pid().to_string())?);
         let log = File::options().create(true).append(true).open(log)?;
@@ -131,7 +130,7 @@ impl Server {
         Server::redis_after(&[], dir, port, args)
     }
 
-    /// A Redis server with a command line `before` its own, for example to give it another clock.
+    /// A Redis server with a command `before` its own command line, for example to give it another clock.
     pub fn redis_after(before: &[String], dir: &Path, port: u16, args: &[&str]) -> io::Result<Server> {
         let port_text = port.to_string();
         let mut all: Vec<&str> = before.iter().map(String::as_str).collect();
@@ -155,7 +154,7 @@ impl Server {
         std::fs::create_dir_all(dir)?;
         let file = dir.join("mosquitto.conf");
         let limits = "max_inflight_messages 1000\nmax_queued_messages 100000\nset_tcp_nodelay true\n";
-        // A Mosquitto that is started as root would change to another user, which a user namespace refuses.
+        // Started as root, Mosquitto would change to another user, which a user namespace refuses.
         let text = format!(
             "user root\nlistener {port} 127.0.0.1\nallow_anonymous true\npersistence false\n{limits}{more}\n"
         );
@@ -174,7 +173,7 @@ impl Server {
 
     /// Ends the server at once with SIGKILL.
     pub fn kill(&mut self) {
-        // The cleanup goes first: once the server has ended, its id may become that of another process.
+        // End the cleanup first: after the end of the server, its process id may belong to another process.
         self.cleanup = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -214,7 +213,7 @@ fn follow(from: impl io::Read + Send + 'static, mut log: File, lines: mpsc::Send
     });
 }
 
-/// The path of a program. Debian installs servers in directories that an ordinary user's path does not have.
+/// The path of a program. Debian installs servers in directories outside the path of an ordinary user.
 fn find(program: &str) -> PathBuf {
     let usual = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/usr/local/sbin"].map(PathBuf::from);

@@ -1,5 +1,5 @@
-//! A receiver of webhooks for the demo and the tests: it verifies and keeps requests, and answers
-//! as requested, with success or failure.
+//! A receiver of webhooks for the demo and the tests: it verifies and stores requests, and answers them with the wanted
+//! status.
 //!
 //! The sink listens on the loopback address only; dropping the value ends it and every connection.
 
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::clock::Clock;
 use crate::signature::{self, Secret};
 
-/// The most requests that are kept; the oldest are dropped first.
+/// The most stored requests; the oldest are dropped first.
 const MAX_KEPT: usize = 10_000;
 /// The longest body: a notification of ten thousand records is a few megabytes long.
 const MAX_BODY: usize = 16 << 20;
@@ -32,9 +32,9 @@ pub type Watcher = Box<dyn Fn(&Received) + Send + Sync>;
 
 #[derive(Default)]
 pub struct Options {
-    /// The port; 0: any free port.
+    /// The port; 0 means any free port.
     pub port: u16,
-    /// The secret, `whsec_…`; with it, a request with a wrong signature is answered with 401.
+    /// The secret, `whsec_…`; if it is set, a request with a wrong signature gets 401.
     pub secret: Option<String>,
     pub watcher: Option<Watcher>,
 }
@@ -94,7 +94,7 @@ struct SharedRequests {
     answers: Mutex<VecDeque<Answer>>,
     received: Mutex<VecDeque<Received>>,
     count: watch::Sender<usize>,
-    /// Requests that hang are answered when this changes.
+    /// A change answers the hanging requests.
     released: watch::Sender<()>,
     stop: CancellationToken,
 }
@@ -141,7 +141,7 @@ impl WebhookSink {
         *lock(&self.shared.answers) = answers.into_iter().collect();
     }
 
-    /// Answers the requests that hang with 200.
+    /// Answers the hanging requests with 200.
     pub fn release(&self) {
         self.shared.released.send_replace(());
     }

@@ -1,4 +1,4 @@
-//! The configuration: when it was loaded, and the outcome of attempts to load it again.
+//! The configuration: when it was loaded, and the results of reloads.
 
 use super::Telemetry;
 use super::problems::{
@@ -23,13 +23,13 @@ impl Telemetry {
         self.series.reload_success_at.with_label_values::<&str>(&[]).set(now.as_seconds());
     }
 
-    /// The configuration was loaded again; `text` says what follows it.
+    /// The configuration was loaded again; `text` names the consequences.
     pub fn configuration_loaded(&self, text: &str, now: Timestamp) {
         tracing::info!("configuration loaded again: {text}");
         self.configuration_begins(now);
     }
 
-    /// Whether another instance of the fleet has other kinds, receivers or routes.
+    /// Returns whether another instance of the fleet has other kinds, receivers or routes.
     pub fn configurations_differ(&self, is_so: bool) {
         if !is_so {
             if self.problems.clear(CONFIGURATIONS_DIFFER, "") {
@@ -40,7 +40,7 @@ impl Telemetry {
         }
     }
 
-    /// Whether another instance has the client id of this one at the same broker.
+    /// Returns whether another instance has the client id of this one at the same broker.
     pub fn client_id_shared(&self, is_so: bool) {
         if !is_so {
             self.problems.clear(CLIENT_ID_SHARED, "");
@@ -49,7 +49,7 @@ impl Telemetry {
         }
     }
 
-    /// Another process has the name of this instance, which calls itself `own` therefore.
+    /// Another process has the name of this instance, which therefore calls itself `own`.
     pub fn instance_name_taken(&self, name: &str, own: &str) {
         let text = format!(
             "another process runs as instance {name}, so this one calls itself {own}, also as client of the broker: give \
@@ -59,7 +59,7 @@ impl Telemetry {
         self.problems.set(INSTANCE_NAME_TAKEN, "", text, Severity::Warning);
     }
 
-    /// The configuration was not loaded again.
+    /// A reload failed.
     pub fn configuration_refused(&self, why: &str) {
         tracing::error!(
             error = why,
@@ -73,7 +73,7 @@ impl Telemetry {
         self.problems.set(RELOAD_REFUSED, "", text, Severity::Warning);
     }
 
-    /// A receiver is not configured any more: its problems are over.
+    /// A receiver is no longer configured: its problems end.
     pub fn receiver_removed(&self, receiver: &str) {
         self.problems.clear(NOT_DELIVERED, receiver);
         for name in [RECIPIENTS_REFUSED, RECIPIENTS_DEFERRED, SERVERS_FAILING] {

@@ -1,4 +1,4 @@
-//! Calls of the engine, the loops that it fails, and stored values that cannot be read.
+//! Calls of the engine, the loops that fail because of it, and stored values that cannot be read.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -15,7 +15,7 @@ impl Telemetry {
         self.series.engine_command.with_label_values(&[command]).observe(took.as_secs_f64());
     }
 
-    /// The servers of the engine are these: the address of each, and whether it answers.
+    /// Sets the servers of the engine: the address of each, and whether it answers.
     pub fn engine_servers(&self, servers: Vec<(String, ServerAnswers)>) {
         self.engine_servers.replace(&self.series.engine_up, servers);
     }
@@ -29,9 +29,9 @@ impl Telemetry {
         self.problems.set(ENGINE_DOWN, "", text, Severity::Serious);
     }
 
-    /// A call of a loop failed. The loop counts as failing until [`Telemetry::engine_answered`] is called for the
-    /// same loop: the success of another loop proves nothing for this one. `which` names one loop of several, such as
-    /// the loop of a receiver.
+    /// A call of a loop failed. The loop counts as failing until [`Telemetry::engine_answered`] is called for the same
+    /// loop: the success of another loop proves nothing about this one. `which` names one loop of several, such as the
+    /// loop of a receiver.
     pub fn engine_failed(&self, what: Loop, which: &str, error: &dyn LoopFailure) {
         let (text, key) = (format!("{}{}: {error}", what.undone(), of_which(which)), key_of(what, which));
         if error.is_passing() && self.is_passing(&key, error) {
@@ -72,7 +72,7 @@ impl Telemetry {
         }
     }
 
-    /// Whether a loop fails for a short time only, and has no other problem. The first of all loops logs it.
+    /// Returns whether the only problem of a loop is a short failure. The first failing loop logs it.
     fn is_passing(&self, key: &str, error: &dyn LoopFailure) -> bool {
         let (is_short, is_first) = self.passing.is_short(key);
         if is_first {
@@ -101,7 +101,7 @@ impl Telemetry {
         self.passing.shorten(&key_of(what, which), at_most);
     }
 
-    /// The engine answers and has this problem; `None`: the problem is over. Logs the change.
+    /// The engine answers, but has this problem; `None` if the problem is over. Logs the change.
     pub fn engine_warning(&self, what: EngineWarning, text: Option<&str>) {
         let name = what.as_str();
         let gauge = self.series.engine_warnings.with_label_values(&[name]);
@@ -124,7 +124,7 @@ impl Telemetry {
         }
     }
 
-    /// The clock of the fleet has jumped forward, and it is not known yet if that lasts; `None`: it has not jumped.
+    /// The clock of the fleet has jumped forward, perhaps only for a moment; `None` if it has not.
     pub fn clock_jumped(&self, text: Option<String>) {
         match text {
             Some(text) => {
@@ -140,8 +140,8 @@ impl Telemetry {
         }
     }
 
-    /// A stored value cannot be read. Work that needs it waits or goes on without it. `location` names the value; `why`
-    /// names the fault and the advice. Logged once for each location.
+    /// A stored value cannot be read. Work that needs it waits, or continues without it. `location` names the value;
+    /// `why` names the fault and the advice. Logged once for each location.
     pub fn unreadable(&self, what: Stored, location: &str, why: &str) {
         if self.unreadable.met(what, location, why) {
             let what = what.as_str();
@@ -341,7 +341,7 @@ mod tests {
         }
         telemetry.engine_failed(Loop::Sweep, "", &Failover);
         assert!(!names(&telemetry).contains(&ENGINE_DOWN));
-        // A part that succeeds does not hide the one that lasts.
+        // A part that succeeds does not hide the part that keeps failing.
         clock.advance(Duration::from_secs(8));
         telemetry.engine_fails_for(Loop::Sweep, "", Duration::from_secs(20));
         telemetry.engine_failed(Loop::Sweep, "", &Failover);

@@ -8,11 +8,11 @@ use prometheus::IntGaugeVec;
 
 use crate::clock::monotonic;
 
-/// For how long a server counts as down after it refused a command: callers of the server try again meanwhile.
+/// How long a server counts as down after it refused a command: its callers retry meanwhile.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// Whether the last call of a server was answered, and when it refused a command last. The connections to the server
-/// set it with every call, so it is not a metric.
+/// Whether a server answered its last call, and when it last refused a command. Its connections set this at every call,
+/// so it is not a metric.
 #[derive(Clone, Debug)]
 pub struct ServerAnswers(Arc<EngineServer>);
 
@@ -33,7 +33,7 @@ impl ServerAnswers {
         self.0.answers.store(answers, Ordering::Relaxed);
     }
 
-    /// The server refused a command that another attempt does not pass.
+    /// The server refused a command, and would refuse it again.
     pub fn refuse(&self) {
         *self.0.refused.lock().expect("nothing panics under this lock") = Some(monotonic());
     }
@@ -45,12 +45,12 @@ impl ServerAnswers {
 }
 
 pub(super) struct EngineServers {
-    /// Whether no essential loop fails.
+    /// No essential loop fails.
     is_up: AtomicBool,
     servers: Mutex<Vec<(String, ServerAnswers)>>,
 }
 
-/// The label while no server is known. In Prometheus an empty label is not a label.
+/// The label while no server is known. Prometheus treats an empty label as absent.
 const UNKNOWN: &str = "";
 
 impl EngineServers {
@@ -71,14 +71,14 @@ impl EngineServers {
         let mut before = self.lock();
         let known = before.iter().map(|(address, _)| address.as_str()).chain([UNKNOWN]);
         for address in known.filter(|known| servers.iter().all(|(address, _)| address != known)) {
-            // An error means that there is no such series, which is right.
+            // An error means that the series does not exist, which is fine.
             let _ = gauge.remove_label_values(&[address]);
         }
         *before = servers;
     }
 
-    /// Sets the series. If a loop fails, the servers that do not answer or refuse a command are down; if there is no
-    /// such server, all servers are down.
+    /// Sets the series. If a loop fails, the servers that do not answer or refuse a command are down; without such a
+    /// server, all are down.
     pub fn count(&self, gauge: &IntGaugeVec) {
         let servers = self.lock();
         let now = monotonic();
@@ -145,7 +145,7 @@ mod tests {
         telemetry.engine_servers(vec![("one".into(), one.clone()), ("other".into(), other.clone())]);
         telemetry.engine_answered(Loop::Sweep, "");
         other.refuse();
-        // The server answers commands that it does not refuse.
+        // The server still answers commands that it does not refuse.
         other.set(true);
         telemetry.engine_failed(Loop::Sweep, "", &"other is full");
         assert_eq!(up(&telemetry), of(&[("one", true), ("other", false)]));

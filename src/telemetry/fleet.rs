@@ -8,13 +8,13 @@ use crate::clock::Timestamp;
 use crate::presence::State;
 
 impl Telemetry {
-    /// How many instances there are, and how many partitions this one owns.
+    /// The number of instances, and the number of partitions that this one owns.
     pub fn ownership(&self, instances: usize, partitions: usize) {
         self.series.instances.set(instances as i64);
         self.series.partitions_owned.set(partitions as i64);
     }
 
-    /// The age of the oldest part of the mirror; `None`: nothing is mirrored.
+    /// The age of the oldest part of the mirror; `None` if nothing is mirrored.
     pub fn mirror_age(&self, age: Option<Duration>) {
         match age {
             Some(age) => self.series.mirror_age.with_label_values::<&str>(&[]).set(age.as_secs_f64()),
@@ -22,7 +22,7 @@ impl Telemetry {
         }
     }
 
-    /// How many units of a kind are in a state.
+    /// The number of units of a kind in a state.
     pub fn units(&self, kind: &str, state: &str, count: u64) {
         self.series.units.with_label_values(&[kind, state]).set(count as i64);
     }
@@ -31,22 +31,22 @@ impl Telemetry {
         self.series.archived_units.with_label_values(&[kind]).set(count as i64);
     }
 
-    /// How many units of a kind are silent for unusually long.
+    /// The number of units of a kind whose silence is unusual.
     pub fn units_unusual(&self, kind: &str, count: u64) {
         self.series.unusual_units.with_label_values(&[kind]).set(count as i64);
     }
 
-    /// When the unit of the kind that has been offline for longest was last heard; `None`: no unit is offline.
+    /// The last heartbeat of the unit of a kind that has been offline for longest; `None` if no unit is offline.
     pub fn silent_since(&self, kind: &str, moment: Option<Timestamp>) {
         let oldest = &self.series.oldest_outage;
         match moment {
             Some(moment) => oldest.with_label_values(&[kind]).set(moment.as_millis() as f64 / 1e3),
-            // An error means that there is no such series, which is right.
+            // An error means that the series does not exist, which is fine.
             None => drop(oldest.remove_label_values(&[kind])),
         }
     }
 
-    /// How many units are in which state, by label and value. Series of values that are gone are removed.
+    /// The number of units in each state, by label and value. Removes the series of values that are gone.
     pub fn units_by_label(&self, counted: BTreeMap<(String, String), [u64; State::ALL.len()]>) {
         let mut before = self.labels_counted.lock().expect("nothing panics under this lock");
         for ((label, value), counts) in &counted {
@@ -60,15 +60,14 @@ impl Telemetry {
         let now: BTreeSet<(String, String)> = counted.into_keys().collect();
         for (label, value) in before.difference(&now) {
             for state in State::ALL {
-                // An error means that there is no such series, which is right.
+                // An error means that the series does not exist, which is fine.
                 let _ = self.series.units_by_label.remove_label_values(&[label, value, state.as_str()]);
             }
         }
         *before = now;
     }
 
-    /// How long ago the units were heard: the number of units within each span, their total, and the
-    /// sum of their silences.
+    /// The silences of units: the number of units within each span, their total, and the sum of their silences.
     pub fn silences(&self, within: impl IntoIterator<Item = (Duration, u64)>, units: u64, sum: Duration) {
         self.series.silence.set(within, units, sum);
     }

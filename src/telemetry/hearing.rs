@@ -1,4 +1,4 @@
-//! Whether the fleet is heard, and each topic filter of it.
+//! The hearing of the fleet, and of each topic filter.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::clock::Timestamp;
 use crate::presence::{Interval, RemovedFilter};
 
 impl Telemetry {
-    /// A canary came all the way over the broker with this name.
+    /// A canary made its round trip over the broker with this name.
     pub fn canary_returned(&self, broker: &str, round_trip: Duration) {
         self.series.canary_round_trip.with_label_values(&[broker]).observe(round_trip.as_secs_f64());
     }
 
     /// A blind interval was written into the ledger.
     pub fn was_blind(&self, interval: &Interval) {
-        // An interval may reach back over earlier ones.
+        // An interval may overlap earlier ones.
         let counted = self.blind_until.fetch_max(interval.to.as_millis(), Ordering::Relaxed);
         let new = interval.to.since(interval.from.max(Timestamp::from_millis(counted)));
         self.series.blind_seconds.inc_by(new.as_secs_f64());
@@ -30,7 +30,7 @@ impl Telemetry {
         );
     }
 
-    /// Whether Rollcall can prove that it hears the fleet. Logs the change; a start without proof is normal.
+    /// Sets whether Rollcall is blind. Logs the change; a start without proof is normal.
     pub fn blind(&self, blind: bool, heard: Option<Timestamp>) {
         let before = self.series.blind.get();
         self.series.blind.set(blind.into());
@@ -45,7 +45,7 @@ impl Telemetry {
                 heard = heard.map(tracing::field::display),
                 "has not heard the fleet yet; no unit is declared offline until the first canary comes back"
             ),
-            // The line about the dependency that is down says why.
+            // The log line about the failed dependency gives the reason.
             (0, true) if self.problems.has_outage() => {}
             (0, true) => tracing::warn!(
                 heard = heard.map(tracing::field::display),
@@ -56,12 +56,11 @@ impl Telemetry {
         }
     }
 
-    /// Whether Rollcall cannot prove that it hears the fleet.
     pub fn is_blind(&self) -> bool {
         self.problems.has_any(NOT_HEARING)
     }
 
-    /// Whether every kind of a broker, one of several, is heard there, and up to when.
+    /// Sets whether every kind of one of several brokers is heard there, and up to when.
     pub fn broker_heard(&self, broker: &str, heard: Option<Timestamp>, is_blind: bool) {
         self.series.broker_blind.with_label_values(&[broker]).set(is_blind.into());
         let seconds = heard.map_or(0.0, |heard| heard.as_millis() as f64 / 1000.0);

@@ -1,4 +1,4 @@
-//! Messages of devices: heartbeats that counted, messages and parts of payloads that did not.
+//! Messages of devices: heartbeats that counted, and messages or parts of payloads that did not.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{MAX_SHOWN, Telemetry, truncate};
 use crate::presence::{HeartbeatResult, Kind, Unit};
 
 impl Telemetry {
-    /// Heartbeats were applied or decided upon.
+    /// Heartbeats had this result.
     pub fn heartbeats(&self, heard: HeartbeatResult, count: u64) {
         self.series.heartbeats.with_label_values(&[heard_as_str(heard)]).inc_by(count);
     }
@@ -22,7 +22,7 @@ impl Telemetry {
         }
     }
 
-    /// The state of a unit was published, or not.
+    /// Publishing the state of a unit had this outcome.
     pub fn state_published(&self, outcome: PublishedOutcome) {
         self.series.states_published.with_label_values(&[outcome.as_str()]).inc();
         if outcome == PublishedOutcome::Refused
@@ -51,12 +51,12 @@ impl Telemetry {
         }
     }
 
-    /// Every id of the kind that was heard lately was admitted.
+    /// The kind admitted every id that was heard lately.
     pub fn kind_has_room(&self, kind: &Kind) {
         self.problems.clear(KIND_FULL, kind.as_str());
     }
 
-    /// A heartbeat was applied that long after its arrival.
+    /// A heartbeat was applied this long after its arrival.
     pub fn heartbeat_lag(&self, lag: Duration) {
         self.series.heartbeat_lag.observe(lag.as_secs_f64());
     }
@@ -69,7 +69,7 @@ impl Telemetry {
         self.rejected(topic, why, what);
     }
 
-    /// A heartbeat over HTTP did not count. `path`: of its request. `what` is logged, at a limited rate.
+    /// A heartbeat over HTTP did not count. `path` is the path of its request. `what` is logged, at a limited rate.
     pub fn heartbeat_refused(&self, path: &str, why: Rejection, what: &str) {
         self.rejected(path, why, what);
     }

@@ -1,4 +1,4 @@
-//! History in PostgreSQL: what is written, how far behind it is, and what it lost.
+//! History in PostgreSQL: written rows, lag and losses.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -8,17 +8,17 @@ use super::problems::{HISTORY_DOWN, HISTORY_INCOMPLETE, Severity};
 use crate::clock::Timestamp;
 
 impl Telemetry {
-    /// Rows that were written and were not there before.
+    /// Rows that were missing and are written now.
     pub fn history_written(&self, table: &str, rows: u64) {
         self.series.history_rows.with_label_values(&[table]).inc_by(rows);
     }
 
-    /// How much time of a source is not written yet.
+    /// The time of a source that is not written yet.
     pub fn history_lag(&self, source: &str, lag: Duration) {
         self.series.history_lag.with_label_values(&[source]).set(lag.as_secs_f64());
     }
 
-    /// History is not written, and is tried again.
+    /// Writing history failed; it will be tried again.
     pub fn history_failed(&self, why: &dyn Display) {
         let text = format!("history is not written; the engine keeps what is missing for a while: {why}");
         if self.problems.set(HISTORY_DOWN, "", text.clone(), Severity::Warning) {
@@ -28,7 +28,7 @@ impl Telemetry {
         }
     }
 
-    /// History is written.
+    /// History is written again.
     pub fn history_answers(&self) {
         if self.problems.clear(HISTORY_DOWN, "") {
             tracing::info!("history is written again");

@@ -1,4 +1,4 @@
-//! The values of labels in metrics and logs. They come from these enums, never from devices.
+//! The values of labels in metrics and logs, as enums, so that devices cannot add any.
 
 use crate::presence::{AnnouncementResult, HeartbeatResult};
 
@@ -28,7 +28,7 @@ labels! {
         UnknownKind => "unknown_kind",
         /// A retained message: it may be of any age.
         Retained => "retained",
-        /// On a topic of announcements, and none of their words.
+        /// A message on a topic of announcements without any of their words.
         UnknownState => "unknown_state",
         /// Older than `max_age`.
         TooOld => "too_old",
@@ -36,9 +36,9 @@ labels! {
         ForgedCanary => "forged_canary",
         /// A probe that Rollcall did not send.
         ForgedProbe => "forged_probe",
-        /// A state of Rollcall as a host application of Sparkplug that is not believed.
+        /// A state of Rollcall as a Sparkplug host application that is not believed.
         ForgedState => "forged_state",
-        /// The sender waits for no acknowledgement, and messages came faster than heartbeats are recorded.
+        /// A message without an acknowledgement that found the queue full.
         Overflow => "overflow",
         /// Over HTTP: no object with kind and unit, or too long.
         Unreadable => "unreadable",
@@ -56,17 +56,17 @@ labels! {
         Taken => "taken",
         /// The unit is paused until it is heard.
         Paused => "paused",
-        /// Older than a heartbeat, repeated, or of a session that was taken over.
+        /// Older than a heartbeat, repeated, or from a session that was taken over.
         Stale => "stale",
         /// The unit is unknown, removed, never heard or offline.
         NotPresent => "not_present",
         /// The unit is in a planned absence.
         Planned => "planned",
-        /// From a time that is blind.
+        /// From a blind time.
         Blind => "blind",
         /// The connection ended before the broker proved that it lives.
         Lost => "lost",
-        /// There were too many at once.
+        /// Too many announcements at once.
         Overflow => "overflow",
     }
 }
@@ -100,12 +100,12 @@ labels! {
     /// The outcome of registering or cancelling a timer.
     TimerOutcome {
         Created => "created",
-        /// The timer was waiting, and has another moment or other data.
+        /// The timer was waiting, and now has another moment or other data.
         Changed => "changed",
-        /// The timer fired at this very moment already.
+        /// The timer has already fired for this moment.
         HasFired => "has_fired",
         Cancelled => "cancelled",
-        /// The timer was to be cancelled, and had fired, was already cancelled or never existed.
+        /// The timer to cancel had fired, was already cancelled or never existed.
         NotWaiting => "not_waiting",
         /// Refused: a field is missing or wrong.
         Bad => "bad",
@@ -119,15 +119,15 @@ labels! {
         Full => "full",
         /// Refused: the token asks for more timers a second than its limit.
         Rate => "rate",
-        /// Refused: more came over MQTT than there is room for.
+        /// Refused: no room for more requests over MQTT.
         Overflow => "overflow",
-        /// Refused: the value that is stored under the id cannot be read.
+        /// Refused: the stored value of this id cannot be read.
         Unreadable => "unreadable",
     }
 }
 
 labels! {
-    /// A request that the broker within the process refused, or did not do as asked.
+    /// A request that the in-process broker refused, or changed.
     BrokerRefusal {
         /// A name or password was wrong, or a handshake failed.
         Login => "login",
@@ -141,7 +141,7 @@ labels! {
         Subscribe => "subscribe",
         /// A packet is too large or not allowed, or of a version of MQTT that is not served.
         Packet => "packet",
-        /// A message was passed on and not retained.
+        /// A message was routed but not retained.
         Retained => "retained",
         /// The subscriber does not read its messages.
         Reader => "reader",
@@ -153,7 +153,7 @@ labels! {
 }
 
 labels! {
-    /// Why a connection to the broker ended, or could not be made.
+    /// Why a connection to the broker ended, or failed.
     ConnectionLoss {
         /// Another client connected with the same client id.
         TakenOver => "taken_over",
@@ -169,7 +169,7 @@ labels! {
 labels! {
     /// A part of a payload that was ignored; the message still counts as a heartbeat.
     PayloadIssue {
-        /// The payload starts like JSON and is not JSON.
+        /// The payload starts like JSON, but is not JSON.
         BrokenJson => "broken_json",
         /// `ts` is not a plausible time.
         BadTimestamp => "bad_timestamp",
@@ -181,7 +181,7 @@ labels! {
         BadSleep => "bad_sleep",
         /// The field of a metric has another type.
         BadValue => "bad_value",
-        /// No part of the payload was read: it is larger than `max_payload`, or large payloads came too fast.
+        /// The payload was not read: it is larger than `max_payload`, or large payloads came too fast.
         TooLarge => "too_large",
     }
 }
@@ -193,7 +193,7 @@ labels! {
         Written => "written",
         /// The unit of the value is not in the fleet.
         UnknownUnit => "unknown_unit",
-        /// Too many values waited; the unit's next message brings the value again.
+        /// Too many values waited; the next message of the unit brings the value again.
         Overflow => "overflow",
     }
 }
@@ -232,9 +232,9 @@ labels! {
         Delivered => "delivered",
         /// The delivery is tried again.
         Retry => "retry",
-        /// The delivery is given up and a dead letter.
+        /// The delivery failed for good and is a dead letter.
         Dead => "dead",
-        /// Not attempted: all of its transitions were over.
+        /// Not attempted, because all of its transitions were over.
         LeftOut => "left_out",
     }
 }
@@ -268,9 +268,9 @@ impl CutReason {
 }
 
 labels! {
-    /// A problem of an engine that works anyway.
+    /// A problem of an engine that still works.
     EngineWarning {
-        /// The fleet in the engine is another one than at the start.
+        /// The fleet in the engine is not the one at the start.
         LostItsData => "engine_lost_its_data",
         KeysEvicted => "keys_evicted",
         /// The engine would evict keys if it were full.
@@ -281,7 +281,7 @@ labels! {
         DiskNearlyFull => "disk_nearly_full",
         /// The engine does not publish expiry notifications.
         NotificationsOff => "notifications_off",
-        /// The replicas of the engine do not have transitions in time.
+        /// Replicas of the engine do not confirm transitions in time.
         ReplicasLate => "replicas_late",
         /// A primary that is cut off from its replicas accepts writes that will be lost.
         MinReplicasOff => "min_replicas_off",
@@ -305,8 +305,8 @@ labels! {
 }
 
 labels! {
-    /// A loop, or a part of a loop, that calls the engine. Each has its own failure: the engine may refuse
-    /// the calls of one loop and answer those of another.
+    /// A loop, or a part of a loop, that calls the engine. Each has its own failure, because the engine may refuse the
+    /// calls of one loop and answer those of another.
     Loop {
         /// Records heartbeats and canaries.
         Intake => "intake",
@@ -330,9 +330,9 @@ labels! {
         Walk => "walk",
         /// Writes values of units.
         Values => "values",
-        /// Reads states of units that are published.
+        /// Reads the states of units for publication.
         States => "states",
-        /// Sends owners of partitions the changes there.
+        /// Sends notes about changes to the owners of partitions.
         Notes => "notes",
         /// Examines the engine.
         Examination => "examination",
@@ -346,7 +346,7 @@ labels! {
 }
 
 impl Loop {
-    /// The work that is not done while the loop fails.
+    /// The work that stops while the loop fails.
     pub(super) fn undone(self) -> &'static str {
         match self {
             Loop::Intake => "heartbeats and canaries are not recorded",
@@ -371,7 +371,7 @@ impl Loop {
         }
     }
 
-    /// Whether Rollcall cannot do its work while the loop fails.
+    /// Returns whether Rollcall cannot do its work while the loop fails.
     pub(super) fn stops_work(self) -> bool {
         use Loop::*;
         matches!(self, Intake | Sweep | Records | Lease | Dispatch | Delivery | Timers | WriteBehind)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The most lines in a span; the rest is counted.
+/// The most lines in a span; further ones are counted.
 const MAX_LINES: usize = 20;
 const SPAN: Duration = Duration::from_secs(1);
 
@@ -19,7 +19,7 @@ impl LogLimit {
         LogLimit { since: now, written: 0, suppressed: 0 }
     }
 
-    /// Whether the next line may be written. If not, it is counted.
+    /// Returns whether the next line may be written; otherwise counts it.
     pub fn admit(&mut self) -> bool {
         let admits = self.written < MAX_LINES;
         if admits {
@@ -30,7 +30,7 @@ impl LogLimit {
         admits
     }
 
-    /// Begins another span when one is over. Answers how many lines were suppressed, if any.
+    /// Begins another span when one is over. Returns how many lines were suppressed, if any.
     pub fn end_span(&mut self, now: Instant) -> Option<usize> {
         if now.duration_since(self.since) < SPAN {
             return None;

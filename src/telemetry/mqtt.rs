@@ -1,4 +1,4 @@
-//! Connections to the MQTT broker, and the broker within the process.
+//! Connections to the MQTT broker, and the in-process broker.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -54,7 +54,7 @@ impl Telemetry {
         }
     }
 
-    /// Another client takes the session of that connection again and again. `text`: the advice.
+    /// Another client keeps taking the session of that connection. `text`: the advice.
     pub fn session_taken(&self, connection: &str, text: String) {
         let is_known = self.problems.has(CLIENT_ID_TAKEN, connection);
         if !is_known {
@@ -69,8 +69,8 @@ impl Telemetry {
         tracing::info!(connection, "no other client has taken the session of Rollcall for a minute");
     }
 
-    /// A state of Rollcall as a host application of Sparkplug, which another client published on that topic, is not
-    /// believed, or came too soon after another one.
+    /// A state of Rollcall as a Sparkplug host application, published by another client on that topic, is not believed,
+    /// or came too soon after another one.
     pub fn host_state_refused(&self, connection: &str, topic: &str) {
         let text = format!(
             "another client says on {topic}, again and again or for a time to come, that the host is offline: Rollcall \
@@ -81,13 +81,13 @@ impl Telemetry {
         self.problems.set(HOST_STATE_FORGED, connection, text, Severity::Warning);
     }
 
-    /// For a while, no state of the host was refused.
+    /// No state of the host was refused for a while.
     pub fn host_state_calm(&self, connection: &str) {
         self.problems.clear(HOST_STATE_FORGED, connection);
         tracing::info!(connection, "for ten minutes no other client has said that the host is offline");
     }
 
-    /// Messages of the shared subscription come to no instance, or they do again. `broker`: its name.
+    /// Messages of the shared subscription come to no instance; `None` if they come again. `broker`: its name.
     pub fn share_taken(&self, broker: &str, text: Option<String>) {
         match text {
             None => {
@@ -105,8 +105,8 @@ impl Telemetry {
         }
     }
 
-    /// The broker with this name reported the number of messages that it dropped, and `grown`: how many more than in its
-    /// last report.
+    /// The broker with this name reported the number of its dropped messages; `grown` is the growth since its last
+    /// report.
     pub fn broker_dropped(&self, broker: &str, count: u64, grown: u64) {
         self.series.broker_dropped.with_label_values(&[broker]).inc_by(grown);
         if grown == 0 {
@@ -126,7 +126,7 @@ impl Telemetry {
         tracing::info!(broker, "the broker drops no messages any more");
     }
 
-    /// The broker within the process refused something to a device. `why` is logged, at a limited rate.
+    /// The in-process broker refused a request of a device. `why` is logged, at a limited rate.
     pub fn broker_refused(&self, what: BrokerRefusal, from: SocketAddr, client_id: &str, why: &str) {
         self.series.broker_refused.with_label_values(&[what.as_str()]).inc();
         if let Some(suppressed) = self.samples.admit_refusal(what) {
@@ -135,7 +135,7 @@ impl Telemetry {
         }
     }
 
-    /// A message waits in the broker within the process.
+    /// The in-process broker reads a device more slowly than it sends.
     pub fn broker_held_back(&self, from: SocketAddr, client_id: &str, why: &str) {
         self.series.broker_held_back.inc();
         if let Some(suppressed) = self.samples.admit("held_back") {

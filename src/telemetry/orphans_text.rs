@@ -1,14 +1,13 @@
-//! The text about notifications for receivers that are not configured, in the log, on `/readyz` and in `rollcall
-//! check`.
+//! The text about notifications of receivers that are not configured, in the log, on `/readyz` and in `rollcall check`.
 
 use crate::presence::Shown;
 
-/// The notifications that are kept for a receiver.
+/// The stored notifications of a receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backlog {
     /// Groups with at least one delivery.
     pub waiting: u64,
-    /// Deliveries that were given up.
+    /// Dead letters.
     pub dead: u64,
 }
 

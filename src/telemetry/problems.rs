@@ -1,8 +1,8 @@
-//! The problems of the moment, by name, as `/readyz` shows them.
+//! The current problems, by name, as `/readyz` shows them.
 //!
-//! One cause is one problem: while a dependency is down, the work that waits for it is shown under it, and so is what
-//! is not heard meanwhile. A loop says only for which dependency it waits; this is the one place that knows what
-//! follows from it. The log has one line when a dependency goes down, and one when it is up again.
+//! One cause is one problem: while a dependency is down, the work that waits for it and the filters that are not heard
+//! are shown as its consequences. A loop only names the dependency that it waits for; only this module knows the
+//! consequences. The log has one line when a dependency goes down, and one when it is up again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -16,7 +16,7 @@ pub struct HealthProblem {
     /// The problem, and the advice.
     pub text: String,
     pub severity: Severity,
-    /// The problems that follow from it.
+    /// The consequences of the problem.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub consequences: Vec<Consequence>,
 }
@@ -35,12 +35,12 @@ impl Consequence {
 }
 
 impl HealthProblem {
-    /// A problem from which nothing follows.
+    /// A problem without consequences.
     pub fn new(name: &'static str, text: String, severity: Severity) -> HealthProblem {
         HealthProblem { name, text, severity, consequences: Vec::new() }
     }
 
-    /// Adds a problem to the first one, if that is the engine that is down, else as the first of all.
+    /// Puts the problem under the first one, if that is the engine that is down; otherwise puts it first.
     pub fn put_first(self, all: &mut Vec<HealthProblem>) {
         match all.first_mut().filter(|one| one.name == ENGINE_DOWN && !one.consequences.is_empty()) {
             Some(engine) => engine.consequences.push(Consequence::of(self)),
@@ -54,7 +54,7 @@ impl HealthProblem {
 pub enum Severity {
     /// Rollcall does not do its work.
     Serious,
-    /// Rollcall works; an operator should look into it anyway.
+    /// Rollcall works, but an operator should check the cause.
     Warning,
 }
 
@@ -103,7 +103,8 @@ pub(super) fn not_hearing(heard: Option<Timestamp>) -> String {
     }
 }
 
-/// A dependency of Rollcall. While it is down, what waits for it is no problem of its own, but is shown under this one.
+/// A dependency of Rollcall. While it is down, the work that waits for it is no problem of its own, but a consequence
+/// of this one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dependency {
     Engine,
@@ -124,21 +125,21 @@ impl Dependency {
 /// A dependency that is down.
 struct Outage {
     since: Timestamp,
-    /// What it answers, and the advice.
+    /// The answer of the dependency, and the advice.
     why: String,
 }
 
 struct Entry {
     problem: HealthProblem,
-    /// The dependency that it waits for, and the name of the work that waits.
+    /// The dependency that it waits for, and the name of the waiting work.
     waits: Option<(Dependency, &'static str)>,
 }
 
 /// Problems of hearing, which may have any cause: they are shown under a dependency that is down.
 const UNHEARD: [&str; 2] = [NOT_HEARING, FILTER_UNHEARD];
 
-/// The problems by name and, where there are several of one name, by their subject, such as a receiver.
-/// Both come from constants and from the configuration, so there are few.
+/// The problems by name and subject, such as a receiver, because one name may have several. Both come from constants
+/// and from the configuration, so there are few.
 #[derive(Default)]
 pub(super) struct OpenProblems(Mutex<ProblemEntries>);
 
@@ -159,14 +160,14 @@ impl OpenProblems {
         problems
     }
 
-    /// Sets a problem. Answers whether it is new.
+    /// Sets a problem. Returns whether it is new.
     pub(super) fn set(&self, name: &'static str, which: &str, text: String, severity: Severity) -> bool {
         let entry = Entry { problem: HealthProblem::new(name, text, severity), waits: None };
         self.lock().set((name, which.to_owned()), entry)
     }
 
     /// Sets work that waits for a dependency, which is down for the reason `why`. Only serious work makes the
-    /// dependency count as down. Answers whether it was not down before.
+    /// dependency count as down. Returns whether it was up before.
     pub(super) fn set_waiting(
         &self,
         (cause, work): (Dependency, &'static str),
@@ -190,22 +191,21 @@ impl OpenProblems {
         is_new
     }
 
-    /// Clears a problem. Answers whether it existed and did not wait for a dependency that is down.
+    /// Clears a problem. Returns whether it existed and did not wait for a dependency that is down.
     pub(super) fn clear(&self, name: &'static str, which: &str) -> bool {
         let mut state = self.lock();
-        // Asked for after every delivery: most of the time there is none.
+        // This runs after every delivery, mostly without a problem.
         if state.entries.is_empty() {
             return false;
         }
         state.clear(&(name, which.to_owned()))
     }
 
-    /// Clears the problems of that name, except those that concern an entry of `which`.
+    /// Clears the problems of that name, except those about an entry of `which`.
     pub(super) fn keep(&self, name: &'static str, which: &[String]) {
         self.lock().entries.retain(|(one, known), _| *one != name || which.contains(known));
     }
 
-    /// Whether there is a problem of that name.
     pub(super) fn has_any(&self, name: &'static str) -> bool {
         self.lock().entries.keys().any(|(one, _)| *one == name)
     }
@@ -214,7 +214,7 @@ impl OpenProblems {
         self.lock().entries.contains_key(&(name, which.to_owned()))
     }
 
-    /// Whether that problem has this text.
+    /// Returns whether that problem has this text.
     pub(super) fn says(&self, name: &'static str, which: &str, text: &str) -> bool {
         self.lock().entries.get(&(name, which.to_owned())).is_some_and(|one| one.problem.text == text)
     }
@@ -223,7 +223,6 @@ impl OpenProblems {
         self.lock().outages.contains_key(cause)
     }
 
-    /// Whether any dependency is down.
     pub(super) fn has_outage(&self) -> bool {
         !self.lock().outages.is_empty()
     }
@@ -280,7 +279,7 @@ impl ProblemEntries {
         self.entries.values().filter_map(waits)
     }
 
-    /// A dependency is up again when nothing serious waits for it. The rest succeeds with its next attempt.
+    /// Ends the outage of a dependency when no serious work waits for it. Other work succeeds at its next attempt.
     fn end_if_over(&mut self, cause: Option<Dependency>) {
         let Some(cause) = cause else { return };
         if self.waiting(&cause).any(|(_, problem)| problem.severity == Severity::Serious) {
@@ -312,7 +311,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_000);
 
-    /// The names of what is shown, with those of what is shown under it.
+    /// The names of the problems, each with the number of its consequences.
     fn shown(problems: &OpenProblems) -> Vec<(&'static str, usize)> {
         problems.list().iter().map(|one| (one.name, one.consequences.len())).collect()
     }

@@ -1,7 +1,7 @@
-//! The resources of the process, under the names of every client library of Prometheus.
+//! The resources of the process, under the standard names of Prometheus client libraries.
 //!
-//! Read from `/proc` at each scrape; without `/proc` the series are absent. The collector of the
-//! crate has processor time in whole seconds only.
+//! Read from `/proc` at each scrape; without `/proc` the series are absent. The collector of the `prometheus` crate
+//! gives processor time in whole seconds only.
 
 use std::fs;
 
@@ -49,12 +49,12 @@ impl Collector for Process {
     }
 }
 
-/// The values in the order of [`FAMILIES`], as far as they can be read.
+/// The values in the order of [`FAMILIES`]; `None` for those that cannot be read.
 fn read() -> Option<[Option<f64>; FAMILIES.len()]> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the program, in parentheses, may hold anything.
+    // The name of the program, in parentheses, may contain anything.
     let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-    // As `man 5 proc_pid_stat` counts them; the first two are before the parenthesis or in it.
+    // Numbered as in `man 5 proc_pid_stat`; the first two fields are before or in the parentheses.
     let field = |number: usize| fields.get(number - 3)?.parse::<f64>().ok();
     let ticks = param::clock_ticks_per_second() as f64;
     let open = fs::read_dir("/proc/self/fd").ok().map(|entries| entries.count() as f64);
@@ -131,7 +131,7 @@ mod tests {
     fn processor_time_has_fractions_of_seconds() {
         let spent = || read().unwrap()[0].unwrap();
         let before = spent();
-        // Works until the measured time has grown.
+        // Work until the measured time has grown.
         let mut work = 0_u64;
         while spent() == before {
             work = (0..100_000).fold(work, |sum, next| sum.wrapping_mul(31).wrapping_add(next));

@@ -12,14 +12,14 @@ use super::problems::{
 use super::{Backlog, Telemetry, orphans_text};
 use crate::presence::Kind;
 
-/// The recipients or servers that a delivered notification did not reach, and why.
+/// The recipients or servers that a delivered notification did not reach, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unreached {
     /// Addresses that the mail server refuses.
     Recipients(String),
     /// Addresses that the mail server defers: a full mailbox, or greylisting. They get the mail later.
     Deferred(String),
-    /// Servers of the receiver that do not take it, while another one does.
+    /// Servers of the receiver that do not accept it, while another one does.
     Servers(String),
 }
 
@@ -43,14 +43,14 @@ impl Telemetry {
         self.series.notifications_merged.with_label_values(&[receiver]);
     }
 
-    /// Notifications that one delivered message had, because the receiver has a rate limit.
+    /// The number of notifications in one delivered message, because the receiver has a rate limit.
     pub fn notifications_merged(&self, receiver: &str, count: u64) {
         if count > 1 {
             self.series.notifications_merged.with_label_values(&[receiver]).inc_by(count);
         }
     }
 
-    /// An attempt to deliver ended; `why`: the reason of a failure of the receiver, empty if it works. The caller logs
+    /// An attempt to deliver ended; `why` is the reason of the receiver's failure, empty if it works. The caller logs
     /// it, because it knows whether there is another attempt.
     pub fn notification(&self, receiver: &str, outcome: DeliveryOutcome, took: Duration, why: &str) {
         self.series.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
@@ -68,11 +68,11 @@ impl Telemetry {
             );
             self.problems.set(NOT_DELIVERED, receiver, text, Severity::Warning);
         }
-        // Count last: a reader that sees the count sees the gauges and the problem too.
+        // Count last, so that a reader that sees the count sees the gauges and the problem too.
         self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
     }
 
-    /// Notes what a delivered notification did not reach; `None`: it reached all recipients and servers.
+    /// Notes the recipients or servers that a delivered notification did not reach; `None` if it reached all.
     pub fn unreached(&self, receiver: &str, unreached: Option<&Unreached>) {
         let (name, what, advice) = match unreached {
             None => ("", "", ""),
@@ -90,7 +90,7 @@ impl Telemetry {
         };
         let gauge = |name| self.series.receiver_incomplete.with_label_values(&[receiver, name]);
         for other in [RECIPIENTS_REFUSED, RECIPIENTS_DEFERRED, SERVERS_FAILING] {
-            // A receiver that was never incomplete has no series.
+            // A receiver that never missed any has no series.
             if other != name && self.problems.clear(other, receiver) {
                 gauge(other).set(0);
             }
@@ -107,7 +107,7 @@ impl Telemetry {
         gauge(name).set(1);
     }
 
-    /// Notifications that were not attempted, because all their transitions were over.
+    /// Notifications without an attempt, because all their transitions were over.
     pub fn notifications_left_out(&self, receiver: &str, count: u64) {
         self.series
             .notifications
@@ -115,12 +115,12 @@ impl Telemetry {
             .inc_by(count);
     }
 
-    /// Units that are offline and inhibit the notifications of others.
+    /// Offline units that inhibit the notifications of others.
     pub fn inhibiting_units(&self, count: usize) {
         self.series.inhibiting_units.set(count as i64);
     }
 
-    /// Whether the mass-offline breaker holds notifications of single units.
+    /// Sets whether the mass-offline breaker holds notifications of single units.
     pub fn breaker_tripped(&self, is_held: bool) {
         self.series.breaker_tripped.set(is_held.into());
     }
@@ -140,16 +140,16 @@ impl Telemetry {
         )
     }
 
-    /// How many units of each kind flap in the partitions that this instance owns.
+    /// The number of flapping units of each kind in the partitions that this instance owns.
     pub fn flapping_units(&self, counts: &HashMap<Kind, i64>) {
-        // A reload may have taken kinds out.
+        // A reload may have removed kinds.
         self.series.flapping_units.reset();
         for (kind, count) in counts {
             self.series.flapping_units.with_label_values(&[kind.as_str()]).set((*count).max(0));
         }
     }
 
-    /// Notifications for receivers that are not configured. Logs the change.
+    /// Notifications of receivers that are not configured. Logs the change.
     pub fn orphaned(&self, orphans: &[(String, Backlog)]) {
         let count: u64 = orphans.iter().map(|(_, kept)| kept.waiting + kept.dead).sum();
         let before = self.series.orphaned.get();

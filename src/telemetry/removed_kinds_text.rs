@@ -8,7 +8,7 @@ use crate::presence::Kind;
 /// The most kinds that are named.
 const MAX_NAMED: usize = 8;
 
-/// The number of records by kind, and the advice. They stay open for `stay` after an instance noticed it.
+/// The number of records by kind, and the advice. The records stay open for `stay` after an instance noticed them.
 pub fn removed_kinds_text(open: &BTreeMap<Kind, u64>, stay: Duration) -> String {
     let named = open.iter().take(MAX_NAMED).map(|(kind, count)| format!("{kind} ({count} open)"));
     let mut named = named.collect::<Vec<String>>().join(", ");

@@ -7,8 +7,7 @@ use std::time::Duration;
 use super::labels::BrokerRefusal;
 use crate::clock::{Clock, Timestamp};
 
-/// Lets one line per reason and ten seconds through, so that a flood of bad messages cannot flood
-/// the log.
+/// Admits one line per reason in ten seconds, so that a flood of bad messages cannot flood the log.
 pub(super) struct Sampler {
     clock: Clock,
     lines: Mutex<HashMap<Reason, Lines>>,

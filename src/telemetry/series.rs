@@ -1,8 +1,8 @@
 //! The metrics: names, help, labels and buckets, and every known label set at zero from the start.
 //!
-//! Named as Prometheus recommends: a counter ends in `_total` and only grows, a gauge is of the moment, and
-//! a gauge without a value has no series rather than a 0 that looks like a value. There are fewer
-//! than 500 series with a dozen kinds and five receivers; kinds and receivers bring some each, units none.
+//! Names follow the advice of Prometheus: a counter ends in `_total` and only grows. A gauge without a value has no
+//! series, rather than a 0 that looks like a value. A dozen kinds and five receivers have fewer than 500 series; each
+//! kind and receiver adds some, units add none.
 
 use prometheus::{
     CounterVec, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
@@ -34,14 +34,14 @@ pub(super) struct Series {
     pub canary_round_trip: HistogramVec,
     pub blind: IntGauge,
     pub blind_seconds: prometheus::Counter,
-    /// No series where the fleet has one broker.
+    /// No series in a fleet with one broker.
     pub broker_blind: IntGaugeVec,
     pub broker_blind_seconds: CounterVec,
     pub broker_heard: GaugeVec,
     pub kinds_unheard: IntGaugeVec,
     pub filters_unproved: IntGaugeVec,
     pub checks: IntCounterVec,
-    /// No series where sweeping is off.
+    /// No series if sweeping is off.
     pub sweeps: IntCounterVec,
     pub detection_delay: Histogram,
     pub transitions: IntCounterVec,
@@ -82,7 +82,7 @@ pub(super) struct Series {
     pub timers_fired: IntCounterVec,
     pub timer_lateness: HistogramVec,
     pub timers_unknown: IntCounterVec,
-    /// No series where history is off.
+    /// No series if history is off.
     pub history_rows: IntCounterVec,
     pub history_lag: GaugeVec,
     pub history_losses: IntCounterVec,
@@ -97,7 +97,7 @@ const LATENCIES: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5,
 /// Buckets of attempts to deliver: few, because every receiver has them.
 const ATTEMPTS: [f64; 5] = [0.05, 0.25, 1.0, 5.0, 30.0];
 
-/// Buckets of engine calls: few, because each is a series for every call.
+/// Buckets of engine calls: few, because every named call has them.
 const COMMANDS: [f64; 3] = [0.001, 0.01, 0.1];
 
 /// Calls of the engine with series of their own: the calls for heartbeats, deadline checks, the walk and
@@ -126,7 +126,7 @@ pub(super) const OTHER: &str = "other";
 impl Series {
     /// Registers every metric.
     ///
-    /// In one piece: a list of them.
+    /// In one piece: it is only a list.
     pub fn new(registry: &Registry) -> Series {
         let make = MetricFactory(registry);
         let series = Series {

@@ -1,5 +1,5 @@
-//! Failures that end by themselves within seconds: an unreadable value blocks a loop until it is quarantined, and no
-//! primary answers until a replica is promoted. Nothing is lost meanwhile, so no operator is called until they last.
+//! Failures that end by themselves within seconds: an unreadable value blocks a loop until it is quarantined, or no
+//! primary answers until a replica is promoted. Nothing is lost meanwhile, so operators are alerted only if they last.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::clock::{Clock, Timestamp};
 
-/// A failure that lasts longer does not end by itself: a right is missing, or no replica can be promoted.
+/// A longer failure does not end by itself: a right is missing, or no replica can be promoted.
 const MAX_SHORT: Duration = Duration::from_secs(10);
 
 /// Why a loop failed.
@@ -18,7 +18,7 @@ pub trait LoopFailure: Display {
         false
     }
 
-    /// The engine is down, whichever work it is asked for.
+    /// The engine is down for all work.
     fn is_away(&self) -> bool {
         false
     }
@@ -33,7 +33,8 @@ impl LoopFailure for &str {}
 
 pub(super) struct ShortFailures {
     clock: Clock,
-    /// Since when, by loop. The names come from constants and from the configuration, so there are few.
+    /// The beginning of the failure, by loop. The names come from constants and from the configuration, so there are
+    /// few.
     since: Mutex<BTreeMap<String, Timestamp>>,
 }
 
@@ -42,7 +43,8 @@ impl ShortFailures {
         ShortFailures { clock, since: Mutex::default() }
     }
 
-    /// A loop failed like that. Answers whether for less than [`MAX_SHORT`], and whether it is the only loop.
+    /// A loop failed in this way. Returns whether the failure is shorter than [`MAX_SHORT`], and whether it begins now
+    /// while no other loop fails.
     pub fn is_short(&self, which: &str) -> (bool, bool) {
         let now = self.clock.now();
         let mut all = self.lock();
@@ -50,7 +52,7 @@ impl ShortFailures {
         (now.since(since) < MAX_SHORT, all.len() == 1 && since == now)
     }
 
-    /// The loop's failure, if it has one, counts as begun at most `at_most` ago.
+    /// The failure of the loop, if it has one, counts as begun at most `at_most` ago.
     pub fn shorten(&self, which: &str, at_most: Duration) {
         let began = self.clock.now() - at_most;
         if let Some(since) = self.lock().get_mut(which) {
@@ -58,7 +60,7 @@ impl ShortFailures {
         }
     }
 
-    /// Forgets the failure of a loop that succeeded. Answers whether that was the last failing loop.
+    /// Forgets the failure of a loop that succeeded. Returns whether it was the last failing loop.
     pub fn clear(&self, which: &str) -> bool {
         let mut all = self.lock();
         all.remove(which).is_some() && all.is_empty()

@@ -1,4 +1,4 @@
-//! A histogram of the moment: how many units are in each bucket now, not a count over time.
+//! A histogram of the current moment: how many units are in each bucket now, not a count over time.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -9,7 +9,7 @@ impl Telemetry {
         self.series.timer_requests.with_label_values(&[outcome.as_str()]).inc_by(count);
     }
 
-    /// A request over MQTT is applied and not answered: Rollcall does not answer on its response topic.
+    /// A request over MQTT was applied without an answer, because Rollcall does not answer on its response topic.
     pub fn timer_answer_left_out(&self, topic: &str) {
         if let Some(suppressed) = self.samples.admit("timer_answer") {
             let topic = truncate(topic, MAX_SHOWN);

@@ -13,8 +13,8 @@ pub(super) const WITHOUT_CLASS: &str = "timers_without_class";
 const NO_LABELS: [&str; 0] = [];
 
 impl Telemetry {
-    /// How many timers of each type wait in the partitions of this instance, and which types are configured. All series
-    /// of timers start at zero with this: a service without classes has none.
+    /// The number of waiting timers of each type in the partitions of this instance, and the configured types. This
+    /// starts all series of timers at zero: a service without classes has none.
     pub fn timers_waiting<'a>(
         &self,
         configured: impl Iterator<Item = &'a TimerType>,
@@ -42,7 +42,7 @@ impl Telemetry {
         self.series.timer_lateness.with_label_values(&NO_LABELS).observe(late.as_secs_f64());
     }
 
-    /// The only attempt to deliver a timer has no outcome: the instance that made it died.
+    /// The only attempt to deliver a timer has no known outcome, because its instance died.
     pub fn timer_outcome_unknown(&self, of: &TimerType) {
         self.series.timers_unknown.with_label_values(&[of.as_str()]).inc();
         tracing::warn!(
@@ -52,7 +52,7 @@ impl Telemetry {
         );
     }
 
-    /// Timers are due whose types are not configured here; they wait.
+    /// Due timers whose types are not configured here; they wait.
     pub fn timers_without_class<'a>(&self, types: impl Iterator<Item = &'a TimerType>) {
         if let Some(suppressed) = self.samples.admit(WITHOUT_CLASS) {
             let mut types: Vec<&str> = types.map(TimerType::as_str).collect();

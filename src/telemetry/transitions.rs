@@ -13,7 +13,7 @@ use crate::clock::monotonic;
 use crate::presence::{Closing, Kind, OfflineRecord, Transition, Unit};
 
 impl Telemetry {
-    /// The deadlines of units were checked.
+    /// Deadline checks of units had this result.
     pub fn deadlines_checked(&self, source: CheckSource, result: CheckOutcome, count: u64) {
         self.series.checks.with_label_values(&[source.as_str(), result.as_str()]).inc_by(count);
     }
@@ -23,12 +23,12 @@ impl Telemetry {
         self.series.sweeps.with_label_values::<&str>(&[]);
     }
 
-    /// The deadline index was asked for units that are due.
+    /// A sweep read the deadline index.
     pub fn swept(&self) {
         self.series.sweeps.with_label_values::<&str>(&[]).inc();
     }
 
-    /// Replicas of a server had everything that was written, or not in time.
+    /// The replicas of a server confirmed all writes, or did not in time.
     pub fn waited_for_replicas(&self, in_time: bool) {
         let result = if in_time { "ok" } else { "timeout" };
         self.series.replica_waits.with_label_values(&[result]).inc();
@@ -72,7 +72,7 @@ impl Telemetry {
         }
     }
 
-    /// Logs once a second until `stop` how many lines the limits suppressed.
+    /// Logs once a second, until `stop`, how many lines the limits suppressed.
     pub async fn log_suppressed_transitions(&self, stop: &CancellationToken) {
         let mut every = tokio::time::interval(Duration::from_secs(1));
         while stop.run_until_cancelled(every.tick()).await.is_some() {

@@ -1,5 +1,5 @@
-//! Units that are heard at two places in turn: two devices probably have one id, and the heartbeats of one hide the
-//! silence of the other. Each is a problem until its timeout has passed without another heartbeat of the other place.
+//! Units that are heard alternately at two places: two devices probably have one id, and the heartbeats of one hide the
+//! silence of the other. Each is a problem until its timeout has passed without a heartbeat from the other place.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use super::{MAX_SHOWN, Telemetry, truncate};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{Kind, Unit, UnitName};
 
-/// The most units that are kept; more are only logged.
+/// The most units in memory; further ones are only logged.
 const MAX_UNITS: usize = 1000;
 
 /// The units that are heard at two places now.
@@ -42,7 +42,7 @@ impl TwoPlaces {
 }
 
 impl Telemetry {
-    /// A unit is heard on two topics in turn, and `name` is how its kind names units. `until`: its timeout passes then.
+    /// A unit is heard alternately on two topics; `name` is how its kind names units. `until`: when its timeout passes.
     pub fn unit_at_two_places(&self, unit: &Unit, name: &UnitName, topics: &[String; 2], until: Timestamp) {
         let topics = topics.each_ref().map(|topic| truncate(topic, MAX_SHOWN).escape_debug().to_string());
         let advice = format!(
@@ -60,7 +60,7 @@ impl Telemetry {
         }
     }
 
-    /// The topics on which the unit is heard in turn, and the advice.
+    /// The two topics on which the unit is heard, and the advice.
     pub fn two_places_of(&self, unit: &Unit) -> Option<([String; 2], String)> {
         self.two_places.current().get(unit).map(|one| (one.topics.clone(), one.advice.clone()))
     }

@@ -1,5 +1,5 @@
-//! Topics on which messages arrived and that no kind has. A newcomer who wrote a topic into the configuration that
-//! devices do not use finds no unit, and has to see where the messages are.
+//! Topics with messages that no kind matches. A newcomer who configures a wrong topic finds no units, and has to see
+//! which topics the messages use.
 //!
 //! Senders choose topics, so the list is bounded, and each topic is cut and escaped.
 
@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use super::{MAX_SHOWN, Telemetry, truncate};
 use crate::clock::Timestamp;
 
-/// The most topics that are listed; messages on others are counted together.
+/// The most topics in the list; messages on others are counted together.
 const MAX_TOPICS: usize = 100;
-/// A topic that was not heard for this long leaves the list.
+/// A topic without messages for this long leaves the list.
 const KEPT: Duration = Duration::from_secs(86_400);
 /// How many topics a sentence names, and with how many characters each.
 const NAMED: usize = 3;
 const NAMED_LENGTH: usize = 60;
 
-/// The begin of Rollcall's own topics, on which it is expected that no unit is.
+/// The prefix of Rollcall's own topics, which never name a unit.
 const OWN: &str = "rollcall/";
 
 /// Messages on one topic.
@@ -33,16 +33,16 @@ pub struct UnknownTopic {
     pub last_heard: Timestamp,
 }
 
-/// Topics that no kind has, in the order of their names.
+/// Topics without a kind, ordered by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnknownTopics {
     pub topics: Vec<UnknownTopic>,
-    /// Messages on topics that are not listed, because there are too many.
+    /// Messages on topics outside the list, which is full.
     pub unlisted_messages: u64,
 }
 
 impl UnknownTopics {
-    /// The topics of several instances together.
+    /// Merges the topics of several instances.
     pub fn merged(parts: impl IntoIterator<Item = UnknownTopics>) -> UnknownTopics {
         let mut all = TopicList::default();
         for part in parts {
@@ -84,7 +84,7 @@ pub(super) struct TopicList {
 }
 
 impl TopicList {
-    /// Answers whether the topic is new in the list.
+    /// Adds messages; returns whether the topic is new in the list.
     fn add(&mut self, one: UnknownTopic) -> bool {
         if let Some(known) = self.by_topic.get_mut(&one.topic) {
             known.messages = known.messages.saturating_add(one.messages);
@@ -114,7 +114,7 @@ impl TopicList {
 }
 
 impl Telemetry {
-    /// A message arrived on a topic that no kind has.
+    /// A message arrived on a topic that no kind matches.
     pub fn topic_of_no_kind(&self, topic: &str) {
         if topic.is_empty() || topic.starts_with(OWN) {
             return;
@@ -128,7 +128,7 @@ impl Telemetry {
         }
     }
 
-    /// The topics that no kind has and that were heard within a day.
+    /// The topics without a kind that had messages within a day.
     pub fn unknown_topics(&self) -> UnknownTopics {
         let mut list = self.topic_list();
         list.forget(self.clock.now());
@@ -140,7 +140,7 @@ impl Telemetry {
     }
 }
 
-/// The list, shared by all that receive messages.
+/// The list, shared by all receivers of messages.
 pub(super) type SharedTopicList = Mutex<TopicList>;
 
 #[cfg(test)]

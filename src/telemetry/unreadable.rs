@@ -1,7 +1,7 @@
-//! Stored values that cannot be read: their locations, their number, and when each was last met.
+//! Stored values that cannot be read: their locations, their number, and when each was last found.
 //!
-//! A value that is not met for a while is forgotten: it was repaired, or deleted. Every value is read at
-//! least once in five minutes, by the walk over all units and by the examination of the engine.
+//! A value that is not found for a while is forgotten: it was repaired or deleted. Every value is read at least once in
+//! five minutes, by the walk over all units and by the examination of the engine.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -10,13 +10,13 @@ use std::time::Duration;
 use super::labels::Stored;
 use crate::clock::{Clock, Timestamp};
 
-/// After how long a value that is not met again is forgotten.
+/// A value that is not found again for this long is forgotten.
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
-/// The most locations that are kept; more are only logged.
+/// The most locations in memory; further ones are only logged.
 const MAX_LOCATIONS: usize = 1000;
 
-/// The most characters of a location or a reason that are kept: both may come from another program.
+/// The most characters of a location or a reason: both may come from another program.
 const MAX_CHARACTERS: usize = 300;
 
 pub(super) struct UnreadableValues {
@@ -33,7 +33,7 @@ struct UnreadableValue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnreadableCount {
     pub count: usize,
-    /// One of the unreadable values, and why it cannot be read.
+    /// One of the unreadable values, and its fault.
     pub example: String,
 }
 
@@ -42,7 +42,7 @@ impl UnreadableValues {
         UnreadableValues { clock, met: Mutex::default() }
     }
 
-    /// Notes a value that cannot be read. Answers whether it is new.
+    /// Notes a value that cannot be read. Returns whether it is new.
     pub fn met(&self, what: Stored, location: &str, why: &str) -> bool {
         let last = self.clock.now();
         let mut met = self.lock();
@@ -58,13 +58,13 @@ impl UnreadableValues {
         has_room
     }
 
-    /// Forgets a value that is readable again. Answers whether it was known.
+    /// Forgets a value that is readable again. Returns whether it was in the list.
     pub fn repaired(&self, what: Stored, location: &str) -> bool {
         let mut met = self.lock();
         !met.is_empty() && met.remove(&(what.as_str(), shown(location))).is_some()
     }
 
-    /// `None`: no value of that sort.
+    /// `None` if no value of that sort is unreadable.
     pub fn of(&self, what: Stored) -> Option<UnreadableCount> {
         let now = self.clock.now();
         let mut met = self.lock();

@@ -18,7 +18,7 @@ pub struct ServerFiles {
     /// The certificate, followed by the intermediate certificates.
     pub cert: PathBuf,
     pub key: PathBuf,
-    /// The authorities of the certificate that each client must have; `None`: a client needs no certificate.
+    /// The authorities of the certificate that each client must present; `None` if a client needs no certificate.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -31,7 +31,7 @@ pub struct ServerTls {
     /// The section of the options.
     pub section: &'static str,
     files: ServerFiles,
-    /// The protocols within TLS, if clients choose among several.
+    /// The protocols within TLS, if clients can choose.
     protocols: Vec<Vec<u8>>,
     read: ReadFile,
     now: ArcSwap<(Contents, Arc<ServerConfig>)>,

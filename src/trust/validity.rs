@@ -1,8 +1,8 @@
-//! From when and until when a certificate is valid: the two times in it, read from DER.
+//! The validity of a certificate: its two times, read from DER.
 //!
 //! # Why by hand
-//! The library of TLS tells whether a certificate is valid at a moment, and not until when. The times are the fifth
-//! part of the certificate, and no other part is needed (RFC 5280, section 4.1).
+//! The TLS library checks whether a certificate is valid at a moment, but does not return its end. The times are the
+//! fifth part of the certificate, and no other part is needed (RFC 5280, section 4.1).
 
 use crate::clock::{Timestamp, parse_moment};
 
@@ -20,7 +20,7 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// Reads the validity; `None`: the bytes are not a certificate.
+    /// Reads the validity; `None` if the bytes are not a certificate.
     pub fn of(certificate: &[u8]) -> Option<Validity> {
         let mut certificate = Der(Der(certificate).take(SEQUENCE)?);
         let mut to_be_signed = Der(certificate.take(SEQUENCE)?);
@@ -99,7 +99,7 @@ mod tests {
             };
             let wanted = Validity { from: at(from), until: at(until) };
             assert_eq!(Validity::of(certificate.der()), Some(wanted));
-            // A certificate that is cut off is not a certificate, wherever it ends.
+            // A certificate that is cut off anywhere is not a certificate.
             for end in 0..100 {
                 assert_eq!(Validity::of(&certificate.der()[..end]), None, "{end}");
             }

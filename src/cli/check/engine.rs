@@ -27,7 +27,7 @@ pub(super) async fn examine(config: &EngineConfig) -> Vec<Finding> {
             std::iter::once(Finding::ok("engine", text)).chain(warnings).collect()
         }
     };
-    // If no server tells of the other servers, the finding about the engine says why.
+    // Without a server that knows the others, the finding about the engine gives the reason.
     findings.extend(servers.unwrap_or_default().iter().flat_map(findings_of));
     findings
 }
@@ -43,7 +43,7 @@ fn findings_of(server: &ServerCondition) -> Vec<Finding> {
     std::iter::once(state).chain(warnings).collect()
 }
 
-/// The finding of a warning. The service runs with all of them except the one that it refuses at its start.
+/// The finding of a warning. The service runs in spite of every warning except the one that stops its start.
 fn finding(warning: &Warning, text: String) -> Finding {
     match warning.name {
         EngineWarning::EvictionPossible => Finding::fail(warning.name.as_str(), text),

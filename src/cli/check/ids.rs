@@ -1,5 +1,5 @@
-//! The findings about client ids and names: whether any client could take Rollcall's session over, and whether another
-//! instance has the same id or name.
+//! The findings about client ids and names: another client could take over Rollcall's session, or another instance has
+//! the same id or name.
 
 use std::net::SocketAddr;
 
@@ -30,7 +30,7 @@ pub(super) async fn examine(config: &intake::Config) -> Option<Finding> {
     })
 }
 
-/// The problems with its name and its client id that the running instance of this configuration reports.
+/// The problems with the name and the client id that the running instance reports.
 pub(super) async fn of_running_instance(http: SocketAddr) -> Vec<Finding> {
     let asked = tokio::time::timeout(TIMEOUT, health::ask(reachable(http), "/readyz")).await;
     let Ok(Ok(answer)) = asked else { return Vec::new() };

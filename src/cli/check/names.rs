@@ -1,4 +1,4 @@
-//! The findings about kinds whose units are named by a part of what their topics capture: two devices may have one id.
+//! The findings about kinds whose units get only a part of what their topics capture as id: two devices may share one.
 
 use super::Finding;
 use crate::config::Config;

@@ -1,4 +1,4 @@
-//! The finding about receivers that were renamed or removed: whether they left notifications behind.
+//! The finding about notifications of receivers that were renamed or removed.
 
 use super::Finding;
 use super::engine::look_into;

@@ -1,4 +1,4 @@
-//! The finding about kinds that are no longer configured: whether records of their units are open.
+//! The finding about open records of kinds that are no longer configured.
 
 use super::Finding;
 use super::engine::look_into;

@@ -127,8 +127,8 @@ pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result
     let media = if format == FileFormat::Csv { "text/csv" } else { "application/x-ndjson" };
     let open = File::open(&file).await.with_context(|| format!("{} cannot be read", file.display()))?;
     let is = |flag: bool| flag.then(|| "true".to_owned());
-    // If a server refuses a file, it leaves the rest unread, and its answer may be lost with the connection. So ask
-    // with no units first.
+    // A server that refuses a file does not read the rest of it, and its answer may be lost with the connection. So
+    // send a request without units first.
     let path = ["api", "v1", "units:import"];
     let nothing = if format == FileFormat::Csv { "kind,unit\n" } else { "" };
     let query = given(vec![("kind", kind.clone()), ("dry_run", is(true))]);
@@ -147,7 +147,7 @@ pub(in crate::cli) async fn import(arguments: ImportArguments) -> anyhow::Result
     ]);
     let author = Some(author.as_str()).filter(|author| is_author(author));
     let answer = remote.send(&path, &query, media, content(open), author).await?;
-    // A dry run answers; the import itself would be refused.
+    // A dry run succeeds where the import itself would be refused.
     let is_bad = dry_run && !skip_bad_lines && answer["bad_lines"].as_u64().unwrap_or_default() > 0;
     let code = if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS };
     print_effect(answer, &file, json)?;
@@ -172,12 +172,12 @@ fn print_effect(answer: Value, file: &Path, json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether `--replace` may remove the units that a dry run counts: an operator confirms it, and a file that would
-/// remove more than half of the units counts as the wrong file.
+/// Checks that `--replace` may remove the units that a dry run counts: an operator confirms it. A file that would
+/// remove more than half of the units is treated as the wrong file.
 fn may_remove(planned: &Value, yes: bool) -> anyhow::Result<()> {
     let count = |field: &str| planned[field].as_u64().unwrap_or_default();
     let removed = count("removed");
-    // The import will name the bad lines, and remove no unit.
+    // The import reports the bad lines, and removes no unit.
     if removed == 0 || count("bad_lines") > 0 {
         return Ok(());
     }

@@ -278,7 +278,7 @@ async fn cancel(wanted: Cancel) -> anyhow::Result<ExitCode> {
         range.map(|(name, at)| (name, at.to_string().into())).collect();
     filter.insert("type".to_owned(), class.into());
     let (mut filter, mut cancelled) = (Value::Object(filter), 0);
-    // A single request may cancel only some of many timers.
+    // One request cancels a bounded number of timers.
     loop {
         let mut answer = remote.change(Method::POST, &path, Some(&filter), author).await?;
         cancelled += answer["cancelled"].as_u64().unwrap_or_default();

@@ -58,7 +58,7 @@ impl Visit for FieldWriter<'_> {
     }
 }
 
-/// A message may hold text from devices: if it contains a `=`, it is quoted, so that it is not read as a field.
+/// A message may hold text from devices. A message with a `=` is quoted, so that no part of it is read as a field.
 fn write_message(out: &mut impl Write, text: &str) -> fmt::Result {
     if text.contains('=') || text.starts_with('"') {
         quote(out, text)

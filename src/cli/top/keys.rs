@@ -4,7 +4,7 @@ use std::io::{Read, stdin};
 
 use tokio::sync::mpsc;
 
-/// The most keys that wait; the others are lost.
+/// The most keys in the buffer; further keys are lost.
 const WAITING: usize = 16;
 
 /// Ctrl-C, Ctrl-D and Ctrl-Z, which arrive as keys in this mode.
@@ -28,7 +28,7 @@ impl PressedKeys {
         let (sender, keys) = mpsc::channel(WAITING);
         let read = move || {
             let mut byte = [0];
-            // The end of the input is the end of the terminal.
+            // At the end of the input the terminal is gone.
             while let Ok(1) = stdin().read(&mut byte) {
                 if let Err(mpsc::error::TrySendError::Closed(_)) = sender.try_send(key(byte[0])) {
                     return;
@@ -44,7 +44,7 @@ impl PressedKeys {
         self.0.recv().await.unwrap_or(PressedKey::Quit)
     }
 
-    /// Waits for a key that quits, and drops others. Cancel-safe.
+    /// Waits for a key that quits, and drops other keys. Cancel-safe.
     pub async fn quit(&mut self) {
         while self.next().await != PressedKey::Quit {}
     }

@@ -21,7 +21,7 @@ pub(super) struct TopPage<'a> {
     /// The delays of the last minute, and the delays since the start of the instance.
     pub lately: &'a Delays,
     pub all: &'a Delays,
-    /// Why there is no newer answer.
+    /// The reason why there is no newer answer.
     pub failure: Option<&'a str>,
 }
 
@@ -40,7 +40,7 @@ impl TopPage<'_> {
         lines.iter().map(|line| clip(line, width.into())).collect()
     }
 
-    /// Says whether the numbers can be trusted.
+    /// The line that says whether the numbers can be trusted.
     fn state(&self, colours: bool) -> Vec<String> {
         let mut lines = Vec::new();
         if let Some(failure) = self.failure {

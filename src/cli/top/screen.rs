@@ -19,7 +19,7 @@ pub(super) const CONTINUED: i32 = Signal::CONT.as_raw();
 const ENTER: &str = "\x1b[?1049h\x1b[?25l\x1b[?7l";
 const LEAVE: &str = "\x1b[?7h\x1b[?25h\x1b[?1049l";
 
-/// The size that is assumed for a terminal that does not tell its size.
+/// The size of a terminal that does not report its size.
 const UNKNOWN_SIZE: (u16, u16) = (80, 24);
 
 pub(super) struct Screen {
@@ -86,7 +86,7 @@ impl Drop for Screen {
     }
 }
 
-/// Failures are those of a terminal that is gone.
+/// A failure means that the terminal is gone.
 fn leave(modes: &Termios) {
     let _ = write(LEAVE);
     let _ = tcsetattr(stdin(), OptionalActions::Now, modes);

@@ -11,7 +11,7 @@ use crate::presence::{Labels, OfflineRecord, Trip};
 use crate::routing::SilenceId;
 use crate::routing::alert::{ALERT_NAME, alert_labels, fingerprint};
 
-/// How much later than the answer an alert ends, unless a later answer has it again.
+/// The end of an alert, counted from the answer; a later answer with the alert moves it.
 const ENDS_AFTER: Duration = Duration::from_secs(300);
 
 /// An alert, as clients of Alertmanager read it.
@@ -49,7 +49,7 @@ pub(super) struct Suppressed {
 }
 
 impl ShownAlert {
-    /// `base`: `http.external_url`. A header of the request is no base, because its sender chooses it.
+    /// `base`: `http.external_url`. It never comes from a header of the request, because its sender chooses those.
     pub fn of(
         record: &OfflineRecord,
         receivers: Vec<Receiver>,
@@ -99,14 +99,15 @@ impl ShownAlert {
         }
     }
 
-    /// Adds the begin of the flapping episode of the unit: receivers know of the episode, and not of this record.
+    /// Adds the beginning of the unit's flapping episode: receivers were notified of the episode, and not of this
+    /// record.
     pub fn with_episode(mut self, episode: Option<&OfflineRecord>) -> ShownAlert {
         let flapping = episode.map(|episode| ("flapping_since".to_owned(), episode.deadline.to_string()));
         self.annotations.extend(flapping);
         self
     }
 
-    /// The alert that says that there are more open records than an answer shows.
+    /// The alert about open records that an answer leaves out.
     pub fn of_cut_list(most: usize, base: Option<&str>, now: Timestamp) -> ShownAlert {
         let summary = format!("more than {most} units are offline; only the newest {most} are shown here");
         let labels = Labels::from([(ALERT_NAME.to_owned(), "RollcallMoreUnitsOffline".to_owned())]);

@@ -24,7 +24,7 @@ use crate::store::OpenPages;
 
 /// The most open records that an answer examines.
 const MAX_ALERTS: usize = 10_000;
-/// How long a request may spend on comparing matchers with these records.
+/// How long a request may compare its matchers with these records.
 const MAX_SELECTING: Duration = Duration::from_secs(2);
 /// The newest open records, whether there are more, and the reasons to hold their notifications.
 struct NewestRecords {
@@ -123,8 +123,8 @@ pub(super) async fn groups(State(state): State<AlertmanagerState>, uri: Uri) -> 
 }
 
 impl AlertFilter {
-    /// Keeps the records that all matchers match. A slow expression would stop other requests, so a thread of its own
-    /// compares, and gives up after [`MAX_SELECTING`].
+    /// Keeps the records that all matchers match. A thread of its own compares them, because a slow expression would
+    /// stop other requests; it gives up after [`MAX_SELECTING`].
     async fn selected(&self, open: NewestRecords) -> Result<NewestRecords, HttpError> {
         let matchers = self.matchers.clone();
         let (until, records) = (monotonic() + MAX_SELECTING, open.records);
@@ -140,7 +140,7 @@ impl AlertFilter {
         Ok(NewestRecords { records, ..open })
     }
 
-    /// The silences and inhibitions that hold a record; `None`: the filter leaves the record out.
+    /// The silences and inhibitions that hold a record; `None` if the filter leaves the record out.
     fn suppressed(
         &self,
         record: &OfflineRecord,
@@ -152,7 +152,7 @@ impl AlertFilter {
         silenced_by.sort();
         let by = open.inhibitors.held(record, open.now).into_iter().flat_map(|held| held.by);
         let mut inhibited_by: Vec<String> = by.map(|source| source.fingerprint.clone()).collect();
-        // Receivers know of silences whose wait was over before the trip.
+        // Receivers were notified of silences whose wait was over before the trip.
         let is_held = |trip: &Trip| {
             let waited = |taken: &MatchedRoute<'_>| taken.route.ready_at(record) < trip.at;
             record.detected_at >= trip.since || !routes.of(record).iter().any(waited)
@@ -167,7 +167,7 @@ impl AlertFilter {
         is_wanted.then_some(Suppressed { silenced_by, inhibited_by })
     }
 
-    /// The alert of the mass-offline breaker, if it holds notifications and is asked for.
+    /// The alert of the mass-offline breaker, if it holds notifications and the filter selects it.
     fn mass_offline(
         &self,
         AlertRoutes { routes, receivers, .. }: &AlertRoutes,

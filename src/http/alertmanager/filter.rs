@@ -12,15 +12,15 @@ use crate::routing::{Matcher, Operator};
 
 /// The alerts that a request asks for.
 pub(super) struct AlertFilter {
-    /// Whether the answer has alerts that are neither silenced nor inhibited.
+    /// The answer includes alerts that are neither silenced nor inhibited.
     pub active: bool,
     pub silenced: bool,
     pub inhibited: bool,
     /// Matchers that an alert has to match, all of them.
     pub matchers: Vec<Matcher>,
-    /// A matcher of names of receivers: one receiver of the alert has to match it.
+    /// A matcher of receiver names: at least one receiver of the alert has to match it.
     receiver: Option<Matcher>,
-    /// The names of receivers that were compared with `receiver`, and the results: each name is compared once.
+    /// The results of `receiver` by name, so that each name is compared once.
     compared: Mutex<HashMap<String, bool>>,
 }
 
@@ -39,7 +39,7 @@ impl AlertFilter {
                 "filter" => filters.push(value),
                 // As in Alertmanager, an empty value sets no filter.
                 "receiver" if value.is_empty() => {}
-                // If the parameter is repeated, the last value counts; only that one is compiled.
+                // If the parameter is repeated, the last value counts, and only that one is compiled.
                 "receiver" => wanted = Some(value),
                 // Rollcall has no muted or unprocessed alerts; and as in Alertmanager, other parameters are ignored.
                 _ => {}
@@ -61,7 +61,7 @@ impl AlertFilter {
         }
     }
 
-    /// Whether the request asks for alerts of these receivers.
+    /// Returns whether the filter selects alerts of these receivers.
     pub fn takes_receivers(&self, names: &[&str]) -> bool {
         self.receiver.is_none() || names.iter().any(|name| self.takes_receiver(name))
     }
@@ -78,8 +78,8 @@ fn pairs(uri: &Uri) -> impl Iterator<Item = (String, String)> {
     form_urlencoded::parse(query.as_bytes()).map(|(name, value)| (name.into_owned(), value.into_owned()))
 }
 
-/// Reads a flag: an empty value is the default, which is true; other values are the words that Alertmanager takes for
-/// true and for false.
+/// Reads a flag: an empty value means the default, true; other values are the words that Alertmanager accepts for true
+/// and false.
 fn flag(name: &str, value: &str) -> Result<bool, HttpError> {
     match value.to_ascii_lowercase().as_str() {
         "" | "true" | "1" | "t" | "yes" | "y" | "on" => Ok(true),

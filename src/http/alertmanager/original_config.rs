@@ -1,7 +1,7 @@
 //! The routes as a configuration of Alertmanager, which its clients read: `amtool config routes` draws and tries them.
 //!
-//! A route of Alertmanager has one receiver, which may notify in several ways. So several receivers of a route are one
-//! there, `hook+mail`. Waits and times are left out.
+//! A route of Alertmanager has one receiver, which may notify in several ways. So several receivers of a route become
+//! one, `hook+mail`. Waits and times are left out.
 
 use std::collections::BTreeSet;
 

@@ -44,7 +44,7 @@ impl ApiMatcher {
 }
 
 fn matchers(all: Vec<ApiMatcher>) -> Result<Vec<Matcher>, String> {
-    // Checked before the first expression is compiled.
+    // Check the length before the first expression is compiled.
     let length: usize = all.iter().map(|one| one.name.len() + one.value.len()).sum();
     if all.len() > MAX_MATCHERS || length > MAX_MATCHERS_BYTES {
         return Err(SilenceError::LongMatchers.to_string());

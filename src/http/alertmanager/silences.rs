@@ -23,7 +23,7 @@ pub(super) async fn all(State(state): State<AlertmanagerState>, uri: Uri) -> Res
     let permit = state.permit().await?;
     let (now, stored) = (state.clock.now(), state.silences.current().await?);
     let wanted = in_order(&stored, now).into_iter();
-    // As in Alertmanager, a filter names the matchers that a silence has, and not values that they match.
+    // As in Alertmanager, a filter selects silences that contain these matchers; it does not compare values.
     let wanted = wanted.filter(|silence| filter.iter().all(|one| silence.matchers.contains(one)));
     let shown: Vec<ApiSilence> = wanted.map(|silence| ApiSilence::of(silence, now)).collect();
     list(&shown, permit)
@@ -50,7 +50,7 @@ pub(super) async fn post(
     let (id, wanted) = compiled(|| posted.wanted().map_err(HttpError::bad_request)).await?;
     let by = caller.by(Some(&wanted.author));
     let id = state.silences.put(id, wanted, &by, state.clock.now()).await?;
-    // The API has no field for this number, but the page of silences shows it.
+    // The API has no field for this number, but the page of silences shows it, so start counting now.
     let units = state.units.clone();
     tokio::spawn(async move { units.count(id).await });
     Ok(Json(Posted { id }))

@@ -1,6 +1,6 @@
-//! Answers of the last minutes: for the fleet, a kind or a label over the usual range thousands of records are read,
-//! and pages ask for that again and again. An answer that is older than [`FRESH`] is given once more while a newer one
-//! is made; `until` in it says of which moment it is.
+//! Answers of the last minutes. For the fleet, a kind or a label over the usual range, an answer needs thousands of
+//! records, and pages request it often. An answer older than [`FRESH`] is served once more while a newer one is
+//! computed; its `until` gives its moment.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use super::AvailabilityAnswer;
 
-/// How long a request gets this answer, and no newer one is made.
+/// How long an answer is served before a newer one is computed.
 const FRESH: Duration = Duration::from_secs(10);
-/// How long a request gets this answer while a newer one is made.
+/// How long an answer is served while a newer one is computed.
 const USABLE: Duration = Duration::from_secs(120);
 /// The most answers that are kept; a further one replaces the oldest.
 const MAX_ANSWERS: usize = 200;
@@ -29,7 +29,7 @@ struct CachedAvailability {
 }
 
 impl RecentAnswers {
-    /// The answer, and whether the caller has to make a newer one.
+    /// The answer, and whether the caller has to compute a newer one.
     pub fn find(&self, asked: &AnswerKey, now: Instant) -> Option<(Arc<AvailabilityAnswer>, bool)> {
         let mut kept = self.lock();
         let found = kept.get_mut(asked).filter(|kept| now - kept.made < USABLE)?;
@@ -38,7 +38,7 @@ impl RecentAnswers {
         Some((found.answer.clone(), is_due))
     }
 
-    /// Keeps an answer whose computation began at `made`, unless an answer that began later is kept already.
+    /// Stores an answer whose computation began at `made`, unless a newer one is stored already.
     pub fn keep(&self, asked: AnswerKey, answer: Arc<AvailabilityAnswer>, made: Instant) {
         let mut kept = self.lock();
         if kept.get(&asked).is_some_and(|newer| newer.made > made) {
@@ -51,7 +51,7 @@ impl RecentAnswers {
         kept.insert(asked, CachedAvailability { answer, made, is_renewed: false });
     }
 
-    /// Notes that the caller failed to make a newer answer, so that another request tries.
+    /// Notes that the caller failed to compute a newer answer, so that another request tries.
     pub fn give_up(&self, asked: &AnswerKey) {
         if let Some(kept) = self.lock().get_mut(asked) {
             kept.is_renewed = false;

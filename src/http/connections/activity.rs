@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use crate::clock::monotonic;
 
-/// A connection whose client did not read for this long may lose its slot; pauses of a slow reader are shorter.
+/// After a client has read nothing for this long, its connection may lose its slot; a slow reader pauses for less.
 const STALLED: Duration = Duration::from_secs(1);
 
-/// Shared by the task of the connection and the search for a free slot.
+/// The activity of a connection, shared by its task and the search for a free slot.
 pub(super) struct Activity {
     begun: Instant,
-    /// Since when the connection waits for a request, in milliseconds since it began, plus one; 0: it does not wait.
+    /// Since when the connection waits for a request, in milliseconds since it began, plus one; 0 if it does not wait.
     waits: AtomicU64,
     /// Since when the client does not read an answer, in the same form as `waits`.
     stalls: AtomicU64,
@@ -37,12 +37,12 @@ impl Activity {
         self.waits.store(0, Ordering::Relaxed);
     }
 
-    /// Notes that the answer to a request was handed to the connection.
+    /// Notes that the whole answer to a request was passed to the connection.
     pub fn request_ends(&self) {
         self.waits.store(self.now(), Ordering::Relaxed);
     }
 
-    /// Notes that the client does not read from now on.
+    /// Notes that the client stopped reading.
     pub fn stalls(&self) {
         self.stalls.store(self.now(), Ordering::Relaxed);
     }
@@ -55,7 +55,7 @@ impl Activity {
         self.stalls.store(0, Ordering::Relaxed);
     }
 
-    /// Notes that the time limit for reading is over.
+    /// Notes that the client exceeded its time limit for reading.
     pub fn set_too_slow(&self) {
         self.too_slow.store(true, Ordering::Relaxed);
     }
@@ -74,7 +74,7 @@ impl Activity {
             let moment = moment.load(Ordering::Relaxed).checked_sub(1)?;
             Some(self.begun + Duration::from_millis(moment))
         };
-        // The end of an answer may be handed over and not read yet.
+        // The whole answer may have been passed to the connection, but not read yet.
         match since(&self.stalls) {
             Some(stalled) => Some(stalled).filter(|since| now.duration_since(*since) >= STALLED),
             None => since(&self.waits),

@@ -1,8 +1,8 @@
 //! The slots for connections, and which connection is evicted when another one needs a slot.
 //!
-//! When all slots are in use, or all slots of one address, the connection that has been idle for longest is
-//! evicted: it waits for a request, or its client does not read. If none is idle, a few
-//! reserved slots are left for the pages for health; they serve one request each.
+//! When all slots, or all slots of one address, are in use, the connection that has been idle for longest is evicted. A
+//! connection is idle while it waits for a request, or while its client does not read. If none is idle, a few reserved
+//! slots are left for the health pages; they serve one request each.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -27,7 +27,7 @@ pub(super) struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Bounds {
-        // Clients that follow the fleet, see `http/stream.rs`, leave room for other pages; and 1024 files may be open.
+        // The bound on streams (`http/stream.rs`) leaves room for other pages; and the process may open 1024 files.
         Bounds { most: 768, most_per_address: 640, reserved: 32 }
     }
 }
@@ -35,7 +35,7 @@ impl Default for Bounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotKind {
     AnyPage,
-    /// A slot of the reserve, which serves only the pages that are always answered.
+    /// A reserved slot, which serves only the pages that are always answered.
     Reserved,
 }
 
@@ -58,7 +58,7 @@ struct SlotHolder {
     leave: CancellationToken,
 }
 
-/// A slot in use; dropping it frees it.
+/// A slot in use; dropping it frees the slot.
 pub(super) struct ConnectionSlot {
     slots: Arc<ConnectionSlots>,
     number: u64,
@@ -72,8 +72,8 @@ impl ConnectionSlots {
         Arc::new(ConnectionSlots { bounds, taken: Mutex::default() })
     }
 
-    /// A slot for a connection of `peer`; `None` if all are in use. `on_eviction` is called with the address of
-    /// the connection that was evicted for it.
+    /// A slot for a connection of `peer`; `None` if all are in use. Calls `on_eviction` with the address of the
+    /// connection that was evicted for it.
     pub fn take(
         self: &Arc<ConnectionSlots>,
         peer: IpAddr,
@@ -141,7 +141,7 @@ impl ConnectionSlot {
         &self.activity
     }
 
-    /// Completes when another connection got this slot.
+    /// Completes when another connection has taken this slot.
     pub async fn evicted(&self) {
         self.leave.cancelled().await;
     }

@@ -126,7 +126,7 @@ async fn an_idle_connection_loses_its_slot_and_one_with_a_pending_request_does_n
     let mut idle = served.send("GET /other HTTP/1.1\r\nHost: a\r\n\r\n").await;
     let mut some = [0; 5];
     idle.read_exact(&mut some).await.unwrap();
-    // Each of them needs a slot.
+    // Each of these connections needs a slot.
     for _ in 0..3 {
         assert!(served.ask("/other").await.ends_with("other"));
     }
@@ -144,7 +144,7 @@ async fn while_every_slot_is_in_use_health_is_answered_and_other_pages_answer_50
         busy.push(served.send("GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await);
     }
     let refused = async {
-        // A connection whose request was not read yet is idle, and loses its slot instead.
+        // A connection that has sent no whole request is idle, and loses its slot instead.
         while !served.ask("/other").await.starts_with("HTTP/1.1 503") {
             busy.push(served.send("GET /waits HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await);
         }

@@ -1,7 +1,7 @@
 //! A stream with a time limit for a client that reads slowly.
 //!
-//! A write may wait for [`WriteLimit::patience`], and a second more for each [`WriteLimit::slowest_rate`]
-//! bytes that the client has read. Time in which Rollcall has no data to write does not count.
+//! A write may wait for [`WriteLimit::patience`], plus one second for each [`WriteLimit::slowest_rate`] bytes that the
+//! client has read. Time without data to write does not count.
 
 use std::io;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tokio::time::Sleep;
 use super::activity::Activity;
 use crate::clock::monotonic;
 
-/// How slowly an answer may be read.
+/// The slowest pace at which a client may read an answer.
 #[derive(Clone, Copy)]
 pub(super) struct WriteLimit {
     pub patience: Duration,
@@ -56,7 +56,7 @@ impl<S> WriteLimited<S> {
         }
     }
 
-    /// Notes the result of a write, and ends a write that is over its deadline.
+    /// Notes the result of a write, and fails a write past its deadline.
     fn note(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         match written {
             Poll::Ready(written) => {

@@ -1,7 +1,7 @@
-//! `POST /api/v1/heartbeats`: many heartbeats, as a JSON array or as lines, with an answer for each. The body is read as
-//! it arrives and recorded in steps; the answer comes when all of it is recorded.
+//! `POST /api/v1/heartbeats`: many heartbeats, as a JSON array or as lines, with an answer for each. The body is read
+//! as it arrives and recorded in steps; the answer comes after the last step.
 //!
-//! A batch that ends early may be sent again as a whole: a heartbeat that was recorded changes nothing the second time.
+//! A client may send a batch that ended early again as a whole: recording a heartbeat twice is harmless.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -32,10 +32,10 @@ use crate::telemetry::Rejection;
 
 /// The most heartbeats of a request.
 const MAX_HEARTBEATS: usize = 100_000;
-/// A step is recorded when it has this many heartbeats.
+/// The number of heartbeats after which a step is recorded.
 const STEP: usize = 1000;
 
-/// The unit of a heartbeat; its other fields are those of a payload.
+/// The fields that name the unit of a heartbeat; the others are those of a payload.
 #[derive(Deserialize)]
 struct EntryUnit<'a> {
     #[serde(borrow)]
@@ -188,7 +188,7 @@ impl HeartbeatsState {
         };
         match self.roll.hear(&heartbeats, now).await {
             Ok(strangers) => refused.extend(strangers.into_iter().map(text)),
-            // The stored state of a unit cannot be read: it delays no other unit.
+            // A unit whose stored state cannot be read delays no other unit.
             Err(EngineError::Damaged(_)) => {
                 for one in heartbeats.chunks(1) {
                     match self.roll.hear(one, now).await {

@@ -1,24 +1,24 @@
-//! Who sends a batch now: a client that sends slowly holds its turn for long, and must not hold all of them.
+//! The batches that are being read. A slow client holds its turn for long, so no client may hold all turns.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The batches that are read at a time, of all clients and of one; each holds its answers in memory.
+/// The most batches that are read at a time, in all and of one client: each holds its answers in memory.
 pub(super) const MOST: usize = 16;
 pub(super) const MOST_OF_ONE: usize = 4;
 
-/// The turns that are taken, by the name of the client's token.
+/// The number of turns in use, by the name of the client's token.
 #[derive(Clone, Default)]
 pub(super) struct Turns(Arc<Mutex<HashMap<String, usize>>>);
 
-/// A turn, until it is dropped.
+/// A turn; dropping it frees the turn.
 pub(super) struct Turn {
     turns: Turns,
     name: String,
 }
 
 impl Turns {
-    /// Takes a turn, if there is one for this client.
+    /// Takes a turn, if one is free for this client.
     pub fn take(&self, name: &str) -> Option<Turn> {
         let mut taken = self.lock();
         let of_one = taken.get(name).copied().unwrap_or(0);

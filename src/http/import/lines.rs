@@ -35,7 +35,7 @@ pub(super) enum ImportFormat {
 /// The rules for lines.
 #[derive(Clone)]
 pub(super) struct Checks {
-    /// The kinds that are configured, and what names their units.
+    /// The configured kinds, and how each names its units.
     pub kinds: HashMap<Kind, UnitName>,
     /// The kind of lines that name no kind; lines of other kinds are bad.
     pub kind: Option<Kind>,
@@ -50,7 +50,7 @@ pub(super) struct ImportLine {
     pub entry: Result<(Unit, UnitSettings), String>,
 }
 
-/// Gives every line of a file to `take`, from its beginning, until `take` answers `false`.
+/// Calls `take` with every line of a file, until `take` returns `false`.
 ///
 /// # Errors
 /// The file cannot be read, or (as [`io::ErrorKind::InvalidData`]) it has no usable column names.
@@ -116,8 +116,8 @@ fn from_json(mut fields: Map<String, Value>, checks: &Checks) -> Result<(Unit, U
     Ok((unit, settings))
 }
 
-/// Reads rows of CSV. A line ends with a line feed, and a carriage return before that is cut off here: the library
-/// counts lines wrong when it cuts off the carriage return itself.
+/// Reads rows of CSV. A line ends with a line feed; a carriage return before it is removed here, because the library
+/// counts lines wrong when it does that itself.
 fn read_csv(file: impl Read, checks: &Checks, mut take: impl FnMut(ImportLine) -> bool) -> io::Result<()> {
     let left = Rc::new(Cell::new(MAX_ROW));
     let file = RowLimit { file, left: left.clone() };
@@ -170,10 +170,10 @@ fn columns(header: &StringRecord) -> io::Result<Vec<String>> {
     Ok(columns)
 }
 
-/// Refuses to read more than a row may have: the library keeps a whole row in memory, and a row may be a single cell.
+/// Limits the bytes of a row: the library keeps a whole row in memory, and a row may be a single cell.
 struct RowLimit<R> {
     file: R,
-    /// How many bytes the row may still have. The library reads some kilobytes ahead.
+    /// How many more bytes the row may have. The library reads some kilobytes ahead.
     left: Rc<Cell<usize>>,
 }
 

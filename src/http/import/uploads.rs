@@ -1,7 +1,7 @@
-//! Inventories that are being uploaded: how many at once, and how slowly.
+//! The uploads of inventories: how many at once, and how slow.
 //!
-//! A body that arrives slowly holds no turn to import: it lies in a file first. Each token sends one at a time, and all
-//! of them together a few; a body that falls behind the least speed is refused, so it gives its place back.
+//! A slow upload holds no turn to import, because its body goes to a file first. Each token has one upload at a time,
+//! and all together have a few. A body that falls behind the least speed is refused, so that its place is free again.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,9 +11,9 @@ use crate::clock::monotonic;
 
 /// The most inventories that arrive at once. Each may take the largest size on disk.
 const MAX_AT_ONCE: usize = 4;
-/// The bytes that each second of a body brings at least, on average.
+/// The least average speed of a body, in bytes a second.
 const LEAST_SPEED: u64 = 16 * 1024;
-/// How long a body may be behind the least speed: for connections that begin slowly or pause.
+/// How long a body may stay behind the least speed: for connections that begin slowly or pause.
 const SLACK: Duration = Duration::from_secs(30);
 
 /// The uploads under way, by the names of their tokens. Cheap to share.
@@ -21,8 +21,8 @@ const SLACK: Duration = Duration::from_secs(30);
 pub(super) struct Uploads(Arc<Mutex<HashSet<String>>>);
 
 impl Uploads {
-    /// Begins an upload; `None`: this token already sends one, or too many other uploads are under way. The upload
-    /// ends when the returned value is dropped.
+    /// Begins an upload; `None` if this token already has one, or if there are too many. The upload ends when the
+    /// returned value is dropped.
     pub fn begin(&self, token: &str) -> Option<Upload> {
         let mut all = self.all();
         let has_place = all.len() < MAX_AT_ONCE && all.insert(token.to_owned());
@@ -57,7 +57,7 @@ impl UploadPace {
         UploadPace { begun: monotonic() }
     }
 
-    /// By when the next part has to come, after this many bytes.
+    /// The deadline of the next part, after this many bytes.
     pub fn deadline(&self, received: u64) -> Instant {
         self.begun + SLACK + Duration::from_secs(received / LEAST_SPEED)
     }

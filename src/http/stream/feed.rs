@@ -1,5 +1,5 @@
-//! The transitions of the whole fleet, for all clients of this instance: the transitions of this instance and of the
-//! others, which are requested only while a client follows.
+//! The transitions of the whole fleet, for all clients of this instance: its own, and those of the other instances,
+//! which are requested only while a client follows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::http::PageSources;
 use crate::http::peers::{PeerAnswers, Peers};
 use crate::presence::{OfflineRecord, Transition};
 
-/// The most transitions that are kept for clients that reconnect.
+/// The most transitions in memory for clients that reconnect.
 const MAX_TRANSITIONS: usize = 4096;
 
-/// The most transitions that one instance sends another at once; in a larger storm, clients have to read again.
+/// The most transitions in one answer to another instance; in a larger storm, clients have to read again.
 const MAX_TOLD: usize = 500;
 
 /// How long the answers of other instances serve all clients.
 const RECENT: Duration = Duration::from_millis(900);
 
-/// How long an instance that does not answer is remembered.
+/// How long the position of an instance that does not answer is remembered.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
 /// The transitions that clients follow. Cheap to share.
@@ -42,7 +42,7 @@ struct Merged {
     own: u64,
     /// The positions in the transitions of the other instances, by their runs, and when each instance answered.
     others: BTreeMap<u64, (u64, Instant)>,
-    /// The data of the events.
+    /// The data of the newest events.
     newest: Newest<Arc<str>>,
 }
 
@@ -86,7 +86,7 @@ impl TransitionFeed {
         self.refreshed().await.newest.after(position, limit)
     }
 
-    /// The positions in a query to another instance: `run.position`, separated by commas.
+    /// `known`: the positions that another instance has read, as `run.position`, separated by commas.
     pub fn part(&self, known: &str) -> TransitionsPart {
         let transitions = self.roll.transitions();
         let run = transitions.run();
@@ -95,7 +95,7 @@ impl TransitionFeed {
             (of.parse() == Ok(run)).then_some(())?;
             position.parse().ok()
         });
-        // The other instance begins to follow this process now.
+        // The other instance does not follow this process yet.
         let Some(position) = position else {
             return TransitionsPart { run, end: transitions.end(), is_cut: true, records: Vec::new() };
         };
@@ -103,7 +103,7 @@ impl TransitionFeed {
         TransitionsPart { run, end, is_cut, records: items }
     }
 
-    /// The lock is held while others are asked: clients that come meanwhile share the answer.
+    /// Hold the lock during the requests, so that clients that come meanwhile share the answer.
     async fn refreshed(&self) -> tokio::sync::MutexGuard<'_, Merged> {
         let mut merged = self.merged.lock().await;
         if merged.asked.is_some_and(|asked| monotonic().duration_since(asked) < RECENT) {

@@ -1,9 +1,9 @@
 //! `POST /api/v1/timers`: registers many timers, as a JSON array or as lines. The body is read as it arrives and
-//! written in steps, so a batch of any size takes the memory of one step and of its answers, which are short.
+//! written in steps, so a batch takes the memory of one step and of its answers, which are short.
 //!
 //! # Why the answer waits for the end of the body
-//! Many clients send all of a request before they read its answer. An answer that began earlier would fill the
-//! connection, and both sides would wait for each other.
+//! Many clients send a whole request before they read its answer. An earlier answer would fill the connection, and both
+//! sides would wait for each other.
 
 use axum::Extension;
 use axum::body::Body;
@@ -25,7 +25,7 @@ use crate::telemetry::TimerOutcome;
 
 /// The most timers of a request.
 const MAX_TIMERS: usize = 100_000;
-/// A step is written when it has this many timers, or `STEP_BYTES` bytes of them.
+/// The number of timers, or of their bytes (`STEP_BYTES`), after which a step is written.
 const STEP: usize = 1000;
 const STEP_BYTES: usize = 1 << 20;
 

@@ -1,4 +1,4 @@
-//! `POST /api/v1/timers:cancel`: cancels timers by their ids, or all of some classes and times.
+//! `POST /api/v1/timers:cancel`: cancels timers by their ids, or by type and moment.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -27,11 +27,11 @@ const MAX_IDS: usize = 10_000;
 struct CancelRequest {
     ids: Option<Vec<String>>,
     r#type: Option<TimerType>,
-    /// Only timers that are due at this moment or later.
+    /// Only timers that are due at or after this moment.
     from: Option<Timestamp>,
     /// Only timers that are due before this moment.
     until: Option<Timestamp>,
-    /// Where the previous request stopped.
+    /// The place where the previous request stopped.
     cursor: Option<String>,
 }
 
@@ -89,7 +89,7 @@ impl TimersState {
         Ok(json!({ "cancelled": cancelled, "timers": timers, "next": null }))
     }
 
-    /// Cancels a bounded number of timers, and returns where the next request has to continue.
+    /// Cancels a bounded number of timers, and returns where the next request continues.
     async fn cancel_range(&self, range: CancelRequest, caller: &Caller) -> Result<Value, HttpError> {
         let CancelRequest { r#type, from, until, cursor, .. } = range;
         let after = cursor.as_deref().map(from_cursor).transpose()?;

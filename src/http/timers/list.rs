@@ -14,7 +14,7 @@ use crate::store::FindTimers;
 
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
-/// The most engine reads for one page: a read may find few timers that match.
+/// The most reads of the engine for one page, because a read may find few matching timers.
 const LOOKS: usize = 10;
 
 /// The query of a URL of timers.
@@ -25,7 +25,7 @@ pub(in crate::http) struct TimersQuery {
     pub r#type: Option<String>,
     /// States, with commas between them.
     pub state: Option<String>,
-    /// Only timers that are due at this moment or later.
+    /// Only timers that are due at or after this moment.
     pub from: Option<Timestamp>,
     /// Only timers that are due before this moment.
     pub until: Option<Timestamp>,
@@ -34,7 +34,7 @@ pub(in crate::http) struct TimersQuery {
 }
 
 impl TimersQuery {
-    /// The list that is wanted, and the most timers of a page.
+    /// The selected list, and the most timers of a page.
     fn read(&self) -> Result<(FindTimers, usize), HttpError> {
         let limit = page_limit(self.limit, DEFAULT_LIMIT, MAX_LIMIT)?;
         let wrong =

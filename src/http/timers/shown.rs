@@ -20,7 +20,7 @@ pub(in crate::http) struct ShownTimer {
     pub cancelled_at: Option<Timestamp>,
 }
 
-/// A timer, with all that is known of it.
+/// A timer with its data, its notification and its receipts.
 #[derive(Serialize)]
 pub(super) struct WholeTimer {
     #[serde(flatten)]
@@ -76,7 +76,7 @@ impl From<Timer> for WholeTimer {
     }
 }
 
-/// A place in a list as clients hand it back.
+/// A place in a list as a cursor.
 pub(super) fn to_cursor(place: &TimerPosition) -> String {
     cursor(&(place.due.as_millis(), place.id.as_str()))
 }

@@ -58,7 +58,7 @@ pub(super) struct UnitMetricsText {
     labels: Vec<String>,
     cursor: Cursor,
     chunk: Chunk,
-    /// Units of the current family so far, including units that were left out.
+    /// The number of units of the current family so far, including units that were left out.
     units: u64,
     left_out: u64,
     plain: Vec<u8>,
@@ -68,7 +68,7 @@ pub(super) struct UnitMetricsText {
 /// Writes the sample of a unit; the names are those of [`Mirror::labels`].
 type WriteSample = fn(&mut Vec<u8>, &UnitView, &[String]);
 
-/// The families from the mirror; the last only if units are counted by labels.
+/// The families from the mirror; the last one exists only if units are counted by labels.
 const STATES: [(Family, WriteSample); 3] = [(UP, write_up), (LAST_SEEN, write_last_seen), (INFO, write_info)];
 
 impl UnitMetricsText {
@@ -91,7 +91,7 @@ impl UnitMetricsText {
         text
     }
 
-    /// Writes more from the mirror, at most a frame; false when all its families are written.
+    /// Writes more from the mirror, at most a frame; `false` when all its families are written.
     pub fn write_states(&mut self) -> bool {
         while self.plain.len() < FRAME_SIZE && self.family < self.families() {
             self.write_chunk();
@@ -109,8 +109,7 @@ impl UnitMetricsText {
         self.units = 0;
     }
 
-    /// Writes values of a partition, by the names of their units. Answers with the names of
-    /// units that are not in the mirror.
+    /// Writes values of a partition by the names of their units. Returns the names of units that the mirror lacks.
     pub fn write_values(
         &mut self,
         metric: &Metric,
@@ -133,7 +132,7 @@ impl UnitMetricsText {
         unknown
     }
 
-    /// Writes the last lines. `values_read`: whether all values were read; `None` if no kind has metrics.
+    /// Writes the last lines. `values_read`: all values were read; `None` if no kind has metrics.
     pub fn end(&mut self, values_read: Option<bool>) {
         if let Some(read) = values_read {
             VALUES_READ.begin(&mut self.plain, self.format);
@@ -144,7 +143,7 @@ impl UnitMetricsText {
         self.plain.extend_from_slice(self.format.end());
     }
 
-    /// Whether a frame is full.
+    /// Returns whether a frame is full.
     pub fn has_frame(&self) -> bool {
         self.plain.len() >= FRAME_SIZE
     }
@@ -201,7 +200,7 @@ impl UnitMetricsText {
     }
 }
 
-/// Whether a unit is up in the sense of Prometheus.
+/// Returns whether a unit is up in the sense of Prometheus.
 pub(in crate::http) fn is_up(state: State) -> bool {
     !matches!(state, State::Offline | State::NeverSeen)
 }
@@ -212,7 +211,7 @@ fn write_up(out: &mut Vec<u8>, unit: &UnitView, _: &[String]) {
 }
 
 fn write_last_seen(out: &mut Vec<u8>, unit: &UnitView, _: &[String]) {
-    // The time of a registration is not a time at which the unit was heard.
+    // The time of a registration is not a time of a heartbeat.
     let Some(last_seen) = unit.last_seen else { return };
     LAST_SEEN.sample(out, unit.kind, unit.id, None);
     write_moment(out, last_seen);
@@ -233,8 +232,8 @@ pub(in crate::http) fn write_moment(out: &mut Vec<u8>, moment: Timestamp) {
     let _ = writeln!(out, "{}.{:03}", ms / 1000, ms % 1000);
 }
 
-/// Writes the value of a unit, named `<kind>:<unit>`, and answers true. A value from a time
-/// when the metric had another type is left out.
+/// Writes the value of a unit, named `<kind>:<unit>`, and returns `true`. A value that the current type of the metric
+/// does not accept is left out.
 pub(in crate::http) fn write_value(out: &mut Vec<u8>, metric: &Metric, name: &str, value: &str) -> bool {
     let Some((kind, id)) = name.split_once(':') else { return false };
     let family = Family::of(metric);

@@ -1,8 +1,7 @@
 //! The part of the text that comes from the engine: the values of units.
 //!
-//! Values are read page by page while the text is written, one family after the other, and not kept.
-//! When the engine does not answer, the values are missing, and `rollcall_unit_values_read` is 0: presence
-//! is shown anyway.
+//! Values are read page by page while the text is written, one family after the other, and not stored. If the engine
+//! does not answer, the values are missing and `rollcall_unit_values_read` is 0; presence is shown anyway.
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use crate::fleet::mirror::UnitFilter;
 use crate::presence::Unit;
 use crate::store::{DataStore, EngineError, Metric, Result};
 
-/// How many pages are read at a time, of some sixty units each in a large fleet.
+/// How many pages one read contains, of some sixty units each in a large fleet.
 const PAGES_AT_ONCE: u32 = 32;
 /// How many reads of [`PAGES_AT_ONCE`] pages run ahead, so that the engine works while text is written.
 const READS_AT_ONCE: usize = 3;
@@ -34,8 +33,7 @@ pub(super) struct UnitMetricValues {
 type PageValues = (u16, Vec<(String, String)>);
 
 impl UnitMetricValues {
-    /// Writes all families. Answers with the text and whether the engine answered; `None` if the
-    /// client is gone.
+    /// Writes all families. Returns the text, and whether the engine answered; `None` if the client has disconnected.
     pub async fn write(
         self,
         mut text: UnitMetricsText,
@@ -74,7 +72,7 @@ impl UnitMetricValues {
         });
         let read = move |(partition, pages)| {
             let (engine, metric) = (engine.clone(), metric.clone());
-            // A task of its own, because values take as long to unpack as to write.
+            // A task of its own, because decoding values takes as long as writing them.
             let reading = tokio::spawn(async move { engine.walk_values(partition, &metric, pages).await });
             async move {
                 let values = reading.await.map_err(|panic| EngineError::Damaged(panic.to_string()))?;
@@ -84,7 +82,7 @@ impl UnitMetricValues {
         Box::pin(stream::iter(steps).map(read).buffered(READS_AT_ONCE))
     }
 
-    /// Removes values that a crash left behind when their unit was removed. The engine checks that the unit is gone.
+    /// Removes values that a crash left behind while their unit was removed. The engine checks that the unit is gone.
     async fn forget(&self, gone: &[String]) {
         let units: Vec<Unit> = gone.iter().filter_map(|name| name.parse().ok()).collect();
         if !units.is_empty() {
@@ -94,7 +92,7 @@ impl UnitMetricValues {
     }
 }
 
-/// Takes a frame on a thread of its own, because compressing it would block other tasks.
+/// Takes a frame on a thread of its own, because compression would block other tasks.
 pub(super) async fn take_frame_on_a_thread(mut text: UnitMetricsText) -> Option<(UnitMetricsText, Bytes)> {
     let taken = tokio::task::spawn_blocking(move || {
         let frame = text.take_frame();

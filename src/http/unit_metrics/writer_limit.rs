@@ -1,8 +1,8 @@
 //! The number of texts that are written at a time.
 //!
-//! One text of a shard at a time, so that clients with overlapping requests do not
-//! multiply the work; and few texts in all, because each takes a core while it is written. A request
-//! waits a little for its turn: two requests at the same moment are both answered.
+//! One text of a shard at a time, so that overlapping requests do not multiply the work; and few texts in all, because
+//! each takes a core while it is written. A request waits a little for its turn, so that two simultaneous requests both
+//! get an answer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,11 +32,11 @@ impl WriterLimit {
         WriterLimit { writers: Arc::new(Semaphore::new(WRITERS)), shards }
     }
 
-    /// A permit to write a shard; `None` if none is free for a while.
+    /// A permit to write a shard; `None` if none becomes free for a while.
     pub async fn take(&self, shard: u16) -> Option<WriterPermit> {
         let shard = self.shards[usize::from(shard) % SHARDS].clone();
         let both = async {
-            // The shard first: a request that waits for its shard must not hold a writer.
+            // Take the shard first: a request that waits for its shard must not hold a writer.
             let shard = shard.acquire_owned().await.ok()?;
             let writer = self.writers.clone().acquire_owned().await.ok()?;
             Some(WriterPermit { _shard: shard, _writer: writer })

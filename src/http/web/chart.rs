@@ -1,5 +1,5 @@
-//! The counts of the fleet over time as a chart: units that are not online, by their state, and those whose silence is
-//! unusual as a line, with blind time as a band and incidents as marks; and the numbers as a table.
+//! The counts of the fleet over time as a chart: bars for the units that are not online, by state, a line for unusual
+//! silences, a band for blind time and marks for incidents; and the numbers as a table.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ const SHOWN: [State; 3] = [State::Offline, State::Late, State::Unknown];
 /// The most incidents that are listed, the newest.
 const MAX_LISTED: usize = 5;
 
-/// What a point says of the shown states; `None`: it is not known.
+/// The counts of the shown states at a point; `None` if they are unknown.
 fn heights(point: &CountPoint) -> Option<[u64; SHOWN.len()]> {
     match point.states {
         Some(states) => Some(SHOWN.map(|state| states.of(state))),
@@ -113,7 +113,7 @@ fn drawing(counts: &CountsOverTime) -> Markup {
     }
 }
 
-/// The states of a point that have units, each with where its bar begins and ends.
+/// The states of a point that have units, each with the bounds of its bar.
 fn stacked(all: [u64; SHOWN.len()]) -> Vec<(State, u64, u64)> {
     let mut from = 0;
     let mut bars = Vec::new();
@@ -206,7 +206,7 @@ fn mark_in_words(mark: &IncidentMark) -> String {
     )
 }
 
-/// What the chart shows, for readers of screens.
+/// The chart in words, for screen readers.
 fn in_words(counts: &CountsOverTime) -> String {
     let most = counts.points.iter().filter(|point| point.offline.is_some()).max_by_key(|point| point.offline);
     let blind: f64 = counts.points.iter().map(|point| point.blind_seconds).sum();
@@ -224,7 +224,7 @@ fn in_words(counts: &CountsOverTime) -> String {
     }
 }
 
-/// The end of the axis: a round number above the most.
+/// The end of the axis: a round number above the largest count.
 fn round_up(most: u64) -> u64 {
     let small = [1, 2, 4, 6, 8, 10].into_iter().find(|end| *end >= most);
     small.unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! The page of the configuration as it was read: every option with its value and where that comes from.
+//! The page of the configuration as it was read: every option with its value and origin.
 
 use axum::extract::State;
 use axum::http::Uri;
@@ -16,7 +16,7 @@ use crate::pages;
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ConfigurationQuery {
-    /// Whether to show also the options that have their default.
+    /// Show also the options that have their default.
     #[serde(default)]
     all: bool,
 }
@@ -49,7 +49,7 @@ pub(super) async fn page(
     Ok(web.page("Configuration", Some(Tab::Configuration), &summary, &caller, live, html! {}))
 }
 
-/// The name of the kind whose timeout an option is, or may have beside it.
+/// The name of the kind for whose timeout this option offers a trial.
 fn tried_kind<'a>(option: &ShownOption, configuration: &'a ShownConfiguration) -> Option<&'a str> {
     let kind = [".name", ".timeout"].iter().find_map(|end| option.path.strip_suffix(end))?;
     let is_kind = kind.starts_with("kind[") && kind.ends_with(']');

@@ -272,7 +272,7 @@ impl Web {
         }
     }
 
-    /// The records that the receivers were notified of.
+    /// The records in the notification.
     fn contents(&self, details: &DeliveryDetails, now: Timestamp) -> Markup {
         let line = |record: &OfflineRecord, what: &str, at: Timestamp| {
             html! {

@@ -119,7 +119,7 @@ fn range_of(uri: &Uri) -> Result<(CountRange, Uri), HttpError> {
 }
 
 impl FleetPage<'_> {
-    /// What to do if no receiver will be notified.
+    /// The advice if no receiver will be notified.
     fn unsent(&self) -> Markup {
         html! {
             @if let Some(why) = self.web.notices.unsent() {
@@ -169,7 +169,7 @@ impl FleetPage<'_> {
         }
     }
 
-    /// Kinds, and the values of labels with most units that are offline.
+    /// Kinds, and the label values with most offline units.
     fn kinds_and_labels(&self, summary: &FleetSummary, wanted: &UnitsQuery) -> Markup {
         let content = &summary.content;
         let mut labels: Vec<&str> = content.labels.iter().map(|one| one.label.as_str()).collect();
@@ -208,8 +208,7 @@ impl FleetPage<'_> {
         }
     }
 
-    /// The filters that are set, each with a link that removes it, and the orders.
-    /// `archived`: how many units are archived.
+    /// The active filters, each with a link that removes it, and the orders. `archived`: how many units are archived.
     fn filters(&self, archived: u64, wanted: &UnitsQuery) -> Markup {
         let first = UnitsQuery { cursor: None, ..wanted.clone() };
         let chips = [
@@ -339,7 +338,7 @@ impl FleetPage<'_> {
     }
 }
 
-/// Who was notified of a silence, in a few words.
+/// The receivers that were notified of a silence, in a few words.
 fn noticed(notice: &SilenceNotice, now: Timestamp) -> Markup {
     let names = |names: &[String]| format::text(&names.join(", "));
     html! {

@@ -30,7 +30,7 @@ fn sign_and_word(state: State) -> (&'static str, &'static str) {
     }
 }
 
-/// The meaning of a state, for the title of its count.
+/// The meaning of a state, as the title of its count.
 pub(super) fn meaning(state: State) -> &'static str {
     match state {
         State::Online => "within their timeout",

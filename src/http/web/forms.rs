@@ -1,4 +1,4 @@
-//! The forms with which operators change a unit. Each answers with the page that it was sent from.
+//! The forms with which operators change a unit. The answer is the page that sent the form.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ use crate::http::operators::{UnitPath, check, unit};
 use crate::pages;
 use crate::presence::{Acknowledgement, Unit, is_pause};
 
-/// A browser cannot send the type of these bodies to another site's page without naming its own: the guard refuses
-/// forms of other sites by that name.
+/// A browser that sends the type of these bodies names the site of the page, so the guard can refuse forms of other
+/// sites.
 ///
 /// `others`: the forms of other pages.
 pub(super) fn pages(others: Router<Web>, has_tokens: HasTokens) -> Router<Web> {
@@ -135,7 +135,7 @@ pub(super) fn signature(needs_comment: bool) -> Markup {
 }
 
 impl Web {
-    /// Changes the unit and answers with its page.
+    /// Changes the unit, and answers with its page.
     async fn change(&self, unit: Unit, wanted: UnitChange, by: (&str, &str)) -> Result<Redirect, FailedPage> {
         let path = format!("{}{}", self.base, pages::unit(unit.kind.as_str(), unit.id.as_str()));
         let _: StatusCode = self.operators.change(Subject::Unit(unit), wanted, by).await?;

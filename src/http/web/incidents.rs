@@ -1,5 +1,4 @@
-//! The page of incidents: the open records, in the groups in which receivers are notified of them; the breaker; and the
-//! last blind intervals.
+//! The page of incidents: the open records in their groups of notifications, the breaker, and the last blind intervals.
 
 use axum::extract::State;
 use axum::response::{IntoResponse, Redirect};
@@ -144,7 +143,7 @@ impl Web {
         }
     }
 
-    /// A link to the list of the group's units, as far as the labels of the group can select them.
+    /// A link to the list of the group's units, as far as its labels can select them.
     fn group_link(&self, group: &OngoingGroup, content: &SummaryContent) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
         query.append_pair("state", "offline");
@@ -160,12 +159,12 @@ impl Web {
     }
 }
 
-/// The counts of the label value that the group has, if units are counted by that label.
+/// The counts of the group's label value, if units are counted by that label.
 fn counted<'a>(group: &OngoingGroup, content: &'a SummaryContent) -> Option<&'a LabelSummary> {
     content.labels.iter().find(|one| group.labels.get(&one.label) == Some(&one.value))
 }
 
-/// The counts of the label value, if the group consists of exactly the units with that value.
+/// The counts of the label value, if the group has all units with that value.
 fn whole<'a>(group: &OngoingGroup, content: &'a SummaryContent) -> Option<&'a LabelSummary> {
     counted(group, content).filter(|_| group.labels.len() == 1)
 }

@@ -59,7 +59,7 @@ pub(super) async fn page(
     Ok(web.page("Instances", Some(Tab::Instances), &summary, &caller, live, html! {}))
 }
 
-/// What is heard at each broker, if there are several.
+/// The hearing of each broker, if there are several.
 fn brokers(hearing: &HearingSummary) -> Markup {
     html! {
         @if !hearing.brokers.is_empty() {

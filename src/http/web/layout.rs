@@ -62,7 +62,7 @@ const HELP: [(&str, &str); 13] = [
 ];
 
 impl Web {
-    /// A whole page around `main`, of which `live` is replaced when the fleet changes.
+    /// A whole page around `main`; `live` is the part that is replaced when the fleet changes.
     pub(super) fn page(
         &self,
         title: &str,
@@ -74,7 +74,7 @@ impl Web {
     ) -> Markup {
         let offline = summary.content.states.offline;
         let count = if offline > 0 { format!("({offline}) ") } else { String::new() };
-        // A report costs the database much, and changes little while it is read.
+        // A report is expensive for the database, and hardly changes while it is read.
         let stream = (tab != Some(Tab::Reports)).then(|| format!("{}/api/v1/stream", self.base));
         let main = html! {
             div #live data-stream=[stream] { (banner(&self.base, &summary.content)) (live) }
@@ -238,7 +238,6 @@ fn advice(text: &str) -> Markup {
     }
 }
 
-/// Whether the client may change units.
 pub(super) fn may_change(caller: &Caller) -> bool {
     caller.require(Role::Operator).is_ok()
 }

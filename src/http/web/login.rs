@@ -1,4 +1,4 @@
-//! `/login` and `/logout`: a browser shows a token once, and has a session from then on.
+//! `/login` and `/logout`: a browser sends a token once, and then has a session.
 
 use axum::extract::rejection::FormRejection;
 use axum::extract::{DefaultBodyLimit, Form, State};
@@ -89,7 +89,7 @@ async fn log_in(
     })
 }
 
-/// Ends the session: the cookie is refused from now on, also for others that copied it.
+/// Ends the session: the cookie is refused from now on, and so are copies of it.
 async fn log_out(State(web): WebState, headers: HeaderMap) -> Result<impl IntoResponse, FailedPage> {
     let now = web.clock.now();
     if let Some(session) = web.sessions.find(&headers, now) {

@@ -1,10 +1,10 @@
-//! The history of a unit as pictures: a strip of the last hour, a strip that says on which days it was offline, and a plot
-//! that says for how long.
+//! The history of a unit as pictures: a strip of the last hour, a strip of days, and a plot of the hours offline on
+//! each day.
 //!
 //! # Why no library
-//! Ninety rectangles with fixed axes need no script: the server writes them, they work without JavaScript, can be
-//! printed, and follow the colours of the page. A library for plots would be half of all bytes of the page, and
-//! nothing here is zoomed or dragged.
+//! Ninety rectangles with fixed axes need no script: the server writes them, and they work without JavaScript, print
+//! well and follow the colours of the page. A plot library would be half of the page's bytes, and nothing here is
+//! zoomed or dragged.
 
 use std::time::Duration;
 
@@ -188,7 +188,7 @@ mod tests {
         let said =
             "offline on 3 of the 89 days that are known, for 1d 12h in all; online for 98.31 % of the time";
         assert_eq!(in_words(&days), said);
-        // The fleet is watched for a hundred seconds only, so the unit was not online for the 89 days before.
+        // The fleet has been watched for a hundred seconds only, so the unit was not online on the 89 days before.
         let mut young: Vec<Day> = (0..90).map(|at| day(at, None)).collect();
         assert_eq!(in_words(&young), "nothing is known of it yet");
         young[89] = Day { watched_seconds: 100.0, ..day(89, Some(90.0)) };

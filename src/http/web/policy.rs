@@ -60,7 +60,7 @@ async fn page(
 }
 
 impl Web {
-    /// The page on which another timeout of the kind of a unit is tried; `None`: there is no history.
+    /// The page that tries another timeout of the unit's kind; `None` without history.
     pub(super) fn trial_of(&self, unit: &UnitDetails) -> Option<String> {
         self.history.as_ref().map(|_| format!("{}{}", self.base, pages::trial(unit.kind.as_str())))
     }
@@ -131,7 +131,7 @@ fn shown(trial: &PolicyTrial) -> Markup {
     }
 }
 
-/// The largest differences. A telephone has no room for when a unit was seen and back.
+/// The largest differences. A telephone has no room for the columns of when a unit was seen and came back.
 fn differences(trial: &PolicyTrial) -> Markup {
     let heads = PolicyTrial::DIFFERENCE_HEADS.iter().enumerate();
     let class = |at: usize| [1, 2].contains(&at).then_some("wide");

@@ -20,7 +20,7 @@ use crate::reports::{self, AvailabilityReport, CalendarPeriod, Days, GroupBy, Re
 /// The most rows of the page; CSV has all.
 const MAX_ROWS: usize = 500;
 
-/// What the form asks for; a field that is empty is not set.
+/// The fields of the form; an empty field is not set.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ReportsQuery {
@@ -34,7 +34,7 @@ struct ReportsQuery {
     target: String,
 }
 
-/// A report as it is asked for.
+/// A report as the form selects it.
 struct AskedReport {
     days: Days,
     group: GroupBy,
@@ -82,7 +82,7 @@ async fn csv(State(web): WebState, uri: Uri) -> Result<Response, FailedPage> {
 }
 
 impl AskedReport {
-    /// Without a month and days the last month that is over.
+    /// Without a month and days: the last complete month.
     fn of(wanted: &ReportsQuery, now: Timestamp) -> Result<AskedReport, HttpError> {
         let day = |text: &str| {
             text.parse::<Date>()
@@ -117,7 +117,7 @@ impl AskedReport {
     }
 }
 
-/// The query of a form, without fields that are not set.
+/// The query of a form, without empty fields.
 fn encoded(wanted: &ReportsQuery) -> String {
     let ReportsQuery { month, from, to, group, target } = wanted;
     let fields = [("month", month), ("from", from), ("to", to), ("group", group), ("target", target)];
@@ -137,7 +137,7 @@ impl Web {
         Ok(made.with_target(asked.target))
     }
 
-    /// Presets what is shown.
+    /// The form, filled with the shown report.
     fn form(&self, wanted: &ReportsQuery, asked: &AskedReport) -> Markup {
         let shown = asked.group.to_string();
         let of_units = ["kind", "unit", "fleet"].into_iter().map(str::to_owned);

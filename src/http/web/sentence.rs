@@ -1,5 +1,5 @@
-//! The state of the fleet in one line of words: how many units are silent and where, whether Rollcall hears, and what
-//! receivers were notified of.
+//! The state of the fleet in one line of words: how many units are silent and where, whether Rollcall hears, and the
+//! last notifications.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use crate::http::summary::{LabelSummary, SummaryContent};
 /// The labels whose values are places.
 const PLACES: [&str; 5] = ["site", "location", "place", "building", "room"];
 
-/// What the line says.
+/// The content of the line.
 pub(super) struct FleetState<'a> {
     /// The path that links begin with.
     pub base: &'a str,
     pub content: &'a SummaryContent,
-    /// Up to when Rollcall has heard.
+    /// The moment up to which Rollcall has heard.
     pub heard: Option<Timestamp>,
     pub now: Timestamp,
-    /// `None`: the engine did not answer in time.
+    /// `None` if the engine did not answer in time.
     pub notices: Option<NoticeCounts>,
 }
 
@@ -52,7 +52,7 @@ impl FleetState<'_> {
         }
     }
 
-    /// The value of a label that most of the silent units share, if the fleet has others.
+    /// The label value that most silent units share, if the fleet has other values.
     fn worst(&self) -> Option<&LabelSummary> {
         let labels = &self.content.labels;
         let has_others =
@@ -185,7 +185,7 @@ mod tests {
             (500, 4, SITES, "4 of 500 units are silent, 3 of them at site-02"),
             (500, 1, &[("a<b", 1), ("b", 0)], "1 of 500 units is silent, at a&lt;b"),
             (500, 2, &[("a", 2), ("b", 0)], "2 of 500 units are silent, all of them at a"),
-            // No site has most of them, and a fleet of one site has no other.
+            // No site has most of the silent units, and a fleet of one site has no other value.
             (500, 4, &[("a", 2), ("b", 2)], "4 of 500 units are silent"),
         ];
         for (units, offline, sites, line) in cases {

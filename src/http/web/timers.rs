@@ -135,7 +135,7 @@ struct TimerForm {
     id: String,
 }
 
-/// Answers with the page even if the timer fired meanwhile: the page shows its state.
+/// Answers with the page even if the timer has fired meanwhile: the page shows its state.
 async fn cancel(
     State(web): WebState,
     Extension(caller): Extension<Caller>,

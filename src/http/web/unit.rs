@@ -48,7 +48,7 @@ pub(super) async fn page(
     Ok(web.page(&id, None, &summary, &caller, live, web.removal(view, &caller)))
 }
 
-/// `trial`: the page on which another timeout is tried, if there is history.
+/// `trial`: the page that tries another timeout, if there is history.
 fn facts(view: &UnitDetails, trial: Option<&str>, now: Timestamp) -> Markup {
     let seconds = |seconds: f64| format::span(Duration::from_secs_f64(seconds));
     html! {
@@ -183,12 +183,12 @@ fn history(timeline: &Timeline, base: &str) -> Markup {
 }
 
 impl Web {
-    /// Where the forms of the unit go.
+    /// The path to which the unit's forms are sent.
     fn unit_path(&self, view: &UnitDetails) -> String {
         format!("{}{}", self.base, pages::unit(view.kind.as_str(), view.unit.as_str()))
     }
 
-    /// What an operator may do about its state: pause it, or end the pause.
+    /// The forms about its state: pause the unit, or end the pause.
     fn acts_on_state(&self, view: &UnitDetails, caller: &Caller) -> Markup {
         if !may_change(caller) {
             return html! {};
@@ -213,7 +213,7 @@ impl Web {
         }
     }
 
-    /// What an operator may do about its alerts: acknowledge its silence, or silence them.
+    /// The forms about its alerts: acknowledge its silence, or silence its alerts.
     fn acts_on_alerts(&self, view: &UnitDetails, caller: &Caller) -> Markup {
         if !may_change(caller) {
             return html! {};
@@ -264,7 +264,7 @@ impl Web {
     }
 }
 
-/// Where the timeout comes from.
+/// The origin of the timeout.
 fn rule(rule: TimeoutRule) -> &'static str {
     match rule {
         TimeoutRule::FirstTimeout => "first_timeout of its kind, as it was never heard",

@@ -1,11 +1,12 @@
-//! Bridges, by which the units of a kind are heard: while a bridge is offline, they cannot be heard, and they are not dead.
+//! Bridges that forward the units of a kind. While a bridge is offline, its units cannot be heard, and they do not
+//! count as silent.
 //!
-//! A bridge of Mosquitto says so on `$SYS/broker/connection/<name>/state`, retained: `1`, and `0` as its last will. One of
-//! Zigbee2MQTT says `online` and `offline`, also as `{"state":"offline"}`.
+//! A Mosquitto bridge announces itself on `$SYS/broker/connection/<name>/state`, retained: `1`, and `0` as its last
+//! will. A Zigbee2MQTT bridge publishes `online` and `offline`, or `{"state":"offline"}`.
 
 use super::last_will::{field_of, text};
 
-/// Whether the bridge says that it is there; `None`: the payload is none of its words.
+/// Returns whether the bridge is online; `None` if the payload is no word of a bridge.
 pub(in crate::intake) fn is_online(payload: &[u8]) -> Option<bool> {
     let field = field_of(payload, "state");
     match field.as_deref().or_else(|| text(payload))? {

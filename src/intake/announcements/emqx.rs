@@ -47,7 +47,7 @@ mod tests {
                 "proto_name":"MQTT","ipaddress":"127.0.0.1","disconnected_at":1625572213873,"clientid":"c1"}}"#
             )
         };
-        // As version 5 writes it: with the begin of the session, as a rule does.
+        // As version 5 writes it, with the beginning of the session, as a rule does.
         let of_version_5 = |reason: &str| {
             format!(
                 r#"{{"username":null,"ts":1625572213873,"sockport":1883,"reason":"{reason}","protocol":"mqtt",

@@ -1,6 +1,6 @@
-//! ESPHome: `<topic_prefix>/status` is `online`, and `offline` as last will and as the message of a shutdown. The two
-//! are the same word, so a device that restarts on purpose is announced as gone, too. `topic_prefix` is the name of the
-//! device unless its configuration says otherwise.
+//! ESPHome: `<topic_prefix>/status` is `online`, or `offline` as last will and at a shutdown. Both use one word, so a
+//! device that restarts on purpose is announced as gone, too. `topic_prefix` is the name of the device unless its
+//! configuration sets another.
 
 use super::Said;
 use super::last_will::text;

@@ -1,16 +1,15 @@
 //! Announcements that wait for the proof that the broker lives.
 //!
 //! A broker that ends publishes the wills of all devices before it closes their connections and that of Rollcall. So an
-//! announcement waits until a canary comes back that was sent after it, over the same connection. If the connection ends
-//! before, the announcement says nothing of its unit: deadlines find the unit if it is gone.
+//! announcement waits until a canary comes back that was sent after it, over the same connection. If the connection
+//! ends before, the announcement says nothing of its unit: deadlines find the unit if it is gone.
 //!
-//! A broker that passes its messages on over a bridge does so with the wills that it publishes while it ends, until its
-//! bridge ends. So where a kind has a bridge, announcements wait a second longer, and those that wait are void when the
-//! bridge says that it is offline.
+//! A broker that ends also forwards the wills that it publishes over its bridge, until the bridge ends. So if a kind
+//! has a bridge, its announcements wait a second longer, and become void when the bridge is announced as offline.
 //!
-//! A broker also publishes the will of a session before the birth of the next one that takes it over: the device publishes
-//! that birth when it has the broker's answer, a round trip later. So unless the broker says which sessions were taken
-//! over, that canary is sent a moment later ([`TAKEOVER`](crate::presence::TAKEOVER)): the birth comes before it and makes
+//! A broker also publishes the will of a session before the birth of the next one that takes it over: the device
+//! publishes that birth when it has the broker's answer, a round trip later. So unless the broker reports takeovers,
+//! the canary is sent a moment later ([`TAKEOVER`](crate::presence::TAKEOVER)): the birth arrives before it, and makes
 //! the announcement void.
 
 use crate::clock::Timestamp;
@@ -18,17 +17,17 @@ use crate::intake::hearing_reporter::HearingEvent;
 use crate::presence::Announcement;
 use crate::telemetry::{AnnouncementOutcome, Telemetry};
 
-/// The most announcements that wait; deadlines find the units of others.
+/// The most waiting announcements; deadlines find the units of others.
 const MAX_HELD: usize = 500_000;
 
 #[derive(Default)]
 pub(in crate::intake) struct HeldAnnouncements {
-    /// The connection by which they came, and when.
+    /// Each with the connection that brought it, and its arrival.
     held: Vec<(u64, Timestamp, Announcement)>,
 }
 
 impl HeldAnnouncements {
-    /// Takes the announcements of these events, in order. Returns those that are proved now.
+    /// Takes the announcements of these events, in order. Returns the announcements that are proved now.
     pub fn proved(&mut self, events: Vec<HearingEvent>, telemetry: &Telemetry) -> Vec<Announcement> {
         let mut proved = Vec::new();
         let (mut lost, mut left_out) = (0, 0);
@@ -99,11 +98,11 @@ mod tests {
         // The connection ended.
         assert_eq!(proved(&[canary(2, 520), canary(2, 530)]), none);
         assert_eq!(proved(&[announced(2, "lamp:d", 531), canary(2, 782)]), ["lamp:d"]);
-        // The broker says which sessions were taken over.
+        // The broker reports takeovers.
         let known = announced_by(2, "lamp:e", 790, false);
         assert_eq!(proved(&[known, announced(2, "lamp:f", 790), canary(2, 790)]), none);
         assert_eq!(proved(&[canary(2, 791)]), ["lamp:e"]);
-        // The bridge ends, by which lamps are heard.
+        // The bridge that forwards the lamps ends.
         let lost = || HearingEvent::BridgeLost { kind: "lamp".parse().unwrap() };
         assert_eq!(proved(&[announced(2, "lamp:g", 800), announced(2, "pump:h", 800), lost()]), none);
         assert_eq!(proved(&[canary(2, 1100)]), ["pump:h"]);

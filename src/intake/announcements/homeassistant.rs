@@ -1,18 +1,18 @@
-//! Home Assistant: discovery messages on `homeassistant/<component>/[<node>/]<object>/config` say what a device is called,
-//! on which topics it says that it is available, and on which it reports.
+//! Home Assistant: discovery messages on `homeassistant/<component>/[<node>/]<object>/config` contain the name of a
+//! device, its availability topics and its report topics.
 //!
-//! A device is one unit, named by its first identifier, whatever the number of its entities. It is there while one of
-//! them is available by its mode, and each report of an entity is a heartbeat. A retained message is of any age: it is
-//! remembered, and says nothing more.
+//! A device is one unit, named by its first identifier, however many entities it has. It is present while one of them
+//! is available by its mode, and each report of an entity is a heartbeat. A retained message may be of any age: it sets
+//! the availability in memory, and is no heartbeat.
 //!
 //! # What several devices share
-//! A bridge is often an availability topic of all its devices. Its end says nothing of a single device, so a topic that
-//! several devices name counts for none.
+//! Devices of one bridge often share its availability topic. The end of the bridge says nothing about a single device,
+//! so a shared topic counts for none of them.
 //!
 //! # What a client can fill
-//! Any client that may publish on a topic of discovery names topics of its choice. So the memory for all of them has a
-//! bound, and so have the devices that one topic tells of. An id that no unit can have names no topic: it would keep
-//! the reports of other devices from being read.
+//! Any client that may publish on a discovery topic can name any topics. So the memory for all of them is bounded, and
+//! so are the devices of one topic. Messages of a device whose id no unit can have are ignored: otherwise its topics
+//! would block the reports of other devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ use crate::presence::{Cause, Labels, UnitId, is_label_value};
 
 pub(super) const DISCOVERY: [&str; 2] = ["homeassistant/+/+/config", "homeassistant/+/+/+/config"];
 
-/// The most devices that are remembered; others are left out.
+/// The most devices in memory; others are ignored.
 const MAX_DEVICES: usize = 100_000;
 /// The most entities of a device, and the most topics of an entity.
 const MAX_ENTITIES: usize = 200;
@@ -34,9 +34,9 @@ const MAX_TOPICS: usize = 16;
 /// The longest topic and the longest name or word, in bytes.
 const MAX_TOPIC: usize = 512;
 const MAX_WORD: usize = 128;
-/// The most devices of one topic; it tells of no others.
+/// The most devices of one topic; further devices are left out.
 const MAX_SHARING: usize = 1000;
-/// The most memory for all entities and their topics, about; what is discovered beyond it is left out.
+/// The approximate memory for all entities and their topics; devices beyond it are ignored.
 const MAX_BYTES: usize = 128 << 20;
 
 /// The devices that were discovered.
@@ -47,16 +47,16 @@ pub(in crate::intake) struct Discovery {
     configs: HashMap<Box<str>, Box<str>, FixedState>,
     /// The devices that name a topic, each once.
     topics: HashMap<Box<str>, Vec<Box<str>>, FixedState>,
-    /// The memory for all entities, about.
+    /// The approximate memory of all entities.
     bytes: usize,
 }
 
 #[derive(Default)]
 struct Device {
     labels: Labels,
-    /// By the topics of their discovery messages, and their names in it.
+    /// By the topic of their discovery message, and their name in it.
     entities: BTreeMap<(Box<str>, Box<str>), Entity>,
-    /// What each availability topic said last.
+    /// The last state of each availability topic.
     known: HashMap<Box<str>, bool, FixedState>,
     latest: bool,
 }
@@ -73,7 +73,7 @@ struct Availability {
     topic: Box<str>,
     online: Box<str>,
     offline: Box<str>,
-    /// The field of a JSON object that has the word; empty: the whole payload.
+    /// The field of a JSON object that holds the word; empty means the whole payload.
     field: Box<str>,
 }
 
@@ -84,13 +84,12 @@ enum AvailabilityMode {
     Latest,
 }
 
-/// Whether a topic has discovery messages.
 pub(super) fn is_discovery(topic: &str) -> bool {
     topic.starts_with("homeassistant/") && topic.ends_with("/config")
 }
 
 impl Discovery {
-    /// Takes a discovery message; one without content removes its entities. `false`: it is none.
+    /// Takes a discovery message; an empty one removes its entities. Returns `false` for a message that is none.
     pub fn discover(&mut self, topic: &str, payload: &[u8]) -> bool {
         if payload.trim_ascii().is_empty() {
             self.forget(topic);
@@ -121,7 +120,7 @@ impl Discovery {
             self.bytes += bytes;
             device.entities.insert((topic.into(), name), entity);
         }
-        // Without an entity, nothing would forget the message.
+        // Without an entity, the message would stay in memory for ever.
         if is_discovered {
             self.configs.insert(topic.into(), id);
         } else if device.entities.is_empty() {
@@ -130,7 +129,7 @@ impl Discovery {
         is_discovered
     }
 
-    /// What a message says, and of which devices, by their identifiers. `None`: it is a report of them.
+    /// The meaning of a message for each of its devices, by identifier; `None` in a pair: a report of the device.
     pub fn read(&mut self, topic: &str, payload: &[u8], retained: bool) -> Vec<(Box<str>, Option<Said>)> {
         let ids = self.topics.get(topic).cloned().unwrap_or_default();
         let is_shared = ids.len() > 1;
@@ -193,7 +192,7 @@ impl Device {
         }))
     }
 
-    /// Whether an entity is available by its mode. A topic that said nothing yet does not count.
+    /// Returns whether an entity is available by its mode. A topic without a message so far does not count.
     fn is_available(&self) -> bool {
         self.entities.values().any(|entity| {
             let mut known =
@@ -209,7 +208,7 @@ impl Device {
 }
 
 impl Entity {
-    /// The memory for it and for its topics, about: a topic stands in three maps.
+    /// The approximate memory of the entity and its topics: a topic stands in three maps.
     fn bytes(&self) -> usize {
         let words: usize =
             self.availability.iter().map(|one| one.online.len() + one.offline.len() + one.field.len()).sum();
@@ -240,7 +239,7 @@ impl Availability {
     }
 }
 
-/// A member by its name, or by the abbreviation of it.
+/// A member by its name or abbreviation.
 fn member<'a>(object: &'a Map<String, Value>, names: [&str; 2]) -> Option<&'a Value> {
     names.iter().find_map(|name| object.get(*name)).filter(|value| !value.is_null())
 }
@@ -260,7 +259,7 @@ fn word_of(value: &Value) -> Option<String> {
     }
 }
 
-/// Whether a member names a topic on which its device reports. Commands come from elsewhere, and so does the newest
+/// Returns whether a member names a topic on which its device reports. Other programs publish commands, and the newest
 /// version that a device could have.
 fn is_of_reports(name: &str) -> bool {
     let is_command =
@@ -296,7 +295,7 @@ fn device_of(message: &Map<String, Value>) -> Option<(Box<str>, Labels)> {
     Some((id.into(), labels.into_iter().filter_map(label).collect()))
 }
 
-/// The entities of a message: itself, or the components of a device.
+/// The entities of a message: the message itself, or the components of a device.
 fn entities_of(message: &Map<String, Value>) -> Vec<(Box<str>, Entity)> {
     match member(message, ["components", "cmps"]).and_then(Value::as_object) {
         None => vec![("".into(), entity_of(message, message))],
@@ -310,7 +309,7 @@ fn entities_of(message: &Map<String, Value>) -> Vec<(Box<str>, Entity)> {
     }
 }
 
-/// An entity; what it leaves out, the message says for all.
+/// An entity; options that it leaves out come from the message.
 fn entity_of(entity: &Map<String, Value>, message: &Map<String, Value>) -> Entity {
     let value = |names| member(entity, names).or_else(|| member(message, names));
     let word = |names| value(names).and_then(Value::as_str);
@@ -349,14 +348,14 @@ fn entity_of(entity: &Map<String, Value>, message: &Map<String, Value>) -> Entit
         _ => AvailabilityMode::Latest,
     };
     let availability = listed.iter().filter_map(of_one).chain(single).take(MAX_TOPICS).collect();
-    // Of the topics of reports, only the state is one that a message may name for all entities.
+    // Of the report topics, a message may set only the state topic for all entities.
     let own = entity.iter().filter(|(name, _)| is_of_reports(name)).filter_map(|(_, value)| value.as_str());
     let shared = word(["state_topic", "stat_t"]);
     let reports: BTreeSet<Box<str>> = own.chain(shared).filter_map(topic).take(MAX_TOPICS).collect();
     Entity { availability, mode, reports: reports.into_iter().collect() }
 }
 
-/// The field in a template that takes one field of a JSON object; other templates are not read.
+/// The field in a template that reads one field of a JSON object; other templates are ignored.
 fn field_in(template: &str) -> Option<&str> {
     let inner = template.trim().strip_prefix("{{")?.strip_suffix("}}")?.trim();
     let field = inner.strip_prefix("value_json.").or_else(|| {
@@ -372,7 +371,7 @@ mod tests {
     use super::*;
 
     const GONE: Said = Said::Gone(Cause::Disconnected);
-    /// Stands for a report.
+    /// Stands for a report in the cases.
     const REPORT: Said = Said::Sleeps;
 
     fn said(discovery: &mut Discovery, topic: &str, payload: &str) -> Option<Said> {
@@ -525,12 +524,12 @@ mod tests {
         };
         let config = |name: &str| format!("homeassistant/sensor/{name}/config");
         assert!(discovery.discover(&config("lamp"), message("lamp", "lamp/state").as_bytes()));
-        // An id that no unit has, on the topic of another device.
+        // An id that no unit can have, with the topic of another device.
         for id in ["a/b", "+", "", ".", &"x".repeat(129)] {
             assert!(!discovery.discover(&config("bad"), message(id, "lamp/state").as_bytes()), "{id}");
         }
         assert_eq!(discovery.read("lamp/state", b"1", false), [("lamp".into(), None)]);
-        // Messages of one device without end.
+        // An endless number of messages from one device.
         for n in 0..2 * MAX_ENTITIES {
             discovery.discover(&config(&n.to_string()), message("lamp", &format!("lamp/{n}")).as_bytes());
         }
@@ -538,13 +537,13 @@ mod tests {
         assert!(!discovery.discover(&config(&"x".repeat(MAX_TOPIC)), message("long", "x").as_bytes()));
         assert!(!discovery.discover(&config("none"), br#"{"cmps":{},"device":{"identifiers":["none"]}}"#));
         assert!(!discovery.devices.contains_key("none"));
-        // A topic of as many devices as there are.
+        // One topic for the most devices, and more.
         for n in 0..2 * MAX_SHARING {
             let id = format!("unit-{n}");
             discovery.discover(&config(&id), message(&id, "all").as_bytes());
         }
         assert_eq!(discovery.read("all", b"1", false).len(), MAX_SHARING);
-        // More memory than there is for all.
+        // More entities than the memory for all.
         let before = discovery.devices.len();
         discovery.bytes = MAX_BYTES;
         assert!(!discovery.discover(&config("more"), message("more", "more").as_bytes()));

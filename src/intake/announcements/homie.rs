@@ -1,5 +1,5 @@
-//! Homie 4 and 5: `$state` of a device. `lost` is its last will. A device that publishes `disconnected` leaves on
-//! purpose, and one that is `sleeping` says so. With `init`, `ready` and `alert` it is there.
+//! Homie 4 and 5: `$state` of a device. `lost` is its last will; `disconnected` is a departure on purpose; `sleeping`
+//! is a sleep; with `init`, `ready` and `alert` the device is present.
 
 use super::Said;
 use super::last_will::text;

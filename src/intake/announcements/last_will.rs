@@ -1,4 +1,4 @@
-//! Last wills and states whose words the configuration says: the whole payload, or a field of a JSON object.
+//! Last wills and states with words from the configuration: the whole payload, or a field of a JSON object.
 
 use serde_json::Value;
 
@@ -8,17 +8,17 @@ use crate::presence::Cause;
 /// The longest text that is compared.
 const MAX_TEXT: usize = 256;
 
-/// What payloads mean.
+/// The meanings of payloads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StateWords {
     pub online: Vec<String>,
     pub offline: Vec<String>,
-    /// The field of a JSON object that has the word; empty: the whole payload.
+    /// The field of a JSON object that holds the word; empty means the whole payload.
     pub field: String,
 }
 
 impl StateWords {
-    /// Upper case and lower case are the same.
+    /// Ignores upper and lower case.
     pub(super) fn read(&self, payload: &[u8]) -> Option<Said> {
         let word = match self.field.as_str() {
             "" => text(payload)?.to_owned(),
@@ -33,7 +33,7 @@ impl StateWords {
     }
 }
 
-/// The word of a payload that is short enough to be one.
+/// A payload as text, if it is short enough to be a word.
 pub(super) fn text(payload: &[u8]) -> Option<&str> {
     let payload = payload.trim_ascii();
     (payload.len() <= MAX_TEXT).then(|| std::str::from_utf8(payload).ok()).flatten()

@@ -1,7 +1,7 @@
 //! Reads what devices, brokers and bridges announce of presence: one file for each format.
 //!
-//! Formats are pure. Whether an announcement is believed is a rule of [`crate::presence`]: a format only says what a
-//! message means.
+//! Formats are pure: a format only reads the meaning of a message. The rules in [`crate::presence`] decide whether an
+//! announcement counts.
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -30,22 +30,22 @@ mod zigbee2mqtt;
 pub(super) use held::HeldAnnouncements;
 pub use last_will::StateWords;
 
-/// What a message says of the presence of its unit.
+/// The presence of a unit that a message announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// The unit is there: a heartbeat.
+    /// The unit is present: a heartbeat.
     Here,
-    /// The unit is gone, and did not mean to.
+    /// The unit is gone without having announced it.
     Gone(Cause),
     /// The unit left on purpose.
     Left,
-    /// The unit sleeps, and says so.
+    /// The unit announced a sleep.
     Sleeps,
-    /// Nothing about the unit: a session ended because another one took it over, or a retained state was deleted.
+    /// Nothing about the unit: another session took its session over, or a retained state was deleted.
     Nothing,
 }
 
-/// A message of a broker that tells sessions apart.
+/// A message of a broker that numbers sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Event {
     said: Said,
@@ -87,17 +87,17 @@ pub enum Format {
     Sparkplug(SparkplugHost),
 }
 
-/// What Rollcall does as a host application of Sparkplug.
+/// Rollcall as a host application of Sparkplug.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SparkplugHost {
-    /// The id by which it publishes its state; empty: it publishes none.
+    /// The id under which it publishes its state; empty if it publishes none.
     pub id: String,
-    /// Whether nodes are asked for their births when messages of them are missing.
+    /// Nodes are asked for their births when messages of them are missing.
     pub rebirth: bool,
 }
 
 impl Format {
-    /// The topics on which bridges of the format say whether they are there, by the topics of announcements.
+    /// The topics on which bridges of the format announce themselves, from the topics of announcements.
     fn bridges(&self, topics: &[String]) -> Vec<String> {
         match self {
             Format::Zigbee2Mqtt => topics.iter().filter_map(|topic| zigbee2mqtt::bridge_of(topic)).collect(),
@@ -105,7 +105,7 @@ impl Format {
         }
     }
 
-    /// The topics of a device that is set up as its documentation says; none: the topics of the kind.
+    /// The topics of a device with default settings; empty means the topics of the kind.
     pub fn topics(&self) -> &'static [&'static str] {
         match self {
             Format::LastWill(_) => &[],
@@ -125,7 +125,7 @@ impl Format {
         }
     }
 
-    /// Whether each topic of announcements names a unit by the rule of its kind.
+    /// Returns whether each topic of announcements names a unit by the rule of its kind.
     pub fn has_named_topics(&self) -> bool {
         !matches!(self, Format::HomeAssistant | Format::Mosquitto | Format::Sparkplug(_))
     }
@@ -138,14 +138,14 @@ impl Format {
         }
     }
 
-    /// What names the units of a topic, if the format says it.
+    /// The rule that names the units of a topic, if the format has one.
     pub(super) fn unit_name(&self, topic: &str) -> Option<UnitName> {
         let is_sparkplug = matches!(self, Format::Sparkplug(_));
         let name = if topic.contains("{device}") { sparkplug::DEVICE } else { sparkplug::NODE };
         is_sparkplug.then(|| name.parse().expect("two or three captures"))
     }
 
-    /// The host application of Sparkplug that it is, if it is one.
+    /// The settings of the host application, if the format is Sparkplug.
     pub(super) fn sparkplug(&self) -> Option<&SparkplugHost> {
         match self {
             Format::Sparkplug(host) => Some(host),
@@ -153,7 +153,7 @@ impl Format {
         }
     }
 
-    /// Whether the events are of any client of a broker, named by its client id.
+    /// Returns whether the events are about all clients of a broker, named by their client ids.
     pub(super) fn is_of_clients(&self) -> bool {
         matches!(self, Format::Emqx | Format::Mosquitto | Format::Aws)
     }
@@ -172,18 +172,18 @@ impl Format {
             Format::EspHome => esphome::read(payload).map(Event::from),
             Format::Emqx => emqx::read(payload, now),
             Format::Aws => aws::read(payload),
-            // Their messages name units themselves, or need the births before them.
+            // Their messages name units themselves, or need earlier births.
             Format::HomeAssistant | Format::Mosquitto | Format::Sparkplug(_) => None,
         }
     }
 }
 
-/// What follows from a departure that is planned.
+/// The consequence of a planned departure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Planned {
     /// The unit is paused until it is heard again, at most for `max_sleep` of its kind.
     Pause,
-    /// As if the unit were gone.
+    /// The unit counts as gone.
     Offline,
     #[default]
     Ignore,
@@ -193,14 +193,14 @@ pub enum Planned {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PresenceRules {
     pub format: Format,
-    /// Templates of the topics on which units announce their presence; none: the topics of the kind.
+    /// Templates of the topics on which units announce their presence; empty means the topics of the kind.
     pub topics: Vec<String>,
     /// Whether an announcement that a unit is gone is proof, if it is that of the unit's session.
     pub is_proof: bool,
     /// How long a unit may take to be heard after any other announcement that it is gone.
     pub settle: Duration,
     pub planned: Planned,
-    /// The topic on which a bridge between brokers says whether it is there, by which the units are heard.
+    /// The topic on which the bridge announces itself that forwards the units.
     pub bridge: Option<String>,
 }
 
@@ -208,20 +208,20 @@ pub struct PresenceRules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     Heartbeat,
-    /// The end of a session, which may be one that another session took over.
+    /// The end of a session, which another session may have taken over.
     Ends(Announced),
-    /// A departure or a sleep that the unit announces before it.
+    /// A departure or a sleep that the unit announces in advance.
     Plans(Announced),
     /// A planned departure that is ignored.
     Nothing,
-    /// The message is in none of the forms of the format.
+    /// The message has none of the forms of the format.
     Unknown,
 }
 
 impl PresenceRules {
     /// The meaning of a message, and the number of its session, if it has one. `is_status`: its topic is for
-    /// announcements only; any other message is a heartbeat. A message without content deletes a retained state, as when
-    /// a device is renamed.
+    /// announcements only; a message on any other topic is also a heartbeat. A message without content deletes a
+    /// retained state, as when a device is renamed.
     pub(super) fn meaning(
         &self,
         payload: &[u8],
@@ -257,13 +257,13 @@ impl PresenceRules {
         of_format.into_iter().chain(self.format.bridges(&self.topics)).chain(self.bridge.clone()).collect()
     }
 
-    /// Whether a bridge says on this topic whether it is there.
+    /// Returns whether a bridge announces itself on this topic.
     pub(super) fn is_bridge(&self, topic: &str) -> bool {
         self.bridge.as_deref() == Some(topic)
             || self.format.bridges(&self.topics).iter().any(|bridge| bridge == topic)
     }
 
-    /// The topics on which units announce their presence, each its own.
+    /// The topics on which units announce their presence, each unit on its own.
     pub(super) fn status_topics(&self) -> &[String] {
         let has_none = matches!(self.format, Format::HomeAssistant | Format::Mosquitto);
         if has_none { &[] } else { &self.topics }
@@ -285,15 +285,15 @@ impl PresenceRules {
     }
 }
 
-/// The most units whose sessions are remembered, about 40 MB; a full table is cleared.
+/// The most units whose sessions are in memory, about 40 MB; a full table is cleared.
 const MAX_SESSIONS: usize = 1_000_000;
 
-/// What units announced last.
+/// The last announcements of units.
 #[derive(Default)]
 pub(super) struct RecentSessions {
-    /// The sessions of units that announced that they are there, by a hash of the unit.
+    /// The sessions of units that announced their presence, by a hash of the unit.
     sessions: Mutex<HashMap<u64, Session, FixedState>>,
-    /// When the last announcement came that a unit is gone, in milliseconds.
+    /// When a unit was last announced as gone, in milliseconds.
     gone: AtomicI64,
     /// The nodes of Sparkplug.
     pub nodes: sparkplug::nodes::Nodes,
@@ -307,15 +307,16 @@ pub(super) struct RecentSessions {
 struct Session {
     born: Timestamp,
     is_open: bool,
-    /// Whether the unit was there already, and its will did not come since: a broker may publish the will of a session
-    /// that was taken over after the birth of the new one.
+    /// The unit was present before this session, and no will has come since: a broker may publish the will of a former
+    /// session after the birth of the new one.
     took_over: bool,
-    /// The number of the session, if the broker has numbers.
+    /// The number of the session, if the broker numbers sessions.
     order: Option<i64>,
 }
 
 impl RecentSessions {
-    /// Notes that a unit announced that it is there. `false`: the announcement came late, and that session has ended.
+    /// Notes that a unit announced its presence. Returns `false` if the announcement is late, and its session has
+    /// ended.
     pub fn born(&self, unit: &Unit, born: Timestamp, order: Option<i64>) -> bool {
         let mut sessions = self.lock();
         let session = session_of(&mut sessions, unit);
@@ -327,8 +328,8 @@ impl RecentSessions {
         true
     }
 
-    /// Reads a message for Home Assistant: what it says of which units, by their ids, and the labels of each. `None`: it is
-    /// a report of the unit.
+    /// Reads a message for Home Assistant: its meaning for each unit, by id, and the labels of the unit; `None` in an
+    /// entry: a report of the unit.
     pub fn discovered(
         &self,
         kind: &Kind,
@@ -346,7 +347,7 @@ impl RecentSessions {
         said.into_iter().map(|(id, said)| (id.clone(), said, discovery.labels(&id))).collect()
     }
 
-    /// Notes the moment of an announcement that a unit is gone.
+    /// Notes when a unit was announced as gone.
     pub fn gone(&self, at: Timestamp) {
         self.gone.store(at.as_millis(), Ordering::Relaxed);
     }
@@ -368,7 +369,7 @@ impl RecentSessions {
             return SessionEnd::Former;
         }
         if session.took_over && !is_planned && !is_this && at <= session.born + TAKEOVER {
-            // The next will is that of the new session.
+            // The next will belongs to the new session.
             session.took_over = false;
             return SessionEnd::Former;
         }
@@ -384,8 +385,8 @@ impl RecentSessions {
         self.sessions.lock().expect("nothing panics under this lock")
     }
 
-    /// The moment of a heartbeat that comes now. In the millisecond of an announcement, a heartbeat after it counts for
-    /// the next one, so that moments tell which of the two came first.
+    /// The moment of a heartbeat that arrives now. In the millisecond of an announcement, a heartbeat after it gets the
+    /// next one, so that the moments show their order.
     pub fn after_announcement(&self, at: Timestamp) -> Timestamp {
         match at.as_millis() == self.gone.load(Ordering::Relaxed) {
             true => at + Duration::from_millis(1),
@@ -394,7 +395,7 @@ impl RecentSessions {
     }
 }
 
-/// The session of a unit, which is remembered from now on.
+/// The session of a unit, kept in memory from now on.
 fn session_of<'a>(sessions: &'a mut HashMap<u64, Session, FixedState>, unit: &Unit) -> &'a mut Session {
     if sessions.len() >= MAX_SESSIONS {
         sessions.clear();
@@ -438,8 +439,8 @@ mod tests {
     fn the_will_of_a_session_that_was_taken_over_comes_right_after_the_birth_of_the_next() {
         let (start, unit) = (Timestamp::from_millis(1_732_147_200_000), "lamp:1".parse::<Unit>().unwrap());
         let at = |ms| start + Duration::from_millis(ms);
-        // Births, wills and planned departures with their moments, and whether each end is one of a session that was taken
-        // over.
+        // Births, wills and planned departures with their moments, and whether each end belongs to a session that was
+        // taken over.
         type Case = (&'static str, &'static [(char, u64)], &'static [bool]);
         let cases: [Case; 8] = [
             ("cut right after the first birth", &[('b', 0), ('w', 5)], &[false]),

@@ -1,5 +1,5 @@
 //! Mosquitto: its log of connections, where `log_dest topic` and `connection_messages` switch it on. Notices are on
-//! `$SYS/broker/log/N`; that a session took another one over is an error, on `$SYS/broker/log/E`.
+//! `$SYS/broker/log/N`; a takeover is an error, on `$SYS/broker/log/E`.
 //!
 //! Versions up to 2.0 name the client alone, and version 2.1 also its address: `Client one [127.0.0.1:48134] disconnected`.
 //!
@@ -18,7 +18,7 @@ use crate::presence::Cause;
 
 pub(super) const TOPICS: [&str; 2] = ["$SYS/broker/log/N", "$SYS/broker/log/E"];
 
-/// The longest line that is read.
+/// The longest line.
 const MAX_LINE: usize = 1024;
 /// The most logs whose versions are remembered; a full table is cleared.
 const MAX_LOGS: usize = 1000;
@@ -95,12 +95,12 @@ fn read(line: &[u8]) -> Option<Line<'_>> {
     if let Some(rest) = after(line, "Bad socket read/write on client ") {
         return Some(Line::of_both(GONE, only_before(rest, &[": "])?.0));
     }
-    // Version 1.
+    // A line of version 1.
     let id = after(line, "Socket error on client ")?.strip_suffix(", disconnecting.")?;
     Some(Line::up_to_2_0(GONE, id))
 }
 
-/// The line after these words, with which it begins, or which follow the time of the line.
+/// The rest of a line that begins with these words, after the time if there is one.
 fn after<'a>(line: &'a str, words: &str) -> Option<&'a str> {
     if let Some(rest) = line.strip_prefix(words) {
         return Some(rest);

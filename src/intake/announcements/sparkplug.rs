@@ -2,15 +2,15 @@
 //!
 //! | type | meaning |
 //! |---|---|
-//! | `NBIRTH`, `DBIRTH` | the node or the device is there, and these are its metrics |
-//! | `NDATA`, `DDATA` | a heartbeat; of the node alone, if a device's values were all kept on the way |
+//! | `NBIRTH`, `DBIRTH` | the node or the device is present, and these are its metrics |
+//! | `NDATA`, `DDATA` | a heartbeat; of the node alone, if all values of the device are historical |
 //! | `DDEATH` | the device is gone |
 //! | `NDEATH` | the node is gone, and so are its devices; see [`nodes`] for which session it means |
 //!
-//! A node publishes for its devices, so a birth and data of a device are heartbeats of its node, too.
+//! A node publishes for its devices, so births and data of a device are also heartbeats of its node.
 //!
-//! A host tells nodes by a retained message on [`state_topic`] that it is there, and its last will tells them that it is
-//! not. Nodes that have it as their primary host keep their data meanwhile.
+//! A host publishes a retained message on [`state_topic`] that it is online, and its last will says that it is offline.
+//! Nodes with this primary host store their data meanwhile.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +27,7 @@ pub(super) const STATUS: [&str; 4] = [
 /// The topics of data.
 pub(super) const DATA: [&str; 2] = ["spBv1.0/{group}/NDATA/{node}", "spBv1.0/{group}/DDATA/{node}/{device}"];
 
-/// What names a node, and what names a device.
+/// The names of a node and of a device.
 pub(super) const NODE: &str = "{group}.{node}";
 pub(super) const DEVICE: &str = "{group}.{node}.{device}";
 
@@ -39,7 +39,7 @@ pub(in crate::intake) enum MessageType {
     Data,
 }
 
-/// The type of a message, and whether it is about a device.
+/// The type of a message, and whether it concerns a device.
 pub(in crate::intake) fn message_type(topic: &str) -> Option<(MessageType, bool)> {
     Some(match topic.split('/').nth(2)? {
         "NBIRTH" => (MessageType::Birth, false),
@@ -52,8 +52,8 @@ pub(in crate::intake) fn message_type(topic: &str) -> Option<(MessageType, bool)
     })
 }
 
-/// The id of the node that the id of a node or device begins with; `None`: a group or a node has a dot in its name, so
-/// that the id may be that of another unit.
+/// The id of the node, with which the id of a node or device begins; `None` if a group or a node has a dot in its name,
+/// because the id may then be that of another unit.
 pub(in crate::intake) fn node_id(id: &str, is_device: bool) -> Option<&str> {
     let mut dots = id.match_indices('.').map(|(at, _)| at);
     dots.next()?;
@@ -64,7 +64,7 @@ pub(in crate::intake) fn node_id(id: &str, is_device: bool) -> Option<&str> {
     }
 }
 
-/// The topic on which a host says whether it is there.
+/// The topic of the state of a host.
 pub(in crate::intake) fn state_topic(host: &str) -> String {
     format!("spBv1.0/STATE/{host}")
 }
@@ -73,7 +73,7 @@ pub(in crate::intake) fn state_topic(host: &str) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::intake) struct HostState {
     pub online: bool,
-    /// When its connection began, in milliseconds: a state of an earlier connection is void.
+    /// When its connection began, in milliseconds. The state of an earlier connection is void.
     pub timestamp: i64,
 }
 

@@ -1,5 +1,5 @@
 //! Tasmota: `tele/<topic>/LWT` is `Online`, and as last will `Offline`. The options `LwtOnline` and `LwtOffline` of a
-//! device rename them: then `last_will` is the format.
+//! device change these words: then use the format `last_will`.
 
 use super::Said;
 use super::last_will::text;

@@ -1,6 +1,6 @@
 //! Zigbee2MQTT: `zigbee2mqtt/<name>/availability`, which the bridge publishes for each device: `{"state":"offline"}`,
-//! or the bare word of versions before 2. It says the same of itself on `zigbee2mqtt/bridge/state`, and that is its last
-//! will. While the bridge is offline, no device can be heard.
+//! or the bare word of versions before 2. It announces itself in the same way on `zigbee2mqtt/bridge/state`, also as
+//! its last will. While the bridge is offline, no device can be heard.
 
 use super::Said;
 use super::last_will::{field_of, text};
@@ -15,8 +15,8 @@ pub(super) fn read(payload: &[u8]) -> Option<Said> {
     }
 }
 
-/// The topic on which the bridge says whether it is there, by the topic of its devices; `None`: the topic does not say
-/// which bridge it is.
+/// The topic on which the bridge announces itself, from the topic of its devices; `None` if that topic does not name
+/// the bridge.
 pub(super) fn bridge_of(topic: &str) -> Option<String> {
     let base = topic.strip_suffix("/{unit}/availability")?;
     (!base.contains(['{', '+', '#'])).then(|| format!("{base}/bridge/state"))

@@ -1,9 +1,9 @@
 //! Decides whether a device may connect, under which client id, and which topics it may use.
 //!
 //! # Client ids
-//! A session belongs to a client id: a client that connects with the id of another takes it over. So an id in use
-//! belongs to the user that connected with it (see [`super::sessions`]), an id that is the name of a user belongs to
-//! that user, and the ids of Rollcall belong to Rollcall.
+//! A session belongs to a client id: a client that connects with the id of another takes over its session. So an id in
+//! use belongs to the user that connected with it (see [`super::sessions`]), an id that equals a user name belongs to
+//! that user, and Rollcall's ids belong to Rollcall.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -23,11 +23,11 @@ use crate::telemetry::{BrokerRefusal, MAX_SHOWN, Telemetry, truncate};
 /// The topics that Rollcall itself uses: canaries and others.
 const OURS: &str = "rollcall/#";
 const CANARIES: &str = "rollcall/canary/#";
-/// The prefix of the topics of alerts: a receiver of type `mqtt` publishes there, as any other client.
+/// The prefix of the topics of alerts: a receiver of type `mqtt` publishes there, like any other client.
 const ALERTS: &str = "rollcall/alerts/";
-/// The prefix of the topics of states, which every client may read, as it may the heartbeats of all units.
+/// The prefix of the topics of states. Every client may read them, as it may read all heartbeats.
 const STATES: &str = "rollcall/state/";
-/// The longest client id, and the longest filter that a device may subscribe to, in bytes. Both are kept in memory.
+/// The longest client id, and the longest filter that a device may subscribe to, in bytes: memory holds both.
 const MAX_ID: usize = 256;
 const MAX_FILTER: usize = 512;
 
@@ -40,7 +40,7 @@ pub struct AccessControl {
     telemetry: Arc<Telemetry>,
 }
 
-/// A client as the log and the rules know it.
+/// A client as the log and the rules identify it.
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub from: SocketAddr,
@@ -49,7 +49,7 @@ pub struct Peer {
     pub user: Option<String>,
 }
 
-/// Why a client is not admitted, with the reason code for its answer.
+/// The reason why a client is not admitted, with the reason code for its answer.
 pub struct Refusal {
     pub what: BrokerRefusal,
     pub code: u8,
@@ -62,11 +62,11 @@ impl Refusal {
     }
 }
 
-/// The address in log lines about a client that is away.
+/// The address in log lines about a disconnected client.
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl Peer {
-    /// A client that has not told its name.
+    /// A client whose name is not known yet.
     pub fn unknown(from: SocketAddr) -> Peer {
         Peer { from, id: "".into(), user: None }
     }
@@ -108,7 +108,7 @@ impl AccessControl {
         self.telemetry.broker_refused(what, peer.from, &peer.id, why);
     }
 
-    /// Counts and logs that a device sends faster than the listener reads.
+    /// Counts and logs that a device sends faster than it is read.
     pub fn held_back(&self, peer: &Peer, why: &str) {
         self.telemetry.broker_held_back(peer.from, &peer.id, why);
     }
@@ -128,7 +128,7 @@ impl AccessControl {
         Refusal::new(BrokerRefusal::Login, code, why)
     }
 
-    /// Why this user may not have this id, whether the id is in use or not.
+    /// The reason why this user may never have this id.
     fn is_of_another(&self, id: &str, user: Option<&str>) -> Option<&'static str> {
         let rest = id.strip_prefix(&self.own_id);
         if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
@@ -141,7 +141,7 @@ impl AccessControl {
         (is_user && user != Some(id)).then_some("this client id is the name of another user")
     }
 
-    /// Whether a device may publish to a topic; a refusal is counted.
+    /// Returns whether a device may publish to a topic; counts a refusal.
     pub fn may_publish(&self, peer: &Peer, topic: &str) -> bool {
         // The rules cannot allow this: a canary of a device would make Rollcall believe that it hears.
         let may = !covers(CANARIES, topic)
@@ -152,7 +152,7 @@ impl AccessControl {
         self.count(may, BrokerRefusal::Publish, peer, ("publish", topic))
     }
 
-    /// Whether a device may subscribe to a filter; a refusal is counted.
+    /// Returns whether a device may subscribe to a filter; counts a refusal.
     pub fn may_subscribe(&self, peer: &Peer, filter: &str) -> bool {
         // A shared subscription receives the messages that fit its filter.
         let of_messages = names::shared(filter).1;

@@ -1,5 +1,5 @@
-//! Which client may publish and subscribe to which topics, by a file in the format of Mosquitto's `acl_file`, so that
-//! a site which outgrows this broker can keep its rules.
+//! The rules for publishing and subscribing, from a file in the format of Mosquitto's `acl_file`, so that a site which
+//! outgrows this broker can keep its rules.
 //!
 //! ```text
 //! topic read public/#              # clients without a user name
@@ -9,9 +9,9 @@
 //! pattern write units/%c/#         # all clients: %c is the client id, %u the user name
 //! ```
 //!
-//! Access that no rule allows is denied, and `deny` wins. A subscription is allowed if one rule allows
-//! all topics that fit it, and no rule denies any of them: unlike in Mosquitto, a client learns
-//! at once that it will not receive the messages.
+//! Access that no rule allows is denied, and `deny` wins. A subscription is allowed if one rule allows all topics that
+//! fit it, and no rule denies any of them. So, unlike in Mosquitto, a client learns at once that it will not receive
+//! the messages.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -83,7 +83,6 @@ impl AccessRules {
         Ok(rules)
     }
 
-    /// Whether a client may publish to a topic.
     pub fn may_publish(&self, client: ClientIdentity, topic: &str) -> bool {
         let mut allowed = false;
         for (access, filter) in self.of(client) {
@@ -98,7 +97,6 @@ impl AccessRules {
         allowed
     }
 
-    /// Whether a client may subscribe to a filter.
     pub fn may_subscribe(&self, client: ClientIdentity, wanted: &str) -> bool {
         let mut allowed = false;
         for (access, filter) in self.of(client) {
@@ -119,7 +117,7 @@ impl AccessRules {
         let own = own.into_iter().flatten().map(|rule| (rule.access, Cow::from(&rule.filter)));
         let patterns = self.patterns.iter().filter_map(move |rule| {
             let name = if rule.filter.contains("%u") { client.name? } else { "" };
-            // A wildcard or a separator in an id or a name would widen the client's own rules.
+            // A wildcard or a separator in an id or name would widen the client's own rules.
             let plain = |text: &str| !text.contains(['+', '#', '/']);
             let fits = plain(name) && (plain(client.id) || !rule.filter.contains("%c"));
             fits.then(|| (rule.access, Cow::from(rule.filter.replace("%u", name).replace("%c", client.id))))
@@ -146,7 +144,7 @@ impl AccessRule {
     }
 }
 
-/// Whether any topic fits both filters.
+/// Returns whether some topic fits both filters.
 pub fn overlaps(a: &str, b: &str) -> bool {
     let (mut a, mut b) = (a.split('/'), b.split('/'));
     loop {

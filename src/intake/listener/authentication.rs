@@ -1,6 +1,6 @@
-//! Passwords are verified on threads of their own, a few at a time: verifying a password takes up to a second of a
-//! processor, and an attacker can send wrong ones for free. As many wait as connections may (see `server.rs`): a fleet
-//! that returns after an outage fits, and an attacker waits as long as any other client.
+//! Verifies passwords on threads of their own, a few at a time: one takes up to a second of a processor, and an
+//! attacker can send wrong ones for free. As many passwords may wait as connections (see `server.rs`): a fleet that
+//! returns after an outage fits, and an attacker waits as long as any other client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::users::Users;
 
 /// How many passwords are verified at the same time.
 const AT_ONCE: usize = 1;
-/// How long a password may wait: a client gives up by then.
+/// How long a password may wait: after that a client has given up.
 const MAX_WAIT: Duration = Duration::from_secs(10);
 
 /// The users, and a bound on the passwords that are verified at a time.
@@ -26,7 +26,7 @@ pub struct Authentication {
 pub enum AuthOutcome {
     Accepted,
     Rejected,
-    /// The password was not verified: others took too long.
+    /// The password was not verified, because others took too long.
     Busy,
 }
 
@@ -36,13 +36,12 @@ impl Authentication {
         Authentication { users: Arc::new(users), verifying, max_wait: MAX_WAIT }
     }
 
-    /// Whether a user of this name exists.
     pub fn knows(&self, name: &str) -> bool {
         self.users.contains(name)
     }
 
-    /// Checks the password of a user. A caller that goes away frees its permit; a verification that has begun runs to
-    /// its end.
+    /// Checks the password of a user. Dropping the future frees its permit; a verification that has begun runs to its
+    /// end.
     pub async fn verify(&self, name: &str, password: &[u8]) -> AuthOutcome {
         let permit = timeout(self.max_wait, self.verifying.clone().acquire_owned()).await;
         let Ok(Ok(permit)) = permit else { return AuthOutcome::Busy };

@@ -1,4 +1,4 @@
-//! The bytes of a packet, read part by part, and the violations in them.
+//! The bytes of a packet, read part by part, and their violations of the protocol.
 
 /// Reason codes of MQTT 5.
 pub const MALFORMED: u8 = 0x81;
@@ -20,7 +20,7 @@ pub const BAD_ALIAS: u8 = 0x94;
 pub const TOO_LARGE: u8 = 0x95;
 pub const QUOTA: u8 = 0x97;
 
-/// A violation of the protocol by a client, and the reason code for the answer.
+/// A violation of the protocol by a client, with the reason code for the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub code: u8,
@@ -39,7 +39,7 @@ pub enum Version {
     Five,
 }
 
-/// The rest of a packet.
+/// The unread rest of a packet.
 pub struct Bytes<'a>(pub &'a [u8]);
 
 impl<'a> Bytes<'a> {

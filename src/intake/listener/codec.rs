@@ -1,14 +1,13 @@
 //! Packets of clients, read in place from the bytes that arrived: MQTT 3.1.1 and 5.
 //!
 //! # What it refuses
-//! Everything that the specifications forbid in a single packet, with the reason code of MQTT 5 that a client of that
-//! version is told. The connection judges what depends on earlier packets.
+//! Everything that the specifications forbid in a single packet, with the reason code for clients of MQTT 5. The
+//! connection checks rules that depend on earlier packets.
 //!
-//! # Why it is our own
-//! A library's packets own their parts, differ by version and hide what was wrong with them. A check that the library
-//! lacks would need a second pass over the bytes, and a check too many would refuse good clients. The format is
-//! frozen, so these lines are all that a server needs for reading; a message is copied only if a client has subscribed
-//! to it.
+//! # Why no library
+//! A library's packets own their parts, differ by version and hide their faults. A check that the library lacks would
+//! need a second pass over the bytes, and a check too many would refuse good clients. The format is frozen, so this
+//! code will stay complete; a message is copied only if a client has subscribed to it.
 
 use super::bytes::{
     BAD_AUTHENTICATION, BAD_CLIENT_ID, BAD_TOPIC, Bytes, MALFORMED, PROTOCOL, TOO_LARGE, UNKNOWN_ID,
@@ -20,7 +19,7 @@ use super::properties::{
     Properties,
 };
 
-/// A packet that has arrived whole.
+/// A packet that has arrived as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
     first: u8,
@@ -56,7 +55,7 @@ pub enum Packet<'a> {
 #[derive(Debug, PartialEq)]
 pub struct Connect<'a> {
     pub version: Version,
-    /// Whether the client is a bridge, which wants none of its own messages back.
+    /// The client is a bridge, which must not get its own messages back.
     pub is_bridge: bool,
     pub clean: bool,
     pub keep_alive: u16,
@@ -97,14 +96,14 @@ pub struct Subscribe<'a> {
     pub retain_handling: u8,
 }
 
-/// Why a CONNECT is refused, and the version that its client understands; `None`: the client gets no answer.
+/// The reason why a CONNECT is refused, and the version for the answer; `None` means no answer.
 pub type BadConnect = (Option<Version>, Violation);
 
-/// How much of the first packet has arrived.
+/// The part of the first packet that has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrived<'a> {
     Whole(Frame<'a>),
-    /// Only a part. The length of the whole packet; 0: the length has not arrived either.
+    /// Only a part. The number is the length of the whole packet; 0 if the length has not arrived either.
     Part(usize),
 }
 
@@ -113,7 +112,7 @@ const OTHER_VERSION: Violation = Violation {
     why: "a CONNECT of another version of MQTT; let it speak 3.1.1 or 5",
 };
 
-/// Finds the first packet in `input`. `version`: once it is known.
+/// Finds the first packet in `input`. `version`: the version of the client, once it is known.
 pub fn frame(input: &[u8], max: usize, version: Option<Version>) -> Result<Arrived<'_>, Violation> {
     let Some((&first, mut rest)) = input.split_first() else { return Ok(Arrived::Part(0)) };
     let mut length = 0_usize;

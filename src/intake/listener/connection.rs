@@ -1,14 +1,13 @@
 //! One connection, from its CONNECT to its end: reads packets, hands messages over, and writes answers.
 //!
 //! # When it stops reading
-//! A connection may have [`WINDOW`] messages in the queue that are not recorded. Beyond that, above its rates, and
-//! while there is no room for the messages that it has read, its socket is not read: nothing is refused and nothing
-//! dropped. While the engine is away the messages of a device stop here; the connection stays open, and its pings are
-//! answered as long as it is read.
+//! A connection may have [`WINDOW`] unrecorded messages in the queue. Its socket is not read beyond that, above its
+//! rates, or while its messages find no room: nothing is refused or dropped. While the engine is away, the messages of
+//! a device stop here; the connection stays open, and its pings are answered as long as it is read.
 //!
 //! # Turns
 //! At most [`CHUNK`] bytes are read and [`TURN`] messages handed over at a time, and connections that wait for room get
-//! it in the order in which they asked. So a device that floods takes one turn of many.
+//! it in order. So a device that floods takes one turn among many.
 
 use std::collections::HashMap;
 use std::io;
@@ -35,36 +34,35 @@ use crate::clock::monotonic;
 use crate::intake::record::QueuedMessage;
 use crate::telemetry::BrokerRefusal;
 
-/// Messages of one connection that may wait to be recorded. Clients of MQTT 5 are told this number.
+/// The most messages of one connection that wait to be recorded. Clients of MQTT 5 receive this number.
 pub const WINDOW: u16 = 100;
-/// Messages that are handed over at a time.
+/// Messages that are queued at once.
 pub const TURN: usize = 64;
-/// Bytes that are read at a time.
+/// Bytes that are read at once.
 const CHUNK: usize = 8 << 10;
-/// How long a write may take while the client reads nothing.
+/// How long a write may wait for a client that does not read.
 const WRITE: Duration = Duration::from_secs(20);
 /// Packets up to this size are read at any time; larger packets share a bounded amount of memory.
 const SMALL: usize = 4 << 10;
 /// How long a large packet may take to arrive.
 const LARGE_WITHIN: Duration = Duration::from_secs(60);
-/// How long a packet that finds no room waits before it asks again.
+/// The wait before a packet that finds no room tries again.
 const AGAIN: Duration = Duration::from_millis(20);
-/// How long a stopping connection waits for acknowledgements, and how long the client may take to read why it is
-/// closed.
+/// How long a stopping connection waits for acknowledgements, and a client may take to read the reason of the end.
 const LEAVING: Duration = Duration::from_secs(1);
-/// The timer of a connection that waits for no moment.
+/// The timer of a connection that waits for nothing.
 const LATER: Duration = Duration::from_secs(3600);
 
 pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Why a stream does not speak MQTT, and the stream, if it has to be closed.
+/// The reason why a stream does not speak MQTT, and the stream, if it has to be closed.
 pub type NotOpened = (Option<Box<dyn Stream>>, String);
 
 /// Why a connection ends.
 #[derive(Debug)]
 pub enum End {
-    /// The client has left. `with_will`: its last will is to be published.
+    /// The client has left. `with_will`: its last will is due.
     Left {
         with_will: bool,
     },
@@ -81,7 +79,7 @@ type HandingOver = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub struct Connection {
     pub shared: Arc<Shared>,
     pub stream: Box<dyn Stream>,
-    /// Bytes that were read and are no whole packet yet.
+    /// Bytes that were read but are no whole packet yet.
     pub input: Vec<u8>,
     pub out: Vec<u8>,
     pub session: Arc<Session>,
@@ -92,15 +90,15 @@ pub struct Connection {
     pub will: Option<LastWill>,
     /// How long the session outlives the connection.
     pub expiry: Duration,
-    /// The longest time in which the client may send nothing.
+    /// The longest silence of the client.
     pub silence: Option<Duration>,
     pub aliases: HashMap<u16, Box<str>>,
-    /// Messages that were read and not handed over yet.
+    /// Messages that were read and not queued yet.
     pub batch: Vec<QueuedMessage>,
     pub handing_over: Option<HandingOver>,
     pub messages: Rate,
     pub bytes: Rate,
-    /// The share of memory for a large packet that is arriving, and until when the packet has to be complete.
+    /// The memory share of a large packet that is arriving, and its deadline.
     pub large: Option<(Share, Instant)>,
     pub heard: Instant,
     /// When a packet that found no room tries again.
@@ -126,7 +124,7 @@ impl Connection {
         self.wait().await
     }
 
-    /// Reads the packets that have arrived, as far as the limits allow.
+    /// Handles the packets that have arrived, as far as the limits allow.
     fn process(&mut self) -> Result<(), End> {
         let (input, now) = (std::mem::take(&mut self.input), monotonic());
         let mut at = 0;
@@ -173,12 +171,12 @@ impl Connection {
         Ok(())
     }
 
-    /// Until when nothing may be read.
+    /// The moment until which nothing may be read.
     fn pause(&self, now: Instant) -> Option<Instant> {
         [self.messages.waits_until(now), self.bytes.waits_until(now), self.again].into_iter().flatten().max()
     }
 
-    /// Whether the connection has as many messages in the queue as it may have.
+    /// Returns whether the connection has the most messages in the queue.
     fn is_full(&self) -> bool {
         self.batch.len() >= TURN
             || self.wire.version == Version::Four && self.session.unrecorded() >= WINDOW.into()
@@ -208,7 +206,7 @@ impl Connection {
                 return Err(End::GivenUp(why));
             }
             let (large, is_all) = self.session.write(&mut self.out, monotonic());
-            // An idle connection keeps no buffer.
+            // An idle connection holds no buffer.
             let out = std::mem::take(&mut self.out);
             if out.is_empty() && is_all {
                 return Ok(());
@@ -231,7 +229,7 @@ impl Connection {
                     Ok(count) => written += count,
                 },
                 () = self.session.wake.notified() => {
-                    // The acknowledgements that woke the connection are written after this.
+                    // This comes last, so that acknowledgements that woke the connection are written first.
                     if let Some(why) = self.session.ended(self.number) {
                         return Err(End::GivenUp(why));
                     }
@@ -255,7 +253,7 @@ impl Connection {
         }
         self.again.take_if(|again| *again <= now);
         let pause = self.pause(now);
-        // Packets that have arrived are handled before more is read.
+        // Handle the packets that have arrived before reading more.
         let has_packet = !self.input.is_empty()
             && matches!(codec::frame(&self.input, usize::MAX, None), Ok(Arrived::Whole(_)));
         if has_packet && pause.is_none() && !self.is_full() {
@@ -309,7 +307,7 @@ impl Connection {
             return Err(End::Stopping);
         }
         if !may_read {
-            // The socket was not read, so the client may have sent something.
+            // The socket was not read, so silence of the client proves nothing.
             self.heard = now;
         }
         let is_silent = self.silence.is_some_and(|silence| now >= self.heard + silence);
@@ -320,7 +318,7 @@ impl Connection {
         self.shared.access.held_back(&self.peer, why);
     }
 
-    /// Tells the client why the connection ends, hands over the messages that were read, and leaves the session.
+    /// Sends the client the reason of the end, queues the messages that were read, and leaves the session.
     async fn finish(mut self, end: End) {
         let code = self.report(&end);
         let keeps_will = !matches!(end, End::Left { with_will: false });
@@ -334,7 +332,7 @@ impl Connection {
             }
         };
         // If the queue does not move (blind time), these messages are lost; none of them was acknowledged. Otherwise
-        // devices that reconnect again and again would hold all connections for as long as the engine is away.
+        // devices that keep reconnecting would hold all connections while the engine is away.
         let _ = timeout(QUEUED_WITHIN, shared.stop.run_until_cancelled(handing_over)).await;
         for will in due {
             shared.publish_will(will).await;
@@ -346,7 +344,7 @@ impl Connection {
         }
     }
 
-    /// Logs an end that an operator should know of; returns the reason code if the client is told.
+    /// Logs an end that an operator should know of; returns the reason code for the client, if it gets one.
     fn report(&self, end: &End) -> Option<u8> {
         let refuse = |what, why: &str| self.shared.access.refuse(what, &self.peer, why);
         match end {
@@ -395,7 +393,7 @@ pub fn poll_into(
 }
 
 /// Writes the last bytes, and closes. Closing a socket with unread input resets the connection, and the client would
-/// never see the last bytes: so input is still read for a moment.
+/// not get the last bytes; so input is read for a moment longer.
 pub async fn close(stream: &mut Box<dyn Stream>, last: &[u8]) {
     let closed = async {
         stream.write_all(last).await?;

@@ -1,11 +1,11 @@
-//! Where messages of devices enter intake: the same reader and the same queue as for messages of a broker elsewhere.
+//! The entry of devices' messages into intake: the same reader and queue as for messages of an external broker.
 //!
 //! # How hearing is proved
 //! A tick takes its turn on the thread that accepts and reads connections, and goes through the queue to the recorder,
 //! like a message. A recorded tick proves that connections were accepted and read, and that every message before the
 //! tick is recorded: the tick is reported as the canary of a connection that is never lost. So time is blind while no
-//! connection can be accepted, or while the queue does not move: a tick that is recorded late counts for nothing,
-//! because connections that are held back meanwhile are not read. Every topic arrives, so a tick proves every filter.
+//! connection can be accepted, or while the queue does not move: a tick that is recorded late proves nothing, because
+//! held-back connections are not read meanwhile. Every topic arrives, so a tick proves every filter.
 
 use tokio::sync::{Notify, mpsc};
 
@@ -47,20 +47,19 @@ impl Door {
         let topic = topic.as_bytes();
         let message = Incoming { topic, payload, reply_to, ..Incoming::default() };
         let mut content = self.reader.read(&message, arrived);
-        // The listener knows which sessions were taken over: see [`Door::read_will`].
+        // The listener itself knows about takeovers: see [`Door::read_will`].
         content.change_announcements(&|announcement| announcement.may_be_former = false);
         content
     }
 
-    /// Reads the will of a session. That of a session that another one took over announces nothing: `is_former`.
+    /// Reads the will of a session. `is_former`: another session took it over, so the will announces nothing.
     pub fn read_will(&self, topic: &str, payload: &[u8], is_former: bool, arrived: Timestamp) -> Content {
         let mut content = self.read(topic, payload, None, arrived);
         content.change_announcements(&|announcement| announcement.follows_birth |= is_former);
         content
     }
 
-    /// A message for the queue; `None`: the message means nothing to Rollcall, and no client waits for its
-    /// acknowledgement.
+    /// A message for the queue; `None` if it means nothing to Rollcall, and no client waits for its acknowledgement.
     pub fn queued(
         &self,
         content: Content,
@@ -75,7 +74,7 @@ impl Door {
         counts.then(|| QueuedMessage { content, arrived, connection: self.number, ack })
     }
 
-    /// Queues the tick that was sent at this moment; `false`: Rollcall is stopping.
+    /// Queues the tick that was sent at this moment; `false` if Rollcall is stopping.
     pub async fn tick(&self, sent_at: Timestamp) -> bool {
         let probes = &self.reader.probes;
         let contents = (0..probes.all().len()).map(|index| {

@@ -1,4 +1,4 @@
-//! Packets to clients, each in the bytes of its version: nothing of MQTT 5 ever goes to a client of 3.1.1.
+//! Packets to clients, in the format of their version: a client of 3.1.1 never gets anything of MQTT 5.
 
 use super::bytes::{BAD_CLIENT_ID, BAD_LOGIN, BUSY, NOT_AUTHORIZED, UNSUPPORTED_VERSION, Version};
 use super::codec::Publish;
@@ -77,15 +77,15 @@ pub fn pong(out: &mut Vec<u8>) {
     out.extend([0xd0, 0]);
 }
 
-/// Tells a client of MQTT 5 why the connection ends.
+/// Sends a client of MQTT 5 the reason of the end.
 pub fn ended(out: &mut Vec<u8>, version: Version, code: u8) {
     if version == Version::Five {
         out.extend([0xe0, 1, code]);
     }
 }
 
-/// Writes a message to a subscriber, up to its payload, with the numbers of its subscriptions; `false`: the packet
-/// would be larger than `max`.
+/// Writes a message to a subscriber, without its payload, with the numbers of its subscriptions; returns `false` if the
+/// packet would be larger than `max`.
 pub fn publish(out: &mut Vec<u8>, version: Version, message: &Publish, numbers: &[u32], max: usize) -> bool {
     let mut more = Vec::new();
     if version == Version::Five {

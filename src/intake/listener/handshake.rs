@@ -1,8 +1,8 @@
 //! From an accepted socket to an admitted client.
 //!
-//! A client has to be admitted within [`WITHIN`], its first packet is a CONNECT of at most [`MAX_CONNECT`] bytes, and a
-//! client that is not admitted is told why in the form of its version. A version that is not spoken here is refused
-//! with the code of MQTT 3.1.1 for that, and counted.
+//! A client has to be admitted within [`WITHIN`]. Its first packet is a CONNECT of at most [`MAX_CONNECT`] bytes. A
+//! refused client gets the reason in the format of its version. An unsupported version is refused with the code of MQTT
+//! 3.1.1, and counted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,13 +28,13 @@ use super::shared::{Shared, seconds, will_of};
 use crate::clock::monotonic;
 use crate::telemetry::BrokerRefusal;
 
-/// The largest CONNECT: names, password and will. The will is kept as long as the connection lasts.
+/// The largest CONNECT: names, password and will. The will stays in memory as long as the connection lasts.
 const MAX_CONNECT: usize = 16 << 10;
-/// How long a client may take to be admitted, without the check of its password.
+/// How long an admission may take, without the check of the password.
 pub const WITHIN: Duration = Duration::from_secs(10);
-/// The longest keep-alive at MQTT 5; a client that asks for no keep-alive gets it.
+/// The longest keep-alive at MQTT 5; also the keep-alive of a client that requests none.
 const MAX_KEEP_ALIVE: u16 = 3600;
-/// The answer to a browser that asks for a page.
+/// The answer to a browser that requests a page.
 const NO_PAGE: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
                          devices speak MQTT here, and pages speak it at broker.websocket_listen\n";
 
@@ -122,7 +122,7 @@ impl From<Violation> for Refusal {
 /// The number, the way of writing and the session of a new connection.
 type Entered = (u64, Wire, Joined);
 
-/// Checks the login and the limits, and gives the client its session.
+/// Checks the login and the limits, and assigns the session to the client.
 async fn admit(
     shared: &Arc<Shared>,
     connect: &Connect<'_>,
@@ -151,7 +151,7 @@ async fn admit(
     }
 }
 
-/// The connection of a client that is admitted, with its answer.
+/// The connection of an admitted client, with its answer.
 ///
 /// In one piece: it only builds the connection, part after part.
 async fn connected(
@@ -171,7 +171,7 @@ async fn connected(
     let is_five = connect.version == Version::Five;
     let at_four = if connect.clean { 0 } else { u32::MAX };
     let wanted = seconds(if is_five { connect.listed.session_expiry.unwrap_or(0) } else { at_four });
-    // A client of MQTT 5 is told of the keep-alive, so that a dead connection is noticed.
+    // A client of MQTT 5 gets a keep-alive from the server, so that a dead connection is noticed.
     let asks_too_much = is_five && !(1..=MAX_KEEP_ALIVE).contains(&connect.keep_alive);
     let keep_alive = if asks_too_much { MAX_KEEP_ALIVE } else { connect.keep_alive };
     let (mut out, mut granted) = (Vec::new(), Vec::new());

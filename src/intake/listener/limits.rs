@@ -1,4 +1,4 @@
-//! How fast one connection is read, and how much of a shared amount the connections of one address may have.
+//! The rate at which one connection is read, and the share of an amount that the connections of one address may have.
 //!
 //! No message above a rate is refused. The connection is read more slowly, so that its own socket holds the device
 //! back: a client of MQTT 3.1.1 takes every refusal of a message for a success.
@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 
 use crate::address::client_network;
 
-/// An amount in each second, and as much at once. Zero: no limit.
+/// An amount for each second, which may also be used at once. Zero means no limit.
 #[derive(Debug)]
 pub struct Rate {
     a_second: f64,
-    /// How much may be taken now. Below zero: too much was taken, so the connection has to wait.
+    /// The amount that may be taken now. Below zero the connection has to wait.
     left: f64,
     at: Instant,
 }
@@ -31,7 +31,7 @@ impl Rate {
         self.at = now;
     }
 
-    /// When more may be taken; `None`: now.
+    /// When more may be taken; `None` means now.
     pub fn waits_until(&self, now: Instant) -> Option<Instant> {
         let is_over = self.a_second > 0.0 && self.left < 0.0;
         let until = is_over.then(|| self.at + Duration::from_secs_f64(-self.left / self.a_second));
@@ -39,14 +39,14 @@ impl Rate {
     }
 }
 
-/// An amount that addresses share: one address has at most half of it, so it cannot keep out the devices of others.
+/// An amount that addresses share: one address gets at most half of it, so it cannot keep out the devices of others.
 #[derive(Debug)]
 pub struct Shares {
     most: usize,
     taken: Mutex<(usize, HashMap<IpAddr, usize>)>,
 }
 
-/// A part of the amount, taken until this is dropped.
+/// A part of the amount; dropping it gives it back.
 #[derive(Debug)]
 pub struct Share {
     of: Arc<Shares>,
@@ -59,7 +59,7 @@ impl Shares {
         Arc::new(Shares { most, taken: Mutex::default() })
     }
 
-    /// Takes a part; `None`: this address, or all together, would have too much.
+    /// Takes a part; `None` if this address, or all together, would have too much.
     pub fn take(self: &Arc<Shares>, address: IpAddr, amount: usize) -> Option<Share> {
         let address = client_network(address);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
@@ -123,7 +123,7 @@ mod tests {
         assert!(shares.take(v4(2), 6).is_none() && shares.take(v4(3), 1).is_some());
         held.clear();
         assert_eq!(*shares.taken.lock().unwrap(), (0, HashMap::new()), "addresses without any are forgotten");
-        // A client has all addresses of its network.
+        // One client may use all addresses of its network.
         let v6 = |low: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, low]);
         let _held = shares.take(v6(1), 5).unwrap();
         assert!(shares.take(v6(2), 1).is_none());

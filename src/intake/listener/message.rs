@@ -1,4 +1,4 @@
-//! Messages on their way to subscribers: the memory that they take, and how to write them.
+//! Messages on their way to subscribers: their memory, and how they are written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,12 +9,12 @@ use super::codec::Publish;
 use super::encode;
 use super::properties::{Properties, forwarded};
 
-/// Larger payloads are written without copying them.
+/// Larger payloads are written without a copy.
 const LARGE: usize = 4 << 10;
-/// Memory of a message, and of its delivery to a client, beside its parts.
+/// The memory of a message, and of its delivery to a client, beside its parts.
 pub const OVERHEAD: usize = 128;
 
-/// Memory of messages on their way to clients, counted until this is dropped.
+/// Counted memory of messages on their way to clients; dropping it ends the count.
 #[derive(Debug)]
 pub struct Kept {
     all: Arc<AtomicUsize>,
@@ -60,13 +60,13 @@ pub struct Delivery {
     pub message: Arc<Message>,
     pub qos: u8,
     pub retain: bool,
-    /// The numbers of the subscriptions that it fits.
+    /// The numbers of the matching subscriptions.
     pub numbers: Vec<u32>,
     /// The memory of the delivery, beside that of the message.
     pub kept: Option<Kept>,
 }
 
-/// How the connection of a session writes.
+/// The version and the limits with which a session's connection writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Wire {
     pub version: Version,
@@ -75,7 +75,7 @@ pub struct Wire {
 }
 
 impl Message {
-    /// A message of the session with this number, as its subscribers receive it.
+    /// A message from the session with this number, as its subscribers receive it.
     pub fn of(from: u64, topic: &str, payload: &[u8], listed: &Properties) -> Message {
         let properties = forwarded(listed.raw);
         Message { topic: topic.into(), payload: payload.into(), properties, from, ..Message::default() }
@@ -88,7 +88,7 @@ impl Message {
 }
 
 impl Delivery {
-    /// Writes a message; returns it if its payload is large and has to follow. `None`: the message has expired, or is
+    /// Writes a message; returns it if its large payload still has to follow. `None` if the message has expired, or is
     /// larger than the client accepts.
     pub fn write(
         &self,

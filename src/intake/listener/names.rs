@@ -1,13 +1,11 @@
-//! Which topics and filters are valid.
+//! The rules for topics and filters.
 
 use super::bytes::{BAD_FILTER, BAD_TOPIC, PROTOCOL, Violation, violation};
 
-/// Checks the topic of a message.
 pub fn topic(text: &str) -> Result<&str, Violation> {
     if text.contains(['+', '#']) { violation(BAD_TOPIC, "a topic with a wildcard") } else { Ok(text) }
 }
 
-/// Checks the topic for an answer.
 pub fn response_topic(text: &str) -> Result<&str, Violation> {
     if text.is_empty() || text.contains(['+', '#']) {
         return violation(PROTOCOL, "a response topic that is empty or has a wildcard");
@@ -33,13 +31,13 @@ pub fn filter(text: &str) -> Result<&str, Violation> {
 
 const SHARE: &str = "$share/";
 
-/// The name of a shared subscription, if it is one, and the filter of its messages.
+/// The name of a shared subscription, if the filter is one, and the filter of its messages.
 pub fn shared(filter: &str) -> (Option<&str>, &str) {
     let shared = filter.strip_prefix(SHARE).and_then(|rest| rest.split_once('/'));
     shared.map_or((None, filter), |(name, of_messages)| (Some(name), of_messages))
 }
 
-/// Whether a filter is valid: `#` only at the end, both wildcards only as a whole level.
+/// Returns whether a filter is valid: `#` only at the end, and both wildcards only as a whole level.
 pub fn is_filter(text: &str) -> bool {
     let mut levels = text.split('/').peekable();
     let mut is_good = !text.is_empty();

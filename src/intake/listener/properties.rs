@@ -43,7 +43,7 @@ pub const OF_SUBSCRIBE: &[u8] = &[SUBSCRIPTION_ID, USER];
 pub const OF_UNSUBSCRIBE: &[u8] = &[USER];
 pub const OF_DISCONNECT: &[u8] = &[SESSION_EXPIRY, REASON, USER];
 
-/// The properties of a packet that decide anything.
+/// The properties that affect how a packet is handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Properties<'a> {
     /// All properties, unchanged.
@@ -63,7 +63,7 @@ pub struct Properties<'a> {
     pub has_data: bool,
 }
 
-/// Reads the properties of a packet, which may have only those in `allowed`; a packet of 3.1.1 has none.
+/// Reads the properties of a packet, which may only have those in `allowed`; a packet of 3.1.1 has none.
 pub fn take<'a>(
     bytes: &mut Bytes<'a>,
     version: Version,
@@ -124,7 +124,7 @@ fn read_each<'a>(
     }
 }
 
-/// The properties of a message that its subscribers get, unchanged; properties of this hop alone are left out.
+/// The properties of a message that its subscribers receive, unchanged; properties of this hop are left out.
 pub fn forwarded(raw: &[u8]) -> Box<[u8]> {
     let mut passed = Vec::with_capacity(raw.len());
     let read = read_each(raw, &[OF_PUBLISH, OF_WILL].concat(), |id, raw| {

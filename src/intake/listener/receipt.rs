@@ -1,4 +1,4 @@
-//! The acknowledgement of a message, which is due when the message is recorded.
+//! The acknowledgement of a message, due when the message is recorded.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a connection does with each packet of its client.
+//! Handles each packet of a client.
 
 use std::time::Instant;
 
@@ -20,13 +20,13 @@ use crate::telemetry::BrokerRefusal;
 
 /// The most subscriptions of one client.
 const MAX_SUBSCRIPTIONS: usize = 100;
-/// Memory for a level of a filter that no other filter shares, in bytes.
+/// The memory of a level of a filter that no other filter shares, in bytes.
 const LEVEL: usize = 400;
-/// The most topic aliases of one connection. Clients of MQTT 5 are told this number.
+/// The most topic aliases of one connection. Clients of MQTT 5 receive this number.
 pub const MAX_ALIASES: u16 = 16;
-/// The longest topic of an alias, because it is kept in memory.
+/// The longest topic of an alias, because memory holds it.
 const MAX_ALIASED: usize = 1024;
-/// The most unreleased messages at QoS 2 of a client of MQTT 3.1.1, which is not told this number.
+/// The most unreleased QoS 2 messages of a client of MQTT 3.1.1, which does not receive this number.
 const MAX_UNRELEASED: usize = 1000;
 /// The reason code for a filter that the client has not subscribed to.
 const NO_SUBSCRIPTION: u8 = 0x11;
@@ -74,7 +74,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Counts messages and requests; beyond the rate nothing more is read.
+    /// Counts messages and requests; above the rate, reading pauses.
     fn count(&mut self, count: usize, now: Instant) {
         if count > 0 {
             self.messages.take(count, now);
@@ -128,7 +128,7 @@ impl Connection {
         let mut content = Content::Nothing;
         if may {
             let reply_to = publish.listed.response_topic.map(|topic| (topic, publish.listed.correlation));
-            // An answer is published with the rights of the client that asks for it.
+            // An answer is published with the rights of the client that requests it.
             let reply_to = reply_to.filter(|(topic, _)| {
                 !publish.topic.starts_with(timers::PREFIX)
                     || self.shared.access.may_publish(&self.peer, topic)
@@ -143,8 +143,8 @@ impl Connection {
             Receipt { session: self.session.clone(), connection: self.number, kind, id: publish.id, code }
         });
         match receipt {
-            // The recorder has nothing to do with this message. Acknowledgements keep the order of their messages
-            // [MQTT-4.6.0-2], so this one waits only for those of messages that are not recorded yet.
+            // The recorder has nothing to do for this message. Acknowledgements keep the order of their messages
+            // [MQTT-4.6.0-2], so this one waits only for those of unrecorded messages.
             Some(receipt) if content == Content::Nothing && self.session.unrecorded() == 0 => {
                 receipt.acknowledge()
             }
@@ -156,7 +156,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The topic that an alias stands for, where the message has none.
+    /// The topic behind an alias, if the message has no topic.
     fn alias(&mut self, publish: &Publish) -> Result<Option<Box<str>>, End> {
         let Some(alias) = publish.listed.alias else { return Ok(None) };
         if alias > MAX_ALIASES {
@@ -175,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// Subscribes to filters; returns the number of retained messages that the client receives.
+    /// Subscribes to filters; returns the number of retained messages for the client.
     fn subscribe(&mut self, id: u16, number: Option<u32>, filters: Vec<Subscribe>) -> usize {
         let mut codes = Vec::with_capacity(filters.len());
         let mut granted = Vec::new();
@@ -202,7 +202,7 @@ impl Connection {
             codes.push(is_new.map_or_else(|code| code, |_| asked.qos));
             granted.extend(is_new.map(|is_new| (asked, is_new)));
         }
-        // The answer goes out before the retained messages.
+        // Write the answer before the retained messages.
         encode::subscribed(&mut self.out, self.wire.version, id, &codes);
         let (router, session) = (&self.shared.router, &self.session);
         granted.iter().map(|(asked, is_new)| router.subscribe(session, asked, number, *is_new)).sum()

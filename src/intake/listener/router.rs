@@ -1,12 +1,12 @@
-//! Which clients receive a message: subscriptions by filter, and retained messages.
+//! Routes messages to clients: subscriptions by filter, and retained messages.
 //!
 //! # Shared subscriptions
 //! In a group `$share/<name>/<filter>`, each message goes to one client, in turn; connected clients come first.
 //!
 //! # What is retained
-//! Only messages below `rollcall/`, where only Rollcall and the clients that its rules name may publish: a retained
-//! message of a device would prove its life to every client that subscribes later. At most [`MAX_RETAINED`] messages
-//! with [`MAX_RETAINED_BYTES`] are retained; a further one is passed on and not retained.
+//! Only messages below `rollcall/`, where only Rollcall and clients in its rules may publish: a retained message of a
+//! device would look alive to every later subscriber. At most [`MAX_RETAINED`] messages with [`MAX_RETAINED_BYTES`] are
+//! retained; a further one is routed but not retained.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -32,11 +32,11 @@ pub struct Router {
     count: AtomicUsize,
     turn: AtomicUsize,
     retained: Mutex<Retained>,
-    /// How many bytes messages on their way to clients take.
+    /// The bytes of messages on their way to clients.
     pub kept: Arc<AtomicUsize>,
 }
 
-/// A level of filters: all filters that begin with the same levels.
+/// A level of filters: all filters that share the levels up to it.
 #[derive(Default)]
 struct TopicNode {
     next: HashMap<Box<str>, TopicNode>,
@@ -78,8 +78,7 @@ fn parts(filter: &str) -> (Option<&str>, &str) {
 }
 
 impl Router {
-    /// Adds or changes a subscription, and sends the retained messages that the client asked for; returns their
-    /// number.
+    /// Adds or changes a subscription, and queues the retained messages that the client wants; returns their number.
     pub fn subscribe(
         &self,
         session: &Arc<Session>,
@@ -128,7 +127,7 @@ impl Router {
         }
     }
 
-    /// Gives a message to its subscribers; `message` makes the copy, if there are any. Returns the clients that had no
+    /// Queues a message for its subscribers; calls `message` for the copy if there are any. Returns the clients without
     /// room for it.
     pub fn route(&self, routed: Routed, message: impl FnOnce() -> Message) -> Vec<Arc<Session>> {
         let mut found = Vec::new();
@@ -175,8 +174,8 @@ impl Router {
         chosen
     }
 
-    /// Retains a message, or removes the retained message of its topic if the payload is empty; `false`: there is no
-    /// room to retain it.
+    /// Retains a message, or removes the retained message of its topic if the payload is empty; returns `false` if
+    /// there is no room.
     pub fn retain(&self, topic: &str, qos: u8, message: impl FnOnce() -> Message) -> bool {
         topic.starts_with("rollcall/") && self.keep(topic, qos, message)
     }
@@ -203,7 +202,7 @@ impl Router {
     fn deliver_retained(&self, session: &Session, filter: &str, most: u8, number: Option<u32>) -> usize {
         let (now, mut count) = (monotonic(), 0);
         let retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only topics that begin as the filter does are compared; `a/#` also fits `a`.
+        // Compare only topics that begin like the filter; `a/#` also fits `a`.
         let begin = filter.split(['+', '#']).next().unwrap_or_default().trim_end_matches('/');
         let alike = retained.messages.range::<str, _>((Bound::Included(begin), Bound::Unbounded));
         let alike = alike.take_while(|(topic, _)| topic.starts_with(begin));
@@ -224,7 +223,7 @@ impl Router {
 impl TopicNode {
     /// Finds the subscriptions to a topic; `rest` is the part of the topic that is not compared yet.
     fn find(&self, rest: Option<&str>, is_first: bool, found: &mut Vec<RoutedSubscription>) {
-        // A wildcard in the first level matches no topic of the server.
+        // A wildcard in the first level matches no topic of the server (`$…`).
         let is_open = !(is_first && rest.is_some_and(|topic| topic.starts_with('$')));
         if is_open && let Some(all) = self.next.get("#") {
             found.extend_from_slice(&all.here);

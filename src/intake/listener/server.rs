@@ -1,10 +1,10 @@
-//! Accepts the connections of devices: in the clear and with TLS, both also within WebSockets.
+//! Accepts the connections of devices: with and without TLS, both also over WebSockets.
 //!
 //! # Why all of them share one thread
-//! Packets of different clients are handled in the order in which they arrive: a client that subscribes before another
-//! one publishes receives the message, also on a busy machine. Between a heartbeat, its record and its acknowledgement
-//! no thread has to wake another one, which would cost more than the rest of the way. One thread serves more heartbeats
-//! than the engine records.
+//! Packets of different clients are handled in the order of their arrival: a client that subscribes before another one
+//! publishes receives the message, even on a busy machine. Between a heartbeat, its record and its acknowledgement no
+//! thread has to wake another one, which would cost more than all other steps. One thread serves more heartbeats than
+//! the engine records.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -40,25 +40,25 @@ use crate::small_file::read_file;
 use crate::telemetry::{BrokerRefusal, Telemetry};
 use crate::trust::{self, ServerTls};
 
-/// Messages of devices that wait for the recorder. When there is no room, connections wait for their turn; a longer
+/// The most messages of devices that wait for the recorder. Without room, connections wait for their turn; a longer
 /// queue would only make them wait longer.
 const QUEUE: usize = 2048;
-/// How long to wait when no connection can be accepted: files have run out.
+/// The wait after a failure to accept a connection: the process has too many open files.
 const ACCEPT_RETRY: Duration = Duration::from_millis(200);
-/// How many connections may wait to be authenticated; further ones are closed at once. Any client can open many, and
-/// send nothing.
+/// The most connections that wait to be authenticated; further ones are closed at once, because any client can open
+/// many and send nothing.
 const MAX_PENDING: usize = 1024;
-/// The most bytes of large packets that have not arrived whole.
+/// The most bytes of large packets that have not arrived completely.
 const MAX_LARGE: usize = 32 << 20;
 /// The most bytes of the filters of all subscriptions.
 const MAX_FILTERS: usize = 128 << 20;
-/// Moments of announcements and ticks are in milliseconds.
+/// The resolution of the moments of announcements and ticks.
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// How often expired sessions are searched for.
+/// How often expired sessions are removed.
 const CHECK: Duration = Duration::from_secs(1);
 /// How long connections may take to end when the listener stops.
 const SHUTDOWN: Duration = Duration::from_secs(3);
-/// The first byte that a client of TLS sends.
+/// The first byte from a client that uses TLS.
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// The bound addresses, before they are served.
@@ -69,7 +69,7 @@ pub struct Listener {
     sockets: Vec<Socket>,
 }
 
-/// When no connection could be accepted, the last time.
+/// The last failure to accept a connection.
 type Failed = Mutex<Option<Instant>>;
 
 struct Socket {
@@ -80,13 +80,13 @@ struct Socket {
 
 impl Listener {
     /// # Errors
-    /// An address that is taken, a file that cannot be read, a configuration that is not safe; each with advice.
+    /// An address in use, a file that cannot be read, or an unsafe configuration; each with advice.
     pub async fn bind(config: &Config, telemetry: Arc<Telemetry>) -> anyhow::Result<Listener> {
         if let Some(problem) = config.problems().into_iter().next() {
             anyhow::bail!(problem);
         }
         let access = Arc::new(AccessControl::open(config, telemetry)?);
-        // The files first: `rollcall check` tries them while a running instance has the addresses.
+        // Read the files first: `rollcall check` tries them while a running instance uses the addresses.
         let open = |tls: &super::ListenerTls| ServerTls::open("broker", &tls.files, Vec::new(), read_file);
         let tls =
             config.tls.as_ref().map(open).transpose().context("the broker cannot speak TLS")?.map(Arc::new);
@@ -101,12 +101,13 @@ impl Listener {
         Ok(Listener { config: config.clone(), access, tls, sockets })
     }
 
-    /// Its certificates, which can be renewed.
+    /// The renewable certificates.
     pub fn tls(&self) -> Option<Arc<ServerTls>> {
         self.tls.clone()
     }
 
-    /// Starts the listener, and its recorder. Returns how Rollcall publishes retained messages there.
+    /// Starts the listener and its recorder. Returns the function with which Rollcall publishes retained messages
+    /// there.
     pub(in crate::intake) fn start(
         self,
         config: &intake::Config,
@@ -143,7 +144,7 @@ impl Listener {
         });
         let (_, link) = watch::channel(Link::to_devices(answers(&shared)));
         let (prove, _) = watch::channel(Proof::default());
-        // No broker keeps messages while the process is away.
+        // No broker stores messages while the process is away.
         let reporter = HearingReporter::new((&name, &client_id), None, Duration::ZERO, prove, probes.clone());
         let (reporter, is_applying) = (reporter.without_broker(), shared.pauses.is_applying.clone());
         let recorder = Recorder { writer: writer.clone(), reporter, link, is_applying };
@@ -172,7 +173,7 @@ async fn serve(sockets: Vec<Socket>, shared: Arc<Shared>, pace: (Arc<CanaryPace>
             Accepting { listener, tls, is_websocket, shared, tasks: tasks.clone(), pending, failed };
         tasks.spawn(stop.clone().run_until_cancelled_owned(accepting.run()));
     }
-    // As a task of its own, a tick waits behind the connections whose packets have arrived before it.
+    // In a task of its own, a tick queues behind the connections whose packets arrived before it.
     tasks.spawn(stop.clone().run_until_cancelled_owned(tick(shared.clone(), pace, failed)));
     stop.run_until_cancelled(end_sessions(&shared)).await;
     tasks.close();
@@ -195,15 +196,15 @@ fn answers(shared: &Arc<Shared>) -> Answers {
     Arc::new(move |to, answer| shared.upgrade().iter().for_each(|shared| shared.answer(to, &answer)))
 }
 
-/// Queues a tick once a period, until Rollcall stops. While no connection can be accepted, nothing is heard: there is
-/// no tick, and the time is blind.
+/// Queues a tick once a period, until Rollcall stops. While no connection can be accepted, there is no tick, and the
+/// time is blind.
 async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), failed: Arc<Failed>) {
     let mut early = None;
     loop {
         let failed = *failed.lock().unwrap_or_else(PoisonError::into_inner);
         let accepts = failed.is_none_or(|at| monotonic().duration_since(at) > 2 * ACCEPT_RETRY);
         let sent_at = shared.door.clock.now();
-        // The packets that have arrived by now are read first.
+        // Read the packets that have arrived so far first.
         yield_now().await;
         if accepts && !shared.door.tick(sent_at).await {
             return;
@@ -219,7 +220,7 @@ async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), 
     }
 }
 
-/// Ends expired sessions; never ends itself.
+/// Removes expired sessions; never returns.
 async fn end_sessions(shared: &Shared) {
     let mut checks = tokio::time::interval(CHECK);
     loop {
@@ -245,7 +246,7 @@ struct Accepting {
 }
 
 impl Accepting {
-    /// Accepts connections; never ends.
+    /// Accepts connections; never returns.
     async fn run(self) {
         let access = &self.shared.access;
         let mut before = monotonic();
@@ -290,7 +291,7 @@ impl Accepting {
     }
 }
 
-/// Opens the stream of MQTT within TLS and a WebSocket, if they are used.
+/// Opens the MQTT stream within TLS and a WebSocket, if they are used.
 async fn open(
     stream: TcpStream,
     tls: Option<Arc<ServerTls>>,
@@ -316,7 +317,7 @@ async fn open(
     Ok(if is_websocket { Box::new(websocket::accept(stream).await?) } else { stream })
 }
 
-/// Why a handshake failed, for people.
+/// The reason why a handshake failed, for operators.
 fn handshake_failure(error: &std::io::Error) -> String {
     use rustls::{Error, InvalidMessage};
     match trust::cause(error) {

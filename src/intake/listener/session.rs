@@ -1,5 +1,5 @@
-//! The session of a client: messages that wait for it, and messages whose acknowledgement is awaited, in both
-//! directions. A session outlives its connections for as long as the client asked, in memory.
+//! The session of a client, in memory: its waiting messages, and the messages that are not acknowledged, in both
+//! directions. A session outlives its connections for as long as the client requested.
 //!
 //! # How much waits
 //! A client that does not read is disconnected when [`MAX_WAITING`] messages or [`MAX_WAITING_BYTES`] wait for it or
@@ -20,17 +20,17 @@ use super::message::{Delivery, Kept, Message, OVERHEAD, Wire};
 /// The most waiting messages of one client, without retained ones, and the most bytes.
 const MAX_WAITING: usize = 1000;
 const MAX_WAITING_BYTES: usize = 8 << 20;
-/// The most bytes for all clients: half of it for a client that is away, and twice as much for a client that has read
+/// The most bytes for all clients: half of it for a disconnected client, and twice as much for a client that has read
 /// everything so far.
 const MAX_WAITING_OF_ALL: usize = 64 << 20;
-/// Above this many bytes, the clients that are away and have the most bytes lose their messages.
+/// Above this number of bytes, the disconnected clients with the most bytes lose their messages.
 pub const MAX_KEPT_AWAY: usize = MAX_WAITING_OF_ALL / 4;
-/// How many messages are sent ahead of the acknowledgements, if the client sets no bound.
+/// The most unacknowledged messages to a client, if it sets no limit.
 const MAX_IN_FLIGHT: u16 = 20;
-/// Bytes that are written at a time.
+/// Bytes that are written at once.
 const WRITE: usize = 64 << 10;
 
-/// Why a session has to give up its connection.
+/// The reason why a session gives up its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     TakenOver,
@@ -48,41 +48,41 @@ pub struct Session {
 
 #[derive(Default)]
 struct State {
-    /// The number of the connection; 0: there is none.
+    /// The number of the connection; 0 if there is none.
     connection: u64,
     wire: Wire,
     end: Option<End>,
-    /// Acknowledgements to be written.
+    /// Acknowledgements to write.
     due: Vec<(AckKind, u16, u8)>,
     /// Messages of this connection that wait to be recorded.
     unrecorded: usize,
-    /// Messages at QoS 2 that the client has not released, and whether each is recorded.
+    /// QoS 2 messages that the client has not released, and whether each is recorded.
     unreleased: HashMap<u16, bool>,
     waiting: VecDeque<Delivery>,
-    /// Bytes of the messages that wait, that were written last, and that are in flight.
+    /// The bytes of messages that wait, are in flight, or were written last.
     bytes: usize,
-    /// Bytes of the messages that were written last and are not in flight.
+    /// The bytes of messages that were written last and are not in flight.
     written: usize,
     in_flight: VecDeque<InFlight>,
     last_id: u16,
-    /// The filters that the client has subscribed to, each with its share of the memory for filters.
+    /// The filters of the client, each with its share of the memory for filters.
     filters: HashMap<Box<str>, Share>,
 }
 
 struct InFlight {
     id: u16,
     delivery: Delivery,
-    /// Whether the client has received the message, at QoS 2.
+    /// The client has received this QoS 2 message.
     is_received: bool,
-    /// Whether an earlier connection sent the message, so that it is sent again.
+    /// An earlier connection sent the message, so it is sent again.
     is_due_again: bool,
 }
 
-/// The answer of a session to a message at QoS 2.
+/// The handling of a QoS 2 message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Incoming {
     New,
-    /// The message is known, and was or will be acknowledged.
+    /// The message is a repetition, and was or will be acknowledged.
     Repeated,
     TooMany,
 }
@@ -92,7 +92,7 @@ impl Session {
         Session { id: id.into(), number, kept, state: Mutex::default(), wake: Notify::new() }
     }
 
-    /// Notes a new connection; messages of an earlier one that the client has not acknowledged are due again.
+    /// Notes a new connection; unacknowledged messages of an earlier one become due again.
     pub fn connect(&self, connection: u64, wire: Wire) {
         let mut state = self.lock();
         (state.connection, state.wire, state.end) = (connection, wire, None);
@@ -105,7 +105,7 @@ impl Session {
         self.wake.notify_one();
     }
 
-    /// Notes the end of a connection, unless another one has the session by now.
+    /// Notes the end of a connection, unless another one has the session already.
     pub fn disconnected(&self, connection: u64) {
         let mut state = self.lock();
         if state.connection == connection {
@@ -114,7 +114,7 @@ impl Session {
         }
     }
 
-    /// Ends the session, and drops the messages that wait. Returns the filters of its subscriptions.
+    /// Ends the session, and drops its waiting messages. Returns the filters of its subscriptions.
     pub fn end(&self) -> Vec<Box<str>> {
         self.forget();
         self.lock().filters.drain().map(|(filter, _)| filter).collect()
@@ -125,7 +125,7 @@ impl Session {
         self.wake.notify_one();
     }
 
-    /// Why that connection has to end.
+    /// The reason why that connection has to end.
     pub fn ended(&self, connection: u64) -> Option<End> {
         let state = self.lock();
         if state.connection == connection { state.end } else { Some(End::TakenOver) }
@@ -135,8 +135,8 @@ impl Session {
         self.lock().connection != 0
     }
 
-    /// Notes a subscription, with its share of the memory if it is new; `None`: there is no room for it. Otherwise
-    /// returns whether it is new.
+    /// Adds a subscription, with its share of the memory if it is new; `None` if there is no room. Otherwise returns
+    /// whether it is new.
     pub fn subscribe(
         &self,
         filter: &str,
@@ -147,7 +147,7 @@ impl Session {
         if state.filters.contains_key(filter) {
             return Some(false);
         }
-        // A session that has ended gets no new subscription, because it would never unsubscribe.
+        // An ended session gets no new subscription, because it would never unsubscribe.
         let has_room = state.filters.len() < most && state.end.is_none();
         let share = if has_room { share() } else { None };
         state.filters.insert(filter.into(), share?);
@@ -158,7 +158,7 @@ impl Session {
         self.lock().filters.remove(filter).is_some()
     }
 
-    /// Queues a message for the client; `false`: there is no room for it.
+    /// Queues a message for the client; `false` if there is no room.
     pub fn deliver(&self, mut delivery: Delivery) -> bool {
         let mut state = self.lock();
         if state.connection == 0 && delivery.qos == 0 || state.end.is_some() {
@@ -166,7 +166,7 @@ impl Session {
             return !delivery.retain;
         }
         let size = delivery.message.size();
-        // A client that reads everything is not cut off because of slow clients.
+        // A client that reads everything is not disconnected because of slow clients.
         let of_all = match (state.connection, state.bytes) {
             (0, _) => MAX_WAITING_OF_ALL / 2,
             (_, 0) => MAX_WAITING_OF_ALL * 2,
@@ -201,7 +201,7 @@ impl Session {
             *is_recorded = true;
         }
         if state.connection != connection {
-            // The client sends the message again.
+            // The client will send the message again.
             return;
         }
         state.unrecorded = state.unrecorded.saturating_sub(1);
@@ -213,19 +213,19 @@ impl Session {
         }
     }
 
-    /// How many messages of the client are not acknowledged yet.
+    /// The number of unacknowledged messages of the client.
     pub fn unacknowledged(&self) -> usize {
         let state = self.lock();
         let acknowledged = state.due.iter().filter(|(kind, ..)| *kind == AckKind::PubAck).count();
         state.unrecorded.max(state.unreleased.len()) + acknowledged
     }
 
-    /// How many of these messages wait to be recorded.
+    /// The number of these messages that wait to be recorded.
     pub fn unrecorded(&self) -> usize {
         self.lock().unrecorded
     }
 
-    /// Notes the arrival of a message at QoS 2 with this id.
+    /// Notes the arrival of a QoS 2 message with this id.
     pub fn incoming(&self, id: u16, most: usize) -> Incoming {
         let mut state = self.lock();
         match state.unreleased.get(&id) {
@@ -240,12 +240,12 @@ impl Session {
         Incoming::Repeated
     }
 
-    /// Notes that the client releases a message at QoS 2, or that its message was refused.
+    /// Notes that the client releases a QoS 2 message, or that its message was refused.
     pub fn release(&self, id: u16) -> bool {
         self.lock().unreleased.remove(&id).is_some()
     }
 
-    /// Notes that the client has a message at QoS 1, or has completed one at QoS 2, or refuses it.
+    /// Notes that the client has acknowledged a QoS 1 message, or has completed or refused a QoS 2 message.
     pub fn completed(&self, id: u16) {
         let mut state = self.lock();
         if let Some(at) = state.in_flight.iter().position(|sent| sent.id == id)
@@ -255,15 +255,15 @@ impl Session {
         }
     }
 
-    /// Notes that the client has received a message at QoS 2; `false`: no message has this id.
+    /// Notes that the client has received a QoS 2 message; `false` if no message has this id.
     pub fn received(&self, id: u16) -> bool {
         let mut state = self.lock();
         let sent = state.in_flight.iter_mut().find(|sent| sent.id == id && sent.delivery.qos == 2);
         sent.map(|sent| sent.is_received = true).is_some()
     }
 
-    /// Writes everything that is due to the client. Returns a message whose large payload has to follow, if there is
-    /// one; and whether nothing more is due.
+    /// Writes everything that is due. Returns the message whose large payload has to follow, if any; and whether
+    /// nothing more is due.
     pub fn write(&self, out: &mut Vec<u8>, now: Instant) -> (Option<Arc<Message>>, bool) {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -307,7 +307,7 @@ impl Session {
         self.lock().bytes
     }
 
-    /// Forgets the messages that wait for the client, which is away.
+    /// Drops the waiting messages of a disconnected client.
     pub fn forget(&self) {
         let mut state = self.lock();
         state.in_flight = VecDeque::new();

@@ -1,4 +1,4 @@
-//! The sessions of all clients, by client id: takeover, expiry, and last wills that wait.
+//! The sessions of all clients, by client id: takeover, expiry, and waiting last wills.
 //!
 //! A session belongs to a client id, and the id to the user that connected with it: a client that connects with the id
 //! of another user is refused, and a client of the same user takes the session over.
@@ -14,7 +14,7 @@ use super::router::Router;
 use super::session::{End, MAX_KEPT_AWAY, Session};
 use crate::clock::monotonic;
 
-/// How long a session is kept at most while its client is away.
+/// The longest time that a session of a disconnected client is kept.
 pub const MAX_EXPIRY: Duration = Duration::from_secs(86_400);
 
 /// A message that is published when the client is gone.
@@ -26,30 +26,30 @@ pub struct LastWill {
     pub retain: bool,
     pub delay: Duration,
     pub expiry: Option<Duration>,
-    /// Whether its client is connected again.
+    /// The client is connected again.
     pub is_former: bool,
 }
 
 pub struct Sessions {
     state: Mutex<State>,
     kept: Arc<AtomicUsize>,
-    /// The most sessions whose client is away.
+    /// The most sessions of disconnected clients.
     max_away: usize,
 }
 
 #[derive(Default)]
 struct State {
     clients: HashMap<Box<str>, Client>,
-    /// The clients that are away, by the end of their sessions.
+    /// The disconnected clients, by the end of their sessions.
     away: BTreeSet<(Instant, Box<str>)>,
 }
 
 struct Client {
     session: Arc<Session>,
     user: Option<String>,
-    /// The number of the connection; 0: the client is away.
+    /// The number of the connection; 0 if the client is disconnected.
     connection: u64,
-    /// When the session ends, while the client is away.
+    /// When the session of a disconnected client ends.
     until: Instant,
     /// The will, and when it is published.
     will: Option<(Instant, LastWill)>,
@@ -70,7 +70,7 @@ impl Sessions {
         Sessions { state: Mutex::default(), kept, max_away }
     }
 
-    /// Gives connection `number` the session of its client id; `None`: the id belongs to another user.
+    /// Assigns the session of a client id to connection `number`; `None` if the id belongs to another user.
     pub fn join(
         &self,
         id: &str,
@@ -118,11 +118,11 @@ impl Sessions {
         let client =
             state.clients.get_mut(&session.id).filter(|client| client.session.number == session.number);
         let Some(client) = client else {
-            // The session has ended: its client connected again without it.
+            // The session has ended, because its client connected again without it.
             return Vec::from_iter(will.map(former));
         };
         if client.connection != number {
-            // The session goes on in another connection: a will that was to wait for it is not published.
+            // Another connection continues the session, so a will with a delay is not published.
             return Vec::from_iter(will.filter(|will| will.delay.is_zero()).map(former));
         }
         if expiry.is_zero() {
@@ -145,8 +145,8 @@ impl Sessions {
         due
     }
 
-    /// If the clients that are away have too many bytes together, empties the largest of their sessions: so a client
-    /// with few messages does not lose them because of a client with many. Returns the sessions that were emptied.
+    /// If the disconnected clients together have too many bytes, empties the largest of their sessions, so that a
+    /// client with few messages does not lose them to one with many. Returns the emptied sessions.
     pub fn trim(&self) -> Vec<Arc<Session>> {
         if self.kept.load(Ordering::Relaxed) <= MAX_KEPT_AWAY {
             return Vec::new();
@@ -194,7 +194,7 @@ impl State {
 }
 
 impl Client {
-    /// Ends the session; returns the will that waited for its end.
+    /// Ends the session; returns the will that waited for it.
     fn end(self, router: &Router) -> Option<LastWill> {
         end(&self.session, router);
         self.will.map(|(_, will)| will)

@@ -1,4 +1,4 @@
-//! What all connections of the listener share, and the way of a message through it.
+//! The parts that all connections of the listener share, and the way of a message through it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::clock::monotonic;
 use crate::intake::timers::ReplyTo;
 use crate::telemetry::BrokerRefusal;
 
-/// How long the last messages of a connection that has ended wait for room in the queue.
+/// How long the last messages of an ended connection wait for room in the queue.
 pub const QUEUED_WITHIN: Duration = Duration::from_secs(10);
 
 /// The session number of Rollcall itself.
@@ -34,7 +34,7 @@ pub struct Shared {
     pub access: Arc<AccessControl>,
     pub router: Router,
     pub sessions: Sessions,
-    /// Bytes of large packets that have not arrived whole.
+    /// Bytes of large packets that have not arrived completely.
     pub large: Arc<Shares>,
     /// Bytes of the filters that clients have subscribed to.
     pub filters: Arc<Shares>,
@@ -43,7 +43,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Gives a message to its subscribers, and retains it if it asks for that.
+    /// Routes a message to its subscribers, and retains it if it wants that.
     pub fn pass_on(&self, peer: &Peer, publish: &Publish, from: u64) {
         let Publish { topic, qos, retain, payload, ref listed, .. } = *publish;
         let copy = || Message {
@@ -72,7 +72,7 @@ impl Shared {
         }
     }
 
-    /// Publishes Rollcall's answer to a request of a client that may publish there, or a command to a device.
+    /// Publishes Rollcall's answer to a request, if the client may publish on that topic, or a command to a device.
     pub fn answer(&self, to: &ReplyTo, answer: &[u8]) {
         let mut properties = Vec::new();
         if answer.starts_with(b"{") {
@@ -86,11 +86,11 @@ impl Shared {
         let (topic, payload) = (to.topic.as_str().into(), answer.into());
         let copy =
             || Message { topic, payload, properties: properties.into(), from: OWN, ..Message::default() };
-        // A client without room for its answers is disconnected like any other; it asks again later.
+        // A client without room for its answers is disconnected like any other, and repeats its request later.
         self.router.route(Routed { topic: &to.topic, qos: 0, retain: false, from: OWN }, copy);
     }
 
-    /// Publishes a retained message of Rollcall at QoS 1. Answers whether it is retained.
+    /// Publishes a retained message of Rollcall at QoS 1. Returns whether it is retained.
     pub fn publish_retained(&self, topic: &str, payload: &[u8]) -> bool {
         let copy =
             || Message { topic: topic.into(), payload: payload.into(), from: OWN, ..Message::default() };
@@ -111,8 +111,8 @@ impl Shared {
         }
     }
 
-    /// Counts and logs that there was no room for a message to this client, if it is away; a connected client is
-    /// disconnected, which its connection reports.
+    /// Counts and logs that a disconnected client had no room for a message. A connected client is disconnected, which
+    /// its connection reports.
     pub fn without_room(&self, session: &Session) {
         if !session.is_connected() {
             let why = "more messages than are kept wait for it while it is away; the newest are lost";

@@ -1,7 +1,6 @@
-//! Which users may connect, by a file in the format of Mosquitto's `password_file`, which
-//! `mosquitto_passwd` writes: `name:$7$<iterations>$<salt>$<hash>` on each line, salt and hash in
-//! base64, the hash PBKDF2-HMAC-SHA512. The older `$6$` (a salted hash that is fast to guess) and
-//! passwords in the clear are refused.
+//! The users that may connect, from a file in the format of Mosquitto's `password_file`, which `mosquitto_passwd`
+//! writes: `name:$7$<iterations>$<salt>$<hash>` on each line, salt and hash in base64, the hash PBKDF2-HMAC-SHA512. The
+//! older `$6$` (a salted hash that is fast to guess) and passwords in the clear are refused.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,14 +9,15 @@ use std::num::NonZeroU32;
 use data_encoding::BASE64;
 use ring::pbkdf2::{self, PBKDF2_HMAC_SHA512};
 
-/// The most iterations: more would let a file make every login slow.
+/// The most iterations: more would make every login slow.
 const MAX_ITERATIONS: u32 = 1_000_000;
 
 /// The users of a file.
 #[derive(Default)]
 pub struct Users {
     by_name: HashMap<String, Password>,
-    /// Chooses the user whose password an unknown name is compared with; the choice differs between processes.
+    /// Chooses the user whose password replaces that of an unknown user in the check; the choice differs between
+    /// processes.
     decoys: RandomState,
 }
 
@@ -52,13 +52,12 @@ impl Users {
         Ok(users)
     }
 
-    /// Whether a user of this name exists.
     pub fn contains(&self, name: &str) -> bool {
         self.by_name.contains_key(name)
     }
 
     /// Checks the password of a user. An unknown user takes as long as a known one: the password is compared with that
-    /// of another user, always the same.
+    /// of another user, which stays the same.
     ///
     /// The check is slow on purpose, so it must not run on a thread that serves other connections; see
     /// [`super::authentication`].

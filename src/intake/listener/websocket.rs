@@ -1,8 +1,8 @@
-//! MQTT within WebSockets: the bytes of binary messages, wherever these are cut (MQTT 5, 6; RFC 6455).
+//! MQTT over WebSockets: the bytes of binary messages, whatever their boundaries (MQTT 5, 6; RFC 6455).
 //!
 //! # Why frames are read here
-//! A library collects a message before it hands it on, so any client could fill memory with messages that never end,
-//! before it is known and beside the limits of packets. Here bytes go on as they arrive.
+//! A library collects a whole message first, so any client could fill memory with endless messages, before its login
+//! and outside the limits of packets. Here bytes go on as they arrive.
 
 use std::convert::Infallible;
 use std::future::{poll_fn, ready as answered};
@@ -32,9 +32,9 @@ use crate::clock::monotonic;
 
 /// The most bytes of a frame to the client.
 const MAX_FRAME: usize = 16 << 10;
-/// The most bytes of the head of a request; the least that the library allows.
+/// The largest head of a request, in bytes; the least that the library allows.
 const MAX_HEAD: usize = 8 << 10;
-/// A client that reads nothing gets no further answers to its pings.
+/// Above this number of unread bytes, a client gets no more answers to its pings.
 const MAX_UNREAD: usize = 4 << 10;
 /// The longest payload of a control frame.
 const MAX_CONTROL: u64 = 125;
@@ -44,13 +44,13 @@ const MAX_EMPTY: u32 = 100;
 /// A WebSocket as a stream of bytes.
 pub struct WebSocket {
     stream: Box<dyn Stream>,
-    /// Bytes that were read and not handed on.
+    /// Bytes that were read but not returned yet.
     input: Vec<u8>,
-    /// How much of a payload is left, and the position in the mask.
+    /// The rest of the payload, in bytes, and the position in the mask.
     left: u64,
     mask: [u8; 4],
     masked: usize,
-    /// Whether the message continues in the next frame with data.
+    /// The message continues in the next data frame.
     is_open: bool,
     is_closed: bool,
     empty: Rate,
@@ -58,11 +58,11 @@ pub struct WebSocket {
     out: Vec<u8>,
 }
 
-/// Accepts the request of a client for a WebSocket of the protocol `mqtt`; answers any other request with the reason
-/// of the refusal.
+/// Accepts the request of a client for a WebSocket of the protocol `mqtt`; answers any other request with the reason of
+/// the refusal.
 ///
 /// # Errors
-/// The client asks for something else; the error holds the stream, which has to be closed.
+/// Any other request; the error holds the stream, which has to be closed.
 pub async fn accept(stream: Box<dyn Stream>) -> std::result::Result<WebSocket, NotOpened> {
     let refusal = OnceLock::new();
     let answer = service_fn(|request: Request<Incoming>| {
@@ -121,7 +121,7 @@ impl WebSocket {
         WebSocket { stream, input, left, mask, masked, is_open, is_closed, empty, out }
     }
 
-    /// Reads the header of the next frame, or a whole control frame; `false`: it has not arrived yet.
+    /// Reads the header of the next frame, or a whole control frame; `false` if it has not arrived yet.
     fn next_frame(&mut self) -> Result<bool> {
         let mut cursor = Cursor::new(&self.input);
         let Some((header, length)) = FrameHeader::parse(&mut cursor).map_err(Error::other)? else {
@@ -165,7 +165,7 @@ impl WebSocket {
         Ok(true)
     }
 
-    /// Appends a frame that is to be written.
+    /// Queues a frame for writing.
     fn put(&mut self, opcode: OpCode, payload: &[u8]) -> Result<()> {
         let header = FrameHeader { opcode, ..FrameHeader::default() };
         header.format(payload.len() as u64, &mut self.out).map_err(Error::other)?;
@@ -173,7 +173,7 @@ impl WebSocket {
         Ok(())
     }
 
-    /// Hands on the bytes of the frame that have arrived.
+    /// Returns the bytes of the frame that have arrived.
     fn hand_on(&mut self, to: &mut ReadBuf<'_>) {
         let count =
             self.input.len().min(to.remaining()).min(usize::try_from(self.left).unwrap_or(usize::MAX));
@@ -185,7 +185,7 @@ impl WebSocket {
         self.input.drain(..count);
     }
 
-    /// Reads more; `false`: the stream has ended.
+    /// Reads more; `false` at the end of the stream.
     fn poll_fill(&mut self, context: &mut Context<'_>) -> Poll<Result<bool>> {
         if self.input.is_empty() {
             // An idle connection keeps no buffer.
@@ -195,7 +195,7 @@ impl WebSocket {
         Poll::Ready(Ok(count > 0))
     }
 
-    /// Writes the frames that wait.
+    /// Writes the queued frames.
     fn poll_drain(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         while !self.out.is_empty() {
             match ready!(Pin::new(&mut self.stream).poll_write(context, &self.out))? {
@@ -241,7 +241,7 @@ impl AsyncRead for WebSocket {
 
 impl AsyncWrite for WebSocket {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, from: &[u8]) -> Poll<Result<usize>> {
-        // The previous frame is written first, so that no more than one frame is buffered.
+        // Write the previous frame first, so that no more than one frame is buffered.
         ready!(self.poll_drain(context))?;
         let part = &from[..from.len().min(MAX_FRAME)];
         self.put(OpCode::Data(Data::Binary), part)?;
@@ -334,7 +334,7 @@ mod tests {
             client.write_all(&sent).await.unwrap();
             assert!(socket.read_to_end(&mut Vec::new()).await.is_err(), "{:?}", &sent[..6]);
         }
-        // A message without an end takes no memory: each byte is handed on.
+        // An endless message takes no memory, because each byte is passed on.
         let (mut socket, mut client) = socket();
         client.write_all(b"\x02\xff\x7f\xff\xff\xff\xff\xff\xff\xff\0\0\0\0abc").await.unwrap();
         let mut part = [0; 3];

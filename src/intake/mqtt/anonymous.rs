@@ -1,7 +1,7 @@
-//! Whether the broker accepts a client without a user name, under a client id like Rollcall's.
+//! Checks whether the broker accepts a client without a user name, under a client id like Rollcall's.
 //!
 //! A client that connects with the client id of another takes over its session. So any client that the broker accepts
-//! without a name could take over Rollcall's, and with it the messages of devices.
+//! without a name could take over Rollcall's session, and with it the messages of devices.
 //!
 //! The check is harmless: its client id is random, its session ends with it, and it subscribes to nothing.
 
@@ -11,7 +11,7 @@ use super::{Session, leave};
 use crate::intake::Config;
 use crate::intake::topic::FleetFilters;
 
-/// Waits as long as the broker does; the caller bounds the time.
+/// Waits as long as the broker does; the caller limits the time.
 pub async fn accepts_anonymous(config: &Config) -> anyhow::Result<bool> {
     let nameless = Config { share: String::new(), credentials: None, watch_sys: false, ..config.clone() };
     let mut session = Session::new(&nameless, "anonymous", FleetFilters::default())?;
@@ -25,7 +25,7 @@ pub async fn accepts_anonymous(config: &Config) -> anyhow::Result<bool> {
                 return Ok(true);
             }
             Ok(_) => {}
-            // The broker refused the client or cannot be reached; `probe` tells which.
+            // The broker refused the client or cannot be reached; `probe` reports which.
             Err(_) => return Ok(false),
         }
     }

@@ -1,18 +1,18 @@
 //! Hands messages to the recorder in batches.
 //!
 //! # Why not one by one
-//! The first message that is handed over wakes the recorder, which then records the messages that it finds: that one
-//! and a few more, while the rest of its burst waits for the next batch. A message in a small batch costs the engine,
-//! and every process between Rollcall and it, many times as much as one in a large batch.
+//! The first message wakes the recorder, which then records that message and a few more, while the rest of the burst
+//! waits for the next batch. A message in a small batch costs the engine, and every process between Rollcall and it,
+//! many times as much as one in a large batch.
 
 use tokio::sync::mpsc;
 
 use crate::intake::record::QueuedMessage;
 
-/// Messages are handed over at this number, however many are to come: about one batch of the engine.
+/// This many messages are sent at once, even if more follow: about one batch of the engine.
 const MAX_BATCH: usize = 256;
 
-/// The queue to the recorder. Messages that are not handed over yet take room in it.
+/// The queue to the recorder. Messages that are not sent yet take room in it.
 pub(in crate::intake) struct BatchSender {
     queue: mpsc::Sender<QueuedMessage>,
     messages: Vec<QueuedMessage>,
@@ -23,7 +23,7 @@ impl BatchSender {
         BatchSender { queue, messages: Vec::with_capacity(MAX_BATCH) }
     }
 
-    /// How many more messages there is room for.
+    /// The number of messages for which there is room.
     pub fn room(&self) -> usize {
         self.queue.capacity() - self.messages.len()
     }
@@ -33,7 +33,7 @@ impl BatchSender {
         self.queue.reserve_many(wanted + self.messages.len()).await.is_ok()
     }
 
-    /// Adds a message; `false`: there is no room.
+    /// Adds a message; `false` if there is no room.
     pub fn add(&mut self, message: QueuedMessage) -> bool {
         if self.room() == 0 {
             return false;
@@ -45,7 +45,7 @@ impl BatchSender {
         true
     }
 
-    /// Gives the recorder all messages. There is room for them: the queue has no other sender.
+    /// Sends all messages to the recorder. There is room for them, because the queue has no other sender.
     pub fn hand_over(&mut self) {
         if let Ok(permits) = self.queue.try_reserve_many(self.messages.len()) {
             permits.zip(self.messages.drain(..)).for_each(|(permit, message)| permit.send(message));
@@ -53,7 +53,7 @@ impl BatchSender {
     }
 }
 
-/// The recorder gets all messages that were taken, even if the connection is given up.
+/// The recorder gets all messages that were added, even if the connection is dropped.
 impl Drop for BatchSender {
     fn drop(&mut self) {
         self.hand_over();

@@ -1,10 +1,10 @@
-//! The canaries of a connection: sent once a period, numbered, and noted as missing if they do not come back.
+//! The canaries of a connection: sent once a period, numbered, and counted as missing if they do not come back.
 //!
 //! # Why a missing canary counts
 //! Canaries go through the same queue of the broker as the fleet's messages. When that queue overflows, the broker
-//! drops some of it silently, and the canaries that come through would prove more than was heard. But
-//! canaries are numbered and come back in order: if one is missing between two that came back, other messages may
-//! be missing beside it, and that time counts as blind.
+//! silently drops some messages, and the remaining canaries would prove more than was heard. But canaries are numbered
+//! and come back in order: if one is missing between two others, messages around it may be missing too, and that time
+//! counts as blind.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use super::Session;
 use crate::clock::Timestamp;
 use crate::intake::canary::{self, Canary, Key};
 
-/// From this number on, many canaries are on their way.
+/// From this number on, canaries are sent rarely.
 const MOST_UNDERWAY: u64 = 16;
 
 /// The numbers of the canaries that were sent and that came back.
@@ -22,7 +22,7 @@ pub(super) struct CanarySequence {
     /// The name of this process in its canaries.
     instance: String,
     sent: u64,
-    /// The last canary of an earlier connection, which may have been lost with the connection.
+    /// The last canary of the earlier connections, which may be lost with them.
     sent_before: u64,
     /// The last canary that came back, and when it was sent.
     returned: Option<(u64, Timestamp)>,
@@ -30,13 +30,13 @@ pub(super) struct CanarySequence {
     last: Option<Instant>,
 }
 
-/// The proof of a canary that came back.
+/// A canary that came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReturnedCanary {
-    /// Whether the current connection sent the canary, and it did not come back before. In the session of an earlier
+    /// The current connection sent this canary, and it did not come back before. In the session of an earlier
     /// connection another client may have taken the messages before it.
     pub is_proof: bool,
-    /// When the canary before it was sent, if another is missing between the two.
+    /// When the previous canary was sent, if another is missing between the two.
     pub lost_after: Option<Timestamp>,
 }
 
@@ -54,16 +54,15 @@ impl CanarySequence {
         (self.sent, self.last) = (seq, Some(now));
     }
 
-    /// Whether another canary may go out: not while many are on their way, unless the last one was sent `rare` ago.
-    /// Before the round trip is known, and when it has just grown, canaries would wait behind one another at the
-    /// broker.
+    /// Returns whether another canary may be sent: not while many are under way, unless the last one was sent `rare`
+    /// ago. Before the round trip is known, or when it has just grown, canaries would queue at the broker.
     pub fn has_room(&self, now: Instant, rare: Duration) -> bool {
         let returned = self.returned.map_or(0, |(seq, _)| seq).max(self.sent_before);
         let is_crowded = self.sent.saturating_sub(returned) >= MOST_UNDERWAY;
         !is_crowded || self.last.is_none_or(|last| now.duration_since(last) >= rare)
     }
 
-    /// Notes a new connection: canaries that were sent so far may be lost with the earlier one.
+    /// Notes a new connection: earlier canaries may be lost with the old one.
     pub fn connecting(&mut self) {
         self.sent_before = self.sent;
     }
@@ -104,7 +103,7 @@ impl CanaryPublisher {
     }
 
     /// Publishes a canary; returns whether the client had room for it. A canary without room is missing later, as it
-    /// should be, but no broker dropped it.
+    /// should be, but the broker did not drop it.
     pub fn publish(&self, client: &AsyncClient, seq: u64, now: Timestamp) -> bool {
         let options = PublishOptions::new(self.qos);
         client.try_publish(self.topic.clone(), self.canary(seq, now).to_json(), options).is_ok()

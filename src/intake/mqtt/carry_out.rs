@@ -9,11 +9,11 @@ use crate::clock::monotonic;
 use crate::telemetry::{ConnectionLoss, Rejection};
 
 impl Connection {
-    /// Carries out all actions; `message` is the message that they are about, if any.
+    /// Carries out all actions; `message` is the message that caused them, if any.
     pub(super) fn act(&mut self, open: &mut OpenConnection, message: Option<&Publish>) -> Result<(), End> {
         let mut actions = std::mem::take(&mut open.actions);
         let result = actions.drain(..).try_for_each(|action| self.carry_out(action, open, message));
-        // Keep the buffer: each packet needs one.
+        // Reuse the buffer, because each packet needs one.
         open.actions = actions;
         result
     }

@@ -1,13 +1,13 @@
-//! Whether the broker accepts Rollcall, grants its requests, and delivers the messages.
+//! Checks whether the broker accepts Rollcall, grants its requests, and delivers the messages.
 //!
-//! The probe is a client of its own, with another id and a session that ends with it, so that it
-//! does not take over the session of a running instance. It never joins a shared subscription either: it
-//! would be given messages that are then not recorded.
+//! The probe is a client of its own, with another id and a session that ends with it, so that it does not take over the
+//! session of a running instance. It never joins a shared subscription: it would receive messages that are then not
+//! recorded.
 //!
 //! # Why it publishes on the topics of the fleet
-//! Mosquitto grants a subscription whose messages its access rules then withhold. So the probe publishes a message
-//! on a topic of each template, as a unit with an id that is reserved for this
-//! (see `topic`) and that no Rollcall takes for a unit, and waits until it comes back.
+//! Mosquitto grants a subscription even if its access rules withhold the messages. So the probe publishes a message on
+//! a topic of each template, with a unit id that is reserved for it (see `topic`) and that Rollcall never treats as a
+//! unit, and waits until the message comes back.
 
 use std::time::{Duration, Instant};
 
@@ -25,23 +25,23 @@ use crate::intake::canary::{self, Canary, Key};
 use crate::intake::topic::FleetFilters;
 use crate::intake::{Config, Template};
 
-/// How long a message may take to come back; if the broker is far away, three times as long as its acceptance took.
+/// How long a message may take to come back; with a distant broker, three times as long as its acceptance took.
 const WAIT: Duration = Duration::from_secs(3);
 const TRIPS: u32 = 3;
 /// How long the broker may take to accept the connection.
 const WAIT_FAR: Duration = Duration::from_secs(30);
 
-/// The problem of a topic, and the missing right.
+/// A topic with a problem, and the missing right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopicProblem {
-    /// A message that is published there does not come back.
+    /// A message published on the topic does not come back.
     Unheard(String),
-    /// The probe may not publish there, so it is not known whether messages are heard.
+    /// The probe may not publish on the topic, so the check cannot tell whether messages are heard.
     Unknown(String),
 }
 
-/// Connects, subscribes as intake would, listens on every topic, and leaves. Takes as long as the broker
-/// does; the caller bounds it. Returns the topics that are not heard.
+/// Connects, subscribes as intake would, listens on every topic, and leaves. Takes as long as the broker does; the
+/// caller limits the time. Returns the topics that are not heard.
 pub async fn probe(config: &Config) -> anyhow::Result<Vec<TopicProblem>> {
     let plain = Config { share: String::new(), ..config.clone() };
     let mut topics = Vec::new();
@@ -128,7 +128,7 @@ impl TopicProbe {
     }
 }
 
-/// Subscribes, publishes on each topic, and waits until all messages came back or the time is up.
+/// Subscribes, publishes on each topic, and waits until all messages have come back or the time is over.
 async fn listen(
     session: &Session,
     needs_share: bool,
@@ -163,7 +163,7 @@ async fn listen(
             }
             Event::Incoming(Packet::Publish(message)) => {
                 if message.qos != QoS::AtMostOnce {
-                    // Without acknowledgements the messages of the fleet would soon hold up the probes. If this fails,
+                    // Without acknowledgements the messages of the fleet would soon block the probes. If this fails,
                     // the connection is lost.
                     let _ = client.try_manual_ack(ManualAck::PubAck(PubAck::new(message.pkid, None)));
                 }

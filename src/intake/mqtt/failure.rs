@@ -1,4 +1,4 @@
-//! Why a connection failed, for an operator, with advice.
+//! The reasons why a connection failed, with advice for an operator.
 
 use std::error::Error;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub fn no_share(answer: &ConnAck) -> Option<&'static str> {
     )
 }
 
-/// Another client takes the session again and again; `is_said`: the broker names this as the reason.
+/// Another client keeps taking the session; `is_said`: the broker gives that as the reason.
 pub fn taken_again(client_id: &str, broker: &str, since: Timestamp, is_said: bool) -> String {
     let what = match is_said {
         true => {
@@ -117,7 +117,7 @@ pub fn describe(error: &ConnectionError) -> String {
 const NOT_MQTT: &str = "its answer is not MQTT; check that mqtt.url names the port of an MQTT 5 broker, with mqtts:// \
                         if that port speaks TLS";
 
-/// Why a connection that speaks MQTT has ended.
+/// The reason why an MQTT connection ended.
 fn of_state(error: &StateError) -> String {
     match error {
         StateError::Io(error) => cause::why("mqtt", "broker", error),
@@ -154,13 +154,13 @@ pub fn loss(error: &ConnectionError) -> ConnectionLoss {
     }
 }
 
-/// Whether the other side sends bytes that are no packet. A packet that is too large counts as a packet.
+/// Returns whether the other side sends bytes that are no packet. A packet that is too large counts as a packet.
 fn is_not_mqtt(error: &ConnectionError) -> bool {
     matches!(error, ConnectionError::MqttState(StateError::Deserialization(inner))
         if inner.to_string().starts_with("Invalid "))
 }
 
-/// The error within the wrapper that does not name its source.
+/// The error inside the wrapper that does not name its source.
 fn unwrapped(error: &ConnectionError) -> &(dyn Error + 'static) {
     match error {
         ConnectionError::MqttState(StateError::Deserialization(inner)) => inner,

@@ -1,19 +1,20 @@
-//! The state of Rollcall as a host application of Sparkplug: a retained message that says since when it is there, and a
-//! last will of the same connection that says that it is not.
+//! The state of Rollcall as a host application of Sparkplug: a retained message with the moment since which it is
+//! online, and a last will of the same connection that says that it is offline.
 //!
-//! The state and the will have the moment at which their connection began. A node goes by the newest of the states that
-//! it has seen, so a will of an earlier connection changes nothing for it. But the broker retains it, for nodes that
-//! come later: then the state is published again. If the will is newer than the connection, that of another instance
-//! with the same id, only a new connection can have a state that is newer.
+//! The state and the will carry the moment at which their connection began. A node follows the newest state that it has
+//! seen, so the will of an earlier connection does not affect it. But the broker retains that will for later nodes, so
+//! the state is published again. If the will is newer than the connection, because it comes from another instance with
+//! the same id, only a new connection can publish a newer state.
 //!
 //! # What a forger can do
-//! Any client that may publish on that topic may say that the host is offline, in the name of a connection to come. A state
-//! of more than an hour ahead is that of no instance and changes nothing: if Rollcall took its moment over, nodes would
-//! believe no honest state for as long. For a state that is plausible, Rollcall connects anew at most once a minute, and
-//! publishes its own at most once a second.
+//! Any client that may publish on that topic may announce the host as offline, with a moment in the future. A state of
+//! more than an hour ahead comes from no instance and changes nothing: if Rollcall used its moment, nodes would ignore
+//! honest states for that long. For a plausible state, Rollcall connects again at most once a minute, and publishes its
+//! own state at most once a second.
 //!
-//! The state of an orderly end has the moment of the end, as the standard says. If another instance has the same id, it
-//! has the moment of the connection, so that it does not count for nodes that have seen a newer state of the other one.
+//! The state of an orderly end carries the moment of the end, as the standard requires. If another instance has the
+//! same id, it carries the moment of the connection, so that nodes which have seen a newer state of the other instance
+//! ignore it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::Duration;
@@ -23,52 +24,52 @@ use rumqttc::{AsyncClient, LastWill, PublishOptions, QoS};
 use crate::clock::Timestamp;
 use crate::intake::announcements::sparkplug::{HostState, state_topic};
 
-/// How far the state of another instance may be ahead.
+/// The most by which the state of another instance may be ahead.
 const MAX_AHEAD: Duration = Duration::from_secs(3600);
 
-/// The least time between two connections that a state requires.
+/// The least time between two connections because of a foreign state.
 const CONNECT_AGAIN: Duration = Duration::from_secs(60);
 
-/// The least time between two publications that states require.
+/// The least time between two publications because of a foreign state.
 const PUBLISH_AGAIN: Duration = Duration::from_secs(1);
 
-/// States that are refused are a problem for this long.
+/// How long a refused state stays a problem.
 const CALM: Duration = Duration::from_secs(600);
 
 #[derive(Default)]
 pub(in crate::intake) struct HostStatement {
     pub topic: String,
-    /// When the current connection began, in milliseconds, or a moment after every state that came.
+    /// When the current connection began, in milliseconds; or a moment after every state that came.
     since: AtomicI64,
-    /// The newest state that came, of another connection.
+    /// The newest state that came from another connection.
     newest: AtomicI64,
-    /// Whether another instance said during this connection that it is there.
+    /// Another instance announced itself as online during this connection.
     has_others: AtomicBool,
-    /// When a state last required a connection, in milliseconds.
+    /// When a foreign state last caused a connection, in milliseconds.
     reconnected: AtomicI64,
-    /// Whether one is required since then.
+    /// A new connection is needed since then.
     needs_connection: AtomicBool,
-    /// When the state was last published because of another one, in milliseconds.
+    /// When the state was last published because of a foreign one, in milliseconds.
     published: AtomicI64,
-    /// Whether that is to happen again.
+    /// The state has to be published again.
     is_due: AtomicBool,
-    /// When a state was last refused, in milliseconds; 0: none is a problem.
+    /// When a state was last refused, in milliseconds; 0 if none is a problem.
     refused: AtomicI64,
 }
 
-/// What follows from a state that the broker passed on.
+/// The reaction to a state that the broker passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostAnswer {
     Nothing,
-    /// The state of this connection is published again.
+    /// Publish the state of this connection again.
     PublishAgain,
-    /// A newer connection is needed.
+    /// Connect again.
     Reconnect,
     /// The state is not believed, or comes too soon after another one that needed a connection.
     Refused,
 }
 
-/// What is due for the state of the host, as of a tick.
+/// The work that a tick finds due for the state of the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct HostDue {
     pub publication: bool,
@@ -98,7 +99,7 @@ impl HostStatement {
         self.send(client, self.state(true));
     }
 
-    /// Publishes that the host ends in order.
+    /// Publishes an orderly end of the host.
     pub fn publish_end(&self, client: &AsyncClient, now: Timestamp) {
         self.send(client, self.end(now));
     }
@@ -117,7 +118,7 @@ impl HostStatement {
         }
     }
 
-    /// Answers a state that came at that moment.
+    /// Handles a state that came at `now`.
     pub(super) fn answer(&self, payload: &[u8], now: Timestamp) -> HostAnswer {
         match HostState::read(payload) {
             Some(state) if state.online => {
@@ -147,7 +148,7 @@ impl HostStatement {
         }
     }
 
-    /// What was put off and is due at that moment.
+    /// The postponed work that is due at `now`.
     pub(super) fn due(&self, now: Timestamp) -> HostDue {
         let is_over = |since: i64| since != 0 && now.since(Timestamp::from_millis(since)) > CALM;
         let publication =
@@ -164,7 +165,7 @@ impl HostStatement {
         HostDue { publication, connection, calm }
     }
 
-    /// Whether something may happen again at that moment; then it does.
+    /// Returns whether enough time has passed since `last`, and then notes `now` in it.
     fn takes(&self, last: &AtomicI64, apart: Duration, now: Timestamp) -> bool {
         let may = now.since(Timestamp::from_millis(last.load(Ordering::Relaxed))) >= apart;
         if may {
@@ -243,7 +244,7 @@ mod tests {
         host.connecting(at(60_400));
         assert_eq!(host.due(at(600_600)), HostDue { calm: true, ..HostDue::default() });
         assert_eq!(host.due(at(600_700)), HostDue::default());
-        // What the broker retains is corrected, once a second at most.
+        // Wrong retained states are corrected, at most once a second.
         let answers = [0, 10, 999].map(|ms| host.answer(b"OFFLINE", at(700_000 + ms)));
         assert_eq!(answers, [HostAnswer::PublishAgain, HostAnswer::Nothing, HostAnswer::Nothing]);
         assert_eq!(host.due(at(700_999)), HostDue::default());

@@ -1,4 +1,4 @@
-//! The shared state of a connection and its recorder: the current connection, and its proofs.
+//! The state that a connection shares with its recorder: the current connection, and its proofs.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,22 +15,22 @@ use crate::intake::timers::ReplyTo;
 /// The current connection, for acknowledgements.
 #[derive(Default)]
 pub(in crate::intake) struct Link {
-    /// The number of the current connection; 0: there is none.
+    /// The number of the current connection; 0 if there is none.
     pub number: u64,
-    /// How long after the last proof of a member the broker is certain to have dropped it.
+    /// How long after the last proof of a member the broker has certainly dropped it.
     pub release: Duration,
-    /// Since when another client takes the session of a plain subscription again and again.
+    /// Since when another client has been taking the session of a plain subscription.
     pub taken_since: Option<Timestamp>,
     pub(super) client: Option<AsyncClient>,
     pub(super) unacknowledged: Arc<Unacknowledged>,
-    /// Publishes answers, where devices connect straight to Rollcall.
+    /// Publishes answers to devices that connect straight to Rollcall.
     pub(super) answers: Option<Answers>,
 }
 
 /// Publishes the answer to a request.
 pub(in crate::intake) type Answers = Arc<dyn Fn(&ReplyTo, Vec<u8>) + Send + Sync>;
 
-/// Counts the messages of one connection that are not acknowledged yet.
+/// Counts the unacknowledged messages of one connection.
 #[derive(Default)]
 pub(super) struct Unacknowledged {
     count: AtomicUsize,
@@ -77,7 +77,7 @@ impl Link {
         Link { answers: Some(answers), ..Link::default() }
     }
 
-    /// Acknowledges messages of this connection; the broker delivers messages of earlier connections again.
+    /// Acknowledges messages of this connection; the broker delivers those of earlier connections again.
     pub fn acknowledge(&self, acks: &[BrokerAck]) {
         let Some(client) = &self.client else { return };
         let mut count = 0;
@@ -89,7 +89,8 @@ impl Link {
         self.unacknowledged.acknowledged(count);
     }
 
-    /// Answers a request. An answer for which there is no room, or no connection, is lost: its sender asks again.
+    /// Answers a request. Without room, or without a connection, the answer is lost, and its sender repeats the
+    /// request.
     pub fn answer(&self, to: &ReplyTo, answer: Vec<u8>) {
         if let Some(answers) = &self.answers {
             return answers(to, answer);
@@ -100,12 +101,12 @@ impl Link {
             content_type: Some("application/json".to_owned()),
             ..PublishProperties::default()
         };
-        // QoS 0, so that no answer holds up a canary.
+        // QoS 0, so that an answer never delays a canary.
         let options = PublishOptions::at_most_once().properties(properties);
         let _ = client.try_publish(to.topic.clone(), answer, options);
     }
 
-    /// Publishes a command to a device. A command for which there is no room, or no connection, is lost.
+    /// Publishes a command to a device. Without room, or without a connection, the command is lost.
     pub fn command(&self, topic: String, payload: Vec<u8>) {
         if let Some(answers) = &self.answers {
             return answers(&ReplyTo { topic, correlation: Vec::new() }, payload);
@@ -119,11 +120,11 @@ impl Link {
         (self.number, self.release)
     }
 
-    /// Removes the last will of a member, which the broker retains for members to come.
+    /// Removes the last will of a member, which the broker retains for later members.
     pub fn remove_will(&self, client_id: &str) {
         let Some(client) = &self.client else { return };
         let options = PublishOptions::new(QoS::AtLeastOnce).retained();
-        // If the client has no room, the will stays, and the next member receives it again: harmless.
+        // Without room the will stays, and the next member receives it again, which is harmless.
         let _ = client.try_publish(canary::gone_topic(client_id), Vec::new(), options);
     }
 }
@@ -131,13 +132,13 @@ impl Link {
 /// The proof of the recorder about the connection.
 #[derive(Clone, Debug, Default)]
 pub(in crate::intake) struct Proof {
-    /// The number of the connection that attends; 0: none does.
+    /// The number of the connection that attends; 0 if none does.
     pub attends: u64,
     /// When a canary of that connection was last recorded.
     pub at: Option<Instant>,
-    /// When the last canary was sent before which everything is recorded.
+    /// The send time of the last canary before which everything is recorded.
     pub canary: Timestamp,
-    /// Whether the member has left in order, and everything that it was given is recorded.
+    /// The member has left in order, and all its messages are recorded.
     pub left: bool,
     /// The round trip that the limits of the member allow for.
     pub round_trip: Duration,

@@ -1,26 +1,24 @@
 //! The age of an arriving message.
 //!
-//! A broker keeps messages for a persistent session that is away, and a stalled connection delays them for any
-//! client. When they arrive, the units that sent them may be dead, and another instance may have declared them
-//! offline: such messages must not count as heartbeats of now.
+//! A broker stores messages for a persistent session that is away, and a stalled connection delays messages for any
+//! client. When they arrive, their units may be dead, and another instance may have declared them offline: such
+//! messages must not count as current heartbeats.
 //!
 //! # The bounds
-//! A gap includes the measured round trip here: a canary passes the broker some time after it was sent, and messages
-//! that the broker received right before it are as much younger.
+//! Here a gap includes the measured round trip: a canary passes the broker some time after it was sent, and messages
+//! that the broker received right before it are younger by that time.
 //!
-//! Messages arrive in the order in which they were sent, with canaries between them. A message after a canary was
-//! sent after that canary and before the next one: less than a gap later, or the time up to it is blind. So a
-//! message that arrives more than a gap after the canary before it was sent has been in transit, and was sent
-//! between that canary and a gap after it. A unit that is present was heard at the later of the two, so it is never
-//! declared offline too early. A unit that is offline is back only if it was silent when the canary before the message
-//! was sent, however old that is: its last heartbeat, delivered twice or late, is one heartbeat. How far an earlier
-//! process heard with the same session is stored in the engine. A new session brings only messages that were sent after
-//! it began.
+//! Messages arrive in the order in which they were sent, with canaries between them. A message after a canary was sent
+//! after that canary and before the next one: less than a gap later, or the time up to it is blind. So a message that
+//! arrives more than a gap after the canary before it was sent has been in transit, and was sent between that canary
+//! and a gap after it. For a present unit the later bound counts as the heartbeat, so it is never declared offline too
+//! early. An offline unit is back only if it was already silent when the canary before the message was sent, however
+//! old that canary is: its last heartbeat, delivered twice or late, is one heartbeat. The engine stores how far an
+//! earlier process heard with the same session. A new session brings only messages that were sent after it began.
 //!
-//! A connection that stalls in both directions delays the canaries on their way to the broker as well. Then
-//! messages arrive first that were sent after them, and nothing says how long ago. So if no canary arrived for
-//! longer than a gap before a heartbeat, canaries that were sent before it arrived prove nothing, and that time
-//! is blind.
+//! A connection that stalls in both directions also delays canaries on their way to the broker. Then messages that were
+//! sent after these canaries arrive first, with an unknown age. So if no canary arrived for longer than a gap before a
+//! heartbeat, canaries that were sent before its arrival prove nothing, and that time is blind.
 
 use std::time::Duration;
 
@@ -28,7 +26,7 @@ use crate::clock::Timestamp;
 
 /// The canaries that bound the age of a message.
 pub struct MessageAge {
-    /// When the last canary of this session that came back was sent.
+    /// The send time of the last canary of this session that came back.
     canary: Option<Timestamp>,
     /// When a canary last came back.
     returned: Option<Timestamp>,
@@ -46,7 +44,7 @@ impl MessageAge {
         self.gap = gap;
     }
 
-    /// The earliest moment at which a message that arrives now was sent, if that is known.
+    /// The earliest moment at which a message that arrives now was sent; `None` if it is unknown.
     pub fn sent_after(&self) -> Option<Timestamp> {
         self.canary
     }
@@ -57,18 +55,18 @@ impl MessageAge {
         Some(canary + self.gap)
     }
 
-    /// Whether no canary bounds the age of a heartbeat that arrives now.
+    /// Returns whether no canary limits the age of a heartbeat that arrives now.
     pub fn is_unbounded(&self, now: Timestamp) -> bool {
         self.canary.is_some() && self.returned.is_none_or(|returned| now.since(returned) > self.gap)
     }
 
-    /// Notes a new session: the broker kept no messages from before.
+    /// Notes a new session: the broker has no older messages.
     pub fn session_began(&mut self, now: Timestamp) {
         self.canary = Some(now);
         self.returned = Some(now);
     }
 
-    /// Notes that a canary came back. `false`: it is no newer than the last one, and changes nothing.
+    /// Notes that a canary came back. Returns `false` if it is no newer than the last one, and changes nothing.
     pub fn canary_returned(&mut self, sent_at: Timestamp, now: Timestamp) -> bool {
         let is_newer = self.canary.is_none_or(|known| sent_at > known);
         if is_newer {

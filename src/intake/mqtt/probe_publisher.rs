@@ -1,4 +1,4 @@
-//! Publishes probes, and hears whether the broker accepts them: the I/O of a `ProbeSchedule`.
+//! Publishes probes, and receives the broker's answers: the I/O of a `ProbeSchedule`.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -18,18 +18,18 @@ use crate::intake::probe::{Probe, Probes};
 pub(in crate::intake) struct ProbePublisher {
     pub(super) probes: Arc<Probes>,
     key: Key,
-    /// The user name of Rollcall at the broker, for people.
+    /// The user name of Rollcall at the broker, for operators.
     user: String,
-    /// The answers that the probes of each filter wait for, in order.
+    /// The pending answers to the probes of each filter, in order.
     open: Vec<VecDeque<Answer>>,
 }
 
 /// The broker's answer to a publication at QoS 1.
 pub(super) type Answer = Pin<Box<dyn Future<Output = Option<PubAckReason>> + Send + Sync>>;
 
-/// Publishes at QoS 1, whatever the QoS of the fleet is: the answer says whether the broker accepts the message.
-/// `None`: the client has no room. `answers`: the topic on which another member of the share that receives the probe
-/// tells this one.
+/// Publishes at QoS 1, whatever the QoS of the fleet: the answer shows whether the broker accepts the message. `None`
+/// if the client has no room. `answers`: the topic on which another member of the share that receives the probe reports
+/// it to this one.
 pub(super) fn publish_tracked(
     client: &AsyncClient,
     topic: &str,
@@ -40,7 +40,7 @@ pub(super) fn publish_tracked(
     let properties = PublishProperties { response_topic, ..PublishProperties::default() };
     let options = PublishOptions::new(QoS::AtLeastOnce).properties(properties);
     let notice = client.try_publish_tracked(topic.to_owned(), canary.to_json(), options).ok()?;
-    // If there is no result, the connection of the publication is gone.
+    // Without a result, the connection of the publication is gone.
     let reason = |result: Result<PublishResult, PublishNoticeError>| match result {
         Ok(PublishResult::Qos1(answer)) => Some(answer.reason),
         _ => None,
@@ -54,7 +54,7 @@ impl ProbePublisher {
         ProbePublisher { probes, key, user, open }
     }
 
-    /// Publishes a probe; returns whether the client had room for it. A probe without room goes out with the next
+    /// Publishes a probe; returns whether the client had room for it. A probe without room is sent with the next
     /// canary.
     pub fn publish(&mut self, client: &AsyncClient, index: usize, now: Timestamp) -> bool {
         let probe = &self.probes.all()[index];
@@ -101,7 +101,7 @@ impl ProbePublisher {
     }
 }
 
-/// Why Rollcall cannot tell whether a filter is heard, with advice.
+/// The reason why Rollcall cannot prove that a filter is heard, with advice.
 fn refused(Probe { topic, filter, .. }: &Probe, user: &str, why: &str, then: &str) -> String {
     format!(
         "only messages of units prove that {filter} is heard; while all units are silent, no unit is declared offline: \

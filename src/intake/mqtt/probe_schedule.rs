@@ -1,11 +1,11 @@
-//! Which probes are due, and which the broker accepts.
+//! Decides which probes are due, and notes which the broker accepts.
 //!
 //! # When the broker does not accept a probe
-//! A filter does not count as unheard only because the broker does not let Rollcall publish on it: then the messages
-//! of units prove it, an operator sees which right is missing, and the probe is tried again every ten minutes. Some
-//! brokers end a connection that publishes where it may not. Rollcall must not lose one connection after the other by
-//! probing: a probe that was just published and not answered when a connection ends, twice, is not published again by
-//! this process; once if the broker says that a right is missing.
+//! A missing right to publish on a filter does not make the filter unheard: the messages of units prove it, the missing
+//! right is reported to an operator, and the probe is tried again every ten minutes. Some brokers end a connection that
+//! publishes without the right. Rollcall must not lose one connection after another by probing. So a probe is given up
+//! by this process if connections ended twice right after it was published, without an answer; once is enough if the
+//! broker reports a missing right.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,16 +16,16 @@ use crate::fleet::CanaryPace;
 use crate::intake::probe::Probes;
 use crate::telemetry::ConnectionLoss;
 
-/// After how long a refused probe is published again.
+/// The wait before a refused probe is published again.
 const RETRY: Duration = Duration::from_secs(600);
 
-/// While the broker has not answered this many probes of a filter, further ones go out only once a gap.
+/// While this many probes of a filter have no answer, further ones are sent only once a gap.
 const MOST_OPEN: usize = 8;
 
 /// A broker that ends a connection because of a publication does so within this time.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
-/// This many connections that end like that are no coincidence.
+/// This many such ends of connections are no coincidence.
 const COINCIDENCES: u32 = 2;
 
 pub(in crate::intake) struct ProbeSchedule {
@@ -38,9 +38,9 @@ pub(in crate::intake) struct ProbeSchedule {
 struct ProbeState {
     /// When this connection last published the probe.
     published: Option<Instant>,
-    /// How many publications the broker has not answered.
+    /// The number of publications without an answer.
     open: usize,
-    /// The probe is not published before this moment.
+    /// The probe waits until this moment.
     retry_at: Option<Instant>,
     /// How many connections in a row ended right after the probe was published.
     ended: u32,
@@ -67,7 +67,7 @@ impl ProbeSchedule {
         let is_due = move |(probe, state): (&crate::intake::probe::Probe, &ProbeState)| {
             let wait = if state.open < MOST_OPEN { probe.period(pace) } else { pace.gap() };
             let regular = state.published.map_or(now, |published| published + wait);
-            // A refused probe is retried at its own pace.
+            // A refused probe has its own pace.
             let due = regular.max(state.retry_at.unwrap_or(now));
             !state.is_given_up && due <= now + period / 2
         };
@@ -80,7 +80,8 @@ impl ProbeSchedule {
         (state.published, state.open) = (Some(now), state.open + 1);
     }
 
-    /// Takes the broker's answer to a probe; `None`: no answer will come, because the connection of the probe is gone.
+    /// Takes the broker's answer to a probe; `None` if no answer will come, because the connection of the probe is
+    /// gone.
     pub fn answered(
         &mut self,
         index: usize,

@@ -1,47 +1,46 @@
-//! Reads messages together while they arrive faster than it is worth waking up for each.
+//! Reads messages together when they arrive too fast to wake up for each.
 //!
 //! # Why a thread sleeps
-//! A broker writes each message into the connection by itself. If a reader waits at the other end, each write wakes
-//! it: that costs the broker about as much as the message, and the reader more. So when messages arrive less than a
-//! pause apart, the thread of the connection sleeps for a pause before it waits for more, and then reads all that
-//! has arrived. It has to be the thread: a runtime that puts only its task to sleep goes on waiting for the
-//! connection itself, and is woken by each write.
+//! A broker writes each message separately into the connection. Each write wakes a waiting reader, which costs the
+//! broker about as much as the message, and the reader more. So when messages arrive less than a pause apart, the
+//! thread of the connection sleeps for a pause before it waits, and then reads all that have arrived. The thread itself
+//! has to sleep: if only a task sleeps, its runtime still waits for the connection, and each write wakes it.
 //!
-//! At fewer than some three thousand messages a second there are no pauses, and each message is read at once.
+//! Below about three thousand messages a second there are no pauses, and each message is read at once.
 //!
 //! # Why no longer
 //! Measured in alternation with a run without pauses, on four busy cores that broker, Redis and Rollcall share: a
 //! message costs Rollcall 4.6 µs of CPU instead of 5.5 (QoS 0). Pauses of 1 ms save little beyond that and delay
-//! acknowledgements. When as much as it may send ahead is not acknowledged, the broker queues the rest, which costs it
-//! twice as much for a message, and stays behind.
+//! acknowledgements. Once the receive maximum is unacknowledged, the broker queues further messages, which costs it
+//! twice as much for each, and it falls behind.
 
 use std::time::{Duration, Instant};
 
 use crate::clock::monotonic;
 
-/// In this time a few kilobytes arrive.
+/// Some kilobytes arrive in this time.
 const PAUSE: Duration = Duration::from_micros(300);
 
-/// How many packets are read before anything else is done: other work after each packet would cost too much.
+/// The most packets that are read before other work: checking for work after each packet would cost too much.
 const BURST: u32 = 256;
 
-/// Whether messages arrive fast.
+/// Detects whether messages arrive fast.
 #[derive(Default)]
 pub struct ReadCoalescer {
-    /// The packets since other work was last done.
+    /// The packets since the last other work.
     burst: u32,
     waits_since: Option<Instant>,
     is_busy: bool,
 }
 
 impl ReadCoalescer {
-    /// Whether another packet may be read before other work is done; if not, the next burst begins.
+    /// Returns whether another packet may be read before other work; if not, the next burst begins.
     pub fn is_in_burst(&mut self) -> bool {
         self.burst = if self.burst < BURST { self.burst + 1 } else { 0 };
         self.burst > 0
     }
 
-    /// There is nothing to read: sleeps if messages arrive fast. Blocks the thread for that.
+    /// Called when nothing is left to read: blocks the thread for a pause if messages arrive fast.
     #[expect(clippy::disallowed_methods, reason = "see the head of this file")]
     pub fn pause(&mut self) {
         if std::mem::take(&mut self.is_busy) {
@@ -50,7 +49,7 @@ impl ReadCoalescer {
         self.waits_since = Some(monotonic());
     }
 
-    /// Notes that something arrived during the wait.
+    /// Notes that a packet ended the wait.
     pub fn on_wake(&mut self, now: Instant) {
         self.is_busy = self.waits_since.take().is_some_and(|since| now.duration_since(since) < PAUSE);
     }

@@ -1,11 +1,11 @@
 //! Recognises messages that the broker delivers again.
 //!
-//! After a lost connection the broker delivers again every message whose acknowledgement it did not see. Most of
-//! them were recorded before. A message is remembered until the broker has certainly seen its acknowledgement:
-//! acknowledgements go out after recording, and a canary that is sent after that and comes back has followed them
-//! all the way. So messages are remembered for a few seconds, and never more of them than can be unacknowledged.
+//! After a lost connection the broker repeats every message whose acknowledgement it did not receive. Most of them are
+//! recorded already. A message stays in memory until the broker has certainly received its acknowledgement:
+//! acknowledgements are sent after recording, and a canary that is sent later and comes back has followed them to the
+//! broker. So messages stay for a few seconds, and there are never more of them than can be unacknowledged.
 //!
-//! A broker repeats messages in their first order, so each is searched for behind the previous one.
+//! A broker repeats messages in their original order, so the search for each begins after the previous one.
 
 use std::collections::VecDeque;
 use std::hash::BuildHasher;
@@ -16,13 +16,13 @@ use crate::clock::Timestamp;
 
 /// Messages that may be delivered again.
 pub struct RedeliveryFilter {
-    /// In order of arrival.
+    /// In the order of arrival.
     deliveries: VecDeque<Delivery>,
     most: usize,
     hasher: RandomState,
     /// All messages that arrived up to the first moment were acknowledged at the second.
     acknowledged: Option<(Timestamp, Timestamp)>,
-    /// Where the next redelivered message is likely to be.
+    /// The likely place of the next redelivered message.
     next: usize,
 }
 
@@ -46,8 +46,8 @@ impl RedeliveryFilter {
         }
     }
 
-    /// Whether a message that arrives and will be acknowledged is a new one. The broker's flag alone does not
-    /// decide: a message with it may never have arrived.
+    /// Returns whether a message that will be acknowledged is new. The broker's flag alone does not decide: a flagged
+    /// message may never have arrived before.
     pub fn is_new(
         &mut self,
         packet: u16,
@@ -81,14 +81,14 @@ impl RedeliveryFilter {
         self.acknowledged.get_or_insert((canary, now));
     }
 
-    /// Notes a new session: the broker kept no messages from before.
+    /// Notes a new session: the broker has no older messages.
     pub fn session_began(&mut self) {
         self.deliveries.clear();
         self.next = 0;
         self.acknowledged = None;
     }
 
-    /// Notes that a canary came back that is newer than all before it.
+    /// Notes that a canary newer than all before it came back.
     pub fn canary_returned(&mut self, sent_at: Timestamp) {
         if let Some((until, at)) = self.acknowledged.filter(|(_, at)| sent_at > *at) {
             debug_assert!(until <= at, "no message is acknowledged before it arrives");

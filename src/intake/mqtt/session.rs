@@ -1,20 +1,20 @@
 //! The requests of a connection to the broker: its client id, its topics, and how long the session is kept.
 //!
-//! A plain subscription has a persistent session, so the broker keeps a backlog while Rollcall is
-//! away. Topics that were removed from the configuration stay in that session until it expires;
-//! their messages are counted as `bad_topic`. The session of a shared subscription is a new one each time: a member
-//! that is away with a living session would keep its share of the messages.
+//! A plain subscription has a persistent session, so the broker stores a backlog while Rollcall is away. Topics that
+//! were removed from the configuration stay in that session until it expires; their messages are counted as
+//! `bad_topic`. A shared subscription uses a new session each time: an absent member with a living session would still
+//! receive its share of the messages.
 //!
-//! # Why more may be unacknowledged than the broker may send
-//! Mosquitto 2.0 does not count messages that it takes from its queue, and so sends many more than the receive maximum
-//! allows when acknowledgements stop, go on and stop again. While reading stops, no ping goes out either, and after one
-//! and a half keep-alives the broker drops the connection and sends all messages again. So reading stops only where
-//! memory has to be bounded.
+//! # Why more may be unacknowledged than the receive maximum
+//! Mosquitto 2.0 does not count messages from its queue. So it sends many more than the receive maximum when
+//! acknowledgements stop, continue and stop again. While reading stops, no ping is sent either, and after one and a
+//! half keep-alives the broker drops the connection and sends all messages again. So reading stops only to limit
+//! memory.
 //!
 //! # Why a session store that stores nothing
 //! A new process that resumes its old session must give the library the packets that the broker has not acknowledged;
-//! otherwise the library refuses to publish at QoS 1. At QoS 0 and 1 such a packet can only be a canary, which is
-//! worthless by then: so the store is always empty.
+//! otherwise the library refuses to publish at QoS 1. At QoS 0 and 1 such a packet can only be an old canary, which
+//! proves nothing: so the store is always empty.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -40,11 +40,11 @@ const MIN_UNACKNOWLEDGED: usize = 32_768;
 /// Canaries and probes on their way to the broker; the default would reserve 14 MB for them.
 const OUTGOING: u16 = 128;
 
-/// A member that receives nothing for this long, or for three canaries, is deaf.
+/// A member counts as deaf if it receives nothing for this long, or for three canaries.
 const DEAF: Duration = Duration::from_secs(3);
-/// A member of which no canary was recorded for this long, or for five canaries, closes its connection.
+/// A member closes its connection if none of its canaries was recorded for this long, or for five canaries.
 const UNPROVED: Duration = Duration::from_secs(10);
-/// Added to the time after which a broker drops a member, for a broker that is slow to notice.
+/// Added to the time after which a broker drops a member, because brokers may be slow to notice.
 const MARGIN: Duration = Duration::from_secs(5);
 
 /// The address, the client and the requests of a connection.
@@ -53,25 +53,25 @@ pub(in crate::intake) struct Session {
     /// The settings of TLS, if the address requires it.
     tls: Option<Tls>,
     pub(super) client_id: String,
-    /// The name, among all of the fleet, of the shared subscription that it is a member of; `None`: a plain subscription.
+    /// The name of the shared subscription within the fleet; `None` for a plain subscription.
     pub(in crate::intake) share: Option<String>,
     pub(super) credentials: Option<(String, String)>,
-    /// How long, in seconds, the broker keeps the session while Rollcall is away; `None`: a new session begins with
-    /// every connection.
+    /// How long, in seconds, the broker keeps the session while Rollcall is away; `None` if every connection begins a
+    /// new session.
     pub(in crate::intake) expiry: Option<u32>,
     pub(super) qos: QoS,
-    /// The topics that are requested at once.
+    /// The topics to request at once.
     pub(super) first: Vec<TopicRequest>,
     /// The topics that a member requests when it attends.
     pub(super) share_requests: Vec<TopicRequest>,
     pub(super) keep_alive: Duration,
-    /// The period of canaries as configured; a short timeout may shorten it.
+    /// The configured period of canaries; a short timeout may shorten it.
     pub(super) canary_period: Duration,
-    /// How many messages the broker may send unacknowledged.
+    /// The most unacknowledged messages that the broker may send.
     pub(super) window: u16,
-    /// How many messages may be unacknowledged before reading stops: see the head of this file.
+    /// The most unacknowledged messages before reading stops: see the head of this file.
     pub(in crate::intake) most_unacknowledged: usize,
-    /// How many acknowledgements and messages to the broker may wait to be sent.
+    /// The most acknowledgements and messages that wait to be sent to the broker.
     capacity: usize,
     pub(super) limits: SilenceLimits,
     /// The state that this connection publishes as a host application of Sparkplug.
@@ -83,20 +83,20 @@ pub(in crate::intake) struct Session {
 pub struct TopicRequest {
     pub filter: String,
     qos: QoS,
-    /// Whether retained messages are wanted too.
+    /// Requests retained messages, too.
     retained: bool,
 }
 
 /// How long a connection may be silent.
 #[derive(Clone, Copy, Debug)]
 pub struct SilenceLimits {
-    /// How long the broker may be silent before the connection counts as dead.
+    /// The longest silence of the broker before the connection counts as dead.
     pub silence: Duration,
     /// The limits of a member that attends.
     pub of_member: Option<MemberLimits>,
 }
 
-/// How long a member that attends may receive nothing, and have no canary recorded: see `state`.
+/// How long an attending member may receive nothing, and have no canary recorded: see `state`.
 #[derive(Clone, Copy, Debug)]
 pub struct MemberLimits {
     pub silence: Duration,
@@ -104,22 +104,22 @@ pub struct MemberLimits {
 }
 
 impl Session {
-    /// The session of connection `name` for the topics of `filters`, for the canaries and, if they are wanted, for
-    /// timers. The first connection hears for its process what a share does not divide.
+    /// The session of connection `name` for the topics of `filters`, for canaries and, if configured, for timers. The
+    /// first connection also subscribes to the topics that a share does not divide.
     ///
     /// In one piece: it only lists the requests and the settings.
     pub fn new(config: &Config, name: &str, filters: FleetFilters) -> anyhow::Result<Session> {
         let (is_member, is_main) = (!config.share.is_empty(), name == config.connection(1));
         let qos = qos(config.qos);
         let request = |filter: String| TopicRequest { filter, qos, retained: false };
-        // Instances that share a subscription may share a configuration, but not a client id. A persistent session
-        // needs the same client id each time.
+        // Instances in one share may have one configuration, but need different client ids. A persistent session needs
+        // the same client id each time.
         let client_id = match is_member {
             false => format!("{}-{name}", config.client_id),
             true => format!("{}-{name}-{:08x}", config.client_id, rand::random::<u32>()),
         };
         let own = request(canary::topic(&client_id));
-        // A broker may deliver a message once for each filter that it fits.
+        // A broker may deliver a message once for each matching filter.
         let FleetFilters { heartbeats, status, feeds } = filters;
         let is_heard = heartbeats.iter().any(|filter| covers(filter, timers::FILTER));
         let timers = (config.timers && !is_heard).then(|| timers::FILTER.to_owned());
@@ -156,7 +156,7 @@ impl Session {
             None => Some(Tls::read(&TlsFiles::default())?),
         };
         let most_unacknowledged = MIN_UNACKNOWLEDGED.max(2 * usize::from(config.receive_maximum));
-        // Each request about a timer may have an answer beside its acknowledgement.
+        // Each request about a timer may need an answer besides its acknowledgement.
         let for_each = if config.timers { 2 } else { 1 };
         Ok(Session {
             address,
@@ -188,15 +188,15 @@ impl Session {
         Some(ShareMember { share, client_id: self.client_id.clone(), connection })
     }
 
-    /// How long after its last proof the broker is certain to have dropped a member: it closes its
-    /// connection itself, and if the broker does not see that, it misses the member's pings.
+    /// How long after its last proof the broker has certainly dropped a member: the member closes its connection, and a
+    /// broker that does not notice that misses the member's pings.
     pub fn release(&self, keep_alive: Duration) -> Duration {
         let unproved = self.limits.of_member.map_or(UNPROVED, |of_member| of_member.unproved);
         unproved + keep_alive * 3 / 2 + MARGIN
     }
 
-    /// A client for connection `number` that is not connected yet, and its event loop.
-    /// The broker has `accepts_within` to accept it.
+    /// A client for connection `number`, not connected yet, and its event loop. The broker has `accepts_within` to
+    /// accept it.
     pub fn open(&self, number: u64, accepts_within: Duration) -> (AsyncClient, EventLoop) {
         let mut options = self.transport();
         let mut network = NetworkOptions::new();
@@ -274,9 +274,9 @@ impl Session {
 /// The broker's answer to requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// Filters that are granted only at a lower QoS, and that QoS.
+    /// Filters that are granted at a lower QoS, and that QoS.
     lowered: Vec<(String, QoS)>,
-    /// The first filter that the broker refuses, and the reason code.
+    /// The first refused filter, and the reason code.
     refused: Option<(String, SubscribeReasonCode)>,
     pub is_nothing_granted: bool,
 }
@@ -299,13 +299,13 @@ impl Grants {
         grants
     }
 
-    /// Why the connection is of no use; `None`: all filters are granted.
+    /// The reason why the connection is useless; `None` if all filters are granted.
     pub fn refusal(&self) -> Option<String> {
         let (filter, code) = self.refused.as_ref()?;
         Some(format!("the broker refused the subscription to {filter}: {code:?}"))
     }
 
-    /// Logs what the broker has not granted as requested, for an operator.
+    /// Logs, for an operator, what the broker did not grant as requested.
     pub fn log(&self, client_id: &str) {
         for (filter, qos) in &self.lowered {
             tracing::warn!(
@@ -328,7 +328,7 @@ pub fn qos(level: u8) -> QoS {
     }
 }
 
-/// A session store that stores nothing; the head of this file says why.
+/// A session store that stores nothing; the head of this file gives the reason.
 #[derive(Debug)]
 struct EmptySessionStore;
 

@@ -1,28 +1,28 @@
-//! The state of a connection to the broker, over all its losses: a machine without I/O.
+//! The state of a connection to the broker, over all its losses: a state machine without I/O.
 //!
-//! Packets, ticks, answers and the present moment go in; [`Action`]s come out, in the order in which they have to be
-//! carried out. The loop in [`super`] polls the client, carries the actions out and reports the publications that
-//! the client had room for.
+//! Its inputs are packets, ticks, answers and the current time; its outputs are [`Action`]s, in the order in which they
+//! have to be carried out. The loop in [`super`] polls the client, carries the actions out and reports the publications
+//! that the client had room for.
 //!
 //! # The stages of a connection
 //! A plain subscription requests everything at once. A member of a shared subscription first requests only its own
-//! canary. When one has come back and was recorded, the way to the broker and back and the engine are proved; the
-//! engine then knows that the member attends, and only then the member requests its share. A member that is refused
-//! or deaf is never given a message, so it delays no unit.
+//! canary. When a canary has come back and is recorded, both the round trip to the broker and the engine are proved.
+//! Only after the engine knows that the member attends does the member request its share. A refused or deaf member
+//! never receives a message of the fleet, so it delays no unit.
 //!
-//! To leave in order a member unsubscribes from its share. Messages that the broker sent it before arrive before the
-//! canary that it publishes after the answer; when that canary is recorded, all of them are.
+//! To leave in order a member unsubscribes from its share. Earlier messages arrive before the canary that it publishes
+//! after the broker's answer; when that canary is recorded, all of them are.
 //!
 //! # Why a member has short limits
-//! The broker gives each message of a share to one member alone. A member that receives nothing, or whose canaries
-//! are not recorded, closes its connection, and the broker gives its share to the others. A plain subscription keeps
-//! its connection and its backlog. A process that was frozen finds its limit exceeded when it continues, and closes
-//! the connection before it reads the packets that are left in it.
+//! The broker gives each message of a share to one member alone. A member that receives nothing, or whose canaries are
+//! not recorded, closes its connection, and the broker gives its share to the others. A plain subscription keeps its
+//! connection and its backlog. A process that was frozen finds its limit exceeded when it continues, and closes the
+//! connection before it reads the remaining packets.
 //!
 //! # Why it watches for silence itself
-//! The library pings after a time without *sending*. Canaries are sent at least every minute, so a broker that went
-//! away without closing the connection would never be pinged. Nothing received for two keep-alives, not even the
-//! canary, is a dead connection.
+//! The library pings after a time without *sending*. Canaries are sent at least every minute, so a broker that
+//! disappeared without closing the connection would never be pinged. A connection on which nothing arrives for two
+//! keep-alives, not even the canary, is dead.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,13 +53,13 @@ use liveness::Liveness;
 
 pub use liveness::UNPROVED_TRIPS;
 
-/// Why a connection ends for the state of a host application of Sparkplug.
+/// Why a connection ends because of the state of a Sparkplug host application.
 pub(super) const HOST_ENDED: &str =
     "another instance with the same host id ended, and its last will says that the host is offline";
 
-/// How long leaving in order may take.
+/// The longest time for leaving in order.
 const LEAVING: Duration = Duration::from_secs(3);
-/// Round trips of leaving in order: the answer of the broker, and a canary.
+/// The round trips of leaving in order: the answer of the broker, and a canary.
 const LEAVING_TRIPS: u32 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,13 +68,13 @@ enum ConnectionStage {
     Subscribing,
     /// A member waits for its first canary to come back.
     Proving,
-    /// A member that attends, and requested its share.
+    /// A member attends, and has requested its share.
     SubscribingShare,
     /// Everything is granted.
     Hearing,
-    /// A member that unsubscribes from its share.
+    /// A member unsubscribes from its share.
     Unsubscribing,
-    /// A member without a share waits for the canary with this number, the last message that counts.
+    /// A member without a share waits for the canary with this number, its last message.
     Draining(u64),
     /// No more messages are taken.
     Closed,
@@ -82,10 +82,10 @@ enum ConnectionStage {
 
 pub(in crate::intake) struct ConnectionState {
     session: Arc<Session>,
-    /// How often canaries are sent, and which gap between them is blind time.
+    /// The pace of canaries, and the gap between them that is blind time.
     pace: Arc<CanaryPace>,
-    /// The number of the connection; it grows by one for each. The first number is random, so that a client which
-    /// cannot read the last wills of members cannot forge one.
+    /// The number of the connection; it grows by one for each. The first number is random, so that a client that cannot
+    /// read the last wills of members cannot forge one.
     number: u64,
     stage: ConnectionStage,
     is_stopping: bool,
@@ -93,12 +93,12 @@ pub(in crate::intake) struct ConnectionState {
     leave_until: Instant,
     canaries: CanarySequence,
     transit: MessageAge,
-    /// When reading began again after a stop.
+    /// When reading last resumed after a stop.
     read_again: Timestamp,
     redelivery: RedeliveryFilter,
     /// Canaries that were sent up to this moment prove nothing.
     deaf_until: Timestamp,
-    /// The probes, on one of the connections.
+    /// The probes; only one connection has them.
     probes: Option<ProbeSchedule>,
 }
 
@@ -123,7 +123,7 @@ impl ConnectionState {
             canaries: CanarySequence::new(instance),
             transit: MessageAge::new(heard, pace.most_age()),
             read_again: Timestamp::ZERO,
-            // Twice as many, because the acknowledgements of as many may be on their way to the broker.
+            // Twice as many, because the same number of acknowledgements may be on their way to the broker.
             redelivery: RedeliveryFilter::new(2 * session.most_unacknowledged),
             deaf_until: Timestamp::ZERO,
             probes,
@@ -141,13 +141,12 @@ impl ConnectionState {
         self.pace.period(self.session.canary_period)
     }
 
-    /// The room in the queue for messages that are acknowledged: reading stops at one message more than may be
+    /// The room in the queue for messages with an acknowledgement: reading stops at one message more than may be
     /// unacknowledged.
     pub fn reserved(&self) -> usize {
         self.session.most_unacknowledged + 1
     }
 
-    /// Whether canaries are sent.
     pub fn is_sending_canaries(&self) -> bool {
         matches!(
             self.stage,
@@ -155,12 +154,11 @@ impl ConnectionState {
         )
     }
 
-    /// Whether the state has been told that Rollcall is stopping.
     pub fn is_stopping(&self) -> bool {
         self.is_stopping
     }
 
-    /// Whether nothing is lost if the connection ends now.
+    /// Returns whether nothing is lost if the connection ends now.
     pub fn has_left(&self, proof: &Proof) -> bool {
         !self.is_member() || proof.left || proof.attends != self.number
     }
@@ -173,7 +171,7 @@ impl ConnectionState {
         self.canaries.connecting();
     }
 
-    /// Takes a packet, while the queue has `room`. `read` reads a message that is new.
+    /// Takes a packet, while the queue has `room`. `read` reads a new message.
     pub fn on_packet(
         &mut self,
         packet: &Packet,
@@ -182,7 +180,7 @@ impl ConnectionState {
         read: impl FnOnce(&Incoming) -> Content,
         actions: &mut Actions,
     ) {
-        // This check comes first: a process that was frozen is too late for the packets that wait.
+        // This check comes first: a process that was frozen is too late for the waiting packets.
         if self.end_if_overdue(now.instant, actions) {
             return;
         }
@@ -213,12 +211,12 @@ impl ConnectionState {
             self.redelivery.session_began();
             self.transit.session_began(now);
         }
-        // The broker may go by another keep-alive than the one requested.
+        // The broker may set another keep-alive than the requested one.
         let theirs = answer.properties.as_ref().and_then(|properties| properties.server_keep_alive);
         let theirs = theirs.map_or(Duration::ZERO, |seconds| Duration::from_secs(seconds.into()));
         let release = self.session.release(self.session.keep_alive.max(theirs));
         actions.push(Action::Accept { release });
-        // Subscribe in an old session too: the topics may be new.
+        // Subscribe in an old session too, because the topics may be new.
         actions.push(Action::Subscribe(Requests::First));
     }
 
@@ -233,7 +231,7 @@ impl ConnectionState {
         actions.push(Action::ReportGrants(grants));
         if let Some(why) = refused {
             if self.stage == ConnectionStage::SubscribingShare && is_nothing_granted {
-                // The member was given no message, so its end must leave no trace in the engine.
+                // The member received no message, so its end must leave no trace in the engine.
                 actions.push(Action::Record(self.queued(Content::Unsubscribed, now, None)));
             }
             return actions.push(Action::End(ConnectionLoss::Refused, why));
@@ -247,7 +245,7 @@ impl ConnectionState {
         actions.push(Action::TickNow);
     }
 
-    /// In one piece: each step decides about the message by what the step before left of it.
+    /// In one piece: each step handles what the previous step left of the message.
     fn on_publish(
         &mut self,
         publish: &Publish,
@@ -277,8 +275,7 @@ impl ConnectionState {
             });
             read(&Incoming { topic, payload, retain: publish.retain, sent_after, sent_before, reply_to })
         } else {
-            // This message stands behind the original in the queue, so that it is acknowledged after the original is
-            // recorded.
+            // Queue this message after the original, so that it is acknowledged after the original is recorded.
             Content::Nothing
         };
         let mut is_last = false;
@@ -318,8 +315,7 @@ impl ConnectionState {
         }
     }
 
-    /// Takes a state of Rollcall as a host application of Sparkplug, as the broker passes it on; `false`: the message is
-    /// none.
+    /// Takes a state of Rollcall as a host application of Sparkplug; `false` if the message is no such state.
     fn on_host_state(&self, topic: &[u8], payload: &[u8], now: Timestamp, actions: &mut Actions) -> bool {
         let host = self.session.host.as_ref().filter(|host| host.topic.as_bytes() == topic);
         let is_hearing = self.stage == ConnectionStage::Hearing && !self.is_stopping;
@@ -334,7 +330,7 @@ impl ConnectionState {
         host.is_some()
     }
 
-    /// Whether a canary that came back proves that the messages before it were heard.
+    /// Returns whether a canary that came back proves that the messages before it were heard.
     fn is_proof(&mut self, canary: &Canary, now: Timestamp) -> bool {
         let returned = self.canaries.returned(canary);
         if self.transit.canary_returned(canary.sent_at(), now) {
@@ -353,7 +349,7 @@ impl ConnectionState {
     /// A period has passed: sends probes and a canary.
     pub fn on_tick(&mut self, now: Instant, actions: &mut Actions) {
         self.transit.set_gap(self.pace.most_age());
-        // Probes go out before the canary: when the canary is recorded, the probes are too.
+        // Send probes before the canary: when the canary is recorded, the probes are too.
         if let Some(probes) = self.probes.as_ref().filter(|_| self.stage == ConnectionStage::Hearing) {
             let due = probes.due(now, &self.pace, self.period());
             actions.extend(due.map(Action::PublishProbe));
@@ -374,7 +370,7 @@ impl ConnectionState {
         self.probes.iter_mut().for_each(|probes| probes.published(index, now));
     }
 
-    /// Takes the broker's answer to a probe; `None`: no answer will come.
+    /// Takes the broker's answer to a probe; `None` if no answer will come.
     pub fn on_probe_answer(
         &mut self,
         index: usize,
@@ -411,8 +407,8 @@ impl ConnectionState {
         }
     }
 
-    /// Notes that reading had stopped for so long, and begins again. A stop of a period or more waited for the engine:
-    /// canaries that waited with it say nothing about the way to the broker.
+    /// Notes that reading resumes after a stop of this length. A stop of a period or more waited for the engine:
+    /// canaries that waited with it prove nothing about the way to the broker.
     pub fn on_read_again(&mut self, stopped: Duration, now: Timestamp) {
         if stopped >= self.period() {
             self.read_again = now;
@@ -425,7 +421,7 @@ impl ConnectionState {
         if self.is_leaving() { limit.min(self.leave_until) } else { limit }
     }
 
-    /// Handles a timer that has run out. `is_held_back`: reading has stopped, so the broker does not count as silent.
+    /// Handles an expired timer. `is_held_back`: reading has stopped, so the broker does not count as silent.
     pub fn on_timer(&mut self, now: Instant, is_held_back: bool, actions: &mut Actions) {
         if is_held_back {
             self.liveness.held_back(now);
@@ -436,7 +432,7 @@ impl ConnectionState {
         self.end_if_overdue(now, actions);
     }
 
-    /// Handles the news from the client that the connection has ended.
+    /// Handles the report of the client that the connection has ended.
     pub fn on_disconnect(&mut self, loss: ConnectionLoss, why: String, now: Instant, actions: &mut Actions) {
         if !self.end_if_overdue(now, actions) {
             actions.push(Action::End(loss, why));

@@ -1,7 +1,7 @@
 //! The connection that publishes the states of units, and reads what is published.
 //!
-//! It is a connection of its own, with a session that ends with it: states never hold up heartbeats or canaries. After it
-//! has subscribed, it publishes a mark to itself: when the mark comes, what the broker retains has come before it.
+//! It is a connection of its own, with a session that ends with it, so that states never delay heartbeats or canaries.
+//! After subscribing, it publishes a mark to itself: everything that the broker retains arrives before the mark.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,11 @@ use crate::intake::states::{self, Outlet, Published};
 use crate::intake::topic::FleetFilters;
 use crate::telemetry::{PublishedOutcome, Telemetry};
 
-/// The most messages that wait for an acknowledgement.
+/// The most unacknowledged messages.
 const UNACKNOWLEDGED: u16 = 1000;
-/// How long a message waits for room before the connection is looked at again.
+/// The wait before a message without room is tried again on the current connection.
 const FULL: Duration = Duration::from_millis(5);
-/// How long it may take until everything that the broker retains has come.
+/// How long the broker may take to send everything that it retains.
 const MAX_READING: Duration = Duration::from_secs(30);
 
 /// Publishes over the current connection.
@@ -34,7 +34,7 @@ pub(in crate::intake) struct StateClient(watch::Receiver<Option<AsyncClient>>);
 
 #[async_trait]
 impl Outlet for StateClient {
-    /// At QoS 1, when there is room for it.
+    /// Publishes at QoS 1, when there is room.
     async fn publish(&self, topic: String, payload: Vec<u8>) -> Option<bool> {
         let options = PublishOptions::new(QoS::AtLeastOnce).retained();
         loop {
@@ -87,7 +87,7 @@ impl StateConnection {
         }
     }
 
-    /// Stays connected until the connection ends; returns why.
+    /// Stays connected until the connection ends; returns the reason.
     async fn connect(&self) -> String {
         let opened = self.open();
         let (client, mut events, mark) = match opened {

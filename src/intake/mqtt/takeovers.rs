@@ -1,24 +1,24 @@
-//! Whether another client takes Rollcall's session again and again.
+//! Detects that another client keeps taking Rollcall's session.
 //!
-//! A broker allows one connection for each client id, and ends the connection of the client that had the id before.
-//! One takeover makes the time without a connection blind. A client that takes the id again and again may leave so
-//! little time between two takeovers that all messages of a living unit fall into the gaps: so the whole time since
-//! the first takeover is blind.
+//! A broker allows one connection for each client id, and ends the connection of the client that had the id before. One
+//! takeover makes the time without a connection blind. A client that keeps taking the id may leave so little time
+//! between two takeovers that all messages of a living unit fall into the gaps, so the whole time since the first
+//! takeover is blind.
 //!
-//! # How takeovers are told from a bad network
-//! A broker of MQTT 5 gives the reason. Mosquitto 2.0.11 does not: it only closes the connection. Three connections in
-//! a row, of which the later ones ended within seconds of their acceptance, count as taken over: no network that
-//! Rollcall can use at all does that, and a link that is cut every minute must not hide dead units.
+//! # How takeovers differ from a bad network
+//! A broker of MQTT 5 gives the reason. Mosquitto 2.0.11 does not: it only closes the connection. Three losses in a
+//! row, the later ones within seconds of the acceptance, count as takeovers: no usable network does that, and a link
+//! that is cut every minute must not hide dead units.
 
 use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::telemetry::ConnectionLoss;
 
-/// Takeovers further apart than this have nothing to do with one another.
+/// Takeovers further apart than this are unrelated.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// A connection that ended this soon after the broker had accepted it may have been taken over.
+/// A connection that ended this soon after its acceptance may have been taken over.
 const SOON: Duration = Duration::from_secs(10);
 
 /// This many losses in a row are takeovers: the first number if the broker gives that reason, the second if it gives
@@ -26,17 +26,17 @@ const SOON: Duration = Duration::from_secs(10);
 const SAID: u32 = 2;
 const UNSAID: u32 = 3;
 
-/// The takeovers of a session that follow one another.
+/// The takeovers of a session in a row.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::intake) struct Takeovers(Option<Streak>);
 
 #[derive(Clone, Copy, Debug)]
 struct Streak {
-    /// Up to when the session had heard before the first takeover.
+    /// The moment up to which the session had heard before the first takeover.
     since: Timestamp,
     last: Timestamp,
     losses: u32,
-    /// Whether the broker gave a takeover as the reason of a loss.
+    /// The broker gave a takeover as the reason of a loss.
     is_said: bool,
 }
 
@@ -65,17 +65,17 @@ impl Takeovers {
         streak.are_several()
     }
 
-    /// Since when the session is taken again and again.
+    /// Since when another client has been taking the session.
     pub fn since(&self) -> Option<Timestamp> {
         self.0.filter(Streak::are_several).map(|streak| streak.since)
     }
 
-    /// Whether the broker gives takeovers as the reason.
+    /// Returns whether the broker gives takeovers as the reason.
     pub fn are_said(&self) -> bool {
         self.0.is_some_and(|streak| streak.is_said)
     }
 
-    /// Forgets takeovers that are over. Returns whether there were several.
+    /// Forgets old takeovers. Returns whether there were several.
     pub fn settle(&mut self, now: Timestamp) -> bool {
         let over = self.0.take_if(|streak| now.since(streak.last) > WINDOW);
         over.is_some_and(|streak| streak.are_several())

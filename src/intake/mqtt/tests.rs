@@ -52,7 +52,7 @@ pub(super) fn config(share: &str) -> Config {
     }
 }
 
-/// A connection with that much room in its queue.
+/// A connection with this much room in its queue.
 struct World {
     connection: Connection,
     open: OpenConnection,
@@ -138,7 +138,7 @@ async fn the_last_places_in_the_queue_are_for_messages_that_are_acknowledged() {
     for _ in 0..MAX_UNACKNOWLEDGED + 6 {
         world.receive(heartbeat(QoS::AtMostOnce, 0)).unwrap_or_else(|_| panic!("there is room"));
     }
-    // One more than may be unacknowledged.
+    // One message more than may be unacknowledged.
     for pkid in 1..=MAX_UNACKNOWLEDGED as u16 + 1 {
         world.receive(heartbeat(QoS::AtLeastOnce, pkid)).unwrap_or_else(|_| panic!("there is room"));
     }
@@ -189,7 +189,7 @@ fn a_member_has_a_client_id_of_its_own_and_a_session_that_ends_with_its_connecti
     assert_eq!(filters_of(&plain.first), ["units/+", "rollcall/canary/me-main"]);
     assert_eq!(filters_of(&plain.share_requests), [""; 0]);
     let shared = Session::new(&config("all"), "main", of_heartbeats(filters())).unwrap();
-    // Announcements and messages about many units are no part of a share, and one connection hears them.
+    // Announcements and messages about many units are not shared; one connection hears them.
     let all = || FleetFilters {
         heartbeats: filters(),
         status: vec!["units/+".to_owned(), "status/+".to_owned()],
@@ -217,7 +217,7 @@ fn a_member_has_a_client_id_of_its_own_and_a_session_that_ends_with_its_connecti
 fn a_member_is_released_only_when_the_broker_is_certain_to_have_dropped_it() {
     let session = Session::new(&config("all"), "main", FleetFilters::default()).unwrap();
     assert_eq!(session.release(Duration::from_secs(10)), Duration::from_secs(10 + 15 + 5));
-    // If the broker goes by a longer keep-alive than the requested one, the longer one counts.
+    // If the broker sets a longer keep-alive than the requested one, the longer one counts.
     assert_eq!(session.release(Duration::from_secs(60)), Duration::from_secs(10 + 90 + 5));
 }
 
@@ -243,7 +243,7 @@ fn timers_are_requested_once_and_only_where_they_are_wanted() {
         "one member applies each"
     );
     assert_eq!(requested("", false, "units/+"), [""; 0]);
-    // These topics are heard already; a broker might deliver each message twice.
+    // Other filters cover these topics already; a broker might deliver each message twice.
     assert_eq!(requested("", true, "+/+/+"), [""; 0]);
 }
 
@@ -251,7 +251,7 @@ fn timers_are_requested_once_and_only_where_they_are_wanted() {
 fn one_canary_serves_all_announcements_that_wait() {
     let begin = monotonic();
     assert_eq!(wait_for_announcements(None, begin, TOGETHER), TOGETHER);
-    // A client announces each millisecond, for a second.
+    // A client announces every millisecond, for a second.
     let (mut last, mut next, mut canaries) = (None, None, 0);
     for ms in 0..1000 {
         let now = begin + Duration::from_millis(ms);

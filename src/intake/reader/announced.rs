@@ -1,4 +1,4 @@
-//! Reads what messages announce of the presence of units.
+//! Reads announcements of the presence of units.
 
 use super::{Content, Incoming, Reader};
 use crate::clock::Timestamp;
@@ -8,7 +8,7 @@ use crate::intake::topic::{Feed, Origin, Refusal};
 use crate::presence::{Announced, Announcement, Declared, Heartbeat, Labels, NameError, Unit};
 use crate::telemetry::{AnnouncementOutcome, Rejection};
 
-/// What a message says of a unit.
+/// The meaning of a message for a unit.
 struct Statement<'a> {
     unit: &'a Unit,
     presence: &'a PresenceRules,
@@ -20,7 +20,7 @@ struct Statement<'a> {
 }
 
 impl Reader {
-    /// Reads messages that are not about the unit that the topic names.
+    /// Reads messages whose topics do not name their units.
     pub(super) fn feeds(
         &self,
         topic: &str,
@@ -28,7 +28,7 @@ impl Reader {
         (arrived, latest): (Timestamp, Timestamp),
     ) -> Vec<Content> {
         let mut all: Vec<Content> = Vec::new();
-        // What one feed says of a unit that cannot be is no reason to leave out what is said of others.
+        // An invalid unit in one feed must not hide the meaning for other units.
         let take = |said: Result<Content, Refusal>, all: &mut Vec<Content>| match said {
             Ok(content) => all.push(content),
             Err((why, text)) => self.telemetry.message_rejected(topic, why, &text),
@@ -65,7 +65,7 @@ impl Reader {
         all
     }
 
-    /// What a message says of a unit that its topic does not name. `None`: it is a heartbeat and nothing more.
+    /// The meaning of a message for a unit that its topic does not name; `None` for a plain heartbeat.
     fn said(
         &self,
         Feed { presence, rules, .. }: &Feed,
@@ -132,7 +132,7 @@ impl Reader {
                 let follows_birth = end == SessionEnd::Former;
                 // Another instance may have been given the birth of a session that took this one over.
                 let is_unsure = !is_status && self.probes.answers_topic().is_some();
-                // Events of clients say which sessions were taken over.
+                // Events of clients name the sessions that were taken over.
                 let may_be_former = !presence.format.is_of_clients();
                 let is_bridged = presence.bridge.is_some();
                 let of_session = Announcement::of(unit.clone(), at, says);

@@ -16,7 +16,7 @@ const DOT: &str = "a group or a node has a dot in its name, so that two devices 
 const NO_NUMBER: &str = "the death has no number (bdSeq), and the births of its node have one";
 
 impl Reader {
-    /// Reads a message of a node, or of a device that its node publishes: a birth and data are heartbeats of both.
+    /// Reads a message of a node, or of a device through its node: births and data are heartbeats of both.
     ///
     /// In one piece: each step needs what the steps before it found.
     pub(super) fn sparkplug(
@@ -50,7 +50,7 @@ impl Reader {
         if read.is_none() && of == MessageType::Death {
             return Err((Rejection::UnknownState, "the payload is none of Sparkplug B".to_owned()));
         }
-        // Any other message proves life, whatever it holds.
+        // Any other message proves life, whatever its content.
         let read = read.unwrap_or_default();
         let nodes = &self.recent.nodes;
         let dies = |unit: &Unit, cause, end| Announcement {
@@ -100,9 +100,9 @@ impl Reader {
             self.take_metrics(metrics, &unit, &read, of, at, &mut issues);
         }
         self.note_issues(&unit, issues);
-        // Values that the node kept say that the device was there once.
+        // Historical values only prove that the device was present once.
         let is_of_past = is_device && read.is_historical();
-        // Some libraries connect each device by itself: its death is a last will, and proves nothing of its node.
+        // Some libraries give each device a connection: its death is a last will, and proves nothing about its node.
         let of_node = of_device.filter(|_| !is_dead).map(|node| {
             let mut labels = labels.clone();
             labels.remove("device");

@@ -1,5 +1,5 @@
-//! What is published of units, as far as this instance knows: what the broker retained when it connected, and what this
-//! and other instances published since.
+//! The published states of units, as far as this instance knows: those that the broker retained when it connected, and
+//! those that this and other instances have published since.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,9 +11,9 @@ use super::NO_MOMENT;
 use crate::clock::Timestamp;
 use crate::presence::{State, Unit};
 
-/// Anybody who may publish there can invent units: the most states that are remembered, beside those of units.
+/// The most states in memory beside those of units: any client that may publish on these topics can invent units.
 const INVENTED: usize = 250_000;
-/// Other instances publish the states of their units: the most units of the fleet for each unit of this instance.
+/// The most units of the fleet for each unit of this instance: other instances publish the states of their units.
 const SHARES: usize = 4;
 
 #[derive(Default)]
@@ -22,10 +22,10 @@ pub struct Published(Mutex<PublishedStates>);
 /// By unit, as in its topic: `<kind>/<unit>`.
 #[derive(Default)]
 pub struct PublishedStates {
-    /// Whether everything is known that the broker retained.
+    /// All retained states have been read.
     is_ready: bool,
     states: HashMap<Box<str>, PublishedState, FixedState>,
-    /// Units that Home Assistant was told of.
+    /// Units with a discovery message for Home Assistant.
     discovered: HashSet<Box<str>>,
     /// The number of units whose states this instance publishes.
     units: usize,
@@ -35,7 +35,7 @@ pub struct PublishedStates {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PublishedState {
-    /// `None`: it cannot be read.
+    /// `None` if the state cannot be read.
     state: Option<State>,
     last_seen: Option<Timestamp>,
     /// The last pass that found its unit.
@@ -57,12 +57,12 @@ impl Published {
         self.lock().is_ready
     }
 
-    /// Everything is known that the broker retains.
+    /// Notes that all retained states have been read.
     pub fn ready(&self) {
         self.lock().is_ready = true;
     }
 
-    /// A new connection reads what the broker retains.
+    /// Forgets all states: a new connection reads the retained ones.
     pub fn forget(&self) {
         let mut published = self.lock();
         let (units, passes) = (published.units, published.passes);
@@ -81,7 +81,7 @@ impl Published {
         self.lock().units = units;
     }
 
-    /// The state of a unit changed: what is published may be older, also if the state is the same.
+    /// Notes that the state of a unit changed: the published one may be older, even if the state is the same.
     pub fn doubt(&self, unit: &Unit) {
         if let Some(known) = self.lock().states.get_mut(&*key(unit.kind.as_str(), unit.id.as_str())) {
             known.last_seen = NO_MOMENT;
@@ -98,7 +98,7 @@ fn key(kind: &str, id: &str) -> String {
 }
 
 impl PublishedStates {
-    /// Notes that the pass found a unit. Answers whether its state differs from the published one, with that state.
+    /// Notes that the pass found a unit. Returns its state if that differs from the published one.
     pub fn differs(
         &mut self,
         (kind, id): (&str, &str),
@@ -108,7 +108,7 @@ impl PublishedStates {
     ) -> Option<Option<State>> {
         let Some(known) = self.states.get_mut(&*key(kind, id)) else { return Some(None) };
         known.pass = pass;
-        // An online unit is heard again and again.
+        // The last heartbeat of an online unit changes all the time, so it does not count.
         let is_same = known.state == Some(state)
             && known.last_seen != NO_MOMENT
             && (state != State::Offline || known.last_seen == last_seen);
@@ -122,8 +122,8 @@ impl PublishedStates {
         self.states.insert(key.into(), state);
     }
 
-    /// Notes what another client published. States beyond the bound are not remembered: if such a state is of a unit, it is
-    /// published once more.
+    /// Notes a state from another client. States beyond the limit are not stored: if such a state belongs to a unit, it
+    /// is published once more.
     pub fn heard(&mut self, unit: &Unit, state: PublishedState) {
         if self.has_room(self.states.len())
             || self.states.contains_key(&*key(unit.kind.as_str(), unit.id.as_str()))
@@ -132,7 +132,7 @@ impl PublishedStates {
         }
     }
 
-    /// Notes that another client told Home Assistant of a unit.
+    /// Notes a discovery message from another client.
     pub fn heard_discovery(&mut self, object: &str) {
         if self.has_room(self.discovered.len()) {
             self.discovered(object);
@@ -147,7 +147,7 @@ impl PublishedStates {
         self.states.remove(&*key(unit.kind.as_str(), unit.id.as_str()));
     }
 
-    /// The units that the pass did not find, among those that it looked for.
+    /// The units that the pass did not find, among those that it searched.
     pub fn missing(&self, pass: u32, is_own: impl Fn(&Unit) -> bool) -> Vec<Unit> {
         let missing = self.states.iter().filter(|(_, state)| state.pass != pass);
         let unit = |key: &str| key.replacen('/', ":", 1).parse().ok();

@@ -9,7 +9,7 @@ use crate::presence::{Cause, State, StateSince, Unit};
 
 /// The beginning of the topics of states: `rollcall/state/<kind>/<unit>`.
 const STATES: &str = "rollcall/state/";
-/// The beginning and the end of the topics by which Home Assistant discovers units.
+/// The prefix and the suffix of the topics by which Home Assistant discovers units.
 const DISCOVERY: (&str, &str) = ("homeassistant/binary_sensor/rollcall/", "/config");
 
 pub(in crate::intake) const STATES_FILTER: &str = "rollcall/state/#";
@@ -60,11 +60,11 @@ impl StateTopics {
     }
 }
 
-/// The name of a unit where only letters, digits, `_` and `-` are allowed; no two units have one.
+/// The name of the unit in a place that allows only letters, digits, `_` and `-`; it is unique.
 fn object(unit: &Unit) -> String {
     let (kind, id) = (unit.kind.as_str(), unit.id.as_str());
     let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    // A kind may have a `_`, too.
+    // A kind may contain a `_`, too.
     if id.chars().all(is_plain) && !kind.contains('_') {
         return format!("{kind}_{id}");
     }
@@ -76,7 +76,7 @@ fn object(unit: &Unit) -> String {
     format!("{kind}_{plain}_{hash:016x}")
 }
 
-/// The unit of a topic of a state.
+/// The unit in a topic of states.
 pub fn unit_of(topic: &str) -> Option<Unit> {
     let (kind, id) = topic.strip_prefix(STATES)?.split_once('/')?;
     Some(Unit::new(kind.parse().ok()?, id.parse().ok()?))

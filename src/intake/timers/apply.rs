@@ -9,17 +9,17 @@ use crate::intake::engine_writer::EngineWriter;
 use crate::presence::{TimerId, TimerState};
 use crate::store::{EngineError, TimerRegistered};
 
-/// The name of requests about timers, for readiness.
+/// The name of this work, for readiness.
 const TIMERS: &str = "timers";
 
-/// Requests that are applied together: registrations, or cancellations.
+/// Requests to apply together: registrations, or cancellations.
 enum Run<'a> {
     Register(Vec<TimerRequest>),
     Cancel(Vec<TimerId>),
     Refused(Option<&'a TimerId>, &'a str),
 }
 
-/// Applies requests and answers each; `None` if Rollcall is stopping and the engine away.
+/// Applies requests and answers each; `None` if Rollcall is stopping and the engine is away.
 pub(in crate::intake) async fn apply(
     writer: &EngineWriter,
     timers: &Timers,
@@ -36,8 +36,8 @@ pub(in crate::intake) async fn apply(
     Some(answers)
 }
 
-/// Requests of one sort that follow one another are applied in one go. A timer that is registered and then cancelled is
-/// in two runs.
+/// Groups consecutive requests of one sort, to apply each group at once. A timer that is registered and then cancelled
+/// is in two groups.
 fn runs(requests: &[ReceivedCommand]) -> Vec<Run<'_>> {
     let mut runs: Vec<Run<'_>> = Vec::new();
     for request in requests {
@@ -85,7 +85,7 @@ async fn cancel(writer: &EngineWriter, timers: &Timers, ids: &[TimerId]) -> Opti
     Some(ids.iter().zip(cancelled).map(answer).collect())
 }
 
-/// The states of timers; `None`: unknown.
+/// The states of timers; `None` if unknown.
 async fn states(
     writer: &EngineWriter,
     timers: &Timers,

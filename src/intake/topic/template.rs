@@ -3,10 +3,10 @@
 use crate::fleet::Rules;
 use crate::presence::{Kind, PROBE, UnitName, is_label_name};
 
-/// The probe of `#`: two levels, so that no filter with two `+` has the same probe.
+/// The probe topic of `#`: two levels, so that no filter with two `+` has the same one.
 const PROBE_OF_REST: &str = "rollcall-probe/rollcall-rest";
 
-/// Whether only probes, of this fleet or another, are published on this topic.
+/// Returns whether only probes, of this fleet or another, are published on this topic.
 pub fn is_probe(topic: &str) -> bool {
     topic.contains(PROBE) && topic.split('/').any(|level| level == PROBE)
 }
@@ -24,27 +24,26 @@ pub fn probe_topic(filter: &str) -> String {
 /// The longest template, in bytes: what MQTT allows to a topic filter.
 const MAX_BYTES: usize = 65_535;
 
-/// Why a text is not a topic template.
+/// The reason why a text is not a topic template.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// The template has no `{unit}`, or several.
     #[error("has no {{unit}}, or several; write it exactly once, as in units/{{unit}}/heartbeat")]
     Unit,
-    /// The template has no level for a part of the name of units.
+    /// The template lacks a level for a part of the name of units.
     #[error("has no {{{capture}}}, and units are named {name:?}; write {{{capture}}} in place of a level")]
     Name {
-        /// The part that is missing.
+        /// The missing part.
         capture: String,
-        /// What names units of the kind.
+        /// How units of the kind are named.
         name: String,
     },
-    /// The template has `{unit}`, which is no label and no part of the name of units.
+    /// The template has `{unit}`, which is neither a label nor a part of the name of units.
     #[error(
         "has {{unit}}, and units are named {0:?}; write another name, or + for a level without a meaning"
     )]
     Unnamed(String),
-    /// The template has no `{kind}` and belongs to no kind, or has `{kind}` and belongs to one, or has it several
-    /// times.
+    /// The template has no `{kind}` and belongs to no kind, has `{kind}` and belongs to one, or has it several times.
     #[error("a topic template captures {{kind}} once if it belongs to no kind, and not at all if it does")]
     Kind,
     /// A capture is neither `{unit}` nor `{kind}` nor the name of a label, or comes twice.
@@ -140,10 +139,10 @@ impl Template {
         Ok(Template { levels, kind })
     }
 
-    /// Whether the template captures what names units.
+    /// Checks that the template captures all parts of the name of units.
     ///
     /// # Errors
-    /// A capture is missing, or `{unit}` is no part of the name.
+    /// A capture is missing, or `{unit}` is not part of the name.
     pub fn check_name(&self, name: &UnitName) -> Result<(), TemplateError> {
         let missing = name.captures().find(|capture| self.level_of(capture).is_none());
         match missing {
@@ -156,12 +155,12 @@ impl Template {
         }
     }
 
-    /// Whether a unit of the kind may be heard by the template.
+    /// Returns whether the template may name units of the kind.
     pub fn is_of(&self, kind: &Kind) -> bool {
         self.kind.as_ref().is_none_or(|own| own == kind)
     }
 
-    /// The labels that are no part of the name of units, each with its level.
+    /// The labels that are not part of the name of units, each with its level.
     pub fn labels_beside(&self, name: &UnitName) -> Vec<(Box<str>, usize)> {
         let label = |(at, level): (usize, &Level)| match level {
             Level::Label(label) if !name.has(label) => Some((label.clone(), at)),
@@ -178,7 +177,7 @@ impl Template {
         })
     }
 
-    /// The text of a capture, if the topic has it.
+    /// The text of a capture in the topic, if the template has it.
     pub(super) fn capture<'a>(&self, capture: &str, topic: &'a str) -> &'a str {
         self.level_of(capture).and_then(|at| topic.split('/').nth(at)).unwrap_or_default()
     }
@@ -200,7 +199,7 @@ impl Template {
         self.filter_of(None)
     }
 
-    /// The subscription filter with `kind` in the place of `{kind}`.
+    /// The subscription filter with `kind` in place of `{kind}`.
     fn filter_of(&self, kind: Option<&Kind>) -> String {
         let level = |level: &Level| match level {
             Level::Literal(text) => text.to_string(),
@@ -217,7 +216,7 @@ impl Template {
         kinds.map(|kind| (kind.clone(), self.filter_of(Some(kind)))).collect()
     }
 
-    /// A topic that fits the template and on which no unit publishes; `kind`: for a template that captures it.
+    /// A topic that fits the template and on which no unit publishes; `kind` is for a template that captures it.
     pub fn probe(&self, kind: Option<&Kind>) -> String {
         probe_topic(&self.filter_of(kind))
     }

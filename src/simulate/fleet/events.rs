@@ -1,7 +1,7 @@
 //! The events of a fleet, computed from its seed.
 //!
-//! The fleet itself only sends heartbeats. The events are computed from the same schedule, so that the demo can show
-//! them before Rollcall detects them.
+//! The fleet itself only sends heartbeats. The events come from the same schedule, so that the demo can show them
+//! before Rollcall detects them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,13 +19,13 @@ pub enum FleetEvent {
     HasPower(usize),
 }
 
-/// The events of a fleet in order of time, each with its time since the start. Has no end if a unit falls silent.
+/// The events of a fleet in order of time, each with its time since the start. Endless if any unit falls silent.
 pub struct FleetEvents {
     parts: Vec<Schedule>,
     config: FleetConfig,
-    /// How often the site has lost power, and whether it is without power now.
+    /// How often the site has lost power, and whether it has none now.
     cuts: (u32, bool),
-    /// Events of the current time that were not returned yet.
+    /// Events of the current time that are not returned yet.
     waiting: VecDeque<(Duration, FleetEvent)>,
 }
 

@@ -24,7 +24,7 @@ impl PowerCuts {
         Ok(())
     }
 
-    /// The end of the cut that lasts at the time `at`; `None` while there is power.
+    /// The end of the cut that contains `at`; `None` while there is power.
     pub fn end_of(&self, at: Duration) -> Option<Duration> {
         let so_far = at.checked_sub(self.first)?;
         let round = so_far.as_nanos() / self.every.as_nanos();

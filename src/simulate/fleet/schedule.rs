@@ -1,8 +1,8 @@
 //! The heartbeats of the units of one connection, in order of time.
 //!
-//! Pure and without a clock: times count from the start of the fleet, and random numbers come from the
-//! seed, so the same seed gives the same fleet. One heap holds the next heartbeat of every unit; there
-//! is not a timer and no task for each unit.
+//! Pure and without a clock: times count from the start of the fleet, and random numbers come from the seed, so the
+//! same seed gives the same fleet. One heap holds the next heartbeat of every unit, so that no unit needs a timer or a
+//! task.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -39,7 +39,7 @@ pub(super) struct ScheduledHeartbeat {
     pub after: WaitCause,
 }
 
-/// An iterator over the heartbeats of some units; without end if there are units.
+/// An iterator over the heartbeats of some units; endless if there are units.
 pub(super) struct Schedule {
     next: BinaryHeap<Reverse<(Duration, u32, WaitCause)>>,
     chance: SmallRng,

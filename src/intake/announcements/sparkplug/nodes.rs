@@ -1,4 +1,4 @@
-//! What Sparkplug nodes said last: their sessions, the numbers of their messages, and their metrics.
+//! The last state of Sparkplug nodes: their sessions, the numbers of their messages, and their metrics.
 //!
 //! # Which death is that of the session
 //! A node sets its death as the will of its connection, with a number (`bdSeq`) that its births repeat: the first one, and
@@ -12,8 +12,8 @@
 //! Numbers are in memory only. While no birth of an open session is known, as after a start, a death may be that of any
 //! session: it is a hint.
 //!
-//! If a death overtakes the birth of its own session, its number is unknown when it comes, and the birth that follows at
-//! once has that number: then the node is dead.
+//! If a death overtakes the birth of its own session, its number is unknown when it arrives. If the next birth comes at
+//! once and has that number, the node is dead.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,14 +27,14 @@ use crate::clock::Timestamp;
 use crate::intake::announcements::{SessionEnd, hash};
 use crate::presence::{TAKEOVER, Unit};
 
-/// The most nodes and units that are remembered; a full table is cleared.
+/// The most nodes and units in memory; a full table is cleared.
 const MAX_NODES: usize = 200_000;
 const MAX_DEFINED: usize = 1_000_000;
 /// How long after a death with an unknown number its birth may come.
 const REORDERED: Duration = Duration::from_secs(1);
-/// A node that was asked for its births is asked again after this.
+/// The wait before a node is asked for its births again.
 const ASK_AGAIN: Duration = Duration::from_secs(60);
-/// The most nodes that are asked within a second. Others are asked with their next message.
+/// The most nodes that are asked within a second. Other nodes are asked at their next message.
 const MAX_ASKED: usize = 20;
 
 #[derive(Default)]
@@ -43,15 +43,15 @@ pub(in crate::intake) struct Nodes(Mutex<State>);
 #[derive(Default)]
 struct State {
     nodes: HashMap<u64, SparkplugNode, FixedState>,
-    /// The metrics of nodes and devices as their births define them.
+    /// The metrics of nodes and devices from their births.
     defined: HashMap<u64, Box<[Definition]>, FixedState>,
-    /// When nodes were asked for their births within the last second.
+    /// When nodes were asked for their births, in the last second.
     asked: VecDeque<Timestamp>,
 }
 
 #[derive(Default)]
 struct SparkplugNode {
-    /// The number of its session; `None`: no birth came, or one without a number.
+    /// The number of the session; `None` without a birth, or with a birth without a number.
     bd_seq: Option<u64>,
     born: Option<Timestamp>,
     is_open: bool,
@@ -62,13 +62,13 @@ struct SparkplugNode {
     former_number: Option<u64>,
     /// A death whose number was not that of the session.
     unmatched: Option<(u64, Timestamp)>,
-    /// The number of its next message.
+    /// The number of the next message.
     next_seq: Option<u8>,
     asked: Option<Timestamp>,
 }
 
 impl Nodes {
-    /// Notes the birth of a node, which arrives at that moment. `false`: the death of this session has come already.
+    /// Notes the birth of a node, which arrives at `at`. Returns `false` if the death of this session has come already.
     pub fn born(&self, node: &Unit, birth: &Payload, at: Timestamp) -> bool {
         let (bd_seq, seq) = (birth.bd_seq(), birth.number());
         let mut state = self.lock();
@@ -117,8 +117,8 @@ impl Nodes {
         Some(if was_open { SessionEnd::Own } else { SessionEnd::Unknown })
     }
 
-    /// Notes the number of a message of the node, or of a device of it. Answers whether messages are missing before it,
-    /// or no birth of the node is known.
+    /// Notes the number of a message of the node or of one of its devices. Returns whether messages before it are
+    /// missing, or the birth of the node is unknown.
     pub fn is_broken(&self, node: &Unit, seq: Option<u8>) -> bool {
         let mut state = self.lock();
         let known = state.node(node);
@@ -127,7 +127,7 @@ impl Nodes {
         !is_next || known.born.is_none()
     }
 
-    /// Whether the node is to be asked for its births now. It is asked once, and again if it does not answer.
+    /// Returns whether to ask the node for its births now: once, and again if it does not answer.
     pub fn asks(&self, node: &Unit, now: Timestamp) -> bool {
         let mut state = self.lock();
         let is_asked = state.node(node).asked.is_some_and(|asked| now.since(asked) < ASK_AGAIN);
@@ -142,7 +142,7 @@ impl Nodes {
         true
     }
 
-    /// Notes the metrics of a unit as its birth defines them.
+    /// Stores the metrics of a unit from its birth.
     pub fn define(&self, unit: &Unit, definitions: Vec<Definition>) {
         let mut state = self.lock();
         if state.defined.len() >= MAX_DEFINED {
@@ -151,7 +151,7 @@ impl Nodes {
         state.defined.insert(hash(unit), definitions.into());
     }
 
-    /// The metrics of a unit as its birth defined them; empty: no birth is known.
+    /// The metrics of a unit from its birth; empty if no birth is known.
     pub fn definitions(&self, unit: &Unit) -> Box<[Definition]> {
         self.lock().defined.get(&hash(unit)).cloned().unwrap_or_default()
     }

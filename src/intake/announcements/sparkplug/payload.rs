@@ -1,6 +1,6 @@
 //! The part of a Sparkplug B payload that Rollcall reads, and the command that it sends.
 //!
-//! Protocol Buffers: fields that are not named here are skipped, so a data set or a template costs nothing.
+//! The decoder of Protocol Buffers skips fields that are not declared here, so a data set or a template costs nothing.
 
 use prost::Message;
 
@@ -12,7 +12,7 @@ const BD_SEQ: &str = "bdSeq";
 /// The metric by which a host asks a node for its births.
 const REBIRTH: &str = "Node Control/Rebirth";
 
-/// Types of values, of which integers of 32 bits do not say themselves whether they have a sign.
+/// Types of values. An integer of 32 bits does not itself show whether it has a sign.
 const INT8: u32 = 1;
 const INT16: u32 = 2;
 const INT32: u32 = 3;
@@ -29,7 +29,7 @@ pub(in crate::intake) struct Payload {
     pub seq: Option<u64>,
 }
 
-/// The number of a message alone: its metrics are skipped.
+/// Only the number of a message: the decoder skips its metrics.
 #[derive(Clone, PartialEq, Message)]
 struct MessageNumber {
     #[prost(uint64, optional, tag = "3")]
@@ -69,12 +69,12 @@ pub(in crate::intake) enum MetricValue {
 }
 
 impl Payload {
-    /// `None`: the bytes are no payload.
+    /// `None` if the bytes are no payload.
     pub fn read(bytes: &[u8]) -> Option<Payload> {
         Payload::decode(bytes).ok()
     }
 
-    /// As [`Payload::read`], without the metrics, which cost many times as much as the rest.
+    /// As [`Payload::read`], without the metrics, which are many times as expensive as the rest.
     pub fn without_metrics(bytes: &[u8]) -> Option<Payload> {
         let MessageNumber { seq } = MessageNumber::decode(bytes).ok()?;
         Some(Payload { seq, ..Payload::default() })
@@ -105,7 +105,7 @@ impl Payload {
         u8::try_from(self.seq?).ok()
     }
 
-    /// The command to a node to send its births again.
+    /// The command that asks a node for its births.
     pub fn rebirth(timestamp: u64) -> Vec<u8> {
         let metric = Metric {
             name: Some(REBIRTH.to_owned()),
@@ -117,7 +117,7 @@ impl Payload {
     }
 }
 
-/// How a birth defines a metric of the kind: data may name it by its alias, and leaves its type out.
+/// A metric of the kind as a birth defines it: data may name it by its alias, and leaves its type out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::intake) struct Definition {
     /// The index of the metric in its kind.
@@ -126,7 +126,7 @@ pub(in crate::intake) struct Definition {
     datatype: Option<u32>,
 }
 
-/// The definitions of those metrics that the kind has, each once, however often a birth repeats it.
+/// The definitions of the metrics that the kind has, each once, even if a birth repeats it.
 pub(in crate::intake) fn definitions(birth: &Payload, wanted: &[UnitMetric]) -> Vec<Definition> {
     let mut all = vec![None; wanted.len()];
     for metric in &birth.metrics {
@@ -137,7 +137,7 @@ pub(in crate::intake) fn definitions(birth: &Payload, wanted: &[UnitMetric]) -> 
     all.into_iter().flatten().collect()
 }
 
-/// The value of each metric of the kind. Values that were stored on the way are older than they arrive, and left out.
+/// The value of each metric of the kind. Historical values are older than their arrival, and left out.
 pub(in crate::intake) fn values(
     payload: &Payload,
     wanted: &[UnitMetric],
@@ -211,14 +211,14 @@ mod tests {
 
     #[test]
     fn a_death_of_a_published_library_has_the_number_of_its_session() {
-        // What sparkplug-client 3.2.4 sets as the will of a node.
+        // The will of a node of sparkplug-client 3.2.4.
         let death = [
             0x08, 0xb9, 0xbf, 0x9d, 0xa7, 0xa2, 0x34, 0x12, 0x0b, 0x0a, 0x05, b'b', b'd', b'S', b'e', b'q',
             0x20, 0x08, 0x58, 0x00,
         ];
         let read = Payload::read(&death).unwrap();
         assert_eq!((read.timestamp, read.bd_seq(), read.number()), (Some(1_795_915_472_825), Some(0), None));
-        // And a message of its data, with a negative integer.
+        // A message of its data, with a negative integer.
         let data = [
             0x08, 0x01, 0x12, 0x0d, 0x0a, 0x01, b't', 0x10, 0x04, 0x20, 0x03, 0x50, 0xfb, 0xff, 0xff, 0xff,
             0x0f, 0x18, 0x03,
@@ -304,7 +304,7 @@ mod tests {
         for (payload, expected) in cases {
             assert_eq!(values(&payload, &wanted, &known), expected, "{payload:?}");
         }
-        // Without the birth, only names are known.
+        // Without the birth, only metrics with a name have a meaning.
         let both = data(vec![by_alias(7, MetricValue::Int(12)), metric("Runs", MetricValue::Long(3))]);
         assert_eq!(values(&both, &wanted, &[]), [None, Some(Value::Int(3))]);
     }

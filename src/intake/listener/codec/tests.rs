@@ -5,7 +5,8 @@ use crate::intake::listener::bytes::{BAD_ALIAS, BAD_FILTER};
 use crate::intake::listener::encode;
 use proptest::prelude::*;
 
-/// The code that refuses a client of this version which sends these bytes after its CONNECT, or instead of it.
+/// The reason code of the refusal, for a client of this version that sends these bytes after its CONNECT, or in its
+/// place.
 fn refusal(version: Version, bytes: &[u8]) -> Option<u8> {
     let known = (bytes.first() != Some(&0x10)).then_some(version);
     let frame = match frame(bytes, 1 << 20, known) {

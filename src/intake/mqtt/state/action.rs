@@ -8,17 +8,17 @@ use crate::intake::mqtt::session::Grants;
 use crate::intake::record::QueuedMessage;
 use crate::telemetry::ConnectionLoss;
 
-/// The present, by the clock of the fleet and by that of the process.
+/// The current time, by the clock of the fleet and by that of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Now {
     pub clock: Timestamp,
     pub instant: Instant,
 }
 
-/// Something to be done for the connection.
+/// An action for the connection.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    /// The broker accepted the connection. It has certainly dropped a member `release` after its last proof.
+    /// The broker accepted the connection. It certainly drops a member within `release` after its last proof.
     Accept {
         release: Duration,
     },
@@ -30,7 +30,7 @@ pub enum Action {
     ReportGrants(Grants),
     /// Everything is granted.
     ReportConnected,
-    /// Publish the state of the host application of Sparkplug again.
+    /// Publish the state of the Sparkplug host application again.
     PublishHostState,
     /// Report a state of the host application that is not believed, or came too soon after another one.
     RefuseHostState,
@@ -38,17 +38,17 @@ pub enum Action {
     Record(QueuedMessage),
     /// Log and count that a message at QoS 0 was dropped, because the queue has no room.
     RejectOverflow,
-    /// The packet is the broker's own count of the messages that it dropped.
+    /// Count the packet, the broker's own count of dropped messages.
     CountBrokerDrops,
     /// Publish the canary with this number.
     SendCanary(u64),
     /// Let the next tick come at once.
     TickNow,
-    /// An announcement waits for a canary that is sent so long after it.
+    /// Send a canary this long after an announcement.
     TickAfter(Duration),
     /// Publish the probe with this number.
     PublishProbe(usize),
-    /// Tell another member of the share on this topic that its probe came.
+    /// Report to another member of the share, on this topic, that its probe came.
     TellOfProbe(String, Vec<u8>),
     /// Record the answer of the broker to the probe with this number.
     ProbeAnswered(usize, ProbeOutcome),
@@ -60,7 +60,7 @@ pub enum Action {
 /// Actions in order.
 pub type Actions = Vec<Action>;
 
-/// Topics that are requested together.
+/// Topics to request together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requests {
     /// The topics that a connection requests first.

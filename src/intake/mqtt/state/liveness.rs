@@ -1,11 +1,11 @@
-//! How long a connection may receive nothing, or prove nothing, before it is of no use.
+//! The limits after which a silent or unproved connection is given up.
 
 use std::time::{Duration, Instant};
 
 use crate::intake::mqtt::failure;
 use crate::intake::mqtt::session::SilenceLimits;
 
-/// Round trips that a member may take between two proofs when it has just begun to attend, with one to spare.
+/// The round trips that a new member may take between two proofs, with one to spare.
 pub const UNPROVED_TRIPS: u32 = 3;
 
 /// The signs of life of a connection.
@@ -14,9 +14,9 @@ pub struct Liveness {
     last_packet: Instant,
     /// When a canary was last recorded, or the member began to attend.
     last_proof: Instant,
-    /// When a subscription was requested that the broker has not answered.
+    /// When the pending subscription was requested.
     requested: Option<Instant>,
-    /// Whether the limits of a member apply.
+    /// The limits of a member apply.
     is_attending: bool,
     /// The round trip of canaries that the limits of a member allow for.
     round_trip: Duration,
@@ -58,19 +58,19 @@ impl Liveness {
         self.last_proof = self.last_proof.max(at);
     }
 
-    /// From now on the limits of an attending member apply, if the connection is a member. Canaries take `round_trip`:
-    /// the member receives nothing while its share is granted, and sends its next canary after that.
+    /// Applies the limits of an attending member from now on, if the connection is a member. Canaries take
+    /// `round_trip`: the member receives nothing while its share is granted, and sends its next canary after that.
     pub fn attend(&mut self, now: Instant, round_trip: Duration) {
         (self.is_attending, self.round_trip) = (true, round_trip);
         self.last_proof = now;
     }
 
-    /// Ends the limits of a member: it sends no more canaries and waits until all messages are recorded.
+    /// Ends the limits of a member, which sends no more canaries and waits until all messages are recorded.
     pub fn close(&mut self) {
         self.is_attending = false;
     }
 
-    /// When a limit is exceeded if nothing happens until then.
+    /// The moment of the next exceeded limit, if nothing happens until then.
     pub fn limit(&self) -> Instant {
         let (silence, unproved) = self.longest();
         let unanswered = self.requested.map(|at| at + self.limits.silence);
@@ -78,7 +78,7 @@ impl Liveness {
         unanswered.into_iter().chain(unproved).fold(self.last_packet + silence, Instant::min)
     }
 
-    /// Why the connection is of no use; `None`: no limit is exceeded.
+    /// The reason why the connection is given up; `None` if no limit is exceeded.
     pub fn exceeded(&self, now: Instant) -> Option<String> {
         let (silence, unproved) = self.longest();
         if now.duration_since(self.last_packet) >= silence {

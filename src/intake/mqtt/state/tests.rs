@@ -19,7 +19,7 @@ const BEGIN: i64 = 1000;
 /// More room in the queue than any case needs.
 const ROOM: usize = 100;
 
-/// Something that happens to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug)]
 enum Input {
     Seconds(u64),
@@ -38,13 +38,13 @@ enum Input {
     BeatIntoRoom(usize),
     /// PUBLISH of the canary with this number.
     Canary(u64),
-    /// PUBLISH of a canary that an earlier process sent so many seconds ago.
+    /// PUBLISH of a canary that an earlier process sent this many seconds ago.
     EarlierCanary(u64),
     SysCount,
     Tick,
     /// A timer runs out; whether the broker is held back.
     Timer(bool),
-    /// Reading had stopped for so many seconds.
+    /// Reading had stopped for this many seconds.
     ReadAgain(u64),
     /// The recorder has recorded the canary with this number; whether the member attends.
     Proof(u64, bool),

@@ -10,7 +10,7 @@ pub const MEMBER: &str = "all";
 /// Inputs of one connection, and the actions that follow from each.
 pub type Steps = &'static [(Input, &'static str)];
 
-/// A claim, the share, how far an earlier process heard, how the case begins and how it goes on.
+/// A claim, the share, how far an earlier process heard, the beginning of the case and its continuation.
 pub type Case = (&'static str, &'static str, Option<i64>, Steps, Steps);
 
 /// A plain subscription that hears; its first canary came back.
@@ -82,7 +82,7 @@ pub const CASES: &[Case] = &[
             (Beat(1, 2, false, "b"), "record heartbeat between 10 and 13 ack 2"),
             (SubAck(&[1, 1]), "granted, connected, tick now"),
             (Tick, "send 1"),
-            // The first heartbeat came where no canary bounds its age: canaries up to then prove nothing.
+            // No canary limits the age of the first heartbeat, so canaries up to its arrival prove nothing.
             (Canary(1), ""),
             (Beat(1, 3, false, "c"), "record heartbeat ack 3"),
             (Seconds(1), ""),
@@ -142,10 +142,10 @@ pub const CASES: &[Case] = &[
             (ConnAck(true), "accept for 30 s, subscribe"),
             (Beat(1, 1, true, "a"), "record nothing ack 1"),
             (Beat(2, 2, true, "a"), "record nothing ack 2"),
-            // Neither the packet id alone nor the flag alone makes a message a repeated one.
+            // Neither the packet id alone nor the flag alone marks a repeated message.
             (Beat(1, 1, true, "b"), "record heartbeat ack 1"),
             (Beat(1, 3, true, "c"), "record heartbeat ack 3"),
-            // The broker does not keep messages at QoS 0.
+            // The broker does not repeat QoS 0 messages.
             (Beat(0, 0, true, "a"), "record heartbeat"),
         ],
     ),

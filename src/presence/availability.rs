@@ -221,7 +221,7 @@ mod tests {
             (
                 "lost within all else",
                 with_losses(always, &[(110, 150)], &[(160, 180)], &[(140, 165)], &[(130, 170)]),
-                [40, 20, 0, 10, 40, 1, 20],
+                [30, 20, 0, 10, 40, 1, 20],
             ),
         ] {
             let TimeSpent { online, offline, blind, paused, unknown, outages, longest } = spent;

@@ -217,6 +217,7 @@ fn it_says_which_receivers_were_notified_and_which_were_not() {
     });
     assert_eq!(over, format!("{hook_was}. It was acknowledged by ana."), "nothing stops any more");
     let forgotten = told(&|one| {
+        one.routes[0].stage = sealed(&["hook"]);
         one.routes[0].receivers.truncate(1);
         hook(one).notified = Some(FirstNotice::Before(at(-5)));
     });

@@ -63,12 +63,18 @@ async fn without_receivers_pages_say_that_nobody_will_be_told_and_what_to_do() {
 }
 
 #[tokio::test]
-async fn an_empty_fleet_names_a_topic_of_its_own_and_then_its_silent_units_come_first() {
+async fn an_empty_fleet_names_a_topic_of_its_own_and_has_no_chart() {
     let topic = "sites/north/pump-7/beat";
     let fleet = Fleet::start_configured(|config| config.example_topic = Some(topic.to_owned())).await;
     fleet.fill();
     let page = fleet.text("/").await;
     assert!(page.contains(topic) && !page.contains("chart-title"), "{page}");
+}
+
+#[tokio::test]
+async fn silent_units_come_before_the_chart_and_a_telephone_shows_what_its_tables_leave_out() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
     fleet.telemetry.topic_of_no_kind("elsewhere/pump-7");
     fleet.hear_at("north", "detector:pump").await;
     fleet.pass(121 * SECOND, &["detector:pump"]).await;
@@ -130,7 +136,7 @@ async fn the_page_of_a_unit_says_why_it_is_offline_and_its_forms_change_it() {
     let silently = submit(&fleet, &format!("{PAGE}/ack"), "", &own, "author=ben&comment=").await;
     assert_eq!(silently.status(), 303);
     let page = fleet.text(PAGE).await;
-    assert!(page.contains("by ben</span>") && !page.contains("by ben:"), "{page}");
+    assert!(page.contains("by ben</span>") && !page.contains("<span>by ben:"), "{page}");
 
     for wrong in
         ["hours=0&author=ana", "hours=NaN&author=ana", "hours=1e300&author=ana", "hours=1", "author=ana"]

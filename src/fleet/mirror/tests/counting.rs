@@ -77,7 +77,7 @@ fn archived_units_are_left_out_of_counts_and_lists_until_they_are_heard() {
 }
 
 #[test]
-fn time_before_a_unit_was_known_is_counted_as_unknown() {
+fn time_before_a_unit_was_known_counts_for_nothing() {
     let mirror = Mirror::new(rules(), 3).with_labels(&["site".to_owned()]);
     let known = |number: usize, site: &str, since: Option<u64>| {
         let mut seen = at_site(number, Some(site), Lifecycle::Present);
@@ -95,15 +95,16 @@ fn time_before_a_unit_was_known_is_counted_as_unknown() {
         let label = site.map(|site| ("site".to_owned(), site.to_owned()));
         let filter = UnitFilter { label, ..UnitFilter::default() };
         let (units, spent) = mirror.time_spent(filter, range, &Outages::new(), &Hearing::default());
-        (units, spent.unknown.as_secs())
+        assert_eq!(spent.total(), spent.online);
+        (units, spent.online.as_secs())
     };
-    assert_eq!((of(None), of(Some("north")), of(Some("south"))), ((4, 130), (2, 50), (2, 80)));
+    assert_eq!((of(None), of(Some("north")), of(Some("south"))), ((4, 270), (2, 150), (2, 120)));
     // Another unit takes the slot of a removed unit, and not its time.
     let gone = Snapshot { alive: None, facts: None, ..at_site(2, None, Lifecycle::Present) };
     mirror.compare(mirror.mark(partition_of(&gone.unit, 3)), &[gone]);
     known(2, "south", None);
     known(4, "south", Some(900));
-    assert_eq!((of(None), of(Some("south"))), ((5, 150), (3, 100)));
+    assert_eq!((of(None), of(Some("south"))), ((5, 350), (3, 200)));
 }
 
 #[test]

@@ -212,7 +212,7 @@ impl Assembly {
         self.add(format!("delivering to {name}"), deliver.run(queue));
     }
 
-    /// Long, but straight: builds one kind of due work after the other.
+    /// In one piece: it builds one kind of due work after the other.
     fn add_due_work(
         &mut self,
         blind_after: Duration,

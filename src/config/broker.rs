@@ -4,11 +4,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use super::file::{self, Brokers, Mqtt};
-use super::instance::WITHIN;
 use super::problem::Problems;
 use super::secrets;
 use crate::intake::listener::{Config, ListenerTls, NOT_BUILT_IN};
 use crate::trust::ServerFiles;
+
+/// The beginning of the client ids of Rollcall at the broker within its process: no other instance uses that broker, and
+/// devices know which ids are Rollcall's.
+pub(super) const WITHIN: &str = "rollcall";
 
 /// Returns whether devices connect straight to Rollcall.
 pub(super) fn is_configured(broker: &file::Broker) -> bool {

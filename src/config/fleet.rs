@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::time::Duration;
 
+use super::broker::WITHIN;
 use super::file::{self, ClockSource, File, Mqtt};
-use super::instance::WITHIN;
 use super::problem::Problems;
 use super::{Period, Span, brokers, presence, secrets, tls};
 use crate::address::BrokerAddress;

@@ -28,16 +28,12 @@ pub(super) fn name(instance: &Instance, problems: &mut Problems) -> String {
     instance.name.clone()
 }
 
-/// The beginning of the client ids of Rollcall at the broker within its process: no other instance uses that broker, and
-/// devices know which ids are Rollcall's.
-pub(super) const WITHIN: &str = "rollcall";
-
 /// The beginning of the client id of an instance that has none configured. It stays over a restart, because the broker
 /// keeps messages by it, and two instances on one machine have different ones.
 pub(super) fn client_id(file: &File) -> String {
     // A single `[mqtt]` beside `[broker]` stands for the broker within the process.
     if broker::is_configured(&file.broker) && file.mqtt.one().is_some() {
-        return WITHIN.to_owned();
+        return broker::WITHIN.to_owned();
     }
     match file.instance.name.as_str() {
         "" => client_id_of(&host(), &file.http.listen.port().to_string()),
@@ -106,6 +102,7 @@ fn is_plain(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::broker::WITHIN;
     use super::*;
 
     #[test]

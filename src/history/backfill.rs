@@ -3,8 +3,8 @@
 use std::io::BufRead;
 
 use super::database::Database;
-use super::rows::TransitionRows;
 use super::schema::Months;
+use super::transition_rows::TransitionRows;
 use crate::presence::OfflineRecord;
 
 /// What a backfill read from its file.

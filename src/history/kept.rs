@@ -49,9 +49,18 @@ pub(super) async fn units_since(database: &Database) -> Result<Option<Timestamp>
     Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(timestamp))
 }
 
-/// From when on history has records; `None`: no instance has written yet.
+/// Notes from when on a fleet may have records, unless that is known.
+pub(super) async fn begin_with(database: &Database, at: Timestamp) -> Result<()> {
+    let (begin, at) = ("UPDATE meta SET begins_at = $1 WHERE begins_at IS NULL", moment(at));
+    let parameters: [&(dyn ToSql + Sync); 1] = [&at];
+    database.limited("begin history", database.client().execute(begin, &parameters)).await.map(drop)
+}
+
+/// From when on history has records: where the fleet, or the oldest records that are kept, begin. `None`: no instance has
+/// written yet.
 pub async fn begins(database: &Database) -> Result<Option<Timestamp>> {
-    let select = "SELECT min(since) FROM kept WHERE table_name = 'transitions'";
+    let select = "SELECT CASE WHEN begins_at IS NOT NULL THEN greatest(begins_at, \
+                  (SELECT since FROM kept WHERE table_name = 'transitions')) END FROM meta ORDER BY version DESC LIMIT 1";
     let row = database.limited("read when history begins", database.client().query_one(select, &[])).await?;
     Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(timestamp))
 }
@@ -59,8 +68,9 @@ pub async fn begins(database: &Database) -> Result<Option<Timestamp>> {
 /// Lets history begin with its oldest record, if that is older than history began: the records of a file are all of
 /// their time. Reads all openings and closings.
 pub async fn begins_with_oldest(database: &Database) -> Result<()> {
-    let earlier = "UPDATE kept SET since = least(since, (SELECT min(at) FROM transitions)) \
+    let earlier = "UPDATE meta SET begins_at = least(begins_at, (SELECT min(at) FROM transitions)); \
+                   UPDATE kept SET since = least(since, (SELECT min(at) FROM transitions)) \
                    WHERE table_name = 'transitions'";
-    let earlier = database.client().execute(earlier, &[]);
-    database.limited("note when history begins", earlier).await.map(drop)
+    let earlier = database.client().batch_execute(earlier);
+    database.limited("note when history begins", earlier).await
 }

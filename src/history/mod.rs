@@ -31,6 +31,7 @@ mod schema;
 mod sources;
 mod status;
 mod tls;
+mod transition_rows;
 mod units;
 mod writer;
 

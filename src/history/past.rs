@@ -248,7 +248,7 @@ impl PastReading {
     async fn losses(&mut self, client: &Client) -> Result<(), Error> {
         let Interval { from, to } = self.past.range;
         let select = "SELECT table_name, from_at, until_at FROM losses WHERE until_at > $1 AND from_at < $2 UNION ALL \
-                      SELECT table_name, $1, since FROM kept WHERE since > $1 ORDER BY 1, 2";
+                      SELECT table_name, $1, since FROM kept WHERE table_name <> 'transitions' AND since > $1 ORDER BY 1, 2";
         for row in client.query(select, &[&moment(from), &moment(to)]).await? {
             let what = match row.get(0) {
                 "transitions" => "records",

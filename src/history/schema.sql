@@ -1,7 +1,12 @@
 -- History of a fleet, schema 2. The tables are public: see docs/history.md.
 
--- The version of the schema, and a digest of the id of the fleet that writes.
-CREATE TABLE meta (version int NOT NULL, made_at timestamptz NOT NULL DEFAULT now(), fleet text);
+-- The version of the schema, a digest of the id of the fleet that writes, and from when on it may have records.
+CREATE TABLE meta (
+    version int NOT NULL,
+    made_at timestamptz NOT NULL DEFAULT now(),
+    fleet text,
+    begins_at timestamptz
+);
 INSERT INTO meta (version) VALUES (2);
 
 -- How far each source of the engine is written; changes in the transaction of its rows.

@@ -14,9 +14,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::database::{Database, HistoryError, Result};
 use super::policies::ChangedPolicies;
-use super::rows::{TransitionRows, write_notifications, write_operations};
+use super::rows::{write_notifications, write_operations};
 use super::schema::{self, Months};
 use super::sources::{HistorySource, HistorySources, SETTLE, SourcePart};
+use super::transition_rows::TransitionRows;
 use super::{
     HistoryConfig, OPEN, OPERATIONS, UNITS, blind, cursors, daily, kept, losses, past_pauses, reconciling,
     units,
@@ -92,7 +93,9 @@ impl HistoryWriter {
         schema::prepare(&mut database, &self.config.access, Some(&fleet)).await?;
         let now = self.clock.now();
         let watched = Beginning::new(self.cells.clone()).since(now).await?;
-        kept::begin_anew(&database, watched.max(now - self.config.keep_records)).await?;
+        let oldest = now - self.config.keep_records;
+        kept::begin_anew(&database, oldest).await?;
+        kept::begin_with(&database, watched.max(oldest)).await?;
         let sources = HistorySources { queries: self.queries.clone(), cells: self.cells.clone() };
         let mut session = WriterSession {
             writer: self,

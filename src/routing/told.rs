@@ -141,7 +141,7 @@ pub enum Why {
 }
 
 impl Why {
-    /// Long, but straight: one sentence for each cause.
+    /// In one piece: it has one sentence for each cause.
     fn said(&self) -> Said {
         let because = |why: &str| if why.is_empty() { String::new() } else { format!(" ({why})") };
         let until = |before: &str, moment: &Timestamp| Said::from(before).then(Part::Until(*moment));

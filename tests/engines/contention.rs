@@ -13,7 +13,7 @@ use rollcall::routing::parse_label_matchers;
 use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
 use rollcall::store::{
     Cell, CellCursor, CellPage, Cells, ChangeSet, Documents, Index, IndexEntry, IndexRange, Layout,
-    NameRange, ReceiverName, Result, Table, Unreadable, What,
+    MAX_CHANGES, NameRange, ReceiverName, Result, Table, Unreadable, What,
 };
 use rollcall::telemetry::Telemetry;
 
@@ -113,7 +113,7 @@ async fn contended(races: usize, dir: &tempfile::TempDir) -> Arc<Contended> {
 #[tokio::test]
 async fn outcomes_of_a_receiver_that_lost_every_race_are_written_with_the_next_write() {
     let dir = tempfile::tempdir().unwrap();
-    let cells = contended(7, &dir).await;
+    let cells = contended(MAX_CHANGES + 2, &dir).await;
     let healths = ReceiverHealths::new(cells.clone());
     let at = Timestamp::from_millis(9000);
     healths.note("hook", Some("it answered 503"), at);

@@ -89,7 +89,7 @@ pub(super) fn cut(engine: &RedisEngine, units: &[Unit]) -> Vec<Vec<Unit>> {
 
 /// Reads and watches the units of one check, with their expiry keys if `has_keys`.
 ///
-/// This function is long because it is one round trip, whose answers are read in the order of its commands.
+/// In one piece: it is one round trip, whose answers are read in the order of its commands.
 pub(super) async fn begin(
     engine: &RedisEngine,
     units: Vec<Unit>,

@@ -48,7 +48,7 @@ async fn a_unit_that_is_silent_for_unusually_long_is_listed_explained_and_counte
     // Twice as long and a little more: one lost heartbeat is not unusual.
     assert!((600.0..700.0).contains(&rhythm["allows_seconds"].as_f64().unwrap()), "{rhythm}");
     assert!(rhythm["unusual_since"].as_str().unwrap().starts_with("2026-03-01T13:10:"), "{rhythm}");
-    assert_eq!(fleet.json("/api/v1/units/meter/nobody/rhythm").await, Value::Null);
+    assert_problem(fleet.get("/api/v1/units/meter/nobody/rhythm").await, 404).await;
     let sentence = fleet.json("/api/v1/units/meter/a/timeline").await["sentence"].clone();
     let said = "Usually every 5m; silent for 40m, as long as never before.";
     assert!(sentence.as_str().unwrap().ends_with(said), "{sentence}");

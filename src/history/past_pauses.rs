@@ -58,7 +58,8 @@ mod tests {
         };
         use Audited::{Acknowledged, PauseEnded, Paused, Removed};
         type Change = (i64, &'static str, Audited, i64);
-        let cases: [(&str, &[Change], i64, &[(&str, i64, i64)]); 8] = [
+        type Case<'a> = (&'a str, &'a [Change], i64, &'a [(&'a str, i64, i64)]);
+        let cases: [Case<'_>; 8] = [
             ("set and over", &[(1, "pump/a", Paused, 5)], 0, &[("a", 1, 5)]),
             ("ended", &[(1, "pump/a", Paused, 9), (3, "pump/a", PauseEnded, 0)], 0, &[("a", 1, 3)]),
             (

@@ -9,9 +9,11 @@ use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Ledger};
 
-/// Times of records, of the tables from which availability is worked out; `$1` and `$2` are a range.
-const UNKNOWN: &str = "SELECT 'epoch'::timestamptz, since FROM kept \
-                       WHERE table_name IN ('transitions', 'blind', 'pauses', 'losses') AND since > $1 AND 'epoch'::timestamptz < $2 \
+/// The tables from which availability is computed.
+const TABLES: [&str; 4] = ["transitions", "blind", "pauses", "losses"];
+
+/// The unknown times in a range, `$1` to `$2`; `$3`: [`TABLES`].
+const UNKNOWN: &str = "SELECT 'epoch'::timestamptz, since FROM kept WHERE table_name = ANY ($3) AND since > $1 \
                        UNION ALL SELECT from_at, until_at FROM losses \
                        WHERE table_name = 'transitions' AND until_at > $1 AND from_at < $2";
 
@@ -35,7 +37,7 @@ pub(super) async fn begin_anew(database: &Database, since: Timestamp) -> Result<
 /// The times of a range for which it is not known how units spent them.
 pub(super) async fn unknown(client: &impl GenericClient, range: Interval) -> Result<Ledger, Error> {
     let (from, to) = (moment(range.from), moment(range.to));
-    let rows = client.query(UNKNOWN, &[&from, &to]).await?;
+    let rows = client.query(UNKNOWN, &[&from, &to, &TABLES.as_slice()]).await?;
     Ok(Ledger::new(
         rows.iter().map(|row| Interval { from: timestamp(row.get(0)), to: timestamp(row.get(1)) }),
     ))
@@ -43,9 +45,11 @@ pub(super) async fn unknown(client: &impl GenericClient, range: Interval) -> Res
 
 /// Since when units can be asked for one by one; `None`: since ever.
 pub(super) async fn units_since(database: &Database) -> Result<Option<Timestamp>> {
-    let select =
-        "SELECT max(since) FROM kept WHERE table_name IN ('transitions', 'blind', 'pauses', 'losses')";
-    let row = database.limited("read what is kept", database.client().query_one(select, &[])).await?;
+    let select = "SELECT max(since) FROM kept WHERE table_name = ANY ($1)";
+    let tables = TABLES.as_slice();
+    let parameters: [&(dyn ToSql + Sync); 1] = [&tables];
+    let read = database.client().query_one(select, &parameters);
+    let row = database.limited("read what is kept", read).await?;
     Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(timestamp))
 }
 

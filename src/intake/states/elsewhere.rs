@@ -62,7 +62,7 @@ impl StatePublisher {
             if current.partitions.is_empty() {
                 return;
             }
-            let is_read = |partition| current.partitions.contains(&partition);
+            let is_read = |partition| current.partitions.binary_search(&partition).is_ok();
             if self.remove_gone(current.pass.number, is_read).await.is_err() {
                 return;
             }
@@ -76,7 +76,7 @@ impl StatePublisher {
         let view = self.sources.ownership.view();
         let publishers = self.broker.as_ref().map(|broker| self.writer.roll.census().publishers(broker));
         let here = view.among(&publishers.unwrap_or_default(), self.sources.mirror.partition_count());
-        here.into_iter().filter(|partition| !view.partitions.contains(partition)).collect()
+        here.into_iter().filter(|partition| view.partitions.binary_search(partition).is_err()).collect()
     }
 
     /// The units of the next pages; `None`: the round is over.

@@ -162,13 +162,17 @@ fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
-/// A program of the newest PostgreSQL of this machine: Debian keeps them out of the path.
+/// A program of PostgreSQL: the one in the path, or of the newest one of Debian, which keeps them out of the path.
 pub fn program(name: &str) -> PathBuf {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
-    let newest = versions.map(|one| one.path()).max_by_key(|path| number(path));
-    let of_debian = newest.map(|path| path.join("bin").join(name)).filter(|path| path.is_file());
-    of_debian.unwrap_or_else(|| name.into())
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|path| path.is_file());
+    let of_debian = || {
+        let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+        let number = |path: &Path| path.file_name()?.to_str()?.parse::<u32>().ok();
+        let newest = versions.map(|one| one.path()).max_by_key(|path| number(path));
+        newest.map(|path| path.join("bin").join(name)).filter(|path| path.is_file())
+    };
+    in_path.or_else(of_debian).unwrap_or_else(|| name.into())
 }
 
 fn run(program: &str, arguments: &[&str]) {

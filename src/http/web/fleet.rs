@@ -1,5 +1,5 @@
-//! The page of the fleet: its state in words, how many units are in each state, and the units themselves; units that
-//! need an operator come first, with who was notified of them. Then how it was over time, and the places.
+//! The page of the fleet: its state in words, how many units are in each state, the silent units with who was notified
+//! of them, how it was over time, the places, and the other units.
 
 use std::time::Duration;
 
@@ -27,6 +27,9 @@ use crate::routing::SilenceNotice;
 
 /// The values of a label that are shown.
 const BARS: usize = 10;
+
+/// The most silent units before the chart: it stays on the first screen.
+const SILENT: usize = 10;
 
 /// How long the engine may take for the chart.
 const CHART_TIMEOUT: Duration = Duration::from_secs(1);
@@ -77,6 +80,13 @@ pub(super) async fn page(
     let has_units = summary.content.units + summary.content.archived > 0;
     let chart = past.filter(|_| has_units);
     let chart = chart.map(|past| chart::chart(&past, |range| FleetPage { range, ..page }.link(&first)));
+    let over_time = html! {
+        @if let Some(chart) = chart { (chart) }
+        (page.kinds_and_labels(&summary, &wanted))
+    };
+    let is_whole = wanted == UnitsQuery::default();
+    let is_silent = |unit: &&ShownUnit| unit.listed.offline_since.is_some();
+    let silent = if is_whole { units.units.iter().take(SILENT).take_while(is_silent).count() } else { 0 };
     let live = html! {
         h1.hidden { "Fleet" }
         (state.markup())
@@ -84,10 +94,13 @@ pub(super) async fn page(
         @for note in &summary.content.notes { p.banner role="status" { (format::text(note)) } }
         (page.counts(&summary, &wanted))
         (web.switches())
+        @if silent > 0 { (page.table(&units.units[..silent], units.at, &notices, "Silent units")) }
+        @if is_whole { (over_time) }
         (page.filters(summary.content.archived, &wanted))
-        (page.table(&units, &notices, &wanted))
-        @if let Some(chart) = chart { (chart) }
-        (page.kinds_and_labels(&summary, &wanted))
+        @if units.units.is_empty() { (page.no_units(&wanted)) }
+        @if silent < units.units.len() { (page.table(&units.units[silent..], units.at, &notices, "Units")) }
+        (page.further(&units, &wanted))
+        @if !is_whole { (over_time) }
     };
     Ok(web.page("Fleet", Some(Tab::Fleet), &summary, &caller, live, html! {}))
 }
@@ -256,31 +269,33 @@ impl FleetPage<'_> {
         }
     }
 
-    fn table(&self, page: &UnitPage, notices: &Notices, wanted: &UnitsQuery) -> Markup {
-        let has_offline = page.units.iter().any(|unit| unit.listed.offline_since.is_some());
+    fn table(&self, units: &[ShownUnit], now: Timestamp, notices: &Notices, caption: &str) -> Markup {
+        let has_offline = units.iter().any(|unit| unit.listed.offline_since.is_some());
         html! {
-            @if page.units.is_empty() {
-                (self.no_units(wanted))
-            } @else {
-                div.table #units {
-                    table {
-                        caption.hidden { "Units" }
-                        thead { tr {
-                            th scope="col" { "State" } th scope="col" { "Unit" } th.wide scope="col" { "Kind" }
-                            th.numbers.wide[has_offline] scope="col" { "Last seen" }
-                            @if has_offline { th.numbers scope="col" { "Offline for" } th scope="col" { "Notified" } }
-                            th.wide scope="col" { "Labels" }
-                        } }
-                        tbody { @for unit in &page.units { (self.row(unit, notices, has_offline, page.at)) } }
-                    }
+            div.table.units {
+                table {
+                    caption.hidden { (caption) }
+                    thead { tr {
+                        th scope="col" { "State" } th scope="col" { "Unit" } th.wide scope="col" { "Kind" }
+                        th.numbers.wide[has_offline] scope="col" { "Last seen" }
+                        @if has_offline { th.numbers scope="col" { "Offline for" } th scope="col" { "Notified" } }
+                        th.wide scope="col" { "Labels" }
+                    } }
+                    tbody { @for unit in units { (self.row(unit, notices, has_offline, now)) } }
                 }
-                nav.pages aria-label="Further units" {
-                    @if wanted.cursor.is_some() {
-                        a href=(self.link(&UnitsQuery { cursor: None, ..wanted.clone() })) { "First page" }
-                    }
-                    @if let Some(next) = &page.next {
-                        a rel="next" href=(self.link(&UnitsQuery { cursor: Some(next.clone()), ..wanted.clone() })) { "Next page" }
-                    }
+            }
+        }
+    }
+
+    /// The links to other pages of the list.
+    fn further(&self, page: &UnitPage, wanted: &UnitsQuery) -> Markup {
+        html! {
+            nav.pages aria-label="Further units" {
+                @if wanted.cursor.is_some() {
+                    a href=(self.link(&UnitsQuery { cursor: None, ..wanted.clone() })) { "First page" }
+                }
+                @if let Some(next) = &page.next {
+                    a rel="next" href=(self.link(&UnitsQuery { cursor: Some(next.clone()), ..wanted.clone() })) { "Next page" }
                 }
             }
         }

@@ -149,6 +149,12 @@ async fn a_minute_on_the_page_says_what_is_silent_who_knows_and_how_it_was() {
     );
     assert!(said.contains("1 incident"), "{said}");
     browser.shows("97 of 100 units with site=hamburg fell silent together").await;
+    // Silent units, the picture and the places are on the first screen; the other units follow.
+    let rows = "return [...document.querySelectorAll('.units')].map((one) => one.querySelectorAll('tbody tr').length)";
+    assert_eq!(browser.run(rows, json!([])).await, json!([4, 96]));
+    let places = "return document.querySelector('.groups').getBoundingClientRect().bottom";
+    let places = browser.run(places, json!([])).await;
+    assert!(places.as_f64() < Some(1000.0), "the places end at {places} px");
     inspect(&browser, "first-minute").await;
 
     // Ranges and filters go together; the numbers are a table.

@@ -103,7 +103,7 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     // The silent unit is on the first screen.
     for (size, (width, height)) in SIZES {
         browser.look((width, height), "light").await;
-        let top = "return document.querySelector('#units tbody tr').getBoundingClientRect().bottom";
+        let top = "return document.querySelector('.units tbody tr').getBoundingClientRect().bottom";
         let bottom = browser.run(top, json!([])).await;
         assert!(bottom.as_f64() <= Some(height.into()), "the unit ends at {bottom} px of a {size}");
     }
@@ -126,8 +126,9 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     browser.shows("of 505 units are silent").await;
     inspect(&browser, "fleet-in-a-storm").await;
     // However far down, a table has its header.
-    let header = "const row = document.querySelector('#units tbody tr:last-child'); row.scrollIntoView(); \
-        return [scrollY, document.querySelector('#units thead th').getBoundingClientRect().top]";
+    let header = "const table = [...document.querySelectorAll('.units')].at(-1); \
+        table.querySelector('tbody tr:last-child').scrollIntoView(); \
+        return [scrollY, table.querySelector('thead th').getBoundingClientRect().top]";
     let header = browser.run(header, json!([])).await;
     assert!(header[0].as_f64() > Some(1000.0) && header[1] == 0, "{header}");
     browser.run("scrollTo(0, 0)", json!([])).await;

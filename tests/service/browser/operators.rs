@@ -77,7 +77,7 @@ async fn an_operator_sees_a_unit_fall_silent_and_does_what_the_role_allows() {
 
     // A count filters; so does the search, which a key reaches.
     browser.click(".counts a.offline").await;
-    browser.eventually("one row is left", "document.querySelectorAll('#units tbody tr').length === 1").await;
+    browser.eventually("one row is left", "document.querySelectorAll('.units tbody tr').length === 1").await;
     assert_eq!(browser.path().await, "/?state=offline");
     browser.press("/").await;
     browser.eventually("the search has the focus", "document.activeElement.id === 'search'").await;

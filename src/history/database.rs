@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::error::SqlState;
+use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{Client, NoTls, Transaction};
 
 use super::tls::PostgresTls;
@@ -264,9 +264,17 @@ fn explained(error: &tokio_postgres::Error, address: &DatabaseAddress, doing: &s
         code if [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE].contains(code) => {
             HistoryError::TooSlow(format!("{address} was too slow to {doing}: {why}"))
         }
-        code if *code == SqlState::DISK_FULL => HistoryError::Away(text("make room on its disk")),
+        code if *code == SqlState::DISK_FULL || may_not_grow(refused) => {
+            HistoryError::Away(text("make room on its disk"))
+        }
         _ => HistoryError::Away(format!("{address} did not {doing}: {why}")),
     }
+}
+
+/// A file of the server reached a limit other than the size of its disk, such as a quota; the code of that error differs
+/// between versions.
+fn may_not_grow(refused: &DbError) -> bool {
+    refused.routine().is_some_and(|routine| ["mdextend", "mdzeroextend"].contains(&routine))
 }
 
 #[cfg(test)]

@@ -185,7 +185,11 @@ impl Reader {
         }
         let mut all = self.feeds(topic, message, (arrived, latest));
         if !message.retain && self.topics.names_unit(topic) {
-            all.push(self.of_unit(topic, message, (arrived, latest))?);
+            match self.of_unit(topic, message, (arrived, latest)) {
+                Ok(content) => all.push(content),
+                // What it means to another kind stays.
+                Err((why, text)) => self.telemetry.message_rejected(topic, why, &text),
+            }
         }
         Ok(if all.len() > 1 { Content::Several(all) } else { all.pop().unwrap_or(Content::Nothing) })
     }

@@ -30,7 +30,8 @@ pub struct ReportPlan {
 impl ReportPlan {
     /// The name of the report.
     pub fn name(&self) -> &str {
-        self.timer_type.as_str().trim_start_matches(REPORT_TYPE)
+        let name = self.timer_type.as_str();
+        name.strip_prefix(REPORT_TYPE).unwrap_or(name)
     }
 
     /// The days of the report that is due at `due`.
@@ -66,7 +67,22 @@ mod tests {
     use super::*;
     use crate::presence::MAX_TIMER_BYTES;
     use crate::reports::ReportRow;
+    use crate::reports::schedule::CalendarPeriod;
     use crate::reports::tests::october;
+
+    #[test]
+    fn each_report_has_its_name() {
+        for name in ["sites", "report_sites", "report_report_"] {
+            let plan = ReportPlan {
+                timer_type: format!("{REPORT_TYPE}{name}").parse().unwrap(),
+                schedule: ReportSchedule { every: CalendarPeriod::Day, at: jiff::civil::Time::midnight() },
+                range: ReportRange::Last(CalendarPeriod::Day),
+                group: GroupBy::Fleet,
+                target: None,
+            };
+            assert_eq!(plan.name(), name);
+        }
+    }
 
     #[test]
     fn a_report_reads_back_from_its_timer_and_keeps_the_worst_rows() {

@@ -284,18 +284,21 @@ async fn the_log_of_mosquitto_says_which_clients_come_and_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_device_of_home_assistant_is_named_by_its_discovery() {
     let kind = "[[kind]]\nname = \"detector\"\ntopics = [\"home/{unit}/heartbeat\"]\ntimeout = \"1h\"\n\
-                presence = { format = \"homeassistant\", trust = \"proof\", topics = [\"lamps/+/status\"] }\n";
+                presence = { format = \"homeassistant\", trust = \"proof\", topics = [\"lamps/+/status\"] }\n\
+                # Messages that mean nothing to a kind still mean what they do to another.\n\
+                [[kind]]\nname = \"other\"\ntopics = [\"other/{unit}/heartbeat\"]\ntimeout = \"1h\"\n\
+                presence = { format = \"esphome\", topics = [\"lamps/{unit}/status\"] }\n";
     let broker_first = format!("{EMBEDDED}\n{kind}");
     let mut world = World::new(&broker_first, &[]).await;
     let port = world.broker.port();
     world.stop().await;
     // Discovery messages are retained: they came before Rollcall.
     let publisher = Device::start(port, "publisher", WORDS);
-    let message = "{\"avty_t\":\"lamps/a/status\",\"dev\":{\"ids\":[\"0x01\"],\"name\":\"Porch\"}}";
+    let message = "{\"avty_t\":\"lamps/a/status\",\"pl_avail\":\"up\",\"pl_not_avail\":\"down\",\"dev\":{\"ids\":[\"0x01\"],\"name\":\"Porch\"}}";
     let options = PublishOptions::new(QoS::AtLeastOnce).retained();
     publisher.client.publish("homeassistant/light/a/config", message, options).await.unwrap();
     world.start().await;
-    let lamp = Device::start(port, "a", WORDS);
+    let lamp = Device::start(port, "a", ("status", "up", "down"));
     is(&world, "0x01", "online").await;
     assert_eq!(
         world.json("/api/v1/units/detector/0x01").await["labels"],

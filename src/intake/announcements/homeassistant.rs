@@ -120,6 +120,7 @@ impl Discovery {
             self.bytes += bytes;
             device.entities.insert((topic.into(), name), entity);
         }
+        device.known.retain(|topic, _| device.entities.values().any(|entity| entity.is_available_on(topic)));
         // Without an entity, the message would stay in memory for ever.
         if is_discovered {
             self.configs.insert(topic.into(), id);
@@ -214,6 +215,10 @@ impl Entity {
             self.availability.iter().map(|one| one.online.len() + one.offline.len() + one.field.len()).sum();
         let topics: usize = self.topics().map(|topic| 3 * topic.len() + 200).sum();
         words + topics + 2 * MAX_TOPIC
+    }
+
+    fn is_available_on(&self, topic: &str) -> bool {
+        self.availability.iter().any(|one| *one.topic == *topic)
     }
 
     fn topics(&self) -> impl Iterator<Item = &str> {
@@ -377,6 +382,23 @@ mod tests {
     fn said(discovery: &mut Discovery, topic: &str, payload: &str) -> Option<Said> {
         let said = discovery.read(topic, payload.as_bytes(), false);
         said.first().map(|(_, said)| said.unwrap_or(REPORT))
+    }
+
+    #[test]
+    fn a_device_that_keeps_changing_its_topics_does_not_fill_the_memory() {
+        let mut discovery = Discovery::default();
+        for number in 0..100 {
+            for (entity, topic) in [("a", "porch/status".to_owned()), ("b", format!("porch/{number}/status"))]
+            {
+                let config = format!(r#"{{"avty_t":"{topic}","dev":{{"ids":"porch"}}}}"#);
+                assert!(
+                    discovery.discover(&format!("homeassistant/sensor/{entity}/config"), config.as_bytes())
+                );
+                assert_eq!(said(&mut discovery, &topic, "online"), Some(Said::Here));
+            }
+        }
+        let device = &discovery.devices["porch"];
+        assert_eq!((device.entities.len(), device.known.len()), (2, 2));
     }
 
     #[test]

@@ -112,6 +112,13 @@ impl fmt::Display for BrokerAddress {
     }
 }
 
+/// Returns whether a host is this machine by its name or its address, which may have brackets. Names below `localhost` are
+/// resolved by the system, so they may be any machine.
+pub fn is_this_machine(host: &str) -> bool {
+    let address = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    host.eq_ignore_ascii_case("localhost") || address.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
 /// The network that counts as one client: a machine may use any IPv6 address of its /64 network.
 pub fn client_network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
@@ -123,6 +130,25 @@ pub fn client_network(address: IpAddr) -> IpAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_machine_has_a_few_names() {
+        for here in ["localhost", "LocalHost", "127.0.0.1", "127.9.9.9", "::1", "[::1]"] {
+            assert!(is_this_machine(here), "{here}");
+        }
+        for other in [
+            "",
+            "localhost.",
+            "a.localhost",
+            "localhost.example.org",
+            "127.0.0.1.example.org",
+            "::",
+            "0.0.0.0",
+            "[127",
+        ] {
+            assert!(!is_this_machine(other), "{other}");
+        }
+    }
 
     #[test]
     fn an_address_is_a_scheme_and_a_host_and_optionally_a_port_and_a_path() {

@@ -1,12 +1,10 @@
 //! Checks the name of this instance, or generates one; and the client id of the instance at the broker.
 
-use std::net::IpAddr;
-
 use super::file::{File, Instance};
 use super::problem::Problems;
 use super::sections::short_digest;
 use super::{Config, broker};
-use crate::address::BrokerAddress;
+use crate::address::{BrokerAddress, is_this_machine};
 
 /// The longest name, in characters.
 const MAX_NAME: usize = 64;
@@ -61,8 +59,7 @@ pub fn client_digest(config: &Config) -> u64 {
 
 /// Returns whether the broker at that address is on this machine.
 pub fn is_loopback(url: &str) -> bool {
-    let is_here = |host: &str| host == "localhost" || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-    url.parse().is_ok_and(|address: BrokerAddress| is_here(&address.host))
+    url.parse().is_ok_and(|address: BrokerAddress| is_this_machine(&address.host))
 }
 
 /// The name of the machine; empty if it has none.

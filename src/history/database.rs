@@ -13,6 +13,7 @@ use tokio_postgres::error::{DbError, SqlState};
 use tokio_postgres::{Client, NoTls, Transaction};
 
 use super::tls::PostgresTls;
+use crate::address::is_this_machine;
 use crate::cause::without_number;
 use crate::small_file;
 use crate::store::EngineError;
@@ -71,9 +72,7 @@ impl DatabaseAddress {
 fn is_on_this_machine(host: &Host) -> bool {
     match host {
         Host::Unix(_) => true,
-        Host::Tcp(name) => {
-            name == "localhost" || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
-        }
+        Host::Tcp(name) => is_this_machine(name),
     }
 }
 

@@ -7,8 +7,6 @@
 //! - A page that sends the request must belong to this server. A program sends no `Origin`.
 //! - A body must be declared as JSON, which a form of another web page cannot do. `/-/reload` has no body.
 
-use std::net::IpAddr;
-
 use axum::extract::{Request, State};
 use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, Method};
@@ -17,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::Role;
 use super::http_error::HttpError;
+use crate::address::is_this_machine;
 use crate::routing::alert_silence::is_author;
 
 /// The longest body of a request, in bytes.
@@ -207,8 +206,7 @@ fn host_name(host: &str) -> &str {
 /// Returns whether the value of `Host` names loopback.
 fn is_loopback(host: &str) -> bool {
     let name = host_name(host);
-    let is_local = |name: &str| name == "localhost" || name.ends_with(".localhost");
-    is_local(&name.to_ascii_lowercase()) || name.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+    is_this_machine(name) || name.to_ascii_lowercase().ends_with(".localhost")
 }
 
 #[cfg(test)]

@@ -13,10 +13,11 @@ use percent_encoding::percent_decode_str;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use url::{Host, Url};
+use url::Url;
 
 use super::EmailConfig;
 use super::limited_stream::LimitedStream;
+use crate::address::is_this_machine;
 use crate::alerting::channel::secrets::Secrets;
 use crate::alerting::channel::{Failure, cause_of, tls};
 use crate::small_file::read_file;
@@ -66,7 +67,7 @@ impl MailServer {
             }
             None => (None, Secrets::default()),
         };
-        if credentials.is_some() && matches!(security, Security::None) && !is_loopback(&host) {
+        if credentials.is_some() && matches!(security, Security::None) && !is_this_machine(&host) {
             return Err(format!("smtp would send the password in the clear; {hint}"));
         }
         Ok(MailServer { host, port: url.port().unwrap_or(port), security, credentials, secrets })
@@ -170,16 +171,6 @@ fn login(url: &Url, password: Option<&str>) -> Result<Option<(String, String)>, 
         (false, Some(password)) => Ok(Some((user, password))),
         (true, Some(_)) => Err("smtp names no user for the password; write user@ before the host".to_owned()),
         (false, None) => Err("smtp names a user but there is no password; set password_file".to_owned()),
-    }
-}
-
-fn is_loopback(host: &str) -> bool {
-    match Host::parse(host) {
-        Ok(Host::Ipv4(ip)) => ip.is_loopback(),
-        Ok(Host::Ipv6(ip)) => ip.is_loopback(),
-        Ok(Host::Domain(name)) => name == "localhost",
-        // IPv6 without its brackets.
-        Err(_) => host.parse::<std::net::Ipv6Addr>().is_ok_and(|ip| ip.is_loopback()),
     }
 }
 

@@ -13,11 +13,12 @@ use tokio::time::timeout;
 
 use super::http_error::HttpError;
 use super::shared_answers::{MaxAge, SharedAnswers};
+use super::told::Notified;
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Attempts, Silences};
+use crate::fleet::Attempts;
 use crate::presence::{OfflineRecord, RecordId};
-use crate::routing::{NoticeFacts, SilenceNotice};
+use crate::routing::SilenceNotice;
 use crate::store::{AttemptResult, EntryOrder, StoredDeliveries, StoredGroups};
 
 /// The time for which notifications are counted.
@@ -60,7 +61,7 @@ pub(super) struct NoticeReader {
     attempts: Attempts,
     deliveries: StoredDeliveries,
     groups: StoredGroups,
-    silences: Arc<Silences>,
+    notified: Notified,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     counts: SharedAnswers<NoticeCounts>,
     notices: SharedAnswers<Notices>,
@@ -73,7 +74,7 @@ impl NoticeReader {
             attempts: Attempts::new(sources.cells.clone()),
             deliveries: sources.deliveries.clone(),
             groups: sources.groups.clone(),
-            silences: sources.silences.clone(),
+            notified: Notified::new(sources),
             routes: sources.routes.clone(),
             counts: SharedAnswers::new(1),
             notices: SharedAnswers::new(MAX_KEPT),
@@ -134,8 +135,6 @@ impl NoticeReader {
     }
 
     async fn read(&self, silences: &[OfflineRecord]) -> Result<Notices, HttpError> {
-        let (now, routes) = (self.clock.now(), self.routes.borrow().clone());
-        let of_alerts = self.silences.current().await?;
         let memberships = self.groups.memberships(&silences.iter().collect::<Vec<_>>()).await?;
         let joined: Vec<(&str, &RecordId)> = silences
             .iter()
@@ -158,21 +157,15 @@ impl NoticeReader {
             )
             .await?;
         let mut notices = Notices::new();
-        for (record, memberships) in silences.iter().zip(&memberships) {
+        let untold = self.notified.untold(silences, &memberships, self.clock.now()).await?;
+        for ((record, memberships), why) in silences.iter().zip(&memberships).zip(untold) {
             let sealed = memberships.iter().flat_map(|one| {
                 let receivers = one.receivers.iter().flatten();
                 receivers
                     .map(|name| (name.clone(), waiting.contains(&(name.as_str(), one.group.key.as_str()))))
             });
-            let taken = routes.routes.of(record);
-            let facts = NoticeFacts {
-                delivered: delivered.remove(&record.id).unwrap_or_default(),
-                sealed: sealed.collect(),
-                silenced_until: of_alerts.covering(record, now).map(|one| one.ends_at).max(),
-                has_receiver: taken.iter().any(|one| !one.route.receivers.is_empty()),
-                escalated_to: taken.iter().flat_map(|one| one.route.notified()).cloned().collect(),
-            };
-            notices.insert(record.id.clone(), SilenceNotice::of(facts));
+            let delivered = delivered.remove(&record.id).unwrap_or_default();
+            notices.insert(record.id.clone(), SilenceNotice::of(delivered, sealed.collect(), why));
         }
         Ok(notices)
     }

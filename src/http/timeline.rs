@@ -16,18 +16,17 @@ use axum::routing::get;
 use axum::{Json, Router};
 use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 
+use super::PageSources;
 use super::availability::outages_of;
 use super::breaker::breaker;
 use super::explain::{announced, rhythm_of, sentence};
 use super::http_error::{HttpError, page_limit, query};
 use super::told::Notified;
 use super::units::{UnitDetails, UnitViews, parse};
-use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp, shown_span as span};
 use crate::fleet::deliveries::{Notice, NoticeType};
-use crate::fleet::{Attempts, AvailabilityHistory, Beginning, Deliveries, MassBreaker, Roll, Silences};
+use crate::fleet::{Attempts, AvailabilityHistory, Beginning, Deliveries, Roll, Silences};
 use crate::presence::{
     Closing, Hearing, Interval, OfflineRecord, RecordId, TimeSpent, Trip, Unit, UnitTimes,
 };
@@ -52,8 +51,6 @@ pub(super) struct Timelines {
     records: Arc<dyn Queries>,
     deliveries: Deliveries,
     silences: Arc<Silences>,
-    breaker: Arc<MassBreaker>,
-    routes: watch::Receiver<Arc<AlertRoutes>>,
     roll: Arc<Roll>,
     beginning: Beginning,
     history: Option<Arc<dyn AvailabilityHistory>>,
@@ -211,8 +208,6 @@ impl Timelines {
                 silences: sources.silences.clone(),
             },
             silences: sources.silences.clone(),
-            breaker: Arc::new(breaker(sources)),
-            routes: sources.routes.clone(),
             roll: sources.roll.clone(),
             beginning: Beginning::new(sources.cells.clone()),
             history: sources.history.clone(),
@@ -244,7 +239,7 @@ impl Timelines {
             async { Ok(try_join_all(attempts).await?) },
             silenced,
             self.changes(unit, &history.records),
-            self.held()
+            self.notified.trip()
         )?;
         let of_newest = attempts.first().map_or(&[][..], |one| &one.made);
         let told = self.notified.of(&view, history.records.first(), of_newest, trip.as_ref(), now).await?;
@@ -307,14 +302,6 @@ impl Timelines {
             ..TimelineEvent::at(silence.starts_at, EventType::Silenced)
         };
         Ok(covering.map(event).collect())
-    }
-
-    /// The current trip of the mass-offline breaker, if it holds notifications.
-    async fn held(&self) -> Result<Option<Trip>, HttpError> {
-        if self.routes.borrow().breaker.is_none() {
-            return Ok(None);
-        }
-        Ok(self.breaker.last().await?.filter(Trip::is_held))
     }
 
     /// Changes of the unit by operators, as far as the audit goes back. An acknowledgement that a record shows is left

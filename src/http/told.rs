@@ -5,17 +5,18 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
+use super::breaker::breaker;
 use super::http_error::HttpError;
 use super::units::UnitDetails;
 use super::{AlertRoutes, PageSources};
 use crate::clock::Timestamp;
 use crate::fleet::deliveries::{Notice, NoticeType};
-use crate::fleet::{Inhibitions, Receivers, Roll, Silences};
-use crate::presence::{OfflineRecord, State, Transition, Trip};
+use crate::fleet::{FlapDetector, Inhibitions, MassBreaker, Receivers, Roll, Silences};
+use crate::presence::{OfflineRecord, State, Transition, Trip, Unit};
 use crate::routing::told::{
     FirstNotice, GroupStage, NewestSilence, ReceiverState, RouteState, SilenceHolds, Told, Why,
 };
-use crate::routing::{MatchedRoute, is_of_root};
+use crate::routing::{AlertSilences, Inhibitors, MatchedRoute, is_of_root};
 use crate::store::{Attempt, AttemptResult, Cells, Documents, Membership, StoredDeliveries, StoredGroups};
 use crate::telemetry::Telemetry;
 
@@ -30,14 +31,61 @@ pub(super) struct Notified {
     silences: Arc<Silences>,
     routes: watch::Receiver<Arc<AlertRoutes>>,
     roll: Arc<Roll>,
+    breaker: Arc<MassBreaker>,
     telemetry: Arc<Telemetry>,
+}
+
+/// Why open silences are held at a moment.
+struct HoldsNow {
+    silences: Arc<AlertSilences>,
+    inhibitors: Arc<Inhibitors>,
+    /// The trip of the breaker that holds notifications.
+    trip: Option<Trip>,
 }
 
 impl Notified {
     pub fn new(sources: &PageSources) -> Notified {
         let PageSources { groups, deliveries, cells, silences, routes, roll, telemetry, .. } =
             sources.clone();
-        Notified { groups, deliveries, cells, silences, routes, roll, telemetry }
+        let breaker = Arc::new(breaker(sources));
+        Notified { groups, deliveries, cells, silences, routes, roll, breaker, telemetry }
+    }
+
+    /// The trip of the breaker that holds notifications now.
+    pub async fn trip(&self) -> Result<Option<Trip>, HttpError> {
+        if self.routes.borrow().breaker.is_none() {
+            return Ok(None);
+        }
+        Ok(self.breaker.last().await?.filter(Trip::is_held))
+    }
+
+    /// Why no notification is sealed of each of these open silences, in order, of which `memberships` are the groups.
+    /// Says nothing of silences for which one is.
+    pub async fn untold(
+        &self,
+        silences: &[OfflineRecord],
+        memberships: &[Vec<Membership>],
+        now: Timestamp,
+    ) -> Result<Vec<Why>, HttpError> {
+        let config = self.routes.borrow().clone();
+        let flapping = FlapDetector::new(self.cells.clone(), config.flapping.clone(), self.telemetry.clone());
+        let flapping = flapping.lasting(silences.iter().map(|record| &record.id.unit)).await?;
+        let holds = self.holds(&config, self.trip().await?).await?;
+        let keys: Vec<String> = memberships.iter().flatten().map(|one| one.group.key.clone()).collect();
+        let mut due = self.groups.groups_due(&keys).await?.into_iter();
+        let untold = |(record, memberships): (&OfflineRecord, &Vec<Membership>)| {
+            let due = due.by_ref().take(memberships.len()).collect();
+            let silence = NewestSilence {
+                now,
+                holds: holds.of(record, flapping.contains_key(&record.id.unit), now),
+                routes: routes_of(&config, record, memberships, due, now),
+                receivers: BTreeMap::new(),
+                acknowledged_by: None,
+                back_at: None,
+            };
+            silence.untold()
+        };
+        Ok(silences.iter().zip(memberships).map(untold).collect())
     }
 
     /// Explains the open record of a unit or, without one, its newest record. `attempts`: the attempts to notify
@@ -89,18 +137,11 @@ impl Notified {
         };
         let keys: Vec<String> = memberships.iter().map(|one| one.group.key.clone()).collect();
         let due = self.groups.groups_due(&keys).await?;
-        let taken = config.routes.of(record);
-        let routes: Vec<RouteState> = match memberships.as_slice() {
-            [] => taken.iter().map(|route| of_route(*route, record, now)).collect(),
-            all => {
-                let joined = all.iter().zip(due);
-                joined.map(|(one, due)| of_membership(one, due, &config, &taken, record, now)).collect()
-            }
-        };
+        let routes = routes_of(&config, record, &memberships, due, now);
         let receivers = self.receivers(&config, &routes, &keys, (record, attempts)).await?;
         Ok(NewestSilence {
             now,
-            holds: self.holds(&config, view, record, trip, now).await?,
+            holds: self.holds(&config, trip.cloned()).await?.of(record, view.flapping, now),
             routes,
             receivers,
             acknowledged_by: record.acknowledged.as_ref().map(|taken| taken.author.clone()),
@@ -108,29 +149,11 @@ impl Notified {
         })
     }
 
-    async fn holds(
-        &self,
-        config: &AlertRoutes,
-        view: &UnitDetails,
-        record: &OfflineRecord,
-        trip: Option<&Trip>,
-        now: Timestamp,
-    ) -> Result<SilenceHolds, HttpError> {
-        let silences = self.silences.current().await?;
-        let covering = silences.covering(record, now);
-        let longest = covering.max_by_key(|silence| silence.ends_at);
+    async fn holds(&self, config: &AlertRoutes, trip: Option<Trip>) -> Result<HoldsNow, HttpError> {
         let inhibitions =
             Inhibitions::new(self.cells.clone(), config.inhibition.clone(), self.telemetry.clone());
-        let inhibited = inhibitions.current().await?.held(record, now);
-        Ok(SilenceHolds {
-            silenced: longest.map(|one| (one.id.to_string(), one.author.clone(), one.ends_at)),
-            inhibited: inhibited.map(|held| {
-                let name = |source: &crate::presence::Unit| format!("{}/{}", source.kind, source.id);
-                (held.by.iter().map(|source| name(&source.unit)).collect(), held.until)
-            }),
-            is_flapping: view.flapping,
-            breaker_until: trip.map(|trip| trip.until),
-        })
+        let (silences, inhibitors) = (self.silences.current().await?, inhibitions.current().await?);
+        Ok(HoldsNow { silences, inhibitors, trip })
     }
 
     async fn receivers(
@@ -192,6 +215,40 @@ impl Notified {
         let tells =
             letters.into_iter().find(|letter| letter.delivery.offline.iter().any(|one| one.id == record.id));
         Ok(tells.map(|letter| (letter.at, letter.reason)))
+    }
+}
+
+impl HoldsNow {
+    fn of(&self, record: &OfflineRecord, is_flapping: bool, now: Timestamp) -> SilenceHolds {
+        let longest = self.silences.covering(record, now).max_by_key(|silence| silence.ends_at);
+        let inhibited = self.inhibitors.held(record, now).map(|held| {
+            let name = |source: &Unit| format!("{}/{}", source.kind, source.id);
+            (held.by.iter().map(|source| name(&source.unit)).collect(), held.until)
+        });
+        SilenceHolds {
+            silenced: longest.map(|one| (one.id.to_string(), one.author.clone(), one.ends_at)),
+            inhibited,
+            is_flapping,
+            breaker_until: self.trip.as_ref().map(|trip| trip.until),
+        }
+    }
+}
+
+/// The routes that a silence takes or, once it has joined its groups, the routes of these, due at `due`.
+fn routes_of(
+    config: &AlertRoutes,
+    record: &OfflineRecord,
+    memberships: &[Membership],
+    due: Vec<Option<Timestamp>>,
+    now: Timestamp,
+) -> Vec<RouteState> {
+    let taken = config.routes.of(record);
+    match memberships {
+        [] => taken.iter().map(|route| of_route(*route, record, now)).collect(),
+        all => {
+            let joined = all.iter().zip(due);
+            joined.map(|(one, due)| of_membership(one, due, config, &taken, record, now)).collect()
+        }
     }
 }
 

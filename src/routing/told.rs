@@ -142,7 +142,7 @@ pub enum Why {
 
 impl Why {
     /// In one piece: it has one sentence for each cause.
-    fn said(&self) -> Said {
+    pub fn said(&self) -> Said {
         let because = |why: &str| if why.is_empty() { String::new() } else { format!(" ({why})") };
         let until = |before: &str, moment: &Timestamp| Said::from(before).then(Part::Until(*moment));
         match self {
@@ -259,6 +259,13 @@ impl Told {
 }
 
 impl NewestSilence {
+    /// Why no notification is sealed so far. A route without a receiver counts only if no other has one.
+    pub fn untold(&self) -> Why {
+        let whys = self.routes.iter().flat_map(|route| self.causes_in(route)).map(|(_, why)| why);
+        let (without, with): (Vec<Why>, Vec<Why>) = whys.partition(|why| matches!(why, Why::NoReceiver(_)));
+        with.into_iter().chain(without).next().unwrap_or(Why::Joins)
+    }
+
     /// Why no receiver was notified of a silence that is over.
     fn untold_before(&self, back_at: Timestamp) -> Why {
         if let Some(why) = self.routes.iter().find_map(RouteState::cause_without_receiver) {

@@ -364,10 +364,7 @@ fn noticed(notice: &SilenceNotice, now: Timestamp) -> Markup {
                 @if !waiting.is_empty() { span.note { ", not yet " (names(waiting)) } }
             }
             SilenceNotice::OnItsWay(waiting) => span.note { "not yet: waits for " (names(waiting)) },
-            SilenceNotice::Silenced(until) => span.note { "nobody: silenced, ends " (format::ago(Some(*until), now)) },
-            SilenceNotice::Waits => span.note { "not yet: its group waits" },
-            SilenceNotice::Escalates(later) => span.note { "not yet: if it lasts, " (names(later)) },
-            SilenceNotice::NoReceiver => span.note { "nobody: its route names no receiver" },
+            SilenceNotice::Untold(why) => span.note { "nobody: " (format::said(&why.said(), now)) },
         }
     }
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::inspection::inspect;
-use crate::support::browser::Browser;
+use crate::support::browser::{Browser, SIZES};
 use crate::support::http::CLIENT;
 use crate::world::World;
 
@@ -150,6 +150,7 @@ async fn a_minute_on_the_page_says_what_is_silent_who_knows_and_how_it_was() {
     assert!(said.contains("1 incident"), "{said}");
     browser.shows("97 of 100 units with site=hamburg fell silent together").await;
     // Silent units, the picture and the places are on the first screen; the other units follow.
+    browser.look(SIZES[0].1, "light").await;
     let rows = "return [...document.querySelectorAll('.units')].map((one) => one.querySelectorAll('tbody tr').length)";
     assert_eq!(browser.run(rows, json!([])).await, json!([4, 96]));
     let places = "return document.querySelector('.groups').getBoundingClientRect().bottom";

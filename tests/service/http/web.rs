@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use reqwest::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, LOCATION, ORIGIN, SET_COOKIE};
 use reqwest::{Client, Response, redirect};
 use rollcall::http::{AlertRoutes, Role, Switches, Token, UnitMetrics};
+use rollcall::presence::Pace;
 use rollcall::routing::{Escalation, FollowUps, Route, Routes};
 
 use super::changes::token;
@@ -92,6 +93,22 @@ async fn silent_units_come_before_the_chart_and_a_telephone_shows_what_its_table
 }
 
 #[tokio::test]
+async fn the_list_and_the_page_of_a_unit_have_one_reason_why_nobody_was_notified() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    let pace = Pace { lasts: 1800 * SECOND, ..Route::default().pace };
+    let route = Route { receivers: vec!["mail".to_owned()], pace, ..Route::default() };
+    let routes = Routes::new(route);
+    fleet.routes.send_replace(Arc::new(AlertRoutes { routes, ..AlertRoutes::default() }));
+    fleet.hear_at("north", "detector:pump").await;
+    fleet.pass(121 * SECOND, &["detector:pump"]).await;
+    for path in ["/", "/units/detector/pump"] {
+        let page = fleet.text(path).await;
+        assert!(page.contains("the silence must last for another"), "{path}: {page}");
+    }
+}
+
+#[tokio::test]
 async fn pages_say_that_a_route_without_receivers_escalates() {
     let fleet = Fleet::start_alone(|_| ()).await;
     fleet.fill();
@@ -102,7 +119,11 @@ async fn pages_say_that_a_route_without_receivers_escalates() {
     fleet.hear_at("north", "detector:pump").await;
     fleet.pass(121 * SECOND, &["detector:pump"]).await;
     let page = fleet.text("/").await;
-    assert!(page.contains("not yet: if it lasts, boss") && !page.contains("names no receiver"), "{page}");
+    assert!(
+        page.contains("nobody: the root route has no receiver of its own, and escalates")
+            && !page.contains("names no receiver"),
+        "{page}"
+    );
     assert!(fleet.text("/incidents").await.contains("to boss"));
     let unit = fleet.text("/units/detector/pump").await;
     assert!(!unit.contains("has no receiver;"), "{unit}");

@@ -120,8 +120,7 @@ async fn pages_say_that_a_route_without_receivers_escalates() {
     fleet.pass(121 * SECOND, &["detector:pump"]).await;
     let page = fleet.text("/").await;
     assert!(
-        page.contains("nobody: the root route has no receiver of its own, and escalates")
-            && !page.contains("names no receiver"),
+        page.contains("nobody: its group waits for another") && !page.contains("has no receiver;"),
         "{page}"
     );
     assert!(fleet.text("/incidents").await.contains("to boss"));

@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use super::{BrokerName, Cause, Unit};
+use super::{BrokerName, Cause, Ledger, Unit};
 use crate::clock::Timestamp;
 
 /// An announcement that a unit is gone or will be silent.
@@ -86,6 +86,19 @@ pub enum Announced {
     Away(Duration),
 }
 
+impl Announced {
+    /// Whether it says nothing at `at`, because that moment is blind, or a part of the time in which the unit may be heard:
+    /// the end of the broker may have caused it, and the unit may have come back unheard. The timeout finds the unit if
+    /// it is gone.
+    pub(super) fn is_blind(&self, at: Timestamp, ledger: &Ledger) -> bool {
+        let settle = match self {
+            Announced::Gone { settle, .. } => *settle,
+            Announced::Away(_) => Duration::ZERO,
+        };
+        ledger.intervals().iter().any(|blind| blind.from <= at + settle && at < blind.to)
+    }
+}
+
 /// The announced end of a unit; void after a newer heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Departure {
@@ -99,6 +112,10 @@ impl Departure {
     /// ends publishes the wills of all devices, and nothing after them.
     pub(super) fn slack(&self) -> Duration {
         self.settle / 10
+    }
+
+    pub(super) fn is_blind(&self, ledger: &Ledger) -> bool {
+        Announced::Gone { cause: self.cause, settle: self.settle }.is_blind(self.at, ledger)
     }
 }
 
@@ -116,6 +133,6 @@ pub enum AnnouncementResult {
     NotPresent,
     /// Of a unit in a planned absence.
     Planned,
-    /// From a time that is blind.
+    /// From a time that is blind; of a hint, also if a part of the time is blind in which the unit may be heard.
     Blind,
 }

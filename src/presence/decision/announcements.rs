@@ -35,7 +35,7 @@ pub fn announce(
     if [facts.pause, asleep].into_iter().flatten().any(|absence| absence.contains(at)) {
         return (AnnouncementResult::Planned, None);
     }
-    if hearing.ledger.intervals().iter().any(|blind| blind.contains(at)) {
+    if announcement.says.is_blind(at, &hearing.ledger) {
         return (AnnouncementResult::Blind, None);
     }
     let presumed = presumed(seen, facts, rules, hearing, now);
@@ -193,19 +193,51 @@ mod tests {
             [4, 6, 15].map(|s| state(s, s)),
             [Some(State::Online), Some(State::Late), Some(State::Late)]
         );
-        let check = |seconds: u32, heard: u32, blind: &[(u32, u32)]| {
-            check_deadline(&seen, &rules(), &hearing(heard, blind), HEARD + seconds * S)
+        let check = |seconds: u32, heard: u32| {
+            check_deadline(&seen, &rules(), &hearing(heard, &[]), HEARD + seconds * S)
         };
-        assert!(matches!(check(15, 15, &[]), Verdict::Alive(_)), "a deadline at exactly now has not passed");
-        assert!(matches!(check(16, 13, &[]), Verdict::Undecided), "it may have been heard since");
-        assert!(matches!(check(16, 16, &[(7, 12)]), Verdict::Alive(_)), "blind time does not count");
-        assert!(matches!(check(16, 16, &[(3, 6)]), Verdict::Alive(_)), "the broker ended, as is known now");
-        let Verdict::Offline(change) = check(16, 16, &[]) else { panic!() };
+        assert!(matches!(check(15, 15), Verdict::Alive(_)), "a deadline at exactly now has not passed");
+        assert!(matches!(check(16, 13), Verdict::Undecided), "it may have been heard since");
+        let Verdict::Offline(change) = check(16, 16) else { panic!() };
         let record = change.record.as_ref().unwrap();
         assert_eq!(
             (record.cause, record.deadline, record.last_seen),
             (Cause::LastWill, HEARD + 15 * S, HEARD)
         );
+    }
+
+    #[test]
+    fn a_hint_whose_wait_was_blind_for_a_moment_says_nothing_and_the_timeout_finds_the_unit() {
+        // Blind seconds, and the causes and deadlines of the records that a hint and a proof of second 5 open, as checks
+        // after it find them.
+        let (will, silence) = (Cause::LastWill, Cause::Silence);
+        type Case = (&'static [(u32, u32)], (Cause, u32), (Cause, u32));
+        let cases: [Case; 7] = [
+            (&[], (will, 15), (will, 5)),
+            (&[(2, 4)], (will, 15), (will, 5)),
+            (&[(3, 6)], (silence, 3603), (silence, 3603)),
+            (&[(7, 8)], (silence, 3601), (will, 5)),
+            (&[(6, 7), (14, 19)], (silence, 3606), (will, 5)),
+            (&[(14, 300)], (silence, 3886), (will, 5)),
+            (&[(16, 20)], (will, 15), (will, 5)),
+        ];
+        for (blind, of_hint, of_proof) in cases {
+            for (says, (cause, deadline)) in [(HINT, of_hint), (PROOF, of_proof)] {
+                let (seen, end) = (announced(&present(), says), HEARD + deadline * S);
+                let check = |now: Timestamp| check_deadline(&seen, &rules(), &hearing(5000, blind), now);
+                assert!(matches!(check(end), Verdict::Alive(_)), "{says:?} {blind:?}");
+                let Verdict::Offline(change) = check(end + Duration::from_millis(1)) else {
+                    panic!("{blind:?}")
+                };
+                let record = change.record.unwrap();
+                assert_eq!((record.cause, record.deadline), (cause, end), "{says:?} {blind:?}");
+                // An announcement that is taken late finds the same.
+                let (now, hearing) = (HEARD + 400 * S, hearing(400, blind));
+                let (result, _) = announce(&present(), &announcement(5, says), &rules(), &hearing, now);
+                let is_blind = result == AnnouncementResult::Blind;
+                assert_eq!(is_blind, cause == silence, "{says:?} {blind:?}");
+            }
+        }
     }
 
     #[test]

@@ -36,10 +36,9 @@ pub(super) fn times(
     } else {
         ledger.deadline(silent, policy.timeout, owed).min(deadline)
     };
-    // If the moment of an announcement proves to be blind, the end of the broker may have caused it.
     let is_valid = |departure: &Departure| {
-        let is_blind = || ledger.intervals().iter().any(|blind| blind.contains(departure.at));
-        departure.at >= silent && !is_blind()
+        let is_absent = || ledger.intervals().iter().any(|absent| absent.contains(departure.at));
+        departure.at >= silent && !departure.is_blind(&hearing.ledger) && !is_absent()
     };
     let departure = facts.departure.filter(is_valid);
     let announced = departure.map(|departure| {

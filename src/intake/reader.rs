@@ -204,7 +204,7 @@ impl Reader {
         self.probes.unit_heard(topic, latest);
         let mut issues = PayloadIssues::default();
         let origin = self.topics.origin(topic, &mut issues)?;
-        let payload = self.readable(message.payload, arrived, &mut issues);
+        let payload = self.readable(message.payload, self.max_payload, arrived, &mut issues);
         let presence = origin.presence.clone().filter(|presence| presence.format.sparkplug().is_some());
         if let Some(presence) = presence {
             return self.sparkplug(&presence, origin, topic, (payload, message), (arrived, latest), issues);
@@ -212,9 +212,13 @@ impl Reader {
         let buffer = self.values.as_deref();
         let metrics = buffer.and_then(|buffer| buffer.metrics_of(&origin.unit.kind));
         let (rules, fields) = (&origin.rules, &self.fields);
-        if let Some(announced) = self.announced_by(&origin, payload, message, (arrived, latest))? {
-            return Ok(announced);
+        let announced = self.announced_by(&origin, payload, message, (arrived, latest));
+        if let Some(announced) = announced.transpose() {
+            self.note_issues(&origin.unit, issues);
+            return announced;
         }
+        // Any other message proves life, also one that is not read.
+        let payload = payload.unwrap_or_default();
         let parsed = payload::read(payload, fields, metrics, rules, latest, &mut issues);
         if let (Some(most), Some(sent)) = (self.max_age, parsed.sent)
             && arrived.since(sent) > most
@@ -265,18 +269,25 @@ impl Reader {
         Ok(probe.map_or(Content::Nothing, came))
     }
 
-    /// The payload; empty if it is too large or exceeds the budget, because any payload proves life.
-    fn readable<'a>(&self, payload: &'a [u8], arrived: Timestamp, issues: &mut PayloadIssues) -> &'a [u8] {
+    /// The payload; `None` if it has more than `most` bytes or exceeds the budget. Such a message may say anything, so it
+    /// is none without content.
+    fn readable<'a>(
+        &self,
+        payload: &'a [u8],
+        most: usize,
+        arrived: Timestamp,
+        issues: &mut PayloadIssues,
+    ) -> Option<&'a [u8]> {
         let size = payload.len();
-        let why = if size > self.max_payload {
+        let why = if size > most {
             "mqtt.max_payload allows fewer"
         } else if !self.budget.allows(size, arrived) {
             "larger payloads come faster than they are read"
         } else {
-            return payload;
+            return Some(payload);
         };
         issues.note(PayloadIssue::TooLarge, || format!("nothing of {size} bytes was read: {why}"));
-        &[]
+        None
     }
 
     fn canary(&self, topic: &str, message: &Incoming, arrived: Timestamp) -> Result<Content, Refusal> {
@@ -297,7 +308,9 @@ mod tests {
     use crate::clock::Clock;
     use crate::fleet::Rules;
     use crate::intake::announcements::sparkplug::payload::{Metric, MetricValue, Payload};
-    use crate::intake::announcements::{Format, Planned, PresenceRules, SparkplugHost, StateWords};
+    use crate::intake::announcements::{
+        Format, Planned, PresenceRules, SparkplugHost, StateWords, homeassistant,
+    };
     use crate::intake::topic::Template;
     use crate::presence::{Announced, KindRules};
 
@@ -391,6 +404,46 @@ mod tests {
         }
         assert_eq!((timeout(&reader, 1024), timeout(&reader, 1025)), (minute, None), "small ones always are");
         assert_eq!(count(&reader, "too_large"), 3);
+    }
+
+    #[test]
+    fn an_announcement_that_is_not_read_says_nothing_and_is_counted() {
+        let large = vec![b' '; 2000];
+        // On a topic of announcements, it may say anything.
+        let reader = reader_of(Some(presence(Format::Zigbee2Mqtt)));
+        assert_eq!(read(&reader, "zigbee2mqtt/a/availability", &large, false), Content::Nothing);
+        assert_eq!(count(&reader, "too_large"), 1);
+        // The state of a bridge.
+        read(&reader, "zigbee2mqtt/bridge/state", b"offline", false);
+        read(&reader, "zigbee2mqtt/bridge/state", &large, false);
+        assert!(reader.probes.is_held(&"pump".parse().unwrap()));
+        assert_eq!(count(&reader, "too_large"), 2);
+
+        // A discovery message that is not read changes nothing of its device.
+        let topics = vec!["porch/+".to_owned()];
+        let rules = PresenceRules { topics, ..presence(Format::HomeAssistant) };
+        let reader = Reader { max_payload: 200, ..reader_of(Some(rules)) };
+        let discover = |name: &str| {
+            let device = format!("\"dev\":{{\"ids\":\"porch\",\"name\":\"{name}\"}}");
+            let message = format!("{{\"avty_t\":\"porch/status\",\"stat_t\":\"porch/state\",{device}}}");
+            read(&reader, "homeassistant/sensor/porch/config", message.as_bytes(), true)
+        };
+        assert_eq!(discover("a"), Content::Nothing);
+        let state = |payload: &[u8]| told(read(&reader, "porch/status", payload, false));
+        assert_eq!(state(b"online"), ["pump:porch is there"]);
+        discover(&"x".repeat(homeassistant::MAX_DISCOVERY));
+        assert_eq!(
+            (state(b"offline"), count(&reader, "too_large")),
+            (vec!["pump:porch is gone".to_owned()], 1)
+        );
+        let report = read(&reader, "porch/state", &large, false);
+        assert_eq!((told(report), count(&reader, "too_large")), (vec!["pump:porch is there".to_owned()], 2));
+        // Discovery messages of devices with many entities are larger than heartbeats.
+        discover(&"x".repeat(5000));
+        assert_eq!(
+            (state(b"online"), count(&reader, "too_large")),
+            (vec!["pump:porch is there".to_owned()], 2)
+        );
     }
 
     #[test]

@@ -90,6 +90,15 @@ impl Telemetry {
         }
     }
 
+    /// A message was not read that names its units itself, or is about all units of a kind.
+    pub fn message_unread(&self, topic: &str, issue: PayloadIssue, what: &str) {
+        self.series.payload_issues.with_label_values(&[issue.as_str()]).inc();
+        if let Some(suppressed) = self.samples.admit(issue.as_str()) {
+            let topic = truncate(topic, MAX_SHOWN);
+            tracing::warn!(topic, reason = issue.as_str(), suppressed, "announcement not read: {what}");
+        }
+    }
+
     /// The outcome of writing values of units (`[[kind.metric]]`).
     pub fn unit_values(&self, what: ValueOutcome, count: u64) {
         self.series.unit_values.with_label_values(&[what.as_str()]).inc_by(count);

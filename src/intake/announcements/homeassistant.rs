@@ -26,6 +26,8 @@ use crate::presence::{Cause, Labels, UnitId, is_label_value};
 
 pub(super) const DISCOVERY: [&str; 2] = ["homeassistant/+/+/config", "homeassistant/+/+/+/config"];
 
+/// The largest discovery message that is read, where `mqtt.max_payload` allows less: it describes all entities of a device.
+pub(in crate::intake) const MAX_DISCOVERY: usize = 1 << 20;
 /// The most devices in memory; others are ignored.
 const MAX_DEVICES: usize = 100_000;
 /// The most entities of a device, and the most topics of an entity.
@@ -84,7 +86,7 @@ enum AvailabilityMode {
     Latest,
 }
 
-pub(super) fn is_discovery(topic: &str) -> bool {
+pub(in crate::intake) fn is_discovery(topic: &str) -> bool {
     topic.starts_with("homeassistant/") && topic.ends_with("/config")
 }
 
@@ -130,8 +132,14 @@ impl Discovery {
         is_discovered
     }
 
-    /// The meaning of a message for each of its devices, by identifier; `None` in a pair: a report of the device.
-    pub fn read(&mut self, topic: &str, payload: &[u8], retained: bool) -> Vec<(Box<str>, Option<Said>)> {
+    /// The meaning of a message for each of its devices, by identifier; `None` in a pair: a report of the device. A
+    /// report that is not read proves life, too, and an availability that is not read says nothing.
+    pub fn read(
+        &mut self,
+        topic: &str,
+        payload: Option<&[u8]>,
+        retained: bool,
+    ) -> Vec<(Box<str>, Option<Said>)> {
         let ids = self.topics.get(topic).cloned().unwrap_or_default();
         let is_shared = ids.len() > 1;
         let mut all = Vec::new();
@@ -172,7 +180,7 @@ impl Discovery {
 }
 
 impl Device {
-    fn read(&mut self, topic: &str, payload: &[u8], is_shared: bool) -> Option<Option<Said>> {
+    fn read(&mut self, topic: &str, payload: Option<&[u8]>, is_shared: bool) -> Option<Option<Said>> {
         let named = self.entities.values().flat_map(|entity| &entity.availability);
         let mut words = named.filter(|one| *one.topic == *topic);
         let Some(availability) = words.next() else {
@@ -183,7 +191,7 @@ impl Device {
         if is_shared {
             return None;
         }
-        let is_available = availability.read(payload)?;
+        let is_available = availability.read(payload?)?;
         self.known.insert(topic.into(), is_available);
         self.latest = is_available;
         Some(Some(match (is_available, self.is_available()) {
@@ -380,7 +388,7 @@ mod tests {
     const REPORT: Said = Said::Sleeps;
 
     fn said(discovery: &mut Discovery, topic: &str, payload: &str) -> Option<Said> {
-        let said = discovery.read(topic, payload.as_bytes(), false);
+        let said = discovery.read(topic, Some(payload.as_bytes()), false);
         said.first().map(|(_, said)| said.unwrap_or(REPORT))
     }
 
@@ -439,7 +447,10 @@ mod tests {
         ] {
             assert_eq!(said(&mut discovery, topic, payload), expected, "{topic} {payload}");
         }
-        assert_eq!(discovery.read("porch/status", b"offline", true), []);
+        assert_eq!(discovery.read("porch/status", Some(b"offline"), true), []);
+        assert_eq!(discovery.read("porch/status", None, false), []);
+        let report = discovery.read("porch/sensor/temperature/state", None, false);
+        assert_eq!(report, [("a4cf12f03246".into(), None)]);
         assert!(discovery.discover("homeassistant/sensor/porch/temperature/config", b""));
         assert_eq!(said(&mut discovery, "porch/status", "offline"), None);
         assert!(discovery.topics.len() == 2 && discovery.devices.len() == 1);
@@ -503,7 +514,7 @@ mod tests {
         ] {
             assert_eq!(said(&mut discovery, topic, "?"), is_report.then_some(REPORT), "{topic}");
         }
-        assert_eq!(discovery.read("dev/1/up", b"0", false), [("17".into(), Some(GONE))]);
+        assert_eq!(discovery.read("dev/1/up", Some(b"0"), false), [("17".into(), Some(GONE))]);
         assert_eq!(said(&mut discovery, "dev/1/up", "1"), Some(Said::Here));
     }
 
@@ -550,7 +561,7 @@ mod tests {
         for id in ["a/b", "+", "", ".", &"x".repeat(129)] {
             assert!(!discovery.discover(&config("bad"), message(id, "lamp/state").as_bytes()), "{id}");
         }
-        assert_eq!(discovery.read("lamp/state", b"1", false), [("lamp".into(), None)]);
+        assert_eq!(discovery.read("lamp/state", Some(b"1"), false), [("lamp".into(), None)]);
         // An endless number of messages from one device.
         for n in 0..2 * MAX_ENTITIES {
             discovery.discover(&config(&n.to_string()), message("lamp", &format!("lamp/{n}")).as_bytes());
@@ -564,7 +575,7 @@ mod tests {
             let id = format!("unit-{n}");
             discovery.discover(&config(&id), message(&id, "all").as_bytes());
         }
-        assert_eq!(discovery.read("all", b"1", false).len(), MAX_SHARING);
+        assert_eq!(discovery.read("all", Some(b"1"), false).len(), MAX_SHARING);
         // More entities than the memory for all.
         let before = discovery.devices.len();
         discovery.bytes = MAX_BYTES;

@@ -221,17 +221,17 @@ pub(super) enum Meaning {
 impl PresenceRules {
     /// The meaning of a message, and the number of its session, if it has one. `is_status`: its topic is for
     /// announcements only; a message on any other topic is also a heartbeat. A message without content deletes a
-    /// retained state, as when a device is renamed.
+    /// retained state, as when a device is renamed. `payload`: `None` if it is not read, so that it may say anything.
     pub(super) fn meaning(
         &self,
-        payload: &[u8],
+        payload: Option<&[u8]>,
         is_status: bool,
         rules: &KindRules,
         now: Timestamp,
     ) -> (Meaning, Option<i64>) {
         let event = match payload {
-            [] if is_status => Some(Said::Nothing.into()),
-            _ => self.format.read(payload, now),
+            None | Some([]) if is_status => Some(Said::Nothing.into()),
+            payload => payload.and_then(|payload| self.format.read(payload, now)),
         };
         let meaning = self.meaning_of(event.map(|event| event.said), is_status, rules);
         (meaning, event.and_then(|event| event.order))
@@ -329,18 +329,20 @@ impl RecentSessions {
     }
 
     /// Reads a message for Home Assistant: its meaning for each unit, by id, and the labels of the unit; `None` in an
-    /// entry: a report of the unit.
+    /// entry: a report of the unit. `payload`: `None` if it is not read.
     pub fn discovered(
         &self,
         kind: &Kind,
         topic: &str,
-        payload: &[u8],
+        payload: Option<&[u8]>,
         retained: bool,
     ) -> Vec<(Box<str>, Option<Said>, Labels)> {
         let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
         let discovery = homes.entry(kind.clone()).or_default();
         if homeassistant::is_discovery(topic) {
-            discovery.discover(topic, payload);
+            if let Some(payload) = payload {
+                discovery.discover(topic, payload);
+            }
             return Vec::new();
         }
         let said = discovery.read(topic, payload, retained);
@@ -425,13 +427,17 @@ mod tests {
         {
             let (format, topics) = (Format::Homie, Vec::new());
             let presence = PresenceRules { format, topics, is_proof: true, settle, planned, bridge: None };
-            let meaning = |payload, is_status| presence.meaning(payload, is_status, &rules, NOW).0;
-            assert_eq!(meaning(b"disconnected", true), expected);
-            assert_eq!(meaning(b"sleeping", true), away);
-            assert_eq!(meaning(b"ready", true), Meaning::Heartbeat);
-            assert_eq!(meaning(b"21.5", true), Meaning::Unknown);
-            assert_eq!(meaning(b"21.5", false), Meaning::Heartbeat);
-            assert_eq!(meaning(b"", true), Meaning::Nothing);
+            let meaning = |payload: Option<&str>, is_status| {
+                presence.meaning(payload.map(str::as_bytes), is_status, &rules, NOW).0
+            };
+            assert_eq!(meaning(Some("disconnected"), true), expected);
+            assert_eq!(meaning(Some("sleeping"), true), away);
+            assert_eq!(meaning(Some("ready"), true), Meaning::Heartbeat);
+            assert_eq!(meaning(Some("21.5"), true), Meaning::Unknown);
+            assert_eq!(meaning(Some("21.5"), false), Meaning::Heartbeat);
+            assert_eq!(meaning(Some(""), true), Meaning::Nothing);
+            assert_eq!(meaning(None, true), Meaning::Nothing);
+            assert_eq!(meaning(None, false), Meaning::Heartbeat);
         }
     }
 

@@ -3,7 +3,7 @@
 use super::{Content, Incoming, Reader};
 use crate::clock::Timestamp;
 use crate::intake::PayloadIssues;
-use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, SessionEnd, bridge};
+use crate::intake::announcements::{Format, Meaning, PresenceRules, Said, SessionEnd, bridge, homeassistant};
 use crate::intake::topic::{Feed, Origin, Refusal};
 use crate::presence::{Announced, Announcement, Declared, Heartbeat, Labels, NameError, Unit};
 use crate::telemetry::{AnnouncementOutcome, Rejection};
@@ -34,11 +34,18 @@ impl Reader {
             Err((why, text)) => self.telemetry.message_rejected(topic, why, &text),
         };
         let mut issues = PayloadIssues::default();
-        let payload = self.readable(message.payload, arrived, &mut issues);
+        let most = match homeassistant::is_discovery(topic) {
+            true => self.max_payload.max(homeassistant::MAX_DISCOVERY),
+            false => self.max_payload,
+        };
+        let payload = self.readable(message.payload, most, arrived, &mut issues);
+        for (issue, what) in issues.take() {
+            self.telemetry.message_unread(topic, issue, &what);
+        }
         for feed in self.topics.feeds(topic) {
             let (presence, rules) = (&feed.presence, &feed.rules);
             if presence.is_bridge(topic) {
-                if let Some(is_online) = bridge::is_online(payload) {
+                if let Some(is_online) = payload.and_then(bridge::is_online) {
                     self.probes.hold(&rules.kind, !is_online);
                     all.extend((!is_online).then(|| Content::BridgeLost(rules.kind.clone())));
                 }
@@ -46,7 +53,8 @@ impl Reader {
             }
             match presence.format {
                 Format::Mosquitto if !message.retain => {
-                    if let Some((client, said)) = self.recent.logs.read(topic, payload) {
+                    let read = payload.and_then(|payload| self.recent.logs.read(topic, payload));
+                    if let Some((client, said)) = read {
                         let said = Some(said);
                         let said = self.said(feed, client, said, Labels::new(), message, (arrived, latest));
                         take(said, &mut all);
@@ -93,7 +101,7 @@ impl Reader {
     pub(super) fn announced_by(
         &self,
         origin: &Origin,
-        payload: &[u8],
+        payload: Option<&[u8]>,
         message: &Incoming,
         moments: (Timestamp, Timestamp),
     ) -> Result<Option<Content>, Refusal> {

@@ -24,7 +24,7 @@ impl Reader {
         presence: &PresenceRules,
         origin: Origin,
         topic: &str,
-        (payload, message): (&[u8], &Incoming),
+        (payload, message): (Option<&[u8]>, &Incoming),
         (arrived, latest): (Timestamp, Timestamp),
         mut issues: PayloadIssues,
     ) -> Result<Content, Refusal> {
@@ -37,11 +37,12 @@ impl Reader {
         let node = of_device.as_ref().unwrap_or(&unit);
         let metrics = self.values.as_deref().and_then(|buffer| buffer.metrics_of(&unit.kind));
         let metrics = metrics.filter(|metrics| !metrics.metrics.is_empty());
-        if of == MessageType::Death && payload.is_empty() {
-            // A retained death was deleted, or nothing of it was read.
+        if of == MessageType::Death && payload.is_none_or(<[u8]>::is_empty) {
+            // A retained death was deleted, or it is not read.
             self.note_issues(&unit, issues);
             return Ok(Content::Nothing);
         }
+        let payload = payload.unwrap_or_default();
         // Most data says that its node lives, and nothing else that counts here.
         let read = match of {
             MessageType::Data if !is_device && metrics.is_none() => Payload::without_metrics(payload),

@@ -92,7 +92,7 @@ impl BodyReader for Bodies {
         let mut declared = parsed.declared;
         // The labels in the name win, like those of a topic.
         declared.labels.extend(labels);
-        let at = self.recent.after_announcement(parsed.at);
+        let at = self.recent.moment(&unit, parsed.at, arrived);
         Ok(Heartbeat { declared, ..Heartbeat::of(unit, at) })
     }
 
@@ -101,7 +101,7 @@ impl BodyReader for Bodies {
         let declared = Declared { labels, ..Declared::default() };
         let first = Heartbeat { declared, ..Heartbeat::of(unit.clone(), at) };
         let says = self.gone.get(&unit.kind).copied().unwrap_or(HINT);
-        self.recent.gone(at);
+        self.recent.announced(&unit, (at, at), None, true);
         Ok((first, Announcement::of(unit, at, says)))
     }
 }

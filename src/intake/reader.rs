@@ -233,7 +233,7 @@ impl Reader {
         declared.labels.extend(origin.labels);
         self.note_issues(&origin.unit, issues);
         let (unit, place) = (origin.unit, origin.place);
-        let (at, not_before) = (self.recent.after_announcement(parsed.at), message.sent_after);
+        let (at, not_before) = (self.recent.moment(&unit, parsed.at, latest), message.sent_after);
         Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, broker: None, declared }))
     }
 
@@ -312,7 +312,7 @@ mod tests {
         Format, Planned, PresenceRules, SparkplugHost, StateWords, homeassistant,
     };
     use crate::intake::topic::Template;
-    use crate::presence::{Announced, KindRules};
+    use crate::presence::{Announced, KindRules, TimeSource};
 
     const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_000);
 
@@ -321,8 +321,13 @@ mod tests {
     }
 
     fn reader_of(presence: Option<PresenceRules>) -> Reader {
+        reader_by(TimeSource::Arrival, presence)
+    }
+
+    fn reader_by(clock: TimeSource, presence: Option<PresenceRules>) -> Reader {
         let kind: Kind = "pump".parse().unwrap();
-        let rules = Rules::from_iter([(kind.clone(), KindRules::new(kind.clone()))]);
+        let rules = KindRules { clock, ..KindRules::new(kind.clone()) };
+        let rules = Rules::from_iter([(kind.clone(), rules)]);
         let template = Template::parse("{site}/{unit}/data", Some(kind.clone())).unwrap();
         let topics = Topics::new(vec![template], Arc::new(rules.clone()).into());
         let topics = match presence {
@@ -444,6 +449,30 @@ mod tests {
             (state(b"online"), count(&reader, "too_large")),
             (vec!["pump:porch is there".to_owned()], 2)
         );
+    }
+
+    #[test]
+    fn a_heartbeat_after_an_announcement_is_later_than_it_also_by_a_clock_that_is_behind() {
+        let words = StateWords { online: vec![], offline: vec!["offline".to_owned()], field: String::new() };
+        let topics = vec!["{site}/{unit}/status".to_owned()];
+        let rules = PresenceRules { topics, ..presence(Format::LastWill(words)) };
+        let reader = reader_by(TimeSource::Device, Some(rules));
+        let second = Duration::from_secs(1);
+        // Heartbeats that arrive after these seconds, of a clock that is 5 s behind.
+        let moment = |seconds: u32| {
+            let arrived = NOW + seconds * second;
+            let payload = format!("{{\"ts\":{}}}", (arrived - 5 * second).as_millis());
+            let message =
+                Incoming { topic: b"north/7/data", payload: payload.as_bytes(), ..Incoming::default() };
+            match reader.read(&message, arrived) {
+                Content::Heartbeat(heartbeat) => heartbeat.at,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(moment(10), NOW + 5 * second);
+        let will = Incoming { topic: b"north/7/status", payload: b"offline", ..Incoming::default() };
+        assert!(matches!(reader.read(&will, NOW + 20 * second), Content::Announcement(_)));
+        assert_eq!([21, 24, 25, 26].map(moment), [21, 24, 25, 21].map(|seconds| NOW + seconds * second));
     }
 
     #[test]

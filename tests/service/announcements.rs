@@ -6,6 +6,8 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
+use rollcall::clock::{Clock, Timestamp};
+use rollcall::presence::TAKEOVER;
 use rollcall::simulate::servers::{Server, free_port};
 use rumqttc::{AsyncClient, Event, Incoming, LastWill, MqttOptions, PublishOptions, QoS};
 use serde_json::Value;
@@ -64,6 +66,11 @@ impl Device {
         let _ = self.polled.await;
     }
 
+    async fn says(&self, topic: &str, payload: &str) {
+        let options = PublishOptions::new(QoS::AtLeastOnce);
+        self.client.publish(topic, payload.to_owned(), options).await.unwrap();
+    }
+
     async fn leave(self) {
         self.client.disconnect().await.unwrap();
     }
@@ -71,8 +78,16 @@ impl Device {
 
 const WORDS: (&str, &str, &str) = ("status", "online", "offline");
 
+/// Awaits a state; of a unit that is online, also that a will would be that of its session: a will right after a birth may
+/// be that of the session before.
 pub async fn is(world: &World, unit: &str, state: &str) {
-    world.eventually(&format!("{unit} is {state}"), async || world.state(unit).await == state).await;
+    let is = async || {
+        let page = world.json(&format!("/api/v1/units/detector/{unit}")).await;
+        let seen: Option<Timestamp> = serde_json::from_value(page["last_seen"].clone()).ok();
+        let is_past = || seen.is_some_and(|seen| Clock::system().now().since(seen) > TAKEOVER);
+        page["state"] == state && (state != "online" || is_past())
+    };
+    world.eventually(&format!("{unit} is {state}"), is).await;
 }
 
 pub async fn open(world: &World) -> Vec<(String, String)> {
@@ -224,6 +239,50 @@ async fn a_payload_that_says_offline_on_the_topic_of_heartbeats_is_no_heartbeat(
     let page = world.json("/api/v1/units/detector/one").await;
     assert_eq!((&page["last_seen"], &page["record"]["cause"]), (&seen, &"last_will".into()));
     assert_eq!(world.state("other").await, "online");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_will_right_after_the_first_birth_since_a_start_marks_no_unit_offline() {
+    let options = format!("{EMBEDDED}\n{}", lamps(&format!("trust = \"proof\", {STATUS}")));
+    let mut world = World::new(&options, &[]).await;
+    let device = Device::start(world.broker.port(), "a", WORDS);
+    is(&world, "a", "online").await;
+    world.stop().await;
+    world.start().await;
+    // A broker may publish the will of a session that is taken over after the birth of the next one.
+    for word in ["online", "offline"] {
+        device.says("lamps/a/status", word).await;
+    }
+    world.eventually("the will is stale", async || counted(&world, "stale").await).await;
+    is(&world, "a", "online").await;
+    device.cut().await;
+    is(&world, "a", "offline").await;
+    assert_eq!(open(&world).await, [("a".to_owned(), "last_will".to_owned())]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_whose_clock_is_behind_is_there_when_it_is_heard_after_its_announcement() {
+    let kind = lamps(&format!("settle = \"2s\", {STATUS}"));
+    let world = World::new(&format!("{EMBEDDED}\n{kind}clock = \"device\"\n"), &[]).await;
+    let device = Device::start(world.broker.port(), "device", WORDS);
+    let behind = || format!("{{\"ts\":{}}}", Clock::system().now().as_millis() - 60_000);
+    for unit in ["back", "gone"] {
+        device.says(&format!("lamps/{unit}/data"), &behind()).await;
+        is(&world, unit, "online").await;
+        device.says(&format!("lamps/{unit}/status"), "offline").await;
+        is(&world, unit, "late").await;
+        if unit == "back" {
+            device.says("lamps/back/data", &behind()).await;
+            is(&world, unit, "online").await;
+        }
+    }
+    // The check of the other one is later.
+    is(&world, "gone", "offline").await;
+    assert_eq!(open(&world).await, [("gone".to_owned(), "last_will".to_owned())]);
+    device.says("lamps/gone/data", &behind()).await;
+    is(&world, "gone", "online").await;
+    assert_eq!(world.state("back").await, "online");
+    device.leave().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

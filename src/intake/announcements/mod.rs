@@ -305,14 +305,28 @@ pub(super) struct RecentSessions {
 
 #[derive(Default)]
 struct Session {
-    born: Timestamp,
-    is_open: bool,
-    /// The unit was present before this session, and no will has come since: a broker may publish the will of a former
-    /// session after the birth of the new one.
+    state: SessionState,
+    /// When it began or, if it is over, when it ended.
+    since: Timestamp,
+    /// The unit may have been present before this session, and no will has come since: a broker may publish the will of
+    /// a former session after the birth of the new one.
     took_over: bool,
     /// The number of the session, if the broker numbers sessions.
     order: Option<i64>,
 }
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum SessionState {
+    /// As after a start: one that began before may be open.
+    #[default]
+    Unknown,
+    Open,
+    Ended,
+}
+
+/// How long after a birth or an end another birth has the next number, whatever that is. Brokers count anew for a client
+/// that was away for long, and a clock may go back; events that come late do so within seconds.
+const COUNT_ENDS: Duration = Duration::from_secs(300);
 
 impl RecentSessions {
     /// Notes that a unit announced its presence. Returns `false` if the announcement is late, and its session has
@@ -320,11 +334,12 @@ impl RecentSessions {
     pub fn born(&self, unit: &Unit, born: Timestamp, order: Option<i64>) -> bool {
         let mut sessions = self.lock();
         let session = session_of(&mut sessions, unit);
-        if order.is_some() && session.order >= order && !session.is_open {
+        let counted = session.order.filter(|_| order.is_none() || born.since(session.since) <= COUNT_ENDS);
+        if order.is_some() && counted >= order && session.state == SessionState::Ended {
             return false;
         }
-        let order = session.order.max(order);
-        *session = Session { born, took_over: session.is_open, is_open: true, order };
+        let (took_over, order) = (session.state != SessionState::Ended, counted.max(order));
+        *session = Session { state: SessionState::Open, since: born, took_over, order };
         true
     }
 
@@ -354,37 +369,42 @@ impl RecentSessions {
         self.gone.store(at.as_millis(), Ordering::Relaxed);
     }
 
-    /// Notes an announcement that a unit is gone, or leaves on purpose. Answers which session ends. A unit that wakes for a
-    /// moment may leave right after its birth.
-    pub fn announced(&self, unit: &Unit, at: Timestamp, order: Option<i64>, is_planned: bool) -> SessionEnd {
+    /// Notes an announcement that a unit is gone, or leaves on purpose, which was sent between these moments. Answers which
+    /// session ends. A unit that wakes for a moment may leave right after its birth.
+    pub fn announced(
+        &self,
+        unit: &Unit,
+        (at, latest): (Timestamp, Timestamp),
+        order: Option<i64>,
+        is_planned: bool,
+    ) -> SessionEnd {
         self.gone(at);
         let mut sessions = self.lock();
-        let session = match order {
-            Some(_) => session_of(&mut sessions, unit),
-            None => match sessions.get_mut(&hash(unit)) {
-                Some(session) => session,
-                None => return SessionEnd::Own,
-            },
-        };
+        let session = session_of(&mut sessions, unit);
         let is_this = order.is_some() && session.order == order;
-        if order.is_some() && session.order > order || is_this && !session.is_open {
+        if order.is_some() && session.order > order || is_this && session.state == SessionState::Ended {
             return SessionEnd::Former;
         }
-        if session.took_over && !is_planned && !is_this && at <= session.born + TAKEOVER {
+        if session.took_over && !is_planned && order.is_none() && at <= session.since + TAKEOVER {
             // The next will belongs to the new session.
             session.took_over = false;
             return SessionEnd::Former;
         }
-        let is_known = session.is_open || order.is_none();
-        match order {
-            Some(_) => *session = Session { order, ..Session::default() },
-            None => drop(sessions.remove(&hash(unit))),
-        }
+        let is_known = session.state == SessionState::Open || order.is_none();
+        let order = session.order.max(order);
+        *session = Session { state: SessionState::Ended, since: latest, took_over: false, order };
         if is_known { SessionEnd::Own } else { SessionEnd::Unknown }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Session, FixedState>> {
         self.sessions.lock().expect("nothing panics under this lock")
+    }
+
+    /// The moment of a heartbeat that arrives at `arrived`, and was sent at `at` by the clock of its device, if that
+    /// counts. That clock may be behind the announcement that the heartbeat follows: then its arrival counts.
+    pub fn moment(&self, unit: &Unit, at: Timestamp, arrived: Timestamp) -> Timestamp {
+        let is_behind = at < arrived && self.lock().get(&hash(unit)).is_some_and(|known| at <= known.since);
+        self.after_announcement(if is_behind { arrived } else { at })
     }
 
     /// The moment of a heartbeat that arrives now. In the millisecond of an announcement, a heartbeat after it gets the
@@ -448,8 +468,11 @@ mod tests {
         // Births, wills and planned departures with their moments, and whether each end belongs to a session that was
         // taken over.
         type Case = (&'static str, &'static [(char, u64)], &'static [bool]);
-        let cases: [Case; 8] = [
-            ("cut right after the first birth", &[('b', 0), ('w', 5)], &[false]),
+        let cases: [Case; 11] = [
+            ("right after the first birth since the start", &[('b', 0), ('w', 5)], &[true]),
+            ("then that session ends", &[('b', 0), ('w', 5), ('w', 10)], &[true, false]),
+            ("a moment after that birth", &[('b', 0), ('w', 251)], &[false]),
+            ("the former session is known to have ended", &[('w', 0), ('b', 20), ('w', 25)], &[false, false]),
             (
                 "the will before the birth",
                 &[('b', 0), ('w', 5000), ('b', 5001), ('w', 5010)],
@@ -469,7 +492,7 @@ mod tests {
                 match event {
                     'b' => assert!(recent.born(&unit, at(*ms), None)),
                     end => {
-                        let ends = recent.announced(&unit, at(*ms), None, *end == 'p');
+                        let ends = recent.announced(&unit, (at(*ms), at(*ms)), None, *end == 'p');
                         taken_over.push(ends == SessionEnd::Former);
                     }
                 }
@@ -506,11 +529,53 @@ mod tests {
             let note = |(event, number): &(char, i64)| match event {
                 'b' if recent.born(&unit, at, Some(*number)) => born,
                 'b' => late,
-                _ => match recent.announced(&unit, at, Some(*number), false) {
+                _ => match recent.announced(&unit, (at, at), Some(*number), false) {
                     SessionEnd::Own => own,
                     SessionEnd::Former => former,
                     SessionEnd::Unknown => unknown,
                 },
+            };
+            assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn the_numbers_of_sessions_may_begin_again_after_a_while() {
+        let (start, unit) = (Timestamp::from_millis(1_732_147_200_000), "lamp:1".parse::<Unit>().unwrap());
+        // Births and ends with their seconds and numbers, and whether each birth is news and each end that of its session.
+        type Case = (&'static str, &'static [(char, u64, i64)], &'static [bool]);
+        let cases: [Case; 6] = [
+            ("a late birth", &[('b', 0, 7), ('e', 9, 7), ('b', 309, 7)], &[true, true, false]),
+            (
+                "AWS IoT, an hour later",
+                &[('b', 0, 7), ('e', 9, 7), ('b', 3700, 0), ('e', 3710, 0), ('b', 3720, 1), ('e', 3730, 1)],
+                &[true; 6],
+            ),
+            (
+                "with the number it had",
+                &[('b', 0, 0), ('e', 9, 0), ('b', 3700, 0), ('e', 3800, 0)],
+                &[true; 4],
+            ),
+            ("the end is missing", &[('b', 0, 7), ('b', 3700, 0), ('e', 3710, 0)], &[true; 3]),
+            (
+                "a former birth comes late",
+                &[('b', 0, 7), ('b', 1, 6), ('e', 2, 6), ('e', 9, 7)],
+                &[true, true, false, true],
+            ),
+            (
+                "everything twice",
+                &[('b', 0, 7), ('e', 9, 7), ('b', 400, 0), ('b', 400, 0), ('e', 401, 0), ('e', 401, 0)],
+                &[true, true, true, true, true, false],
+            ),
+        ];
+        for (what, events, expected) in cases {
+            let recent = RecentSessions::default();
+            let note = |(event, seconds, number): &(char, u64, i64)| {
+                let at = start + Duration::from_secs(*seconds);
+                match event {
+                    'b' => recent.born(&unit, at, Some(*number)),
+                    _ => recent.announced(&unit, (at, at), Some(*number), false) == SessionEnd::Own,
+                }
             };
             assert_eq!(events.iter().map(note).collect::<Vec<_>>(), expected, "{what}");
         }
@@ -522,7 +587,7 @@ mod tests {
         let recent = RecentSessions::default();
         let invented = (0..MAX_SESSIONS as u64).map(|n| (n, Session::default()));
         recent.lock().extend(invented);
-        recent.announced(&unit, at, Some(1), false);
+        recent.announced(&unit, (at, at), Some(1), false);
         assert_eq!(recent.lock().len(), 1);
         recent.lock().extend((0..MAX_SESSIONS as u64).map(|n| (n, Session::default())));
         recent.born(&unit, at, None);
@@ -533,7 +598,7 @@ mod tests {
     fn a_heartbeat_in_the_millisecond_of_an_announcement_counts_for_the_next_one() {
         let (at, ms) = (Timestamp::from_millis(1_732_147_200_000), Duration::from_millis(1));
         let recent = RecentSessions::default();
-        recent.announced(&"lamp:1".parse().unwrap(), at, None, false);
+        recent.announced(&"lamp:1".parse().unwrap(), (at, at), None, false);
         assert_eq!([at, at + ms].map(|at| recent.after_announcement(at)), [at + ms; 2]);
     }
 }

@@ -123,14 +123,17 @@ impl Reader {
         }
         match meaning {
             Meaning::Heartbeat if is_status => {
-                let is_news = self.recent.born(unit, latest, order);
-                Ok((!is_news).then_some(Content::Nothing))
+                if self.recent.born(unit, latest, order) {
+                    return Ok(None);
+                }
+                self.telemetry.announcements(AnnouncementOutcome::Stale, 1);
+                Ok(Some(Content::Nothing))
             }
             Meaning::Heartbeat => Ok(None),
             Meaning::Ends(says) | Meaning::Plans(says) => {
                 let at = announced_at(message, arrived);
                 let is_planned = matches!(meaning, Meaning::Plans(_));
-                let end = self.recent.announced(unit, at, order, is_planned);
+                let end = self.recent.announced(unit, (at, latest), order, is_planned);
                 let is_unknown =
                     end == SessionEnd::Unknown || order.is_none() && presence.format.has_numbers();
                 let says = match says {

@@ -10,7 +10,7 @@
 //! there already changes nothing, and timeouts find the node. Later a death with the number of the session is its own.
 //!
 //! Numbers are in memory only. While no birth of an open session is known, as after a start, a death may be that of any
-//! session: it is a hint.
+//! session: it is a hint. And the first birth that is known may repeat a number.
 //!
 //! If a death overtakes the birth of its own session, its number is unknown when it arrives. If the next birth comes at
 //! once and has that number, the node is dead.
@@ -55,7 +55,7 @@ struct SparkplugNode {
     bd_seq: Option<u64>,
     born: Option<Timestamp>,
     is_open: bool,
-    /// Whether it was there already when it was born, with the same number.
+    /// Whether it was there already when it was born, with the same number, as far as is known.
     is_repeated: bool,
     /// If its birth has no number, as one that is too large to be read, and the death of the former session has not
     /// come: the number of that session.
@@ -80,7 +80,7 @@ impl Nodes {
             bd_seq,
             born: Some(at),
             is_open: overtaken.is_none(),
-            is_repeated: known.is_open && known.bd_seq == bd_seq,
+            is_repeated: known.born.is_none() || known.is_open && known.bd_seq == bd_seq,
             former_number: known.bd_seq.filter(|_| known.is_open && bd_seq.is_none()),
             unmatched: None,
             next_seq: seq.map(|seq| seq.wrapping_add(1)),
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_death_ends_the_session_whose_number_it_has() {
         type Case = (&'static str, &'static [(char, Option<u64>, u64)], &'static [&'static str]);
-        let cases: [Case; 16] = [
+        let cases: [Case; 18] = [
             (
                 "in order",
                 &[('b', ONE, 0), ('d', ONE, 5000), ('b', TWO, 6000), ('d', TWO, 9000)],
@@ -249,7 +249,17 @@ mod tests {
                 &[('b', ZERO, 0), ('b', ZERO, 5000), ('d', ZERO, 5010), ('d', ZERO, 5020)],
                 &["born", "born", "former", "own"],
             ),
-            ("it dies right after its first birth", &[('b', ZERO, 0), ('d', ZERO, 3)], &["born", "own"]),
+            (
+                "right after the first birth since the start",
+                &[('b', ZERO, 0), ('d', ZERO, 3), ('d', ZERO, 9)],
+                &["born", "former", "own"],
+            ),
+            ("a moment after that birth", &[('b', ZERO, 0), ('d', ZERO, 251)], &["born", "own"]),
+            (
+                "it dies right after its next birth",
+                &[('b', ZERO, 0), ('d', ZERO, 900), ('b', ZERO, 999), ('d', ZERO, 1003)],
+                &["born", "own", "born", "own"],
+            ),
             (
                 "the death overtakes its birth",
                 &[('b', ONE, 0), ('d', TWO, 5000), ('b', TWO, 5003)],

@@ -33,6 +33,7 @@ pub(super) fn fleet(
     let rules = kinds(&file.kind, problems);
     let topics = topics(&file.kind, &names, problems);
     let presence = presence::presence(file, problems);
+    presence::check_topics(&file.kind, &presence, &names, problems);
     let (period, hearing) = hearing(&file.hearing, &rules, problems);
     let mut all = file.mqtt.all();
     // The broker within the process, beside others.

@@ -1,9 +1,11 @@
 //! Checks the announcements of kinds: `[[kind]] presence`.
 
+use std::collections::HashMap;
+
 use super::Span;
-use super::broker;
 use super::file::{self, File, OnPlanned, PresenceFormat, Trust};
 use super::problem::Problems;
+use super::{broker, brokers};
 use crate::intake::{Format, Planned, PresenceRules, SparkplugHost, StateWords, Template};
 use crate::presence::{Kind, UnitName};
 
@@ -33,6 +35,44 @@ pub(super) fn presence(file: &File, problems: &mut Problems) -> Vec<(Kind, Prese
         all.push((name, rules));
     }
     all
+}
+
+/// Reports topics of announcements on which another kind is heard, too: a message is of one unit, and only one of both
+/// kinds would get it.
+pub(super) fn check_topics(
+    kinds: &[file::Kind],
+    presence: &[(Kind, PresenceRules)],
+    brokers: &[String],
+    problems: &mut Problems,
+) {
+    let mut heard: HashMap<(&str, String), &str> = HashMap::new();
+    let here = |kind| brokers.iter().map(String::as_str).filter(move |at| brokers::is_heard_at(kind, at));
+    for kind in kinds.iter().filter(|kind| !is_sparkplug(kind)) {
+        let templates =
+            kind.topics.iter().filter_map(|text| Template::parse(text, kind.name.parse().ok()).ok());
+        for template in templates {
+            heard.extend(here(kind).map(|broker| ((broker, template.filter()), &*kind.name)));
+        }
+    }
+    for (at, kind) in kinds.iter().enumerate() {
+        let rules = presence.iter().find(|(name, _)| name.as_str() == kind.name);
+        let named = rules.filter(|(_, rules)| rules.format.has_named_topics());
+        for (text, name) in
+            named.iter().flat_map(|(name, rules)| rules.topics.iter().map(move |it| (it, name)))
+        {
+            let Ok(template) = Template::of_announcements(text, name.clone()) else { continue };
+            let other = here(kind)
+                .map(|broker| *heard.entry((broker, template.filter())).or_insert(&kind.name))
+                .find(|other| *other != kind.name);
+            if let Some(other) = other {
+                let text = format!(
+                    "{text:?} matches the same topics as one of kind {other:?}, and a message is of one of them; name \
+                     topics that only this kind has"
+                );
+                problems.error(format!("kind[{at}].presence.topics"), text);
+            }
+        }
+    }
 }
 
 /// Returns whether a kind has the topics of Sparkplug, and no others.

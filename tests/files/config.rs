@@ -733,6 +733,28 @@ fn two_kinds_never_hear_the_same_topics() {
     assert!(refusal.contains("kind[1].topics[0]: matches the same topics as"), "{refusal}");
     let refusal = refused("kind = [{ topics = [\"x/{a}/{unit}\", \"x/{unit}/{b}\"] }]");
     assert!(refusal.contains("kind[0].topics[1]: matches the same topics as \"x/{a}/{unit}\""), "{refusal}");
+
+    // Nor announcements: a message would be of one kind only.
+    let kind = |name: &str, topics: &str, presence: &str| {
+        format!("{{ name = \"{name}\", topics = [\"{topics}\"], presence = {{ {presence} }} }}")
+    };
+    let tasmota = "format = \"tasmota\"";
+    let own = "format = \"tasmota\", topics = [\"b/{unit}/LWT\"]";
+    let unnamed = "format = \"homeassistant\", topics = [\"tele/+/LWT\"]";
+    for (second, is_refused) in [
+        (kind("b", "b/{unit}", tasmota), true),
+        (kind("b", "tele/{unit}/LWT", ""), true),
+        (kind("b", "b/{unit}", "format = \"last_will\", topics = [\"a/{unit}\"]"), true),
+        (kind("b", "b/{unit}", own), false),
+        (kind("b", "b/{unit}", unnamed), false),
+        (kind("b", "b/{unit}", "format = \"last_will\""), false),
+    ] {
+        let both = format!("kind = [{}, {second}]", kind("a", "a/{unit}", tasmota));
+        let refusal = config::parse(&both, None, []).map_or_else(|why| why.to_string(), |_| String::new());
+        let text = ".presence.topics: ";
+        let advice = "name topics that only this kind has";
+        assert_eq!(refusal.contains(text) && refusal.contains(advice), is_refused, "{both} {refusal}");
+    }
 }
 
 const PUMP: &str = r#"

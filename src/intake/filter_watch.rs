@@ -91,6 +91,8 @@ impl FilterWatch {
         let mut reports = vec![FilterReport::Nothing; self.probes.all().len()];
         // A server that loses its data forgets the proofs of filters, which says nothing about the broker.
         let mut last = vec![None; self.probes.all().len()];
+        // When each filter was last held: what was proved before says nothing of the time after.
+        let mut held_at = last.clone();
         let (mut taken, mut broker) = (None, self.broker.clone().map(BrokerWatch::new));
         while self.writer.stop.run_until_cancelled(tokio::time::sleep(TICK)).await.is_some() {
             let hearing = self.writer.roll.hearing();
@@ -99,11 +101,15 @@ impl FilterWatch {
             if let Some(broker) = &mut broker {
                 broker.look(&self.writer.roll, &self.writer.telemetry);
             }
-            for ((probe, report), last) in self.probes.all().iter().zip(&mut reports).zip(&mut last) {
+            let states = reports.iter_mut().zip(&mut last).zip(&mut held_at);
+            for (probe, ((report, last), held_at)) in self.probes.all().iter().zip(states) {
                 *last = proved(probe, &hearing).max(*last);
+                let held = self.held(probe);
+                if held.is_some() {
+                    *held_at = Some(self.writer.clock.now());
+                }
                 let moments = (hearing.heard, self.probes.answered_at(), *last);
-                let judged = judge(probe, moments, self.writer.roll.pace());
-                let now = self.held(probe).or(judged);
+                let now = held.or_else(|| judge(probe, moments, *held_at, self.writer.roll.pace()));
                 if let Some(now) = now.filter(|now| now != report) {
                     self.report(probe, &now);
                     *report = now;
@@ -185,14 +191,16 @@ fn strangers(share: &str) -> String {
 }
 
 /// The report on a filter, from the moments up to which the fleet was heard, the broker answered, and the filter was
-/// heard; `None`: nothing has changed.
+/// heard, and when its units last could not be heard for a known reason; `None`: nothing has changed.
 fn judge(
     probe: &Probe,
     (fleet, answered, proved): (Option<Timestamp>, Option<Timestamp>, Option<Timestamp>),
+    held_at: Option<Timestamp>,
     pace: &CanaryPace,
 ) -> Option<FilterReport> {
     let ProbeStatus { since, refused, .. } = probe.status();
     let since = if refused.is_some() { since.unwrap_or_default() } else { since? };
+    let since = since.max(held_at.unwrap_or_default());
     let fleet = fleet?;
     let is_proved = proved.is_some_and(|proved| proved >= since);
     let mut wait = (3 * probe.period(pace)).clamp(MIN_WAIT, MAX_WAIT);
@@ -220,4 +228,36 @@ fn judge(
 fn proved(probe: &Probe, hearing: &Hearing) -> Option<Timestamp> {
     let of_kind = |kind| hearing.filters.proved.get(&(kind, probe.proof.clone())).copied();
     probe.kinds.iter().map(|rules| of_kind(rules.kind.clone())).min().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::Rules;
+    use crate::presence::{Filters, KindRules};
+
+    #[test]
+    fn a_filter_is_judged_from_the_end_of_the_time_in_which_it_could_not_be_heard() {
+        let kind: Kind = "lamp".parse().unwrap();
+        let rules = Rules::from_iter([(kind.clone(), KindRules::new(kind.clone()))]);
+        let filters = Filters::from_iter([(kind, vec!["lamps/+".to_owned()])]);
+        let start = Timestamp::from_millis(1_732_147_200_000);
+        let at = |seconds: u32| start + seconds * Duration::from_secs(1);
+        let pace = CanaryPace::fixed(Duration::from_millis(600));
+        let (heard, unheard) = (Some(FilterReport::Heard), Some(FilterReport::Unheard(None)));
+        // The last proof, when it was last held, when it is judged, and the report.
+        for (proved, held, now, expected) in [
+            (100, None, 100, heard.clone()),
+            (100, None, 160, unheard.clone()),
+            (100, Some(160), 160, None),
+            (161, Some(160), 161, heard),
+            (100, Some(160), 220, unheard),
+        ] {
+            let probes = Probes::new(&filters, &rules, str::to_owned);
+            probes.sent(0, at(0));
+            let moments = (Some(at(now)), Some(at(now)), Some(at(proved)));
+            let report = judge(&probes.all()[0], moments, held.map(at), &pace);
+            assert_eq!(report, expected, "{proved} {held:?} {now}");
+        }
+    }
 }

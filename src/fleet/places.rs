@@ -1,49 +1,47 @@
 //! Units that this instance hears at two places in turn: see [`crate::presence::Move`].
 //!
 //! Only a heartbeat whose labels differ from those of its unit comes here, so all other heartbeats cost nothing.
-//! Memory holds up to `MAX_UNITS` moves: further ones are ignored until there is room.
+//! Memory holds the moves of up to `MAX_UNITS` units: those of others are ignored until there is room.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::presence::{Move, Unit};
+use crate::presence::{Move, PlacesLeft, Unit};
 
-/// The most units whose last move is stored.
+/// The most units whose moves are stored.
 const MAX_UNITS: usize = 10_000;
 /// How long the list is taken to be full before it is searched for moves that are over.
 const FULL_FOR: Duration = Duration::from_secs(60);
 
-/// The last move of each unit.
+/// The last moves of each unit.
 #[derive(Default)]
 pub struct Places(Mutex<LastMoves>);
 
 #[derive(Default)]
 struct LastMoves {
-    by_unit: HashMap<Unit, LastMove>,
+    by_unit: HashMap<Unit, MovesOfUnit>,
     full_since: Option<Timestamp>,
 }
 
-struct LastMove {
-    moved: Move,
-    at: Timestamp,
-    timeout: Duration,
+#[derive(Default)]
+struct MovesOfUnit {
+    left: PlacesLeft,
+    /// When all of them are over.
+    until: Timestamp,
 }
 
 impl Places {
-    /// Notes a move. Answers whether the unit is heard at both places in turn within its timeout.
+    /// Notes a move. Answers whether the unit is heard at several places in turn within its timeout.
     pub fn moved(&self, unit: &Unit, moved: &Move, timeout: Duration, at: Timestamp) -> bool {
         let mut moves = self.0.lock().expect("nothing panics under this lock");
-        let last = LastMove { moved: moved.clone(), at, timeout };
-        if let Some(before) = moves.by_unit.get_mut(unit) {
-            let before = std::mem::replace(before, last);
-            return moved.is_in_turn(at, &before.moved, before.at, timeout);
+        if !moves.by_unit.contains_key(unit) && !moves.has_room(at) {
+            return false;
         }
-        if moves.has_room(at) {
-            moves.by_unit.insert(unit.clone(), last);
-        }
-        false
+        let of_unit = moves.by_unit.entry(unit.clone()).or_default();
+        of_unit.until = at + timeout;
+        of_unit.left.moved(moved, at, timeout)
     }
 }
 
@@ -55,7 +53,7 @@ impl LastMoves {
         if self.full_since.is_some_and(|since| now.since(since) < FULL_FOR) {
             return false;
         }
-        self.by_unit.retain(|_, last| now <= last.at + last.timeout);
+        self.by_unit.retain(|_, moves| now <= moves.until);
         self.full_since = (self.by_unit.len() >= MAX_UNITS).then_some(now);
         self.full_since.is_none()
     }

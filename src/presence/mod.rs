@@ -72,7 +72,7 @@ pub use past_counts::{
     CountBucket, CountRange, CountedPart, FleetMoment, HourCounts, IncidentMark, MinuteCounts, StateCounts,
     add_mark, floor,
 };
-pub use place::Move;
+pub use place::{Move, PlacesLeft};
 pub use policy::{
     DEFAULT_MAX_UNITS, DEFAULT_TIMEOUT, KindRules, MAX_TIMEOUT, MIN_TIMEOUT, Override, Policy, Registry,
     TimeSource, is_archived, is_timeout,

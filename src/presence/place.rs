@@ -2,9 +2,14 @@
 //!
 //! With `sensors/{site}/{unit}/hb` and the name `{unit}`, the devices `north/pump-1` and `south/pump-1` are one unit,
 //! and the heartbeats of one hide the silence of the other. Their messages come in turn, so the label `site` changes
-//! and changes back. A device that moves to another site changes it once.
+//! and changes back, at once or, with more devices, after other sites. A device that moves to another site changes it
+//! once.
 
+use std::collections::VecDeque;
+use std::hash::BuildHasher;
 use std::time::Duration;
+
+use foldhash::fast::FixedState;
 
 use super::{Labels, Place};
 use crate::clock::Timestamp;
@@ -14,9 +19,16 @@ use crate::clock::Timestamp;
 pub struct Move {
     /// The topics, the former one first.
     pub topics: [String; 2],
-    /// The values of the labels, in the same order.
-    values: [String; 2],
+    /// The values of the labels in the same order, as hashes.
+    values: [u64; 2],
 }
+
+/// The most places in memory for a unit. With more in turn, some of them are still left twice.
+const MAX_PLACES: usize = 16;
+
+/// The places that a unit left within its timeout, oldest first.
+#[derive(Debug, Default)]
+pub struct PlacesLeft(VecDeque<(u64, Timestamp)>);
 
 impl Place {
     /// The move of a unit whose labels were `before` and are `after` with a heartbeat from here.
@@ -35,18 +47,25 @@ impl Place {
             }
             levels.join("/")
         };
-        Some(Move { topics: [topic(&before), topic(&after)], values: [before.join("/"), after.join("/")] })
+        let values = [&before, &after].map(|values| FixedState::default().hash_one(values));
+        Some(Move { topics: [topic(&before), topic(&after)], values })
     }
 }
 
-impl Move {
-    /// Whether the unit was heard in turn at both places: it moved between them before, at `earlier`, and its timeout
-    /// has not passed since then. A share delivers only some messages to an instance, so the earlier move may have
-    /// been in either direction.
-    pub fn is_in_turn(&self, at: Timestamp, before: &Move, earlier: Timestamp, timeout: Duration) -> bool {
-        let [from, to] = &before.values;
-        let is_between_both = self.values == before.values || self.values == [to.clone(), from.clone()];
-        is_between_both && at <= earlier + timeout
+impl PlacesLeft {
+    /// Notes a move. Answers whether the unit is heard in turn at several places: it left one of both before, and its
+    /// timeout has not passed since then. A share delivers only some messages to an instance, so it may leave one place
+    /// twice and never be seen to return.
+    pub fn moved(&mut self, moved: &Move, at: Timestamp, timeout: Duration) -> bool {
+        self.0.retain(|(_, left)| at <= *left + timeout);
+        let [from, _] = moved.values;
+        let is_in_turn = self.0.iter().any(|(place, _)| moved.values.contains(place));
+        self.0.retain(|(place, _)| *place != from);
+        if self.0.len() >= MAX_PLACES {
+            self.0.pop_front();
+        }
+        self.0.push_back((from, at));
+        is_in_turn
     }
 }
 
@@ -72,20 +91,36 @@ mod tests {
     }
 
     #[test]
-    fn a_unit_that_goes_to_and_fro_within_its_timeout_is_two_devices_and_one_that_moves_is_not() {
-        let (minute, at) = (Duration::from_secs(60), Timestamp::from_millis(1_732_147_200_000));
+    fn a_unit_that_returns_within_its_timeout_is_several_devices_and_one_that_moves_is_not() {
+        let (minute, start) = (Duration::from_secs(60), Timestamp::from_millis(1_732_147_200_000));
         let moved = |from: &str, to: &str| {
             place(&format!("s/{to}/7/data")).reached(&labels(from), &labels(to)).unwrap()
         };
-        let there = moved("north", "south");
-        for (next, seconds, expected) in [
-            (moved("south", "north"), 60, true),
-            (moved("south", "north"), 61, false),
-            (moved("north", "south"), 30, true),
-            (moved("south", "east"), 30, false),
-        ] {
-            let then = at + Duration::from_secs(seconds);
-            assert_eq!(next.is_in_turn(then, &there, at, minute), expected, "{:?} {seconds}", next.topics);
+        // Moves with their seconds, and which of them show that the unit is heard in turn.
+        type Case = (&'static [(&'static str, &'static str, u64)], &'static [bool]);
+        let cases: [Case; 7] = [
+            (&[("north", "south", 0), ("south", "north", 60)], &[false, true]),
+            (&[("north", "south", 0), ("south", "north", 61)], &[false, false]),
+            (&[("north", "south", 0), ("north", "south", 30)], &[false, true]),
+            (&[("north", "south", 0), ("south", "east", 30), ("east", "west", 40)], &[false; 3]),
+            (
+                &[("a", "b", 0), ("b", "c", 20), ("c", "a", 40), ("a", "b", 60), ("b", "c", 80)],
+                &[false, false, true, true, true],
+            ),
+            (&[("a", "b", 0), ("b", "c", 30), ("c", "d", 60), ("d", "a", 90)], &[false; 4]),
+            (&[("a", "b", 0), ("c", "d", 10), ("e", "a", 20)], &[false, false, true]),
+        ];
+        for (moves, expected) in cases {
+            let mut left = PlacesLeft::default();
+            let note = |(from, to, seconds): &(&str, &str, u64)| {
+                left.moved(&moved(from, to), start + Duration::from_secs(*seconds), minute)
+            };
+            assert_eq!(moves.iter().map(note).collect::<Vec<_>>(), expected, "{moves:?}");
         }
+        let mut left = PlacesLeft::default();
+        for n in 0..100 {
+            assert!(!left.moved(&moved(&n.to_string(), &(n + 1).to_string()), start, minute));
+        }
+        assert_eq!(left.0.len(), MAX_PLACES);
     }
 }

@@ -93,6 +93,12 @@ fn check_names_the_kinds_whose_units_may_be_two_devices() {
             "write unit = \"{site}.{unit}\", or unit = \"{unit}\" if no two devices have the same"
         )
     );
+    // A site that stands only in the topics of announcements.
+    let lamp = "[[kind]]\nname = \"lamp\"\ntopics = [\"lamps/{unit}/data\"]\n\
+                presence = { format = \"last_will\", topics = [\"lamps/{site}/{unit}/status\"] }\n";
+    let found = check(lamp);
+    assert!(found[0].starts_with("warn  names: kind lamp names its units {unit}, and {site}"), "{found:?}");
+    assert_eq!(check(&lamp.replace("{site}", "+")), [""; 0]);
     let said = check(&KINDS.replace("name = \"detector\"", "name = \"detector\"\nunit = \"{unit}\""));
     assert!(said[0].starts_with("ok    names: kind detector"), "{said:?}");
 }

@@ -11,10 +11,15 @@ pub(super) fn examine(config: &Config) -> Vec<Finding> {
     for rules in rules {
         let (kind, name) = (&rules.kind, &rules.name);
         let mut labels: Vec<String> = Vec::new();
-        for (text, of) in config.intake.iter().flat_map(|one| &one.topics) {
-            let template = Template::parse(text, of.clone()).ok().filter(|template| template.is_of(kind));
-            let beside = template.iter().flat_map(|template| template.labels_beside(name));
-            for (label, _) in beside {
+        let heard = config.intake.iter().flat_map(|one| &one.topics);
+        let heard = heard.filter_map(|(text, of)| Template::parse(text, of.clone()).ok());
+        let announced = config.intake.iter().flat_map(|one| &one.presence);
+        let announced = announced.filter(|(_, presence)| presence.format.has_named_topics());
+        let announced = announced.flat_map(|(of, presence)| {
+            presence.topics.iter().filter_map(|text| Template::of_announcements(text, of.clone()).ok())
+        });
+        for template in heard.chain(announced).filter(|template| template.is_of(kind)) {
+            for (label, _) in template.labels_beside(name) {
                 if !labels.iter().any(|known| *known == *label) {
                     labels.push(label.into());
                 }

@@ -221,7 +221,7 @@ impl Assembly {
     ) {
         let buffers = Buffers::new(std::mem::take(&mut self.buffers));
         let notices = FleetNotices {
-            destination: self.routed.destinations.blind().clone(),
+            destinations: self.routed.destinations.clone(),
             groups: self.stores.groups.clone(),
             buffers: buffers.clone(),
         };

@@ -246,10 +246,10 @@ impl BlindNotifier {
 
     /// Joins the event for the receivers that have had no direct delivery.
     async fn record(&self, ongoing: &OngoingBlindness, now: Timestamp) -> Result<()> {
-        let open = self.receivers.iter().zip(&ongoing.direct).filter(|(_, direct)| !direct.is_done);
-        let open: Vec<String> = open.map(|((receiver, _), _)| receiver.name.clone()).collect();
+        let done = self.receivers.iter().zip(&ongoing.direct).filter(|(_, direct)| direct.is_done);
+        let done: Vec<String> = done.map(|((receiver, _), _)| receiver.name.clone()).collect();
         let interval = Interval { from: ongoing.from, to: Timestamp::NEVER };
-        self.notices.join_for(&open, &blind_group(), interval, now).await
+        self.notices.join_except(&done, &blind_group(), interval, now).await
     }
 
     /// Joins the end, unless the ledger has an interval that does.

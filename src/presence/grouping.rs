@@ -170,7 +170,7 @@ pub enum Stage {
     /// Its silence, or blind interval, waits for the next notification.
     #[serde(rename = "o")]
     Waits,
-    /// Receivers were notified of its silence.
+    /// Receivers were notified of its silence, or blind interval, which lasts.
     #[serde(rename = "t")]
     Notified,
     /// Receivers were notified of its silence, and its return waits for the next notification.
@@ -202,9 +202,10 @@ impl Stage {
         }
     }
 
-    /// The stage of a waiting member after its notification. A blind interval is notified once.
-    pub fn once_notified(self, is_blind: bool) -> Stage {
-        if is_blind || self == Stage::IsBack { Stage::Over } else { Stage::Notified }
+    /// The stage of a waiting member after its notification. `is_end`: it is the end of a blind interval, whose begin
+    /// is another member.
+    pub fn once_notified(self, is_end: bool) -> Stage {
+        if is_end || self == Stage::IsBack { Stage::Over } else { Stage::Notified }
     }
 }
 

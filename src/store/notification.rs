@@ -137,7 +137,7 @@ impl GroupMember {
             OutboxEvent::Blind(interval) | OutboxEvent::DataLost(DataLoss { interval, .. }) => {
                 // The name has only the begin: receivers are notified of the first event of an interval that lasts,
                 // and of the first event of an interval that is over.
-                let is_over = if interval.is_over() { " over" } else { "" };
+                let is_over = if interval.is_over() { OVER } else { "" };
                 let id = format!("{}{is_over}", blindness(interval));
                 GroupMember {
                     id,
@@ -168,8 +168,9 @@ pub(super) struct Notification {
     pub blind: Vec<Interval>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timers: Vec<FiredTimer>,
-    /// For each record in `online`, the receivers that were notified of its silence, separated by commas; `None`:
-    /// unknown. Empty if every receiver was notified of every silence.
+    /// For each record in `online`, then for each interval in `blind`, the receivers that were notified of its silence
+    /// or, if it is over, of its begin, separated by commas; `None`: unknown. Empty if every receiver of the
+    /// notification gets everything.
     #[serde(default, rename = "notified", skip_serializing_if = "Vec::is_empty")]
     pub notified: Vec<Option<String>>,
     /// The receivers of the group, if other receivers are notified of returns too; `None`: there are no others.
@@ -227,7 +228,8 @@ impl Notification {
     }
 
     /// The delivery to one receiver, without the returns of silences that this receiver was not notified of. A
-    /// receiver outside of the group gets only returns, and the next silences of the same units.
+    /// receiver outside of the group gets only returns, the next silences of the same units, and the ends of blind
+    /// intervals that it was notified of.
     pub fn delivery(mut self, id: String, receiver: &str, attempt: u32) -> Delivery {
         let all = (self.offline.len(), self.online.len());
         let is_of_group = self.receivers.as_ref().is_none_or(|all| all.iter().any(|name| name == receiver));
@@ -236,12 +238,15 @@ impl Notification {
             let notified = notified.next().and_then(|receivers| receivers.as_deref());
             notified.map_or(is_of_group, |receivers| lists(receivers, receiver))
         });
+        self.blind.retain(|_| {
+            let notified = notified.next().and_then(|receivers| receivers.as_deref());
+            is_of_group || notified.is_some_and(|receivers| lists(receivers, receiver))
+        });
         if !is_of_group {
             let is_back = |record: &OfflineRecord| {
                 self.online.iter().any(|back| (&back.kind, &back.unit) == (&record.kind, &record.unit))
             };
             self.offline.retain(is_back);
-            self.blind.clear();
         }
         let is_part = all != (self.offline.len(), self.online.len());
         let is_judged = self.incident.is_some();
@@ -436,6 +441,11 @@ pub(super) fn blindness(interval: &Interval) -> String {
     format!("{BLINDNESS}{}", interval.from.as_millis())
 }
 
+/// The name of the blind interval whose end is the member with this name; `None`: it is no such end.
+pub(super) fn begin_of_blindness(member: &str) -> Option<&str> {
+    member.strip_suffix(OVER).filter(|begin| is_blindness(begin))
+}
+
 /// Whether the member with this name is a blind interval.
 pub(super) fn is_blindness(member: &str) -> bool {
     member.starts_with(BLINDNESS)
@@ -443,6 +453,9 @@ pub(super) fn is_blindness(member: &str) -> bool {
 
 /// The begin of the names of blind intervals.
 const BLINDNESS: &str = "blind ";
+
+/// The end of the names of blind intervals that are over.
+const OVER: &str = " over";
 
 impl Notification {
     /// The blind intervals that lasted at the sealing of this notification and are over: those of the fleet or, where

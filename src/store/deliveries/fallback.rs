@@ -1,8 +1,8 @@
 //! Waiting notifications of a failing receiver also go to its fallback.
 //!
 //! The copies are notifications like others, with ids that are derived from the ids of the deliveries; the loop of
-//! the fallback delivers them. The fallback itself is notified of the returns of these silences, even when the
-//! receiver is back: an alert that it opened must not stay open. A mark names the last copied notification of a
+//! the fallback delivers them. The fallback itself is notified of the ends of these silences and blind intervals, even
+//! when the receiver is back: an alert that it opened must not stay open. A mark names the last copied notification of a
 //! group. The marks of groups without waiting notifications are removed by the next pass.
 
 use serde::{Deserialize, Serialize};
@@ -13,10 +13,9 @@ use crate::store::again::ToFallback;
 use crate::store::documents::{Document, TableValue};
 use crate::store::json::to_json;
 use crate::store::lane::{Lane, append};
-use crate::store::member_names::name_of;
 use crate::store::notification::Notification;
 use crate::store::{
-    Cell, ChangeSet, Delivery, Destinations, MeantFor, NotifiedSilence, ReceiverName, Result, Table,
+    Cell, ChangeSet, Delivery, Destinations, MeantFor, NotifiedSilence, OutboxEvent, ReceiverName, Result, Table,
 };
 
 /// The most copies of one lane in one pass.
@@ -177,11 +176,9 @@ impl StoredDeliveries {
                 continue;
             };
             let delivery = Delivery::of(Some(part), group, &Delivery::id_of(id, receiver), receiver);
-            silences.extend(delivery.offline.iter().map(|record| NotifiedSilence {
-                group: group.clone(),
-                member: name_of(record),
-                detected_at: record.detected_at,
-            }));
+            let offline = delivery.offline.iter().cloned().map(OutboxEvent::Record);
+            let lasting = delivery.blind.iter().filter(|one| !one.is_over()).copied().map(OutboxEvent::Blind);
+            silences.extend(offline.chain(lasting).map(|event| NotifiedSilence::of(group, &event)));
             copies.push(Notification::for_fallback(&delivery, fallback.to, fallback.meant_for.since));
         }
         Ok(Some(CopiedLane { mark, last, copies }))

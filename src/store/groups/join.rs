@@ -186,7 +186,7 @@ impl StoredGroups {
             }
         }
         let names = groups.iter().enumerate().flat_map(|(at, one)| {
-            one.events.iter().flat_map(JoiningEvent::names).map(move |name| (at, name))
+            one.events.iter().flat_map(JoiningEvent::read).map(move |name| (at, name))
         });
         let names: Vec<(usize, String)> = names.collect();
         self.load_members(&mut steps, &names).await?;
@@ -194,7 +194,9 @@ impl StoredGroups {
         self.load_returning(&mut steps, groups).await?;
         let lanes = (0..groups.len()).filter(|at| may_be_at_once(&groups[*at], &steps[*at]));
         let lanes = lanes.flat_map(|at| {
-            let receivers = steps[at].may_tell(groups[at].has(MemberTransition::Online));
+            let one = &groups[at];
+            let has_end = one.has(MemberTransition::Online) || one.has(MemberTransition::Blind);
+            let receivers = steps[at].may_tell(has_end);
             receivers.into_iter().map(move |receiver| (at, receiver))
         });
         let lanes: Vec<(usize, String)> = lanes.collect();

@@ -52,7 +52,8 @@ pub(in crate::store) struct StoredMember {
     pub stage: Stage,
     /// When its silence was detected (ms); zero for a blind interval.
     pub(super) detected: i64,
-    /// The receivers that were notified of its silence, separated by commas; `None`: none was notified yet.
+    /// The receivers that were notified of its silence, or blind interval, separated by commas; `None`: none was
+    /// notified yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub told: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]

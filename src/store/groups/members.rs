@@ -9,9 +9,10 @@ use crate::presence::{OfflineRecord, RecordId, Stage};
 use crate::store::documents::Document;
 use crate::store::member_names::{name_of, names_of, of_member};
 use crate::store::receiver_list::with;
-use crate::store::{ChangeSet, Group, Index, MAX_CHANGES, MAX_STEP, Membership, Result};
+use crate::store::notification::GroupMember;
+use crate::store::{ChangeSet, Group, Index, MAX_CHANGES, MAX_STEP, Membership, OutboxEvent, Result};
 
-/// A silence of which a receiver was notified.
+/// A silence, or a blind interval that lasts, of which a receiver was notified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotifiedSilence {
     /// The key of its group.
@@ -19,6 +20,14 @@ pub struct NotifiedSilence {
     /// The name of the member.
     pub member: String,
     pub detected_at: Timestamp,
+}
+
+impl NotifiedSilence {
+    /// The silence or the blind interval of this event, in the group with this key.
+    pub fn of(group: &str, event: &OutboxEvent) -> NotifiedSilence {
+        let GroupMember { id, detected_at, .. } = GroupMember::new(event);
+        NotifiedSilence { group: group.to_owned(), member: id, detected_at }
+    }
 }
 
 impl StoredGroups {
@@ -61,7 +70,7 @@ impl StoredGroups {
         Ok(names.iter().flatten().filter_map(id).collect())
     }
 
-    /// Adds a receiver that was notified of these silences, except silences whose returns were already sealed.
+    /// Adds a receiver that was notified of these silences, except silences whose ends were already sealed.
     pub async fn add_receiver(&self, receiver: &str, silences: &[NotifiedSilence]) -> Result<()> {
         // A silence that was detected again is a separate member.
         let names = |NotifiedSilence { group, member, detected_at }: &NotifiedSilence| {

@@ -5,7 +5,7 @@ use super::names::{WaitingName, of_group, waiting_in};
 use super::step::GroupStep;
 use crate::clock::Timestamp;
 use crate::presence::MAX_MEMBERS;
-use crate::store::notification::MAX_SEALED;
+use crate::store::notification::{MAX_SEALED, begin_of_blindness};
 use crate::store::{Destinations, Index, IndexEntry, MAX_CHANGES, MAX_STEP, Result};
 
 /// The number of groups that are sealed at once.
@@ -111,7 +111,13 @@ impl StoredGroups {
         let ready: Vec<Vec<WaitingName>> =
             open.iter().zip(&waiting).map(|(at, waiting)| steps[*at].ready(waiting)).collect();
         let names = open.iter().zip(&ready);
-        let names = names.flat_map(|(at, ready)| ready.iter().map(move |one| (*at, one.member.clone())));
+        let names = names.flat_map(|(at, ready)| {
+            let read = |one: &WaitingName| {
+                let begin = begin_of_blindness(&one.member).map(str::to_owned);
+                std::iter::once(one.member.clone()).chain(begin)
+            };
+            ready.iter().flat_map(read).map(move |name| (*at, name))
+        });
         let names: Vec<(usize, String)> = names.collect();
         self.load_members(&mut steps, &names).await?;
         let lanes = open.iter().zip(&ready).filter(|(_, ready)| !ready.is_empty()).flat_map(|(at, ready)| {

@@ -18,6 +18,8 @@ pub(super) struct SealedMembers {
     blind: Vec<OutboxEvent>,
     /// For each of `online`, the receivers that were notified of its silence; `None`: unknown.
     notified: Vec<Option<String>>,
+    /// For each of `blind`, the receivers that were notified of its begin; `None`: it is the begin, or unknown.
+    notified_of_blindness: Vec<Option<String>>,
     /// The receivers of `notified`, by unit.
     notified_of: HashMap<Unit, String>,
     digest: Vec<String>,
@@ -30,6 +32,7 @@ impl SealedMembers {
         let is_offline = !is_blind && member.stage != Stage::IsBack;
         self.digest.push(format!("{}{name}", id_letter(is_offline)));
         if is_blind {
+            self.notified_of_blindness.push(member.told.clone());
             self.blind.push(event);
         } else if is_offline {
             self.offline.push(event);
@@ -66,12 +69,12 @@ impl SealedMembers {
     }
 
     /// The receivers of the notification: the receivers of the group (`own`), unless it has only returns, and every
-    /// receiver that was notified of a silence whose return is a member.
+    /// receiver that was notified of a silence whose return is a member, or of a blind interval whose end is.
     pub fn receivers(&self, own: &[String], others: &[&String]) -> Vec<String> {
         let has_news = !self.offline.is_empty() || !self.blind.is_empty();
         let knows = |name: &str, unknown: bool| {
             let names = |notified: &Option<String>| notified.as_ref().map_or(unknown, |all| lists(all, name));
-            self.notified.iter().any(names)
+            self.notified.iter().chain(&self.notified_of_blindness).any(names)
         };
         let own = own.iter().filter(|name| has_news || knows(name, true));
         own.chain(others.iter().copied().filter(|name| knows(name, false))).cloned().collect()
@@ -92,11 +95,12 @@ impl SealedMembers {
         };
         let has_others = told.iter().any(|name| !own.contains(name));
         let is_known = !has_others && self.notified.iter().all(has_all);
+        let notified = self.notified.into_iter().chain(self.notified_of_blindness).collect();
         Notification {
             offline: records(self.offline),
             online: records(self.online),
             blind: self.blind.iter().filter_map(OutboxEvent::interval).collect(),
-            notified: if is_known { Vec::new() } else { self.notified },
+            notified: if is_known { Vec::new() } else { notified },
             receivers: has_others.then(|| own.to_vec()),
             ..Notification::empty(group, sealed_at)
         }

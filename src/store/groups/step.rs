@@ -14,7 +14,7 @@ use crate::presence::{
 use crate::store::documents::Document;
 use crate::store::lane::{Lane, append, owe};
 use crate::store::member_names::{names_of, of_member};
-use crate::store::notification::{GroupMember, Notification, is_blindness};
+use crate::store::notification::{GroupMember, Notification, begin_of_blindness, is_blindness};
 use crate::store::{
     Cell, ChangeSet, Delivery, Destination, Destinations, Group, Index, OutboxEvent, Result, Table,
     partition_of_group,
@@ -40,6 +40,12 @@ impl JoiningEvent {
     /// The names that its member may have.
     pub fn names(&self) -> [String; 2] {
         names_of(&self.member.id, self.member.detected_at)
+    }
+
+    /// The names of the members that its step reads.
+    pub fn read(&self) -> impl Iterator<Item = String> {
+        let begin = begin_of_blindness(&self.member.id).map(str::to_owned);
+        self.names().into_iter().chain(begin)
     }
 }
 
@@ -348,15 +354,17 @@ impl<'a> GroupStep<'a> {
         let Destination { receivers, pace, .. } = &*destination;
         let mut sealed = SealedMembers::default();
         for WaitingName { member: name, .. } in ready {
+            let begin = begin_of_blindness(name);
+            let notified_of_begin = begin.and_then(|begin| self.end_blindness(begin));
             let Some(KnownMember { after: Some(member), is_changed, .. }) = self.members.get_mut(name) else {
                 continue;
             };
             let Some(wait) = member.waits.take() else { continue };
             *is_changed = true;
-            let is_blind = wait.event.record().is_none();
+            member.told = member.told.take().or(notified_of_begin);
             let kept = wait.event.record().filter(|_| pace.looks_after.is_some()).cloned().map(Box::new);
             sealed.add(name, member, wait.event);
-            let next = member.stage.once_notified(is_blind);
+            let next = member.stage.once_notified(begin.is_some());
             let mut after = StoredMember::new(next, member.detected_at());
             if next == Stage::Notified {
                 let others = sealed.notified_of_return(name, &self.others).into_iter();
@@ -393,9 +401,20 @@ impl<'a> GroupStep<'a> {
         Ok(())
     }
 
-    /// The receivers that the group may notify: its own and, for a return, all others.
-    pub fn may_tell(&self, has_return: bool) -> Vec<String> {
-        let others = self.others.iter().copied().filter(|_| has_return);
+    /// Ends the member of a blind interval that is over, by the name of its begin. Answers the receivers that were
+    /// notified of it.
+    fn end_blindness(&mut self, begin: &str) -> Option<String> {
+        let known = self.members.get_mut(begin)?;
+        let member = known.after.as_mut().filter(|member| member.stage == Stage::Notified)?;
+        known.is_changed = true;
+        let told = member.told.take();
+        *member = StoredMember::new(Stage::Over, member.detected_at());
+        told
+    }
+
+    /// The receivers that the group may notify: its own and, for a return or the end of a blind interval, all others.
+    pub fn may_tell(&self, has_end: bool) -> Vec<String> {
+        let others = self.others.iter().copied().filter(|_| has_end);
         self.destination.receivers.iter().chain(others).cloned().collect()
     }
 

@@ -69,23 +69,37 @@ impl Reminding {
         let mut reminding = Reminding { receivers: Vec::new(), notifications: Vec::new(), next: found.next };
         let sealing = Sealing { group, members, is_shared: destination.pace.is_shared, now };
         let what = format!("reminder {}", due.as_millis());
-        for (places, receivers) in reminders(destination, idle, members, &found.reminded) {
+        for (places, receivers) in reminders(idle, members, &found.reminded) {
             reminding.notifications.push(sealing.seal(&places, &receivers, &what, true));
         }
+        // Receivers that came to the route later are not reminded of what they were never notified of.
+        let own: Vec<String> =
+            idle.iter().filter(|name| destination.receivers.contains(name)).cloned().collect();
+        reminding.notify(&sealing, &own, &found.reminded, &format!("late {}", due.as_millis()));
         for (step, places) in again.escalate.iter().zip(&found.escalated) {
-            let what = format!("escalation {}", step.after.as_millis());
-            for (places, receivers) in reminding.unaware(&step.receivers, members, places) {
-                reminding.notifications.push(sealing.seal(&places, &receivers, &what, false));
-                for at in places {
-                    reminding.add_receivers(at, &members[at], &receivers);
-                }
-            }
+            reminding.notify(
+                &sealing,
+                &step.receivers,
+                places,
+                &format!("escalation {}", step.after.as_millis()),
+            );
         }
         reminding
     }
 
-    /// The silences of an escalation, with the receivers that do not know of them yet. Silences with the same
-    /// receivers share a notification.
+    /// Notifies receivers of the silences that they do not know of yet, and adds them to those that do. `what` is a part
+    /// of the ids of the notifications.
+    fn notify(&mut self, sealing: &Sealing<'_>, receivers: &[String], places: &[usize], what: &str) {
+        for (places, receivers) in self.unaware(receivers, sealing.members, places) {
+            self.notifications.push(sealing.seal(&places, &receivers, what, false));
+            for at in places {
+                self.add_receivers(at, &sealing.members[at], &receivers);
+            }
+        }
+    }
+
+    /// The silences, with the receivers that do not know of them yet. Silences with the same receivers share a
+    /// notification.
     fn unaware(
         &self,
         receivers: &[String],
@@ -126,18 +140,16 @@ impl Reminding {
     }
 }
 
-/// The silences (by index) of which each receiver is reminded: all silences for a receiver of the group, the
-/// escalated silences for a receiver of an escalation. Receivers of the same silences share a notification.
+/// The silences (by index) of which each receiver is reminded: those that it was notified of. Receivers of the same
+/// silences share a notification.
 fn reminders(
-    destination: &Destination,
     idle: &[String],
     members: &[OngoingMember],
     reminded: &[usize],
 ) -> Vec<(Vec<usize>, Vec<String>)> {
     let mut reminders: Vec<(Vec<usize>, Vec<String>)> = Vec::new();
     for name in idle {
-        let is_of_group = destination.receivers.contains(name);
-        let knows = |at: &&usize| is_of_group || lists(&members[**at].told, name);
+        let knows = |at: &&usize| lists(&members[**at].told, name);
         let places: Vec<usize> = reminded.iter().filter(knows).copied().collect();
         match reminders.iter_mut().find(|(other, _)| *other == places) {
             Some((_, receivers)) => receivers.push(name.clone()),
@@ -177,6 +189,33 @@ mod tests {
     use super::*;
     use crate::presence::Pace;
     use crate::routing::{Escalation, FollowUps};
+
+    #[test]
+    fn a_receiver_is_reminded_only_of_silences_that_it_was_notified_of_and_is_notified_of_the_others() {
+        let at = |minutes: u32| Timestamp::from_millis(1_700_000_000_000) + Duration::from_secs(60) * minutes;
+        let member = |name: &str, told: &str| OngoingMember {
+            name: name.to_owned(),
+            notified_at: at(0),
+            told: told.to_owned(),
+            record: Some(OfflineRecord::open(name.parse().unwrap(), at(0), at(0), at(0))),
+            is_acknowledged: false,
+        };
+        let own = ["chat", "new"].map(str::to_owned).to_vec();
+        let again = FollowUps { repeat: Some(Duration::from_secs(3600)), escalate: Vec::new() };
+        let destination = Destination::new(own.clone(), Pace::AT_ONCE).with(again);
+        let members = [member("detector:a", "chat"), member("detector:b", "chat,new")];
+        let group = Group { key: "all".to_owned(), labels: Default::default() };
+        let to = (&destination, &own[..]);
+        let found = Reminding::new(&group, to, &members, &|_| false, (at(0), at(60)), at(60));
+        let line = |one: &RepeatNotification| {
+            let Notification { reminder, offline, .. } = &one.notification;
+            (one.receivers.join(","), offline.len(), *reminder)
+        };
+        let lines: Vec<_> = found.notifications.iter().map(line).collect();
+        let expected = [("chat", 2, true), ("new", 1, true), ("new", 1, false)];
+        assert_eq!(lines, expected.map(|(to, count, reminder)| (to.to_owned(), count, reminder)));
+        assert_eq!(found.receivers, [(0, "chat,new".to_owned())], "its return goes to both");
+    }
 
     #[test]
     fn an_escalation_is_notified_only_to_receivers_that_do_not_know_of_the_silence() {

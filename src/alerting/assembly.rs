@@ -1,6 +1,6 @@
 //! Builds the loops of alerting, one for each receiver and one for each kind of due work, and runs them.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use super::limit::ReceiverLimit;
 use super::mass_offline::MassOffline;
 use super::orphans::Orphans;
 use super::reports::ReportMaking;
-use super::resend::{Resend, notified_after_others};
+use super::resend::Resend;
 use super::routed_groups::RoutedGroups;
 use super::silenced::SilenceEnds;
 use super::stateful_alerts::{StatefulAlerts, StatefulReceivers};
@@ -60,7 +60,6 @@ pub async fn run(
         incidents: Arc::new(incidents),
         healths: Arc::new(ReceiverHealths::new(stores.cells.clone())),
         attempts: Attempts::new(stores.cells.clone()),
-        notified_after_others: notified_after_others(&config),
         lasting_blindness: watch::Sender::new(Vec::new()),
         lasting_trip: watch::Sender::new(None),
         buffers: HashMap::new(),
@@ -119,7 +118,6 @@ struct Assembly {
     clock: Clock,
     telemetry: Arc<Telemetry>,
     stop: CancellationToken,
-    notified_after_others: HashSet<String>,
     lasting_blindness: watch::Sender<Vec<LastingBlindness>>,
     lasting_trip: watch::Sender<Option<LastingBlindness>>,
     buffers: HashMap<String, Arc<DeliveryBuffer>>,
@@ -162,7 +160,6 @@ impl Assembly {
             channel: channel.clone(),
             every,
             timeout: receiver.timeout,
-            is_notified_after_others: self.notified_after_others.contains(name),
             routed: self.routed.clone(),
             notices: UnusualNotices::new(self.stores.cells.clone()),
             blindness: is_notified_of_blindness.then(|| self.lasting_blindness.subscribe()),

@@ -93,20 +93,6 @@ impl AlertSilences {
     pub fn covered_until(&self, record: &OfflineRecord, now: Timestamp) -> Option<Timestamp> {
         self.covering(record, now).map(|silence| silence.ends_at).max()
     }
-
-    /// Whether alert silences have covered the record without a gap since it was detected: receivers were not notified.
-    pub fn have_always_covered(&self, record: &OfflineRecord, now: Timestamp) -> bool {
-        let matching: Vec<&AlertSilence> = self.matching(record).collect();
-        let mut until = record.detected_at;
-        let covers = |silence: &&&AlertSilence, at| silence.starts_at <= at && at < silence.ends_at;
-        while let Some(next) = matching.iter().filter(|one| covers(one, until)).map(|one| one.ends_at).max() {
-            if now < next {
-                return true;
-            }
-            until = next;
-        }
-        false
-    }
 }
 
 #[cfg(test)]
@@ -172,10 +158,6 @@ mod tests {
             prop_assert_eq!(ids(matching), ids(scanned));
             let scanned = all.iter().filter(|one| one.covers(&record, now)).map(|one| one.ends_at).max();
             prop_assert_eq!(silences.covered_until(&record, now), scanned);
-            let is_covered = |at| all.iter().any(|one| one.covers(&record, Timestamp::from_millis(at)));
-            let always = (record.detected_at.as_millis()..=now.as_millis()).all(is_covered);
-            let has_begun = record.detected_at <= now;
-            prop_assert_eq!(silences.have_always_covered(&record, now) && has_begun, always && has_begun);
         }
     }
 

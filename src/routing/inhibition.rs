@@ -161,13 +161,6 @@ pub struct Inhibited {
     pub by: Vec<Arc<Source>>,
 }
 
-impl Inhibited {
-    /// Since when the first of them was offline.
-    pub fn since(&self) -> Option<Timestamp> {
-        self.by.iter().map(|source| source.detected_at).min()
-    }
-}
-
 /// The units whose silence inhibits others at a moment, found by the values that targets share with them.
 #[derive(Clone, Debug, Default)]
 pub struct Inhibitors {

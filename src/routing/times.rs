@@ -51,9 +51,6 @@ pub struct TimeInterval {
 /// The minutes of a day.
 const DAY: i16 = 24 * 60;
 
-/// A mute that has lasted for this long has no beginning.
-const MAX_MUTE: Duration = Duration::from_secs(400 * 86_400);
-
 /// How many changes are checked for the end of a time: more than there are in a year of days with four ranges each.
 const MAX_CHANGES: usize = 4000;
 
@@ -151,39 +148,6 @@ impl RouteTimes {
             }
         }
         Some(at)
-    }
-
-    /// Since when the route has been muted without a break; `None`: it is not muted. For a mute without a beginning the
-    /// answer is the first moment of all.
-    pub fn muted_since(&self, now: Timestamp) -> Option<Timestamp> {
-        self.muted_by(now)?;
-        let mut back = Duration::from_secs(3600);
-        loop {
-            let begin = self.last_begin(now - back, now);
-            if begin.is_some() {
-                return begin;
-            }
-            if back == MAX_MUTE {
-                return Some(Timestamp::ZERO);
-            }
-            back = (back * 4).min(MAX_MUTE);
-        }
-    }
-
-    /// When the mute that lasts at `until` began, if that was after `from`.
-    fn last_begin(&self, from: Timestamp, until: Timestamp) -> Option<Timestamp> {
-        let (mut at, mut begin) = (from, None);
-        let mut is_muted = self.muted_by(from).is_some();
-        loop {
-            at = self.next_change(at);
-            if at > until {
-                return begin;
-            }
-            let was_muted = std::mem::replace(&mut is_muted, self.muted_by(at).is_some());
-            if is_muted && !was_muted {
-                begin = Some(at);
-            }
-        }
     }
 
     /// The next moment after `at` at which a mute may begin or end.
@@ -293,33 +257,6 @@ mod tests {
         let always = RouteTimes { mute: vec![Arc::new(interval("always", "UTC"))], active: vec![] };
         let until = always.muted_until(at("2026-07-25T12:00:00Z")).unwrap();
         assert!(until > at("2026-07-25T12:00:00Z") + Duration::from_secs(300 * 86_400), "{until}");
-    }
-
-    #[test]
-    fn a_mute_began_when_the_moment_before_was_not_muted() {
-        let evening =
-            TimeInterval { times: vec![Minutes { from: 22 * 60, to: DAY }], ..interval("evening", "UTC") };
-        let morning =
-            TimeInterval { times: vec![Minutes { from: 0, to: 6 * 60 }], ..interval("morning", "UTC") };
-        let weekend = TimeInterval { weekdays: vec![range(6, 6), range(0, 0)], ..interval("weekend", "UTC") };
-        let summer = TimeInterval { months: vec![range(5, 9)], ..interval("summer", "UTC") };
-        let nights = RouteTimes { mute: [evening, morning, weekend].map(Arc::new).to_vec(), active: vec![] };
-        let winter = RouteTimes { mute: vec![], active: vec![Arc::new(summer)] };
-        let always = RouteTimes { mute: vec![Arc::new(interval("always", "UTC"))], active: vec![] };
-        let cases = [
-            (&nights, "2026-07-22T21:59:59Z", None), // Wednesday
-            (&nights, "2026-07-22T22:00:00Z", Some("2026-07-22T22:00:00Z")),
-            (&nights, "2026-07-22T22:30:00Z", Some("2026-07-22T22:00:00Z")),
-            (&nights, "2026-07-23T05:00:00Z", Some("2026-07-22T22:00:00Z")),
-            (&nights, "2026-07-27T05:00:00Z", Some("2026-07-24T22:00:00Z")), // over the weekend
-            (&winter, "2027-03-03T10:00:00Z", Some("2026-10-01T00:00:00Z")),
-            (&winter, "2027-06-03T10:00:00Z", None),
-        ];
-        for (times, now, since) in cases {
-            assert_eq!(times.muted_since(at(now)), since.map(at), "{now}");
-        }
-        assert_eq!(always.muted_since(at("2026-07-25T12:00:00Z")), Some(Timestamp::ZERO));
-        assert_eq!(RouteTimes::default().muted_since(at("2026-07-25T12:00:00Z")), None);
     }
 
     #[test]

@@ -176,13 +176,6 @@ impl Routes {
         (taken, steps)
     }
 
-    /// The routes that are muted at a moment, by their ids, and since when.
-    pub fn muted_since(&self, now: Timestamp) -> HashMap<String, Timestamp> {
-        let mut times = HashMap::new();
-        self.root.times(&mut times);
-        times.into_iter().filter_map(|(id, times)| Some((id, times.muted_since(now)?))).collect()
-    }
-
     /// The destinations of all groups, where these receivers are configured.
     pub fn destinations(&self, receivers: Vec<String>) -> Destinations {
         let mut routes = HashMap::new();

@@ -289,6 +289,31 @@ async fn a_record_whose_route_has_not_notified_of_it_is_not_sent_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_record_whose_group_waits_for_its_next_notification_is_not_sent_before() {
+    let sink = hook().await;
+    let mut world = World::new("kind", vec![to(config_of_sink(&sink))]).await;
+    world.stop().await;
+    world.config.route.pace.interval = 100 * HOUR;
+    world.start();
+    world.notify_loss(&["a"]).await;
+    let resent = async |unit: &str, since: usize| {
+        until("it is sent again", async || {
+            units(&sink, since).iter().filter(|one| *one == unit).count() >= 3
+        })
+        .await;
+    };
+    resent("a", 0).await;
+    world.lose(&["b"]).await;
+    world.joined().await;
+    world.advance(2 * WAIT);
+    resent("a", sink.received().len()).await;
+    assert!(units(&sink, 0).iter().all(|unit| unit == "a"), "its group has not notified of it");
+    world.advance(100 * HOUR);
+    resent("b", sink.received().len()).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_record_is_sent_again_to_a_receiver_that_knows_of_it_by_escalation_or_as_a_fallback() {
     for (on, how) in [(On::Redis, "escalation"), (On::Directory, "fallback"), (On::Directory, "escalation")] {
         let (sink, chat) = (hook().await, hook().await);

@@ -178,31 +178,3 @@ fn a_change_keeps_the_silence_or_ends_it_and_makes_another() {
     assert_eq!(extend(&stored, id(2), NOW + HOUR, NOW), Err(SilenceError::BadTimes));
     assert_eq!(extend(&stored, id(3), later, NOW), Err(SilenceError::Expired(id(3))));
 }
-
-#[test]
-fn a_record_was_never_notified_if_silences_have_covered_it_since_it_was_detected() {
-    let minute = Duration::from_secs(60);
-    let record = OfflineRecord { detected_at: NOW, ..record("pump:1", &[("site", "north")]) };
-    // (matchers, begin, end) in minutes from the detection, and whether they cover the record ten minutes after it.
-    type Case<'a> = (&'a [(&'a str, i64, i64)], bool);
-    let cases: [Case<'_>; 9] = [
-        (&[], false),
-        (&[("site=north", -5, 20)], true),
-        (&[("site=south", -5, 20)], false),
-        (&[("site=north", 0, 20)], true),
-        (&[("site=north", 1, 20)], false),
-        (&[("site=north", -5, 10)], false),
-        (&[("site=north", 4, 20), ("kind=pump", -5, 5)], true),
-        (&[("site=north", 6, 20), ("kind=pump", -5, 5)], false),
-        (&[("site=north", -5, 3), ("kind=pump", -1, 7), ("unit=1", 7, 11)], true),
-    ];
-    let at = |minutes: i64| Timestamp::from_millis(NOW.as_millis() + minutes * 60_000);
-    for (silences, expected) in cases {
-        let silences: Vec<AlertSilence> = (1..)
-            .zip(silences)
-            .map(|(id, (matchers, from, to))| silence(id, matchers, at(*from), at(*to)))
-            .collect();
-        let silences = AlertSilences::from(silences);
-        assert_eq!(silences.have_always_covered(&record, NOW + 10 * minute), expected, "{silences:?}");
-    }
-}

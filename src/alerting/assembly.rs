@@ -196,7 +196,6 @@ impl Assembly {
             receiver,
             channel,
             engine: self.stores.deliveries.clone(),
-            destinations: self.routed.destinations.clone(),
             incidents: Arc::new(incidents),
             healths: self.healths.clone(),
             attempts: self.attempts.clone(),

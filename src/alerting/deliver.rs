@@ -45,7 +45,7 @@ use super::limit::ReceiverLimit;
 use super::{ENGINE_BACKOFF, LEASE, MIN_WAIT, ReceiverConfig, tick};
 use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::{Attempts, Ownership, ReceiverHealths};
-use crate::store::{AttemptEnd, Destinations, EndedLease, StoredDeliveries, partition_of_group};
+use crate::store::{AttemptEnd, EndedLease, StoredDeliveries, partition_of_group};
 use crate::telemetry::{Loop, Telemetry};
 
 mod engine_calls;
@@ -67,8 +67,6 @@ pub(super) struct Deliver {
     pub receiver: ReceiverConfig,
     pub channel: Arc<dyn Channel>,
     pub engine: StoredDeliveries,
-    /// The receivers of groups: a fallback needs no copy of a notification that it gets itself.
-    pub destinations: Destinations,
     pub incidents: Arc<Incidents>,
     pub healths: Arc<ReceiverHealths>,
     pub attempts: Attempts,

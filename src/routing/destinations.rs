@@ -280,11 +280,6 @@ impl Destinations {
         Arc::new(destination)
     }
 
-    /// Whether that receiver is notified of the silences of a group.
-    pub fn notifies(&self, key: &str, receiver: &str) -> bool {
-        self.of(key).receivers.iter().any(|name| name == receiver)
-    }
-
     fn of_route(&self, key: &str) -> Arc<Destination> {
         let Some(id) = route_in(key) else {
             let destination = match key {

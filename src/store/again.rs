@@ -2,7 +2,7 @@
 
 use super::notification::{Notification, notification_id};
 use super::receiver_list::lists;
-use super::{Delivery, Destinations, MeantFor};
+use super::{Delivery, MeantFor};
 use crate::clock::Timestamp;
 use crate::presence::Guarantee;
 
@@ -10,7 +10,6 @@ use crate::presence::Guarantee;
 pub(super) struct ToFallback<'a> {
     pub meant_for: &'a MeantFor,
     pub to: &'a str,
-    pub destinations: &'a Destinations,
 }
 
 impl Notification {
@@ -40,12 +39,11 @@ impl Notification {
         }
     }
 
-    /// The part for the fallback: all members except returns that the fallback gets itself. `None`: the part is
-    /// empty, the notification is a timer that is delivered at most once, or it has a lane of its own because its
-    /// other recipients already have it.
-    pub fn part_of_fallback(mut self, fallback: &ToFallback<'_>, group: &str) -> Option<Notification> {
-        let receiver = fallback.to;
-        if self.timers.is_empty() && fallback.destinations.notifies(group, receiver) {
+    /// The part for the fallback: all members except ends that the fallback gets itself. `None`: the part is empty, the
+    /// fallback is a receiver of the notification itself, the notification is a timer that is delivered at most once, or
+    /// it has a lane of its own because its other recipients already have it.
+    pub fn part_of_fallback(mut self, receiver: &str) -> Option<Notification> {
+        if self.receivers.iter().flatten().any(|name| name == receiver) {
             return None;
         }
         if self.of_group.is_some() || self.timers.iter().any(|one| one.guarantee == Guarantee::AtMostOnce) {
@@ -54,6 +52,7 @@ impl Notification {
         let knows = |receivers: &Option<String>| receivers.as_deref().is_some_and(|all| lists(all, receiver));
         let mut known = self.notified.iter().map(knows);
         self.online.retain(|_| !known.next().unwrap_or(false));
+        self.blind.retain(|_| !known.next().unwrap_or(false));
         self.notified.retain(|receivers| !knows(receivers));
         let is_empty = self.offline.is_empty() && self.online.is_empty() && self.blind.is_empty();
         let is_empty = is_empty && self.timers.is_empty();

@@ -56,7 +56,8 @@ pub fn notification_of(group: &str, event: &OutboxEvent) -> String {
 /// them, and a quarter of the bytes saves the engine's time.
 ///
 /// The fields: the record's id, its deadline, detection and sealing (ms), its cause, the labels of the unit, the
-/// labels of the group; and the presumed begin of the silence, if that is later than the last heartbeat.
+/// labels of the group; the presumed begin of the silence, if that is later than the last heartbeat; and the receivers of
+/// the group, if there are several.
 #[derive(Serialize, Deserialize)]
 pub(super) struct SingleSilence(
     RecordId,
@@ -66,7 +67,9 @@ pub(super) struct SingleSilence(
     Cause,
     Labels,
     Labels,
-    #[serde(default, skip_serializing_if = "Option::is_none")] Option<i64>,
+    // `Some(None)` is written as null: the receivers follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<Option<i64>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")] Option<Vec<String>>,
 );
 
 impl SingleSilence {
@@ -82,28 +85,41 @@ impl SingleSilence {
         }
         let times = [record.deadline, record.detected_at, *sealed_at].map(Timestamp::as_millis);
         let [deadline, detected_at, sealed_at] = times;
+        let receivers = notification.receivers.clone();
         let silent_from = record.silent_from.map(Timestamp::as_millis);
-        let (id, labels, shared) = (record.id.clone(), record.labels.clone(), group.labels.clone());
-        let short =
-            SingleSilence(id, deadline, detected_at, sealed_at, record.cause, labels, shared, silent_from);
+        let silent_from = silent_from.map(Some).or(receivers.as_ref().map(|_| None));
+        let (id, cause, labels) = (record.id.clone(), record.cause, record.labels.clone());
+        let shared = group.labels.clone();
+        let short = SingleSilence(
+            id,
+            deadline,
+            detected_at,
+            sealed_at,
+            cause,
+            labels,
+            shared,
+            silent_from,
+            receivers,
+        );
         (short.record() == *record).then_some(short)
     }
 
     fn record(&self) -> OfflineRecord {
-        let SingleSilence(id, deadline, detected_at, _, cause, labels, _, silent_from) = self;
+        let SingleSilence(id, deadline, detected_at, _, cause, labels, _, silent_from, _) = self;
         let [deadline, detected_at] = [*deadline, *detected_at].map(Timestamp::from_millis);
         let record = OfflineRecord::open(id.unit.clone(), id.last_seen, deadline, detected_at);
-        let silent_from = silent_from.map(Timestamp::from_millis);
+        let silent_from = silent_from.flatten().map(Timestamp::from_millis);
         OfflineRecord { silent_from, labels: labels.clone(), cause: *cause, ..record }
     }
 
     /// The full form, without the key of its group.
     fn notification(self) -> Notification {
         let record = self.record();
-        let SingleSilence(_, _, _, sealed_at, _, _, labels, _) = self;
+        let SingleSilence(_, _, _, sealed_at, _, _, labels, _, receivers) = self;
         let group = Group { key: String::new(), labels };
         Notification {
             offline: vec![record],
+            receivers,
             ..Notification::empty(group, Timestamp::from_millis(sealed_at))
         }
     }
@@ -173,7 +189,7 @@ pub(super) struct Notification {
     /// notification gets everything.
     #[serde(default, rename = "notified", skip_serializing_if = "Vec::is_empty")]
     pub notified: Vec<Option<String>>,
-    /// The receivers of the group, if other receivers are notified of returns too; `None`: there are no others.
+    /// The receivers of the group when it was sealed, if the notification has several receivers; `None`: it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receivers: Option<Vec<String>>,
     /// A reminder: receivers were notified of these silences before.

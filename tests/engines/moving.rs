@@ -256,7 +256,7 @@ async fn fill(engine: Arc<dyn Engine>) {
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
     assert_eq!(
         StoredDeliveries::new(engine.clone())
-            .fall_back(&partitions, &meant_for, "spare", &Destinations::all(Pace::AT_ONCE, &[]), later)
+            .fall_back(&partitions, &meant_for, "spare", later)
             .await
             .unwrap(),
         3,

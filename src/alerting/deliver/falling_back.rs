@@ -63,7 +63,7 @@ impl Deliver {
             return Ok(None);
         }
         let meant_for = MeantFor { receiver: name.clone(), since };
-        self.engine.fall_back(own, &meant_for, &fallback.receiver, &self.destinations, now).await.map(Some)
+        self.engine.fall_back(own, &meant_for, &fallback.receiver, now).await.map(Some)
     }
 
     pub(super) fn fell_back(

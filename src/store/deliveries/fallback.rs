@@ -15,7 +15,7 @@ use crate::store::json::to_json;
 use crate::store::lane::{Lane, append};
 use crate::store::notification::Notification;
 use crate::store::{
-    Cell, ChangeSet, Delivery, Destinations, MeantFor, NotifiedSilence, OutboxEvent, ReceiverName, Result, Table,
+    Cell, ChangeSet, Delivery, MeantFor, NotifiedSilence, OutboxEvent, ReceiverName, Result, Table,
 };
 
 /// The most copies of one lane in one pass.
@@ -80,17 +80,16 @@ impl StoredDeliveries {
     }
 
     /// Queues the notifications of a receiver in these partitions for its fallback too: each once, under its own id,
-    /// even if several instances call this or one calls it again. Groups of which the fallback itself is notified are
-    /// left out. Answers how many were queued.
+    /// even if several instances call this or one calls it again. Notifications that the fallback gets itself are left
+    /// out. Answers how many were queued.
     pub async fn fall_back(
         &self,
         partitions: &[u16],
         meant_for: &MeantFor,
         to: &str,
-        destinations: &Destinations,
         now: Timestamp,
     ) -> Result<usize> {
-        let fallback = ToFallback { meant_for, to, destinations };
+        let fallback = ToFallback { meant_for, to };
         let table = Table::Lanes(ReceiverName::of(&meant_for.receiver));
         let mut queued = 0;
         for &partition in partitions {
@@ -172,7 +171,7 @@ impl StoredDeliveries {
         for (id, body) in ids.iter().zip(self.bodies(&of).await?) {
             // An unreadable notification is left out, as for its receiver.
             let notification = body.and_then(|body| Notification::read(group, &body).notification);
-            let Some(part) = notification.and_then(|one| one.part_of_fallback(fallback, group)) else {
+            let Some(part) = notification.and_then(|one| one.part_of_fallback(fallback.to)) else {
                 continue;
             };
             let delivery = Delivery::of(Some(part), group, &Delivery::id_of(id, receiver), receiver);

@@ -178,6 +178,7 @@ impl Sealing<'_> {
             offline: places.iter().filter_map(|at| self.members[*at].record.clone()).collect(),
             reminder,
             escalation: self.is_shared && !reminder,
+            receivers: (receivers.len() > 1).then(|| receivers.to_vec()),
             ..Notification::empty(self.group.clone(), self.now)
         };
         RepeatNotification { id, notification, receivers: receivers.to_vec() }

@@ -101,7 +101,7 @@ impl SealedMembers {
             online: records(self.online),
             blind: self.blind.iter().filter_map(OutboxEvent::interval).collect(),
             notified: if is_known { Vec::new() } else { notified },
-            receivers: has_others.then(|| own.to_vec()),
+            receivers: (has_others || own.len() > 1).then(|| own.to_vec()),
             ..Notification::empty(group, sealed_at)
         }
     }

@@ -301,7 +301,7 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
     let fall_back = async |engine: &Arc<dyn Engine>, now| {
         StoredDeliveries::new(engine.clone())
-            .fall_back(&world.partitions(), &meant_for, "mail", &Destinations::all(Pace::AT_ONCE, &[]), now)
+            .fall_back(&world.partitions(), &meant_for, "mail", now)
             .await
             .unwrap()
     };
@@ -332,12 +332,18 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     world.deliveries().is_up("hook").await.unwrap();
     assert_eq!(world.deliveries().down_since("hook", world.at(9)).await.unwrap(), world.at(9));
     assert_eq!(fall_back(&world.engine, world.at(9)).await, 0, "what is left was queued before");
-    // A fallback that is notified of the group itself needs no copy.
-    world.sealed_in("c", &records[..1], world.at(9)).await;
+    // A fallback that is a receiver of the notification itself needs no copy; one that came to the route later does.
     let both = Destinations::all(Pace::AT_ONCE, &["hook", "mail"].map(str::to_owned));
-    let copied =
-        world.deliveries().fall_back(&world.partitions(), &meant_for, "mail", &both, world.at(10)).await;
-    assert_eq!(copied.unwrap(), 0);
+    let seal = async |key: &str, record: &OfflineRecord, now: Timestamp| {
+        let groups = vec![Group { key: key.to_owned(), labels: Default::default() }];
+        let joins = [Join { groups, event: OutboxEvent::Record(record.clone()) }];
+        world.groups().join(&joins, &both, &Capacity::NONE, now).await.unwrap();
+    };
+    seal("c", &offline(&world.unit("c"), world.at(0)), world.at(9)).await;
+    assert_eq!(fall_back(&world.engine, world.at(10)).await, 0);
+    world.sealed_in("d", &[offline(&world.unit("d"), world.at(0))], world.at(10)).await;
+    seal("d", &offline(&world.unit("e"), world.at(0)), world.at(11)).await;
+    assert_eq!(fall_back(&world.engine, world.at(11)).await, 1, "its route names the fallback since");
 }
 
 pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G: Ground>(world: World<G>) {
@@ -356,11 +362,7 @@ pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G:
         delivered_to(&world, receiver, now).await.iter().map(line).collect::<Vec<String>>()
     };
     let fall_back = async |now| {
-        world
-            .deliveries()
-            .fall_back(&world.partitions(), &meant_for, "mail", &Destinations::all(Pace::AT_ONCE, &[]), now)
-            .await
-            .unwrap();
+        world.deliveries().fall_back(&world.partitions(), &meant_for, "mail", now).await.unwrap();
     };
     for record in &records {
         join(record, world.at(1)).await;

@@ -46,10 +46,7 @@ async fn delivered(engine: Arc<dyn Engine>, receiver: &str, now: Timestamp) -> V
 async fn fall_back(engine: Arc<dyn Engine>, since: Timestamp, now: Timestamp) -> usize {
     let partitions: Vec<u16> = (0..engine.partitions()).collect();
     let meant_for = MeantFor { receiver: "hook".to_owned(), since };
-    StoredDeliveries::new(engine.clone())
-        .fall_back(&partitions, &meant_for, "spare", &Destinations::all(Pace::AT_ONCE, &[]), now)
-        .await
-        .unwrap()
+    StoredDeliveries::new(engine.clone()).fall_back(&partitions, &meant_for, "spare", now).await.unwrap()
 }
 
 #[tokio::test]

@@ -588,6 +588,12 @@ fn reads(world: &World) -> u64 {
     calls.map_or(0, |calls| calls.parse().unwrap())
 }
 
+/// Waits until an instance has read `heard`, and counts from then on.
+async fn watches(world: &World) {
+    let asked = reads(world);
+    until("it watches", async || reads(world) > asked + 1).await;
+}
+
 /// Loops that notify of blindness after an hour.
 pub async fn that_watch(sink: &rollcall::simulate::webhook_sink::WebhookSink) -> World {
     let mut world = World::new("kind", vec![webhook_to(sink.url(), None)]).await;
@@ -647,6 +653,35 @@ async fn blindness_is_notified_once_while_it_lasts_and_so_is_its_end() {
     until("hearing was read", async || reads(&world) > asked + 1).await;
     world.notify_loss(&["a"]).await;
     assert_eq!(listed(&sink.wait_for(5, MAX_WAIT).await.unwrap()[4], "offline"), ["a"]);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_was_notified_of_blindness_and_leaves_the_route_is_notified_of_its_end() {
+    let (sink, other) = (hook().await, hook().await);
+    let mut world = that_watch(&sink).await;
+    world.stop().await;
+    world.config.receivers.push(named("other", webhook_to(other.url(), None)));
+    world.config.route.receivers.push("other".to_owned());
+    world.start();
+    watches(&world).await;
+    world.advance(2 * HOUR);
+    sink.wait_for(1, MAX_WAIT).await.unwrap();
+    other.wait_for(1, MAX_WAIT).await.unwrap();
+    world.delivered("hook").await;
+    world.delivered("other").await;
+    world.stop().await;
+    world.config.route.receivers.pop();
+    world.start();
+    watches(&world).await;
+    world.advance(2 * HOUR);
+    watches(&world).await;
+    let to = world.clock.now();
+    world.roll.canary_returned(to).await.unwrap();
+    for receiver in [&sink, &other] {
+        let received = receiver.wait_for(2, MAX_WAIT).await.unwrap();
+        assert_eq!(blind(&received[1])["to"], json!(to));
+    }
     world.stop().await;
 }
 

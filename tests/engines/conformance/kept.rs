@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::fleet::Attempts;
-use rollcall::presence::{Closing, OfflineRecord};
+use rollcall::presence::{Closing, Interval, OfflineRecord};
 use rollcall::store::{
     ATTEMPT_BYTES, Attempt, AttemptEnd, AttemptMade, AttemptResult, Capacity, Cell, Delivery, Destinations,
     EndedLease, Engine, EntryOrder, Group, Index, Join, MAX_ATTEMPT_BYTES, MeantFor, OutboxEvent, Pace,
@@ -344,6 +344,44 @@ pub async fn what_waits_goes_to_the_fallback_once<G: Ground>(world: World<G>) {
     world.sealed_in("d", &[offline(&world.unit("d"), world.at(0))], world.at(10)).await;
     seal("d", &offline(&world.unit("e"), world.at(0)), world.at(11)).await;
     assert_eq!(fall_back(&world.engine, world.at(11)).await, 1, "its route names the fallback since");
+}
+
+pub async fn a_fallback_is_notified_of_the_end_of_blindness_that_it_was_notified_of<G: Ground>(
+    world: World<G>,
+) {
+    let blind = |to: Timestamp| OutboxEvent::Blind(Interval { from: world.at(0), to });
+    let names = ["hook", "mail", "pager"].map(str::to_owned);
+    let own =
+        |receivers: &[String]| Destinations::all(Pace::AT_ONCE, receivers).with_receivers(names.to_vec());
+    let join = async |event: OutboxEvent, to: &Destinations, now: Timestamp| {
+        let groups = vec![Group { key: "blind".to_owned(), labels: Default::default() }];
+        world.groups().join(&[Join { groups, event }], to, &Capacity::NONE, now).await.unwrap();
+        world.groups().seal(&world.partitions(), to, now).await.unwrap();
+    };
+    let taken = async |receiver: &str, now: Timestamp| {
+        let taken = delivered_to(&world, receiver, now).await;
+        taken.iter().flat_map(|one| &one.blind).map(Interval::is_over).collect::<Vec<bool>>()
+    };
+    let since = world.deliveries().down_since("hook", world.at(1)).await.unwrap();
+    let meant_for = MeantFor { receiver: "hook".to_owned(), since };
+    let fall_back =
+        async |now| world.deliveries().fall_back(&world.partitions(), &meant_for, "mail", now).await.unwrap();
+    join(blind(Timestamp::NEVER), &own(&names[..1]), world.at(1)).await;
+    assert_eq!((fall_back(world.at(2)).await, taken("mail", world.at(3)).await), (1, vec![false]));
+    // Another one, that the group of the fallback is not notified of.
+    let other = OutboxEvent::Blind(Interval { from: world.at(2), to: Timestamp::NEVER });
+    join(other, &own(&names[..1]), world.at(3)).await;
+    // A reload has put a pager in the place of the hook, which gets the end all the same.
+    join(blind(world.at(4)), &own(&names[2..]), world.at(4)).await;
+    assert_eq!(fall_back(world.at(5)).await, 1, "the fallback gets the end itself");
+    assert_eq!(taken("mail", world.at(6)).await, [true, false]);
+    assert_eq!(taken("hook", world.at(6)).await, [false, false, true]);
+    assert_eq!(taken("pager", world.at(6)).await, [true]);
+    // What was over before is over: a repetition changes nothing.
+    join(blind(world.at(4)), &own(&names), world.at(7)).await;
+    for receiver in &names {
+        assert_eq!(taken(receiver, world.at(8)).await, [], "{receiver}");
+    }
 }
 
 pub async fn a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of<G: Ground>(world: World<G>) {

@@ -232,6 +232,7 @@ macro_rules! every_case {
                 what_waits_in_a_group_can_be_ended_in_its_order_without_a_lease
                 what_waits_goes_to_the_fallback_once
                 a_fallback_is_notified_of_the_returns_of_what_it_was_notified_of
+                a_fallback_is_notified_of_the_end_of_blindness_that_it_was_notified_of
             }
             cells {
                 of_change_sets_that_expect_the_same_one_applies

@@ -70,8 +70,8 @@ impl MassOffline {
         if trip.is_held() && now < trip.at + GATHERS {
             return Ok(());
         }
-        let notified =
-            trip.notified(if trip.is_held() { self.breaker.silent_since(trip.since).await? } else { 0 });
+        let silent = if trip.is_held() { self.breaker.silent_since(trip.since, now).await? } else { 0 };
+        let notified = trip.notified(silent);
         let to = notified.released.as_ref().map_or(Timestamp::NEVER, |over| over.at);
         let group = self.notice(&notified, now).await?.group();
         self.notices.join(&group, Interval { from: trip.at, to }, now).await?;

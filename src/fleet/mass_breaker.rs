@@ -136,7 +136,8 @@ impl MassBreaker {
         if !rule.is_mass(count.known(before)) {
             return Ok(None);
         }
-        let count = FleetCount { silent: self.counted(rule, count.silent, since, now).await?, ..count };
+        let count =
+            FleetCount { silent: self.counted(rule, (count.silent, since), PAGES, now).await?, ..count };
         let count = count.known(before);
         if !rule.is_mass(count) {
             return Ok(None);
@@ -155,29 +156,15 @@ impl MassBreaker {
         self.held().await
     }
 
-    /// How many of the units that fell silent since then count.
+    /// How many of the units that fell silent since then count, judged by up to `most` pages of them.
     async fn counted(
         &self,
         rule: &MassOfflineRule,
-        silent: u64,
-        since: Timestamp,
+        (silent, since): (u64, Timestamp),
+        most: usize,
         now: Timestamp,
     ) -> Result<u64> {
         let silences = self.silences.current().await?;
-        let is_covered = |record: &OfflineRecord| silences.covering(record, now).next().is_some();
-        let (counted, of) = self.known_longer(rule, since, PAGES, &|record| !is_covered(record)).await?;
-        Ok(silent * counted / of.max(1))
-    }
-
-    /// How many of the newest open records that were detected since then belong to units that count, and the number
-    /// of these records.
-    async fn known_longer(
-        &self,
-        rule: &MassOfflineRule,
-        since: Timestamp,
-        most: usize,
-        counts: &(dyn Fn(&OfflineRecord) -> bool + Sync),
-    ) -> Result<(u64, u64)> {
         let (mut pages, mut counted, mut of) = (OpenPages::new(&*self.queries), 0, 0);
         for _ in 0..most {
             let Some(mut page) = pages.next().await? else { break };
@@ -185,7 +172,7 @@ impl MassBreaker {
             page.retain(|record| record.detected_at >= since);
             of += page.len() as u64;
             let is_last = page.len() < length;
-            page.retain(counts);
+            page.retain(|record| silences.covering(record, now).next().is_none());
             let names: Vec<Unit> = page.iter().map(|record| record.id.unit.clone()).collect();
             let units = match &self.units {
                 Some(units) => units.read(&names).await?,
@@ -199,7 +186,7 @@ impl MassBreaker {
                 break;
             }
         }
-        Ok((counted, of))
+        Ok(silent * counted / of.max(1))
     }
 
     /// The newest open records that were detected since then, up to a thousand.
@@ -209,13 +196,14 @@ impl MassBreaker {
         Ok(newest)
     }
 
-    /// How many units are offline by records that were detected since then; without a rule, as pages have none, units
-    /// that do not count are among them.
-    pub async fn silent_since(&self, since: Timestamp) -> Result<u64> {
+    /// How many units that count are offline by records that were detected since then; without a rule, as pages have
+    /// none, units that do not count are among them.
+    pub async fn silent_since(&self, since: Timestamp, now: Timestamp) -> Result<u64> {
         let silent = self.queries.count_since(since).await?.silent;
-        let Some(rule) = self.rule.as_ref().filter(|_| silent > 0) else { return Ok(silent) };
-        let (counted, of) = self.known_longer(rule, since, PAGES_OF_RELEASE, &|_| true).await?;
-        Ok(silent * counted / of.max(1))
+        match self.rule.as_ref().filter(|_| silent > 0) {
+            Some(rule) => self.counted(rule, (silent, since), PAGES_OF_RELEASE, now).await,
+            None => Ok(silent),
+        }
     }
 
     /// Ends a trip that is over, or that a reload has disabled. Answers the last trip.
@@ -224,7 +212,7 @@ impl MassBreaker {
         let Some(trip) = last.value.as_ref().filter(|trip| trip.is_held()) else {
             return Ok(last.value);
         };
-        let silent = self.silent_since(trip.since).await?;
+        let silent = self.silent_since(trip.since, now).await?;
         let why = match self.rule {
             Some(_) => release(trip, silent, now),
             None => Some(ReleaseReason::Operator),
@@ -240,7 +228,7 @@ impl MassBreaker {
         for _ in 0..MAX_CHANGES {
             let last = self.stored().await?;
             let Some(trip) = last.value.as_ref().filter(|trip| trip.is_held()) else { return Ok(false) };
-            let silent = self.silent_since(trip.since).await?;
+            let silent = self.silent_since(trip.since, now).await?;
             let entry = AuditEntry {
                 at: now,
                 author: by.to_owned(),

@@ -5,10 +5,10 @@
 //! tripped, notifications of single units are held; records are written as usual. It is released when most of the
 //! units are back, after a time, or by an operator. Receivers are then notified of units that are still offline, as
 //! usual, and not of units that came back.
-//! came back are not.
 //!
-//! Units count only if they were registered or known for longer than the window when they fell silent. So a device that
-//! invents a hundred units, each silent after a second, holds nothing.
+//! Units count only if they were registered or known for longer than the window when they fell silent, and no alert
+//! silence covers them. So a device that invents a hundred units, each silent after a second, holds nothing. The same
+//! units count for the trip, in its message and for its release.
 //!
 //! After a release only silences that were detected later count: silences that were held do not trip the breaker again.
 
@@ -124,10 +124,9 @@ impl Trip {
         Trip { released: Some(Release { at, why, offline }), is_notified: false, ..self.clone() }
     }
 
-    /// The trip once operators are notified of it. More units may have fallen silent meanwhile.
+    /// The trip once operators are notified of it. More of its units may have fallen silent meanwhile.
     pub fn notified(&self, silent: u64) -> Trip {
-        let offline = self.offline.max(silent);
-        Trip { offline, units: self.units.max(offline), is_notified: true, ..self.clone() }
+        Trip { offline: self.offline.max(silent.min(self.units)), is_notified: true, ..self.clone() }
     }
 }
 
@@ -235,11 +234,11 @@ mod tests {
             assert_eq!(release(&trip, silent, at(seconds)), expected, "{silent} at {seconds}");
         }
         let notified = trip.notified(110);
-        assert_eq!((notified.offline, notified.units, notified.is_notified), (110, 110, true));
+        assert_eq!((notified.offline, notified.units, notified.is_notified), (100, 100, true));
         let over = notified.released(ReleaseReason::Time, 120, at(700));
         assert_eq!(
             (over.is_held(), over.is_notified, over.released.as_ref().unwrap().offline),
-            (false, false, 110)
+            (false, false, 100)
         );
         assert_eq!(RULE.counts_since(Some(&over), at(710)), at(700));
         assert_eq!(RULE.counts_since(Some(&over), at(800)), at(740));

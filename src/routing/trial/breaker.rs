@@ -32,7 +32,6 @@ struct SilenceMark {
 #[derive(Clone, Copy, Debug, Default)]
 struct SilenceCounts {
     all: u64,
-    known: u64,
     /// Silences of known units that no alert silence covered.
     counted: u64,
 }
@@ -40,13 +39,11 @@ struct SilenceCounts {
 impl SilenceCounts {
     fn add(&mut self, mark: SilenceMark) {
         self.all += 1;
-        self.known += u64::from(mark.is_known);
         self.counted += u64::from(mark.is_known && !mark.is_covered);
     }
 
     fn remove(&mut self, mark: SilenceMark) {
         self.all -= 1;
-        self.known -= u64::from(mark.is_known);
         self.counted -= u64::from(mark.is_known && !mark.is_covered);
     }
 }
@@ -129,19 +126,19 @@ impl<'a> TrialBreaker<'a> {
 
     /// Updates the trip that holds: the rest of a mass belongs to it.
     pub fn settle(&mut self) {
-        let known = self.counts.known;
+        let counted = self.counts.counted;
         if let Some(trip) = self.trips.last_mut().filter(|trip| trip.is_held()) {
-            *trip = trip.notified(known);
+            *trip = trip.notified(counted);
         }
     }
 
     /// Releases the breaker if it is time, or if an operator does. Answers whether it held until now.
     pub fn release(&mut self, by_operator: bool, now: Timestamp) -> bool {
-        let known = self.counts.known;
+        let counted = self.counts.counted;
         let Some(trip) = self.trips.last_mut().filter(|trip| trip.is_held()) else { return false };
-        let why = if by_operator { Some(ReleaseReason::Operator) } else { release(trip, known, now) };
+        let why = if by_operator { Some(ReleaseReason::Operator) } else { release(trip, counted, now) };
         if let Some(why) = why {
-            *trip = trip.released(why, known, now);
+            *trip = trip.released(why, counted, now);
         }
         why.is_some()
     }

@@ -102,6 +102,27 @@ pub async fn the_breaker_trips_once_for_all_instances_and_is_released_once<G: Gr
     assert_eq!(one.judge(now).await.unwrap(), None);
 }
 
+pub async fn units_that_operators_silenced_are_in_no_figure_of_the_breaker_and_do_not_keep_it<G: Ground>(
+    world: World<G>,
+) {
+    let units = world.units(20);
+    let is_covered = |unit: &&Unit| unit.to_string().ends_with(['0', '1', '2', '3', '4']);
+    let (covered, others): (Vec<Unit>, Vec<Unit>) = units.iter().cloned().partition(|unit| is_covered(&unit));
+    assert_eq!((covered.len(), others.len()), (10, 10));
+    let works = wanted("unit=~\"unit-.*[0-4]\"", world.at(0), world.hours(300));
+    Silences::new(world.engine.clone()).put(None, works, "ana", world.at(0)).await.unwrap();
+    let one = breaker(&world.engine, RULE);
+    let now = world.fall_silent(&units, 1).await;
+    let trip = one.judge(now).await.unwrap().expect("all of the ten that count");
+    let silent = one.silent_since(trip.since, now).await.unwrap();
+    assert_eq!((trip.offline, trip.units, silent), (10, 10, 10));
+    assert_eq!(why(one.look(now + SECOND).await.unwrap()), None);
+    world.hear_all(&others, now + SECOND).await;
+    let over = one.look(now + SECOND).await.unwrap();
+    assert_eq!(over.as_ref().and_then(|trip| Some(trip.released.as_ref()?.offline)), Some(0));
+    assert_eq!(why(over), Some(ReleaseReason::Returned));
+}
+
 pub async fn units_that_nobody_knew_a_minute_ago_neither_trip_the_breaker_nor_hide_a_mass<G: Ground>(
     world: World<G>,
 ) {

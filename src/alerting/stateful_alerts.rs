@@ -10,7 +10,8 @@
 //!
 //! # Removed units of an incident
 //! They count neither as offline nor as back. A pager has one alert for all units of an incident, and closes it with
-//! the last one that is offline and of which it was notified.
+//! the last one that is offline and of which it was notified. If an operator takes care of all that are left, the alert
+//! is acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -108,8 +109,9 @@ impl StatefulAlerts {
         Ok(has_queued)
     }
 
-    /// The end of the incident for the pagers that were notified of no unit that is left; and the incident without
-    /// these units, unless it is over with them.
+    /// The end of the incident for the pagers that were notified of no unit that is left, and its acknowledgement for the
+    /// others, if an operator takes care of all that are left; and the incident without these units, unless it is over
+    /// with them.
     async fn closing(
         &self,
         kept: &[UnitAlert<'_>],
@@ -124,13 +126,25 @@ impl StatefulAlerts {
         let is_of_it = |kept: &&UnitAlert<'_>| incident.has_notified(kept.record);
         let pagers = kept.iter().filter(is_of_it).flat_map(|kept| &kept.stateful);
         let pagers: BTreeSet<&String> = pagers.filter(|name| self.stateful.pagers.contains(*name)).collect();
+        let is_acknowledged = !pagers.is_empty()
+            && incident.acknowledged_at.is_none()
+            && self.incidents.is_acknowledged(&group.key, &incident).await?;
         let mut notices = Vec::new();
         for receiver in pagers {
             let left = self.incidents.lasting(&group.key, &incident, &removed, Some(receiver)).await?;
-            if let Some(at) = over.until.filter(|_| left.is_none()) {
-                let mut notice = notice(REMOVAL, &format!("incident {}", over.since), group, receiver, at);
-                (notice.situation.incident, notice.situation.is_judged) = (Some(over.clone()), true);
-                notices.push(Delivery { online: covered.clone(), ..notice });
+            let Some(at) = over.until else { continue };
+            let notice =
+                |begin: &str| notice(begin, &format!("incident {}", over.since), group, receiver, at);
+            match left {
+                None => {
+                    let mut notice = notice(REMOVAL);
+                    (notice.situation.incident, notice.situation.is_judged) = (Some(over.clone()), true);
+                    notices.push(Delivery { online: covered.clone(), ..notice });
+                }
+                Some(left) if is_acknowledged => {
+                    notices.push(Delivery { offline: vec![left], ..notice(ACKNOWLEDGEMENT) });
+                }
+                Some(_) => {}
             }
         }
         // The notification of the waiting returns reports the end.

@@ -215,3 +215,28 @@ async fn a_storm_while_a_unit_of_the_last_one_is_silent_calls_again_and_ends_the
         world.stop().await;
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_an_incident_is_acknowledged_when_its_last_unit_without_an_operator_is_removed() {
+    for on in [On::Redis, On::Directory] {
+        let calls = hook().await;
+        let mut world = World::on(on, "site", vec![pager(&calls)]).await;
+        let north = names("north", 8);
+        world.hear_at("north", &north).await;
+        world.advance(TIMEOUT + Duration::from_secs(1));
+        world.storm(&north[..7]).await;
+        for name in &north[..5] {
+            world.acknowledge(name).await;
+        }
+        world.settle().await;
+        assert!(world.roll.retire(&unit(&north[5]), world.clock.now()).await.unwrap());
+        world.settle().await;
+        assert_eq!(actions(&calls.received()), ["trigger"], "one unit of it has no operator");
+        assert!(world.roll.retire(&unit(&north[6]), world.clock.now()).await.unwrap());
+        world.settle().await;
+        assert_eq!(actions(&calls.received()), ["trigger", "acknowledge"], "{on:?}");
+        world.return_to("north", &north[..5]).await;
+        assert_eq!(open_pages(&calls), BTreeSet::new(), "{on:?}");
+        world.stop().await;
+    }
+}

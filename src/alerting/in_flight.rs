@@ -149,11 +149,12 @@ impl DeliveriesInFlight {
     }
 
     /// Takes the waiting delivery with the fewest attempts: a delivery that the receiver refuses for its content is
-    /// no good probe.
+    /// no good probe. A timer that is delivered at most once is taken only if nothing else waits: it would be lost.
     pub fn take_probe(&mut self) -> Option<String> {
         let leased = self.waiting.iter().map(|id| self.leased.get(id).filter(|leased| leased.is_waiting()));
-        let attempts = leased.map(|leased| leased.map_or(u32::MAX, |leased| leased.delivery.attempt));
-        let (least, _) = attempts.enumerate().min_by_key(|&(_, attempts)| attempts)?;
+        let cost = |leased: &LeasedDelivery| (leased.delivery.is_at_most_once(), leased.delivery.attempt);
+        let costs = leased.map(|leased| leased.map_or((true, u32::MAX), cost));
+        let (least, _) = costs.enumerate().min_by_key(|&(_, cost)| cost)?;
         self.waiting.remove(least)
     }
 
@@ -174,5 +175,37 @@ impl DeliveriesInFlight {
 impl LeasedDelivery {
     pub fn is_waiting(&self) -> bool {
         !self.is_begun && !self.has_ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alerting::buffer::DeliveryBuffer;
+    use crate::presence::{FiredTimer, Guarantee, TimerData};
+    use crate::store::Group;
+
+    fn fired(guarantee: Guarantee) -> FiredTimer {
+        let at = Timestamp::ZERO;
+        let (id, timer_type) = ("one".parse().unwrap(), "report".parse().unwrap());
+        FiredTimer { id, timer_type, guarantee, due: at, fired_at: at, data: TimerData::default() }
+    }
+
+    #[test]
+    fn a_timer_that_is_delivered_at_most_once_is_a_probe_only_if_nothing_else_waits() {
+        let (buffer, _queue) = DeliveryBuffer::new(64, true);
+        let mut in_flight = DeliveriesInFlight::new();
+        for (id, guarantee, attempt) in [
+            ("once", Guarantee::AtMostOnce, 1),
+            ("often", Guarantee::AtLeastOnce, 9),
+            ("new", Guarantee::AtLeastOnce, 1),
+        ] {
+            let group = Group { key: id.to_owned(), labels: Default::default() };
+            let delivery = Delivery::new(id.to_owned(), "hook", group, Timestamp::ZERO);
+            let delivery = Delivery { timers: vec![fired(guarantee)], attempt, ..delivery };
+            in_flight.push(Buffered { delivery, until: Timestamp::NEVER, slot: buffer.reserve(1).unwrap() });
+        }
+        let taken: Vec<String> = std::iter::from_fn(|| in_flight.take_probe()).collect();
+        assert_eq!(taken, ["new", "often", "once"]);
     }
 }

@@ -35,6 +35,9 @@ pub(super) struct Notified {
     telemetry: Arc<Telemetry>,
 }
 
+/// When a group is due, and when it was sealed last.
+type GroupMoments = (Option<Timestamp>, Option<Timestamp>);
+
 /// Why open silences are held at a moment.
 struct HoldsNow {
     silences: Arc<AlertSilences>,
@@ -72,13 +75,13 @@ impl Notified {
         let flapping = flapping.lasting(silences.iter().map(|record| &record.id.unit)).await?;
         let holds = self.holds(&config, self.trip().await?).await?;
         let keys: Vec<String> = memberships.iter().flatten().map(|one| one.group.key.clone()).collect();
-        let mut due = self.groups.groups_due(&keys).await?.into_iter();
+        let mut times = self.times_of(&keys).await?.into_iter();
         let untold = |(record, memberships): (&OfflineRecord, &Vec<Membership>)| {
-            let due = due.by_ref().take(memberships.len()).collect();
+            let times = times.by_ref().take(memberships.len()).collect();
             let silence = NewestSilence {
                 now,
                 holds: holds.of(record, flapping.contains_key(&record.id.unit), now),
-                routes: routes_of(&config, record, memberships, due, now),
+                routes: routes_of(&config, record, memberships, times, now),
                 receivers: BTreeMap::new(),
                 acknowledged_by: None,
                 back_at: None,
@@ -136,8 +139,8 @@ impl Notified {
             Some(_) => Vec::new(),
         };
         let keys: Vec<String> = memberships.iter().map(|one| one.group.key.clone()).collect();
-        let due = self.groups.groups_due(&keys).await?;
-        let routes = routes_of(&config, record, &memberships, due, now);
+        let times = self.times_of(&keys).await?;
+        let routes = routes_of(&config, record, &memberships, times, now);
         let receivers = self.receivers(&config, &routes, &keys, (record, attempts)).await?;
         Ok(NewestSilence {
             now,
@@ -147,6 +150,12 @@ impl Notified {
             acknowledged_by: record.acknowledged.as_ref().map(|taken| taken.author.clone()),
             back_at: record.back_at,
         })
+    }
+
+    /// When these groups are due, and when they were sealed last.
+    async fn times_of(&self, groups: &[String]) -> Result<Vec<GroupMoments>, HttpError> {
+        let (due, sealed) = (self.groups.groups_due(groups).await?, self.groups.last_sealed(groups).await?);
+        Ok(due.into_iter().zip(sealed).collect())
     }
 
     async fn holds(&self, config: &AlertRoutes, trip: Option<Trip>) -> Result<HoldsNow, HttpError> {
@@ -234,20 +243,20 @@ impl HoldsNow {
     }
 }
 
-/// The routes that a silence takes or, once it has joined its groups, the routes of these, due at `due`.
+/// The routes that a silence takes or, once it has joined its groups, the routes of these.
 fn routes_of(
     config: &AlertRoutes,
     record: &OfflineRecord,
     memberships: &[Membership],
-    due: Vec<Option<Timestamp>>,
+    times: Vec<GroupMoments>,
     now: Timestamp,
 ) -> Vec<RouteState> {
     let taken = config.routes.of(record);
     match memberships {
         [] => taken.iter().map(|route| of_route(*route, record, now)).collect(),
         all => {
-            let joined = all.iter().zip(due);
-            joined.map(|(one, due)| of_membership(one, due, config, &taken, record, now)).collect()
+            let joined = all.iter().zip(times);
+            joined.map(|(one, times)| of_membership(one, times, config, &taken, record, now)).collect()
         }
     }
 }
@@ -264,6 +273,7 @@ fn of_route(taken: MatchedRoute<'_>, record: &OfflineRecord, now: Timestamp) -> 
         lasts_until: record.deadline + route.pace.lasts,
         ready_at: route.ready_at(record),
         due: None,
+        interval_until: None,
         has_recoveries: route.pace.recoveries != crate::presence::Recoveries::None,
     }
 }
@@ -271,7 +281,7 @@ fn of_route(taken: MatchedRoute<'_>, record: &OfflineRecord, now: Timestamp) -> 
 /// The route of a group that the silence has joined; the configuration may no longer have that route.
 fn of_membership(
     membership: &Membership,
-    due: Option<Timestamp>,
+    (due, sealed): GroupMoments,
     config: &AlertRoutes,
     taken: &[MatchedRoute<'_>],
     record: &OfflineRecord,
@@ -282,15 +292,17 @@ fn of_membership(
         "" => is_of_root(key),
         id => key.strip_prefix(id).is_some_and(|rest| rest.starts_with('/')),
     };
+    let destination = config.routes.destinations(config.receivers.clone()).of(key);
     let route = match taken.iter().find(is_its_route) {
         Some(found) => of_route(*found, record, now),
         None => RouteState {
             path: "its former route".to_owned(),
-            receivers: config.routes.destinations(config.receivers.clone()).of(key).receivers.clone(),
+            receivers: destination.receivers.clone(),
             has_recoveries: true,
             ..RouteState::default()
         },
     };
     let stage = membership.receivers.clone().map_or(GroupStage::Waits, GroupStage::Sealed);
-    RouteState { stage, due, ..route }
+    let interval_until = sealed.map(|sealed| sealed + destination.pace.interval);
+    RouteState { stage, due, interval_until, ..route }
 }

@@ -3,7 +3,7 @@
 //! Transitions of a muted route join their groups as usual, and the groups wait: they are not sealed before the mute
 //! is over. So a unit that comes back before is never notified, and a unit that is still offline is notified once.
 //!
-//! # Why a group is held for a minute at a time
+//! # Why a group is held for ten seconds at a time
 //! A mute may leave the configuration. A group that is held is checked again after [`MAX_HOLD`], and then it is
 //! sealed, or held again.
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 use super::RouteTimes;
 use crate::clock::Timestamp;
 
-const MAX_HOLD: Duration = Duration::from_secs(60);
+const MAX_HOLD: Duration = Duration::from_secs(10);
 
 /// The times of all routes that have any.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ mod tests {
     use crate::routing::{Minutes, TimeInterval, zone};
 
     #[test]
-    fn a_route_is_muted_in_its_times_and_its_groups_are_looked_at_every_minute() {
+    fn a_route_is_muted_in_its_times_and_its_groups_are_checked_again_soon() {
         let day = |hours: u64| Timestamp::from_millis(1_784_678_400_000) + Duration::from_secs(hours * 3600);
         let time = TimeInterval {
             name: "morning".to_owned(),

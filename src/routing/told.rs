@@ -58,6 +58,8 @@ pub struct RouteState {
     pub ready_at: Timestamp,
     /// When its group is sealed next.
     pub due: Option<Timestamp>,
+    /// The end of `group_interval` after the last notification of its group; `None`: it had none.
+    pub interval_until: Option<Timestamp>,
     pub has_recoveries: bool,
 }
 
@@ -127,6 +129,8 @@ pub enum Why {
     Lasts(Timestamp),
     GroupWait(Timestamp),
     GroupInterval(Timestamp),
+    /// It was held by something that is over, and is checked again then.
+    Held(Timestamp),
     Joins,
     Sealed,
     NotConfigured,
@@ -184,6 +188,7 @@ impl Why {
             Why::GroupInterval(end) => {
                 until("its group was notified before and waits ", end).then(" (group_interval)")
             }
+            Why::Held(due) => Said::from("it was held until now, and is checked again ").then(Part::At(*due)),
             Why::Joins => "it has not joined its group yet".into(),
             Why::Sealed => "its group is due, and its notification is made now".into(),
             Why::NotConfigured => "the receiver is not configured any more".into(),
@@ -311,7 +316,10 @@ impl NewestSilence {
             return Why::Lasts(route.lasts_until);
         }
         match (due, route.stage == GroupStage::Outside) {
-            (Some(due), _) if due > route.ready_at + JOINS => Why::GroupInterval(due),
+            (Some(due), _) if due > route.ready_at + JOINS => match route.interval_until {
+                Some(until) if due <= until => Why::GroupInterval(due),
+                _ => Why::Held(due),
+            },
             (due, _) if ahead(&route.ready_at) => Why::GroupWait(due.unwrap_or_default().max(route.ready_at)),
             (Some(due), _) => Why::GroupWait(due),
             (None, true) => Why::Joins,

@@ -16,6 +16,7 @@ fn route(stage: GroupStage) -> RouteState {
         lasts_until: at(-60),
         ready_at: at(10),
         due: Some(at(10)),
+        interval_until: None,
         has_recoveries: true,
     }
 }
@@ -94,8 +95,21 @@ fn every_cause_has_its_sentence() {
             no("its group waits until 2024-11-21T12:00:11.000Z (group_wait)"),
         ),
         (
-            with(Waits, |one| one.routes[0].due = Some(at(300))),
+            with(Waits, |one| {
+                (one.routes[0].due, one.routes[0].interval_until) = (Some(at(300)), Some(at(300)));
+            }),
             no("its group was notified before and waits until 2024-11-21T12:05:00.000Z (group_interval)"),
+        ),
+        (
+            // Its group was never notified, or its interval is over before.
+            with(Waits, |one| one.routes[0].due = Some(at(300))),
+            no("it was held until now, and is checked again at 2024-11-21T12:05:00.000Z"),
+        ),
+        (
+            with(Waits, |one| {
+                (one.routes[0].due, one.routes[0].interval_until) = (Some(at(300)), Some(at(299)));
+            }),
+            no("it was held until now, and is checked again at 2024-11-21T12:05:00.000Z"),
         ),
         (
             with(Waits, |one| one.routes[0].lasts_until = at(600)),

@@ -185,9 +185,10 @@ impl StoredGroups {
                 steps[*at].waiting = Some(count);
             }
         }
-        let names = groups.iter().enumerate().flat_map(|(at, one)| {
-            one.events.iter().flat_map(JoiningEvent::read).map(move |name| (at, name))
-        });
+        let names = groups
+            .iter()
+            .enumerate()
+            .flat_map(|(at, one)| one.events.iter().flat_map(JoiningEvent::read).map(move |name| (at, name)));
         let names: Vec<(usize, String)> = names.collect();
         self.load_members(&mut steps, &names).await?;
         self.load_lasting(&mut steps).await?;

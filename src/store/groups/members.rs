@@ -8,8 +8,8 @@ use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId, Stage};
 use crate::store::documents::Document;
 use crate::store::member_names::{name_of, names_of, of_member};
-use crate::store::receiver_list::with;
 use crate::store::notification::GroupMember;
+use crate::store::receiver_list::with;
 use crate::store::{ChangeSet, Group, Index, MAX_CHANGES, MAX_STEP, Membership, OutboxEvent, Result};
 
 /// A silence, or a blind interval that lasts, of which a receiver was notified.

@@ -58,6 +58,12 @@ impl StoredGroups {
         self.documents.numbers::<StoredGroup>(Index::GroupsDue, &names).await
     }
 
+    /// When a notification of each of these groups, by key, was sealed last; `None`: not for long, or never.
+    pub async fn last_sealed(&self, groups: &[String]) -> Result<Vec<Option<Timestamp>>> {
+        let groups = self.documents.read::<StoredGroup>(groups).await?;
+        Ok(groups.iter().map(|group| group.value.as_ref().and_then(StoredGroup::sealed)).collect())
+    }
+
     /// The next check of a group of these partitions for a reminder or an escalation.
     pub async fn first_reminder(&self, partitions: &[u16]) -> Result<Option<Timestamp>> {
         self.documents.first(Index::Reminders, partitions).await

@@ -19,7 +19,6 @@ mod kept;
 mod late;
 mod losses;
 mod past;
-mod past_pauses;
 mod past_silences;
 mod policies;
 mod reader;

@@ -15,14 +15,12 @@ use super::database::{Database, Result};
 use super::rows::{json, moment, text};
 use super::{UNITS, cursors};
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Lifecycle, Snapshot, Unit};
+use crate::fleet::UnitPause;
+use crate::presence::{Lifecycle, Snapshot, Unit};
 use crate::store::Queries;
 
 /// The most pages that are read in one step.
 const PAGES: u32 = 16;
-
-/// A pause of a unit, by its kind and id.
-pub(super) type UnitPause = ((String, String), Interval);
 
 /// Writes the units of a partition as they are now, and which are no longer there. Answers how many rows changed.
 pub(super) async fn refresh(

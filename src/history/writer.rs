@@ -19,12 +19,11 @@ use super::schema::{self, Months};
 use super::sources::{HistorySource, HistorySources, SETTLE, SourcePart};
 use super::transition_rows::TransitionRows;
 use super::{
-    HistoryConfig, OPEN, OPERATIONS, UNITS, blind, cursors, daily, kept, losses, past_pauses, reconciling,
-    units,
+    HistoryConfig, OPEN, OPERATIONS, UNITS, blind, cursors, daily, kept, losses, reconciling, units,
 };
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Beginning, Ownership, Roll};
+use crate::fleet::{Beginning, Ownership, Roll, past_pauses};
 use crate::presence::Interval;
 use crate::store::{AuditEntry, Cells, Documents, MAX_AUDITED, Queries, partition_of};
 use crate::telemetry::Telemetry;
@@ -349,7 +348,7 @@ impl WriterSession<'_> {
             let lost = Interval { from, to: first.at };
             self.lost("operations", lost, "the audit has its newest entries only").await?;
         }
-        let pauses = past_pauses::of(entries.iter().rev(), cursor.unwrap_or(Timestamp::ZERO));
+        let pauses = past_pauses(entries.iter().rev(), cursor.unwrap_or(Timestamp::ZERO));
         let written = self.database.in_transaction("write operations", async |transaction| {
             let written = write_operations(transaction, &entries).await?;
             units::write_past_pauses(transaction, &pauses).await?;

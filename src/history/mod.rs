@@ -24,6 +24,7 @@ mod policies;
 mod reader;
 mod reading;
 mod reconciling;
+mod refused;
 mod report;
 mod rows;
 mod schema;

@@ -26,7 +26,8 @@ pub(super) fn text(text: &str) -> String {
 }
 
 pub(super) fn json(labels: &Labels) -> String {
-    text(&serde_json::to_string(labels).unwrap_or_else(|_| "{}".to_owned())).replace("\\u0000", "\u{fffd}")
+    let labels: Labels = labels.iter().map(|(name, value)| (text(name), text(value))).collect();
+    serde_json::to_string(&labels).unwrap_or_else(|_| "{}".to_owned())
 }
 
 /// Writes changes that operators made.
@@ -49,7 +50,7 @@ pub(super) async fn write_operations(
 }
 
 /// The id is a digest of the content, because the audit has no ids that outlive the engine.
-fn operation_id(entry: &AuditEntry) -> String {
+pub(super) fn operation_id(entry: &AuditEntry) -> String {
     let AuditEntry { at, author, change, subject, text } = entry;
     let content = format!("{}\n{author}\n{}\n{subject}\n{text}", at.as_millis(), change.as_str());
     let digest = ring::digest::digest(&ring::digest::SHA256, content.as_bytes());
@@ -101,10 +102,11 @@ mod tests {
 
     #[test]
     fn a_character_zero_is_replaced() {
-        let labels: Labels = [("site".to_owned(), "a\0b".to_owned())].into_iter().collect();
-        assert_eq!(
-            (text("a\0b").as_str(), json(&labels).as_str()),
-            ("a\u{fffd}b", "{\"site\":\"a\u{fffd}b\"}")
-        );
+        // Of the labels, the last one is a text that only looks like it.
+        for (value, stored) in [("a\0b", "a\u{fffd}b"), ("\0", "\u{fffd}"), ("a\\u0000b", "a\\\\u0000b")] {
+            let labels: Labels = [("site".to_owned(), value.to_owned())].into_iter().collect();
+            assert_eq!(json(&labels), format!("{{\"site\":\"{stored}\"}}"));
+        }
+        assert_eq!(text("a\0b"), "a\u{fffd}b");
     }
 }

@@ -12,6 +12,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Transaction};
 
 use super::database::{Database, Result};
+use super::refused::Pieces;
 use super::rows::{json, moment, text};
 use super::{UNITS, cursors};
 use crate::clock::Timestamp;
@@ -22,18 +23,26 @@ use crate::store::Queries;
 /// The most pages that are read in one step.
 const PAGES: u32 = 16;
 
-/// Writes the units of a partition as they are now, and which are no longer there. Answers how many rows changed.
+/// What a refresh wrote.
+#[derive(Default)]
+pub(super) struct Refreshed {
+    pub rows: u64,
+    /// Units whose rows the database refuses: since when each is known, and why.
+    pub refused: Vec<(Timestamp, String)>,
+}
+
+/// Writes the units of a partition as they are now, and which are no longer there.
 pub(super) async fn refresh(
     database: &mut Database,
     queries: &dyn Queries,
     partition: u16,
     now: Timestamp,
-) -> Result<u64> {
+) -> Result<Refreshed> {
     let own = [partition];
     let read = cursors::load(database.client(), UNITS, &own);
     let last = database.limited("read a cursor", read).await?.unwrap_or(now);
     // The units that are there, and when others were removed.
-    let (mut seen, mut changed) = (BTreeMap::new(), 0);
+    let (mut seen, mut refreshed) = (BTreeMap::new(), Refreshed::default());
     for step in queries.occupied(partition, PAGES).await? {
         let mut units = Vec::new();
         for page in step {
@@ -45,23 +54,39 @@ pub(super) async fn refresh(
         if units.is_empty() {
             continue;
         }
-        let written = database.in_transaction("write units", async |transaction| {
-            let written = write(transaction, &units, partition, last).await?;
-            write_last_pauses(transaction, &units).await?;
-            Ok(written)
-        });
-        changed += written.await?;
+        let mut pieces = Pieces::of(units.len());
+        while let Some((piece, _)) = pieces.next() {
+            let written = database.in_transaction("write units", async |transaction| {
+                let some = &units[piece.clone()];
+                let written = write(transaction, some, partition, last).await?;
+                write_last_pauses(transaction, some).await?;
+                Ok(written)
+            });
+            let written = written.await;
+            refreshed.rows += pieces.note(piece, written)?;
+        }
+        let named = |(place, why): (usize, String)| {
+            let unit: &Snapshot = &units[place];
+            (known_since(unit), format!("unit {}: {why}", unit.unit))
+        };
+        refreshed.refused.extend(pieces.refused.into_iter().map(named));
     }
     let removed = database.in_transaction("write removed units", async |transaction| {
         let removed = write_removed(transaction, &seen, partition, last).await?;
         cursors::advance(transaction, UNITS, &own, now).await?;
         Ok(removed)
     });
-    Ok(changed + removed.await?)
+    refreshed.rows += removed.await?;
+    Ok(refreshed)
 }
 
 fn name_of(unit: &Unit) -> (String, String) {
     (unit.kind.to_string(), text(&unit.id.to_string()))
+}
+
+/// The epoch for a unit that is known for so long that its facts do not say since when.
+fn known_since(unit: &Snapshot) -> Timestamp {
+    unit.facts.as_ref().and_then(|facts| facts.known).map_or(Timestamp::ZERO, |known| known.since)
 }
 
 fn removed_at(unit: &Snapshot) -> Option<Timestamp> {
@@ -80,8 +105,7 @@ async fn write(
     let (kinds, names): (Vec<String>, Vec<String>) = units.iter().map(|one| name_of(&one.unit)).unzip();
     let facts = || units.iter().filter_map(|one| one.facts.as_ref());
     let labels: Vec<String> = facts().map(|facts| json(&facts.labels)).collect();
-    let since = facts().map(|facts| moment(facts.known.map_or(Timestamp::ZERO, |known| known.since)));
-    let since: Vec<jiff::Timestamp> = since.collect();
+    let since: Vec<jiff::Timestamp> = units.iter().map(|one| moment(known_since(one))).collect();
     let (partition, last) = (i32::from(partition), moment(last));
     // A unit that was removed and is back since the last time. Facts have the whole second of its return.
     let end = "UPDATE units SET removed_at = greatest(known_since, least(s, coalesce((SELECT max(at) FROM operations o \

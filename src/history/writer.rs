@@ -244,8 +244,9 @@ impl WriterSession<'_> {
                 return Ok(true);
             }
         }
-        let written = units::refresh(&mut self.database, &*self.sources.queries, partition, now).await?;
-        self.writer.telemetry.history_written(UNITS, written);
+        let done = units::refresh(&mut self.database, &*self.sources.queries, partition, now).await?;
+        self.writer.telemetry.history_written(UNITS, done.rows);
+        self.left_out(UNITS, done.refused).await?;
         self.refreshed.insert(partition, now);
         Ok(true)
     }
@@ -254,6 +255,18 @@ impl WriterSession<'_> {
         let now = self.writer.clock.now();
         if losses::write(&self.database, table, time, now, why).await? {
             self.writer.telemetry.history_lost(table, time.from, time.to);
+        }
+        Ok(())
+    }
+
+    /// Names rows that the database refuses, each a loss of its moment.
+    async fn left_out(&self, table: &'static str, refused: Vec<(Timestamp, String)>) -> Result<()> {
+        let now = self.writer.clock.now();
+        for (at, why) in refused {
+            let moment = Interval { from: at, to: at + Duration::from_millis(1) };
+            if losses::write(&self.database, table, moment, now, &why).await? {
+                self.writer.telemetry.history_refused(table, &why);
+            }
         }
         Ok(())
     }
@@ -302,34 +315,38 @@ impl WriterSession<'_> {
         part: SourcePart,
         cursor: Option<Timestamp>,
     ) -> Result<()> {
-        if part.is_empty() && cursor.is_none() {
+        if part.len() == 0 && cursor.is_none() {
             return Ok(());
         }
-        let mut rows = TransitionRows::default();
-        let all = self.sources.queries.partitions();
-        match &part {
-            SourcePart::Records(records) => {
-                records.iter().for_each(|one| rows.add(one, partition_of(&one.id.unit, all)));
-                self.months.make(&self.database, source.table(), rows.moments()).await?;
-            }
-            SourcePart::Attempts(attempts) => {
-                self.months.make(&self.database, source.table(), attempts.iter().map(|one| one.at)).await?;
-            }
+        let (table, name, all) = (source.table(), source.as_str(), self.sources.queries.partitions());
+        self.months.make(&self.database, table, part.moments()).await?;
+        let (mut pieces, mut written) = (Pieces::of(part.len()), 0);
+        while let Some((piece, is_last)) = pieces.next() {
+            let partitions = &self.partitions;
+            let done = self.database.in_transaction("write history", async |transaction| {
+                let written = match &part {
+                    _ if piece.is_empty() => 0,
+                    SourcePart::Records(records) => {
+                        let mut rows = TransitionRows::default();
+                        let some = &records[piece.clone()];
+                        some.iter().for_each(|one| rows.add(one, partition_of(&one.id.unit, all)));
+                        rows.write(transaction).await?
+                    }
+                    SourcePart::Attempts(attempts) => {
+                        write_notifications(transaction, &attempts[piece.clone()]).await?
+                    }
+                };
+                if let Some(at) = cursor.filter(|_| is_last) {
+                    cursors::advance(transaction, name, partitions, at).await?;
+                }
+                Ok(written)
+            });
+            let done = done.await;
+            written += pieces.note(piece, done)?;
         }
-        let (partitions, name) = (&self.partitions, source.as_str());
-        let written = self.database.in_transaction("write history", async |transaction| {
-            let written = match &part {
-                SourcePart::Records(records) if records.is_empty() => 0,
-                SourcePart::Records(_) => rows.write(transaction).await?,
-                SourcePart::Attempts(attempts) => write_notifications(transaction, attempts).await?,
-            };
-            if let Some(at) = cursor {
-                cursors::advance(transaction, name, partitions, at).await?;
-            }
-            Ok(written)
-        });
-        self.writer.telemetry.history_written(source.table(), written.await?);
-        Ok(())
+        self.writer.telemetry.history_written(table, written);
+        let refused = pieces.refused.into_iter().map(|(place, why)| part.refused(place, &why));
+        self.left_out(table, refused.collect()).await
     }
 
     /// Writes the missing entries of the audit. The audit is short, so it is read as a whole.
@@ -349,14 +366,25 @@ impl WriterSession<'_> {
             self.lost("operations", lost, "the audit has its newest entries only").await?;
         }
         let pauses = past_pauses(entries.iter().rev(), cursor.unwrap_or(Timestamp::ZERO));
-        let written = self.database.in_transaction("write operations", async |transaction| {
-            let written = write_operations(transaction, &entries).await?;
-            units::write_past_pauses(transaction, &pauses).await?;
-            cursors::advance(transaction, OPERATIONS, &fleet, last.at).await?;
-            Ok(written)
-        });
-        let written = written.await?;
+        let (mut pieces, mut written) = (Pieces::of(entries.len()), 0);
+        while let Some((piece, is_last)) = pieces.next() {
+            let done = self.database.in_transaction("write operations", async |transaction| {
+                let written = write_operations(transaction, &entries[piece.clone()]).await?;
+                if is_last {
+                    units::write_past_pauses(transaction, &pauses).await?;
+                    cursors::advance(transaction, OPERATIONS, &fleet, last.at).await?;
+                }
+                Ok(written)
+            });
+            let done = done.await;
+            written += pieces.note(piece, done)?;
+        }
         self.writer.telemetry.history_written("operations", written);
+        let named = |(place, why): (usize, String)| {
+            let entry: &AuditEntry = &entries[place];
+            (entry.at, format!("operation {}: {why}", operation_id(entry)))
+        };
+        self.left_out("operations", pieces.refused.into_iter().map(named).collect()).await?;
         self.newest_operation = newest;
         Ok(())
     }

@@ -72,7 +72,7 @@ pub(super) async fn refresh(
         refreshed.refused.extend(pieces.refused.into_iter().map(named));
     }
     let removed = database.in_transaction("write removed units", async |transaction| {
-        let removed = write_removed(transaction, &seen, partition, last).await?;
+        let removed = write_removed(transaction, &seen, (partition, queries.partitions()), last).await?;
         cursors::advance(transaction, UNITS, &own, now).await?;
         Ok(removed)
     });
@@ -125,15 +125,18 @@ async fn write(
     transaction.execute(upsert, &columns).await
 }
 
-/// Ends the time of the units of a partition that are no longer there.
+/// Ends the time of the units of a partition that are no longer there. Rows of partitions that another engine had, and
+/// this one has not, belong to the first one: a unit that is in another partition here is there again when that one is
+/// written.
 async fn write_removed(
     transaction: &Transaction<'_>,
     seen: &BTreeMap<(String, String), Option<Timestamp>>,
-    partition: u16,
+    (partition, all): (u16, u16),
     last: Timestamp,
 ) -> Result<u64, Error> {
-    let known = "SELECT kind, unit FROM units WHERE partition = $1 AND removed_at IS NULL";
-    let known = transaction.query(known, &[&i32::from(partition)]).await?;
+    let known = "SELECT kind, unit FROM units WHERE (partition = $1 OR ($1 = 0 AND partition >= $2)) \
+                 AND removed_at IS NULL";
+    let known = transaction.query(known, &[&i32::from(partition), &i32::from(all)]).await?;
     let known = known.iter().map(|row| (row.get::<_, String>(0), row.get::<_, String>(1)));
     let gone = known.filter_map(|unit| match seen.get(&unit) {
         Some(None) => None,

@@ -89,7 +89,8 @@ impl HistoryWriter {
     ) -> Result<std::convert::Infallible> {
         let mut database = Database::connect(&self.config.access).await?;
         let fleet = schema::fleet_digest(self.roll.key());
-        schema::prepare(&mut database, &self.config.access, Some(&fleet)).await?;
+        let fleet = (fleet.as_str(), self.cells.partitions());
+        schema::prepare(&mut database, &self.config.access, Some(fleet)).await?;
         let now = self.clock.now();
         let watched = Beginning::new(self.cells.clone()).since(now).await?;
         let oldest = now - self.config.keep_records;

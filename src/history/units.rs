@@ -50,7 +50,7 @@ pub(super) async fn refresh(
             units.extend(read.filter(|one| one.last_heard().is_some()));
         }
         seen.extend(units.iter().map(|one| (name_of(&one.unit), removed_at(one))));
-        units.retain(Snapshot::is_known);
+        units.retain(|one| one.is_known() || was_known(one));
         if units.is_empty() {
             continue;
         }
@@ -89,6 +89,11 @@ fn known_since(unit: &Snapshot) -> Timestamp {
     unit.facts.as_ref().and_then(|facts| facts.known).map_or(Timestamp::ZERO, |known| known.since)
 }
 
+/// Whether the facts of a unit that was removed say since when it was known: history may have no row of it yet.
+fn was_known(unit: &Snapshot) -> bool {
+    unit.facts.as_ref().is_some_and(|facts| facts.known.is_some())
+}
+
 fn removed_at(unit: &Snapshot) -> Option<Timestamp> {
     match unit.facts.as_ref()?.lifecycle {
         Lifecycle::Retired(at) => Some(at),
@@ -106,6 +111,7 @@ async fn write(
     let facts = || units.iter().filter_map(|one| one.facts.as_ref());
     let labels: Vec<String> = facts().map(|facts| json(&facts.labels)).collect();
     let since: Vec<jiff::Timestamp> = units.iter().map(|one| moment(known_since(one))).collect();
+    let removed: Vec<Option<jiff::Timestamp>> = units.iter().map(|one| removed_at(one).map(moment)).collect();
     let (partition, last) = (i32::from(partition), moment(last));
     // A unit that was removed and is back since the last time. Facts have the whole second of its return.
     let end = "UPDATE units SET removed_at = greatest(known_since, least(s, coalesce((SELECT max(at) FROM operations o \
@@ -115,13 +121,15 @@ async fn write(
                WHERE kind = k AND unit = u AND removed_at IS NULL AND known_since < s";
     transaction.execute(end, &[&kinds, &names, &since, &last]).await?;
     // Facts forget since when a unit is known after a year, and say the epoch then.
-    let upsert = "INSERT INTO units (kind, unit, labels, known_since, partition) \
+    let upsert = "INSERT INTO units (kind, unit, labels, known_since, removed_at, partition) \
                   SELECT k, u, l::jsonb, greatest(s, (SELECT max(known_since) FROM units WHERE kind = k AND unit = u)), \
-                  $5::int FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) x(k, u, l, s) \
-                  ON CONFLICT (kind, unit, known_since) DO UPDATE SET labels = excluded.labels, removed_at = NULL, \
-                  partition = excluded.partition WHERE units.labels <> excluded.labels \
-                  OR units.removed_at IS NOT NULL OR units.partition <> excluded.partition";
-    let columns: [&(dyn ToSql + Sync); 5] = [&kinds, &names, &labels, &since, &partition];
+                  r, $6::int FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::timestamptz[]) \
+                  x(k, u, l, s, r) \
+                  ON CONFLICT (kind, unit, known_since) DO UPDATE SET labels = excluded.labels, \
+                  removed_at = excluded.removed_at, partition = excluded.partition \
+                  WHERE units.labels <> excluded.labels OR units.removed_at IS DISTINCT FROM excluded.removed_at \
+                  OR units.partition <> excluded.partition";
+    let columns: [&(dyn ToSql + Sync); 6] = [&kinds, &names, &labels, &since, &removed, &partition];
     transaction.execute(upsert, &columns).await
 }
 

@@ -211,6 +211,43 @@ async fn a_unit_that_left_and_came_back_keeps_its_past_and_the_time_between_coun
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_was_in_the_fleet_for_minutes_is_in_history() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let all = units(3);
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    world.hear(&all[..1]).await;
+    world.write();
+    until(async || world.count("units").await == 1).await;
+    world.pass(60 * SECOND).await;
+    // Another one is registered and never heard.
+    world.roll.register(&all[2], &Registration::default(), world.clock.now()).await.unwrap();
+    let labels = [("site".to_owned(), "north".to_owned())].into();
+    let labelled = Registration { labels, ..Registration::default() };
+    world.roll.register(&all[1], &labelled, world.clock.now()).await.unwrap();
+    world.hear(&all[1..2]).await;
+    let known = world.clock.now();
+    world.silence(&all[1..2]).await;
+    world.pass(600 * SECOND).await;
+    let removed = world.clock.now();
+    for unit in &all[1..] {
+        assert!(world.roll.retire(unit, removed).await.unwrap());
+    }
+    world.clock.advance(8000 * SECOND);
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    summed_until(&world, "2023-11-15").await;
+    let stored = format!(
+        "units WHERE unit = 'unit-0001' AND known_since = '{known}' AND removed_at = '{removed}' \
+         AND labels ->> 'site' = 'north'"
+    );
+    assert_eq!((world.count(&stored).await, world.count("units").await), (1, 2));
+    let database = Database::connect(&world.access).await.unwrap();
+    let made = made(&database, "unit").await;
+    let spent = row(&made, "detector/unit-0001").spent;
+    assert_eq!((spent.total(), spent.outages), (removed.since(known), 1));
+    agree(&database, &["fleet", "kind", "unit"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn records_of_a_file_correct_the_days_that_are_summed_and_all_groups_agree() {
     let mut world = World::new(EngineType::Embedded).await;
     let (all, begin) = fleet(&world).await;

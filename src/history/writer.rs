@@ -14,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::database::{Database, HistoryError, Result};
 use super::policies::ChangedPolicies;
-use super::rows::{write_notifications, write_operations};
+use super::refused::Pieces;
+use super::rows::{operation_id, write_notifications, write_operations};
 use super::schema::{self, Months};
 use super::sources::{HistorySource, HistorySources, SETTLE, SourcePart};
 use super::transition_rows::TransitionRows;
@@ -25,7 +26,7 @@ use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Beginning, Ownership, Roll, past_pauses};
 use crate::presence::Interval;
-use crate::store::{AuditEntry, Cells, Documents, MAX_AUDITED, Queries, partition_of};
+use crate::store::{AuditEntry, Cells, Documents, EngineError, MAX_AUDITED, Queries, partition_of};
 use crate::telemetry::Telemetry;
 
 /// How often the loop reads the engine.
@@ -60,9 +61,12 @@ impl HistoryWriter {
 
     async fn write(&self) {
         let (mut failures, mut batch) = (0, self.config.batch);
-        let mut policies = ChangedPolicies::default();
+        let mut policies = ChangedPolicies::new(self.cells.clone());
         loop {
-            policies.note(self.roll.shared_rules(), self.clock.now());
+            // Also while the database is away: a restart of this instance finds the change in the engine.
+            if let Err(error) = self.note(&mut policies).await {
+                tracing::debug!("a change of policies is not noted yet: {error}");
+            }
             let error = match self.session(&mut batch, &mut failures, &mut policies).await {
                 Err(error) => error,
                 Ok(never) => match never {},
@@ -78,6 +82,14 @@ impl HistoryWriter {
             }
             tokio::time::sleep(RECONNECT.wait(failures, rand::random())).await;
         }
+    }
+
+    /// Notes the policies, if this instance owns what belongs to no partition.
+    async fn note(&self, policies: &mut ChangedPolicies) -> Result<(), EngineError> {
+        if self.ownership.view().outboxes.contains(&self.cells.partitions()) {
+            policies.note(self.roll.shared_rules(), self.clock.now()).await?;
+        }
+        Ok(())
     }
 
     /// Writes over one connection until something fails.
@@ -96,6 +108,7 @@ impl HistoryWriter {
         let oldest = now - self.config.keep_records;
         kept::begin_anew(&database, oldest).await?;
         kept::begin_with(&database, watched.max(oldest)).await?;
+        policies.begin();
         let sources = HistorySources { queries: self.queries.clone(), cells: self.cells.clone() };
         let mut session = WriterSession {
             writer: self,
@@ -165,7 +178,7 @@ impl WriterSession<'_> {
         }
         // Entries without a partition are written by the owner of the number after the last partition.
         let fleet = self.sources.cells.partitions();
-        self.policies.note(self.writer.roll.shared_rules(), self.writer.clock.now());
+        self.writer.note(self.policies).await?;
         if view.outboxes.contains(&fleet) {
             self.write_operations(fleet).await?;
             let written = self.policies.write(&self.database).await?;

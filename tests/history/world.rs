@@ -105,6 +105,11 @@ impl World {
         self.embedded = Some(engine);
     }
 
+    /// Starts the instance again: its rules are those of the file again.
+    pub fn restart(&mut self) {
+        self.roll = roll_of(&self.engine, &self.telemetry);
+    }
+
     /// Starts a writer, of all partitions.
     pub fn write(&mut self) {
         self.write_with(|_| {});

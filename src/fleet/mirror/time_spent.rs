@@ -11,8 +11,8 @@ use crate::presence::{Hearing, Interval, TimeSpent, UnitTimes};
 pub type Outages = HashMap<String, Vec<Interval>>;
 
 impl Mirror {
-    /// How many units the filter selects, and how they spent a range together. `past`: their outages that are over. A
-    /// unit that was never heard is left out.
+    /// How many units the filter selects, and how they spent a range together. `past`: their outages that are over.
+    /// `hearing`: with the blind time that lasts. A unit that was never heard is left out.
     pub fn time_spent(
         &self,
         filter: UnitFilter,

@@ -15,7 +15,7 @@ use super::reading::{ReadUnit, UnitSelection, each_unit};
 use super::rows::timestamp;
 use super::schema::Months;
 use super::sources::HistorySource;
-use super::{DAILY, OPEN, UNITS, cursors};
+use super::{BLIND, DAILY, OPEN, UNITS, cursors};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, TimeSpent};
 use crate::reports::{MAX_VALUES, day_of};
@@ -57,7 +57,7 @@ async fn next(database: &Database, fleet: u16) -> Result<Option<Timestamp>> {
     let sources = [HistorySource::Opened.as_str(), HistorySource::Closed.as_str(), UNITS, OPEN];
     let all: Vec<u16> = (0..fleet).collect();
     let read = database.limited("read how far days are summed", async {
-        let mut complete = Timestamp::NEVER;
+        let mut complete = cursors::load(client, BLIND, &[fleet]).await?.unwrap_or_default();
         for source in sources {
             complete = complete.min(cursors::load(client, source, &all).await?.unwrap_or_default());
         }

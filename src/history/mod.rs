@@ -48,9 +48,10 @@ pub use sources::HistorySource;
 pub use status::{HistoryStatus, TableStatus, rewind, status};
 pub use writer::HistoryWriter;
 
-/// The names of the cursors of units, of the audit and of days.
+/// The names of the cursors of units, of the audit, of blind time and of days.
 const UNITS: &str = "units";
 const OPERATIONS: &str = "operations";
+const BLIND: &str = "blind";
 const DAILY: &str = "daily";
 /// Until when the open records of both sides were compared, in the cursors.
 const OPEN: &str = "open";

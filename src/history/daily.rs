@@ -35,7 +35,7 @@ pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet
     months.make(database, "daily", std::iter::once(from)).await?;
     let (mut sums, mut rows) = (DaySums::default(), Vec::new());
     let all = UnitSelection::default();
-    let read = each_unit(database.client(), day, &all, |unit| {
+    let read = each_unit(database.client(), day, &all, usize::MAX, |unit| {
         rows.extend(sums.add(&unit, unit.spent(day)));
     });
     database.limited("read a day", read).await?;

@@ -131,7 +131,7 @@ impl LateRecords<'_> {
                 self.units.keys().filter(|(of, _)| of == kind).map(|(_, unit)| unit.clone()).collect();
             let selection =
                 UnitSelection { kind: Some(kind.clone()), units: Some(units), ..UnitSelection::default() };
-            let found = each_unit(transaction, range, &selection, |unit| {
+            let found = each_unit(transaction, range, &selection, usize::MAX, |unit| {
                 let days = self.days.iter().map(|day| unit.spent(of_day(*day))).collect();
                 all.insert((unit.kind, unit.unit), days);
             });

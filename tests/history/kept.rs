@@ -256,6 +256,41 @@ async fn records_of_a_file_correct_the_days_that_are_summed_and_all_groups_agree
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_comes_while_its_day_is_summed_is_in_the_sums() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let (all, begin) = fleet(&world).await;
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
+    // Sums wait after they have read what they sum.
+    let client = world.postgres.client(&world.access.schema).await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END'; \
+             CREATE TRIGGER waits BEFORE INSERT ON daily FOR EACH STATEMENT EXECUTE FUNCTION waits(); \
+             SELECT pg_advisory_lock(7)",
+        )
+        .await
+        .unwrap();
+    world.write();
+    let waiting = async || world.count("pg_locks WHERE locktype = 'advisory' AND NOT granted").await;
+    until_so("a sum waits", async || waiting().await == 1).await;
+    let line = closed((&all[2], "south"), begin + 100 * SECOND, begin + 300 * SECOND);
+    let writing = tokio::spawn(async move {
+        let written = backfill(&mut database, line.as_bytes(), 70).await.unwrap();
+        (database, written.rows)
+    });
+    let is_so = async || writing.is_finished() || waiting().await == 2;
+    until_so("the record is written, or waits", is_so).await;
+    client.batch_execute("SELECT pg_advisory_unlock(7)").await.unwrap();
+    let (database, rows) = writing.await.unwrap();
+    summed_until(&world, "2023-11-15").await;
+    let south = row(&made(&database, "site").await, "south").spent;
+    assert_eq!((rows, south.offline, south.outages), (2, 200 * SECOND, 1));
+    agree(&database, &["fleet", "kind", "site", "unit"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_day_whose_end_is_blind_is_summed_when_it_is_known_how_long_that_lasted() {
     let mut world = World::new(EngineType::Embedded).await;
     world.roll.canary_returned(world.clock.now()).await.unwrap();

@@ -37,7 +37,6 @@ mod writer;
 
 pub use backfill::{Backfilled, backfill};
 pub use database::{Database, DatabaseAccess, DatabaseAddress, HistoryError, Result};
-pub use kept::begins_with_oldest;
 pub use past::past_fleet;
 pub use reader::HistoryReader;
 pub use report::report;

@@ -291,6 +291,49 @@ async fn a_record_that_comes_while_its_day_is_summed_is_in_the_sums() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_file_lets_history_begin_earlier_in_any_order_where_it_reaches_history_and_never_before_a_prune() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let now = world.clock.now();
+    let ago = |days: u32| now - DAY * days;
+    // Each record was open for five days.
+    let file = |closings: &[u32]| {
+        let line = |days: &u32| closed((&units(1)[0], "north"), ago(days + 5), ago(*days));
+        closings.iter().map(line).collect::<Vec<_>>().join("\n")
+    };
+    for (closings, begins) in [([200, 1], 200), ([200, 95], 90)] {
+        for serves_first in [true, false] {
+            world.access = world.postgres.access();
+            let mut database = Database::connect(&world.access).await.unwrap();
+            prepare(&mut database, &world.access, None).await.unwrap();
+            for serves in [serves_first, !serves_first] {
+                if serves {
+                    world.write();
+                    until_so("it writes", async || world.count("cursors").await > 0).await;
+                    world.end_writers().await;
+                } else {
+                    assert_eq!(
+                        backfill(&mut database, file(&closings).as_bytes(), 70).await.unwrap().rows,
+                        4
+                    );
+                }
+            }
+            assert_eq!(since(&world).await, ago(begins), "{closings:?}, serves first: {serves_first}");
+            let keep = HistoryRetention { transitions: Some(31 * DAY), ..Default::default() };
+            prune(&database, &keep, now).await.unwrap();
+            backfill(&mut database, file(&[300, 2]).as_bytes(), 70).await.unwrap();
+            assert_eq!(since(&world).await, midnight("2023-10-01".parse().unwrap()), "it was pruned");
+        }
+    }
+}
+
+/// Since when all transitions are kept.
+async fn since(world: &World) -> Timestamp {
+    let select = "SELECT since FROM kept WHERE table_name = 'transitions'";
+    let rows = world.postgres.rows(&world.access.schema, select).await;
+    Timestamp::from_millis(rows[0].get::<_, jiff::Timestamp>(0).as_millisecond())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_day_whose_end_is_blind_is_summed_when_it_is_known_how_long_that_lasted() {
     let mut world = World::new(EngineType::Embedded).await;
     world.roll.canary_returned(world.clock.now()).await.unwrap();

@@ -5,7 +5,7 @@
 //! partitions from the oldest of their cursors on. Two owners at once write the same rows, which is harmless, and a
 //! cursor never goes back.
 
-use tokio_postgres::{Client, Error, Transaction};
+use tokio_postgres::{Client, Error, GenericClient, Transaction};
 
 use super::rows::{moment, timestamp};
 use super::sources::HistorySource;
@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 
 /// The oldest cursor of these partitions; `None` if one of them has no cursor, and so is read from the beginning.
 pub(super) async fn load(
-    client: &Client,
+    client: &impl GenericClient,
     source: &str,
     partitions: &[u16],
 ) -> Result<Option<Timestamp>, Error> {

@@ -206,13 +206,13 @@ impl Database {
         &self.client
     }
 
-    /// Runs statements in one transaction.
+    /// Runs statements in one transaction. Together they have twice the time of one.
     pub async fn in_transaction<T>(
         &mut self,
         doing: &str,
         statements: impl AsyncFnOnce(&Transaction<'_>) -> std::result::Result<T, tokio_postgres::Error>,
     ) -> Result<T> {
-        let (limit, address) = (self.limit + SPARE, self.address.clone());
+        let (limit, address) = (2 * self.limit + SPARE, self.address.clone());
         let run = async {
             let transaction = self.client.transaction().await?;
             let done = statements(&transaction).await?;

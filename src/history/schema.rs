@@ -260,7 +260,7 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
             continue;
         }
         let first = month_of(now - keep);
-        kept::begin(database, table, midnight(first)).await?;
+        kept::prune(database, table, midnight(first)).await?;
         let oldest = partition_name(table, first);
         // Names of one length sort by their months.
         let select = format!(
@@ -278,7 +278,7 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
     }
     for (table, column) in whole {
         let Some(keep) = keep.of(table) else { continue };
-        kept::begin(database, table, now - keep).await?;
+        kept::prune(database, table, now - keep).await?;
         let before = moment(now - keep);
         let delete = format!("DELETE FROM {table} WHERE {column} < $1::timestamptz");
         let parameters: [&(dyn ToSql + Sync); 1] = [&before];

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::blind::{BlindTime, WrittenIntervals};
 use super::database::{Database, HistoryError, Result};
 use super::policies::ChangedPolicies;
 use super::refused::Pieces;
@@ -20,7 +21,7 @@ use super::schema::{self, Months};
 use super::sources::{HistorySource, HistorySources, SETTLE, SourcePart};
 use super::transition_rows::TransitionRows;
 use super::{
-    HistoryConfig, OPEN, OPERATIONS, UNITS, blind, cursors, daily, kept, losses, reconciling, units,
+    BLIND, HistoryConfig, OPEN, OPERATIONS, UNITS, cursors, daily, kept, losses, reconciling, units,
 };
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
@@ -119,7 +120,7 @@ impl HistoryWriter {
             tails: BTreeMap::new(),
             newest_operation: None,
             policies,
-            blind: blind::WrittenIntervals::default(),
+            blind: WrittenIntervals::default(),
             reconciled: None,
             refreshed: BTreeMap::new(),
             batch: *batch,
@@ -157,7 +158,7 @@ struct WriterSession<'a> {
     /// The newest entry of the audit that is written.
     newest_operation: Option<AuditEntry>,
     policies: &'a mut ChangedPolicies,
-    blind: blind::WrittenIntervals,
+    blind: WrittenIntervals,
     /// When open records were compared.
     reconciled: Option<Timestamp>,
     /// When the units of each partition were written.
@@ -183,9 +184,13 @@ impl WriterSession<'_> {
             self.write_operations(fleet).await?;
             let written = self.policies.write(&self.database).await?;
             self.writer.telemetry.history_written("policies", written);
-            let hearing = self.writer.roll.hearing();
-            let written = self.blind.write(&mut self.database, &hearing).await?;
-            self.writer.telemetry.history_written("blind", written);
+            let (roll, now) = (&self.writer.roll, self.writer.clock.now());
+            // Read it: at the start there is no copy yet, which would say that nothing was ever heard.
+            let hearing = roll.refresh_hearing().await?;
+            let found = BlindTime::of(&hearing, roll.filters(), now);
+            self.writer.telemetry.history_lag(BLIND, now.since(found.until));
+            let written = self.blind.write(&mut self.database, found, fleet).await?;
+            self.writer.telemetry.history_written(BLIND, written);
         }
         let now = self.writer.clock.now();
         has_more |= self.refresh_units().await?;

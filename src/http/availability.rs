@@ -279,7 +279,7 @@ impl AvailabilityState {
             async { Ok(self.records.history(unit, MAX_OF_UNIT).await?) },
             self.past_pauses(range.from)
         )?;
-        let (seen, hearing) = (read.into_iter().next(), self.roll.hearing());
+        let (seen, hearing) = (read.into_iter().next(), self.roll.hearing_so_far());
         // The hearing of the broker that last heard the unit counts.
         let broker = seen.as_ref().and_then(|seen| {
             let rules = self.roll.shared_rules().of(unit.kind.as_str())?;
@@ -343,7 +343,7 @@ impl AvailabilityState {
         };
         let archive = Archive::LeftOut(self.clock.now());
         let filter = UnitFilter { kind, label, archive, ..UnitFilter::default() };
-        let (mirror, hearing) = (self.mirror.clone(), self.roll.hearing());
+        let (mirror, hearing) = (self.mirror.clone(), self.roll.hearing_so_far());
         let scan = move || mirror.time_spent(filter, range, &past, &hearing);
         let (units, spent) = self.scans.run(scan).await?;
         Ok(AvailabilityPart { units, spent, is_complete })

@@ -230,7 +230,7 @@ impl Timelines {
         let (view, history) = (view?, history?);
         let now = self.clock.now();
         let mut events: Vec<TimelineEvent> = history.records.iter().flat_map(of_record).collect();
-        let hearing = self.roll.hearing();
+        let hearing = self.roll.hearing_so_far();
         let of_unit = hearing.at(&unit.kind, view.broker.as_ref());
         let blind = of_unit.ledger.intervals();
         events.extend(history.records.iter().flat_map(|record| blind_within(record, blind, now)));

@@ -6,11 +6,13 @@ use futures_util::future::join_all;
 use rollcall::clock::Timestamp;
 use rollcall::fleet::{Operators, Silences, Subject, UnitChange};
 use rollcall::history::{Database, fleet_digest, hand_over, past_fleet, prepare, prune, status};
-use rollcall::presence::{Heartbeat, Interval, UnitSettings};
+use rollcall::presence::{Heartbeat, Interval, Kind, Probed, UnitSettings};
 use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Documents, on_record};
 
 use crate::support::postgres::Postgres;
 use crate::world::{CURSORS, DAY, EngineType, PARTITIONS, SECOND, World, units, until, until_so};
+
+const TENTH: Duration = Duration::from_millis(100);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transitions_equal_the_records_of_an_engine_on_redis() {
@@ -106,6 +108,32 @@ async fn blind_time_is_the_ledger() {
     until(async || read().await == expected.iter().map(fleet).collect::<Vec<_>>()).await;
     let ledger: Vec<Interval> = world.roll.hearing().ledger.intervals().to_vec();
     assert_eq!(ledger.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blind_time_stays_as_it_was_written_when_the_engine_joins_old_intervals() {
+    let mut world = World::new(EngineType::Embedded).await;
+    world.write();
+    let kind: Kind = "detector".parse().unwrap();
+    let blink = async |count: u32| {
+        let begin = world.clock.now();
+        for at in 0..2 * count {
+            let (kind, filter, sent_at) = (kind.clone(), "a".to_owned(), begin + TENTH * at);
+            let gap = if at % 2 == 0 { Duration::MAX } else { Duration::ZERO };
+            world.engine.prove(&[Probed { kind, filter, sent_at, gap }]).await.unwrap();
+        }
+        world.clock.advance(TENTH * 2 * count);
+        world.roll.canary_returned(world.clock.now()).await.unwrap();
+        let known = format!("cursors WHERE source = 'blind' AND at >= '{}'", world.clock.now());
+        until_so("blind time is written", async || world.count(&known).await == 1).await;
+    };
+    for count in [990, 700] {
+        blink(count).await;
+    }
+    let kept = world.roll.hearing().filters.blind[&kind].len();
+    assert_eq!((kept, world.count("blind WHERE kind = 'detector'").await), (1000, 1690));
+    let exact = "blind WHERE kind = 'detector' AND until_at - from_at = interval '100 milliseconds'";
+    assert_eq!(world.count(exact).await, 1690);
 }
 
 #[tokio::test(flavor = "multi_thread")]

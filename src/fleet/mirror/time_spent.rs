@@ -19,8 +19,8 @@ pub struct UnitPasts {
 }
 
 impl Mirror {
-    /// How many units that the filter selects were there in a range, and how they spent it together. A unit that was
-    /// never heard is left out.
+    /// How many units that the filter selects were there in a range, and how they spent it together. `hearing`: with the
+    /// blind time that lasts. A unit that was never heard is left out.
     pub fn time_spent(
         &self,
         filter: UnitFilter,

@@ -87,7 +87,6 @@ pub(super) async fn run(arguments: HistoryArguments) -> anyhow::Result<ExitCode>
                     let lines = BufReader::new(lines);
                     let done = history::backfill(&mut database, lines, config.batch).await;
                     let done = done.with_context(|| format!("{name} was not read to its end"))?;
-                    history::begins_with_oldest(&database).await?;
                     let history::Backfilled { records, rows, open } = done;
                     println!(
                         "{records} records: {rows} new rows; {open} open records are left to the engine"

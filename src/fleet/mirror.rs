@@ -45,7 +45,7 @@ pub use label_counter::{CountsByLabel, MAX_LABELS};
 pub use list::{ListKey, ListOrder, ListQuery, ListedUnit};
 pub use rhythms::{UnitRhythm, UnusualUnit};
 pub use summary::{UnitSummary, WINDOWS};
-pub use time_spent::Outages;
+pub use time_spent::{TimesOfUnits, UnitPasts};
 pub use view::{Chunk, Cursor, NameMatch, UnitView, Values};
 
 #[derive(Clone, Debug)]
@@ -230,6 +230,11 @@ impl Mirror {
         let was_there =
             before.facts.as_ref().is_some_and(|facts| !matches!(facts.lifecycle, Lifecycle::Retired(_)));
         self.write(self.partition_of(&before.unit)).changed(key, update, was_there)
+    }
+
+    /// Whether the unit is in the fleet.
+    pub fn has(&self, unit: &Unit) -> bool {
+        self.key(unit).is_some_and(|key| self.read(self.partition_of(unit)).find(key).is_some())
     }
 
     pub fn is_offline(&self, unit: &Unit) -> bool {

@@ -125,6 +125,11 @@ impl Roll {
         Roll { filters, ..self }
     }
 
+    /// The filters by which kinds are heard.
+    pub fn filters(&self) -> &Filters {
+        &self.filters
+    }
+
     /// Sets the brokers of the fleet, if it has several. A unit is decided upon by the hearing of the broker at which
     /// it was last heard.
     pub fn with_brokers(self, brokers: Vec<BrokerName>) -> Roll {

@@ -3,9 +3,10 @@
 use std::io::BufRead;
 
 use super::database::Database;
+use super::kept;
 use super::schema::Months;
 use super::transition_rows::TransitionRows;
-use crate::presence::OfflineRecord;
+use crate::presence::{Interval, OfflineRecord};
 
 /// What a backfill read from its file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct Backfilled {
     pub open: u64,
 }
 
-/// Writes the closed records of a file.
+/// Writes the closed records of a file, which may let history begin earlier.
 ///
 /// # Errors
 /// The first line that is not a record; the lines before it may be written already.
@@ -27,6 +28,7 @@ pub async fn backfill(
     batch: usize,
 ) -> anyhow::Result<Backfilled> {
     let (mut done, mut waiting, mut months) = (Backfilled::default(), Vec::new(), Months::default());
+    let mut closings: Option<Interval> = None;
     for (number, line) in lines.lines().enumerate() {
         let line = line?;
         if line.trim().is_empty() {
@@ -35,16 +37,21 @@ pub async fn backfill(
         let record: OfflineRecord = serde_json::from_str(&line)
             .map_err(|why| anyhow::anyhow!("line {} is no record: {why}", number + 1))?;
         done.records += 1;
-        if record.back_at.is_none() {
+        let Some(back_at) = record.back_at else {
             done.open += 1;
             continue;
-        }
+        };
+        let known = closings.unwrap_or(Interval { from: back_at, to: back_at });
+        closings = Some(Interval { from: known.from.min(back_at), to: known.to.max(back_at) });
         waiting.push(record);
         if waiting.len() >= batch {
             done.rows += write(database, &mut months, &std::mem::take(&mut waiting)).await?;
         }
     }
     done.rows += write(database, &mut months, &waiting).await?;
+    if let Some(closings) = closings {
+        kept::begin_with_file(database, closings).await?;
+    }
     Ok(done)
 }
 

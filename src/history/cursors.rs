@@ -5,14 +5,16 @@
 //! partitions from the oldest of their cursors on. Two owners at once write the same rows, which is harmless, and a
 //! cursor never goes back.
 
-use tokio_postgres::{Client, Error, Transaction};
+use tokio_postgres::{Client, Error, GenericClient, Transaction};
 
 use super::rows::{moment, timestamp};
+use super::sources::HistorySource;
+use super::{OPEN, UNITS};
 use crate::clock::Timestamp;
 
 /// The oldest cursor of these partitions; `None` if one of them has no cursor, and so is read from the beginning.
 pub(super) async fn load(
-    client: &Client,
+    client: &impl GenericClient,
     source: &str,
     partitions: &[u16],
 ) -> Result<Option<Timestamp>, Error> {
@@ -46,5 +48,27 @@ pub(super) async fn advance(
     let upsert = "INSERT INTO cursors (source, partition, at) SELECT $1::text, p, $3::timestamptz FROM unnest($2::int[]) p ORDER BY p \
                   ON CONFLICT (source, partition) DO UPDATE SET at = excluded.at WHERE cursors.at < excluded.at";
     transaction.execute(upsert, &[&source, &numbers, &moment(at)]).await?;
+    Ok(())
+}
+
+/// Lays the cursors out for a fleet that takes the history over and has this number of partitions. A partition of it may
+/// have units of any partition of the other fleet, so each continues from the oldest cursor of all of these.
+pub(super) async fn lay_out(transaction: &Transaction<'_>, partitions: u16) -> Result<(), Error> {
+    let select = "SELECT source, min(at), max(at) FROM cursors GROUP BY 1";
+    let stored = transaction.query(select, &[]).await?;
+    transaction.execute("DELETE FROM cursors", &[]).await?;
+    let (all, fleet): (Vec<u16>, _) = ((0..partitions).collect(), [partitions]);
+    for row in stored {
+        let source: &str = row.get(0);
+        let (oldest, newest): (jiff::Timestamp, jiff::Timestamp) = (row.get(1), row.get(2));
+        let is_of_partitions = |one: &str| one == source;
+        let sources = HistorySource::ALL.map(HistorySource::as_str);
+        // What belongs to no partition has one cursor, of the number after the last one.
+        let (numbers, at) = match sources.into_iter().chain([UNITS, OPEN]).any(is_of_partitions) {
+            true => (all.as_slice(), oldest),
+            false => (fleet.as_slice(), newest),
+        };
+        advance(transaction, source, numbers, timestamp(at)).await?;
+    }
     Ok(())
 }

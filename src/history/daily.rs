@@ -1,21 +1,24 @@
 //! The sums of days: of the fleet, of each kind and label value, and of each unit that was not online all day.
 //!
 //! A day (UTC) is summed once everything of it is in the database: when all cursors have passed its end. One instance
-//! does it, a day at a time, and once: records that come later correct it, see `late.rs`.
+//! does it, a day at a time, and once: records that come later correct it, see `late.rs`. It reads and writes in one
+//! transaction that holds the days (`late.rs`) alone: no record is written between, and of two instances that believe to own
+//! the sums the second one finds the day summed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::civil::Date;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Error, Transaction};
+use tokio_postgres::{Error, GenericClient, Transaction};
 
 use super::database::{Database, Result};
+use super::late;
 use super::reading::{ReadUnit, UnitSelection, each_unit};
 use super::rows::timestamp;
 use super::schema::Months;
 use super::sources::HistorySource;
-use super::{DAILY, OPEN, UNITS, cursors};
+use super::{BLIND, DAILY, OPEN, UNITS, cursors};
 use crate::clock::Timestamp;
 use crate::presence::{Interval, Labels, TimeSpent};
 use crate::reports::{MAX_VALUES, day_of};
@@ -30,44 +33,42 @@ pub(super) type SumKey = (String, String);
 
 /// Sums the next day if it is complete; returns whether it was. `fleet`: the number after the last partition.
 pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet: u16) -> Result<bool> {
-    let Some(from) = next(database, fleet).await? else { return Ok(false) };
+    let read = next(database.client(), fleet);
+    let Some(from) = database.limited("read how far days are summed", read).await? else { return Ok(false) };
     let day = Interval { from, to: from + DAY };
     months.make(database, "daily", std::iter::once(from)).await?;
-    let (mut sums, mut rows) = (DaySums::default(), Vec::new());
-    let all = UnitSelection::default();
-    let read = each_unit(database.client(), day, &all, |unit| {
-        rows.extend(sums.add(&unit, unit.spent(day)));
-    });
-    database.limited("read a day", read).await?;
-    rows.extend(sums.rows());
-    let date = day_of(from);
-    let written = database.in_transaction("write a day", async |transaction| {
+    let summed = database.in_transaction("sum a day", async |transaction| {
+        late::hold_days(transaction, true).await?;
+        if next(transaction, fleet).await? != Some(from) {
+            return Ok(());
+        }
+        let (mut sums, mut rows) = (DaySums::default(), Vec::new());
+        let all = UnitSelection::default();
+        let add = |unit: ReadUnit<'_>| rows.extend(sums.add(&unit, unit.spent(day)));
+        each_unit(transaction, day, &all, usize::MAX, add).await?;
+        rows.extend(sums.rows());
         for some in rows.chunks(ROWS) {
-            write(transaction, date, some).await?;
+            write(transaction, day_of(from), some).await?;
         }
         cursors::advance(transaction, DAILY, &[fleet], day.to).await
     });
-    written.await?;
+    summed.await?;
     Ok(true)
 }
 
 /// The begin of the next day to sum, if it is complete.
-async fn next(database: &Database, fleet: u16) -> Result<Option<Timestamp>> {
-    let client = database.client();
+async fn next(client: &impl GenericClient, fleet: u16) -> Result<Option<Timestamp>, Error> {
     let sources = [HistorySource::Opened.as_str(), HistorySource::Closed.as_str(), UNITS, OPEN];
     let all: Vec<u16> = (0..fleet).collect();
-    let read = database.limited("read how far days are summed", async {
-        let mut complete = Timestamp::NEVER;
-        for source in sources {
-            complete = complete.min(cursors::load(client, source, &all).await?.unwrap_or_default());
-        }
-        // There is nothing to sum of the time before history has records.
-        let first = "SELECT greatest((SELECT min(known_since) FROM units), (SELECT since FROM kept \
-                     WHERE table_name = 'transitions')) WHERE EXISTS (SELECT FROM units)";
-        let first = client.query_opt(first, &[]).await?.map(|row| timestamp(row.get(0)));
-        Ok((complete, cursors::load(client, DAILY, &[fleet]).await?.or(first)))
-    });
-    let (complete, from) = read.await?;
+    let mut complete = cursors::load(client, BLIND, &[fleet]).await?.unwrap_or_default();
+    for source in sources {
+        complete = complete.min(cursors::load(client, source, &all).await?.unwrap_or_default());
+    }
+    // There is nothing to sum of the time before history has records.
+    let first = "SELECT greatest((SELECT min(known_since) FROM units), (SELECT since FROM kept \
+                 WHERE table_name = 'transitions')) WHERE EXISTS (SELECT FROM units)";
+    let first = client.query_opt(first, &[]).await?.map(|row| timestamp(row.get(0)));
+    let from = cursors::load(client, DAILY, &[fleet]).await?.or(first);
     let day = DAY.as_millis() as i64;
     let from = from.map(|from| Timestamp::from_millis(from.as_millis().div_euclid(day) * day));
     Ok(from.filter(|from| *from + DAY <= complete))

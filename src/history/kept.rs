@@ -12,6 +12,9 @@ use crate::presence::{Interval, Ledger};
 /// The tables from which availability is computed.
 const TABLES: [&str; 4] = ["transitions", "blind", "pauses", "losses"];
 
+/// Up to when transitions were dropped: no file makes history begin earlier.
+const PRUNED: &str = "pruned";
+
 /// The unknown times in a range, `$1` to `$2`; `$3`: [`TABLES`].
 const UNKNOWN: &str = "SELECT 'epoch'::timestamptz, since FROM kept WHERE table_name = ANY ($3) AND since > $1 \
                        UNION ALL SELECT from_at, until_at FROM losses \
@@ -27,10 +30,21 @@ pub(super) async fn begin(database: &Database, table: &str, since: Timestamp) ->
     Ok(())
 }
 
-/// Writes since when a history that begins now has records, unless it has begun before.
+/// Writes that rows of a table before a moment are dropped.
+pub(super) async fn prune(database: &Database, table: &str, before: Timestamp) -> Result<()> {
+    begin(database, table, before).await?;
+    if table == "transitions" { begin(database, PRUNED, before).await } else { Ok(()) }
+}
+
+/// Writes since when a history that begins now has records, unless it has begun before: an instance wrote, or a file was
+/// written whose records reach up to that moment.
 pub(super) async fn begin_anew(database: &Database, since: Timestamp) -> Result<()> {
-    let has_begun = "SELECT EXISTS (SELECT FROM cursors)";
-    let read = database.limited("read a cursor", database.client().query_one(has_begun, &[])).await?;
+    let has_begun = "SELECT EXISTS (SELECT FROM cursors) OR EXISTS (SELECT FROM meta WHERE begins_at IS NOT NULL) \
+                     AND EXISTS (SELECT FROM transitions WHERE transition = 'online' AND at >= $1)";
+    let at = moment(since);
+    let parameters: [&(dyn ToSql + Sync); 1] = [&at];
+    let read = database.client().query_one(has_begun, &parameters);
+    let read = database.limited("read when history begins", read).await?;
     if read.get(0) { Ok(()) } else { begin(database, "transitions", since).await }
 }
 
@@ -69,12 +83,17 @@ pub async fn begins(database: &Database) -> Result<Option<Timestamp>> {
     Ok(row.get::<_, Option<jiff::Timestamp>>(0).map(timestamp))
 }
 
-/// Lets history begin with its oldest record, if that is older than history began: the records of a file are all of
-/// their time. Reads all openings and closings.
-pub async fn begins_with_oldest(database: &Database) -> Result<()> {
-    let earlier = "UPDATE meta SET begins_at = least(begins_at, (SELECT min(at) FROM transitions)); \
-                   UPDATE kept SET since = least(since, (SELECT min(at) FROM transitions)) \
-                   WHERE table_name = 'transitions'";
-    let earlier = database.client().batch_execute(earlier);
-    database.limited("note when history begins", earlier).await
+/// Lets history begin with the oldest closing of a file, whose records are all of their time: from its oldest to its
+/// newest closing. The time between a file that ends earlier and the begin of history stays unknown, and so does what was
+/// pruned.
+pub(super) async fn begin_with_file(database: &Database, closings: Interval) -> Result<()> {
+    let (oldest, newest) = (moment(closings.from), moment(closings.to));
+    let earlier = "WITH earlier AS (INSERT INTO kept (table_name, since) \
+                   SELECT 'transitions', greatest($1, (SELECT since FROM kept WHERE table_name = $3)) \
+                   ON CONFLICT (table_name) DO UPDATE SET since = excluded.since \
+                   WHERE kept.since > excluded.since AND kept.since <= $2 RETURNING since) \
+                   UPDATE meta SET begins_at = least(begins_at, since) FROM earlier";
+    let parameters: [&(dyn ToSql + Sync); 3] = [&oldest, &newest, &PRUNED];
+    let earlier = database.client().execute(earlier, &parameters);
+    database.limited("note when history begins", earlier).await.map(drop)
 }

@@ -1,5 +1,5 @@
-//! Losses: ranges of time whose rows may be missing, because entries left the engine before they were written. Each is
-//! a row, a line in the log, a metric and a problem of `/readyz`.
+//! Losses: ranges of time whose rows may be missing, because entries left the engine before they were written, or
+//! because the database refuses one. Each is a row, a line in the log, a metric and a problem of `/readyz`.
 
 use tokio_postgres::types::ToSql;
 
@@ -9,7 +9,8 @@ use crate::clock::Timestamp;
 use crate::presence::Interval;
 use crate::store::{ATTEMPT_BYTES, Cells, Index, MAX_ATTEMPT_BYTES, Table};
 
-/// Writes a loss. Returns `true` for a new loss, `false` for a loss that has grown.
+/// Writes a loss. Losses of one table that begin at the same moment are one row with all their reasons. Returns `true`
+/// for a new loss, `false` for a loss that has grown.
 pub(super) async fn write(
     database: &Database,
     table: &str,
@@ -17,9 +18,13 @@ pub(super) async fn write(
     now: Timestamp,
     why: &str,
 ) -> Result<bool> {
-    let write = "INSERT INTO losses (table_name, from_at, until_at, noticed_at, why) VALUES ($1, $2, $3, $4, $5) \
+    let write = "WITH before AS (SELECT why FROM losses WHERE table_name = $1::text AND from_at = $2::timestamptz) \
+                 INSERT INTO losses (table_name, from_at, until_at, noticed_at, why) VALUES ($1, $2, $3, $4, $5::text) \
                  ON CONFLICT (table_name, from_at) DO UPDATE SET noticed_at = excluded.noticed_at, \
-                 until_at = greatest(losses.until_at, excluded.until_at) RETURNING xmax::text = '0'";
+                 until_at = greatest(losses.until_at, excluded.until_at), why = CASE \
+                 WHEN position(excluded.why IN losses.why) > 0 THEN losses.why \
+                 ELSE losses.why || '; ' || excluded.why END \
+                 RETURNING NOT EXISTS (SELECT FROM before WHERE position($5 IN before.why) > 0)";
     let (from, to, now) = (moment(time.from), moment(time.to), moment(now));
     let parameters: [&(dyn ToSql + Sync); 5] = [&table, &from, &to, &now, &why];
     let row = database.limited("write a loss", database.client().query_one(write, &parameters)).await?;

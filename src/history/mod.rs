@@ -19,12 +19,12 @@ mod kept;
 mod late;
 mod losses;
 mod past;
-mod past_pauses;
 mod past_silences;
 mod policies;
 mod reader;
 mod reading;
 mod reconciling;
+mod refused;
 mod report;
 mod rows;
 mod schema;
@@ -37,7 +37,6 @@ mod writer;
 
 pub use backfill::{Backfilled, backfill};
 pub use database::{Database, DatabaseAccess, DatabaseAddress, HistoryError, Result};
-pub use kept::begins_with_oldest;
 pub use past::past_fleet;
 pub use reader::HistoryReader;
 pub use report::report;
@@ -48,9 +47,10 @@ pub use sources::HistorySource;
 pub use status::{HistoryStatus, TableStatus, rewind, status};
 pub use writer::HistoryWriter;
 
-/// The names of the cursors of units, of the audit and of days.
+/// The names of the cursors of units, of the audit, of blind time and of days.
 const UNITS: &str = "units";
 const OPERATIONS: &str = "operations";
+const BLIND: &str = "blind";
 const DAILY: &str = "daily";
 /// Until when the open records of both sides were compared, in the cursors.
 const OPEN: &str = "open";

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use futures_util::TryStreamExt;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Error, GenericClient, Row};
+use tokio_postgres::{Error, GenericClient};
 
 use super::kept;
 use super::rows::{moment, timestamp};
@@ -61,39 +61,52 @@ impl ReadUnit<'_> {
 /// A condition on kind and unit.
 const SELECTED: &str = "($3::text IS NULL OR kind = $3) AND ($4::text[] IS NULL OR unit = ANY ($4))";
 
-/// The units that were known in a range, one by one. Outages and pauses of the range are held in memory, units are not.
-/// The time before the first heartbeat of a unit is no outage, though it may have a record.
+/// The units that were known in a range, one by one. Outages and pauses of these units are held in memory, units are not.
+/// The time before the first heartbeat of a unit is no outage, though it may have a record. Answers `false`, and gives no
+/// unit, if there are more than `most` outages, or pauses.
 pub(super) async fn each_unit(
     client: &impl GenericClient,
     range: Interval,
     selection: &UnitSelection,
+    most: usize,
     mut found: impl FnMut(ReadUnit<'_>),
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let (from, to) = (moment(range.from), moment(range.to));
     let UnitSelection { kind, units, label } = selection;
-    let within: [&(dyn ToSql + Sync); 4] = [&from, &to, kind, units];
+    let mut within: Vec<&(dyn ToSql + Sync)> = vec![&from, &to, kind, units];
+    let (mut has_label, mut of_label) = ("", "");
+    if let Some((name, value)) = label {
+        within.extend([name as &(dyn ToSql + Sync), value]);
+        has_label = "AND labels ->> $5::text = $6::text";
+        of_label = "AND (kind, unit) IN (SELECT kind, unit FROM units WHERE labels ->> $5::text = $6::text)";
+    }
+    let known = format!(
+        "FROM units WHERE known_since < $2 AND (removed_at IS NULL OR removed_at > $1) AND {SELECTED} {has_label}"
+    );
+    // First, because the outages of nobody may be those of the fleet to the planner.
+    let are_there = client.query_one(&format!("SELECT EXISTS (SELECT {known})"), &within).await?;
+    if !are_there.get::<_, bool>(0) {
+        return Ok(true);
+    }
     let outages = format!(
-        "SELECT kind, unit, offline_since, at FROM transitions \
-         WHERE transition = 'online' AND at > $1 AND offline_since < $2 AND cause <> 'never_seen' AND {SELECTED} \
-         UNION ALL SELECT kind, unit, offline_since, NULL FROM open \
-         WHERE offline_since < $2 AND $1::timestamptz IS NOT NULL AND cause <> 'never_seen' AND {SELECTED}"
+        "SELECT kind, unit, offline_since, at FROM transitions WHERE transition = 'online' AND at > $1 \
+         AND offline_since < $2 AND cause <> 'never_seen' AND {SELECTED} {of_label} \
+         UNION ALL SELECT kind, unit, offline_since, NULL FROM open WHERE offline_since < $2 \
+         AND $1::timestamptz IS NOT NULL AND cause <> 'never_seen' AND {SELECTED} {of_label}"
     );
-    let outages = by_unit(client.query(&outages, &within).await?);
+    let Some(outages) = by_unit(client, &outages, &within, most).await? else { return Ok(false) };
     let pauses = format!(
-        "SELECT kind, unit, from_at, until_at FROM pauses WHERE until_at > $1 AND from_at < $2 AND {SELECTED}"
+        "SELECT kind, unit, from_at, until_at FROM pauses WHERE until_at > $1 AND from_at < $2 \
+         AND {SELECTED} {of_label}"
     );
-    let pauses = by_unit(client.query(&pauses, &within).await?);
+    let Some(pauses) = by_unit(client, &pauses, &within, most).await? else { return Ok(false) };
     let blind = "SELECT kind, '', from_at, until_at FROM blind WHERE until_at > $1 AND from_at < $2";
-    let blind = by_unit(client.query(blind, &within[..2]).await?);
-    let blind = Blind::new(blind);
+    let blind = by_unit(client, blind, &within[..2], usize::MAX).await?;
+    let blind = Blind::new(blind.unwrap_or_default());
     let unknown = kept::unknown(client, range).await?;
     let statement = format!(
-        "SELECT kind, unit, labels::text, known_since, removed_at FROM units \
-         WHERE known_since < $2 AND (removed_at IS NULL OR removed_at > $1) AND {SELECTED} \
-         AND ($5::text IS NULL OR labels ->> $5 = $6::text) ORDER BY kind, unit, known_since"
+        "SELECT kind, unit, labels::text, known_since, removed_at {known} ORDER BY kind, unit, known_since"
     );
-    let (label, value) = label.clone().unzip();
-    let selected: [&(dyn ToSql + Sync); 6] = [&from, &to, kind, units, &label, &value];
     let mut give = |name: KindAndId, labels: String, known: &[Interval]| {
         let times = UnitTimes {
             outages: outages.get(&name).map_or(&[], Vec::as_slice),
@@ -103,7 +116,7 @@ pub(super) async fn each_unit(
         };
         found(ReadUnit { kind: name.0, unit: name.1, labels, known, times });
     };
-    let rows = client.query_raw(&statement, selected).await?;
+    let rows = client.query_raw(&statement, within).await?;
     let mut rows = std::pin::pin!(rows);
     // The rows of a unit come one after the other.
     let (mut last, mut known) = (None::<(KindAndId, String)>, Vec::new());
@@ -120,17 +133,28 @@ pub(super) async fn each_unit(
     if let Some((name, labels)) = last {
         give(name, labels, &known);
     }
-    Ok(())
+    Ok(true)
 }
 
-fn by_unit(rows: Vec<Row>) -> HashMap<KindAndId, Vec<Interval>> {
-    let mut all: HashMap<KindAndId, Vec<Interval>> = HashMap::new();
-    for row in rows {
+/// The times of each unit; `None` if there are more than `most`.
+async fn by_unit(
+    client: &impl GenericClient,
+    select: &str,
+    parameters: &[&(dyn ToSql + Sync)],
+    most: usize,
+) -> Result<Option<HashMap<KindAndId, Vec<Interval>>>, Error> {
+    let (mut all, mut count) = (HashMap::<KindAndId, Vec<Interval>>::new(), 0);
+    let mut rows = std::pin::pin!(client.query_raw(select, parameters.iter().copied()).await?);
+    while let Some(row) = rows.try_next().await? {
+        count += 1;
+        if count > most {
+            return Ok(None);
+        }
         let until: Option<jiff::Timestamp> = row.get(3);
         let time = Interval { from: timestamp(row.get(2)), to: until.map_or(Timestamp::NEVER, timestamp) };
         all.entry((row.get(0), row.get(1))).or_default().push(time);
     }
-    all
+    Ok(Some(all))
 }
 
 /// Blind time of each kind, with that of the fleet.

@@ -11,6 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Transaction};
 
 use super::database::{Database, Result};
+use super::late;
 use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
@@ -37,8 +38,10 @@ pub(super) async fn differences(
     partitions: &[u16],
 ) -> Result<Differences> {
     let numbers: Vec<i32> = partitions.iter().map(|one| i32::from(*one)).collect();
-    let parameters: [&(dyn ToSql + Sync); 1] = [&numbers];
-    let select = "SELECT record FROM open WHERE partition = ANY ($1)";
+    let all = i32::from(queries.partitions());
+    let parameters: [&(dyn ToSql + Sync); 2] = [&numbers, &all];
+    // Rows of partitions that another engine had, and this one has not, belong to the first one.
+    let select = "SELECT record FROM open WHERE partition = ANY ($1) OR (0 = ANY ($1) AND partition >= $2)";
     let rows = database.limited("list open records", database.client().query(select, &parameters)).await?;
     // Read the open records of the engine after those of history: a record that was opened in between is written once
     // more, which is harmless.
@@ -89,6 +92,7 @@ pub(super) async fn close(
     compared: Option<Timestamp>,
 ) -> Result<u64, Error> {
     let compared = moment(compared.unwrap_or(Timestamp::ZERO));
+    late::hold_days(transaction, false).await?;
     let close = "INSERT INTO transitions SELECT greatest(detected_at, $2), 'online', record, kind, unit, labels, cause, \
                  last_seen, offline_since, detected_at, 'unknown' FROM open WHERE record = ANY ($1) \
                  ON CONFLICT DO NOTHING";

@@ -1,8 +1,8 @@
 //! Reports, and how units spent a range, by unit, kind, label value or the fleet as a whole.
 //!
 //! The sums of groups are those of their days. Units have no row for a day on which they were online, so each one is
-//! worked out from its outages; so are the parts of days at both ends of a range. Both are about the days that are
-//! summed. Where the rows of units are not kept for as long as the sums, the time of units before that is unknown.
+//! worked out from its outages; so are the parts of days at both ends of a range, and a label with too many values for
+//! sums. All are about the days that are summed. Where the rows of units are not kept for as long as the sums, the time of units before that is unknown.
 
 use jiff::civil::Date;
 use std::time::Duration;
@@ -10,14 +10,17 @@ use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::DAILY;
-use super::database::{Database, Result};
+use super::database::{Database, HistoryError, Result};
 use super::kept;
-use super::reading::{UnitSelection, each_unit};
+use super::reading::{self, ReadUnit, UnitSelection};
 use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
 use crate::fleet::PastTime;
 use crate::presence::{Interval, Ledger, TimeSpent, Unit};
 use crate::reports::{AvailabilityReport, AvailabilityScope, Days, GroupBy, ReportRow, day_of, midnight};
+
+/// The most outages, and the most pauses, that one read holds in memory: about 300 megabytes.
+const MAX_OUTAGES: usize = 1_000_000;
 
 /// Computes a report of days, as far as they are summed.
 pub async fn report(database: &Database, asked: Days, group: &GroupBy) -> Result<AvailabilityReport> {
@@ -62,14 +65,14 @@ pub(super) async fn time_spent(
     let is_complete = database.limited("read losses", unknown).await?.intervals().is_empty();
     let (days, scope) = (Days::within(range), of_scope(of));
     let sums = match scope {
-        Some((scope, name)) if days.from < days.until => rows_of(database, &scope, Some(&name), days).await?,
-        _ => Vec::new(),
+        Some((scope, name)) if days.from < days.until => sums_of(database, &scope, &name, days).await?,
+        _ => None,
     };
     let mut parts = Vec::new();
-    match sums.into_iter().next() {
-        Some(row) => {
+    match sums {
+        Some(sums) => {
             let whole = days.interval();
-            parts.push((row.units, row.spent));
+            parts.push(sums);
             for rest in [Interval { to: whole.from, ..range }, Interval { from: whole.to, ..range }] {
                 if rest.from < rest.to {
                     parts.push(worked_out(database, of, rest).await?);
@@ -91,13 +94,13 @@ pub(super) async fn days_of_unit(database: &Database, unit: &Unit, asked: Days) 
         .collect();
     let mut spent = Vec::new();
     let selection = UnitSelection::from(&AvailabilityScope::Unit(unit.clone()));
-    let read = each_unit(database.client(), days.interval(), &selection, |unit| {
+    let read = each_unit(database, "read the days of a unit", days.interval(), &selection, |unit| {
         let of_day = |day: &Date| {
             unit.spent(Interval { from: midnight(*day), to: midnight(day.tomorrow().unwrap_or(*day)) })
         };
         spent = all.iter().map(of_day).collect();
     });
-    database.limited("read the days of a unit", read).await?;
+    read.await?;
     Ok(spent)
 }
 
@@ -108,11 +111,31 @@ async fn worked_out(
     range: Interval,
 ) -> Result<(u64, TimeSpent)> {
     let (mut sum, selection) = ((0, TimeSpent::default()), UnitSelection::from(of));
-    let read = each_unit(database.client(), range, &selection, |unit| {
+    let read = each_unit(database, "read how units spent a time", range, &selection, |unit| {
         sum = (sum.0 + 1, sum.1 + unit.spent(range));
     });
-    database.limited("read how units spent a time", read).await?;
+    read.await?;
     Ok(sum)
+}
+
+/// The units of a range, one by one.
+///
+/// # Errors
+/// There are more outages than this process holds in memory, or the database fails.
+async fn each_unit(
+    database: &Database,
+    doing: &str,
+    range: Interval,
+    selection: &UnitSelection,
+    found: impl FnMut(ReadUnit<'_>),
+) -> Result<()> {
+    let read = reading::each_unit(database.client(), range, selection, MAX_OUTAGES, found);
+    if database.limited(doing, read).await? {
+        return Ok(());
+    }
+    Err(HistoryError::Refused(format!(
+        "there are more than {MAX_OUTAGES} outages or pauses in that time; ask for a shorter one, or for fewer units"
+    )))
 }
 
 /// The scope and the name of the sums of days; `None` for a single unit.
@@ -152,6 +175,24 @@ fn midnights((first, end): (Date, Date)) -> (Timestamp, Timestamp) {
     (midnight(first), midnight(end))
 }
 
+/// The number of units of a name in these days, and how they spent them; `None` if the days have no sums of that scope,
+/// as for a label with too many values.
+async fn sums_of(
+    database: &Database,
+    scope: &str,
+    name: &str,
+    days: Days,
+) -> Result<Option<(u64, TimeSpent)>> {
+    if let Some(row) = rows_of(database, scope, Some(name), days).await?.pop() {
+        return Ok(Some((row.units, row.spent)));
+    }
+    // Days with rows of other values have no unit with this one.
+    let select = "SELECT EXISTS (SELECT FROM daily WHERE scope = $1 AND day >= $2 AND day < $3)";
+    let parameters: [&(dyn ToSql + Sync); 3] = [&scope, &days.from, &days.until];
+    let row = database.limited("read a report", database.client().query_one(select, &parameters)).await?;
+    Ok(row.get::<_, bool>(0).then(Default::default))
+}
+
 /// The sums of days, by name; only those of `name` if it is given.
 async fn rows_of(database: &Database, scope: &str, name: Option<&str>, days: Days) -> Result<Vec<ReportRow>> {
     let select = "SELECT name, max(units)::bigint, sum(online_seconds), sum(offline_seconds), sum(blind_seconds), \
@@ -178,11 +219,11 @@ async fn rows_of(database: &Database, scope: &str, name: Option<&str>, days: Day
 
 async fn units(database: &Database, days: Days) -> Result<Vec<ReportRow>> {
     let (mut rows, range, all) = (Vec::new(), days.interval(), UnitSelection::default());
-    let read = each_unit(database.client(), range, &all, |unit| {
+    let read = each_unit(database, "read a report", range, &all, |unit| {
         let spent = unit.spent(range);
         rows.push(ReportRow { name: format!("{}/{}", unit.kind, unit.unit), units: 1, spent });
     });
-    database.limited("read a report", read).await?;
+    read.await?;
     rows.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(rows)
 }

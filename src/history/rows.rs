@@ -26,7 +26,8 @@ pub(super) fn text(text: &str) -> String {
 }
 
 pub(super) fn json(labels: &Labels) -> String {
-    text(&serde_json::to_string(labels).unwrap_or_else(|_| "{}".to_owned())).replace("\\u0000", "\u{fffd}")
+    let labels: Labels = labels.iter().map(|(name, value)| (text(name), text(value))).collect();
+    serde_json::to_string(&labels).unwrap_or_else(|_| "{}".to_owned())
 }
 
 /// Writes changes that operators made.
@@ -40,7 +41,7 @@ pub(super) async fn write_operations(
     let of = |part: fn(&AuditEntry) -> &str| entries.iter().map(|one| text(part(one))).collect::<Vec<_>>();
     let at: Vec<jiff::Timestamp> = entries.iter().map(|one| moment(one.at)).collect();
     let ids: Vec<String> = entries.iter().map(operation_id).collect();
-    let (kinds, units): (Vec<_>, Vec<_>) = entries.iter().map(|one| unit_of(one).unzip()).unzip();
+    let (kinds, units): (Vec<_>, Vec<_>) = entries.iter().map(|one| one.unit().unzip()).unzip();
     let (authors, subjects, texts) = (of(|one| &one.author), of(|one| &one.subject), of(|one| &one.text));
     let changes: Vec<&str> = entries.iter().map(|one| one.change.as_str()).collect();
     let columns: [&(dyn ToSql + Sync); 8] =
@@ -49,21 +50,11 @@ pub(super) async fn write_operations(
 }
 
 /// The id is a digest of the content, because the audit has no ids that outlive the engine.
-fn operation_id(entry: &AuditEntry) -> String {
+pub(super) fn operation_id(entry: &AuditEntry) -> String {
     let AuditEntry { at, author, change, subject, text } = entry;
     let content = format!("{}\n{author}\n{}\n{subject}\n{text}", at.as_millis(), change.as_str());
     let digest = ring::digest::digest(&ring::digest::SHA256, content.as_bytes());
     data_encoding::BASE64URL_NOPAD.encode(&digest.as_ref()[..16])
-}
-
-/// The kind and the id of the unit that an operation is about, if it is about one.
-pub(super) fn unit_of(entry: &AuditEntry) -> Option<(String, String)> {
-    let of_record = entry.subject.parse().ok().map(|id: crate::presence::RecordId| id.unit);
-    let named =
-        entry.subject.split_once('/').filter(|(kind, _)| kind.parse::<crate::presence::Kind>().is_ok());
-    let named = named.map(|(kind, unit)| (kind.to_owned(), unit.to_owned()));
-    let of_record = of_record.map(|unit| (unit.kind.to_string(), unit.id.to_string()));
-    of_record.or(named).map(|(kind, unit)| (text(&kind), text(&unit)))
 }
 
 /// Writes attempts to notify receivers.
@@ -108,34 +99,14 @@ fn records_of(attempt: &Attempt) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Audited;
-
-    #[test]
-    fn an_operation_names_its_unit_if_it_is_about_one() {
-        for (subject, unit) in [
-            ("detector/pump-7", Some(("detector", "pump-7"))),
-            ("detector:a:b:1732147200000", Some(("detector", "a:b"))),
-            ("mail", None),
-            ("17", None),
-        ] {
-            let entry = AuditEntry {
-                at: Timestamp::ZERO,
-                author: "ana".to_owned(),
-                change: Audited::Paused,
-                subject: subject.to_owned(),
-                text: String::new(),
-            };
-            let unit = unit.map(|(kind, id)| (kind.to_owned(), id.to_owned()));
-            assert_eq!(unit_of(&entry), unit, "{subject}");
-        }
-    }
 
     #[test]
     fn a_character_zero_is_replaced() {
-        let labels: Labels = [("site".to_owned(), "a\0b".to_owned())].into_iter().collect();
-        assert_eq!(
-            (text("a\0b").as_str(), json(&labels).as_str()),
-            ("a\u{fffd}b", "{\"site\":\"a\u{fffd}b\"}")
-        );
+        // Of the labels, the last one is a text that only looks like it.
+        for (value, stored) in [("a\0b", "a\u{fffd}b"), ("\0", "\u{fffd}"), ("a\\u0000b", "a\\\\u0000b")] {
+            let labels: Labels = [("site".to_owned(), value.to_owned())].into_iter().collect();
+            assert_eq!(json(&labels), format!("{{\"site\":\"{stored}\"}}"));
+        }
+        assert_eq!(text("a\0b"), "a\u{fffd}b");
     }
 }

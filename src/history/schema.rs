@@ -12,8 +12,8 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, GenericClient};
 
 use super::database::{Database, DatabaseAccess, HistoryError, Result};
-use super::kept;
 use super::rows::moment;
+use super::{cursors, kept};
 use crate::clock::Timestamp;
 use crate::reports::{day_of, midnight};
 
@@ -53,12 +53,16 @@ pub struct StoredHistory {
     pub fleet: Option<String>,
 }
 
-/// Makes the schema and its tables unless they are there, and takes them for this fleet ([`fleet_digest`]) unless they
-/// have one.
+/// Makes the schema and its tables unless they are there, and takes them for this fleet ([`fleet_digest`], and the number
+/// of its partitions) unless they have one.
 ///
 /// # Errors
 /// Also if a program of another version made the schema, or if it is the history of another fleet.
-pub async fn prepare(database: &mut Database, access: &DatabaseAccess, fleet: Option<&str>) -> Result<()> {
+pub async fn prepare(
+    database: &mut Database,
+    access: &DatabaseAccess,
+    fleet: Option<(&str, u16)>,
+) -> Result<()> {
     let schema = access.quoted_schema();
     let made = database.in_transaction("make the schema of history", async |transaction| {
         // Before everything else: of two instances that find nothing, the second one looks again after the first.
@@ -74,15 +78,16 @@ pub async fn prepare(database: &mut Database, access: &DatabaseAccess, fleet: Op
         }
         let stored = read(transaction, &schema).await?;
         match fleet {
-            Some(fleet) if stored.version == Some(VERSION) && stored.fleet.is_none() => {
+            Some((fleet, partitions)) if stored.version == Some(VERSION) && stored.fleet.is_none() => {
                 transaction.execute("UPDATE meta SET fleet = $1", &[&fleet]).await?;
+                cursors::lay_out(transaction, partitions).await?;
                 Ok(StoredHistory { fleet: Some(fleet.to_owned()), ..stored })
             }
             _ => Ok(stored),
         }
     });
     let made = made.await?;
-    check(database, access, &made, fleet)
+    check(database, access, &made, fleet.map(|(digest, _)| digest))
 }
 
 /// Checks that the tables are there, in the version of this program, and that they are not those of another fleet.
@@ -255,7 +260,7 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
             continue;
         }
         let first = month_of(now - keep);
-        kept::begin(database, table, midnight(first)).await?;
+        kept::prune(database, table, midnight(first)).await?;
         let oldest = partition_name(table, first);
         // Names of one length sort by their months.
         let select = format!(
@@ -273,7 +278,7 @@ pub async fn prune(database: &Database, keep: &HistoryRetention, now: Timestamp)
     }
     for (table, column) in whole {
         let Some(keep) = keep.of(table) else { continue };
-        kept::begin(database, table, now - keep).await?;
+        kept::prune(database, table, now - keep).await?;
         let before = moment(now - keep);
         let delete = format!("DELETE FROM {table} WHERE {column} < $1::timestamptz");
         let parameters: [&(dyn ToSql + Sync); 1] = [&before];

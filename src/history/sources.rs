@@ -55,10 +55,34 @@ pub(super) enum SourcePart {
 }
 
 impl SourcePart {
-    pub fn is_empty(&self) -> bool {
+    pub fn len(&self) -> usize {
         match self {
-            SourcePart::Records(records) => records.is_empty(),
-            SourcePart::Attempts(attempts) => attempts.is_empty(),
+            SourcePart::Records(records) => records.len(),
+            SourcePart::Attempts(attempts) => attempts.len(),
+        }
+    }
+
+    /// The moments of its rows.
+    pub fn moments(&self) -> impl Iterator<Item = Timestamp> {
+        let (records, attempts): (&[OfflineRecord], &[Attempt]) = match self {
+            SourcePart::Records(records) => (records, &[]),
+            SourcePart::Attempts(attempts) => (&[], attempts),
+        };
+        let of_record = |one: &OfflineRecord| [Some(one.detected_at), one.back_at].into_iter().flatten();
+        records.iter().flat_map(of_record).chain(attempts.iter().map(|one| one.at))
+    }
+
+    /// The moment and the name of a row that was refused, with the reason.
+    pub fn refused(&self, place: usize, why: &str) -> (Timestamp, String) {
+        match self {
+            SourcePart::Records(records) => {
+                let OfflineRecord { id, detected_at, .. } = &records[place];
+                (*detected_at, format!("record {}: {why}", id.text()))
+            }
+            SourcePart::Attempts(attempts) => {
+                let Attempt { at, notification, receiver, number, .. } = &attempts[place];
+                (*at, format!("attempt {number} to notify {receiver} of {notification}: {why}"))
+            }
         }
     }
 }

@@ -105,7 +105,8 @@ impl TransitionRows {
             let insert = "INSERT INTO open SELECT r, k, u, l::jsonb, c, s, o, d, p FROM unnest($1::text[], $2::text[], \
                           $3::text[], $4::text[], $5::text[], $6::timestamptz[], $7::timestamptz[], \
                           $8::timestamptz[]) x(r, k, u, l, c, s, o, d) JOIN unnest($9::text[], $10::int[]) y(w, p) \
-                          ON w = r ON CONFLICT DO NOTHING";
+                          ON w = r ON CONFLICT (record) DO UPDATE SET partition = excluded.partition \
+                          WHERE open.partition <> excluded.partition";
             let columns: [&(dyn ToSql + Sync); 10] = [
                 &self.record,
                 &self.kind,

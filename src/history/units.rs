@@ -12,30 +12,37 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Transaction};
 
 use super::database::{Database, Result};
+use super::refused::Pieces;
 use super::rows::{json, moment, text};
 use super::{UNITS, cursors};
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Lifecycle, Snapshot, Unit};
+use crate::fleet::UnitPause;
+use crate::presence::{Lifecycle, Snapshot, Unit};
 use crate::store::Queries;
 
 /// The most pages that are read in one step.
 const PAGES: u32 = 16;
 
-/// A pause of a unit, by its kind and id.
-pub(super) type UnitPause = ((String, String), Interval);
+/// What a refresh wrote.
+#[derive(Default)]
+pub(super) struct Refreshed {
+    pub rows: u64,
+    /// Units whose rows the database refuses: since when each is known, and why.
+    pub refused: Vec<(Timestamp, String)>,
+}
 
-/// Writes the units of a partition as they are now, and which are no longer there. Answers how many rows changed.
+/// Writes the units of a partition as they are now, and which are no longer there.
 pub(super) async fn refresh(
     database: &mut Database,
     queries: &dyn Queries,
     partition: u16,
     now: Timestamp,
-) -> Result<u64> {
+) -> Result<Refreshed> {
     let own = [partition];
     let read = cursors::load(database.client(), UNITS, &own);
     let last = database.limited("read a cursor", read).await?.unwrap_or(now);
     // The units that are there, and when others were removed.
-    let (mut seen, mut changed) = (BTreeMap::new(), 0);
+    let (mut seen, mut refreshed) = (BTreeMap::new(), Refreshed::default());
     for step in queries.occupied(partition, PAGES).await? {
         let mut units = Vec::new();
         for page in step {
@@ -43,27 +50,48 @@ pub(super) async fn refresh(
             units.extend(read.filter(|one| one.last_heard().is_some()));
         }
         seen.extend(units.iter().map(|one| (name_of(&one.unit), removed_at(one))));
-        units.retain(Snapshot::is_known);
+        units.retain(|one| one.is_known() || was_known(one));
         if units.is_empty() {
             continue;
         }
-        let written = database.in_transaction("write units", async |transaction| {
-            let written = write(transaction, &units, partition, last).await?;
-            write_last_pauses(transaction, &units).await?;
-            Ok(written)
-        });
-        changed += written.await?;
+        let mut pieces = Pieces::of(units.len());
+        while let Some((piece, _)) = pieces.next() {
+            let written = database.in_transaction("write units", async |transaction| {
+                let some = &units[piece.clone()];
+                let written = write(transaction, some, partition, last).await?;
+                write_last_pauses(transaction, some).await?;
+                Ok(written)
+            });
+            let written = written.await;
+            refreshed.rows += pieces.note(piece, written)?;
+        }
+        let named = |(place, why): (usize, String)| {
+            let unit: &Snapshot = &units[place];
+            (known_since(unit), format!("unit {}: {why}", unit.unit))
+        };
+        refreshed.refused.extend(pieces.refused.into_iter().map(named));
     }
     let removed = database.in_transaction("write removed units", async |transaction| {
-        let removed = write_removed(transaction, &seen, partition, last).await?;
+        let removed = write_removed(transaction, &seen, (partition, queries.partitions()), last).await?;
         cursors::advance(transaction, UNITS, &own, now).await?;
         Ok(removed)
     });
-    Ok(changed + removed.await?)
+    refreshed.rows += removed.await?;
+    Ok(refreshed)
 }
 
 fn name_of(unit: &Unit) -> (String, String) {
     (unit.kind.to_string(), text(&unit.id.to_string()))
+}
+
+/// The epoch for a unit that is known for so long that its facts do not say since when.
+fn known_since(unit: &Snapshot) -> Timestamp {
+    unit.facts.as_ref().and_then(|facts| facts.known).map_or(Timestamp::ZERO, |known| known.since)
+}
+
+/// Whether the facts of a unit that was removed say since when it was known: history may have no row of it yet.
+fn was_known(unit: &Snapshot) -> bool {
+    unit.facts.as_ref().is_some_and(|facts| facts.known.is_some())
 }
 
 fn removed_at(unit: &Snapshot) -> Option<Timestamp> {
@@ -82,8 +110,8 @@ async fn write(
     let (kinds, names): (Vec<String>, Vec<String>) = units.iter().map(|one| name_of(&one.unit)).unzip();
     let facts = || units.iter().filter_map(|one| one.facts.as_ref());
     let labels: Vec<String> = facts().map(|facts| json(&facts.labels)).collect();
-    let since = facts().map(|facts| moment(facts.known.map_or(Timestamp::ZERO, |known| known.since)));
-    let since: Vec<jiff::Timestamp> = since.collect();
+    let since: Vec<jiff::Timestamp> = units.iter().map(|one| moment(known_since(one))).collect();
+    let removed: Vec<Option<jiff::Timestamp>> = units.iter().map(|one| removed_at(one).map(moment)).collect();
     let (partition, last) = (i32::from(partition), moment(last));
     // A unit that was removed and is back since the last time. Facts have the whole second of its return.
     let end = "UPDATE units SET removed_at = greatest(known_since, least(s, coalesce((SELECT max(at) FROM operations o \
@@ -93,25 +121,30 @@ async fn write(
                WHERE kind = k AND unit = u AND removed_at IS NULL AND known_since < s";
     transaction.execute(end, &[&kinds, &names, &since, &last]).await?;
     // Facts forget since when a unit is known after a year, and say the epoch then.
-    let upsert = "INSERT INTO units (kind, unit, labels, known_since, partition) \
+    let upsert = "INSERT INTO units (kind, unit, labels, known_since, removed_at, partition) \
                   SELECT k, u, l::jsonb, greatest(s, (SELECT max(known_since) FROM units WHERE kind = k AND unit = u)), \
-                  $5::int FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[]) x(k, u, l, s) \
-                  ON CONFLICT (kind, unit, known_since) DO UPDATE SET labels = excluded.labels, removed_at = NULL, \
-                  partition = excluded.partition WHERE units.labels <> excluded.labels \
-                  OR units.removed_at IS NOT NULL OR units.partition <> excluded.partition";
-    let columns: [&(dyn ToSql + Sync); 5] = [&kinds, &names, &labels, &since, &partition];
+                  r, $6::int FROM unnest($1::text[], $2::text[], $3::text[], $4::timestamptz[], $5::timestamptz[]) \
+                  x(k, u, l, s, r) \
+                  ON CONFLICT (kind, unit, known_since) DO UPDATE SET labels = excluded.labels, \
+                  removed_at = excluded.removed_at, partition = excluded.partition \
+                  WHERE units.labels <> excluded.labels OR units.removed_at IS DISTINCT FROM excluded.removed_at \
+                  OR units.partition <> excluded.partition";
+    let columns: [&(dyn ToSql + Sync); 6] = [&kinds, &names, &labels, &since, &removed, &partition];
     transaction.execute(upsert, &columns).await
 }
 
-/// Ends the time of the units of a partition that are no longer there.
+/// Ends the time of the units of a partition that are no longer there. Rows of partitions that another engine had, and
+/// this one has not, belong to the first one: a unit that is in another partition here is there again when that one is
+/// written.
 async fn write_removed(
     transaction: &Transaction<'_>,
     seen: &BTreeMap<(String, String), Option<Timestamp>>,
-    partition: u16,
+    (partition, all): (u16, u16),
     last: Timestamp,
 ) -> Result<u64, Error> {
-    let known = "SELECT kind, unit FROM units WHERE partition = $1 AND removed_at IS NULL";
-    let known = transaction.query(known, &[&i32::from(partition)]).await?;
+    let known = "SELECT kind, unit FROM units WHERE (partition = $1 OR ($1 = 0 AND partition >= $2)) \
+                 AND removed_at IS NULL";
+    let known = transaction.query(known, &[&i32::from(partition), &i32::from(all)]).await?;
     let known = known.iter().map(|row| (row.get::<_, String>(0), row.get::<_, String>(1)));
     let gone = known.filter_map(|unit| match seen.get(&unit) {
         Some(None) => None,

@@ -12,21 +12,22 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+use super::blind::{BlindTime, WrittenIntervals};
 use super::database::{Database, HistoryError, Result};
 use super::policies::ChangedPolicies;
-use super::rows::{write_notifications, write_operations};
+use super::refused::Pieces;
+use super::rows::{operation_id, write_notifications, write_operations};
 use super::schema::{self, Months};
 use super::sources::{HistorySource, HistorySources, SETTLE, SourcePart};
 use super::transition_rows::TransitionRows;
 use super::{
-    HistoryConfig, OPEN, OPERATIONS, UNITS, blind, cursors, daily, kept, losses, past_pauses, reconciling,
-    units,
+    BLIND, HistoryConfig, OPEN, OPERATIONS, UNITS, cursors, daily, kept, losses, reconciling, units,
 };
 use crate::backoff::Backoff;
 use crate::clock::{Clock, Timestamp};
-use crate::fleet::{Beginning, Ownership, Roll};
+use crate::fleet::{Beginning, Ownership, Roll, past_pauses};
 use crate::presence::Interval;
-use crate::store::{AuditEntry, Cells, Documents, MAX_AUDITED, Queries, partition_of};
+use crate::store::{AuditEntry, Cells, Documents, EngineError, MAX_AUDITED, Queries, partition_of};
 use crate::telemetry::Telemetry;
 
 /// How often the loop reads the engine.
@@ -61,9 +62,12 @@ impl HistoryWriter {
 
     async fn write(&self) {
         let (mut failures, mut batch) = (0, self.config.batch);
-        let mut policies = ChangedPolicies::default();
+        let mut policies = ChangedPolicies::new(self.cells.clone());
         loop {
-            policies.note(self.roll.shared_rules(), self.clock.now());
+            // Also while the database is away: a restart of this instance finds the change in the engine.
+            if let Err(error) = self.note(&mut policies).await {
+                tracing::debug!("a change of policies is not noted yet: {error}");
+            }
             let error = match self.session(&mut batch, &mut failures, &mut policies).await {
                 Err(error) => error,
                 Ok(never) => match never {},
@@ -81,6 +85,14 @@ impl HistoryWriter {
         }
     }
 
+    /// Notes the policies, if this instance owns what belongs to no partition.
+    async fn note(&self, policies: &mut ChangedPolicies) -> Result<(), EngineError> {
+        if self.ownership.view().outboxes.contains(&self.cells.partitions()) {
+            policies.note(self.roll.shared_rules(), self.clock.now()).await?;
+        }
+        Ok(())
+    }
+
     /// Writes over one connection until something fails.
     async fn session(
         &self,
@@ -90,12 +102,14 @@ impl HistoryWriter {
     ) -> Result<std::convert::Infallible> {
         let mut database = Database::connect(&self.config.access).await?;
         let fleet = schema::fleet_digest(self.roll.key());
-        schema::prepare(&mut database, &self.config.access, Some(&fleet)).await?;
+        let fleet = (fleet.as_str(), self.cells.partitions());
+        schema::prepare(&mut database, &self.config.access, Some(fleet)).await?;
         let now = self.clock.now();
         let watched = Beginning::new(self.cells.clone()).since(now).await?;
         let oldest = now - self.config.keep_records;
         kept::begin_anew(&database, oldest).await?;
         kept::begin_with(&database, watched.max(oldest)).await?;
+        policies.begin();
         let sources = HistorySources { queries: self.queries.clone(), cells: self.cells.clone() };
         let mut session = WriterSession {
             writer: self,
@@ -106,7 +120,7 @@ impl HistoryWriter {
             tails: BTreeMap::new(),
             newest_operation: None,
             policies,
-            blind: blind::WrittenIntervals::default(),
+            blind: WrittenIntervals::default(),
             reconciled: None,
             refreshed: BTreeMap::new(),
             batch: *batch,
@@ -144,7 +158,7 @@ struct WriterSession<'a> {
     /// The newest entry of the audit that is written.
     newest_operation: Option<AuditEntry>,
     policies: &'a mut ChangedPolicies,
-    blind: blind::WrittenIntervals,
+    blind: WrittenIntervals,
     /// When open records were compared.
     reconciled: Option<Timestamp>,
     /// When the units of each partition were written.
@@ -165,14 +179,18 @@ impl WriterSession<'_> {
         }
         // Entries without a partition are written by the owner of the number after the last partition.
         let fleet = self.sources.cells.partitions();
-        self.policies.note(self.writer.roll.shared_rules(), self.writer.clock.now());
+        self.writer.note(self.policies).await?;
         if view.outboxes.contains(&fleet) {
             self.write_operations(fleet).await?;
             let written = self.policies.write(&self.database).await?;
             self.writer.telemetry.history_written("policies", written);
-            let hearing = self.writer.roll.hearing();
-            let written = self.blind.write(&mut self.database, &hearing).await?;
-            self.writer.telemetry.history_written("blind", written);
+            let (roll, now) = (&self.writer.roll, self.writer.clock.now());
+            // Read it: at the start there is no copy yet, which would say that nothing was ever heard.
+            let hearing = roll.refresh_hearing().await?;
+            let found = BlindTime::of(&hearing, roll.filters(), now);
+            self.writer.telemetry.history_lag(BLIND, now.since(found.until));
+            let written = self.blind.write(&mut self.database, found, fleet).await?;
+            self.writer.telemetry.history_written(BLIND, written);
         }
         let now = self.writer.clock.now();
         has_more |= self.refresh_units().await?;
@@ -245,8 +263,9 @@ impl WriterSession<'_> {
                 return Ok(true);
             }
         }
-        let written = units::refresh(&mut self.database, &*self.sources.queries, partition, now).await?;
-        self.writer.telemetry.history_written(UNITS, written);
+        let done = units::refresh(&mut self.database, &*self.sources.queries, partition, now).await?;
+        self.writer.telemetry.history_written(UNITS, done.rows);
+        self.left_out(UNITS, done.refused).await?;
         self.refreshed.insert(partition, now);
         Ok(true)
     }
@@ -255,6 +274,18 @@ impl WriterSession<'_> {
         let now = self.writer.clock.now();
         if losses::write(&self.database, table, time, now, why).await? {
             self.writer.telemetry.history_lost(table, time.from, time.to);
+        }
+        Ok(())
+    }
+
+    /// Names rows that the database refuses, each a loss of its moment.
+    async fn left_out(&self, table: &'static str, refused: Vec<(Timestamp, String)>) -> Result<()> {
+        let now = self.writer.clock.now();
+        for (at, why) in refused {
+            let moment = Interval { from: at, to: at + Duration::from_millis(1) };
+            if losses::write(&self.database, table, moment, now, &why).await? {
+                self.writer.telemetry.history_refused(table, &why);
+            }
         }
         Ok(())
     }
@@ -303,34 +334,38 @@ impl WriterSession<'_> {
         part: SourcePart,
         cursor: Option<Timestamp>,
     ) -> Result<()> {
-        if part.is_empty() && cursor.is_none() {
+        if part.len() == 0 && cursor.is_none() {
             return Ok(());
         }
-        let mut rows = TransitionRows::default();
-        let all = self.sources.queries.partitions();
-        match &part {
-            SourcePart::Records(records) => {
-                records.iter().for_each(|one| rows.add(one, partition_of(&one.id.unit, all)));
-                self.months.make(&self.database, source.table(), rows.moments()).await?;
-            }
-            SourcePart::Attempts(attempts) => {
-                self.months.make(&self.database, source.table(), attempts.iter().map(|one| one.at)).await?;
-            }
+        let (table, name, all) = (source.table(), source.as_str(), self.sources.queries.partitions());
+        self.months.make(&self.database, table, part.moments()).await?;
+        let (mut pieces, mut written) = (Pieces::of(part.len()), 0);
+        while let Some((piece, is_last)) = pieces.next() {
+            let partitions = &self.partitions;
+            let done = self.database.in_transaction("write history", async |transaction| {
+                let written = match &part {
+                    _ if piece.is_empty() => 0,
+                    SourcePart::Records(records) => {
+                        let mut rows = TransitionRows::default();
+                        let some = &records[piece.clone()];
+                        some.iter().for_each(|one| rows.add(one, partition_of(&one.id.unit, all)));
+                        rows.write(transaction).await?
+                    }
+                    SourcePart::Attempts(attempts) => {
+                        write_notifications(transaction, &attempts[piece.clone()]).await?
+                    }
+                };
+                if let Some(at) = cursor.filter(|_| is_last) {
+                    cursors::advance(transaction, name, partitions, at).await?;
+                }
+                Ok(written)
+            });
+            let done = done.await;
+            written += pieces.note(piece, done)?;
         }
-        let (partitions, name) = (&self.partitions, source.as_str());
-        let written = self.database.in_transaction("write history", async |transaction| {
-            let written = match &part {
-                SourcePart::Records(records) if records.is_empty() => 0,
-                SourcePart::Records(_) => rows.write(transaction).await?,
-                SourcePart::Attempts(attempts) => write_notifications(transaction, attempts).await?,
-            };
-            if let Some(at) = cursor {
-                cursors::advance(transaction, name, partitions, at).await?;
-            }
-            Ok(written)
-        });
-        self.writer.telemetry.history_written(source.table(), written.await?);
-        Ok(())
+        self.writer.telemetry.history_written(table, written);
+        let refused = pieces.refused.into_iter().map(|(place, why)| part.refused(place, &why));
+        self.left_out(table, refused.collect()).await
     }
 
     /// Writes the missing entries of the audit. The audit is short, so it is read as a whole.
@@ -349,15 +384,26 @@ impl WriterSession<'_> {
             let lost = Interval { from, to: first.at };
             self.lost("operations", lost, "the audit has its newest entries only").await?;
         }
-        let pauses = past_pauses::of(entries.iter().rev(), cursor.unwrap_or(Timestamp::ZERO));
-        let written = self.database.in_transaction("write operations", async |transaction| {
-            let written = write_operations(transaction, &entries).await?;
-            units::write_past_pauses(transaction, &pauses).await?;
-            cursors::advance(transaction, OPERATIONS, &fleet, last.at).await?;
-            Ok(written)
-        });
-        let written = written.await?;
+        let pauses = past_pauses(entries.iter().rev(), cursor.unwrap_or(Timestamp::ZERO));
+        let (mut pieces, mut written) = (Pieces::of(entries.len()), 0);
+        while let Some((piece, is_last)) = pieces.next() {
+            let done = self.database.in_transaction("write operations", async |transaction| {
+                let written = write_operations(transaction, &entries[piece.clone()]).await?;
+                if is_last {
+                    units::write_past_pauses(transaction, &pauses).await?;
+                    cursors::advance(transaction, OPERATIONS, &fleet, last.at).await?;
+                }
+                Ok(written)
+            });
+            let done = done.await;
+            written += pieces.note(piece, done)?;
+        }
         self.writer.telemetry.history_written("operations", written);
+        let named = |(place, why): (usize, String)| {
+            let entry: &AuditEntry = &entries[place];
+            (entry.at, format!("operation {}: {why}", operation_id(entry)))
+        };
+        self.left_out("operations", pieces.refused.into_iter().map(named).collect()).await?;
         self.newest_operation = newest;
         Ok(())
     }

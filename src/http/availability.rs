@@ -1,9 +1,9 @@
 //! `/api/v1/availability`: how a unit, the units of a kind or label, or all spent a range: see
 //! [`TimeSpent`].
 //!
-//! Each instance works out its own units: their closed records of the range are read, and the mirror knows the rest. If
-//! the engine does not have all records of the range, history answers up to the end of the last day that is summed, and
-//! the engine answers for the rest.
+//! Each instance works out its own units: their closed records of the range are read, and their pauses in the audit, and
+//! the mirror knows the rest. If the engine does not have all of the range, such as a unit that was removed, history
+//! answers up to the end of the last day that is summed, and the engine answers for the rest.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,13 @@ use super::scans::Scans;
 use super::unit_filter::{known_kind, label_pair};
 use super::units::parse;
 use crate::clock::{Clock, Timestamp, monotonic};
-use crate::fleet::mirror::{Archive, Outages, UnitFilter};
-use crate::fleet::{AvailabilityHistory, Beginning, Mirror, Ownership, PastTime, Roll};
+use crate::fleet::mirror::{Archive, TimesOfUnits, UnitFilter, UnitPasts};
+use crate::fleet::{AvailabilityHistory, Beginning, Mirror, Ownership, PastTime, Roll, past_pauses};
 use crate::presence::{
     Cause, Facts, Interval, OfflineRecord, Snapshot, TimeSpent, Transition, Unit, UnitTimes,
 };
 use crate::reports::{AvailabilityFigures, AvailabilityScope};
-use crate::store::{Queries, UnitStore};
+use crate::store::{Documents, MAX_AUDITED, Queries, UnitStore};
 
 mod recent;
 
@@ -63,6 +63,7 @@ pub(super) struct AvailabilityState {
     ownership: Ownership,
     clock: Clock,
     beginning: Beginning,
+    documents: Documents,
     history: Option<Arc<dyn AvailabilityHistory>>,
     /// How long the engine keeps closed records.
     keep_records: Duration,
@@ -83,6 +84,7 @@ impl AvailabilityState {
             ownership: sources.ownership.clone(),
             clock: sources.clock.clone(),
             beginning: Beginning::new(sources.cells.clone()),
+            documents: Documents::new(sources.cells.clone()),
             history: sources.history.clone(),
             keep_records: sources.keep_records,
             recent: RecentAnswers::default(),
@@ -117,7 +119,7 @@ pub(super) struct AvailabilityAnswer {
     pub figures: AvailabilityFigures,
     /// Until when history answers; `null` if the engine alone does.
     pub history_until: Option<Timestamp>,
-    /// `false`: records are missing, or an instance did not answer for its units.
+    /// `false`: records, pauses or units are missing, or an instance did not answer for its units.
     pub is_complete: bool,
 }
 
@@ -220,10 +222,11 @@ impl AvailabilityState {
         let range = Interval { from, to: until };
         match history.time_spent(&scope, range).await {
             Ok(PastTime { until: reached, units, spent, is_complete }) if reached > from => {
-                let (_, rest) = by_engine(reached).await?;
-                let is_complete = is_complete && rest.is_complete;
-                let (units, spent) = (units.max(rest.units), spent + rest.spent);
-                let part = AvailabilityPart { units, spent, is_complete };
+                let mut part = AvailabilityPart { units, spent, is_complete };
+                if reached < until {
+                    let (_, rest) = by_engine(reached).await?;
+                    part = AvailabilityPart { units: units.max(rest.units), ..part.and(&rest) };
+                }
                 Ok(part.answer(range, Some(reached)))
             }
             read => {
@@ -271,11 +274,12 @@ impl AvailabilityState {
     }
 
     async fn of_unit(&self, unit: &Unit, range: Interval) -> Result<(Interval, AvailabilityPart), HttpError> {
-        let (read, history) = tokio::try_join!(
-            self.units.read(std::slice::from_ref(unit)),
-            self.records.history(unit, MAX_OF_UNIT)
+        let (read, history, (mut paused, has_all_pauses)) = tokio::try_join!(
+            async { Ok(self.units.read(std::slice::from_ref(unit)).await?) },
+            async { Ok(self.records.history(unit, MAX_OF_UNIT).await?) },
+            self.past_pauses(range.from)
         )?;
-        let (seen, hearing) = (read.into_iter().next(), self.roll.hearing());
+        let (seen, hearing) = (read.into_iter().next(), self.roll.hearing_so_far());
         // The hearing of the broker that last heard the unit counts.
         let broker = seen.as_ref().and_then(|seen| {
             let rules = self.roll.shared_rules().of(unit.kind.as_str())?;
@@ -289,7 +293,8 @@ impl AvailabilityState {
         // A unit that was never heard is neither online nor offline.
         let known = if facts.as_ref().is_some_and(Facts::was_heard) { range.from } else { Timestamp::NEVER };
         let outages: Vec<Interval> = outages_of(&history.records);
-        let pauses: Vec<Interval> = facts.and_then(|facts| facts.pause).into_iter().collect();
+        let past = paused.remove(&unit.to_string()).unwrap_or_default();
+        let pauses: Vec<Interval> = past.into_iter().chain(facts.and_then(|facts| facts.pause)).collect();
         let times = UnitTimes {
             outages: &outages,
             pauses: &pauses,
@@ -298,7 +303,7 @@ impl AvailabilityState {
         };
         let spent = TimeSpent::of(range, Interval { from: known, to: Timestamp::NEVER }, times);
         let reaches_back = history.records.last().is_some_and(|oldest| oldest.deadline < range.from);
-        let is_complete = history.is_complete || reaches_back;
+        let is_complete = (history.is_complete || reaches_back) && has_all_pauses;
         Ok((range, AvailabilityPart { units: 1, spent, is_complete }))
     }
 
@@ -328,7 +333,9 @@ impl AvailabilityState {
         scope: AvailabilityScope,
         range: Interval,
     ) -> Result<AvailabilityPart, HttpError> {
-        let (past, is_complete) = self.past_outages(range).await?;
+        let (outages, has_all_outages) = self.past_outages(&scope, range).await?;
+        let (pauses, has_all_pauses) = self.past_pauses(range.from).await?;
+        let (past, is_complete) = (UnitPasts { outages, pauses }, has_all_outages && has_all_pauses);
         let (kind, label) = match scope {
             AvailabilityScope::Kind(kind) => (Some(kind), None),
             AvailabilityScope::Label { name, value } => (None, Some((name, value))),
@@ -336,27 +343,49 @@ impl AvailabilityState {
         };
         let archive = Archive::LeftOut(self.clock.now());
         let filter = UnitFilter { kind, label, archive, ..UnitFilter::default() };
-        let (mirror, hearing) = (self.mirror.clone(), self.roll.hearing());
+        let (mirror, hearing) = (self.mirror.clone(), self.roll.hearing_so_far());
         let scan = move || mirror.time_spent(filter, range, &past, &hearing);
         let (units, spent) = self.scans.run(scan).await?;
         Ok(AvailabilityPart { units, spent, is_complete })
     }
 
-    /// The outages of own units that ended after the beginning of a range; `false` if some are missing.
-    async fn past_outages(&self, range: Interval) -> Result<(Outages, bool), HttpError> {
+    /// The pauses of units that the audit knows; `false` if it does not reach back to `since`.
+    async fn past_pauses(&self, since: Timestamp) -> Result<(TimesOfUnits, bool), HttpError> {
+        let audit = self.documents.audited(MAX_AUDITED).await?;
+        let is_all = audit.len() < MAX_AUDITED || audit.last().is_some_and(|oldest| oldest.at <= since);
+        let mut pauses = TimesOfUnits::new();
+        for ((kind, unit), pause) in past_pauses(audit.iter().rev(), Timestamp::ZERO) {
+            pauses.entry(format!("{kind}:{unit}")).or_default().push(pause);
+        }
+        Ok((pauses, is_all))
+    }
+
+    /// The outages of own units that ended after the beginning of a range; `false` if some are missing, or if a unit of
+    /// the scope is not there any more, so that the rest of its time is missing.
+    async fn past_outages(
+        &self,
+        scope: &AvailabilityScope,
+        range: Interval,
+    ) -> Result<(TimesOfUnits, bool), HttpError> {
         let partitions = self.ownership.view().partitions.clone();
-        let (mut outages, mut read) = (Outages::new(), 0);
+        let (mut outages, mut read, mut all_are_there) = (TimesOfUnits::new(), 0, true);
+        let is_in_scope = |record: &OfflineRecord| match scope {
+            AvailabilityScope::Kind(kind) => record.kind == *kind,
+            AvailabilityScope::Label { name, value } => record.labels.get(name) == Some(value),
+            AvailabilityScope::Fleet | AvailabilityScope::Unit(_) => true,
+        };
         let mut time = Interval { from: range.from, to: self.clock.now() + AHEAD };
         while time.from < time.to && read < MAX_OF_FLEET {
             let (records, until) =
                 self.records.changed_records(Transition::Online, &partitions, time, STEP).await?;
             read += records.len();
             for record in records.into_iter().filter(|record| record.cause != Cause::NeverSeen) {
+                all_are_there &= !is_in_scope(&record) || self.mirror.has(&record.id.unit);
                 outages.entry(record.id.unit.to_string()).or_default().push(record.outage());
             }
             time.from = until;
         }
-        Ok((outages, time.from >= time.to))
+        Ok((outages, time.from >= time.to && all_are_there))
     }
 
     fn scope(&self, wanted: &AvailabilityQuery) -> Result<AvailabilityScope, HttpError> {

@@ -18,7 +18,6 @@ use super::unit_filter::label_pair;
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Mirror, PastCounts, Roll};
 use crate::presence::{CountBucket, CountRange, IncidentMark, Interval, Ledger};
-use crate::telemetry::Telemetry;
 
 /// The most answers that are kept: for ranges and values of labels.
 const MAX_KEPT: usize = 32;
@@ -29,7 +28,6 @@ pub(super) struct PastCountReader {
     counts: PastCounts,
     roll: Arc<Roll>,
     mirror: Arc<Mirror>,
-    telemetry: Arc<Telemetry>,
     clock: Clock,
     last: SharedAnswers<CountsOverTime>,
 }
@@ -87,7 +85,6 @@ impl PastCountReader {
             counts: PastCounts::new(sources.cells.clone()),
             roll: sources.roll.clone(),
             mirror: sources.mirror.clone(),
-            telemetry: sources.telemetry.clone(),
             clock: sources.clock.clone(),
             last: SharedAnswers::new(MAX_KEPT),
         }
@@ -113,11 +110,10 @@ impl PastCountReader {
     ) -> Result<CountsOverTime, HttpError> {
         let now = self.clock.now();
         let (moments, marks) = self.counts.read(range, now).await?;
-        let hearing = self.roll.hearing();
-        // The ledger gets blind time only when it is over, so add the current one.
-        let lasting = hearing.heard.filter(|_| self.telemetry.is_blind());
-        let lasting = lasting.map(|from| Interval { from, to: now });
-        let blind = Ledger::new(hearing.ledger.intervals().iter().copied().chain(lasting));
+        let hearing = self.roll.hearing_so_far();
+        // The last bucket ends after now.
+        let until_now = |one: &Interval| Interval { to: one.to.min(now), ..*one };
+        let blind = Ledger::new(hearing.ledger.intervals().iter().map(until_now));
         let within = range.at(now);
         let buckets = range.fill(now, moments, &blind);
         let place = label.as_ref().map(|(name, value)| format!("{name}={value}"));

@@ -26,7 +26,7 @@ use super::told::Notified;
 use super::units::{UnitDetails, UnitViews, parse};
 use crate::clock::{Clock, Timestamp, shown_span as span};
 use crate::fleet::deliveries::{Notice, NoticeType};
-use crate::fleet::{Attempts, AvailabilityHistory, Beginning, Deliveries, Roll, Silences};
+use crate::fleet::{Attempts, AvailabilityHistory, Beginning, Deliveries, Roll, Silences, past_pauses};
 use crate::presence::{
     Closing, Hearing, Interval, OfflineRecord, RecordId, TimeSpent, Trip, Unit, UnitTimes,
 };
@@ -223,7 +223,7 @@ impl Timelines {
         let (view, history) = (view?, history?);
         let now = self.clock.now();
         let mut events: Vec<TimelineEvent> = history.records.iter().flat_map(of_record).collect();
-        let hearing = self.roll.hearing();
+        let hearing = self.roll.hearing_so_far();
         let of_unit = hearing.at(&unit.kind, view.broker.as_ref());
         let blind = of_unit.ledger.intervals();
         events.extend(history.records.iter().flat_map(|record| blind_within(record, blind, now)));
@@ -235,10 +235,10 @@ impl Timelines {
                 None => Ok(Vec::new()),
             }
         };
-        let (attempts, silenced, changes, trip) = tokio::try_join!(
+        let (attempts, silenced, audit, trip) = tokio::try_join!(
             async { Ok(try_join_all(attempts).await?) },
             silenced,
-            self.changes(unit, &history.records),
+            async { Ok(self.silences.audit(MAX_AUDITED).await?) },
             self.notified.trip()
         )?;
         let of_newest = attempts.first().map_or(&[][..], |one| &one.made);
@@ -248,7 +248,7 @@ impl Timelines {
         let attempts: Vec<TimelineEvent> =
             newest.zip(attempts).flat_map(|(record, notices)| of_notices(notices.made, record)).collect();
         events.extend(trip.zip(view.record.as_ref()).and_then(|(trip, open)| held(&trip, open, &attempts)));
-        events.extend(attempts.into_iter().chain(silenced).chain(changes));
+        events.extend(attempts.into_iter().chain(silenced).chain(changes(&audit, unit, &history.records)));
         let is_last_of_record =
             |seen: Timestamp| history.records.first().is_some_and(|newest| newest.last_seen == seen);
         events.extend(view.last_seen.filter(|seen| !is_last_of_record(*seen)).map(|seen| TimelineEvent {
@@ -268,7 +268,7 @@ impl Timelines {
         // The engine may have removed older records.
         let kept = now - self.keep_records;
         let is_cut = !history.is_complete || known_since < kept;
-        let mut days = days(&history, (&view, of_unit), known_since.max(kept), now);
+        let mut days = days(&history, &audit, (&view, of_unit), known_since.max(kept), now);
         if is_cut && days.first().is_some_and(|first| !first.unknown.is_zero()) {
             self.add_past(&mut days, unit, now).await;
         }
@@ -303,24 +303,17 @@ impl Timelines {
         };
         Ok(covering.map(event).collect())
     }
+}
 
-    /// Changes of the unit by operators, as far as the audit goes back. An acknowledgement that a record shows is left
-    /// out.
-    async fn changes(&self, unit: &Unit, records: &[OfflineRecord]) -> Result<Vec<TimelineEvent>, HttpError> {
-        let audit = self.silences.audit(MAX_AUDITED).await?;
-        let name = format!("{}/{}", unit.kind, unit.id);
-        let is_of_unit =
-            |subject: &str| subject == name || subject.parse().is_ok_and(|id: RecordId| id.unit == *unit);
-        let changes = audit.into_iter().filter(|entry| is_of_unit(&entry.subject));
-        let changes = changes.filter(|entry| !is_shown(entry, records)).map(|entry| TimelineEvent {
-            text: remark(
-                format!("{} by {}", entry.change.as_str().replace('_', " "), entry.author),
-                &entry.text,
-            ),
-            ..TimelineEvent::at(entry.at, EventType::Changed)
-        });
-        Ok(changes.collect())
-    }
+/// Changes of the unit by operators, as far as the audit goes back. An acknowledgement that a record shows is left out.
+fn changes(audit: &[AuditEntry], unit: &Unit, records: &[OfflineRecord]) -> Vec<TimelineEvent> {
+    let name = (unit.kind.to_string(), unit.id.to_string());
+    let of_unit = audit.iter().filter(|entry| entry.unit().as_ref() == Some(&name));
+    let changes = of_unit.filter(|entry| !is_shown(entry, records)).map(|entry| TimelineEvent {
+        text: remark(format!("{} by {}", entry.change.as_str().replace('_', " "), entry.author), &entry.text),
+        ..TimelineEvent::at(entry.at, EventType::Changed)
+    });
+    changes.collect()
 }
 
 impl TimelineEvent {
@@ -349,9 +342,10 @@ fn is_shown(entry: &AuditEntry, records: &[OfflineRecord]) -> bool {
     entry.change == Audited::Acknowledged && taken.any(|taken| taken.at == entry.at)
 }
 
-/// How a unit spent each of the last [`DAYS`] days, by the records that were read.
+/// How a unit spent each of the last [`DAYS`] days, by the records and the changes by operators that were read.
 fn days(
     history: &History,
+    audit: &[AuditEntry],
     (view, hearing): (&UnitDetails, &Hearing),
     since: Timestamp,
     now: Timestamp,
@@ -361,7 +355,10 @@ fn days(
     let since = if view.last_seen.is_some() { since } else { Timestamp::NEVER };
     let unknown = [Interval { from: Timestamp::ZERO, to: oldest.map_or(since, |oldest| oldest.max(since)) }];
     let outages = outages_of(&history.records);
-    let pauses: Vec<Interval> = view.pause.into_iter().collect();
+    let name = (view.kind.to_string(), view.unit.to_string());
+    let past = past_pauses(audit.iter().rev(), Timestamp::ZERO).into_iter();
+    let past = past.filter(|(unit, _)| *unit == name).map(|(_, pause)| pause);
+    let pauses: Vec<Interval> = past.chain(view.pause).collect();
     let times = UnitTimes {
         outages: &outages,
         pauses: &pauses,

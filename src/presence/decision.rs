@@ -433,8 +433,7 @@ pub fn retire(seen: &Snapshot, now: Timestamp) -> Option<Change> {
         }
         Lifecycle::NeverSeen | Lifecycle::Present => (IndexChange::Take, None),
     };
-    let gone = Facts::new(Lifecycle::Retired(now), facts.last_seen);
-    Some(Change { key: KeyChange::Delete, index, facts: Some(gone), record })
+    Some(Change { key: KeyChange::Delete, index, facts: Some(facts.retired(now)), record })
 }
 
 /// Closes the open record of a unit whose kind is no longer configured; `None` if the unit has no open record. The unit

@@ -81,7 +81,8 @@ pub struct Facts {
     pub acknowledged: Option<Acknowledgement>,
     /// A note of operators to each other; may be empty.
     pub note: String,
-    /// Since when the unit is known, while that is less than [`REMEMBERED`] ago. `None`: it is known for longer.
+    /// Since when the unit is known, while that is less than [`REMEMBERED`] ago. `None`: it is known for longer, or it was
+    /// removed before it was heard.
     pub known: Option<Known>,
 }
 
@@ -138,6 +139,14 @@ impl Facts {
     /// Facts of a unit that an operator registers now.
     pub(super) fn registered(now: Timestamp) -> Facts {
         Facts { known: Some(Known::registered(now)), ..Facts::new(Lifecycle::NeverSeen, now) }
+    }
+
+    /// Facts of this unit once an operator removes it. They say since when it was known, and its labels: reports count a
+    /// unit until it is removed, however short that was.
+    pub(super) fn retired(&self, now: Timestamp) -> Facts {
+        let known = self.known.filter(|_| self.was_heard());
+        let labels = self.labels.clone();
+        Facts { known, labels, ..Facts::new(Lifecycle::Retired(now), self.last_seen) }
     }
 
     /// These facts, without `known` if the unit is known for [`REMEMBERED`] or longer.

@@ -311,6 +311,39 @@ impl Hearing {
         Hearing { kinds: Arc::new(kinds), ..up_to(self) }
     }
 
+    /// Up to when all blind time of the fleet (no kind) and of the kinds of `filters` is in the ledgers: an interval that is
+    /// noted later begins there, or later. A filter without a proof has no such moment.
+    pub fn noted_until<'a>(
+        &'a self,
+        filters: &'a Filters,
+    ) -> impl Iterator<Item = (Option<&'a Kind>, Timestamp)> {
+        let of_kind = |(kind, filters): (&'a Kind, &'a Vec<String>)| {
+            let proved = |filter: &String| self.filters.proved.get(&(kind.clone(), filter.clone())).copied();
+            Some((Some(kind), filters.iter().filter_map(proved).min()?))
+        };
+        self.heard.map(|heard| (None, heard)).into_iter().chain(filters.iter().filter_map(of_kind))
+    }
+
+    /// This hearing, with the blind time that lasts now in the ledgers, which get it only when it is over: of all if the
+    /// fleet `is_blind`, and of a kind, or of a kind at a broker, that is heard less far than the fleet by more than
+    /// `late` says of the kind.
+    pub fn with_lasting(self, is_blind: bool, late: impl Fn(&Kind) -> Duration) -> Hearing {
+        let fleet = self.heard;
+        let extended = |one: &Hearing, late: Duration| {
+            let lasts = is_blind || one.is_behind_the(fleet, late);
+            let from = one.heard.or(fleet.filter(|_| is_blind)).filter(|_| lasts);
+            let lasting = from.map(|from| Interval { from, to: Timestamp::NEVER });
+            Hearing { ledger: one.ledger.with(lasting).into_owned(), ..one.clone() }
+        };
+        let of_kind = |(kind, of_kind): (&Kind, &Hearing)| {
+            let late = late(kind);
+            let at = of_kind.brokers.iter().map(|(broker, at)| (broker.clone(), extended(at, late)));
+            (kind.clone(), Hearing { brokers: Arc::new(at.collect()), ..extended(of_kind, late) })
+        };
+        let kinds = self.kinds.iter().map(of_kind).collect();
+        Hearing { kinds: Arc::new(kinds), ..extended(&self, Duration::ZERO) }
+    }
+
     /// The hearing of a kind by some of its filters; blind intervals of one broker, if it is given.
     pub(super) fn of_filters(&self, kind: &Kind, filters: &[String], broker: Option<&BrokerName>) -> Hearing {
         let proved = |filter: &String| self.filters.proved.get(&(kind.clone(), filter.clone())).copied();
@@ -487,6 +520,55 @@ mod tests {
         assert_eq!(hearing.of(&valve).heard, None, "one of its filters was never heard");
         assert_eq!(hearing.of(&valve).ledger.intervals(), [interval(10, 20)]);
         assert_eq!(hearing.of(&meter).heard, Some(at(100)), "it has no filters of its own");
+    }
+
+    #[test]
+    fn blind_time_is_noted_up_to_the_least_proof_of_each_kind() {
+        let [pump, valve]: [Kind; 2] = ["pump", "valve"].map(|kind| kind.parse().unwrap());
+        let proof = |kind: &Kind, filter: &str, ms| ((kind.clone(), filter.to_owned()), at(ms));
+        let proved = [proof(&pump, "a", 90), proof(&pump, "b", 70), proof(&pump, "removed", 10)].into();
+        let proofs = FilterProofs { proved, ..FilterProofs::default() };
+        let heard = Hearing { heard: Some(at(100)), filters: Arc::new(proofs), ..Hearing::default() };
+        let names = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect();
+        let filters: Filters =
+            [(pump.clone(), names(&["a", "b", "new"])), (valve, names(&["a"]))].into_iter().collect();
+        let noted: Vec<_> = heard.noted_until(&filters).collect();
+        assert_eq!(noted, [(None, at(100)), (Some(&pump), at(70))]);
+        assert_eq!(Hearing::default().noted_until(&filters).count(), 0);
+    }
+
+    #[test]
+    fn blind_time_that_lasts_is_that_of_the_fleet_or_of_what_is_heard_less_far() {
+        let kind: Kind = "truck".parse().unwrap();
+        let broker = |name: &str| name.parse::<BrokerName>().unwrap();
+        // Whether the fleet is blind, heard up to 100; up to when the kind is heard at two brokers; since when the fleet,
+        // the kind, and the kind at each broker are blind.
+        type Case = (bool, [Option<i64>; 2], [Option<i64>; 4]);
+        let cases: [Case; 7] = [
+            (false, [Some(100), Some(100)], [None; 4]),
+            (false, [Some(100), Some(90)], [None; 4]),
+            (false, [Some(100), Some(89)], [None, Some(89), None, Some(89)]),
+            (false, [Some(100), None], [None; 4]),
+            (true, [Some(100), Some(100)], [Some(100); 4]),
+            (true, [Some(99), Some(50)], [Some(100), Some(50), Some(99), Some(50)]),
+            (true, [Some(99), None], [Some(100), Some(100), Some(99), Some(100)]),
+        ];
+        for (is_blind, heard, expected) in cases {
+            let of = |heard: Option<i64>| Hearing { heard: heard.map(at), ..Hearing::default() };
+            let [eu, us] = heard;
+            let brokers = Arc::new([(broker("eu"), of(eu)), (broker("us"), of(us))].into());
+            let of_kind = Hearing { brokers, ..of(eu.min(us)) };
+            let fleet = Hearing { kinds: Arc::new([(kind.clone(), of_kind)].into()), ..of(Some(100)) };
+            let hearing = fleet.with_lasting(is_blind, |_| Duration::from_millis(10));
+            let at_each = ["eu", "us"].map(|name| hearing.at(&kind, Some(&broker(name))));
+            let all = [&hearing, hearing.of(&kind), at_each[0], at_each[1]];
+            let found = all.map(|one| match one.ledger.intervals() {
+                [] => None,
+                [lasting] => Some(lasting).filter(|one| !one.is_over()).map(|one| one.from.as_millis()),
+                more => panic!("{more:?}"),
+            });
+            assert_eq!(found, expected, "{is_blind} {heard:?}");
+        }
     }
 
     #[test]

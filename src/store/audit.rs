@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::documents::{Documents, TableValue};
 use super::{ChangeSet, EntryOrder, Index, IndexRange, Result, Table};
 use crate::clock::Timestamp;
+use crate::presence::{Kind, RecordId};
 
 /// The most entries of the audit; the oldest leave first.
 pub const MAX_AUDITED: usize = 1000;
@@ -76,6 +77,17 @@ pub struct AuditEntry {
     pub text: String,
 }
 
+impl AuditEntry {
+    /// The kind and the id of the unit that the change is about, if it is about one.
+    pub fn unit(&self) -> Option<(String, String)> {
+        if let Ok(RecordId { unit, .. }) = self.subject.parse() {
+            return Some((unit.kind.to_string(), unit.id.to_string()));
+        }
+        let (kind, unit) = self.subject.split_once('/')?;
+        kind.parse::<Kind>().is_ok().then(|| (kind.to_owned(), unit.to_owned()))
+    }
+}
+
 impl TableValue for AuditEntry {
     type Name = String;
     const TABLE: Table = Table::Audit;
@@ -117,5 +129,30 @@ impl Documents {
             IndexRange { index: Index::Audited, from: i64::MIN, after: "", until: i64::MAX, limit, order };
         let entries = self.range(&range, &[self.fleet()]).await?;
         Ok(entries.into_iter().map(|entry| entry.name).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_names_its_unit_if_it_is_about_one() {
+        for (subject, unit) in [
+            ("detector/pump-7", Some(("detector", "pump-7"))),
+            ("detector:a:b:1732147200000", Some(("detector", "a:b"))),
+            ("mail", None),
+            ("17", None),
+        ] {
+            let entry = AuditEntry {
+                at: Timestamp::ZERO,
+                author: "ana".to_owned(),
+                change: Audited::Paused,
+                subject: subject.to_owned(),
+                text: String::new(),
+            };
+            let unit = unit.map(|(kind, id)| (kind.to_owned(), id.to_owned()));
+            assert_eq!(entry.unit(), unit, "{subject}");
+        }
     }
 }

@@ -38,6 +38,8 @@ pub enum Table {
     Sessions,
     /// `fleet` → since when it is watched: see `fleet/beginning.rs`.
     Watched,
+    /// `fleet` → the timeouts and graces of its kinds, until history has them: see `history/policies.rs`.
+    Policies,
     /// An hour → the counts of the fleet, by the minute: see `fleet/past_counts.rs`.
     MinuteCounts,
     /// A day → the counts of the fleet, by the hour.
@@ -89,7 +91,7 @@ pub enum Table {
 
 impl Table {
     /// The tables that belong to no receiver.
-    const SHARED: [Table; 32] = [
+    const SHARED: [Table; 33] = [
         Table::Flaps,
         Table::Episodes,
         Table::Unusual,
@@ -107,6 +109,7 @@ impl Table {
         Table::Receivers,
         Table::Sessions,
         Table::Watched,
+        Table::Policies,
         Table::MinuteCounts,
         Table::HourCounts,
         Table::Rhythms,
@@ -148,6 +151,7 @@ impl Table {
             Table::Receivers => "receivers",
             Table::Sessions => "sessions",
             Table::Watched => "watched",
+            Table::Policies => "policies",
             Table::MinuteCounts => "minute_counts",
             Table::HourCounts => "hour_counts",
             Table::Rhythms => "rhythms",
@@ -210,7 +214,7 @@ impl Table {
             Table::Addresses | Table::InstanceCounts => Stored::Roster,
             Table::Timers | Table::PastTimers | Table::TimerCounts => Stored::Timer,
             Table::Versions | Table::Sources | Table::Breaker => Stored::Other,
-            Table::Sessions | Table::Watched | Table::Counts => Stored::Other,
+            Table::Sessions | Table::Watched | Table::Policies | Table::Counts => Stored::Other,
             Table::MinuteCounts | Table::HourCounts | Table::Rhythms => Stored::Other,
         }
     }

@@ -41,6 +41,19 @@ impl Telemetry {
             "history may lack rows of {table} from {from} until {until}: they left the engine before they were written; \
              keep them for longer (records.keep, records.keep_deliveries), or mend the database sooner"
         );
+        self.lost(table, text);
+    }
+
+    /// The database refused a row for what it holds, and everything else goes on. `why` names the row.
+    pub fn history_refused(&self, table: &'static str, why: &str) {
+        let text = format!(
+            "history lacks a row of {table}, and has all others: {why}; the engine keeps it for a while: report this, \
+             and after an update run rollcall history backfill"
+        );
+        self.lost(table, text);
+    }
+
+    fn lost(&self, table: &'static str, text: String) {
         self.series.history_losses.with_label_values(&[table]).inc();
         tracing::error!("{text}");
         self.problems.set(HISTORY_INCOMPLETE, table, text, Severity::Warning);

@@ -1,13 +1,14 @@
 //! Faults of the database: nothing is lost, nothing is there twice, and nothing waits for it.
 
-use rollcall::history::{Database, DatabaseAccess, DatabaseAddress, backfill, prepare, prune};
+use rollcall::history::{Database, DatabaseAccess, DatabaseAddress, backfill, prepare, prune, rewind};
+use rollcall::presence::Registration;
 use rollcall::trust::TlsFiles;
 
 use crate::lived::{Lived, SCHEMA};
 use crate::support::certificates::Authority;
 use crate::support::distance::Distance;
 use crate::support::postgres::{PASSWORD, Postgres};
-use crate::world::{DAY, EngineType, SECOND, World, units, until, until_so};
+use crate::world::{DAY, EngineType, PARTITIONS, SECOND, World, units, until, until_so};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_killed_in_a_storm_has_every_record_once_when_it_is_back() {
@@ -108,6 +109,48 @@ async fn two_instances_that_believe_to_own_everything_write_each_row_once() {
     world.silence(&all[..500]).await;
     world.until_alike().await;
     assert_eq!((world.count("transitions").await, world.problem("history_down")), (2000, None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_the_database_refuses_is_a_named_loss_and_everything_else_is_written() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let all = units(100);
+    // To JSON this label looks like an escape that PostgreSQL does not take.
+    let labels = [("site".to_owned(), r"a\u0000b".to_owned())].into();
+    let labelled = Registration { labels, ..Registration::default() };
+    world.roll.register(&all[0], &labelled, world.clock.now()).await.unwrap();
+    world.hear(&all).await;
+    world.write();
+    until(async || world.count("units").await == 100).await;
+    let client = world.postgres.client(&world.access.schema).await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN RAISE EXCEPTION USING ERRCODE = ''54000'', MESSAGE = ''too large''; END'; \
+             CREATE TRIGGER refuse BEFORE INSERT ON transitions FOR EACH ROW WHEN (NEW.unit = 'unit-0042') \
+             EXECUTE FUNCTION refuse()",
+        )
+        .await
+        .unwrap();
+    world.silence(&all).await;
+    until(async || world.count("transitions").await == 99).await;
+    let id = world.records().await.into_iter().find(|one| one.unit == all[42].id).unwrap().id;
+    let lost =
+        format!("losses WHERE table_name = 'transitions' AND why LIKE '%record {id}:%too large (54000)'");
+    until(async || world.count(&lost).await == 1).await;
+    let text = world.problem("history_incomplete").unwrap();
+    assert!(text.contains(&id.text()) && text.contains("rollcall history backfill"), "{text}");
+    let site = r"transitions WHERE labels ->> 'site' = 'a\u0000b'";
+    assert_eq!((world.count(site).await, world.count("losses").await), (1, 1));
+    // The cursor passes the row; it is read once more, and is no further loss.
+    let detected = world.clock.now();
+    let passed = format!("cursors WHERE source = 'opened' AND at > '{detected}'");
+    world.pass(300 * SECOND).await;
+    until(async || world.count(&passed).await == i64::from(PARTITIONS)).await;
+    assert_eq!((world.count("losses").await, world.problem("history_down")), (1, None));
+    client.batch_execute("DROP TRIGGER refuse ON transitions").await.unwrap();
+    rewind(&mut Database::connect(&world.access).await.unwrap()).await.unwrap();
+    until(async || world.count("transitions").await == 100).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

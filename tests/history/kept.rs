@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::clock::Timestamp;
 use rollcall::fleet::{Operators, Silences, Subject, UnitChange};
-use rollcall::history::{Database, HistoryRetention, backfill, prepare, prune, report, rewind};
+use rollcall::history::{Database, HistoryRetention, backfill, prepare, prune, report, rewind, status};
 use rollcall::presence::{Closing, OfflineRecord, Registration, TimeSpent, Unit};
 use rollcall::reports::{AvailabilityReport, Days, GroupBy, ReportRow, midnight};
 
@@ -51,6 +51,14 @@ async fn sums(world: &World) -> Vec<String> {
 async fn summed_until(world: &World, day: &str) {
     let select = format!("cursors WHERE source = 'daily' AND at >= '{day}'");
     until_so("days are summed", async || world.count(&select).await == 1).await;
+}
+
+/// A record of a unit at a site, as a line of a file.
+fn closed((unit, site): (&Unit, &str), from: Timestamp, back: Timestamp) -> String {
+    let open = OfflineRecord::open(unit.clone(), from - Duration::from_millis(1), from, from);
+    let labels = [("site".to_owned(), site.to_owned())].into();
+    let record = OfflineRecord { labels, back_at: Some(back), closed_by: Some(Closing::Return), ..open };
+    serde_json::to_string(&record).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -211,6 +219,43 @@ async fn a_unit_that_left_and_came_back_keeps_its_past_and_the_time_between_coun
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_unit_that_was_in_the_fleet_for_minutes_is_in_history() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let all = units(3);
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    world.hear(&all[..1]).await;
+    world.write();
+    until(async || world.count("units").await == 1).await;
+    world.pass(60 * SECOND).await;
+    // Another one is registered and never heard.
+    world.roll.register(&all[2], &Registration::default(), world.clock.now()).await.unwrap();
+    let labels = [("site".to_owned(), "north".to_owned())].into();
+    let labelled = Registration { labels, ..Registration::default() };
+    world.roll.register(&all[1], &labelled, world.clock.now()).await.unwrap();
+    world.hear(&all[1..2]).await;
+    let known = world.clock.now();
+    world.silence(&all[1..2]).await;
+    world.pass(600 * SECOND).await;
+    let removed = world.clock.now();
+    for unit in &all[1..] {
+        assert!(world.roll.retire(unit, removed).await.unwrap());
+    }
+    world.clock.advance(8000 * SECOND);
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    summed_until(&world, "2023-11-15").await;
+    let stored = format!(
+        "units WHERE unit = 'unit-0001' AND known_since = '{known}' AND removed_at = '{removed}' \
+         AND labels ->> 'site' = 'north'"
+    );
+    assert_eq!((world.count(&stored).await, world.count("units").await), (1, 2));
+    let database = Database::connect(&world.access).await.unwrap();
+    let made = made(&database, "unit").await;
+    let spent = row(&made, "detector/unit-0001").spent;
+    assert_eq!((spent.total(), spent.outages), (removed.since(known), 1));
+    agree(&database, &["fleet", "kind", "unit"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn records_of_a_file_correct_the_days_that_are_summed_and_all_groups_agree() {
     let mut world = World::new(EngineType::Embedded).await;
     let (all, begin) = fleet(&world).await;
@@ -221,12 +266,8 @@ async fn records_of_a_file_correct_the_days_that_are_summed_and_all_groups_agree
     agree(&database, &groups).await;
     let before = made(&database, "site").await;
     let missing = |place: usize, from: u32, to: u32| {
-        let (unit, at) = (all[place].clone(), begin + from * SECOND);
-        let labels = [("site".to_owned(), if place == 2 { "south" } else { "north" }.to_owned())].into();
-        let back_at = Some(begin + to * SECOND);
-        let open = OfflineRecord::open(unit, at - Duration::from_millis(1), at, at);
-        let record = OfflineRecord { labels, back_at, closed_by: Some(Closing::Return), ..open };
-        serde_json::to_string(&record).unwrap()
+        let site = if place == 2 { "south" } else { "north" };
+        closed((&all[place], site), begin + from * SECOND, begin + to * SECOND)
     };
     // The third unit was online all day; the second one was paused for half of this outage.
     let file = [missing(2, 100, 300), missing(1, 100, 300)].join("\n");
@@ -249,4 +290,114 @@ async fn records_of_a_file_correct_the_days_that_are_summed_and_all_groups_agree
     let before = sums(&world).await;
     let done = backfill(&mut database, missing(2, 400, 500).as_bytes(), 70).await.unwrap();
     assert_eq!((done.rows, sums(&world).await), (2, before));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_record_that_comes_while_its_day_is_summed_is_in_the_sums() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let (all, begin) = fleet(&world).await;
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
+    // Sums wait after they have read what they sum.
+    let client = world.postgres.client(&world.access.schema).await;
+    client
+        .batch_execute(
+            "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS \
+             'BEGIN PERFORM pg_advisory_xact_lock(7); RETURN NULL; END'; \
+             CREATE TRIGGER waits BEFORE INSERT ON daily FOR EACH STATEMENT EXECUTE FUNCTION waits(); \
+             SELECT pg_advisory_lock(7)",
+        )
+        .await
+        .unwrap();
+    world.write();
+    let waiting = async || world.count("pg_locks WHERE locktype = 'advisory' AND NOT granted").await;
+    until_so("a sum waits", async || waiting().await == 1).await;
+    let line = closed((&all[2], "south"), begin + 100 * SECOND, begin + 300 * SECOND);
+    let writing = tokio::spawn(async move {
+        let written = backfill(&mut database, line.as_bytes(), 70).await.unwrap();
+        (database, written.rows)
+    });
+    let is_so = async || writing.is_finished() || waiting().await == 2;
+    until_so("the record is written, or waits", is_so).await;
+    client.batch_execute("SELECT pg_advisory_unlock(7)").await.unwrap();
+    let (database, rows) = writing.await.unwrap();
+    summed_until(&world, "2023-11-15").await;
+    let south = row(&made(&database, "site").await, "south").spent;
+    assert_eq!((rows, south.offline, south.outages), (2, 200 * SECOND, 1));
+    agree(&database, &["fleet", "kind", "site", "unit"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_lets_history_begin_earlier_in_any_order_where_it_reaches_history_and_never_before_a_prune() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let now = world.clock.now();
+    let ago = |days: u32| now - DAY * days;
+    // Each record was open for five days.
+    let file = |closings: &[u32]| {
+        let line = |days: &u32| closed((&units(1)[0], "north"), ago(days + 5), ago(*days));
+        closings.iter().map(line).collect::<Vec<_>>().join("\n")
+    };
+    for (closings, begins) in [([200, 1], 200), ([200, 95], 90)] {
+        for serves_first in [true, false] {
+            world.access = world.postgres.access();
+            let mut database = Database::connect(&world.access).await.unwrap();
+            prepare(&mut database, &world.access, None).await.unwrap();
+            for serves in [serves_first, !serves_first] {
+                if serves {
+                    world.write();
+                    until_so("it writes", async || world.count("cursors").await > 0).await;
+                    world.end_writers().await;
+                } else {
+                    assert_eq!(
+                        backfill(&mut database, file(&closings).as_bytes(), 70).await.unwrap().rows,
+                        4
+                    );
+                }
+            }
+            assert_eq!(since(&world).await, ago(begins), "{closings:?}, serves first: {serves_first}");
+            let keep = HistoryRetention { transitions: Some(31 * DAY), ..Default::default() };
+            prune(&database, &keep, now).await.unwrap();
+            backfill(&mut database, file(&[300, 2]).as_bytes(), 70).await.unwrap();
+            assert_eq!(since(&world).await, midnight("2023-10-01".parse().unwrap()), "it was pruned");
+        }
+    }
+}
+
+/// Since when all transitions are kept.
+async fn since(world: &World) -> Timestamp {
+    let select = "SELECT since FROM kept WHERE table_name = 'transitions'";
+    let rows = world.postgres.rows(&world.access.schema, select).await;
+    Timestamp::from_millis(rows[0].get::<_, jiff::Timestamp>(0).as_millisecond())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_day_whose_end_is_blind_is_summed_when_it_is_known_how_long_that_lasted() {
+    let mut world = World::new(EngineType::Embedded).await;
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    world.hear(&units(1)).await;
+    world.pass(60 * SECOND).await;
+    let heard = world.clock.now();
+    // Until after midnight.
+    world.clock.advance(8000 * SECOND);
+    world.write();
+    let passes = async |sources: [&str; 2], moment: Timestamp| {
+        let cursors = format!("cursors WHERE source = ANY ('{{{}}}') AND at > '{moment}'", sources.join(","));
+        until_so("other cursors pass", async || world.count(&cursors).await == 2 * i64::from(PARTITIONS))
+            .await;
+    };
+    let midnight = midnight("2023-11-15".parse().unwrap());
+    passes(["units", "open"], midnight).await;
+    passes(["opened", "closed"], midnight).await;
+    // After one pass more the day would have been summed.
+    let before = world.clock.now();
+    world.clock.advance(130 * SECOND);
+    passes(["opened", "closed"], before).await;
+    assert_eq!(world.count("daily").await, 0);
+    let database = Database::connect(&world.access).await.unwrap();
+    let known = status(&database).await.unwrap().cursors.into_iter().find(|one| one.source == "blind");
+    assert_eq!(known.map(|one| one.at), Some(heard), "what it waits for is said");
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    summed_until(&world, "2023-11-15").await;
+    let spent = made(&database, "fleet").await.total.spent;
+    assert_eq!((spent.online, spent.blind), (60 * SECOND, midnight.since(heard)));
 }

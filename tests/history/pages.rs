@@ -1,9 +1,13 @@
 //! What pages and the API answer out of history, by a service over a PostgreSQL that has days of last year.
 
+use std::sync::Arc;
+
 use reqwest::{Client, Response};
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::history::{Database, prepare};
-use rollcall::reports::{day_of, midnight};
+use rollcall::fleet::AvailabilityHistory;
+use rollcall::history::{Database, DatabaseAccess, HistoryReader, fleet_digest, prepare};
+use rollcall::presence::{Interval, TimeSpent};
+use rollcall::reports::{AvailabilityScope, Days, GroupBy, day_of, midnight};
 use rollcall::simulate::servers::free_port;
 use serde_json::{Value, json};
 
@@ -15,7 +19,7 @@ use crate::world::{DAY, until_so};
 
 /// Ten days of two units, which are summed up to yesterday: on the third day one of them was offline for an hour.
 async fn filled(postgres: &Postgres, schema: &str) -> Timestamp {
-    let access = rollcall::history::DatabaseAccess { schema: schema.to_owned(), ..postgres.access() };
+    let access = DatabaseAccess { schema: schema.to_owned(), ..postgres.access() };
     let mut database = Database::connect(&access).await.unwrap();
     prepare(&mut database, &access, None).await.unwrap();
     let today = midnight(day_of(Clock::system().now()));
@@ -155,9 +159,51 @@ async fn availability_and_reports_reach_as_far_back_as_history() {
     served.service.end().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_of_no_unit_reads_no_outages_and_a_read_that_waits_or_is_too_large_holds_up_no_other() {
+    let postgres = Postgres::start();
+    let first = filled(&postgres, "pages").await;
+    let client = postgres.client("pages").await;
+    let label = "UPDATE units SET labels = labels || '{\"serial\": \"7\"}' WHERE unit = 'a'";
+    client.batch_execute(label).await.unwrap();
+    let access = DatabaseAccess { schema: "pages".to_owned(), ..postgres.access() };
+    let reader = Arc::new(HistoryReader::new(access, fleet_digest("one")));
+    let labelled =
+        |name: &str, value: &str| AvailabilityScope::Label { name: name.to_owned(), value: value.to_owned() };
+    let range = Interval { from: first + DAY / 2, to: first + 9 * DAY + DAY / 2 };
+    let lock = "BEGIN; LOCK TABLE transitions IN ACCESS EXCLUSIVE MODE";
+    client.batch_execute(lock).await.unwrap();
+    // Neither a value without a unit, nor a label that has no sums, reads outages.
+    for (name, value) in [("site", "nowhere"), ("serial", "8"), ("nosuch", "x")] {
+        let spent = reader.time_spent(&labelled(name, value), range).await.unwrap();
+        assert_eq!((spent.units, spent.spent, spent.until), (0, TimeSpent::default(), range.to), "{name}");
+    }
+    // Sums are read while another read waits.
+    let waits = {
+        let (reader, serial) = (reader.clone(), labelled("serial", "7"));
+        tokio::spawn(async move { reader.time_spent(&serial, range).await.unwrap() })
+    };
+    let waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted";
+    until_so("a read waits", async || postgres.rows("pages", waiting).await[0].get::<_, i64>(0) == 1).await;
+    let days = Days { from: day_of(first), until: day_of(first + 10 * DAY) };
+    let sums = reader.report(days, &GroupBy::Fleet).await.unwrap().total;
+    assert_eq!((sums.units, sums.spent.outages), (2, 1));
+    assert!(!waits.is_finished());
+    client.batch_execute("ROLLBACK").await.unwrap();
+    // Of a label without sums, the outages of its units alone.
+    let spent = waits.await.unwrap();
+    assert_eq!((spent.units, spent.spent.outages, spent.spent.offline), (1, 1, DAY / 24));
+    let many = "INSERT INTO pauses SELECT 'detector', 'a', at, at + interval '1 ms' FROM (SELECT known_since \
+                + n * interval '2 ms' + interval '1 day' AS at FROM units, generate_series(1, 1000001) n \
+                WHERE unit = 'a') x";
+    client.batch_execute(many).await.unwrap();
+    let refused = reader.time_spent(&labelled("serial", "7"), range).await.unwrap_err().to_string();
+    assert!(refused.starts_with("there are more than 1000000 outages or pauses in that time"), "{refused}");
+}
+
 /// Forty units of four sites, with sixty outages in the last weeks by a timeout of two days.
 async fn with_outages(postgres: &Postgres) {
-    let access = rollcall::history::DatabaseAccess { schema: "pages".to_owned(), ..postgres.access() };
+    let access = DatabaseAccess { schema: "pages".to_owned(), ..postgres.access() };
     let mut database = Database::connect(&access).await.unwrap();
     prepare(&mut database, &access, None).await.unwrap();
     let (now, today) = (Clock::system().now(), midnight(day_of(Clock::system().now())));

@@ -9,12 +9,13 @@ use rollcall::presence::{Interval, Kind, KindRules, OfflineRecord, Policy, Regis
 use rollcall::routing::alert_silence::SilenceRequest;
 use rollcall::routing::trial::{PastFleet, PolicyTrial, TrialRules};
 use rollcall::routing::{Inhibition, Route, Routes, parse_label_matchers};
+use rollcall::store::{Cell, Table};
 use serde_json::{Value, json};
 use tokio_postgres::types::ToSql;
 
 use crate::lived::{Lived, SCHEMA};
 use crate::support::postgres::Postgres;
-use crate::world::{EngineType, SECOND, TIMEOUT, World, units, until, until_so};
+use crate::world::{EngineType, PARTITIONS, SECOND, TIMEOUT, World, units, until, until_so};
 
 /// The past up to a moment, once all of it is written.
 async fn past(database: &Database, kind: &str, since: Duration, moment: Timestamp) -> PastFleet {
@@ -98,6 +99,46 @@ async fn the_past_reads_back_as_it_was_and_its_policy_decided_each_silence() {
     assert_eq!(late.silences.len(), 20);
     let early = past_fleet(&database, &past.kind, (SECOND, Some(begin + SECOND)), now).await.unwrap();
     assert!(early.silences.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_changes_while_the_database_is_away_outlives_a_restart() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let begin = world.clock.now();
+    world.write();
+    until(async || world.count("policies").await == 1).await;
+    world.postgres.kill();
+    until(async || world.problem("history_down").is_some()).await;
+    world.clock.advance(600 * SECOND);
+    let (kind, changed): (Kind, _) = ("detector".parse().unwrap(), world.clock.now());
+    let longer = Policy { timeout: 5 * TIMEOUT, grace: SECOND };
+    let wanted = KindRules { policy: longer, ..KindRules::new(kind.clone()) };
+    world.roll.replace_rules(&Rules::from_iter([(kind.clone(), wanted)]));
+    until_so("the engine has the change", async || noted(&world).await == 2).await;
+    // The instance starts again, with the file as it was before.
+    world.end_writers().await;
+    world.restart();
+    world.clock.advance(600 * SECOND);
+    let back = world.clock.now();
+    world.write();
+    until_so("the engine has the next change", async || noted(&world).await == 3).await;
+    world.postgres.restart();
+    until(async || world.count("policies").await == 3).await;
+    let select = "SELECT since, timeout_ms FROM policies ORDER BY 1";
+    let rows = world.postgres.rows(&world.access.schema, select).await;
+    let policy = |row: &tokio_postgres::Row| {
+        let timeout = Duration::from_millis(row.get::<_, i64>(1).unsigned_abs());
+        (Timestamp::from_millis(row.get::<_, jiff::Timestamp>(0).as_millisecond()), timeout)
+    };
+    let expected = [(begin, TIMEOUT), (changed, 5 * TIMEOUT), (back, TIMEOUT)];
+    assert_eq!(rows.iter().map(policy).collect::<Vec<_>>(), expected);
+}
+
+/// How many policies the engine keeps.
+async fn noted(world: &World) -> usize {
+    let cell = Cell { table: Table::Policies, partition: PARTITIONS, name: "fleet".to_owned() };
+    let stored = world.engine.read_cells(&[cell]).await.unwrap().remove(0).unwrap_or_default();
+    String::from_utf8(stored).unwrap().matches("detector").count()
 }
 
 /// A timeout of 100 s recorded silences of two minutes, and one of 500 s is in force since.

@@ -5,12 +5,14 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rollcall::clock::Timestamp;
 use rollcall::fleet::{Operators, Silences, Subject, UnitChange};
-use rollcall::history::{Database, fleet_digest, hand_over, prepare, prune, status};
-use rollcall::presence::{Heartbeat, Interval, UnitSettings};
+use rollcall::history::{Database, fleet_digest, hand_over, past_fleet, prepare, prune, status};
+use rollcall::presence::{Heartbeat, Interval, Kind, Probed, UnitSettings};
 use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Documents, on_record};
 
 use crate::support::postgres::Postgres;
 use crate::world::{CURSORS, DAY, EngineType, PARTITIONS, SECOND, World, units, until, until_so};
+
+const TENTH: Duration = Duration::from_millis(100);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn transitions_equal_the_records_of_an_engine_on_redis() {
@@ -106,6 +108,32 @@ async fn blind_time_is_the_ledger() {
     until(async || read().await == expected.iter().map(fleet).collect::<Vec<_>>()).await;
     let ledger: Vec<Interval> = world.roll.hearing().ledger.intervals().to_vec();
     assert_eq!(ledger.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blind_time_stays_as_it_was_written_when_the_engine_joins_old_intervals() {
+    let mut world = World::new(EngineType::Embedded).await;
+    world.write();
+    let kind: Kind = "detector".parse().unwrap();
+    let blink = async |count: u32| {
+        let begin = world.clock.now();
+        for at in 0..2 * count {
+            let (kind, filter, sent_at) = (kind.clone(), "a".to_owned(), begin + TENTH * at);
+            let gap = if at % 2 == 0 { Duration::MAX } else { Duration::ZERO };
+            world.engine.prove(&[Probed { kind, filter, sent_at, gap }]).await.unwrap();
+        }
+        world.clock.advance(TENTH * 2 * count);
+        world.roll.canary_returned(world.clock.now()).await.unwrap();
+        let known = format!("cursors WHERE source = 'blind' AND at >= '{}'", world.clock.now());
+        until_so("blind time is written", async || world.count(&known).await == 1).await;
+    };
+    for count in [990, 700] {
+        blink(count).await;
+    }
+    let kept = world.roll.hearing().filters.blind[&kind].len();
+    assert_eq!((kept, world.count("blind WHERE kind = 'detector'").await), (1000, 1690));
+    let exact = "blind WHERE kind = 'detector' AND until_at - from_at = interval '100 milliseconds'";
+    assert_eq!(world.count(exact).await, 1690);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -218,7 +246,8 @@ async fn programs_that_find_no_history_at_the_same_moment_make_it_once() {
     for _ in 0..10 {
         let access = postgres.access();
         let connected = join_all((0..4).map(|_| Database::connect(&access))).await;
-        let make = async |mut database: Database| prepare(&mut database, &access, Some("one")).await;
+        let make =
+            async |mut database: Database| prepare(&mut database, &access, Some(("one", PARTITIONS))).await;
         let made = connected.into_iter().map(|database| make(database.unwrap()));
         for one in join_all(made).await {
             one.unwrap();
@@ -235,7 +264,8 @@ async fn a_history_is_that_of_one_fleet_until_it_is_handed_over() {
     let mut database = Database::connect(&world.access).await.unwrap();
     // A fleet that was made by `history init` belongs to the first one that writes.
     prepare(&mut database, &world.access, None).await.unwrap();
-    prepare(&mut database, &world.access, Some(&fleet_digest("another"))).await.unwrap();
+    let another = fleet_digest("another");
+    prepare(&mut database, &world.access, Some((&another, PARTITIONS))).await.unwrap();
     world.hear(&all).await;
     world.silence(&all).await;
     world.write();
@@ -247,7 +277,7 @@ async fn a_history_is_that_of_one_fleet_until_it_is_handed_over() {
     assert_eq!((world.count("transitions").await, world.count("cursors").await), (0, 0));
     hand_over(&database).await.unwrap();
     world.until_alike().await;
-    let refused = prepare(&mut database, &world.access, Some(&fleet_digest("another"))).await.unwrap_err();
+    let refused = prepare(&mut database, &world.access, Some((&another, PARTITIONS))).await.unwrap_err();
     assert!(refused.to_string().contains("that of another fleet"), "{refused}");
     let kept = format!("SELECT count(*) FROM meta WHERE fleet LIKE '%{}%'", world.roll.key());
     assert_eq!(
@@ -255,6 +285,68 @@ async fn a_history_is_that_of_one_fleet_until_it_is_handed_over() {
         0,
         "the key is secret"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_that_moves_to_an_engine_with_fewer_partitions_goes_on_with_its_history() {
+    goes_on_with_its_history(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_that_moves_to_an_engine_with_more_partitions_goes_on_with_its_history() {
+    goes_on_with_its_history(7).await;
+}
+
+async fn goes_on_with_its_history(partitions: u16) {
+    let mut world = World::new(EngineType::Embedded).await;
+    let all = units(40);
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    world.hear(&all).await;
+    world.silence(&all[..20]).await;
+    world.write();
+    world.until_alike().await;
+    let later = async |world: &World, span: Duration| {
+        world.clock.advance(span);
+        world.roll.canary_returned(world.clock.now()).await.unwrap();
+    };
+    let summed = async |world: &World, day: &str| {
+        let select = format!("cursors WHERE source = 'daily' AND at >= '{day}'");
+        until_so("a day is summed", async || world.count(&select).await == 1).await;
+    };
+    later(&world, 8000 * SECOND).await;
+    summed(&world, "2023-11-15").await;
+    world.end_writers().await;
+    let client = world.postgres.client(&world.access.schema).await;
+    client.batch_execute("UPDATE daily SET outages = 77").await.unwrap();
+    let sums = world.count("daily").await;
+    // Some silences end, and some units leave, before the other engine has them.
+    world.hear(&all[..10]).await;
+    for unit in &all[30..] {
+        assert!(world.roll.retire(unit, world.clock.now()).await.unwrap());
+    }
+    world.move_to(partitions).await;
+    world.write();
+    until(async || world.problem("history_down").is_some_and(|text| text.contains("hand-over"))).await;
+    hand_over(&Database::connect(&world.access).await.unwrap()).await.unwrap();
+    let moved = world.clock.now();
+    world.until_alike().await;
+    later(&world, DAY).await;
+    until_so("units are there or removed", async || {
+        let removed = world.count(&format!("units WHERE removed_at = '{moved}'")).await;
+        (removed, world.count("units WHERE removed_at IS NULL").await) == (10, 30)
+    })
+    .await;
+    summed(&world, "2023-11-16").await;
+    assert_eq!(world.count("daily WHERE outages = 77").await, sums, "no day is summed again");
+    assert_eq!(world.count("losses").await, 0);
+    // What was written of the other engine holds nothing up, and each partition has a cursor.
+    assert_eq!(world.count(CURSORS).await, 3 * i64::from(partitions));
+    let (kind, now) = ("detector".parse().unwrap(), world.clock.now());
+    let database = Database::connect(&world.access).await.unwrap();
+    until_so("the past is read up to now", async || {
+        past_fleet(&database, &kind, (DAY, Some(now - 120 * SECOND)), now).await.unwrap().range.to > moved
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

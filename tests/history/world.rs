@@ -9,7 +9,8 @@ use rollcall::fleet::{Beginning, HearingConfig, Mirror, Ownership, Roll, Rules};
 use rollcall::history::{DatabaseAccess, HistoryConfig, HistoryRetention, HistoryWriter};
 use rollcall::presence::{Heartbeat, Kind, KindRules, OfflineRecord, Policy, Unit};
 use rollcall::store::Engine;
-use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine};
+use rollcall::store::embedded::{EmbeddedConfig, EmbeddedEngine, EmbeddedImporter};
+use rollcall::store::migration::migrate;
 use rollcall::store::redis::{RedisConfig, RedisEngine};
 use rollcall::telemetry::Telemetry;
 use tokio::sync::Notify;
@@ -40,6 +41,9 @@ pub struct World {
     pub roll: Arc<Roll>,
     pub telemetry: Arc<Telemetry>,
     pub clock: Clock,
+    /// The number of partitions of the engine.
+    partitions: u16,
+    embedded: Option<Arc<EmbeddedEngine>>,
     writers: Vec<(JoinHandle<anyhow::Result<()>>, CancellationToken)>,
     // The last fields, so that the engine has ended when its server and its directory go.
     _redis: Option<Redis>,
@@ -56,7 +60,7 @@ impl World {
         let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
         let telemetry = Arc::new(Telemetry::new(&clock));
         let dir = tempfile::tempdir().unwrap();
-        let mut redis = None;
+        let (mut redis, mut embedded) = (None, None);
         let engine: Arc<dyn Engine> = match on {
             EngineType::Redis => {
                 let server = redis.insert(Redis::start());
@@ -66,27 +70,44 @@ impl World {
             }
             EngineType::Embedded => {
                 let config = EmbeddedConfig { path: dir.path().to_owned(), partitions: Some(PARTITIONS) };
-                Arc::new(EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap())
+                let engine = EmbeddedEngine::open(&config, telemetry.clone()).await.unwrap();
+                embedded.insert(Arc::new(engine)).clone()
             }
         };
-        let kind: Kind = "detector".parse().unwrap();
-        let policy = Policy { timeout: TIMEOUT, grace: Duration::ZERO };
-        let rules =
-            Arc::new(Rules::from_iter([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
-        let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &[]));
-        let hearing = HearingConfig {
-            gap: 3 * SECOND,
-            follows: false,
-            settle: Duration::ZERO,
-            tell_after: 300 * SECOND,
-        };
-        let outbox_grew = Arc::new(Notify::new());
-        let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, outbox_grew);
+        let roll = roll_of(&engine, &telemetry);
         let access = postgres.access();
-        let writers = Vec::new();
-        let roll = Arc::new(roll);
+        let (partitions, writers) = (PARTITIONS, Vec::new());
         Beginning::new(engine.clone()).since(clock.now()).await.unwrap();
-        World { postgres, access, engine, roll, telemetry, clock, writers, _redis: redis, _dir: dir }
+        World {
+            postgres,
+            access,
+            engine,
+            roll,
+            telemetry,
+            clock,
+            partitions,
+            embedded,
+            writers,
+            _redis: redis,
+            _dir: dir,
+        }
+    }
+
+    /// Moves the fleet from an embedded engine to another one with so many partitions. No writer may run.
+    pub async fn move_to(&mut self, partitions: u16) {
+        let path = self._dir.path().join(format!("moved-{partitions}"));
+        let config = EmbeddedConfig { path, partitions: Some(partitions) };
+        let from = self.embedded.take().unwrap();
+        migrate(&*from, &EmbeddedImporter::prepare(&config).await.unwrap(), |_| {}).await.unwrap();
+        let engine = Arc::new(EmbeddedEngine::open(&config, self.telemetry.clone()).await.unwrap());
+        (self.engine, self.partitions) = (engine.clone(), partitions);
+        self.roll = roll_of(&self.engine, &self.telemetry);
+        self.embedded = Some(engine);
+    }
+
+    /// Starts the instance again: its rules are those of the file again.
+    pub fn restart(&mut self) {
+        self.roll = roll_of(&self.engine, &self.telemetry);
     }
 
     /// Starts a writer, of all partitions.
@@ -109,7 +130,7 @@ impl World {
             queries: self.engine.clone(),
             cells: self.engine.clone(),
             roll: self.roll.clone(),
-            ownership: Ownership::of_everything(PARTITIONS),
+            ownership: Ownership::of_everything(self.partitions),
             clock: self.clock.clone(),
             telemetry: self.telemetry.clone(),
         };
@@ -204,6 +225,18 @@ impl World {
     pub fn problem(&self, name: &str) -> Option<String> {
         self.telemetry.problems().into_iter().find(|one| one.name == name).map(|one| one.text)
     }
+}
+
+/// The roll of an instance whose kind has [`TIMEOUT`].
+fn roll_of(engine: &Arc<dyn Engine>, telemetry: &Arc<Telemetry>) -> Arc<Roll> {
+    let kind: Kind = "detector".parse().unwrap();
+    let policy = Policy { timeout: TIMEOUT, grace: Duration::ZERO };
+    let rules = Arc::new(Rules::from_iter([(kind.clone(), KindRules { policy, ..KindRules::new(kind) })]));
+    let mirror = Arc::new(Mirror::of(&**engine, rules.clone(), &[]));
+    let hearing =
+        HearingConfig { gap: 3 * SECOND, follows: false, settle: Duration::ZERO, tell_after: 300 * SECOND };
+    let outbox_grew = Arc::new(Notify::new());
+    Arc::new(Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, outbox_grew))
 }
 
 fn line(record: &OfflineRecord) -> String {

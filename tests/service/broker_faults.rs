@@ -281,6 +281,10 @@ async fn a_fault((engine, subscriptions): (&str, Subscriptions), fault: Fault, a
         let page = world.text_of("/metrics").await;
         assert!(page.contains("rollcall_mqtt_blind{broker=\"eu\"} 1"), "{page}");
         assert_eq!(page.contains("rollcall_mqtt_blind{broker=\"us\"} 1"), at_both, "{page}");
+        // The time is blind while it lasts, and not only when it is over.
+        for (unit, is_blind) in [("truck/e", true), ("truck/u", at_both)] {
+            assert_eq!(blind(&world, unit).await > 0.0, is_blind, "{unit} {fault:?}");
+        }
     }
     if fault.loses() {
         // Messages of that time may be lost, so their units have longer.

@@ -7,17 +7,25 @@ use super::{Mirror, UnitFilter};
 use crate::clock::Timestamp;
 use crate::presence::{Hearing, Interval, TimeSpent, UnitTimes};
 
-/// The outages of a range that are over, by units as `<kind>:<unit>`.
-pub type Outages = HashMap<String, Vec<Interval>>;
+/// Times of units, by their names as `<kind>:<unit>`.
+pub type TimesOfUnits = HashMap<String, Vec<Interval>>;
+
+/// What units did in a range, as far as the mirror does not know it: it has the open record and the last pause of each.
+#[derive(Default)]
+pub struct UnitPasts {
+    /// Outages that are over.
+    pub outages: TimesOfUnits,
+    pub pauses: TimesOfUnits,
+}
 
 impl Mirror {
-    /// How many units the filter selects, and how they spent a range together. `past`: their outages that are over. A
-    /// unit that was never heard is left out.
+    /// How many units that the filter selects were there in a range, and how they spent it together. `hearing`: with the
+    /// blind time that lasts. A unit that was never heard is left out.
     pub fn time_spent(
         &self,
         filter: UnitFilter,
         range: Interval,
-        past: &Outages,
+        past: &UnitPasts,
         hearing: &Hearing,
     ) -> (u64, TimeSpent) {
         let blind: Vec<&[Interval]> =
@@ -31,20 +39,23 @@ impl Mirror {
         let mut cursor = Cursor::new(filter);
         while self.read_rows(&mut cursor, |rows| {
             for (slot, rank, row) in rows.selected().filter(|(.., row)| row.state.is_heard()) {
+                let known = Interval { from: rows.table.known_since(slot), ..always };
+                if known.from >= range.to {
+                    continue;
+                }
                 units += 1;
                 name.clear();
                 name.extend([self.kinds[rank].as_str(), ":", rows.table.id(row)]);
-                let known = Interval { from: rows.table.known_since(slot), ..always };
-                let past = past.get(&name).map_or(&[][..], Vec::as_slice);
+                let (outages, pauses) = (of_unit(&past.outages, &name), of_unit(&past.pauses, &name));
                 let open = rows.table.offline_since(slot);
                 let pause = rows.table.absence(slot).pause;
                 spent = spent
-                    + match (past, open, pause) {
-                        ([], None, None) if known.from <= range.from => plain[rank],
+                    + match (outages, pauses, open, pause) {
+                        ([], [], None, None) if known.from <= range.from => plain[rank],
                         _ => {
                             let open = open.map(|from| Interval { from, ..always });
-                            let outages: Vec<Interval> = past.iter().copied().chain(open).collect();
-                            let pauses: Vec<Interval> = pause.into_iter().collect();
+                            let outages: Vec<Interval> = outages.iter().copied().chain(open).collect();
+                            let pauses: Vec<Interval> = pauses.iter().copied().chain(pause).collect();
                             let times = UnitTimes {
                                 outages: &outages,
                                 pauses: &pauses,
@@ -58,4 +69,8 @@ impl Mirror {
         }) {}
         (units, spent)
     }
+}
+
+fn of_unit<'a>(times: &'a TimesOfUnits, name: &str) -> &'a [Interval] {
+    times.get(name).map_or(&[], Vec::as_slice)
 }

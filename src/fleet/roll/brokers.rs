@@ -3,7 +3,6 @@
 use serde::Serialize;
 
 use super::Roll;
-use super::unheard::PROBE_TRIPS;
 use crate::clock::Timestamp;
 use crate::presence::{BrokerName, Kind};
 
@@ -28,8 +27,7 @@ impl Roll {
         let hearing = self.hearing();
         let of_broker = |broker: &BrokerName| {
             let here = hearing.kinds.iter().filter_map(|(kind, of)| Some((kind, of.brokers.get(broker)?)));
-            let late = |kind| self.gap_of(kind) + PROBE_TRIPS * self.pace.round_trip();
-            let blind = here.clone().any(|(kind, at)| at.is_behind_the(hearing.heard, late(kind)));
+            let blind = here.clone().any(|(kind, at)| at.is_behind_the(hearing.heard, self.late_of(kind)));
             let heard = here.clone().map(|(_, at)| at.heard).min().flatten();
             let mut kinds: Vec<Kind> = here.map(|(kind, _)| kind.clone()).collect();
             kinds.sort();

@@ -61,6 +61,13 @@ impl Roll {
         self.heard.read().expect("nothing panics under this lock").hearing.clone()
     }
 
+    /// The same for readers that ask how a time was spent: blind time that lasts now counts as blind, too. Deadlines are
+    /// decided without it, because messages of that time may still arrive.
+    pub fn hearing_so_far(&self) -> Hearing {
+        let hearing = (*self.hearing()).clone();
+        hearing.with_lasting(self.telemetry.is_blind(), |kind| self.late_of(kind))
+    }
+
     /// The filters that are no longer configured and hold back their kinds, as of the same moment.
     pub fn removed_filters(&self) -> Arc<[RemovedFilter]> {
         self.heard.read().expect("nothing panics under this lock").removed.clone()

@@ -10,7 +10,7 @@ use crate::clock::Timestamp;
 use crate::presence::{Change, Hearing, IndexChange, KeyChange, Kind, KindRules, Snapshot};
 
 /// Round trips after which a probe of a member of a share is proved: to the member that receives it, and its answer.
-pub(super) const PROBE_TRIPS: u32 = 2;
+const PROBE_TRIPS: u32 = 2;
 
 /// The longest and the shortest time between two checks of a unit whose kind is not configured.
 const MAX_WITHOUT_RULES: Duration = Duration::from_secs(300);
@@ -27,7 +27,12 @@ pub(super) fn next_check_without_rules(hearing: &Hearing, kind: &Kind, now: Time
 impl Roll {
     /// Whether that kind is not heard while the fleet is, as of the last canary.
     pub fn is_behind(&self, kind: &Kind) -> bool {
-        self.hearing().is_behind(kind, self.gap_of(kind) + PROBE_TRIPS * self.pace.round_trip())
+        self.hearing().is_behind(kind, self.late_of(kind))
+    }
+
+    /// How far a kind that is heard may be behind the fleet.
+    pub(super) fn late_of(&self, kind: &Kind) -> Duration {
+        self.gap_of(kind) + PROBE_TRIPS * self.pace.round_trip()
     }
 
     /// Two proofs of a filter of that kind further apart than this enclose a blind interval of the kind.

@@ -2,7 +2,7 @@ mod evicted;
 mod lost_facts;
 
 use super::*;
-use crate::presence::{Declared, IndexChange, Ledger, State, TimeoutRule, Unit};
+use crate::presence::{Declared, IndexChange, Known, Labels, Ledger, State, TimeoutRule, Unit};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MS: Duration = Duration::from_millis(1);
@@ -370,6 +370,19 @@ fn a_removed_unit_stays_out_until_it_is_forgotten() {
     assert_eq!(state(&removed, &rules(), &hearing, BEGIN), None);
     let verdict = check_deadline(&removed, &rules(), &hearing, BEGIN + 100 * HOUR);
     assert!(matches!(verdict, Verdict::Gone(change) if change.facts == removed.facts));
+}
+
+#[test]
+fn a_removed_unit_that_was_heard_keeps_since_when_it_was_known_and_its_labels() {
+    let known = Some(Known::admitted(BEGIN));
+    let never_seen = Snapshot { facts: Some(Facts::registered(BEGIN)), ..unknown() };
+    let labels: Labels = [("site".to_owned(), "north".to_owned())].into();
+    for (seen, kept) in [(present(), known), (offline(), known), (never_seen, None)] {
+        let facts = Facts { known, labels: labels.clone(), ..seen.facts.clone().unwrap() };
+        let change = retire(&Snapshot { facts: Some(facts), ..seen }, BEGIN + HOUR).unwrap();
+        let gone = change.facts.unwrap();
+        assert_eq!((gone.known, &gone.labels), (kept, &labels), "{:?}", gone.lifecycle);
+    }
 }
 
 #[test]

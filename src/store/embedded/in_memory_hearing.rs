@@ -22,7 +22,7 @@ use crate::store::Advance;
 /// The most ends in `taken`.
 const MAX_TAKEN: usize = 10_000;
 
-/// The most blind intervals of a kind; beyond that, the two oldest and the time between them become one.
+/// The most blind intervals of a kind; beyond that, the two oldest of a filter and the time between them become one.
 const MAX_OF_KIND: usize = 1000;
 
 /// The state of hearing. On disk it is the JSON of [`StoredHearing`].
@@ -163,14 +163,15 @@ impl InMemoryHearing {
     }
 }
 
-/// Merges the two oldest intervals of a filter and the time between them into one interval.
+/// Merges two successive intervals of a filter and the time between them into one interval: the two that were over first.
+/// Detection may count time as blind that was heard, never the other way round.
 fn join_oldest(known: &mut Vec<FilterBlindness>) {
-    let next_of = |at: usize| {
-        let after = known.iter().enumerate().skip(at + 1);
-        after.filter(|(_, other)| other.filter == known[at].filter).map(|(next, _)| (at, next)).next()
+    let before = |next: usize| {
+        let oldest = known[..next].iter().position(|other| other.filter == known[next].filter);
+        oldest.map(|oldest| (oldest, next))
     };
     // If no filter has two intervals, there are as many filters as intervals.
-    let Some((oldest, next)) = (0..known.len()).find_map(next_of) else { return };
+    let Some((oldest, next)) = (1..known.len()).find_map(before) else { return };
     known[next].interval.from = known[next].interval.from.min(known[oldest].interval.from);
     known.remove(oldest);
 }

@@ -225,3 +225,46 @@ async fn the_first_notification_of_each_receiver_is_named_however_many_reminders
     assert!(fleet.text("/").await.contains("100 or more notifications"));
     assert!(page.contains("Attempts to notify are left out here") && !page.contains("200 OK"), "{page}");
 }
+
+#[tokio::test]
+async fn availability_counts_each_pause_and_says_when_a_unit_is_missing() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    fleet.hear_at("north", "detector:a").await;
+    fleet.hear_at("south", "detector:b").await;
+    let noon = fleet.clock.now();
+    let pause = async |span: u32| {
+        let body = json!({ "until": fleet.clock.now() + span * SECOND, "author": "ana", "comment": "works" });
+        let put = fleet.client.put(format!("{}/api/v1/units/detector/a/pause", fleet.url));
+        let answer = put.header(CONTENT_TYPE, "application/json").body(body.to_string()).send().await;
+        assert!(answer.unwrap().status().is_success());
+    };
+    pause(20).await;
+    fleet.pass(30 * SECOND, &[]).await;
+    fleet.hear_at("north", "detector:a").await;
+    pause(10).await;
+    fleet.pass(20 * SECOND, &[]).await;
+    let spent = async |query: &str| fleet.json(&format!("/api/v1/availability?from={noon}&{query}")).await;
+    for query in ["unit=detector/a", "kind=detector", ""] {
+        let answer = spent(query).await;
+        let figures = (&answer["paused_seconds"], &answer["is_complete"]);
+        assert_eq!(figures, (&json!(30.0), &json!(true)), "{query}: {answer}");
+    }
+    let timeline = fleet.json("/api/v1/units/detector/a/timeline").await;
+    assert_eq!(timeline["days"][89]["watched_seconds"], 20.0);
+    // A unit that was not there yet is none of the time before.
+    fleet.hear_at("north", "detector:c").await;
+    let before = spent(&format!("until={}", fleet.clock.now())).await;
+    assert_eq!((&before["units"], &before["is_complete"]), (&json!(2), &json!(true)), "{before}");
+    // With a unit, its outage leaves the sum.
+    fleet.pass(75 * SECOND, &["detector:b"]).await;
+    fleet.hear_at("south", "detector:b").await;
+    assert_eq!(spent("").await["outages"], 1);
+    let delete = fleet.client.delete(format!("{}/api/v1/units/detector/b", fleet.url));
+    assert!(delete.send().await.unwrap().status().is_success());
+    for (query, is_complete) in [("kind=detector", false), ("", false), ("label=site=north", true)] {
+        let answer = spent(query).await;
+        let figures = (&answer["outages"], &answer["is_complete"]);
+        assert_eq!(figures, (&json!(0), &json!(is_complete)), "{query}: {answer}");
+    }
+}

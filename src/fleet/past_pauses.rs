@@ -1,17 +1,18 @@
-//! Pauses of the past, from the changes that operators made. The engine knows the last pause of each unit only, and
-//! history reads it once an hour; each pause that an operator sets or ends is in the audit.
+//! Pauses of the past, from the changes that operators made. The facts of a unit have its last pause only; each pause
+//! that an operator sets or ends is in the audit.
 
 use std::collections::HashMap;
 
-use super::rows::unit_of;
-use super::units::UnitPause;
 use crate::clock::{Timestamp, parse_moment};
 use crate::presence::Interval;
 use crate::store::{AuditEntry, Audited};
 
+/// A pause of a unit, by its kind and id.
+pub type UnitPause = ((String, String), Interval);
+
 /// The pauses that changes from `since` on begin or end; changes come in the order of time. A pause lasts until another
 /// one of its unit begins at the latest.
-pub(super) fn of<'a>(entries: impl Iterator<Item = &'a AuditEntry>, since: Timestamp) -> Vec<UnitPause> {
+pub fn past_pauses<'a>(entries: impl Iterator<Item = &'a AuditEntry>, since: Timestamp) -> Vec<UnitPause> {
     let (mut pauses, mut last) = (Vec::<(UnitPause, bool)>::new(), HashMap::new());
     for entry in entries {
         let until = match entry.change {
@@ -19,7 +20,7 @@ pub(super) fn of<'a>(entries: impl Iterator<Item = &'a AuditEntry>, since: Times
             Audited::PauseEnded | Audited::Removed => None,
             _ => continue,
         };
-        let Some(unit) = unit_of(entry) else { continue };
+        let Some(unit) = entry.unit() else { continue };
         if let Some(before) = last.remove(&unit) {
             let ((_, pause), is_new): &mut (UnitPause, bool) = &mut pauses[before];
             *is_new |= entry.at < pause.to && entry.at >= since;
@@ -98,7 +99,7 @@ mod tests {
                 (("pump".to_owned(), (*unit).to_owned()), Interval { from: at(*from), to: at(*to) })
             };
             let expected: Vec<UnitPause> = expected.iter().map(pause).collect();
-            assert_eq!(of(entries.iter(), at(since)), expected, "{name}");
+            assert_eq!(past_pauses(entries.iter(), at(since)), expected, "{name}");
         }
     }
 }

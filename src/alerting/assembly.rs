@@ -279,6 +279,7 @@ impl Assembly {
             roll: self.stores.roll.clone(),
             ownership: self.ownership.clone(),
             clock: self.clock.clone(),
+            telemetry: self.telemetry.clone(),
         };
         self.add_work("notifying of unusual silences", unusual);
         let firing = TimerFiring {

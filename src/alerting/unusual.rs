@@ -11,10 +11,15 @@
 //! one silence begins no second notice.
 //!
 //! # What bounds it
-//! An instance holds up to [`MOST`] notices. Further units wait until others are heard again: so many silent units
-//! are an incident, and their offline records will say so.
+//! An instance holds up to [`MOST`] notices of units that are not offline. Further units wait until others are heard
+//! again or go offline, and a problem says so: so many silent units are an incident, and their offline records will
+//! say so.
+//!
+//! A unit that goes offline keeps its notice without taking room: otherwise units that never come back would take all
+//! of it in the course of time. Of these units, the [`MOST_OFFLINE`] that were heard last keep their notices. The
+//! notices of the others end as if their units were removed: alerts are closed, and no receiver is told of a return.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,15 +29,17 @@ use super::group::groups_of_record;
 use super::routed_groups::RoutedGroups;
 use super::stateful_alerts::StatefulAlerts;
 use crate::clock::{Clock, Timestamp, monotonic};
-use crate::fleet::mirror::UnusualUnit;
+use crate::fleet::mirror::{Cursor, UnusualUnit, WantedUnits};
 use crate::fleet::{NoticeStage, Ownership, Roll, UnusualNotice, UnusualNotices};
-use crate::presence::{Cause, Closing, OfflineRecord, Snapshot, Unit};
+use crate::presence::{Cause, Closing, Kind, OfflineRecord, Snapshot, Unit};
 use crate::store::{Capacity, EngineError, Join, MAX_STEP, OutboxEvent, Result, UnitStore};
-use crate::telemetry::Loop;
+use crate::telemetry::{Loop, Telemetry};
 
-/// The most notices of an instance.
+/// The most notices of units of an instance that are not offline.
 const MOST: usize = 1000;
-/// The most unusual units that are read: the routes may match few of them.
+/// The most notices of units of an instance that are offline.
+const MOST_OFFLINE: usize = 1000;
+/// About how many unusual units a step looks at. The next step reads on: the routes may match few of them.
 const MOST_LISTED: usize = 10_000;
 /// How often the units are read.
 const EVERY: Duration = Duration::from_secs(2);
@@ -46,60 +53,72 @@ pub(super) struct UnusualSilences {
     pub roll: Arc<Roll>,
     pub ownership: Ownership,
     pub clock: Clock,
+    pub telemetry: Arc<Telemetry>,
+}
+
+/// How far the work has come.
+pub(super) struct UnusualProgress {
+    /// When the units were read last.
+    read_at: Option<Instant>,
+    /// Whether there may be notices.
+    has_notices: bool,
+    /// Where the next step reads on.
+    cursor: Cursor,
 }
 
 /// A notice as read, and the notice to write; `None`: no notice.
 type NoticeChange = (Unit, Option<UnusualNotice>, Option<UnusualNotice>);
 
 impl DueWork for UnusualSilences {
-    /// When the units were read last, and whether there were notices.
-    type Progress = Option<(Instant, bool)>;
+    type Progress = UnusualProgress;
     const REPORTED_AS: Option<LoopName> = Some((Loop::Dispatch, "unusual units"));
 
-    fn begin(&self) -> Option<(Instant, bool)> {
-        None
+    fn begin(&self) -> UnusualProgress {
+        UnusualProgress { read_at: None, has_notices: true, cursor: Cursor::default() }
     }
 
-    async fn step(&self, progress: &mut Option<(Instant, bool)>) -> Result<Duration> {
-        let asks = self.routed.routes.ask_for_unusual();
-        if let Some((at, had_notices)) = *progress
-            && (monotonic().duration_since(at) < EVERY || (!asks && !had_notices))
-        {
+    async fn step(&self, progress: &mut UnusualProgress) -> Result<Duration> {
+        if progress.read_at.is_some_and(|at| monotonic().duration_since(at) < EVERY) {
             return Ok(TICK);
         }
-        let now = self.clock.now();
-        let partitions = self.ownership.view().partitions.clone();
-        let mut notices = self.notices.all(&partitions).await?;
-        if asks {
-            notices.extend(self.begin_notices(&notices, now).await?);
+        let (rules, routes) = (self.roll.rules(), &self.routed.routes);
+        let kinds: BTreeSet<Kind> =
+            rules.keys().filter(|kind| routes.ask_for_unusual_of(kind)).cloned().collect();
+        if !kinds.is_empty() || progress.has_notices {
+            let now = self.clock.now();
+            let partitions = self.ownership.view().partitions.clone();
+            let mut notices = self.notices.all(&partitions).await?;
+            let room = MOST.saturating_sub(self.end_notices(&mut notices, now).await?);
+            self.begin_notices(&mut notices, (kinds, room), &mut progress.cursor, now).await?;
+            self.join(&notices, now).await?;
+            progress.has_notices = !notices.is_empty();
         }
-        self.end_notices(&mut notices, now).await?;
-        self.join(&notices, now).await?;
-        *progress = Some((monotonic(), !notices.is_empty()));
+        progress.read_at = Some(monotonic());
         Ok(TICK)
     }
 }
 
 impl UnusualSilences {
-    /// Stores notices of units whose silence became unusual, and returns the stored ones.
+    /// Stores notices of units of these kinds whose silence became unusual, up to `room`.
     async fn begin_notices(
         &self,
-        known: &BTreeMap<Unit, UnusualNotice>,
+        notices: &mut BTreeMap<Unit, UnusualNotice>,
+        (kinds, mut room): (BTreeSet<Kind>, usize),
+        cursor: &mut Cursor,
         now: Timestamp,
-    ) -> Result<Vec<(Unit, UnusualNotice)>> {
-        let roll = self.roll.clone();
-        let listing = tokio::task::spawn_blocking(move || roll.unusual(now, MOST_LISTED));
-        let listed = listing
+    ) -> Result<()> {
+        let wanted = WantedUnits { kinds, without: notices.keys().cloned().collect() };
+        let (roll, mut from) = (self.roll.clone(), cursor.clone());
+        let listing = tokio::task::spawn_blocking(move || {
+            let listed = roll.unusual(&mut from, &wanted, now, MOST_LISTED);
+            (listed, from)
+        });
+        let (listed, next) = listing
             .await
             .map_err(|error| EngineError::Unavailable(format!("unusual units were not listed: {error}")))?;
-        let new: Vec<UnusualUnit> = listed.into_iter().filter(|one| !known.contains_key(&one.unit)).collect();
         let destinations = self.routed.current_destinations(now).await?;
-        let mut begun = Vec::new();
-        for new in new.chunks(MAX_STEP) {
-            let room = MOST.saturating_sub(known.len() + begun.len());
-            if room == 0 {
-                break;
-            }
+        let mut has_waiting = false;
+        for new in listed.chunks(MAX_STEP) {
             let units: Vec<Unit> = new.iter().map(|one| one.unit.clone()).collect();
             let seen = self.units.read(&units).await?;
             let records = new.iter().zip(seen).filter_map(|(one, seen)| notice_of(one, seen, now));
@@ -108,36 +127,69 @@ impl UnusualSilences {
                 !groups_of_record(record, &self.routed.routes).is_empty()
                     && destinations.silence_held_until(record, now).is_none()
             });
-            let changes: Vec<NoticeChange> = free
-                .take(room)
+            let mut changes: Vec<NoticeChange> = free
                 .map(|record| {
                     let notice = UnusualNotice { stage: NoticeStage::Begins, record };
                     (notice.record.id.unit.clone(), None, Some(notice))
                 })
                 .collect();
+            has_waiting = changes.len() > room;
+            changes.truncate(room);
             let written = self.notices.change(&changes).await?;
-            let written = changes.into_iter().zip(written).filter(|(_, is_written)| *is_written);
-            begun.extend(written.filter_map(|((unit, _, notice), _)| Some((unit, notice?))));
+            for (unit, _, notice) in
+                changes.into_iter().zip(written).filter_map(|(one, is)| is.then_some(one))
+            {
+                notices.extend(notice.map(|notice| (unit, notice)));
+                room -= 1;
+            }
+            if has_waiting {
+                break;
+            }
         }
-        Ok(begun)
+        *cursor = next;
+        // Without room, units that this step did not read may wait still.
+        if has_waiting || room > 0 {
+            self.telemetry.unusual_notices(has_waiting, MOST);
+        }
+        Ok(())
     }
 
-    /// Ends notices whose units were heard again or removed.
-    async fn end_notices(&self, notices: &mut BTreeMap<Unit, UnusualNotice>, now: Timestamp) -> Result<()> {
+    /// Ends notices whose units were heard again or removed. Answers how many of the others take room: those of units
+    /// that are not offline.
+    async fn end_notices(
+        &self,
+        notices: &mut BTreeMap<Unit, UnusualNotice>,
+        now: Timestamp,
+    ) -> Result<usize> {
         let lasting: Vec<Unit> = notices
             .iter()
             .filter(|(_, one)| one.stage == NoticeStage::Lasts)
             .map(|(unit, _)| unit.clone())
             .collect();
-        let mut changes: Vec<NoticeChange> = Vec::new();
+        let (mut ends, mut offline) = (Vec::new(), Vec::new());
         for units in lasting.chunks(MAX_STEP) {
             for (unit, seen) in units.iter().zip(self.units.read(units).await?) {
-                let known = &notices[unit];
-                let ended = ended(&known.record, &seen, now);
-                let after = ended.map(|record| UnusualNotice { record, stage: NoticeStage::Ends });
-                changes.extend(after.map(|after| (unit.clone(), Some(known.clone()), Some(after))));
+                let notice = &notices[unit].record;
+                match end_of(notice, &seen, now) {
+                    Some(end) => ends.push((unit, end)),
+                    None if is_offline(&seen) => offline.push((notice.last_seen, unit)),
+                    None => {}
+                }
             }
         }
+        offline.sort_unstable();
+        let beyond = offline.len().saturating_sub(MOST_OFFLINE);
+        ends.extend(offline.drain(..beyond).map(|(_, unit)| (unit, (now, Closing::Removed))));
+        let without_room = offline.len();
+        let changes: Vec<NoticeChange> = ends
+            .into_iter()
+            .map(|(unit, (back_at, why))| {
+                let known = notices[unit].clone();
+                let record =
+                    OfflineRecord { back_at: Some(back_at), closed_by: Some(why), ..known.record.clone() };
+                (unit.clone(), Some(known), Some(UnusualNotice { record, stage: NoticeStage::Ends }))
+            })
+            .collect();
         let written = self.notices.change(&changes).await?;
         for ((unit, _, after), is_written) in changes.into_iter().zip(written) {
             match after.filter(|_| is_written) {
@@ -146,7 +198,8 @@ impl UnusualSilences {
                 None => drop(notices.remove(&unit)),
             }
         }
-        Ok(())
+        let open = notices.values().filter(|one| one.stage != NoticeStage::Ends).count();
+        Ok(open.saturating_sub(without_room))
     }
 
     /// Lets the begins and the ends of notices join their groups.
@@ -187,18 +240,24 @@ impl UnusualSilences {
 fn notice_of(found: &UnusualUnit, seen: Snapshot, now: Timestamp) -> Option<OfflineRecord> {
     let UnusualUnit { last_seen, since, .. } = *found;
     let is_current = seen.last_heard() == Some(last_seen);
-    let facts = seen.facts.filter(|facts| is_current && facts.open_record(&seen.unit).is_none())?;
+    if !is_current || is_offline(&seen) {
+        return None;
+    }
+    let facts = seen.facts?;
     let open = OfflineRecord::open(seen.unit, last_seen, since, now);
     Some(OfflineRecord { labels: facts.labels, cause: Cause::Unusual, ..open })
 }
 
-/// The ended notice; `None`: it lasts.
-fn ended(notice: &OfflineRecord, seen: &Snapshot, now: Timestamp) -> Option<OfflineRecord> {
-    let (back_at, why) = match seen.last_heard() {
-        _ if seen.is_unreadable() => return None,
-        _ if !seen.is_known() => (now, Closing::Removed),
-        Some(heard) if heard > notice.last_seen => (heard, Closing::Return),
-        _ => return None,
-    };
-    Some(OfflineRecord { back_at: Some(back_at), closed_by: Some(why), ..notice.clone() })
+/// When the notice ended, and why; `None`: it lasts.
+fn end_of(notice: &OfflineRecord, seen: &Snapshot, now: Timestamp) -> Option<(Timestamp, Closing)> {
+    match seen.last_heard() {
+        _ if seen.is_unreadable() => None,
+        _ if !seen.is_known() => Some((now, Closing::Removed)),
+        Some(heard) if heard > notice.last_seen => Some((heard, Closing::Return)),
+        _ => None,
+    }
+}
+
+fn is_offline(seen: &Snapshot) -> bool {
+    seen.facts.as_ref().is_some_and(|facts| facts.open_record(&seen.unit).is_some())
 }

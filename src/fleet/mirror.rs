@@ -43,7 +43,7 @@ pub use filter::{Archive, FleetShard, UnitFilter};
 pub use key_batch::{KeyBatch, KeyMismatch};
 pub use label_counter::{CountsByLabel, MAX_LABELS};
 pub use list::{ListKey, ListOrder, ListQuery, ListedUnit};
-pub use rhythms::{UnitRhythm, UnusualUnit};
+pub use rhythms::{UnitRhythm, UnusualUnit, WantedUnits};
 pub use summary::{UnitSummary, WINDOWS};
 pub use time_spent::{TimesOfUnits, UnitPasts};
 pub use view::{Chunk, Cursor, NameMatch, UnitView, Values};

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::matcher::UNUSUAL;
 use super::{Destination, Destinations, FollowUps, Matcher, RouteTimes, id};
 use crate::clock::Timestamp;
-use crate::presence::{Labels, OfflineRecord, Pace};
+use crate::presence::{Kind, Labels, OfflineRecord, Pace};
 
 /// In `group_by`: every label, `kind` and `unit`.
 pub const EVERY_LABEL: &str = "...";
@@ -164,9 +164,9 @@ impl Routes {
         taken
     }
 
-    /// Whether a route asks for unusual silences.
-    pub fn ask_for_unusual(&self) -> bool {
-        self.root.asks_for_unusual()
+    /// Whether a route may take unusual silences of a kind.
+    pub fn ask_for_unusual_of(&self, kind: &Kind) -> bool {
+        self.root.asks_for_unusual_of(kind, false)
     }
 
     /// The routes that a silence takes, and every route that was tried, in order.
@@ -214,8 +214,16 @@ impl NamedRoute {
         Route { routes: self.below.iter().map(NamedRoute::tree).collect(), ..self.route.clone() }
     }
 
-    fn asks_for_unusual(&self) -> bool {
-        self.route.has_unusual() || self.below.iter().any(NamedRoute::asks_for_unusual)
+    /// See [`Routes::ask_for_unusual_of`]. Matchers of other labels than `kind` may match one of its units.
+    fn asks_for_unusual_of(&self, kind: &Kind, is_asked: bool) -> bool {
+        let is_asked = is_asked || self.route.has_unusual();
+        let may_match = |matcher: &Matcher| match matcher.name() {
+            "kind" => matcher.is_match(kind.as_str()),
+            UNUSUAL => matcher.is_match("true"),
+            _ => true,
+        };
+        self.route.matchers.iter().all(may_match)
+            && (is_asked || self.below.iter().any(|child| child.asks_for_unusual_of(kind, is_asked)))
     }
 
     /// `is_asked`: whether the routes above ask for such a record.
@@ -328,7 +336,9 @@ mod tests {
             route("", "rest", false, vec![]),
         ];
         let routes = Routes::new(route("", "root", false, of_root));
-        assert!(routes.ask_for_unusual());
+        for (kind, is_asked) in [("gate", true), ("pump", true), ("valve", false)] {
+            assert_eq!(routes.ask_for_unusual_of(&kind.parse().unwrap()), is_asked, "{kind}");
+        }
         let unusual = |unit: &str, labels: &[(&str, &str)]| {
             taken(&routes, &OfflineRecord { cause: Cause::Unusual, ..record(unit, labels) })
         };
@@ -340,7 +350,7 @@ mod tests {
         assert_eq!(taken(&routes, &record("pump:a", &[])), ["never"], "it is false for every silence");
         let without = Routes::new(route("", "root", false, vec![route("kind=gate", "gates", false, vec![])]));
         let notice = OfflineRecord { cause: Cause::Unusual, ..record("gate:a", &[]) };
-        assert!(!without.ask_for_unusual() && taken(&without, &notice).is_empty());
+        assert!(!without.ask_for_unusual_of(&notice.kind) && taken(&without, &notice).is_empty());
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Telemetry;
+use super::problems::{Severity, UNUSUAL_FULL};
 use crate::clock::Timestamp;
 use crate::presence::State;
 
@@ -34,6 +35,25 @@ impl Telemetry {
     /// The number of units of a kind whose silence is unusual.
     pub fn units_unusual(&self, kind: &str, count: u64) {
         self.series.unusual_units.with_label_values(&[kind]).set(count as i64);
+    }
+
+    /// There is room for notices of unusual silences again, or all `most` notices are taken and a unit waits for one.
+    /// Logs the change.
+    pub fn unusual_notices(&self, is_full: bool, most: usize) {
+        if !is_full {
+            if self.problems.clear(UNUSUAL_FULL, "") {
+                tracing::info!(name = UNUSUAL_FULL, "problem is gone");
+            }
+            return;
+        }
+        let text = format!(
+            "receivers are not notified of further units that are silent for unusually long: {most} are, and are not \
+             offline. `rollcall units --unusual` lists them; look for what they share, or for a kind that needs no \
+             unusual=\"true\""
+        );
+        if self.problems.set(UNUSUAL_FULL, "", text.clone(), Severity::Warning) {
+            tracing::warn!("{text}");
+        }
     }
 
     /// The last heartbeat of the unit of a kind that has been offline for longest; `None` if no unit is offline.

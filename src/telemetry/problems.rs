@@ -76,6 +76,7 @@ pub(super) const SERVERS_FAILING: &str = "receiver_servers_failing";
 pub(super) const ORPHANED: &str = "orphaned_notifications";
 pub(super) const BROKER_DROPS: &str = "broker_drops_messages";
 pub(super) const KIND_FULL: &str = "kind_full";
+pub(super) const UNUSUAL_FULL: &str = "unusual_full";
 pub(super) const UNIT_AT_TWO_PLACES: &str = "unit_at_two_places";
 pub(super) const HISTORY_DOWN: &str = "history_down";
 pub(super) const HISTORY_INCOMPLETE: &str = "history_incomplete";

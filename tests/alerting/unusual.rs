@@ -6,7 +6,7 @@ use std::time::Duration;
 use rollcall::alerting::Route;
 use rollcall::presence::Heartbeat;
 use rollcall::routing::parse_matchers;
-use rollcall::simulate::webhook_sink::WebhookSink;
+use rollcall::simulate::webhook_sink::{Received, WebhookSink};
 use rollcall::store::Table;
 use serde_json::Value;
 
@@ -58,21 +58,23 @@ async fn alive(world: &World, span: Duration, ids: &[&str]) {
     }
 }
 
+/// The notices: the unit and the stage of each.
+async fn notices(world: &World) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    for partition in world.partitions() {
+        for (name, stored) in world.engine.all_cells(Table::Unusual, partition).await.unwrap() {
+            let notice: Value = serde_json::from_slice(&stored).unwrap();
+            found.insert(name, notice["stage"].as_str().unwrap().to_owned());
+        }
+    }
+    found
+}
+
 /// Waits until there are exactly these notices: the unit and the stage of each.
 async fn noticed(world: &World, expected: &[(&str, &str)]) {
     let expected: BTreeMap<String, String> =
         expected.iter().map(|(id, stage)| (unit(id).to_string(), (*stage).to_owned())).collect();
-    until("the notices have come so far", async || {
-        let mut found = BTreeMap::new();
-        for partition in world.partitions() {
-            for (name, stored) in world.engine.all_cells(Table::Unusual, partition).await.unwrap() {
-                let notice: Value = serde_json::from_slice(&stored).unwrap();
-                found.insert(name, notice["stage"].as_str().unwrap().to_owned());
-            }
-        }
-        found == expected
-    })
-    .await;
+    until("the notices have come so far", async || notices(world).await == expected).await;
 }
 
 fn types(sink: &WebhookSink) -> Vec<String> {
@@ -121,6 +123,44 @@ async fn a_receiver_that_asks_is_told_once_of_an_unusual_silence_and_once_of_its
         );
         world.stop().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_dead_units_leave_room_for_the_notice_of_another() {
+    let (hook, early) = (hook().await, hook().await);
+    let mut world = world(On::Directory, &hook, &early).await;
+    world.config.route.routes[0].group_by = vec!["kind".to_owned()];
+    world.config.route.group_by = vec!["kind".to_owned()];
+    world.stop().await;
+    world.start();
+    let names: Vec<String> = (0..1001).map(|number| format!("n{number}")).collect();
+    let mut ids: Vec<&str> = names.iter().map(String::as_str).collect();
+    ids.push("g");
+    teach(&world, &ids).await;
+    let is_full = || world.telemetry.problems().iter().any(|one| one.name == "unusual_full");
+    // Two units are told of nothing while a thousand are silent.
+    silent(&world, 6 * SECOND).await;
+    until("a thousand notices are all", async || notices(&world).await.len() == 1000).await;
+    until("a problem says so", async || is_full()).await;
+    world.hear(&["g"]).await;
+    // They go offline, and the notices of the thousand that are left take no room any more.
+    alive(&world, TIMEOUT, &["g"]).await;
+    let units: Vec<_> = names.iter().map(|name| unit(name)).collect();
+    world.roll.check_deadlines(&units, world.clock.now()).await.unwrap();
+    until("there is room", async || !is_full()).await;
+    alive(&world, 2 * SECOND, &["g"]).await;
+    silent(&world, 6 * SECOND).await;
+    let name = unit("g").to_string();
+    until("it has a notice", async || notices(&world).await.get(&name).is_some_and(|stage| stage == "lasts"))
+        .await;
+    silent(&world, 6 * WAIT).await;
+    let of_g = |one: &Received| listed(one, "offline").contains(&"g".to_owned());
+    assert!(early.received().iter().any(of_g), "it is told");
+    // With it, more than a thousand are offline: the others keep their notices.
+    world.roll.check_deadlines(&[unit("g")], world.clock.now()).await.unwrap();
+    until("the newest thousand are left", async || notices(&world).await.len() == 1000).await;
+    assert!(early.received().iter().all(|one| listed(one, "online").is_empty()), "none is back");
+    world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

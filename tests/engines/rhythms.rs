@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
-use rollcall::fleet::mirror::{ListQuery, UnitRhythm};
+use rollcall::fleet::mirror::{Cursor, ListQuery, UnitRhythm, WantedUnits};
 use rollcall::fleet::{HearingConfig, Mirror, Ownership, RhythmKeeper, Roll, Rules, UnitChange};
 use rollcall::presence::{Declared, Heartbeat, Kind, KindRules, Policy, State, TimeSource, Unit};
 use rollcall::store::{Engine, Table, embedded, embedded::EmbeddedEngine};
@@ -265,6 +265,39 @@ async fn a_device_that_gathers_messages_and_sends_them_at_once_is_learned_by_whe
         let mut unusual = instance.unusual().0;
         unusual.sort();
         assert_eq!(unusual, ["1", "2"]);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_reader_of_unusual_units_meets_all_that_it_wants_however_few_it_takes_at_once() {
+    on_each(4, async |instance| {
+        let units: Vec<Unit> = (0..20).map(|number| unit(&number.to_string())).collect();
+        for _ in 0..10 {
+            instance.pass(USUAL).await;
+            for unit in &units {
+                instance.hear(unit).await;
+            }
+        }
+        instance.pass(4 * USUAL).await;
+        let mut wanted = WantedUnits { kinds: [units[0].kind.clone()].into(), ..WantedUnits::default() };
+        let mut cursor = Cursor::default();
+        let mut met = Vec::new();
+        // A step ends with a partition; the last step ends with the fleet.
+        for _ in 0..PARTITIONS + 1 {
+            let found = instance.roll.unusual(&mut cursor, &wanted, instance.clock.now(), 1);
+            met.extend(found.into_iter().map(|one| one.unit));
+        }
+        for unit in &units {
+            assert!(met.contains(unit), "{unit} is not met");
+        }
+        let all = |wanted: &WantedUnits| {
+            let found = instance.roll.unusual(&mut Cursor::default(), wanted, instance.clock.now(), 100);
+            found.into_iter().map(|one| one.unit).collect::<Vec<Unit>>()
+        };
+        wanted.without = units[1..].iter().cloned().collect();
+        assert_eq!(all(&wanted), [units[0].clone()]);
+        assert!(all(&WantedUnits::default()).is_empty(), "no kind is wanted");
     })
     .await;
 }

@@ -1,6 +1,6 @@
 //! The rhythms of units, for readers and for the store.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use foldhash::fast::FixedState;
 
@@ -26,25 +26,48 @@ pub struct UnusualUnit {
     pub since: Timestamp,
 }
 
+/// The units that a reader of unusual silences wants.
+#[derive(Clone, Debug, Default)]
+pub struct WantedUnits {
+    pub kinds: BTreeSet<Kind>,
+    /// Without these units.
+    pub without: BTreeSet<Unit>,
+}
+
 impl Mirror {
-    /// Up to `limit` units of this instance whose silence is unusual. Takes some milliseconds for a million.
-    pub fn unusual(&self, hearing: &Hearing, now: Timestamp, limit: usize) -> Vec<UnusualUnit> {
-        let (mut cursor, mut found) = (Cursor::new(UnitFilter::default()), Vec::new());
+    /// Reads on from the cursor, and answers the wanted units of this instance whose silence is unusual. Stops with the
+    /// first chunk that makes them `limit` or more, else at the last unit; then the cursor is before the first one again.
+    /// Takes some milliseconds for a million.
+    pub fn unusual(
+        &self,
+        cursor: &mut Cursor,
+        wanted: &WantedUnits,
+        hearing: &Hearing,
+        now: Timestamp,
+        limit: usize,
+    ) -> Vec<UnusualUnit> {
+        let is_wanted: Vec<bool> = self.kinds.iter().map(|kind| wanted.kinds.contains(kind)).collect();
+        let mut found = Vec::new();
         let mut evaluator = self.evaluator(hearing, now);
-        while found.len() < limit
-            && self.read_rows(&mut cursor, |rows| {
-                for (slot, rank, row) in rows.selected() {
+        while found.len() < limit {
+            let is_read = self.read_rows(cursor, |rows| {
+                for (slot, rank, row) in rows.selected().filter(|(_, rank, _)| is_wanted[*rank]) {
                     let state = evaluator.state(rows.table, slot, row);
                     let since = evaluator.unusual_since(rows.table, slot, row, state);
                     // Ids were parsed before they came into the mirror.
                     if let (Some(since), Ok(id)) = (since, rows.table.id(row).parse()) {
                         let unit = Unit::new(self.kinds[rank].clone(), id);
-                        found.push(UnusualUnit { unit, last_seen: row.last_seen, since });
+                        if !wanted.without.contains(&unit) {
+                            found.push(UnusualUnit { unit, last_seen: row.last_seen, since });
+                        }
                     }
                 }
-            })
-        {}
-        found.truncate(limit);
+            });
+            if !is_read {
+                *cursor = Cursor::default();
+                break;
+            }
+        }
         found
     }
 

@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 
 use super::Roll;
 use crate::clock::Timestamp;
-use crate::fleet::mirror::UnusualUnit;
+use crate::fleet::mirror::{Cursor, UnusualUnit, WantedUnits};
 use crate::presence::{self, OfflineRecord, Snapshot, State, StateSince, Unit};
 use crate::store::Result;
 
@@ -74,7 +74,13 @@ impl Roll {
     }
 
     /// See [`Mirror::unusual`](crate::fleet::Mirror::unusual). Call it where a thread may work for some milliseconds.
-    pub fn unusual(&self, now: Timestamp, limit: usize) -> Vec<UnusualUnit> {
-        self.mirror.unusual(&self.hearing(), now, limit)
+    pub fn unusual(
+        &self,
+        cursor: &mut Cursor,
+        wanted: &WantedUnits,
+        now: Timestamp,
+        limit: usize,
+    ) -> Vec<UnusualUnit> {
+        self.mirror.unusual(cursor, wanted, &self.hearing(), now, limit)
     }
 }

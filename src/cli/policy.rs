@@ -65,6 +65,9 @@ pub(super) async fn run(arguments: PolicyArguments) -> anyhow::Result<ExitCode> 
     logging::start_quietly()?;
     let PolicyCommand::Try(arguments) = arguments.command;
     let TryArguments { file, kind, timeout, grace, new, since, until, group_by, json } = arguments;
+    if since.is_zero() {
+        return Err(wrong("since is longer than 0s"));
+    }
     let now = file.load()?;
     let new = new.as_deref().map(|path| config::load(Some(path))).transpose()?;
     let (now, new) = (TriedConfig::of(&now, &kind)?, TriedConfig::of(new.as_ref().unwrap_or(&now), &kind)?);

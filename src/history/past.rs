@@ -33,7 +33,7 @@ pub async fn past_fleet(
     let written = written_until(database).await?;
     let until = until.unwrap_or(now).min(written.unwrap_or(now)).min(now);
     let range = Interval { from: until - since, to: until };
-    let past = PastFleet::empty(kind.clone(), range);
+    let past = PastFleet { written: written.unwrap_or(until), ..PastFleet::empty(kind.clone(), range) };
     let mut reading = PastReading { past, places: HashMap::new(), first: None, is_too_much: false };
     match kept::begins(database).await? {
         Some(begins) if begins >= until => reading.past.gaps.push(format!(
@@ -95,13 +95,14 @@ async fn rows(client: &Client, select: &str, parameters: Parameters<'_>) -> Resu
 }
 
 impl PastReading {
-    /// Reads the silences that lasted in the range. A closing has all the columns of its opening.
+    /// Reads the silences that lasted in the range, by any timeout: one that began in the range was perhaps detected
+    /// after it. A closing has all the columns of its opening.
     async fn silences(&mut self, client: &Client) -> Result<(), Error> {
         let (from, to) = (moment(self.past.range.from), moment(self.past.range.to));
         let select = "SELECT record, labels::text, cause, last_seen, offline_since, detected_at, at, closed_by \
-                      FROM transitions WHERE transition = 'online' AND at >= $1 AND detected_at < $2 UNION ALL \
+                      FROM transitions WHERE transition = 'online' AND at >= $1 AND last_seen < $2 UNION ALL \
                       SELECT record, labels::text, cause, last_seen, offline_since, detected_at, NULL, NULL \
-                      FROM open WHERE detected_at < $2";
+                      FROM open WHERE last_seen < $2";
         let mut found = std::pin::pin!(rows(client, select, &[&from, &to]).await?);
         while let Some(row) = found.try_next().await? {
             if self.past.silences.len() >= MAX_SILENCES {
@@ -173,18 +174,18 @@ impl PastReading {
         Ok(())
     }
 
-    /// Reads blind time and pauses, also from before the range: a silence may have begun long before its deadline.
+    /// Reads blind time and pauses, also from before the range and after it: a silence may have begun long before its
+    /// deadline.
     async fn absences(&mut self, client: &Client) -> Result<(), Error> {
-        let (first, to) = (moment(self.first.unwrap_or(self.past.range.from)), moment(self.past.range.to));
+        let first = moment(self.first.unwrap_or(self.past.range.from));
         let kind = self.past.kind.to_string();
         let time = |row: &Row, at| Interval { from: timestamp(row.get(at)), to: timestamp(row.get(at + 1)) };
-        let blind =
-            "SELECT from_at, until_at FROM blind WHERE kind IN ('', $1) AND until_at > $2 AND from_at < $3";
-        let blind = client.query(blind, &[&kind, &first, &to]).await?;
+        let blind = "SELECT from_at, until_at FROM blind WHERE kind IN ('', $1) AND until_at > $2";
+        let blind = client.query(blind, &[&kind, &first]).await?;
         self.past.ledger = Ledger::new(blind.iter().map(|row| time(row, 0)));
         let pauses = "SELECT kind, unit, from_at, until_at FROM pauses \
-                      WHERE kind = $1 AND until_at > $2 AND from_at < $3 ORDER BY 1, 2, 3";
-        let mut found = std::pin::pin!(rows(client, pauses, &[&kind, &first, &to]).await?);
+                      WHERE kind = $1 AND until_at > $2 ORDER BY 1, 2, 3";
+        let mut found = std::pin::pin!(rows(client, pauses, &[&kind, &first]).await?);
         while let Some(row) = found.try_next().await? {
             for place in self.places_of(&row) {
                 self.past.units[place as usize].pauses.push(time(&row, 2));
@@ -193,12 +194,10 @@ impl PastReading {
         Ok(())
     }
 
-    /// The policies of the kind.
+    /// The policies of the kind, also those after the range, which decided silences that began in it.
     async fn policies(&mut self, client: &Client) -> Result<(), Error> {
-        let (kind, to) = (self.past.kind.to_string(), moment(self.past.range.to));
-        let select =
-            "SELECT since, timeout_ms, grace_ms FROM policies WHERE kind = $1 AND since < $2 ORDER BY 1";
-        let rows = client.query(select, &[&kind, &to]).await?;
+        let select = "SELECT since, timeout_ms, grace_ms FROM policies WHERE kind = $1 ORDER BY 1";
+        let rows = client.query(select, &[&self.past.kind.to_string()]).await?;
         let span = |row: &Row, at| Duration::from_millis(row.get::<_, i64>(at).unsigned_abs());
         let policy = |row: &Row| PastPolicy {
             since: timestamp(row.get(0)),

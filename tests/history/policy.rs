@@ -97,8 +97,12 @@ async fn the_past_reads_back_as_it_was_and_its_policy_decided_each_silence() {
     // Silences that were over before the range are not in it, nor are those of later.
     let late = past_fleet(&database, &past.kind, (SECOND, Some(now)), now).await.unwrap();
     assert_eq!(late.silences.len(), 20);
+    let before = past_fleet(&database, &past.kind, (SECOND, Some(begin)), now).await.unwrap();
+    assert!(before.silences.is_empty());
+    // Silences that began in the range and were detected after it are, with what moved their deadlines then.
     let early = past_fleet(&database, &past.kind, (SECOND, Some(begin + SECOND)), now).await.unwrap();
-    assert!(early.silences.is_empty());
+    assert_eq!(early.silences.len(), 60);
+    assert!(early.silences.iter().all(|one| rules(TIMEOUT).has_decided(&early, one)));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -314,6 +318,7 @@ async fn refusals(lived: &Lived, postgres: &Postgres) {
         ("kind=detector&timeout=x", "timeout is no span of time"),
         ("kind=detector&timeout=1ms", "out of bounds"),
         ("kind=detector&since=500d", "since is longer than 0s"),
+        ("kind=detector&since=0s", "since is longer than 0s"),
         ("kind=detector&until=today", "until is no moment"),
         ("kind=detector&colour=red", "there is no parameter"),
     ] {
@@ -322,8 +327,14 @@ async fn refusals(lived: &Lived, postgres: &Postgres) {
     }
     let (_, page) = lived.text("/policy?kind=pump").await;
     assert!(page.contains("there is no kind"), "{page}");
-    let unknown = lived.command(&["policy", "try", "--kind", "pump"]).await;
-    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    for (refused, why) in [
+        (&["--kind", "pump"][..], "there is no kind pump"),
+        (&["--kind", "detector", "--since", "0s"], "since is longer than 0s"),
+    ] {
+        let output = lived.command(&[&["policy", "try"], refused].concat()).await;
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(why), "{output:?}");
+    }
     let check = async || String::from_utf8(lived.command(&["check"]).await.stdout).unwrap();
     let found = check().await;
     assert!(found.contains("ok    history: "), "{found}");

@@ -1,6 +1,6 @@
 //! Compares a tried policy with the current one: counts, the largest differences, and what history cannot answer.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::past::{PastFleet, PastPolicy, PastSilence};
 use super::{TrialOutcome, TrialRules};
 use crate::clock::{Timestamp, shown_span};
-use crate::presence::{Kind, Policy, UnitId};
+use crate::presence::{Kind, Policy, Unit, UnitId};
 
 /// The most differences that are shown.
 const MAX_DIFFERENCES: usize = 10;
@@ -42,8 +42,9 @@ pub struct TrialPolicy {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrialSide {
-    pub timeout_seconds: f64,
-    pub grace_seconds: f64,
+    /// `null`: several policies were in force.
+    pub timeout_seconds: Option<f64>,
+    pub grace_seconds: Option<f64>,
     pub counts: TrialCounts,
 }
 
@@ -125,10 +126,10 @@ impl TriedSide {
         counts
     }
 
-    fn shown(&self, policy: Policy, past: &PastFleet) -> TrialSide {
+    fn shown(&self, policy: Option<Policy>, past: &PastFleet) -> TrialSide {
         TrialSide {
-            timeout_seconds: policy.timeout.as_secs_f64(),
-            grace_seconds: policy.grace.as_secs_f64(),
+            timeout_seconds: policy.map(|policy| policy.timeout.as_secs_f64()),
+            grace_seconds: policy.map(|policy| policy.grace.as_secs_f64()),
             counts: self.counts(past),
         }
     }
@@ -144,17 +145,10 @@ impl PolicyTrial {
         group_by: Option<&str>,
         stop: &dyn Fn() -> bool,
     ) -> Option<PolicyTrial> {
-        let silences = past.silences.iter().copied();
-        let mut undecided = Undecided::default();
-        let tried = |silence: PastSilence| {
-            if was.has_decided(past, &silence) {
-                return would.tried(past, &silence);
-            }
-            undecided.count(past, &silence);
-            Some(silence)
-        };
-        let after = silences.clone().map(tried).collect();
-        let now = TriedSide::of(was, past, silences.map(Some).collect(), stop)?;
+        let (continued, mut left) = (Continued::of(past), LeftOut::default());
+        let after = tried(past, (was, would), &continued, &mut left);
+        let recorded = past.silences.iter().copied().map(Some).collect();
+        let now = TriedSide::of(was, past, recorded, stop)?;
         let then = TriedSide::of(would, past, after, stop)?;
         let mut groups: BTreeMap<String, [usize; 2]> = BTreeMap::new();
         for (at, side) in [&now, &then].into_iter().enumerate() {
@@ -167,13 +161,13 @@ impl PolicyTrial {
             kind: past.kind.clone(),
             from: past.range.from,
             until: past.range.to,
-            was: now.shown(was.policy, past),
-            would: then.shown(would.policy, past),
+            was: now.shown(policy_of_then(past, was), past),
+            would: then.shown(Some(would.policy), past),
             sent: past.sent.clone(),
             groups,
-            differences: differences(past, &now, &then),
+            differences: differences(past, &now, &then, &continued),
             policies: past.policies_in(past.range).iter().map(TrialPolicy::from).collect(),
-            notes: notes(past, was, would, &undecided),
+            notes: notes(past, was, would, &left),
         })
     }
 
@@ -188,7 +182,9 @@ impl PolicyTrial {
             let [timeout, grace] = timeout_and_grace.map(Duration::from_secs_f64);
             format!("{} + {}", shown_span(timeout), shown_span(grace))
         };
-        let of_side = |side: &TrialSide| span([side.timeout_seconds, side.grace_seconds]);
+        let of_side = |side: &TrialSide| {
+            span([side.timeout_seconds, side.grace_seconds].map(Option::unwrap_or_default))
+        };
         let then = |one: &TrialPolicy| {
             let policy = span([one.timeout_seconds, one.grace_seconds]);
             if one.since <= self.from { policy } else { format!("from {} {policy}", one.since) }
@@ -239,20 +235,103 @@ impl PolicyTrial {
     }
 }
 
+/// Silences with several records, by the places of these.
+#[derive(Default)]
+struct Continued {
+    /// A later record → the first one of its silence.
+    first: BTreeMap<usize, usize>,
+    /// The first record → the last one.
+    last: BTreeMap<usize, usize>,
+}
+
+impl Continued {
+    fn of(past: &PastFleet) -> Continued {
+        let (mut continued, mut closed) = (Continued::default(), HashMap::<(&Unit, Timestamp), usize>::new());
+        for (place, silence) in past.silences.iter().enumerate().filter(|(_, one)| past.is_of_kind(one)) {
+            let id = (&past.unit_of(silence).unit, silence.last_seen);
+            if let Some(first) = closed.get(&id) {
+                continued.first.insert(place, *first);
+                continued.last.insert(*first, place);
+            } else if silence.has_unknown_end() {
+                closed.insert(id, place);
+            }
+        }
+        continued
+    }
+
+    fn first(&self, place: usize) -> usize {
+        self.first.get(&place).copied().unwrap_or(place)
+    }
+
+    fn last(&self, first: usize) -> usize {
+        self.last.get(&first).copied().unwrap_or(first)
+    }
+
+    /// When receivers were first notified of each silence, at the place of its first record.
+    fn told(&self, side: &TriedSide) -> Vec<Option<Timestamp>> {
+        let mut told = side.told.clone();
+        for (later, first) in &self.first {
+            told[*first] = told[*first].into_iter().chain(told[*later]).min();
+        }
+        told
+    }
+}
+
+/// The silences as the tried policy records them, each once, at the place of its first record. Silences that no policy
+/// on record decided are left as they were.
+fn tried(
+    past: &PastFleet,
+    (was, would): (&TrialRules<'_>, &TrialRules<'_>),
+    continued: &Continued,
+    left: &mut LeftOut,
+) -> Vec<Option<PastSilence>> {
+    let one = |(place, silence): (usize, &PastSilence)| {
+        let first = continued.first(place);
+        if first != place && was.has_decided(past, &past.silences[first]) {
+            return None;
+        }
+        if !was.has_decided(past, silence) {
+            left.undecided(past, silence);
+            return Some(*silence);
+        }
+        let last = &past.silences[continued.last(place)];
+        let tried = would.tried(past, &PastSilence { closed: was.latest_end(past, last), ..*silence });
+        let is_shown = |one: &PastSilence| past.range.contains(one.detected_at);
+        let is_shown = is_shown(silence) || tried.as_ref().is_some_and(is_shown);
+        left.unknown_ends += usize::from(is_shown && last.has_unknown_end());
+        tried
+    };
+    past.silences.iter().enumerate().map(one).collect()
+}
+
+/// The policy by which the silences were recorded, as far as it is on record; `None`: there were several.
+fn policy_of_then(past: &PastFleet, was: &TrialRules<'_>) -> Option<Policy> {
+    match past.policies_in(past.range) {
+        [] => Some(was.policy),
+        [first, others @ ..] => others.iter().all(|one| one.policy == first.policy).then_some(first.policy),
+    }
+}
+
 /// The silences whose first messages differ most. A silence without a message counts as if receivers were notified at
 /// its end.
-fn differences(past: &PastFleet, was: &TriedSide, would: &TriedSide) -> Vec<TrialDifference> {
+fn differences(
+    past: &PastFleet,
+    was: &TriedSide,
+    would: &TriedSide,
+    continued: &Continued,
+) -> Vec<TrialDifference> {
     let counted: BTreeSet<usize> =
-        was.recorded(past).chain(would.recorded(past)).map(|(place, _)| place).collect();
+        was.recorded(past).chain(would.recorded(past)).map(|(place, _)| continued.first(place)).collect();
+    let (was, would) = (continued.told(was), continued.told(would));
     let mut all: Vec<TrialDifference> = Vec::new();
     for place in counted {
-        let (told_at, would_be_told_at) = (was.told[place], would.told[place]);
+        let (told_at, would_be_told_at) = (was[place], would[place]);
         if told_at == would_be_told_at {
             continue;
         }
-        let silence = &past.silences[place];
-        let back_at = silence.back_at();
-        let end = back_at.unwrap_or(past.range.to);
+        let (silence, last) = (&past.silences[place], &past.silences[continued.last(place)]);
+        let back_at = last.closed_at().filter(|_| !last.has_unknown_end());
+        let end = last.closed_at().unwrap_or(past.range.to);
         let [one, other] = [told_at, would_be_told_at].map(|at| at.unwrap_or(end));
         let seconds = one.max(other).since(one.min(other)).as_secs_f64();
         let unit = &past.unit_of(silence).unit;
@@ -273,16 +352,48 @@ impl From<&PastPolicy> for TrialPolicy {
     }
 }
 
-/// The silences of the kind that no policy on record decided.
+/// Silences of the kind about which history does not say all.
 #[derive(Default)]
-struct Undecided {
+struct LeftOut {
+    /// No policy on record decided them.
     by_others: usize,
-    /// Those of a time whose policies are not on record.
+    /// Nor did one that is known, and the policies of their time are not on record.
     unknown: usize,
+    unknown_ends: usize,
 }
 
-impl Undecided {
-    fn count(&mut self, past: &PastFleet, silence: &PastSilence) {
+impl LeftOut {
+    fn notes(&self, past: &PastFleet) -> Vec<String> {
+        let LeftOut { by_others, unknown, unknown_ends } = self;
+        let mut notes = Vec::new();
+        if *unknown_ends > 0 {
+            notes.push(format!(
+                "{unknown_ends} records were closed by a longer timeout or because the kind was removed, and when their \
+                 units were heard again is not on record: they are tried as if these had been silent for as long as is \
+                 possible while they were watched"
+            ));
+        }
+        if *by_others > 0 {
+            notes.push(format!(
+                "{by_others} silences were decided by something else than the timeout of the kind, such as a timeout of \
+                 their own, a silence that the unit planned, or an announcement, and are left as they were"
+            ));
+        }
+        if *unknown > 0 {
+            let known = past.policies.first().map_or("are not on record".to_owned(), |first| {
+                format!("are on record from {} on", first.since)
+            });
+            notes.push(format!(
+                "the timeouts of {} {known}: {unknown} silences that another timeout may have decided are left as they \
+                 were",
+                past.kind
+            ));
+        }
+        notes
+    }
+
+    /// Counts a silence that no policy on record decided.
+    fn undecided(&mut self, past: &PastFleet, silence: &PastSilence) {
         if !past.is_of_kind(silence) || !past.range.contains(silence.detected_at) {
             return;
         }
@@ -293,16 +404,11 @@ impl Undecided {
     }
 }
 
-/// What history cannot answer.
-fn notes(
-    past: &PastFleet,
-    was: &TrialRules<'_>,
-    would: &TrialRules<'_>,
-    undecided: &Undecided,
-) -> Vec<String> {
+/// Which silences are not on record though a shorter timeout would have recorded them.
+fn missing(past: &PastFleet, was: &TrialRules<'_>, tried: Duration) -> Vec<String> {
     let mut notes = Vec::new();
     let then = past.policies_in(past.range).iter().map(|one| one.policy.allowed()).max();
-    let (allowed, tried) = (then.unwrap_or(was.policy.allowed()), would.policy.allowed());
+    let allowed = then.unwrap_or(was.policy.allowed());
     if tried < allowed {
         notes.push(format!(
             "silences of {} to {} are not on record: how many more would have been recorded is not known",
@@ -310,23 +416,23 @@ fn notes(
             shown_span(allowed)
         ));
     }
-    let Undecided { by_others, unknown } = undecided;
-    if *by_others > 0 {
+    let newest = past.policies.last().map_or(was.policy, |one| one.policy).allowed();
+    if tried < newest && past.range.to - tried > past.written - newest {
         notes.push(format!(
-            "{by_others} silences were decided by something else than the timeout of the kind, such as a timeout of their \
-             own, a silence that the unit planned, or an announcement, and are left as they were"
+            "silences that began after {} are not on record yet: they are recorded when they have lasted for {}, and \
+             history is written until {}",
+            past.written - newest,
+            shown_span(newest),
+            past.written
         ));
     }
-    if *unknown > 0 {
-        let known = past
-            .policies
-            .first()
-            .map_or("are not on record".to_owned(), |first| format!("are on record from {} on", first.since));
-        notes.push(format!(
-            "the timeouts of {} {known}: {unknown} silences that another timeout may have decided are left as they were",
-            past.kind
-        ));
-    }
+    notes
+}
+
+/// What history cannot answer.
+fn notes(past: &PastFleet, was: &TrialRules<'_>, would: &TrialRules<'_>, left: &LeftOut) -> Vec<String> {
+    let mut notes = missing(past, was, would.policy.allowed());
+    notes.extend(left.notes(past));
     if [was, would].iter().any(|rules| rules.breaker.is_some()) && past.sizes.is_unknown() {
         notes.push(
             "the mass-offline breaker is not tried: the units of the fleet are not on record".to_owned(),

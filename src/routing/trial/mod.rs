@@ -9,6 +9,9 @@
 //! A silence that was recorded by the policy of its time is tried, whatever the policy of now is: history has the
 //! policies that were.
 //!
+//! A silence may have several records: a longer timeout closes the record of a lasting one, and opens another at its own
+//! deadline. They are tried as one silence.
+//!
 //! Silences that were shorter than the timeout of their time are not on record and cannot be tried. Reminders,
 //! escalations, flapping and the limits of receivers are left out.
 
@@ -16,7 +19,7 @@ use std::time::Duration;
 
 use super::{Inhibition, Routes};
 use crate::clock::Timestamp;
-use crate::presence::{MassOfflineRule, Policy};
+use crate::presence::{Closing, MassOfflineRule, Policy};
 
 mod breaker;
 mod comparison;
@@ -76,8 +79,20 @@ impl TrialRules<'_> {
         let deadline = self.deadline(self.policy, past, silence);
         let late = silence.detected_at.since(silence.deadline);
         // A deadline at exactly the moment of the return has not passed.
-        let is_recorded = deadline < silence.back_at().unwrap_or(past.range.to);
+        let is_recorded = deadline < silence.closed_at().unwrap_or(past.range.to);
         is_recorded.then(|| PastSilence { deadline, detected_at: deadline + late, ..*silence })
+    }
+
+    /// When a silence was over at the latest, and why. A longer timeout closes a record though its unit was not heard.
+    /// Without a further record, the unit was heard before the deadline of that timeout: it is taken to have been silent
+    /// for as long as it may have been, and no receiver is notified of a return.
+    pub(super) fn latest_end(&self, past: &PastFleet, silence: &PastSilence) -> Option<(Timestamp, Closing)> {
+        let (at, why) = silence.closed?;
+        if why != Closing::Policy {
+            return Some((at, why));
+        }
+        let then = past.policy_at(at).unwrap_or(self.policy);
+        Some((self.deadline(then, past, silence).max(at), Closing::Removed))
     }
 
     /// The messages that receivers would have got of these silences, which have the places of the past; `None`: a

@@ -18,8 +18,10 @@ pub struct PastFleet {
     /// breaker.
     pub kind: Kind,
     pub range: Interval,
+    /// Up to when silences are on record.
+    pub written: Timestamp,
     pub units: Vec<PastUnit>,
-    /// The silences that lasted in the range.
+    /// The silences that lasted in the range, in the order of detection; perhaps detected after it.
     pub silences: Vec<PastSilence>,
     /// The policies of the kind that are on record, in order; each is in force until the next one.
     pub policies: Vec<PastPolicy>,
@@ -99,8 +101,13 @@ impl FleetSizes {
 }
 
 impl PastSilence {
-    pub(super) fn back_at(&self) -> Option<Timestamp> {
+    pub(super) fn closed_at(&self) -> Option<Timestamp> {
         self.closed.map(|(at, _)| at)
+    }
+
+    /// Whether it was closed though its unit was not heard: its true end is not known.
+    pub(super) fn has_unknown_end(&self) -> bool {
+        matches!(self.closed, Some((_, Closing::Policy | Closing::KindRemoved)))
     }
 }
 
@@ -110,6 +117,7 @@ impl PastFleet {
         PastFleet {
             kind,
             range,
+            written: range.to,
             units: Vec::new(),
             silences: Vec::new(),
             policies: Vec::new(),
@@ -135,6 +143,12 @@ impl PastFleet {
         let begun = |by: Timestamp| self.policies.partition_point(|one| one.since <= by);
         let (first, end) = (begun(time.from).saturating_sub(1), begun(time.to));
         &self.policies[first.min(end)..end]
+    }
+
+    /// The policy that is in force at a moment, by what is on record.
+    pub(super) fn policy_at(&self, moment: Timestamp) -> Option<Policy> {
+        let time = Interval { from: moment, to: moment + NOTED_WITHIN };
+        self.policies_in(time).last().map(|one| one.policy)
     }
 
     /// The policies that may have decided a silence: those of its time. A policy may have been in force before it was

@@ -67,7 +67,7 @@ pub(super) struct Simulation<'a> {
 /// When the end of a silence is known to the service: after its detection.
 fn ends_at(silence: &PastSilence) -> Option<Timestamp> {
     let after = silence.detected_at + Duration::from_millis(1);
-    silence.back_at().map(|back| back.max(after))
+    silence.closed_at().map(|closed| closed.max(after))
 }
 
 impl<'a> Simulation<'a> {

@@ -335,6 +335,65 @@ fn a_silence_is_tried_by_the_policy_of_its_time_and_counted_apart_where_that_is_
     }
 }
 
+/// The timeout was 100 s, and is 1000 s from the second 20000 on. A unit was last seen at 19850: its record was opened at
+/// 19951, and closed at 20000; another one was opened at 20851, or none.
+#[test]
+fn a_silence_whose_record_was_closed_by_a_longer_timeout_is_one_silence_and_has_no_end_then() {
+    let policy = |allowed: i64| Policy { timeout: SECOND * allowed as u32, grace: Duration::ZERO };
+    let on_record = |since: i64, allowed: i64| PastPolicy { since: at(since), policy: policy(allowed) };
+    let setting = Setting::grouped_by("unit");
+    for (name, why, then, tried, expected, back) in [
+        ("it went on", Closing::Policy, Some(Some(22_000)), 500, 1, Some(22_000)),
+        ("shorter than the tried timeout", Closing::Policy, Some(Some(22_000)), 3000, 0, Some(22_000)),
+        ("it lasts", Closing::Policy, Some(None), 3000, 1, None),
+        ("no second record, and it was told of sooner", Closing::Policy, None, 50, 1, None),
+        ("no second record, so it was over before 20850", Closing::Policy, None, 1000, 0, None),
+        ("it may have been over before 20350", Closing::Policy, None, 500, 1, None),
+        ("the kind was removed", Closing::KindRemoved, None, 50, 1, None),
+        ("the kind was removed before", Closing::KindRemoved, None, 500, 0, None),
+        ("the kind came back", Closing::KindRemoved, Some(Some(22_000)), 500, 1, Some(22_000)),
+    ] {
+        let mut past = past(&[("gate:a", "north", 19_951, Some(20_000))]);
+        past.silences[0].closed = Some((at(20_000), why));
+        past.policies = vec![on_record(0, 100), on_record(20_000, 1000)];
+        if let Some(back) = then {
+            let closed = back.map(|back| (at(back), Closing::Return));
+            let (deadline, detected_at) = (at(20_850), at(20_851));
+            past.silences.push(PastSilence { deadline, detected_at, closed, ..past.silences[0] });
+        }
+        let trial = setting.with(1000, |was| {
+            setting.with(tried, |would| PolicyTrial::of(&past, &was, &would, None, &|| false).unwrap())
+        });
+        let counts = (trial.was.counts.silences, trial.would.counts.silences);
+        assert_eq!(counts, (past.silences.len(), expected), "{name}: {:?}", trial.notes);
+        let [difference] = &trial.differences[..] else { panic!("{name}: {:?}", trial.differences) };
+        assert_eq!(difference.told_at, Some(at(19_961)), "{name}");
+        assert_eq!(difference.back_at, back.map(at), "{name}");
+        let is_unknown = trial.notes.iter().any(|note| note.starts_with("1 records were closed by a longer"));
+        assert_eq!(is_unknown, then.is_none(), "{name}: {:?}", trial.notes);
+        assert_eq!(trial.was.timeout_seconds, None, "{name}: there were two timeouts");
+    }
+}
+
+#[test]
+fn a_silence_that_was_detected_after_the_range_is_tried_and_one_that_is_not_detected_yet_is_said() {
+    let setting = Setting::grouped_by("unit");
+    let mut past = past(&[("gate:a", "north", 86_441, None)]);
+    let tried = |past: &PastFleet| {
+        setting.with(100, |was| {
+            setting.with(50, |would| PolicyTrial::of(past, &was, &would, None, &|| false).unwrap())
+        })
+    };
+    for (written, is_said) in [(86_400, true), (86_449, true), (86_450, false)] {
+        past.written = at(written);
+        let trial = tried(&past);
+        assert_eq!((trial.was.counts.silences, trial.would.counts.silences), (0, 1));
+        assert_eq!(trial.was.timeout_seconds, Some(100.0), "that of now");
+        let note = format!("silences that began after {} are not on record yet", at(written - 100));
+        assert_eq!(trial.notes.iter().any(|one| one.starts_with(&note)), is_said, "{:?}", trial.notes);
+    }
+}
+
 #[test]
 fn what_is_not_tried_is_said_only_where_it_is_configured() {
     let (past, setting) = (past(&[]), Setting::grouped_by("unit"));

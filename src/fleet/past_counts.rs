@@ -1,8 +1,9 @@
 //! The counts of the fleet over time, as the engine stores them: for the chart on the page of the fleet.
 //!
 //! Every few seconds each instance counts its units, which reads memory alone. It adds the first count of a minute to
-//! the cell of the hour, and replaces it by a worse one when the minute is over: an outage of less than a minute is in
-//! the chart, and costs one write more. The owner of the first partition also condenses the minutes of an hour that is over, and removes old cells.
+//! the cell of the hour, and the worst one when the minute is over or the instance stops, if that is another one: an
+//! outage of less than a minute is in the chart, and costs one write more. The owner of the first partition also
+//! condenses the minutes of an hour that is over, and removes old cells.
 //!
 //! # How much that is
 //! A cell of an hour has up to [`MINUTE_CELL`] bytes and 25 of them are stored; a cell of a day has up to
@@ -107,6 +108,21 @@ impl CountRecorder {
                 Err(error) => self.telemetry.engine_failed(Loop::PastCounts, "", &error),
             }
         }
+        // A part of the current minute would be lost, which correctness does not rest on.
+        if let Err(error) = self.finish(&mut minute).await {
+            self.telemetry.engine_failed(Loop::PastCounts, "", &error);
+        }
+        Ok(())
+    }
+
+    /// Writes the worst count of a minute, unless it is written.
+    pub async fn finish(&self, minute: &mut WorstOfMinute) -> Result<()> {
+        if let Some(at) = minute.at
+            && minute.worst != minute.written
+        {
+            self.write(at, &minute.worst, &minute.marks, &self.ownership.view().instance).await?;
+            minute.written = minute.worst.clone();
+        }
         Ok(())
     }
 
@@ -130,19 +146,14 @@ impl CountRecorder {
             minute.worst = std::mem::take(&mut minute.worst).worse(part);
             return Ok(());
         }
-        if let Some(before) = minute.at
-            && minute.worst != minute.written
-        {
-            self.write(before, &minute.worst, &minute.marks, &view.instance).await?;
-            minute.written = minute.worst.clone();
-        }
+        self.finish(minute).await?;
         let marks = self.marks(&view.partitions).await?;
         self.write(at, &part, &marks, &view.instance).await?;
         *minute = WorstOfMinute { at: Some(at), worst: part.clone(), written: part, marks };
         Ok(())
     }
 
-    /// Writes the counts of this instance in a minute, in place of those that it wrote before.
+    /// Adds the counts of this instance in a minute to those that it wrote before.
     async fn write(
         &self,
         at: Timestamp,
@@ -159,8 +170,7 @@ impl CountRecorder {
             marks.iter().for_each(|mark| add_mark(&mut after.marks, mark.clone()));
             after.add(minute, instance, part.clone(), &labels);
             if after.encode()?.len() > MINUTE_CELL {
-                let plain = CountedPart(part.0, part.1, BTreeMap::new(), true, part.4);
-                after.add(minute, instance, plain, &labels);
+                after.remove_places(minute, instance);
             }
             if after.encode()?.len() > MINUTE_CELL {
                 after.remove(minute, instance);

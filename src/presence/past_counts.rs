@@ -137,20 +137,27 @@ impl CountedPart {
         gravity(&self.1)
     }
 
-    /// The worse of two counts of the same partitions within a minute, with the most units offline at each place.
+    /// The worse of two counts of the same partitions within a minute, with the most units offline at each place; of
+    /// equal ones `newer`, because the fleet may have grown.
     #[must_use]
-    pub fn worse(self, other: CountedPart) -> CountedPart {
-        let is_worse = other.gravity() > self.gravity();
-        let (mut worse, better) = if is_worse { (other, self) } else { (self, other) };
+    pub fn worse(self, newer: CountedPart) -> CountedPart {
+        let is_worse = newer.gravity() >= self.gravity();
+        let (mut worse, better) = if is_worse { (newer, self) } else { (self, newer) };
         keep_most(&mut worse.2, better.2);
         worse.3 |= better.3;
-        worse.4 = worse.4.max(better.4);
+        worse.4 = most_unusual(&worse.1, worse.4, better.4);
         worse
     }
 }
 
 fn gravity(states: &StateCounts) -> [u64; 3] {
     [State::Offline, State::Unknown, State::Late].map(|state| states[state as usize])
+}
+
+/// The greater number of unusual units, of no more than those that were not offline in the worse moment.
+fn most_unusual(states: &StateCounts, worse: u64, better: u64) -> u64 {
+    let present: u64 = [State::Online, State::Late].map(|state| states[state as usize]).iter().sum();
+    worse.max(better).min(present)
 }
 
 /// Keeps the greater number of each place.
@@ -162,14 +169,27 @@ fn keep_most(offline: &mut BTreeMap<String, u64>, other: BTreeMap<String, u64>) 
 }
 
 impl MinuteCounts {
-    /// Adds the counts of an instance, by these labels, in a minute of the hour.
+    /// Adds the counts of an instance, by these labels, in a minute of the hour. Of the same partitions the worse counts
+    /// stay: an instance that starts again within a minute knows nothing of those that it wrote before.
     pub fn add(&mut self, minute: u8, instance: &str, part: CountedPart, labels: &[String]) {
         let own: BTreeSet<String> = labels.iter().cloned().collect();
         self.labels = Some(match self.labels.take() {
             Some(known) => known.intersection(&own).cloned().collect(),
             None => own,
         });
-        self.minutes.entry(minute).or_default().insert(instance.to_owned(), part);
+        let parts = self.minutes.entry(minute).or_default();
+        let part = match parts.remove(instance).filter(|known| known.0 == part.0) {
+            Some(known) => known.worse(part),
+            None => part,
+        };
+        parts.insert(instance.to_owned(), part);
+    }
+
+    /// Leaves out the places of the counts of an instance in a minute.
+    pub fn remove_places(&mut self, minute: u8, instance: &str) {
+        if let Some(part) = self.minutes.get_mut(&minute).and_then(|parts| parts.get_mut(instance)) {
+            (part.2, part.3) = (BTreeMap::new(), true);
+        }
     }
 
     /// Removes the counts of an instance in a minute.
@@ -214,17 +234,18 @@ impl MinuteCounts {
 }
 
 impl FleetMoment {
-    /// The worse of two moments, with the most units offline at each place, and the most that are unusual.
-    pub fn worse(self, other: FleetMoment) -> FleetMoment {
-        let is_worse = gravity(&other.states) > gravity(&self.states);
-        let (worse, better) = if is_worse { (other, self) } else { (self, other) };
+    /// The worse of two moments, of equal ones the newer one, with the most units offline at each place, and the most
+    /// that are unusual.
+    pub fn worse(self, newer: FleetMoment) -> FleetMoment {
+        let is_worse = gravity(&newer.states) >= gravity(&self.states);
+        let (worse, better) = if is_worse { (newer, self) } else { (self, newer) };
         let mut offline = worse.offline;
         keep_most(&mut offline, better.offline);
         let labels = worse.labels.intersection(&better.labels).cloned().collect();
         FleetMoment {
             states: worse.states,
             offline,
-            unusual: worse.unusual.max(better.unusual),
+            unusual: most_unusual(&worse.states, worse.unusual, better.unusual),
             labels,
             is_cut: worse.is_cut || better.is_cut,
         }
@@ -331,6 +352,45 @@ mod tests {
 
     fn labels() -> Vec<String> {
         vec!["site".to_owned()]
+    }
+
+    #[test]
+    fn a_restart_within_a_minute_keeps_the_worse_count_of_the_instance() {
+        let [calm, outage] = [part(4, 100, &[]), part(4, 60, &[("site=a", 40)])];
+        for (name, first, second, offline) in [
+            ("an outage before the restart", &outage, &calm, 40),
+            ("an outage after it", &calm, &outage, 40),
+            ("other partitions", &outage, &part(3, 100, &[]), 0),
+        ] {
+            let mut hour = MinuteCounts::default();
+            hour.add(0, "a", first.clone(), &labels());
+            hour.add(0, "a", second.clone(), &labels());
+            let moment = hour.at(0, second.0).unwrap();
+            assert_eq!(moment.states[State::Offline as usize], offline, "{name}");
+            hour.remove_places(0, "a");
+            assert!(hour.at(0, second.0).unwrap().is_cut && hour.minutes[&0]["a"].2.is_empty(), "{name}");
+        }
+    }
+
+    /// A fleet that grows: its units, of which some are offline, and how many of the others are unusual.
+    #[test]
+    fn a_worst_count_has_no_more_unusual_units_than_units() {
+        let count = |online: u64, offline: u64, unusual: u64| {
+            CountedPart(1, [online, 0, offline, 0, 0, 0], BTreeMap::new(), false, unusual)
+        };
+        for (name, before, after, online, unusual) in [
+            ("of equal ones the newer one", count(1, 0, 0), count(10, 0, 5), 10, 5),
+            ("the worse one is small", count(1, 1, 1), count(10, 0, 5), 1, 1),
+            ("fewer are unusual later", count(10, 0, 5), count(10, 0, 2), 10, 5),
+        ] {
+            let worst = before.clone().worse(after.clone());
+            assert_eq!((worst.1[State::Online as usize], worst.4), (online, unusual), "{name}");
+            let mut hour = MinuteCounts::default();
+            hour.add(0, "a", before, &[]);
+            hour.add(1, "a", after, &[]);
+            let worst = hour.worst(1).unwrap();
+            assert_eq!((worst.states[State::Online as usize], worst.unusual), (online, unusual), "{name}");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ async fn counts_are_kept_by_the_minute_and_by_the_hour_and_are_drawn() {
     recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
     fleet.pass(121 * SECOND, &["detector:a", "detector:b"]).await;
     recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
-    // The second count of a minute replaces the first.
+    // A second count of a minute, by an instance that has started again, adds no units.
     recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
 
     let hour = fleet.json("/api/v1/history/counts?range=1h").await;
@@ -164,4 +164,26 @@ async fn an_outage_of_less_than_a_minute_is_in_the_chart() {
     assert_eq!(known(&hour), [2, 0], "{hour}");
     let of_site = fleet.json("/api/v1/history/counts?range=1h&label=site%3Dnorth").await;
     assert_eq!(known(&of_site), [2, 0], "{of_site}");
+}
+
+#[tokio::test]
+async fn an_outage_in_the_minute_of_a_restart_stays_in_the_chart() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    let units = ["detector:a", "detector:b"];
+    for unit in units {
+        fleet.hear_at("north", unit).await;
+    }
+    let (recorder, mut minute) = (alone(&fleet, "one"), WorstOfMinute::default());
+    fleet.pass(121 * SECOND, &[]).await;
+    recorder.count(fleet.clock.now(), &mut minute).await.unwrap();
+    fleet.pass(5 * SECOND, &units).await;
+    recorder.count(fleet.clock.now(), &mut minute).await.unwrap();
+    // The instance stops, and starts again after both are back.
+    recorder.finish(&mut minute).await.unwrap();
+    fleet.hear(&units).await;
+    fleet.pass(5 * SECOND, &[]).await;
+    recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
+    let hour = fleet.json("/api/v1/history/counts?range=1h").await;
+    assert_eq!(known(&hour), [2], "{hour}");
 }

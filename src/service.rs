@@ -27,8 +27,8 @@ use crate::expiry::Expiry;
 use crate::fleet::coverage::Coverage;
 use crate::fleet::walk::Removed;
 use crate::fleet::{
-    Attempts, AvailabilityHistory, CountRecorder, Lease, Mirror, RhythmKeeper, Roll, SharedRules, Silences,
-    Timers, Walk, examination, renamed,
+    Attempts, AvailabilityHistory, CountRecorder, Lease, Mirror, RemovedKinds, RhythmKeeper, Roll,
+    SharedRules, Silences, Timers, Walk, examination, renamed,
 };
 use crate::intake::listener::Listener;
 use crate::intake::{Bodies, StateSources, ValueBuffer};
@@ -265,6 +265,8 @@ fn start(
         history: past.clone(),
         silences: silences.clone(),
         roll: roll.clone(),
+        roster: engine.clone(),
+        removed_kinds: Arc::new(RemovedKinds::new(config.close_unwatched)),
     };
     let notify = {
         let (ownership, clock, telemetry) = (ownership.clone(), clock.clone(), telemetry.clone());

@@ -277,6 +277,8 @@ impl Assembly {
             units: self.stores.units.clone(),
             notices: UnusualNotices::new(self.stores.cells.clone()),
             roll: self.stores.roll.clone(),
+            roster: self.stores.roster.clone(),
+            removed_kinds: self.stores.removed_kinds.clone(),
             ownership: self.ownership.clone(),
             clock: self.clock.clone(),
             telemetry: self.telemetry.clone(),

@@ -28,10 +28,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backoff::Backoff;
-use crate::fleet::{AvailabilityHistory, FlapRules, Ownership, Roll, Silences, Timers, lease};
+use crate::fleet::{AvailabilityHistory, FlapRules, Ownership, RemovedKinds, Roll, Silences, Timers, lease};
 use crate::presence::{BrokerName, Filters, Kind, MassOfflineRule, is_label_name};
 use crate::routing::{EVERY_LABEL, Inhibition};
-use crate::store::{Cells, HearingStore, OutboxStore, Queries, StoredDeliveries, StoredGroups, UnitStore};
+use crate::store::{
+    Cells, HearingStore, OutboxStore, Queries, Roster, StoredDeliveries, StoredGroups, UnitStore,
+};
 
 mod acknowledged;
 mod alert;
@@ -188,6 +190,10 @@ pub struct Stores {
     pub history: Option<Arc<dyn AvailabilityHistory>>,
     /// For the number of units with a label, and units whose silence is unusual.
     pub roll: Arc<Roll>,
+    /// For the kinds that other instances are configured with.
+    pub roster: Arc<dyn Roster>,
+    /// For notices of units whose kinds are no longer configured.
+    pub removed_kinds: Arc<RemovedKinds>,
 }
 
 /// The errors of the configuration, one line each: the option, the fault, and the advice.

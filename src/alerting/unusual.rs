@@ -5,6 +5,9 @@
 //! own, as episodes of flapping have. It ends with the next heartbeat, also if the unit went offline meanwhile:
 //! receivers are notified of that as of every silence.
 //!
+//! Nothing watches the units of a kind that is no longer configured: their notices end when records of such units are
+//! closed, and by the same rule ([`RemovedKinds`]).
+//!
 //! # Why a notice is told once
 //! A notice is decided and stored, then it joins its groups, then its join is stored; the same holds for its end. A
 //! crash in between repeats a join, which changes nothing. A notice stays stored until the unit is heard again, so
@@ -30,9 +33,9 @@ use super::routed_groups::RoutedGroups;
 use super::stateful_alerts::StatefulAlerts;
 use crate::clock::{Clock, Timestamp, monotonic};
 use crate::fleet::mirror::{Cursor, UnusualUnit, WantedUnits};
-use crate::fleet::{NoticeStage, Ownership, Roll, UnusualNotice, UnusualNotices};
+use crate::fleet::{NoticeStage, Ownership, RemovedKinds, Roll, UnusualNotice, UnusualNotices};
 use crate::presence::{Cause, Closing, Kind, OfflineRecord, Snapshot, Unit};
-use crate::store::{Capacity, EngineError, Join, MAX_STEP, OutboxEvent, Result, UnitStore};
+use crate::store::{Capacity, EngineError, Group, Join, MAX_STEP, OutboxEvent, Result, Roster, UnitStore};
 use crate::telemetry::{Loop, Telemetry};
 
 /// The most notices of units of an instance that are not offline.
@@ -51,6 +54,9 @@ pub(super) struct UnusualSilences {
     pub units: Arc<dyn UnitStore>,
     pub notices: UnusualNotices,
     pub roll: Arc<Roll>,
+    /// The kinds that other instances are configured with.
+    pub roster: Arc<dyn Roster>,
+    pub removed_kinds: Arc<RemovedKinds>,
     pub ownership: Ownership,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
@@ -154,8 +160,21 @@ impl UnusualSilences {
         Ok(())
     }
 
-    /// Ends notices whose units were heard again or removed. Answers how many of the others take room: those of units
-    /// that are not offline.
+    /// The kinds of notices that were removed from the configuration for long enough.
+    async fn unwatched(
+        &self,
+        notices: &BTreeMap<Unit, UnusualNotice>,
+        now: Timestamp,
+    ) -> Result<BTreeSet<Kind>> {
+        let rules = self.roll.rules();
+        let kinds = notices.keys().map(|unit| &unit.kind).filter(|kind| !rules.contains_key(*kind));
+        let kinds: BTreeSet<Kind> = kinds.cloned().collect();
+        self.removed_kinds.keep(|kind| kinds.contains(kind));
+        self.removed_kinds.due(kinds, &*self.roster, &self.ownership.view(), now).await
+    }
+
+    /// Ends notices whose units were heard again, were removed or are no longer watched. Answers how many of the others
+    /// take room: those of units that are not offline.
     async fn end_notices(
         &self,
         notices: &mut BTreeMap<Unit, UnusualNotice>,
@@ -166,11 +185,12 @@ impl UnusualSilences {
             .filter(|(_, one)| one.stage == NoticeStage::Lasts)
             .map(|(unit, _)| unit.clone())
             .collect();
+        let unwatched = self.unwatched(notices, now).await?;
         let (mut ends, mut offline) = (Vec::new(), Vec::new());
         for units in lasting.chunks(MAX_STEP) {
             for (unit, seen) in units.iter().zip(self.units.read(units).await?) {
                 let notice = &notices[unit].record;
-                match end_of(notice, &seen, now) {
+                match end_of(notice, &seen, &unwatched, now) {
                     Some(end) => ends.push((unit, end)),
                     None if is_offline(&seen) => offline.push((notice.last_seen, unit)),
                     None => {}
@@ -214,25 +234,46 @@ impl UnusualSilences {
             let removed = open.iter().map(|one| &one.record);
             let removed = removed.filter(|record| record.closed_by == Some(Closing::Removed));
             self.stateful_alerts.remove(&removed.cloned().collect::<Vec<_>>()).await?;
-            let join = |one: &&UnusualNotice| Join {
-                groups: groups_of_record(&one.record, &self.routed.routes),
-                event: OutboxEvent::Record(one.record.clone()),
-            };
-            // No receiver was notified of a notice whose route is gone and that did not join.
-            let joins: Vec<Join> = open.iter().map(join).filter(|join| !join.groups.is_empty()).collect();
+            let groups = self.groups_of(open).await?;
+            // No receiver is notified of a notice whose route is gone and that did not join.
+            let joins = open.iter().zip(&groups).filter(|(_, groups)| !groups.is_empty());
+            let joins: Vec<Join> = joins
+                .map(|(one, groups)| Join {
+                    groups: groups.clone(),
+                    event: OutboxEvent::Record(one.record.clone()),
+                })
+                .collect();
             self.routed.groups.join(&joins, &destinations, &Capacity::NONE, now).await?;
             let changes: Vec<NoticeChange> = open
                 .iter()
-                .map(|one| {
+                .zip(&groups)
+                .map(|(one, groups)| {
                     let known = (*one).clone();
                     let lasts = UnusualNotice { stage: NoticeStage::Lasts, ..known.clone() };
-                    let after = (one.stage == NoticeStage::Begins).then_some(lasts);
-                    (one.record.id.unit.clone(), Some(known), after)
+                    let has_begun = one.stage == NoticeStage::Begins && !groups.is_empty();
+                    (one.record.id.unit.clone(), Some(known), has_begun.then_some(lasts))
                 })
                 .collect();
             self.notices.change(&changes).await?;
         }
         Ok(())
+    }
+
+    /// The groups that the begin or the end of each notice joins: by the routes of now or, if none of them asks for it any
+    /// more, those that its begin joined.
+    async fn groups_of(&self, notices: &[&UnusualNotice]) -> Result<Vec<Vec<Group>>> {
+        let of_now = |one: &&UnusualNotice| groups_of_record(&one.record, &self.routed.routes);
+        let mut groups: Vec<Vec<Group>> = notices.iter().map(of_now).collect();
+        let without_route: Vec<usize> = (0..groups.len()).filter(|at| groups[*at].is_empty()).collect();
+        if !without_route.is_empty() {
+            let records: Vec<&OfflineRecord> = without_route.iter().map(|at| &notices[*at].record).collect();
+            let joined = self.routed.groups.memberships(&records).await?;
+            for (at, joined) in without_route.into_iter().zip(joined) {
+                groups[at] = joined.into_iter().map(|one| one.group).collect();
+                groups[at].dedup();
+            }
+        }
+        Ok(groups)
     }
 }
 
@@ -249,11 +290,17 @@ fn notice_of(found: &UnusualUnit, seen: Snapshot, now: Timestamp) -> Option<Offl
 }
 
 /// When the notice ended, and why; `None`: it lasts.
-fn end_of(notice: &OfflineRecord, seen: &Snapshot, now: Timestamp) -> Option<(Timestamp, Closing)> {
+fn end_of(
+    notice: &OfflineRecord,
+    seen: &Snapshot,
+    unwatched: &BTreeSet<Kind>,
+    now: Timestamp,
+) -> Option<(Timestamp, Closing)> {
     match seen.last_heard() {
         _ if seen.is_unreadable() => None,
         _ if !seen.is_known() => Some((now, Closing::Removed)),
         Some(heard) if heard > notice.last_seen => Some((heard, Closing::Return)),
+        _ if unwatched.contains(&notice.kind) => Some((now, Closing::KindRemoved)),
         _ => None,
     }
 }

@@ -21,6 +21,7 @@
 //! | [`deliveries`] | waiting notifications, dead letters and the record of attempts, as operators see and change them |
 //! | [`timers`] | timers as clients register, cancel and read them, and their limits |
 //! | [`AvailabilityHistory`] | how units spent times that the store has no more |
+//! | [`RemovedKinds`] | kinds that are no longer configured, and since when |
 //! | [`renaming`] | gives the units of a kind other ids |
 //! | [`receivers`] | the backlog of each receiver, and whether it takes notifications |
 //! | [`operators`] | acknowledgements and pauses, with their audit |
@@ -57,6 +58,7 @@ mod past_counts;
 mod past_pauses;
 mod places;
 pub mod receivers;
+mod removed_kinds;
 pub mod renaming;
 mod rhythms;
 pub mod roll;
@@ -89,6 +91,7 @@ pub use past_counts::{CountRecorder, PastCounts, WorstOfMinute};
 pub use past_pauses::{UnitPause, past_pauses};
 pub use places::Places;
 pub use receivers::{ReceiverHealths, Receivers};
+pub use removed_kinds::RemovedKinds;
 pub use rhythms::RhythmKeeper;
 pub use roll::{BrokerHearing, HearingConfig, LastReturn, Registered, Roll, UnitChange};
 pub use shared_rules::SharedRules;

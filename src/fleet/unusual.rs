@@ -1,5 +1,5 @@
 //! Unusual silences of which receivers are notified, as they are stored: once for each silence, until the unit is heard
-//! again or removed.
+//! again, removed or no longer watched.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rollcall::alerting;
 use rollcall::fleet::ownership::View;
-use rollcall::fleet::{Ownership, Silences};
+use rollcall::fleet::{Ownership, RemovedKinds, Silences};
 use rollcall::simulate::webhook_sink::Answer;
 use rollcall::store::{StoredDeliveries, partition_of, partition_of_group};
 use tokio::sync::watch;
@@ -45,6 +45,8 @@ impl Instance {
             history: None,
             silences: silences.clone(),
             roll: world.roll.clone(),
+            roster: world.engine.clone(),
+            removed_kinds: Arc::new(RemovedKinds::new(HOUR)),
         };
         let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());
         Instance { name, silences, view, run: tokio::spawn(run), _stop: stop.drop_guard() }

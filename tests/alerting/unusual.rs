@@ -1,6 +1,6 @@
 //! Claims about unusual silences: receivers that ask for them are told once of each, and of its end; others are not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rollcall::alerting::Route;
@@ -121,6 +121,40 @@ async fn a_receiver_that_asks_is_told_once_of_an_unusual_silence_and_once_of_its
             (types(&early), types(&hook)),
             (vec!["rollcall.unusual".to_owned(); 2], vec!["rollcall.notification".to_owned(); 2])
         );
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_notice_of_a_kind_that_is_gone_ends_after_an_hour_also_if_its_route_is_gone() {
+    for has_route in [true, false] {
+        let (hook, early) = (hook().await, hook().await);
+        let mut world = world(On::Redis, &hook, &early).await;
+        teach(&world, &["g"]).await;
+        silent(&world, 6 * SECOND).await;
+        noticed(&world, &[("g", "lasts")]).await;
+        silent(&world, 2 * WAIT).await;
+        early.wait_for(1, MAX_WAIT).await.unwrap();
+        world.stop().await;
+        world.configure("pump");
+        if !has_route {
+            world.config.route.routes.clear();
+        }
+        let kinds = || BTreeSet::from([unit("g").kind]);
+        let (view, removed) = (world.ownership.view().clone(), world.removed_kinds.clone());
+        let due =
+            async || removed.due(kinds(), &*world.engine, &view, world.clock.now()).await.unwrap() == kinds();
+        assert!(!due().await);
+        world.clock.advance(HOUR - SECOND);
+        assert!(!due().await, "a wrong file ends nothing");
+        world.clock.advance(SECOND);
+        world.start();
+        noticed(&world, &[]).await;
+        silent(&world, 6 * WAIT).await;
+        let end = early.wait_for(2, MAX_WAIT).await.unwrap().remove(1);
+        assert_eq!(listed(&end, "online"), ["g"]);
+        assert_eq!(end.json()["data"]["online"][0]["closed_by"], "kind_removed");
+        assert_eq!((early.received().len(), hook.received().len()), (2, 0));
         world.stop().await;
     }
 }

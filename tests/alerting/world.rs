@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rollcall::alerting::{self, AlertingConfig, Route};
 use rollcall::fleet::{Attempts, Deliveries, FlapRules, HearingConfig, Rules};
-use rollcall::fleet::{Mirror, Ownership, Roll, Silences, TimerRules, Timers};
+use rollcall::fleet::{Mirror, Ownership, RemovedKinds, Roll, Silences, TimerRules, Timers};
 use rollcall::presence::{Filters, Heartbeat, KindRules};
 use rollcall::routing::Inhibition;
 use rollcall::simulate::webhook_sink::{Options, Received, WebhookSink};
@@ -35,6 +35,7 @@ pub struct World {
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
     pub roll: Arc<Roll>,
+    pub removed_kinds: Arc<RemovedKinds>,
     pub outbox_grew: Arc<Notify>,
     pub config: AlertingConfig,
     pub loops: Option<(CancellationToken, JoinHandle<anyhow::Result<()>>)>,
@@ -69,13 +70,7 @@ impl World {
             }
         };
         let outbox_grew = Arc::new(Notify::new());
-        let mut rules = KindRules::new("detector".parse().unwrap());
-        rules.policy.timeout = TIMEOUT;
-        let hearing = HearingConfig { gap: 100 * HOUR, follows: false, settle: WAIT, tell_after: HOUR };
-        let rules = Arc::new(Rules::from_iter([(rules.kind.clone(), rules)]));
-        let mirror = Arc::new(Mirror::of(&*engine, rules.clone(), &labels));
-        let roll = Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, outbox_grew.clone());
-        let roll = Arc::new(roll);
+        let roll = roll_of("detector", &engine, &telemetry, &outbox_grew);
         roll.canary_returned(clock.now()).await.unwrap();
         let route = Route {
             receivers: receivers.iter().map(|receiver| receiver.name.clone()).collect(),
@@ -110,6 +105,7 @@ impl World {
             clock,
             telemetry,
             roll,
+            removed_kinds: Arc::new(RemovedKinds::new(HOUR)),
             outbox_grew,
             config,
             loops: None,
@@ -118,6 +114,11 @@ impl World {
         };
         world.start();
         world
+    }
+
+    /// The configuration has this kind from the next start on, and no other.
+    pub fn configure(&mut self, kind: &str) {
+        self.roll = roll_of(kind, &self.engine, &self.telemetry, &self.outbox_grew);
     }
 
     pub fn start(&mut self) {
@@ -138,6 +139,8 @@ impl World {
             history: None,
             silences: self.silences.clone(),
             roll: self.roll.clone(),
+            roster: engine.clone(),
+            removed_kinds: self.removed_kinds.clone(),
         };
         let run = alerting::run(config, stores, own, clock, telemetry, outbox_grew, stop.clone());
         self.loops = Some((stop, tokio::spawn(run)));
@@ -288,6 +291,21 @@ impl World {
     pub fn metric(&self, name: &str, values: &[&str]) -> f64 {
         metrics::sum(&self.telemetry, name, values).expect("such a series")
     }
+}
+
+/// The roll of an instance that is configured with one kind.
+fn roll_of(
+    kind: &str,
+    engine: &Arc<dyn Engine>,
+    telemetry: &Arc<Telemetry>,
+    grew: &Arc<Notify>,
+) -> Arc<Roll> {
+    let mut rules = KindRules::new(kind.parse().unwrap());
+    rules.policy.timeout = TIMEOUT;
+    let hearing = HearingConfig { gap: 100 * HOUR, follows: false, settle: WAIT, tell_after: HOUR };
+    let rules = Arc::new(Rules::from_iter([(rules.kind.clone(), rules)]));
+    let mirror = Arc::new(Mirror::of(&**engine, rules.clone(), &["site".to_owned()]));
+    Arc::new(Roll::new(engine.clone(), rules, mirror, telemetry.clone(), hearing, grew.clone()))
 }
 
 pub fn unit(id: &str) -> Unit {

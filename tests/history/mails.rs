@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rollcall::alerting::{self, AlertingConfig};
 use rollcall::config::{self, Config};
-use rollcall::fleet::{Ownership, Silences, Timers};
+use rollcall::fleet::{Ownership, RemovedKinds, Silences, Timers};
 use rollcall::history::{HistoryReader, fleet_digest};
 use rollcall::simulate::mail_sink::{Mail, MailSink, MailSinkOptions};
 use rollcall::store::{StoredDeliveries, StoredGroups};
@@ -41,8 +41,10 @@ impl Instance {
             deliveries: StoredDeliveries::new(engine.clone()),
             timers: Arc::new(timers),
             history: Some(Arc::new(HistoryReader::new(world.access.clone(), fleet_digest(world.roll.key())))),
-            silences: Arc::new(Silences::new(engine)),
+            silences: Arc::new(Silences::new(engine.clone())),
             roll: world.roll.clone(),
+            roster: engine,
+            removed_kinds: Arc::new(RemovedKinds::new(Duration::MAX)),
         };
         let alerting =
             AlertingConfig { blind_after: Duration::from_secs(1 << 30), ..config.alerting.clone() };

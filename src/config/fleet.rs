@@ -57,6 +57,7 @@ pub(super) fn fleet(
             let config = intake::Config {
                 presence,
                 is_one_of_several: names.len() > 1,
+                kinds: rules.keys().filter(|kind| is_heard(kind, &one.name)).cloned().collect(),
                 kinds_elsewhere: both.cloned().collect(),
                 ..mqtt(one, period, topics, base, &mut of_one)
             };
@@ -206,6 +207,7 @@ fn mqtt(
     intake::Config {
         broker: mqtt.name.clone(),
         is_one_of_several: false,
+        kinds: Vec::new(),
         kinds_elsewhere: Vec::new(),
         url: mqtt.url.clone(),
         tls,

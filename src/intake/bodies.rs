@@ -1,4 +1,6 @@
 //! Reads what devices send over HTTP: a heartbeat as an MQTT payload, and the end of a unit by the kind's `presence`.
+//!
+//! A kind may be heard at brokers whose devices name fields differently: the first of its brokers says how they are read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,13 +20,29 @@ const HINT: Announced = Announced::Gone { cause: Cause::Disconnected, settle: Du
 /// Reads the bodies of requests of devices.
 pub struct Bodies {
     rules: SharedRules,
-    fields: Fields,
-    /// What it says of a unit of a kind that it was announced as gone.
-    gone: HashMap<Kind, Announced>,
+    kinds: HashMap<Kind, KindReading>,
     values: Option<Arc<ValueBuffer>>,
     recent: RecentSessions,
-    max_age: Option<Duration>,
     telemetry: Arc<Telemetry>,
+}
+
+/// How the messages of a kind are read.
+struct KindReading {
+    fields: Fields,
+    max_age: Option<Duration>,
+    /// What it says of a unit that it was announced as gone.
+    gone: Announced,
+}
+
+impl KindReading {
+    fn of(kind: &Kind, broker: &Config) -> KindReading {
+        let presence = broker.presence.iter().find(|(of, _)| of == kind);
+        KindReading {
+            fields: broker.fields.clone(),
+            max_age: Some(broker.max_age).filter(|age| !age.is_zero()),
+            gone: presence.map_or(HINT, |(_, presence)| presence.gone(Cause::Disconnected, true)),
+        }
+    }
 }
 
 impl Bodies {
@@ -34,24 +52,19 @@ impl Bodies {
         values: Option<Arc<ValueBuffer>>,
         telemetry: Arc<Telemetry>,
     ) -> Bodies {
-        Bodies {
-            rules,
-            fields: brokers.first().map(|config| config.fields.clone()).unwrap_or_default(),
-            gone: brokers
-                .iter()
-                .flat_map(|config| &config.presence)
-                .map(|(kind, presence)| (kind.clone(), presence.gone(Cause::Disconnected, true)))
-                .collect(),
-            values,
-            recent: RecentSessions::default(),
-            max_age: brokers.first().map(|config| config.max_age).filter(|age| !age.is_zero()),
-            telemetry,
+        let mut kinds = HashMap::new();
+        for broker in brokers {
+            for kind in &broker.kinds {
+                kinds.entry(kind.clone()).or_insert_with(|| KindReading::of(kind, broker));
+            }
         }
+        Bodies { rules, kinds, values, recent: RecentSessions::default(), telemetry }
     }
 
-    /// The rules of the unit's kind, and the labels in the unit's name.
-    fn known(&self, unit: &Unit) -> Result<(Arc<KindRules>, Labels), Refused> {
-        let Some(rules) = self.rules.of(unit.kind.as_str()) else {
+    /// The rules of the unit's kind, how it is read, and the labels in the unit's name.
+    fn known(&self, unit: &Unit) -> Result<(Arc<KindRules>, &KindReading, Labels), Refused> {
+        let rules = self.rules.of(unit.kind.as_str());
+        let Some((rules, reading)) = rules.zip(self.kinds.get(&unit.kind)) else {
             let why = format!("there is no kind {}; see [[kind]]", unit.kind);
             return Err((Rejection::UnknownKind, why));
         };
@@ -65,19 +78,25 @@ impl Bodies {
         };
         let labels = parts.into_iter().filter(|(name, _)| *name != "unit");
         let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Ok((rules, labels))
+        Ok((rules, reading, labels))
     }
 }
 
 impl BodyReader for Bodies {
     fn heartbeat(&self, unit: Unit, body: &[u8], arrived: Timestamp) -> Result<Heartbeat, Refused> {
-        let (rules, labels) = self.known(&unit)?;
+        let (rules, reading, labels) = self.known(&unit)?;
         let buffer = self.values.as_deref();
         let metrics = buffer.and_then(|buffer| buffer.metrics_of(&unit.kind));
         let mut issues = PayloadIssues::default();
-        let parsed =
-            payload::read(payload::without_mark(body), &self.fields, metrics, &rules, arrived, &mut issues);
-        if let (Some(most), Some(sent)) = (self.max_age, parsed.sent)
+        let parsed = payload::read(
+            payload::without_mark(body),
+            &reading.fields,
+            metrics,
+            &rules,
+            arrived,
+            &mut issues,
+        );
+        if let (Some(most), Some(sent)) = (reading.max_age, parsed.sent)
             && arrived.since(sent) > most
         {
             let why = format!("it was sent at {sent}, longer ago than mqtt.max_age allows");
@@ -97,11 +116,10 @@ impl BodyReader for Bodies {
     }
 
     fn departure(&self, unit: Unit, at: Timestamp) -> Result<(Heartbeat, Announcement), Refused> {
-        let (_, labels) = self.known(&unit)?;
+        let (_, reading, labels) = self.known(&unit)?;
         let declared = Declared { labels, ..Declared::default() };
         let first = Heartbeat { declared, ..Heartbeat::of(unit.clone(), at) };
-        let says = self.gone.get(&unit.kind).copied().unwrap_or(HINT);
         self.recent.announced(&unit, (at, at), None, true);
-        Ok((first, Announcement::of(unit, at, says)))
+        Ok((first, Announcement::of(unit, at, reading.gone)))
     }
 }

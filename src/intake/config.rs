@@ -24,6 +24,8 @@ pub struct Config {
     pub broker: String,
     /// Kinds are also heard at other brokers, so this broker proves hearing only for its own kinds.
     pub is_one_of_several: bool,
+    /// The kinds of this broker, also those without a topic, which are heard over HTTP only.
+    pub kinds: Vec<Kind>,
     /// The kinds that are heard both here and at other brokers.
     pub kinds_elsewhere: Vec<Kind>,
     /// The address: `mqtt://host:port`, `mqtts://`, `ws://host:port/path` or `wss://`.

@@ -40,6 +40,7 @@ pub(super) fn config(share: &str) -> Config {
         max_age: Duration::ZERO,
         broker: String::new(),
         is_one_of_several: false,
+        kinds: Vec::new(),
         kinds_elsewhere: Vec::new(),
         watch_sys: false,
         states: None,

@@ -82,6 +82,7 @@ impl World {
             max_age: Duration::ZERO,
             broker: String::new(),
             is_one_of_several: false,
+            kinds: Vec::new(),
             kinds_elsewhere: Vec::new(),
             watch_sys: false,
             states: None,

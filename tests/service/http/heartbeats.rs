@@ -1,15 +1,21 @@
 //! Heartbeats of devices over HTTP, by real clients: single ones, batches, and what a token of a device may do.
 
 use std::process::Command;
+use std::sync::Arc;
 
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Method, Response};
+use rollcall::clock::Clock;
+use rollcall::config;
+use rollcall::fleet::BodyReader;
 use rollcall::http::{DeviceRights, Role, Token, UnitMetrics};
+use rollcall::intake::Bodies;
 use rollcall::presence::Registration;
+use rollcall::telemetry::Telemetry;
 use serde_json::{Value, json};
 
 use super::changes::{send, token};
-use super::world::{Fleet, SECOND, assert_problem, the};
+use super::world::{Fleet, NOON, SECOND, assert_problem, the};
 
 async fn ping(fleet: &Fleet, method: Method, path: &str) -> u16 {
     fleet.client.request(method, format!("{}/ping/{path}", fleet.url)).send().await.unwrap().status().as_u16()
@@ -116,6 +122,45 @@ async fn a_fail_is_an_announcement_and_its_kind_says_what_that_is_worth() {
     assert_eq!(unit(&fleet, "detector/back").await["state"], "online");
     assert_eq!(ping(&fleet, Method::GET, "meter/proof").await, 200);
     assert_eq!(unit(&fleet, "meter/proof").await["state"], "online");
+}
+
+#[test]
+fn a_body_is_read_as_the_first_broker_of_its_kind_says() {
+    let options = r#"
+        [[mqtt]]
+        name = "eu"
+        max_age = "1m"
+        [[mqtt]]
+        name = "us"
+        url = "mqtt://us"
+        fields = { timeout = "interval" }
+        [[kind]]
+        name = "pump"
+        brokers = ["eu"]
+        [[kind]]
+        name = "valve"
+        brokers = ["us"]
+        [[kind]]
+        name = "truck"
+        topics = ["trucks/{unit}"]
+        [[kind]]
+        name = "job"
+        topics = []
+        brokers = ["us"]
+    "#;
+    let config = config::parse(options, None, []).unwrap();
+    let telemetry = Arc::new(Telemetry::new(&Clock::by_hand(NOON)));
+    let bodies = Bodies::new(&config.intake, Arc::new(config.rules).into(), None, telemetry);
+    // Each kind, the timeout that it reads, and whether a message of five minutes ago is too old.
+    for (kind, timeout, is_too_old) in
+        [("pump", 180, true), ("valve", 420, false), ("truck", 180, true), ("job", 420, false)]
+    {
+        let of = the(&format!("{kind}:1"));
+        let read = |body: &[u8]| bodies.heartbeat(of.clone(), body, NOON);
+        let heard = read(br#"{"timeout": "3m", "interval": "7m"}"#).unwrap();
+        assert_eq!(heard.declared.timeout, Some(timeout * SECOND), "{kind}");
+        assert_eq!(read(br#"{"ts": "2026-03-01T11:55:00Z"}"#).is_err(), is_too_old, "{kind}");
+    }
 }
 
 /// A job whose first run fails has never been heard before.

@@ -31,6 +31,9 @@ fn check(path: &str, name: &str, names: &[String], problems: &mut Problems) {
     // A broker name follows the rules of kind names: it stands in client ids, in metrics and before topics.
     if name.parse::<BrokerName>().is_err() {
         problems.error(path, format!("{name:?} is no name of a broker; write 1 to 32 of a-z, 0-9, _ and -"));
+    } else if BrokerName::http().as_str() == name {
+        problems
+            .error(path, format!("{name:?} stands for units that are heard over HTTP; rename the broker"));
     } else if names.iter().any(|known| known == name) {
         problems.error(path, format!("{name:?} is used twice; rename one"));
     }

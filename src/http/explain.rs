@@ -14,8 +14,11 @@ const BEHIND: Duration = Duration::from_secs(10);
 pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Timestamp) -> Said {
     let heard = match view.last_seen {
         Some(seen) => {
-            let at = view.broker.as_ref().map(|broker| format!(" at broker {broker}"));
-            format!("It was last heard {} ago{}", span(now.since(seen)), at.unwrap_or_default())
+            let at = match view.broker.as_ref() {
+                Some(broker) if broker.is_http() => " over HTTP".to_owned(),
+                broker => at_broker(broker),
+            };
+            format!("It was last heard {} ago{at}", span(now.since(seen)))
         }
         None => "It was never heard".to_owned(),
     };
@@ -23,7 +26,7 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
     let until_offline = view.deadline.filter(|deadline| *deadline > now).map(|deadline| {
         match proved.filter(|proved| now.since(*proved) > BEHIND) {
             Some(proved) => {
-                let there = if view.broker.is_some() { " there" } else { "" };
+                let there = if at_broker(view.broker.as_ref()).is_empty() { "" } else { " there" };
                 Said::from(format!(" Rollcall hears nothing of its kind{there} "))
                     .then(Part::Since(proved))
                     .then(": that time does not count as silence.")
@@ -88,10 +91,15 @@ fn paused(view: &UnitDetails, now: Timestamp) -> Said {
     }
 }
 
+fn at_broker(broker: Option<&BrokerName>) -> String {
+    let broker = broker.filter(|broker| !broker.is_http());
+    broker.map(|broker| format!(" at broker {broker}")).unwrap_or_default()
+}
+
 /// An announcement, in words. `broker`: the one that last heard the unit, if that is known; the death of a session came
 /// over the same one. That the unit is disconnected may also come over HTTP.
 pub(super) fn announced(cause: Cause, broker: Option<&BrokerName>) -> String {
-    let at = broker.map(|broker| format!(" at broker {broker}")).unwrap_or_default();
+    let at = at_broker(broker);
     match cause {
         Cause::LastWill => format!("Its last will was published{at}"),
         Cause::NodeDeath => format!("The death of its Sparkplug node was published{at}"),

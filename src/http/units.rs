@@ -70,7 +70,7 @@ pub(super) struct UnitDetails {
     pub paused_from: Option<Timestamp>,
     pub paused_until: Option<Timestamp>,
     pub sleeps_until: Option<Timestamp>,
-    /// The broker that last heard the unit, if its kind is heard at several.
+    /// The broker that last heard the unit, if its kind is heard at several; or HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broker: Option<BrokerName>,
     /// When the unit was announced as gone, if it was not heard since.

@@ -11,7 +11,9 @@ use super::value_buffer::ValueBuffer;
 use super::{Config, Fields, PayloadIssues, payload};
 use crate::clock::Timestamp;
 use crate::fleet::{BodyReader, Refused, SharedRules};
-use crate::presence::{Announced, Announcement, Cause, Declared, Heartbeat, Kind, KindRules, Labels, Unit};
+use crate::presence::{
+    Announced, Announcement, BrokerName, Cause, Declared, Heartbeat, Kind, KindRules, Labels, Unit,
+};
 use crate::telemetry::{Rejection, Telemetry};
 
 /// What it says of a unit of a kind without `presence` that it was announced as gone.
@@ -112,14 +114,15 @@ impl BodyReader for Bodies {
         // The labels in the name win, like those of a topic.
         declared.labels.extend(labels);
         let at = self.recent.moment(&unit, parsed.at, arrived);
-        Ok(Heartbeat { declared, ..Heartbeat::of(unit, at) })
+        Ok(Heartbeat { declared, broker: Some(BrokerName::http()), ..Heartbeat::of(unit, at) })
     }
 
     fn departure(&self, unit: Unit, at: Timestamp) -> Result<(Heartbeat, Announcement), Refused> {
         let (_, reading, labels) = self.known(&unit)?;
         let declared = Declared { labels, ..Declared::default() };
-        let first = Heartbeat { declared, ..Heartbeat::of(unit.clone(), at) };
+        let broker = Some(BrokerName::http());
+        let first = Heartbeat { declared, broker: broker.clone(), ..Heartbeat::of(unit.clone(), at) };
         self.recent.announced(&unit, (at, at), None, true);
-        Ok((first, Announcement::of(unit, at, reading.gone)))
+        Ok((first, Announcement { broker, ..Announcement::of(unit, at, reading.gone) }))
     }
 }

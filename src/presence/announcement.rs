@@ -11,8 +11,12 @@
 //! | hint | the announcement and a time (`settle`) in which the unit may be heard; until then it is late |
 //! | proof | the announcement |
 //!
-//! A session ends at the broker where it was. So where a unit was last heard at another one of several brokers, the
-//! announcement is of a session that it left: it says nothing of the unit.
+//! A session ends at the broker where it was. So where a unit was last heard at another one of several brokers, or over
+//! HTTP, the announcement is of a session that it left: it says nothing of the unit.
+//!
+//! # Over HTTP
+//! No broker passes it on, so no end of a broker can have caused it: it counts also in blind time, and as a proof it needs
+//! no further proof.
 
 use std::time::Duration;
 
@@ -26,7 +30,7 @@ pub struct Announcement {
     /// The earliest moment at which it was sent.
     pub at: Timestamp,
     pub says: Announced,
-    /// The broker that delivered it, if its kind is heard at several.
+    /// The broker that delivered it, if its kind is heard at several; or HTTP.
     pub broker: Option<BrokerName>,
     /// Whether the unit announced that it is there a moment before: then this is the will of its former session.
     pub follows_birth: bool,
@@ -105,9 +109,16 @@ pub struct Departure {
     pub at: Timestamp,
     pub settle: Duration,
     pub cause: Cause,
+    /// It came over HTTP, so the end of a broker cannot have caused it.
+    pub over_http: bool,
 }
 
 impl Departure {
+    /// Whether it holds whatever Rollcall hears: the unit says of itself that it is gone.
+    pub(super) fn is_certain(&self) -> bool {
+        self.over_http && self.settle.is_zero()
+    }
+
     /// How far the proof of canaries may lag behind the deadline. A proof needs hearing up to itself: a broker that
     /// ends publishes the wills of all devices, and nothing after them.
     pub(super) fn slack(&self) -> Duration {
@@ -115,7 +126,8 @@ impl Departure {
     }
 
     pub(super) fn is_blind(&self, ledger: &Ledger) -> bool {
-        Announced::Gone { cause: self.cause, settle: self.settle }.is_blind(self.at, ledger)
+        !self.over_http
+            && Announced::Gone { cause: self.cause, settle: self.settle }.is_blind(self.at, ledger)
     }
 }
 

@@ -1,4 +1,4 @@
-//! The names of brokers.
+//! The names of brokers, and the one of HTTP, which stands where a broker does: it is a way by which units are heard.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -10,7 +10,19 @@ use super::name::{is_class_name, text_names};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BrokerName(Arc<str>);
 
+/// No broker may have this name: a unit with it was last heard over HTTP.
+const HTTP: &str = "http";
+
 impl BrokerName {
+    /// The name that stands for HTTP.
+    pub fn http() -> BrokerName {
+        BrokerName(HTTP.into())
+    }
+
+    pub fn is_http(&self) -> bool {
+        &*self.0 == HTTP
+    }
+
     /// Whether a broker may have this name.
     pub fn is_name(text: &str) -> bool {
         is_class_name(text)

@@ -2,13 +2,13 @@
 //!
 //! A kind that is heard at several brokers is heard at each as far as the filters of that broker are proved. A broker
 //! that is down holds the units that were last heard there; units that were last heard elsewhere go on. A session that
-//! ends at a broker says nothing of a unit that was last heard at another one: it left. Where it is not
-//! known at which broker a unit was last heard, the unit waits until the kind is heard at all of them.
+//! ends at a broker says nothing of a unit that was last heard at another one, or over HTTP: it left. A unit that was last
+//! heard over HTTP, or it is not known where, waits until the kind is heard at all of its brokers.
 //!
 //! # How it is known
 //! The broker of the newest heartbeat stands beside its moment, in the expiry key and in the facts, and is written in
 //! the same step. So it is exact when a unit roams, for all instances. A moment without a broker is one of a kind that
-//! had one broker, or was written by another program.
+//! had one broker, or was written by another program. HTTP stands there as a broker does, also if there is only one.
 //!
 //! # A heartbeat that may have come unseen
 //! If no check ran in time, a newer heartbeat may have come and its key may have expired (see `decision.rs`), at any
@@ -68,11 +68,17 @@ impl Hearing {
         self.at(&rules.kind, seen.heard_at(rules).as_ref())
     }
 
-    /// Whether the unit was last heard at another broker than this one, as far as is known.
+    /// Whether the unit was last heard elsewhere than at this broker, as far as is known. What it says over HTTP it says
+    /// itself, so it left nothing.
     pub(super) fn left(&self, seen: &Snapshot, rules: &KindRules, broker: Option<&BrokerName>) -> bool {
-        let brokers = &self.of(&rules.kind).brokers;
-        let last = seen.heard_at(rules).filter(|last| brokers.contains_key(last));
-        broker.zip(last.as_ref()).is_some_and(|(broker, last)| broker != last)
+        let Some(last) = seen.heard_at(rules) else { return false };
+        let is_known = self.of(&rules.kind).brokers.contains_key(&last);
+        match broker {
+            Some(broker) if broker.is_http() => false,
+            _ if last.is_http() => true,
+            Some(broker) => is_known && *broker != last,
+            None => false,
+        }
     }
 
     /// The latest moment up to `moment` at which a heartbeat could have been heard, at any broker.
@@ -162,7 +168,7 @@ mod tests {
     fn a_unit_is_decided_upon_by_the_hearing_of_the_broker_at_which_it_was_last_heard() {
         // Last heard at; heard at eu and at us up to; blind at us; whether it is offline at second 100.
         type Case<'a> = (Option<&'a str>, [i64; 2], &'a [(i64, i64)], bool);
-        let cases: [Case; 10] = [
+        let cases: [Case; 12] = [
             (Some("eu"), [100, 100], &[], true),
             (Some("us"), [100, 100], &[], true),
             (None, [100, 100], &[], true),
@@ -170,6 +176,8 @@ mod tests {
             (Some("eu"), [100, 10], &[], true),
             (Some("us"), [100, 10], &[], false),
             (None, [100, 10], &[], false),
+            (Some("http"), [100, 100], &[], true),
+            (Some("http"), [100, 10], &[], false),
             // A broker that was removed since.
             (Some("old"), [100, 10], &[], false),
             // us is back: the time is blind for what was last heard there, which is owed hearing.
@@ -213,8 +221,11 @@ mod tests {
             (Some("us"), Some("us"), Taken),
             (Some("us"), Some("eu"), Stale),
             (None, Some("eu"), Taken),
-            // Over HTTP.
-            (Some("us"), None, Taken),
+            (Some("us"), Some("http"), Taken),
+            (Some("http"), Some("http"), Taken),
+            (Some("http"), Some("us"), Stale),
+            // The only broker of a kind.
+            (Some("http"), None, Stale),
             // A broker that was removed since.
             (Some("old"), Some("eu"), Taken),
         ] {

@@ -244,7 +244,9 @@ fn check_watched(
     let mut facts = as_seen(seen, facts.clone().aged(now), presumed, rules, hearing, now);
     let policy = facts.policy(rules);
     let Times { deadline, announced, .. } = times_since(&facts, facts.silent_since(), &policy, hearing);
-    if deadline >= now {
+    let is_certain = announced.is_some_and(|departure| departure.is_certain());
+    // A unit that says itself that it is gone has no time left in that millisecond either.
+    if deadline > now || deadline == now && !is_certain {
         let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
         return Verdict::Alive(Change { key: KeyChange::Keep, index, facts: Some(facts), record: None });
     }
@@ -253,7 +255,8 @@ fn check_watched(
     // then would have found its key.
     // The moment of an announcement is near, and probes of the kind are seconds apart: canaries prove the rest.
     let is_near = |deadline| announced.is_none_or(|departure| of_fleet.covers(deadline, departure.slack()));
-    let covers = |deadline| hearing.covers(deadline, policy.slack()) && is_near(deadline);
+    let is_heard = |deadline| hearing.covers(deadline, policy.slack()) && is_near(deadline);
+    let covers = |until| is_certain && until == deadline || is_heard(until);
     let after = |unseen: Timestamp| times_since(&facts, unseen, &policy, hearing).deadline;
     let proof = presumed.map_or(deadline, |at| after(at.min(deadline)).max(deadline));
     if !covers(proof) {

@@ -70,7 +70,7 @@ pub struct Heartbeat {
     pub not_before: Option<Timestamp>,
     /// The place where it was heard, if the name of its unit leaves a part of that out.
     pub place: Option<Place>,
-    /// The broker that delivered it, if its kind is heard at several.
+    /// The broker that delivered it, if its kind is heard at several; or HTTP.
     pub broker: Option<BrokerName>,
     pub declared: Declared,
 }

@@ -53,10 +53,13 @@ struct Rest {
     /// and the cause.
     #[serde(rename = "d", skip_serializing_if = "Option::is_none")]
     departure: Option<(i64, u64, char)>,
+    /// Whether the announcement came over HTTP.
+    #[serde(rename = "h", skip_serializing_if = "std::ops::Not::not")]
+    over_http: bool,
     /// The time from last seen to the presumed begin of the silence (ms).
     #[serde(rename = "u", skip_serializing_if = "Option::is_none")]
     unseen_ms: Option<i64>,
-    /// The broker that delivered the last heartbeat.
+    /// The broker that delivered the last heartbeat, or HTTP.
     #[serde(rename = "b", skip_serializing_if = "Option::is_none")]
     broker: Option<BrokerName>,
     #[serde(rename = "r", skip_serializing_if = "Option::is_none")]
@@ -92,6 +95,7 @@ pub fn encode(facts: &Facts) -> String {
         departure: facts
             .departure
             .map(|d| (d.at.as_millis() - seen, d.settle.as_millis() as u64, letter_of(d.cause))),
+        over_http: facts.departure.is_some_and(|departure| departure.over_http),
         unseen_ms: facts.silent_from.map(|from| from.as_millis() - seen),
         broker: facts.broker.clone(),
         retired,
@@ -170,7 +174,7 @@ pub fn decode(text: &str) -> Option<Facts> {
         labels: rest.labels,
         sleep: rest.sleep.map(interval),
         pause: rest.pause.map(interval),
-        departure: optional(rest.departure, |stored| departure(seen, stored))?,
+        departure: optional(rest.departure, |stored| departure(seen, stored, rest.over_http))?,
         acknowledged: rest.acknowledged.map(|(at, author, comment)| Acknowledgement {
             at: moment(at),
             author,
@@ -187,11 +191,16 @@ fn optional<T, U>(stored: Option<T>, read: impl FnOnce(T) -> Option<U>) -> Optio
 }
 
 /// A stored announcement; `None` if it is damaged.
-fn departure(seen: i64, (distance, settle_ms, cause): (i64, u64, char)) -> Option<Departure> {
+fn departure(
+    seen: i64,
+    (distance, settle_ms, cause): (i64, u64, char),
+    over_http: bool,
+) -> Option<Departure> {
     Some(Departure {
         at: Timestamp::from_millis(seen.checked_add(distance)?),
         settle: Duration::from_millis(settle_ms),
         cause: cause_of(cause).filter(|cause| cause.is_announced())?,
+        over_http,
     })
 }
 
@@ -302,7 +311,12 @@ mod tests {
 
     fn departure() -> impl Strategy<Value = Departure> {
         let cause = prop_oneof![Just(Cause::LastWill), Just(Cause::NodeDeath), Just(Cause::Disconnected)];
-        (moment(), span(), cause).prop_map(|(at, settle, cause)| Departure { at, settle, cause })
+        (moment(), span(), cause, any::<bool>()).prop_map(|(at, settle, cause, over_http)| Departure {
+            at,
+            settle,
+            cause,
+            over_http,
+        })
     }
 
     fn lifecycle() -> impl Strategy<Value = Lifecycle> {

@@ -1016,6 +1016,7 @@ fn several_brokers_have_names_and_kinds_say_at_which_they_are_heard() {
     let cases = [
         (two.replace("\"us\"", "\"eu\""), "mqtt \"eu\": name: ", "is used twice"),
         (two.replace("name = \"us\"", ""), "mqtt[1].name: ", "is no name of a broker"),
+        (two.replace("\"us\"", "\"http\""), "mqtt \"http\": name: ", "over HTTP"),
         (two.replace("mqtt://us", "mqtt//us"), "mqtt \"us\": url: ", ""),
         (format!("{two}share = \"x/y\"\n"), "mqtt \"us\": share: ", "has no /"),
         (format!("{two}connections = 2\n"), "mqtt \"us\": connections: ", "more than 1 only with mqtt.share"),

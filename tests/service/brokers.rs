@@ -206,6 +206,33 @@ async fn the_will_of_a_session_at_a_broker_that_the_unit_left_says_nothing() {
     assert!(sentence.contains("Its last will was published at broker us, and nothing"), "{sentence}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_will_of_a_session_that_a_unit_left_for_http_says_nothing() {
+    let announces = "[[kind]]\nname = \"detector\"\ntimeout = \"1h\"\npresence = { format = \"last_will\", \
+                     trust = \"proof\", topics = [\"units/{unit}/status\"] }";
+    let world = World::new(announces, &[]).await;
+    let port = world.broker.port();
+    beat(port, "units/7/heartbeat");
+    is(&world, "detector/7", "online").await;
+    assert_eq!(world.json("/api/v1/units/detector/7").await["broker"], Value::Null);
+    assert_eq!(world.status("/ping/detector/7").await, 200);
+    let page = world.json("/api/v1/units/detector/7").await;
+    assert_eq!((&page["state"], &page["broker"]), (&json!("online"), &json!("http")));
+    publish(port, "units/7/status", "offline");
+    let stale = "rollcall_announcements_total{result=\"stale\"} 1";
+    world.eventually("it is stale", async || world.text_of("/metrics").await.contains(stale)).await;
+    assert_eq!(state(&world, "detector/7").await, "online");
+    let timeline = world.json("/api/v1/units/detector/7/timeline").await;
+    assert!(timeline["sentence"].as_str().unwrap().contains(" ago over HTTP, within"), "{timeline}");
+    // What it says itself counts, and at MQTT its wills do again.
+    assert_eq!(world.status("/ping/detector/7/fail").await, 200);
+    assert_eq!(state(&world, "detector/7").await, "offline");
+    beat(port, "units/7/heartbeat");
+    is(&world, "detector/7", "online").await;
+    publish(port, "units/7/status", "offline");
+    is(&world, "detector/7", "offline").await;
+}
+
 const SHIPS: &str = r#"
     [[kind]]
     name = "ship"

@@ -3,15 +3,15 @@
 use super::{Verdict, as_seen, check_deadline, next_check, presumed};
 use crate::clock::Timestamp;
 use crate::presence::{
-    Announced, Announcement, AnnouncementResult, Change, Departure, Hearing, IndexChange, Interval,
-    KeyChange, KindRules, Lifecycle, Snapshot, TAKEOVER,
+    Announced, Announcement, AnnouncementResult, BrokerName, Change, Departure, Hearing, IndexChange,
+    Interval, KeyChange, KindRules, Lifecycle, Snapshot, TAKEOVER,
 };
 
 /// Decides what an announcement changes.
 ///
 /// An announcement moves the next check of its unit. If that check opens the record now, its change is the result: a
 /// unit is read and written once. An announcement from blind time says nothing: the broker, or the way to it, may
-/// have ended then.
+/// have ended then. One over HTTP came through no broker.
 pub fn announce(
     seen: &Snapshot,
     announcement: &Announcement,
@@ -35,14 +35,15 @@ pub fn announce(
     if [facts.pause, asleep].into_iter().flatten().any(|absence| absence.contains(at)) {
         return (AnnouncementResult::Planned, None);
     }
-    if announcement.says.is_blind(at, &hearing.ledger) {
+    let over_http = announcement.broker.as_ref().is_some_and(BrokerName::is_http);
+    if !over_http && announcement.says.is_blind(at, &hearing.ledger) {
         return (AnnouncementResult::Blind, None);
     }
     let presumed = presumed(seen, facts, rules, hearing, now);
     let mut facts = as_seen(seen, facts.clone(), presumed, rules, hearing, now);
     let result = match announcement.says {
         Announced::Gone { cause, settle } => {
-            facts.departure = Some(Departure { at, settle, cause });
+            facts.departure = Some(Departure { at, settle, cause, over_http });
             AnnouncementResult::Taken
         }
         Announced::Away(length) => {
@@ -125,7 +126,7 @@ mod tests {
             change(seen.facts.as_mut().unwrap());
             seen
         };
-        let departed = Departure { at: HEARD + S, settle: S, cause: Cause::Disconnected };
+        let departed = Departure { at: HEARD + S, settle: S, cause: Cause::Disconnected, over_http: false };
         /// The unit, the seconds after its last heartbeat, blind intervals in the same seconds, and the result.
         type Case = (&'static str, Snapshot, u32, &'static [(u32, u32)], AnnouncementResult);
         let cases: Vec<Case> = vec![
@@ -263,6 +264,39 @@ mod tests {
             let verdict = check_deadline(&seen, &rules, &with_kind(fleet, kind), now);
             assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{fleet} {kind}");
         }
+    }
+
+    #[test]
+    fn an_announcement_over_http_counts_in_blind_time_and_its_proof_needs_no_hearing() {
+        // What it says, heard up to, blind seconds, and the deadline and the state in the second of the announcement.
+        type Case = (Announced, u32, &'static [(u32, u32)], u32, State);
+        let cases: [Case; 6] = [
+            (PROOF, 5, &[], 5, State::Offline),
+            (PROOF, 0, &[], 5, State::Offline),
+            (PROOF, 9, &[(4, 8)], 5, State::Offline),
+            (HINT, 5, &[], 15, State::Online),
+            (HINT, 0, &[], 15, State::Online),
+            (HINT, 9, &[(4, 8)], 18, State::Online),
+        ];
+        let at = HEARD + 5 * S;
+        for (says, heard, blind, deadline, expected) in cases {
+            let one = Announcement { broker: Some(BrokerName::http()), ..announcement(5, says) };
+            let (result, change) = announce(&present(), &one, &rules(), &hearing(heard, blind), at);
+            assert_eq!(result, AnnouncementResult::Taken, "{says:?} {heard} {blind:?}");
+            let seen = after(&present(), change.unwrap());
+            let known = state(&seen, &rules(), &hearing(heard, blind), at);
+            assert_eq!(known, Some(expected), "{says:?} {heard} {blind:?}");
+            let record = match check_deadline(&seen, &rules(), &hearing(60, blind), HEARD + 60 * S) {
+                Verdict::Offline(change) => change.record.unwrap().deadline,
+                _ => super::super::times::deadline(&seen, &rules(), &hearing(60, blind)).unwrap(),
+            };
+            assert_eq!(record, HEARD + deadline * S, "{says:?} {heard} {blind:?}");
+        }
+        // A hint still has to hear that nothing came.
+        let one = Announcement { broker: Some(BrokerName::http()), ..announcement(5, HINT) };
+        let (_, change) = announce(&present(), &one, &rules(), &hearing(5, &[]), at);
+        let seen = after(&present(), change.unwrap());
+        assert_eq!(check_deadline(&seen, &rules(), &hearing(13, &[]), HEARD + 16 * S), Verdict::Undecided);
     }
 
     #[test]

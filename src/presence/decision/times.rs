@@ -37,12 +37,15 @@ pub(super) fn times(
         ledger.deadline(silent, policy.timeout, owed).min(deadline)
     };
     let is_valid = |departure: &Departure| {
-        let is_absent = || ledger.intervals().iter().any(|absent| absent.contains(departure.at));
+        let absences = [facts.pause, sleep];
+        let is_absent = || absences.into_iter().flatten().any(|absent| absent.contains(departure.at));
         departure.at >= silent && !departure.is_blind(&hearing.ledger) && !is_absent()
     };
     let departure = facts.departure.filter(is_valid);
     let announced = departure.map(|departure| {
-        (departure, ledger.deadline(departure.at, departure.settle, departure.settle.min(hearing.settle)))
+        let settle = departure.settle;
+        let settled = || ledger.deadline(departure.at, settle, settle.min(hearing.settle));
+        (departure, if departure.is_certain() { departure.at } else { settled() })
     });
     match announced.filter(|(_, earlier)| *earlier < deadline) {
         Some((departure, earlier)) => {

@@ -124,6 +124,31 @@ async fn a_fail_is_an_announcement_and_its_kind_says_what_that_is_worth() {
     assert_eq!(unit(&fleet, "meter/proof").await["state"], "online");
 }
 
+#[tokio::test]
+async fn a_fail_counts_while_no_broker_is_heard_and_a_proof_is_offline_before_the_answer() {
+    let fleet = Fleet::start().await;
+    fleet.roll.canary_returned(fleet.clock.now()).await.unwrap();
+    for id in ["detector/hint", "meter/proof"] {
+        assert_eq!(ping(&fleet, Method::GET, id).await, 200);
+    }
+    // The broker is down for two minutes; they fail in the middle.
+    fleet.clock.advance(60 * SECOND);
+    for id in ["detector/hint/fail", "meter/proof/fail"] {
+        assert_eq!(ping(&fleet, Method::GET, id).await, 200, "{id}");
+    }
+    let proof = unit(&fleet, "meter/proof").await;
+    assert_eq!((&proof["state"], &proof["record"]["cause"]), (&json!("offline"), &json!("disconnected")));
+    assert_eq!(proof["record"]["deadline"], "2026-03-01T12:01:00.000Z");
+    fleet.clock.advance(60 * SECOND);
+    fleet.roll.canary_returned(fleet.clock.now()).await.unwrap();
+    assert_eq!(unit(&fleet, "meter/proof").await["state"], "offline");
+    fleet.pass(9 * SECOND, &["detector:hint"]).await;
+    assert_eq!(unit(&fleet, "detector/hint").await["state"], "late");
+    fleet.pass(2 * SECOND, &["detector:hint"]).await;
+    let hint = unit(&fleet, "detector/hint").await;
+    assert_eq!((&hint["state"], &hint["record"]["cause"]), (&json!("offline"), &json!("disconnected")));
+}
+
 #[test]
 fn a_body_is_read_as_the_first_broker_of_its_kind_says() {
     let options = r#"

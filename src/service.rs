@@ -79,7 +79,9 @@ pub async fn run_with(
         None => None,
         Some(wanted) => Some(tls_listener(wanted).await?),
     };
-    let devices = match &config.broker {
+    // The in-process broker is the last one.
+    let is_within_used = config.intake.last().is_some_and(|within| uses(&config.brokers, within));
+    let devices = match config.broker.as_ref().filter(|_| is_within_used) {
         None => None,
         Some(wanted) => Some(Listener::bind(wanted, telemetry.clone()).await?),
     };
@@ -282,6 +284,7 @@ fn start(
     let shown_configuration = configuration.subscribe();
     roll.census().configured(config.sections.shared(&config.sections));
     roll.census().connects(client);
+    roll.census().listens(devices.is_some());
     telemetry.configuration_begins(clock.now());
     let reloads = reload.as_ref().map(|(reload, _)| reload.sender());
     if let Some((reload, certificates)) = reload {
@@ -359,11 +362,10 @@ fn start(
         loops.add("deadman", deadman::run(pings, telemetry.clone(), stop.clone()));
     }
     pages.show(sources, &stop);
-    // The in-process broker is the last one.
     let within = config.intake.len() - 1;
     let mut devices = devices;
     for (at, intake) in config.intake.into_iter().enumerate() {
-        let is_here = config.brokers.is_empty() || config.brokers.contains(&intake.broker);
+        let is_here = uses(&config.brokers, &intake);
         let listener = if at == within { devices.take() } else { None };
         let (roll, values, timers) = (roll.clone(), values.clone(), timers.clone());
         let (clock, telemetry, stop) = (clock.clone(), telemetry.clone(), stop.clone());
@@ -378,6 +380,11 @@ fn start(
         let parts = (intake, listener, Some(states.clone()));
         loops.add("intake", intake::run(parts, roll, values, timers, clock, telemetry, stop));
     }
+}
+
+/// Whether an instance with these brokers uses this one.
+fn uses(brokers: &[String], one: &intake::Config) -> bool {
+    brokers.is_empty() || brokers.contains(&one.broker)
 }
 
 /// The routes and receivers of a configuration.

@@ -265,14 +265,17 @@ async fn ids(config: &Config) -> Vec<Finding> {
 /// The brokers that this instance connects to.
 fn elsewhere(config: &Config) -> impl Iterator<Item = &intake::Config> {
     let count = config.intake.len() - usize::from(config.broker.is_some());
-    let is_here =
-        move |one: &&intake::Config| config.brokers.is_empty() || config.brokers.contains(&one.broker);
-    config.intake[..count].iter().filter(is_here)
+    config.intake[..count].iter().filter(move |one| is_used(config, one))
+}
+
+fn is_used(config: &Config, one: &intake::Config) -> bool {
+    config.brokers.is_empty() || config.brokers.contains(&one.broker)
 }
 
 async fn broker(config: &Config) -> Vec<Finding> {
     let mut findings = Vec::new();
-    if let Some(within) = &config.broker {
+    let is_within_used = config.intake.last().is_some_and(|within| is_used(config, within));
+    if let Some(within) = config.broker.as_ref().filter(|_| is_within_used) {
         let is_in_use = |why: &anyhow::Error| {
             let found = why.chain().find_map(|cause| cause.downcast_ref::<std::io::Error>());
             found.is_some_and(|error| error.kind() == ErrorKind::AddrInUse)

@@ -1,6 +1,7 @@
 //! The number of units of each kind, and whether there is room for another one. Instances exchange their counts, and
 //! with them the shortest timeouts of their units, see [`super::canary_pace`], and how many units have each value of
-//! the labels that units are counted by, and at which brokers each instance publishes states.
+//! the labels that units are counted by, at which brokers each instance publishes states, and whether devices connect
+//! straight to it.
 //!
 //! Ids come from devices, and a device that invents a new id with each message would fill the engine. So a kind has
 //! `max_units`: an id beyond is not admitted, which is counted, logged and shown. Known units are unaffected, and a
@@ -12,7 +13,7 @@
 //! not read its partitions yet, after a start or a takeover, counts too few.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -35,6 +36,8 @@ const CALM: Duration = Duration::from_secs(60);
 const CONFIGURATION: &str = "=";
 /// The digest of the broker and the client id, among the counts, too.
 const CLIENT: &str = "==";
+/// Whether devices connect straight to the instance, among the counts, too.
+const LISTENS: &str = "===";
 /// Before the name of a broker at which the instance publishes states, among the counts, too.
 const PUBLISHES: &str = "==";
 /// How many exchanges in a row have to show another configuration: instances are reloaded one after the other.
@@ -61,6 +64,10 @@ pub struct Census {
     client: AtomicU64,
     /// In how many exchanges in a row another instance had the same client id.
     shared: AtomicU32,
+    /// Whether devices connect straight to this instance.
+    listens: AtomicBool,
+    /// In how many exchanges in a row devices connected straight to another instance, too.
+    listening: AtomicU32,
     begun: Stopwatch,
 }
 
@@ -108,6 +115,8 @@ impl Census {
             different: AtomicU32::new(0),
             client: AtomicU64::new(0),
             shared: AtomicU32::new(0),
+            listens: AtomicBool::new(false),
+            listening: AtomicU32::new(0),
             begun: Stopwatch::start(),
         }
     }
@@ -125,6 +134,11 @@ impl Census {
     /// Sets the digest of the broker and the client id.
     pub fn connects(&self, client: u64) {
         self.client.store(client, Ordering::SeqCst);
+    }
+
+    /// Sets whether devices connect straight to this instance.
+    pub fn listens(&self, is_so: bool) {
+        self.listens.store(is_so, Ordering::SeqCst);
     }
 
     /// Notes whether this instance publishes states at a broker now.
@@ -217,6 +231,7 @@ impl Census {
             self.pace.met_elsewhere([]);
             self.compare_configurations(&[]);
             self.compare_clients(&[]);
+            self.compare_listeners(&[]);
             return Ok(());
         }
         let count = |kind: &Kind| {
@@ -230,6 +245,9 @@ impl Census {
             CLIENT.to_owned(),
             KindCount { units: self.client.load(Ordering::SeqCst), shortest_ms: None },
         );
+        if self.listens.load(Ordering::SeqCst) {
+            own.insert(LISTENS.to_owned(), KindCount { units: 1, shortest_ms: None });
+        }
         let publishes = self.publishes.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let at = |broker| (format!("{PUBLISHES}{broker}"), KindCount { units: 1, shortest_ms: None });
         own.extend(publishes.into_iter().map(at));
@@ -245,6 +263,7 @@ impl Census {
         self.pace.met_elsewhere(met);
         self.compare_configurations(&counts);
         self.compare_clients(&counts);
+        self.compare_listeners(&counts);
         self.set_elsewhere(others.into_iter().zip(counts).collect());
         Ok(())
     }
@@ -270,6 +289,18 @@ impl Census {
             self.telemetry.client_id_shared(false);
         } else if self.shared.fetch_add(1, Ordering::SeqCst) + 1 >= DIFFERENT {
             self.telemetry.client_id_shared(true);
+        }
+    }
+
+    /// Looks whether devices connect straight to other instances, too. An instance that was killed and started again
+    /// finds its former self for a moment.
+    fn compare_listeners(&self, others: &[KindCounts]) {
+        let listens = self.listens.load(Ordering::SeqCst);
+        if !listens || !others.iter().any(|counts| counts.contains_key(LISTENS)) {
+            self.listening.store(0, Ordering::SeqCst);
+            self.telemetry.several_listen(false);
+        } else if self.listening.fetch_add(1, Ordering::SeqCst) + 1 >= DIFFERENT {
+            self.telemetry.several_listen(true);
         }
     }
 

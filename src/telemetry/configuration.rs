@@ -3,7 +3,7 @@
 use super::Telemetry;
 use super::problems::{
     CLIENT_ID_SHARED, CONFIGURATIONS_DIFFER, INSTANCE_NAME_TAKEN, NOT_DELIVERED, RECIPIENTS_DEFERRED,
-    RECIPIENTS_REFUSED, RELOAD_REFUSED, SERVERS_FAILING, Severity,
+    RECIPIENTS_REFUSED, RELOAD_REFUSED, SERVERS_FAILING, SEVERAL_LISTEN, Severity,
 };
 use crate::clock::Timestamp;
 
@@ -14,6 +14,11 @@ const DIFFERENT: &str = "another instance has other kinds, routes, receivers or 
 const SHARED: &str = "another instance of the fleet has the same client id at the same broker: whenever one of \
                       them connects, the broker ends the connection of the other one, and the time is blind; give each \
                       instance an instance.name, or an mqtt.client_id, of its own, and restart it";
+
+const SEVERAL: &str = "devices connect straight to another instance of the fleet, too, and no instance hears the devices \
+                       of another one: what each of them proves says nothing of the others, so the time may be blind, and \
+                       the devices of an instance that ends are marked offline; leave [broker] in one instance, or name \
+                       its broker in instance.brokers of one instance only, or let all of them use a broker elsewhere";
 
 impl Telemetry {
     /// The configuration of the start.
@@ -46,6 +51,15 @@ impl Telemetry {
             self.problems.clear(CLIENT_ID_SHARED, "");
         } else if self.problems.set(CLIENT_ID_SHARED, "", SHARED.to_owned(), Severity::Serious) {
             tracing::error!("two instances have one client id: {SHARED}");
+        }
+    }
+
+    /// Returns whether devices connect straight to this instance, and to another one of the fleet.
+    pub fn several_listen(&self, is_so: bool) {
+        if !is_so {
+            self.problems.clear(SEVERAL_LISTEN, "");
+        } else if self.problems.set(SEVERAL_LISTEN, "", SEVERAL.to_owned(), Severity::Serious) {
+            tracing::error!("several instances are brokers: {SEVERAL}");
         }
     }
 

@@ -65,6 +65,7 @@ pub(super) const MQTT_DISCONNECTED: &str = "mqtt_disconnected";
 pub(super) const HOST_STATE_FORGED: &str = "host_state_forged";
 pub(super) const SHARE_TAKEN: &str = "share_taken";
 pub(super) const CLIENT_ID_TAKEN: &str = "client_id_taken";
+pub(super) const SEVERAL_LISTEN: &str = "several_listen";
 pub(super) const CLIENT_ID_SHARED: &str = "client_id_shared";
 pub(super) const INSTANCE_NAME_TAKEN: &str = "instance_name_taken";
 /// Another client or instance has the client id or the name of this one.

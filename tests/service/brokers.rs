@@ -233,6 +233,32 @@ async fn the_will_of_a_session_that_a_unit_left_for_http_says_nothing() {
     is(&world, "detector/7", "offline").await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_instance_with_a_listener_is_named_and_one_that_leaves_it_out_does_not_listen() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let (port, another_port) = (free_port().unwrap(), free_port().unwrap());
+    let here = "instance = { name = \"stays\", brokers = [\"eu\", \"us\", \"listener\"] }";
+    let options = format!("{here}\nbroker.listen = \"127.0.0.1:{port}\"\n{}", several(us.port()));
+    let world = World::new(&options, &[]).await;
+    let ready = async |status: u16, says: &str| {
+        world.status("/readyz").await == status && world.text_of("/readyz").await.contains(says)
+    };
+    let without = |text: String| text.replace("\"us\", \"listener\"]", "\"us\"]");
+    let (stop, another) = world.start_another_by(without);
+    world.eventually("it runs", async || ready(200, "\"comes\"").await).await;
+    stop.cancel();
+    another.await.unwrap().unwrap();
+
+    let listens = |text: String| text.replace(&port.to_string(), &another_port.to_string());
+    let (stop, another) = world.start_another_by(listens);
+    world.eventually("it is named", async || ready(503, "several_listen").await).await;
+    stop.cancel();
+    another.await.unwrap().unwrap();
+    world.eventually("it is alone", async || ready(200, "\"instances\":[\"stays\"]").await).await;
+    assert!(!world.text_of("/readyz").await.contains("several_listen"));
+}
+
 const SHIPS: &str = r#"
     [[kind]]
     name = "ship"

@@ -74,7 +74,7 @@ pub use attempts::Attempts;
 pub use availability::{AvailabilityHistory, PastTime};
 pub use beginning::Beginning;
 pub use bodies::{BodyReader, Refused};
-pub use canary_pace::CanaryPace;
+pub use canary_pace::{BrokerPace, CanaryPace};
 pub use census::Census;
 pub use collection::{Changed, Collection, DocumentsByName};
 pub use coverage::Coverage;

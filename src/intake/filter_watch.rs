@@ -12,7 +12,7 @@ use super::broker_watch::BrokerWatch;
 use super::engine_writer::EngineWriter;
 use super::probe::{Probe, ProbeStatus, Probes};
 use crate::clock::{Timestamp, monotonic};
-use crate::fleet::CanaryPace;
+use crate::fleet::BrokerPace;
 use crate::presence::{BrokerName, Hearing, Kind};
 
 /// How often the filters are checked.
@@ -109,7 +109,8 @@ impl FilterWatch {
                     *held_at = Some(self.writer.clock.now());
                 }
                 let moments = (hearing.heard, self.probes.answered_at(), *last);
-                let now = held.or_else(|| judge(probe, moments, *held_at, self.writer.roll.pace()));
+                let pace = self.writer.roll.pace().at(&self.label);
+                let now = held.or_else(|| judge(probe, moments, *held_at, &pace));
                 if let Some(now) = now.filter(|now| now != report) {
                     self.report(probe, &now);
                     *report = now;
@@ -129,7 +130,7 @@ impl FilterWatch {
 
     /// Checks for probes of this member that came to no instance. `taken`: when such a probe was last found.
     fn look_for_strangers(&self, hearing: &Hearing, taken: Option<Instant>) -> Option<Instant> {
-        let wait = MIN_WAIT + 2 * self.writer.roll.pace().round_trip();
+        let wait = MIN_WAIT + 2 * self.writer.roll.pace().at(&self.label).round_trip();
         let now = self.writer.clock.now();
         let mut is_taken = false;
         for probe in self.probes.all().iter().filter(|_| !self.share.is_empty()) {
@@ -196,7 +197,7 @@ fn judge(
     probe: &Probe,
     (fleet, answered, proved): (Option<Timestamp>, Option<Timestamp>, Option<Timestamp>),
     held_at: Option<Timestamp>,
-    pace: &CanaryPace,
+    pace: &BrokerPace,
 ) -> Option<FilterReport> {
     let ProbeStatus { since, refused, .. } = probe.status();
     let since = if refused.is_some() { since.unwrap_or_default() } else { since? };
@@ -233,7 +234,7 @@ fn proved(probe: &Probe, hearing: &Hearing) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::Rules;
+    use crate::fleet::{CanaryPace, Rules};
     use crate::presence::{Filters, KindRules};
 
     #[test]
@@ -243,7 +244,7 @@ mod tests {
         let filters = Filters::from_iter([(kind, vec!["lamps/+".to_owned()])]);
         let start = Timestamp::from_millis(1_732_147_200_000);
         let at = |seconds: u32| start + seconds * Duration::from_secs(1);
-        let pace = CanaryPace::fixed(Duration::from_millis(600));
+        let pace = Arc::new(CanaryPace::fixed(Duration::from_millis(600))).at("main");
         let (heard, unheard) = (Some(FilterReport::Heard), Some(FilterReport::Unheard(None)));
         // The last proof, when it was last held, when it is judged, and the report.
         for (proved, held, now, expected) in [

@@ -25,7 +25,7 @@ use super::engine_writer::EngineWriter;
 use super::mqtt::{Link, Proof, UNPROVED_TRIPS};
 use super::probe::{Probe, Probes};
 use crate::clock::{Timestamp, monotonic};
-use crate::fleet::Roll;
+use crate::fleet::{BrokerPace, Roll};
 use crate::presence::{Announcement, Kind, Probed};
 use crate::store::{ShareMember, Subscription};
 
@@ -121,7 +121,7 @@ impl HearingReporter {
         link: &watch::Receiver<Link>,
     ) -> bool {
         let reported = async {
-            let gap = writer.roll.gap();
+            let gap = self.pace(writer).gap();
             let oldest = if self.has_no_broker { writer.clock.now() - gap } else { Timestamp::ZERO };
             let due = self.to_report(events, gap, oldest);
             for event in events {
@@ -195,7 +195,7 @@ impl HearingReporter {
         if self.is_one_of_several && self.last_canary.is_some_and(|(of, _)| of != connection) {
             self.probes.cut();
         }
-        let probed = self.probes.probed(&writer.roll, sent_at);
+        let probed = self.probes.probed(&writer.roll, &self.pace(writer), sent_at);
         if writer
             .ask_until_answered("canaries", || {
                 writer.roll.canary_of(&subscription, sent_at, unbroken, &probed)
@@ -225,7 +225,7 @@ impl HearingReporter {
         link: &watch::Receiver<Link>,
     ) -> Option<()> {
         let (number, release) = link.borrow().current();
-        if number != member.connection || writer.clock.now().since(sent_at) > writer.roll.pace().most_age() {
+        if number != member.connection || writer.clock.now().since(sent_at) > self.pace(writer).most_age() {
             return Some(());
         }
         tracing::warn!(
@@ -251,7 +251,7 @@ impl HearingReporter {
             return Some(());
         }
         let now = writer.clock.now();
-        let round_trip = writer.roll.pace().round_trip();
+        let round_trip = self.pace(writer).round_trip();
         let release = release + UNPROVED_TRIPS * round_trip;
         writer.ask_until_answered("members", || writer.roll.attend(member, now, release)).await?;
         self.probes.probes.broker_answered(sent_at);
@@ -301,6 +301,10 @@ impl HearingReporter {
         let first = *self.first.get_or_insert(connection);
         let (client_id, span) = (self.client_id.clone(), self.session_expiry);
         Subscription::Kept { client_id, connection, was_cut: connection != first, taken_since, span }
+    }
+
+    fn pace(&self, writer: &EngineWriter) -> BrokerPace {
+        writer.roll.pace().at(&self.broker)
     }
 
     fn member(&self, connection: u64) -> Option<ShareMember> {
@@ -363,16 +367,19 @@ impl ProbeReports {
     }
 
     /// The proofs to report with a canary that was sent at `sent_at`.
-    fn probed(&mut self, roll: &Roll, sent_at: Timestamp) -> Vec<Probed> {
+    fn probed(&mut self, roll: &Roll, pace: &BrokerPace, sent_at: Timestamp) -> Vec<Probed> {
         let mut probed = Vec::new();
+        let gap_of = |kind: &Kind| {
+            roll.shared_rules().of(kind.as_str()).map_or(pace.gap(), |rules| pace.probe_gap(&rules))
+        };
         let probes = self.probes.clone();
         for (index, probe) in probes.all().iter().enumerate() {
             let Probe { kinds, proof, .. } = probe;
-            let mut gap = kinds.iter().map(|rules| roll.gap_of(&rules.kind)).min().unwrap_or_default();
+            let mut gap = kinds.iter().map(|rules| gap_of(&rules.kind)).min().unwrap_or_default();
             let status = probe.status();
             if status.refused.is_some() {
                 // Units publish at their own pace, and their messages after the canary are not recorded yet.
-                gap = kinds.iter().map(|rules| roll.pace().shortest_of(rules)).min().unwrap_or(gap).max(gap);
+                gap = kinds.iter().map(|rules| pace.shortest_of(rules)).min().unwrap_or(gap).max(gap);
                 let heard = status.unit_heard.map(|heard| heard.min(sent_at));
                 let is_later =
                     |heard: &Timestamp| self.returned[index].last().is_none_or(|last| last < heard);
@@ -386,7 +393,7 @@ impl ProbeReports {
                     sent_at: *sent_at,
                     gap: match self.is_cut[index] {
                         true => Duration::ZERO,
-                        false => roll.gap_of(&rules.kind).max(*unbroken),
+                        false => gap_of(&rules.kind).max(*unbroken),
                     },
                 }));
             }

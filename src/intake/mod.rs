@@ -128,7 +128,7 @@ pub async fn run(
     let topics = Arc::new(config.topics(roll.shared_rules())?);
     let proof_of = |filter: &str| config.proof_of(filter);
     let probes = probe::Probes::new(&topics.filters_of_kinds(), &roll.rules(), proof_of);
-    roll.pace().probes(probes.all().len());
+    roll.pace().at(config.broker_label()).probes(probes.all().len());
     let hearing = ProvedTopics { topics, probes: Arc::new(probes), recent: Arc::default() };
     let writer = engine_writer::EngineWriter { roll, timers, clock, telemetry, stop: stop.clone() };
     let mut tasks = JoinSet::new();
@@ -308,7 +308,7 @@ async fn listen(
     let probing = (is_first).then(|| probes.clone());
     let state = mqtt::ConnectionState::new(
         session.clone(),
-        writer.roll.pace().clone(),
+        writer.roll.pace().at(config.broker_label()),
         heard,
         canaries.instance(),
         probing.clone().map(mqtt::ProbeSchedule::new),

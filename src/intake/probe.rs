@@ -30,7 +30,7 @@ use super::canary::{self, Canary, Key};
 use super::probe_returns::ProbeReturns;
 use super::topic::{Refusal, probe_topic};
 use crate::clock::Timestamp;
-use crate::fleet::CanaryPace;
+use crate::fleet::BrokerPace;
 use crate::fleet::Rules;
 use crate::presence::{Filters, Hearing, Kind, KindRules, covers};
 use crate::telemetry::Rejection;
@@ -192,7 +192,7 @@ impl Probe {
         self.kinds.iter().map(|rules| rules.kind.as_str()).collect()
     }
 
-    pub fn period(&self, pace: &CanaryPace) -> Duration {
+    pub fn period(&self, pace: &BrokerPace) -> Duration {
         self.kinds.iter().map(|rules| pace.probe_period(rules)).min().unwrap_or_default()
     }
 

@@ -28,7 +28,7 @@ use super::sessions::Sessions;
 use super::shared::Shared;
 use super::{Config, websocket};
 use crate::clock::monotonic;
-use crate::fleet::CanaryPace;
+use crate::fleet::BrokerPace;
 use crate::intake::engine_writer::EngineWriter;
 use crate::intake::hearing_reporter::HearingReporter;
 use crate::intake::mqtt::{Answers, Link, Proof};
@@ -148,7 +148,7 @@ impl Listener {
         let reporter = HearingReporter::new((&name, &client_id), None, Duration::ZERO, prove, probes.clone());
         let (reporter, is_applying) = (reporter.without_broker(), shared.pauses.is_applying.clone());
         let recorder = Recorder { writer: writer.clone(), reporter, link, is_applying };
-        let (most, pace) = (config.max_batch, (writer.roll.pace().clone(), config.canary_period));
+        let (most, pace) = (config.max_batch, (writer.roll.pace().at(&name), config.canary_period));
         let addresses = shared.config.addresses().map(|(_, scheme, address)| format!("{scheme}://{address}"));
         telemetry.listening(&name, &addresses.collect::<Vec<String>>().join(" "));
         let publish = retaining(&shared);
@@ -162,7 +162,7 @@ impl Listener {
 }
 
 /// Serves until it is stopped.
-async fn serve(sockets: Vec<Socket>, shared: Arc<Shared>, pace: (Arc<CanaryPace>, Duration)) {
+async fn serve(sockets: Vec<Socket>, shared: Arc<Shared>, pace: (BrokerPace, Duration)) {
     let (stop, tasks) = (shared.stop.clone(), TaskTracker::new());
     let pending = Shares::new(MAX_PENDING);
     let failed = Arc::<Failed>::default();
@@ -198,7 +198,7 @@ fn answers(shared: &Arc<Shared>) -> Answers {
 
 /// Queues a tick once a period, until Rollcall stops. While no connection can be accepted, there is no tick, and the
 /// time is blind.
-async fn tick(shared: Arc<Shared>, (pace, period): (Arc<CanaryPace>, Duration), failed: Arc<Failed>) {
+async fn tick(shared: Arc<Shared>, (pace, period): (BrokerPace, Duration), failed: Arc<Failed>) {
     let mut early = None;
     loop {
         let failed = *failed.lock().unwrap_or_else(PoisonError::into_inner);

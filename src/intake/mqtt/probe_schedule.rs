@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rumqttc::PubAckReason;
 
-use crate::fleet::CanaryPace;
+use crate::fleet::BrokerPace;
 use crate::intake::probe::Probes;
 use crate::telemetry::ConnectionLoss;
 
@@ -63,7 +63,7 @@ impl ProbeSchedule {
     }
 
     /// The probes that are due; `period` is the time between two canaries.
-    pub fn due(&self, now: Instant, pace: &CanaryPace, period: Duration) -> impl Iterator<Item = usize> {
+    pub fn due(&self, now: Instant, pace: &BrokerPace, period: Duration) -> impl Iterator<Item = usize> {
         let is_due = move |(probe, state): (&crate::intake::probe::Probe, &ProbeState)| {
             let wait = if state.open < MOST_OPEN { probe.period(pace) } else { pace.gap() };
             let regular = state.published.map_or(now, |published| published + wait);

@@ -38,7 +38,7 @@ use super::probe_schedule::{ProbeOutcome, ProbeSchedule};
 use super::redelivery::RedeliveryFilter;
 use super::session::{Grants, Session};
 use crate::clock::{Timestamp, monotonic};
-use crate::fleet::CanaryPace;
+use crate::fleet::BrokerPace;
 use crate::intake::canary::Canary;
 use crate::intake::drops;
 use crate::intake::reader::{Content, Incoming};
@@ -83,7 +83,7 @@ enum ConnectionStage {
 pub(in crate::intake) struct ConnectionState {
     session: Arc<Session>,
     /// The pace of canaries, and the gap between them that is blind time.
-    pace: Arc<CanaryPace>,
+    pace: BrokerPace,
     /// The number of the connection; it grows by one for each. The first number is random, so that a client that cannot
     /// read the last wills of members cannot forge one.
     number: u64,
@@ -107,7 +107,7 @@ impl ConnectionState {
     /// canaries.
     pub fn new(
         session: Arc<Session>,
-        pace: Arc<CanaryPace>,
+        pace: BrokerPace,
         heard: Option<Timestamp>,
         instance: &str,
         probes: Option<ProbeSchedule>,
@@ -442,6 +442,7 @@ impl ConnectionState {
     /// Handles the end of the connection; `loss`: the reason, unless Rollcall ended it.
     pub fn on_end(&mut self, loss: Option<ConnectionLoss>, now: Instant, actions: &mut Actions) {
         self.redelivery.connection_lost();
+        self.pace.connection_ended(&self.session.client_id);
         if let (Some(probes), Some(loss)) = (&mut self.probes, loss) {
             let given_up = probes.connection_lost(loss, now).into_iter();
             actions.extend(given_up.map(|index| Action::ProbeAnswered(index, ProbeOutcome::EndsConnection)));

@@ -90,7 +90,7 @@ impl World {
         };
         let (queue, queued) = mpsc::channel(room);
         let (_proof, proof) = watch::channel(Proof::default());
-        let pace = Arc::new(CanaryPace::fixed(Duration::from_secs(3)));
+        let pace = Arc::new(CanaryPace::fixed(Duration::from_secs(3))).at("main");
         let mut state = ConnectionState::new(session.clone(), pace, None, "process", None, 0);
         state.on_connect(monotonic());
         let open = OpenConnection::new(

@@ -6,7 +6,7 @@ use rumqttc::{ConnAckProperties, ConnectReturnCode, SubscribeReasonCode, UnsubAc
 
 use super::*;
 use crate::clock::monotonic;
-use crate::fleet::Rules;
+use crate::fleet::{CanaryPace, Rules};
 use crate::intake::canary::{Canary, Key};
 use crate::intake::mqtt::tests::config;
 use crate::intake::probe::Probes;
@@ -83,7 +83,7 @@ impl World {
         let mut session = Session::new(&config(share), "main", topics.by_use()).unwrap();
         session.most_unacknowledged = 6;
         let session = Arc::new(session);
-        let pace = Arc::new(CanaryPace::fixed(GAP));
+        let pace = Arc::new(CanaryPace::fixed(GAP)).at("main");
         let heard = heard.map(|second| Timestamp::from_millis(second * 1000));
         let schedule = is_probing.then(|| ProbeSchedule::new(probes));
         World {
@@ -314,5 +314,7 @@ fn the_way_to_the_broker_is_measured_without_the_time_in_which_nothing_was_read(
             world.happens(*input);
         }
         assert_eq!(world.state.pace.round_trip(), Duration::from_secs(measured));
+        world.happens(Lost(ConnectionLoss::Silent));
+        assert_eq!(world.state.pace.round_trip(), Duration::ZERO, "a connection that ended takes no time");
     }
 }

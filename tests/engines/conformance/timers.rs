@@ -9,8 +9,8 @@ use rollcall::presence::{
     Guarantee, NewTimer, Receipt, Timer, TimerClass, TimerId, TimerLifecycle, TimerState,
 };
 use rollcall::store::{
-    AttemptEnd, AttemptMade, Delivery, Destinations, EndedLease, FindTimers, Fired, MeantFor, Pace,
-    StoredTimers, TimerCancelled, TimerCapacity, TimerClasses, TimerRegistered, group_of_timer,
+    AttemptEnd, AttemptMade, Delivery, EndedLease, FindTimers, Fired, MeantFor, StoredTimers, TimerCancelled,
+    TimerCapacity, TimerClasses, TimerRegistered, group_of_timer,
 };
 
 use super::ground::Ground;

@@ -20,11 +20,13 @@
 //! no notifications yet, so that the others can write their records first.
 
 use std::collections::{HashMap, HashSet};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::{Clock, Timestamp, monotonic};
@@ -120,19 +122,29 @@ impl Expiry {
         }
     }
 
-    /// Reads every tick how far Rollcall has heard: proof of other instances counts too.
+    /// Reads every tick how far Rollcall has heard: proof of other instances counts too. Judges every tick whether it
+    /// is blind, also while the engine does not answer: the last proof grows old.
     async fn keep_hearing(&self) {
         let mut progress = Progress::default();
         loop {
-            let read = self.roll.refresh_hearing().await;
+            let mut read = pin!(self.roll.refresh_hearing());
+            // A read may take longer than a tick where the engine is far away, so it is not cancelled.
+            let read = loop {
+                match timeout(self.config.tick, &mut read).await {
+                    Ok(read) => break read,
+                    Err(_) => self.judge_hearing(&mut progress),
+                }
+            };
             self.report("how far was heard", &read);
-            if let Ok(hearing) = read {
-                let (now, pace) = (self.clock.now(), self.roll.pace());
-                let is_blind = progress.is_blind(hearing.heard, now, pace.gap(), pace.round_trip());
-                self.telemetry.blind(is_blind, hearing.heard);
-            }
+            self.judge_hearing(&mut progress);
             tokio::time::sleep(self.config.tick).await;
         }
+    }
+
+    fn judge_hearing(&self, progress: &mut Progress) {
+        let (heard, now, pace) = (self.roll.hearing().heard, self.clock.now(), self.roll.pace());
+        let is_blind = progress.is_blind(heard, now, pace.gap(), pace.round_trip());
+        self.telemetry.blind(is_blind, heard);
     }
 
     async fn check_deadlines(self: &Arc<Self>, hints: &mut mpsc::Receiver<Hint>) {

@@ -153,6 +153,26 @@ async fn an_outage_of_the_broker_marks_no_unit_offline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn while_the_engine_is_frozen_or_gone_page_api_and_gauge_say_that_rollcall_is_blind() {
+    let mut world = World::new("", &[]).await;
+    let is_blind = async |world: &World, wanted: bool| {
+        let gauge = format!("rollcall_blind {}\n", u8::from(wanted));
+        world.text_of("/metrics").await.contains(&gauge)
+            && world.json("/api/v1/summary").await["hearing"]["blind"] == wanted
+            && world.text_of("/").await.contains("Rollcall is blind. ") == wanted
+    };
+    world.eventually("it hears", async || is_blind(&world, false).await).await;
+    support::redis::signal(&world.redis, "-STOP");
+    world.eventually("it is blind without an answer", async || is_blind(&world, true).await).await;
+    support::redis::signal(&world.redis, "-CONT");
+    world.eventually("it hears again", async || is_blind(&world, false).await).await;
+    world.redis.kill();
+    world.eventually("it is blind without an engine", async || is_blind(&world, true).await).await;
+    world.restart_redis();
+    world.eventually("it hears again", async || is_blind(&world, false).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_instance_that_starts_takes_partitions_and_one_that_stops_gives_them_back() {
     let mut world = World::new("instance.name = \"stays\"", &[]).await;
     let sees = async |world: &World, instances: usize| {

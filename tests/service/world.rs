@@ -92,6 +92,11 @@ impl World {
         self.broker = Server::mosquitto(&self.dir.path().join("broker"), port, "").unwrap();
     }
 
+    pub fn restart_redis(&mut self) {
+        let port = self.redis.port();
+        self.redis = Server::redis(&self.dir.path().join("redis"), port, &[]).unwrap();
+    }
+
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("serves.toml")
     }

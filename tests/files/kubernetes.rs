@@ -93,6 +93,36 @@ fn a_pod_may_do_nothing_but_its_work() {
 }
 
 #[test]
+fn instances_may_ask_each_other_where_they_advertise_themselves() {
+    let deployment = base("deployment");
+    let pod = &deployment["spec"]["template"];
+    let container = &pod["spec"]["containers"][0];
+    let advertised = |one: &&Value| one["name"] == "ROLLCALL_HTTP__ADVERTISE";
+    let advertised = container["env"].as_array().unwrap().iter().find(advertised).unwrap();
+    let port = advertised["value"].as_str().unwrap().strip_prefix("$(POD_IP):").unwrap();
+    assert_eq!(container["ports"][0]["containerPort"].to_string(), port);
+    let policy = base("networkpolicy");
+    let pods = &policy["spec"]["podSelector"];
+    // The pod template has the labels of the kustomization.
+    let labels = &base("kustomization")["labels"][0]["pairs"];
+    assert_eq!(pods["matchLabels"], *labels);
+    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+        let rules = policy["spec"][direction].as_array().unwrap();
+        let allows = |rule: &&Value| {
+            let peers = rule[peers].as_array().into_iter().flatten();
+            let has_pods = |peer: &Value| {
+                let selected = &peer["podSelector"];
+                *selected == *pods || selected.as_object().is_some_and(serde_json::Map::is_empty)
+            };
+            let ports = rule["ports"].as_array().into_iter().flatten();
+            peers.into_iter().any(has_pods)
+                && ports.into_iter().any(|one| one["port"] == container["ports"][0]["name"])
+        };
+        assert!(rules.iter().any(|rule| allows(&rule)), "{direction}: {rules:#?}");
+    }
+}
+
+#[test]
 fn the_next_instance_is_ready_before_another_is_stopped() {
     let deployment = base("deployment");
     let update = &deployment["spec"]["strategy"]["rollingUpdate"];

@@ -482,7 +482,6 @@ fn pages(
         .merge(availability::page(AvailabilityState::new(&sources, scans)))
         .merge(timeline::page(Timelines::new(&sources)))
         .merge(changing(web::pages(Web::new(config, &sources, shared, sessions, (timers, trials))), &lists))
-        .fallback(web::unknown)
 }
 
 /// A client may send as many requests at once as its rate allows in this time.

@@ -31,10 +31,10 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Router, http::StatusCode};
+use axum::{Extension, Router, http::StatusCode};
 use tokio::sync::watch;
 
 use super::changes::HasTokens;
@@ -165,7 +165,7 @@ impl Web {
 }
 
 pub(super) fn pages(web: Web) -> Router {
-    let has_tokens = web.has_tokens;
+    let (has_tokens, base) = (web.has_tokens, web.base.clone());
     let other_forms = deliveries::forms()
         .merge(silences::forms())
         .merge(timers::forms())
@@ -192,18 +192,17 @@ pub(super) fn pages(web: Web) -> Router {
         .with_state(web)
         .route("/assets/style.css", get(|| asset("text/css; charset=utf-8", STYLE)))
         .route("/assets/script.js", get(|| asset("text/javascript; charset=utf-8", SCRIPT)))
-        .layer(from_fn(set_headers))
+        .fallback(unknown)
+        .layer(from_fn_with_state(base, finish))
 }
 
 /// The answer for an unknown path.
-pub(super) async fn unknown(headers: HeaderMap) -> Response {
+async fn unknown(headers: HeaderMap) -> Response {
     if !wants_page(&headers) {
         return HttpError::not_found("there is no such page").into_response();
     }
-    let page = FailedPage::from(HttpError::not_found(
-        "There is no such page. It may have moved, or its unit is gone.",
-    ));
-    with_headers(page.into_response())
+    let text = "There is no such page. It may have moved, or its unit is gone.";
+    FailedPage::from(HttpError::not_found(text)).into_response()
 }
 
 /// An asset, which browsers may keep for an hour.
@@ -211,11 +210,12 @@ async fn asset(media: &'static str, text: &'static str) -> impl IntoResponse {
     ([(CONTENT_TYPE, media), (CACHE_CONTROL, "private, max-age=3600")], text)
 }
 
-async fn set_headers(request: Request, next: Next) -> Response {
-    with_headers(next.run(request).await)
-}
-
-fn with_headers(mut response: Response) -> Response {
+/// Writes the page of a problem, and sets the headers of every page.
+async fn finish(State(base): State<Arc<str>>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if let Some(FailedPage { status, detail }) = response.extensions_mut().remove() {
+        response = (status, layout::problem(status, &detail, &base)).into_response();
+    }
     let headers: [(HeaderName, &'static str); 3] = [
         (CONTENT_SECURITY_POLICY, POLICY),
         (X_FRAME_OPTIONS, "DENY"),
@@ -228,7 +228,8 @@ fn with_headers(mut response: Response) -> Response {
     response
 }
 
-/// A problem as a page.
+/// A problem as a page, which [`finish`] writes.
+#[derive(Clone)]
 struct FailedPage {
     status: StatusCode,
     detail: String,
@@ -248,7 +249,7 @@ impl From<crate::store::EngineError> for FailedPage {
 
 impl IntoResponse for FailedPage {
     fn into_response(self) -> Response {
-        (self.status, layout::problem(self.status, &self.detail)).into_response()
+        (self.status, Extension(self)).into_response()
     }
 }
 

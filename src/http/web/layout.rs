@@ -145,13 +145,13 @@ fn help() -> Markup {
 }
 
 /// A page for a request that failed.
-pub(super) fn problem(status: StatusCode, detail: &str) -> Markup {
+pub(super) fn problem(status: StatusCode, detail: &str, base: &str) -> Markup {
     let title = status.canonical_reason().unwrap_or("Failed");
     html! {
         (DOCTYPE)
         html lang="en" {
-            (head(&format!("{title} · Rollcall"), ""))
-            body { main #main.narrow { h1 { (title) } p { (detail) } p { a href="/" { "To the fleet" } } } }
+            (head(&format!("{title} · Rollcall"), base))
+            body { main #main.narrow { h1 { (title) } p { (detail) } p { a href={ (base) "/" } { "To the fleet" } } } }
         }
     }
 }

@@ -268,6 +268,25 @@ async fn where_there_is_no_page_a_browser_gets_one_and_a_program_a_problem() {
 }
 
 #[tokio::test]
+async fn pages_about_errors_stay_below_the_path_of_the_external_url() {
+    let external = Some("https://fleet.example.org/rollcall".to_owned());
+    let fleet = Fleet::start_configured(|config| config.external_url = external).await;
+    fleet.fill();
+    for (path, status) in
+        [("/nowhere", 404), ("/units/detector/nobody", 404), ("/?state=up", 400), ("/login", 200)]
+    {
+        let asked =
+            browser().get(format!("{}{path}", fleet.url)).header("accept", HTML).send().await.unwrap();
+        assert_eq!(asked.status(), status, "{path}");
+        assert!(asked.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap().starts_with("default-src 'none'"));
+        let page = asked.text().await.unwrap();
+        assert!(page.contains("href=\"/rollcall/assets/style.css\""), "{path}: {page}");
+        let links = page.split("href=\"/").skip(1);
+        assert!(links.into_iter().all(|link| link.starts_with("rollcall/")), "{path}: {page}");
+    }
+}
+
+#[tokio::test]
 async fn without_tokens_a_page_that_resolves_to_this_machine_reads_nothing() {
     let external = Some("https://fleet.example.org:8443/rollcall".to_owned());
     let fleet = Fleet::start_configured(|config| config.external_url = external).await;

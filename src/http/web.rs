@@ -35,6 +35,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router, http::StatusCode};
+use serde::Serialize;
 use tokio::sync::watch;
 
 use super::changes::HasTokens;
@@ -251,6 +252,11 @@ impl IntoResponse for FailedPage {
     fn into_response(self) -> Response {
         (self.status, Extension(self)).into_response()
     }
+}
+
+/// A group of notifications as the key of its row.
+fn key_of(group: &impl Serialize) -> String {
+    serde_json::to_string(group).unwrap_or_default()
 }
 
 /// The query of a page that selects units by label.

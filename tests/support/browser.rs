@@ -176,6 +176,14 @@ impl Browser {
         self.devtools("Emulation.setEmulatedMedia", scheme).await;
     }
 
+    /// Holds back every answer for this time.
+    pub async fn delay(&self, by: Duration) {
+        let conditions = json!({
+            "offline": false, "latency": by.as_millis(), "downloadThroughput": -1, "uploadThroughput": -1,
+        });
+        self.devtools("Network.emulateNetworkConditions", conditions).await;
+    }
+
     /// Writes a picture of the whole page.
     pub async fn picture(&self, file: &Path) {
         let wanted = json!({ "format": "png", "captureBeyondViewport": true });

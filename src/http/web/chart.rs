@@ -37,7 +37,7 @@ pub(super) fn chart(counts: &CountsOverTime, link: impl Fn(CountRange) -> String
     let of =
         counts.label.as_deref().map(|label| format!(" with {}", format::text(label))).unwrap_or_default();
     html! {
-        section.chart aria-labelledby="chart-title" {
+        section.chart #chart aria-labelledby="chart-title" {
             div.filters {
                 h2 #chart-title { "Units that are silent" (of) }
                 span.ranges {

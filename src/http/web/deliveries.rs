@@ -14,14 +14,14 @@ use url::form_urlencoded;
 
 use super::forms::{FormBody, fields};
 use super::layout::{Tab, may_change};
-use super::{FailedPage, Web, WebState, format};
+use super::{FailedPage, Web, WebState, format, key_of};
 use crate::clock::Timestamp;
 use crate::fleet::deliveries::{AttemptLine, DeliveryDetails, DeliveryFilter, DeliveryLine, DeliveryState};
 use crate::http::changes::Caller;
 use crate::http::deliveries::DeliveriesQuery;
 use crate::http::http_error::{HttpError, query};
 use crate::pages;
-use crate::presence::OfflineRecord;
+use crate::presence::{Labels, OfflineRecord};
 
 const STATES: [(Option<DeliveryState>, &str); 6] = [
     (None, "All"),
@@ -186,6 +186,7 @@ impl Web {
 
     fn group_line(&self, group: &[&DeliveryLine], now: Timestamp, may_change: bool) -> Markup {
         let Some(shown) = representative(group) else { return html! {} };
+        let key = key_of(&group_of(shown));
         let receivers: BTreeSet<&str> = group.iter().map(|line| line.receiver.as_str()).collect();
         let links = html! {
             @for (at, name) in receivers.iter().enumerate() {
@@ -194,7 +195,7 @@ impl Web {
             }
         };
         html! {
-            tr {
+            tr data-key=(key) {
                 td { (state(shown.state)) }
                 th scope="row" {
                     (group_name(shown))
@@ -213,9 +214,9 @@ impl Web {
                 @if may_change { td.wide { @if group.len() == 1 { (self.again(shown, may_change)) } } }
             }
             @if group.len() > 1 {
-                tr.more {
+                tr.more data-key={ (key) " more" } {
                     td colspan=(if may_change { 6 } else { 5 }) {
-                        details #{ "group-" (shown.id) } {
+                        details {
                             summary { (group.len()) " deliveries" span.hidden { " of this group" } }
                             (self.deliveries_table(group, now, may_change))
                         }
@@ -243,7 +244,7 @@ impl Web {
 
     fn delivery_row(&self, line: &DeliveryLine, now: Timestamp, may_change: bool) -> Markup {
         html! {
-            tr {
+            tr data-key={ (line.id) " " (line.receiver) } {
                 td { (state(line.state)) }
                 td.numbers {
                     a href={ (self.base) "/deliveries/" (line.id) } { (format::ago(Some(line.at), now)) }
@@ -324,13 +325,17 @@ fn representative<'a>(group: &[&'a DeliveryLine]) -> Option<&'a DeliveryLine> {
     needed.max_by_key(|line| line.at).or(group.iter().max_by_key(|line| line.at)).copied()
 }
 
-/// Deliveries by their groups, in the order of the first delivery of each. Each timer has a group of its own in the
-/// engine, and timers are one group here.
+/// The group of a delivery. Each timer has a group of its own in the engine, and timers are one group here.
+fn group_of(line: &DeliveryLine) -> (&Labels, Option<&str>, bool) {
+    (&line.labels, line.event, line.timer.is_some())
+}
+
+/// Deliveries by their groups, in the order of the first delivery of each.
 fn groups_of(lines: &[DeliveryLine]) -> Vec<Vec<&DeliveryLine>> {
     let mut groups: Vec<Vec<&DeliveryLine>> = Vec::new();
     let mut places = HashMap::new();
     for line in lines {
-        let place = *places.entry((&line.labels, line.event, line.timer.is_some())).or_insert(groups.len());
+        let place = *places.entry(group_of(line)).or_insert(groups.len());
         if place == groups.len() {
             groups.push(Vec::new());
         }

@@ -44,7 +44,7 @@ impl Web {
         };
         let Some(switches) = &self.switches else { return html! {} };
         html! {
-            section.switches aria-labelledby="try" {
+            section.switches #switches aria-labelledby="try" {
                 h2 #try { "Try it" }
                 p.quiet { "This fleet is simulated. Switch off the power of a site and see its units fall silent." }
                 div { @for switch in switches.each() { (button(switch)) } }

@@ -94,11 +94,11 @@ pub(super) async fn page(
         @for note in &summary.content.notes { p.banner role="status" { (format::text(note)) } }
         (page.counts(&summary, &wanted))
         (web.switches())
-        @if silent > 0 { (page.table(&units.units[..silent], units.at, &notices, "Silent units")) }
+        @if silent > 0 { (page.table(&units.units[..silent], units.at, &notices, ("silent", "Silent units"))) }
         @if is_whole { (over_time) }
         (page.filters(summary.content.archived, &wanted))
         @if units.units.is_empty() { (page.no_units(&wanted)) }
-        @if silent < units.units.len() { (page.table(&units.units[silent..], units.at, &notices, "Units")) }
+        @if silent < units.units.len() { (page.table(&units.units[silent..], units.at, &notices, ("units", "Units"))) }
         (page.further(&units, &wanted))
         @if !is_whole { (over_time) }
     };
@@ -156,7 +156,7 @@ impl FleetPage<'_> {
         let content = &summary.content;
         let first = UnitsQuery { cursor: None, ..wanted.clone() };
         html! {
-            nav.counts aria-label="Units by state" {
+            nav.counts #counts aria-label="Units by state" {
                 a href=(self.link(&UnitsQuery { state: None, unusual: None, ..first.clone() }))
                     aria-current=[(wanted.state.is_none() && wanted.unusual.is_none()).then_some("true")] {
                     b { (format::number(content.units)) } span { "units" }
@@ -189,7 +189,7 @@ impl FleetPage<'_> {
         labels.dedup();
         let first = UnitsQuery { cursor: None, ..wanted.clone() };
         html! {
-            div.groups {
+            div.groups #groups {
                 @if content.kinds.len() > 1 {
                     section {
                         h2 { "Kinds" }
@@ -233,7 +233,7 @@ impl FleetPage<'_> {
         ];
         let order = wanted.sort.unwrap_or_default();
         html! {
-            div.filters {
+            div.filters #filters {
                 @if let Some(unusual) = wanted.unusual {
                     a.chip href=(self.link(&UnitsQuery { unusual: None, ..first.clone() })) title="Remove this filter" {
                         b { @if unusual { "unusual" } @else { "not unusual" } }
@@ -245,7 +245,7 @@ impl FleetPage<'_> {
                         b { "archived" } span aria-hidden="true" { " ✕" } span.hidden { " remove" }
                     }
                 } @else if archived > 0 {
-                    a href=(self.link(&UnitsQuery { archived: Some(true), ..UnitsQuery::default() })) {
+                    a data-key="archived" href=(self.link(&UnitsQuery { archived: Some(true), ..UnitsQuery::default() })) {
                         (format::number(archived)) " archived"
                     }
                 }
@@ -269,10 +269,16 @@ impl FleetPage<'_> {
         }
     }
 
-    fn table(&self, units: &[ShownUnit], now: Timestamp, notices: &Notices, caption: &str) -> Markup {
+    fn table(
+        &self,
+        units: &[ShownUnit],
+        now: Timestamp,
+        notices: &Notices,
+        (id, caption): (&str, &str),
+    ) -> Markup {
         let has_offline = units.iter().any(|unit| unit.listed.offline_since.is_some());
         html! {
-            div.table.units {
+            div.table.units #(id) {
                 table {
                     caption.hidden { (caption) }
                     thead { tr {
@@ -290,7 +296,7 @@ impl FleetPage<'_> {
     /// The links to other pages of the list.
     fn further(&self, page: &UnitPage, wanted: &UnitsQuery) -> Markup {
         html! {
-            nav.pages aria-label="Further units" {
+            nav.pages #further aria-label="Further units" {
                 @if wanted.cursor.is_some() {
                     a href=(self.link(&UnitsQuery { cursor: None, ..wanted.clone() })) { "First page" }
                 }
@@ -324,7 +330,7 @@ impl FleetPage<'_> {
             }
         };
         html! {
-            tr {
+            tr data-key={ (listed.kind) "/" (listed.unit.as_str()) } {
                 td { (format::state(listed.state)) @if listed.unusual { span.note { " unusual" } } }
                 th scope="row" {
                     a href={ (self.web.base) (path) } { (format::text(listed.unit.as_str())) }
@@ -372,7 +378,7 @@ fn noticed(notice: &SilenceNotice, now: Timestamp) -> Markup {
 /// The share of units that are offline, as a bar with its numbers.
 fn bar(link: &str, name: &str, offline: u64, units: u64, is_selected: bool) -> Markup {
     html! {
-        a.bar.none[offline == 0] href=(link) aria-current=[is_selected.then_some("true")] {
+        a.bar.none[offline == 0] data-key=(name) href=(link) aria-current=[is_selected.then_some("true")] {
             span { (format::text(name)) }
             meter min="0" max=(units.max(1)) value=(offline) aria-hidden="true" {}
             span.numbers {

@@ -10,7 +10,7 @@ use url::form_urlencoded;
 
 use super::forms::{FormBody, fields, signature};
 use super::layout::{Tab, may_change};
-use super::{FailedPage, Web, WebState, format};
+use super::{FailedPage, Web, WebState, format, key_of};
 use crate::clock::Timestamp;
 use crate::http::changes::Caller;
 use crate::http::http_error::HttpError;
@@ -93,7 +93,7 @@ impl Web {
         html! {
             @if lasting.groups.is_empty() { p.empty { "No incidents: no unit is offline. Units that fall silent are here, in the groups in which receivers are notified \
                  of them." } } @else {
-                div.table {
+                div.table #incidents {
                     table {
                         caption.hidden { "Groups of units that are offline" }
                         thead { tr {
@@ -119,7 +119,7 @@ impl Web {
             @if let Some(whole) = whole(group, content) { " of " (format::number(whole.states.total())) }
         };
         html! {
-            tr {
+            tr data-key=(key_of(&group.labels)) {
                 th scope="row" {
                     a href=(self.group_link(group, content)) {
                         @if group.labels.is_empty() { "all units" }

@@ -62,7 +62,8 @@ const HELP: [(&str, &str); 13] = [
 ];
 
 impl Web {
-    /// A whole page around `main`; `live` is the part that is replaced when the fleet changes.
+    /// A whole page around `main`; `live` is the part that is replaced when the fleet changes. The script keeps what has
+    /// an `id` or a `data-key`, wherever it moves among its siblings; other parts it pairs by their order.
     pub(super) fn page(
         &self,
         title: &str,
@@ -77,7 +78,7 @@ impl Web {
         // A report is expensive for the database, and hardly changes while it is read.
         let stream = (tab != Some(Tab::Reports)).then(|| format!("{}/api/v1/stream", self.base));
         let main = html! {
-            div #live data-stream=[stream] { (banner(&self.base, &summary.content)) (live) }
+            div #live data-stream=[stream] { div #warnings { (banner(&self.base, &summary.content)) } (live) }
             (rest)
         };
         html! {

@@ -63,7 +63,7 @@ impl Web {
             @for (name, value) in &record.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
         };
         html! {
-            tr {
+            tr data-key=(record.id) {
                 td.numbers { (format::ago(Some(record.detected_at), now)) }
                 th scope="row" {
                     a href={ (self.base) (path) } { (format::text(record.unit.as_str())) }

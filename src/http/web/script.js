@@ -2,16 +2,19 @@
 "use strict";
 
 const live = document.getElementById("live");
+const warnings = document.getElementById("warnings");
 const search = document.getElementById("search");
 const help = document.getElementById("help");
 let wanted = false;
 let loading = false;
 
+// What a part of a page is about: parts of the same parent with the same key are one, wherever they stand.
+const keyOf = (node) => node.dataset?.key || node.id;
+
 // Replaces what has changed and keeps everything else: the focus, the selection and the scroll position stay.
 function replace(before, after) {
   if (before.isEqualNode(after)) return;
-  const isOther = before.nodeType !== after.nodeType || before.nodeName !== after.nodeName || before.id !== after.id;
-  if (isOther) return before.replaceWith(after);
+  if (before.nodeType !== after.nodeType || before.nodeName !== after.nodeName) return before.replaceWith(after);
   if (before.nodeType !== Node.ELEMENT_NODE) { before.nodeValue = after.nodeValue; return; }
   for (const { name } of [...before.attributes]) {
     if (!after.hasAttribute(name) && name !== "open") before.removeAttribute(name);
@@ -19,9 +22,35 @@ function replace(before, after) {
   for (const { name, value } of after.attributes) {
     if (before.getAttribute(name) !== value) before.setAttribute(name, value);
   }
-  const [old, fresh] = [[...before.childNodes], [...after.childNodes]];
-  fresh.forEach((node, at) => (at < old.length ? replace(old[at], node) : before.append(node)));
-  old.slice(fresh.length).forEach((node) => node.remove());
+  // Parts that are gone leave first, so that those that stay need not move.
+  const keys = new Set([...after.children].map(keyOf));
+  const kept = new Map();
+  for (const one of [...before.children].filter(keyOf)) {
+    if (keys.has(keyOf(one))) kept.set(keyOf(one), one); else one.remove();
+  }
+  let next = before.firstChild;
+  const drop = () => { const gone = next; next = gone.nextSibling; gone.remove(); };
+  for (const node of [...after.childNodes]) {
+    const key = keyOf(node);
+    // Between two keys, parts are paired by their order.
+    const same = key ? kept.get(key) : next && !keyOf(next) ? next : null;
+    if (!same) { before.insertBefore(node, next); continue; }
+    kept.delete(key);
+    if (key) while (next && !keyOf(next)) drop();
+    if (same === next) next = next.nextSibling; else before.insertBefore(same, next);
+    replace(same, node);
+  }
+  while (next) drop();
+}
+
+// Says that the page is of the past, until the next answer takes its place.
+function age(why) {
+  const text = `This page is from ${document.getElementById("as-of").textContent}; Rollcall ${why}.`;
+  if (live.classList.contains("old") && warnings.textContent === text) return;
+  const said = document.createElement("p");
+  [said.className, said.role, said.textContent] = ["banner serious", "alert", text];
+  live.classList.add("old");
+  warnings.replaceChildren(said);
 }
 
 async function refresh() {
@@ -29,19 +58,22 @@ async function refresh() {
   loading = true;
   wanted = false;
   try {
-    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    const answer = await fetch(location.href, { headers: { accept: "text/html" }, signal: AbortSignal.timeout(10000) });
     if (answer.redirected) { location.reload(); return; }
-    if (!answer.ok) return;
+    if (!answer.ok) return age(`answers with an error, ${answer.status}`);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const fresh = page.getElementById("live");
-    if (!fresh) return;
+    if (!fresh) return age("does not answer");
+    const focused = document.activeElement;
     replace(live, document.adoptNode(fresh));
+    // A part that has moved has lost the focus.
+    if (focused.isConnected) focused.focus({ preventScroll: true });
     remember();
     document.title = page.title;
     const [shown, now] = [document.getElementById("as-of"), page.getElementById("as-of")];
     if (shown && now) replace(shown, document.adoptNode(now));
   } catch {
-    // The stream says when the server is there again.
+    age("does not answer");
   } finally {
     loading = false;
     if (wanted) setTimeout(refresh, 1000);
@@ -52,10 +84,12 @@ async function refresh() {
 let stream = null;
 function follow() {
   if (stream || document.hidden) return;
-  stream = new EventSource(live.dataset.stream);
   let first = !wanted;
+  if (wanted) refresh();
+  stream = new EventSource(live.dataset.stream);
   stream.addEventListener("summary", () => { if (first) first = false; else refresh(); });
   stream.addEventListener("reset", () => refresh());
+  stream.addEventListener("error", () => refresh());
 }
 function leave() {
   if (!stream) return;

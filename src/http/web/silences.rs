@@ -95,7 +95,7 @@ impl Web {
             SilenceState::Expired => ("○", "over"),
         };
         html! {
-            tr {
+            tr data-key=(silence.id) {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
                 th scope="row" {
                     @for matcher in &silence.matchers { code { (format::text(matcher)) } " " }

@@ -51,7 +51,7 @@ pub(super) async fn page(
         @if page.strangers.is_empty() {
             p.empty { "No strangers: every id that was heard is a unit of the fleet." }
         } @else {
-            div.table {
+            div.table #strangers {
                 table {
                     caption.hidden { "Strangers" }
                     thead { tr {

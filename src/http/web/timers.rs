@@ -111,7 +111,7 @@ impl Web {
             TimerState::Cancelled => ("○", "cancelled"),
         };
         html! {
-            tr {
+            tr data-key=(timer.id.as_str()) {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
                 th scope="row" { code { (format::text(timer.id.as_str())) } }
                 td { a href=(self.timers_link(shown_state, Some(timer.timer_type.as_str()), None)) { (timer.timer_type) } }

@@ -64,7 +64,7 @@ fn facts(view: &UnitDetails, trial: Option<&str>, now: Timestamp) -> Markup {
                 dt { "Deadline" } dd { (format::countdown(deadline, now)) }
             }
             dt { "Timeout" }
-            dd {
+            dd data-key="timeout" {
                 (seconds(view.timeout_seconds)) span.note { " " (rule(view.timeout_rule)) }
                 @if let Some(trial) = trial { " " a href=(trial) { "Try another timeout" } }
             }

@@ -3,4 +3,5 @@
 mod first_minute;
 mod inspection;
 mod looks;
+mod open_page;
 mod operators;

@@ -81,8 +81,10 @@ async fn silent_units_come_before_the_chart_and_a_telephone_shows_what_its_table
     fleet.pass(121 * SECOND, &["detector:pump"]).await;
     let page = fleet.text("/").await;
     let place = |text: &str| page.find(text).unwrap_or_else(|| panic!("no {text} in {page}"));
-    assert!(place("nav class=\"counts\"") < place("id=\"units\""));
-    assert!(place("id=\"units\"") < place("chart-title") && place("chart-title") < place("class=\"groups\""));
+    assert!(place("nav class=\"counts\"") < place("id=\"silent\""));
+    assert!(
+        place("id=\"silent\"") < place("chart-title") && place("chart-title") < place("class=\"groups\"")
+    );
     // A note for newcomers is on this page alone.
     assert!(page.contains("elsewhere/pump-7"));
     let records = fleet.text("/records").await;

@@ -55,8 +55,8 @@ pub(super) async fn page(
                 table {
                     caption.hidden { "Strangers" }
                     thead { tr {
-                        th scope="col" { "Unit" } th scope="col" { "Kind" } th scope="col" { "Why" }
-                        th.numbers scope="col" { "Last heard" } th.numbers.wide scope="col" { "First heard" } th.numbers scope="col" { "Heartbeats" }
+                        th scope="col" { "Unit" } th.wide scope="col" { "Kind" } th scope="col" { "Why" }
+                        th.numbers scope="col" { "Last heard" } th.numbers.wide scope="col" { "First heard" } th.numbers.wide scope="col" { "Heartbeats" }
                         th scope="col" { span.hidden { "Change" } }
                     } }
                     tbody { @for one in &page.strangers { (web.stranger_row(one, now, may_admit)) } }
@@ -112,13 +112,13 @@ impl Web {
         };
         let id = one.unit.as_str();
         html! {
-            tr {
-                th scope="row" { (format::text(id)) }
-                td { (one.kind) }
+            tr data-key={ (one.kind) "/" (id) } {
+                th scope="row" { (format::text(id)) span.phone { (one.kind) ", " (format::number(one.heard.heartbeats)) " heard" } }
+                td.wide { (one.kind) }
                 td { (why) }
                 td.numbers { (format::ago(Some(one.heard.last_heard), now)) }
                 td.numbers.wide { (format::ago(Some(one.heard.first_heard), now)) }
-                td.numbers { (format::number(one.heard.heartbeats)) }
+                td.numbers.wide { (format::number(one.heard.heartbeats)) }
                 td {
                     @if may_admit {
                         form method="post" action={ (self.base) "/strangers/admit" } {

@@ -77,7 +77,7 @@ pub(super) async fn page(
                 table {
                     caption.hidden { "Timers" }
                     thead { tr {
-                        th scope="col" { "State" } th scope="col" { "Timer" } th scope="col" { "Type" }
+                        th scope="col" { "State" } th scope="col" { "Timer" } th.wide scope="col" { "Type" }
                         th.numbers scope="col" { "Due" } th.numbers.wide scope="col" { "Fired" } th scope="col" { span.hidden { "Change" } }
                     } }
                     tbody { @for timer in &page.timers { (web.timer_row(timer, &state, now, may_change)) } }
@@ -110,11 +110,14 @@ impl Web {
             TimerState::Dead => ("✕", "given up"),
             TimerState::Cancelled => ("○", "cancelled"),
         };
+        let of = html! {
+            a href=(self.timers_link(shown_state, Some(timer.timer_type.as_str()), None)) { (timer.timer_type) }
+        };
         html! {
             tr data-key=(timer.id.as_str()) {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
-                th scope="row" { code { (format::text(timer.id.as_str())) } }
-                td { a href=(self.timers_link(shown_state, Some(timer.timer_type.as_str()), None)) { (timer.timer_type) } }
+                th scope="row" { code { (format::text(timer.id.as_str())) } span.phone { (of) } }
+                td.wide { (of) }
                 td.numbers { (format::ago(Some(timer.due), now)) }
                 td.numbers.wide { @if timer.fired_at.is_some() { (format::ago(timer.fired_at, now)) } }
                 td {

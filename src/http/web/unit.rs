@@ -134,7 +134,7 @@ fn values(view: &UnitDetails, now: Timestamp) -> Markup {
                             @for (name, value) in &view.values {
                                 tr {
                                     th scope="row" { (name) }
-                                    td.numbers { @match value.value.as_str() {
+                                    td.numbers[value.value.as_str().is_none()] { @match value.value.as_str() {
                                         Some(text) => (format::text(text)),
                                         None => (value.value.to_string()),
                                     } }

@@ -8,11 +8,15 @@ use crate::support::browser::{Browser, SCHEMES, SIZES, axe, lighthouse, pictures
 /// The most bytes of a page with its style and its script, as they are sent.
 const LARGEST: f64 = 200_000.0;
 
+/// The widths of screens, from the smallest telephone to a desk.
+const WIDTHS: [u32; 5] = [320, 360, 390, 768, 1280];
+
 /// The greatest height of the header, in pixels: two rows.
 const HEADER: f64 = 112.0;
 
 /// Examines the page in every size and scheme, and takes a picture of each. `name`: the name of the pictures.
 pub async fn inspect(browser: &Browser, name: &str) {
+    fits(browser, name).await;
     let axe = axe();
     for (size, pixels) in SIZES {
         for scheme in SCHEMES {
@@ -22,15 +26,6 @@ pub async fn inspect(browser: &Browser, name: &str) {
             let background = browser.run(background, json!([])).await;
             let is_dark = background[0].as_u64().is_some_and(|red| red < 100);
             assert_eq!(is_dark, scheme == "dark", "{name}: {background}");
-            let overflow = "return document.documentElement.scrollWidth - innerWidth";
-            let overflow = browser.run(overflow, json!([])).await;
-            assert!(overflow.as_i64() <= Some(0), "{name} is {overflow} px too wide for a {size}");
-            let scrolled = "return [...document.querySelectorAll('main *')].filter((one) => \
-                one.scrollWidth > one.clientWidth + 1 && \
-                (one.matches('.table') || /auto|scroll/.test(getComputedStyle(one).overflowX))) \
-                .map((one) => one.outerHTML.slice(0, 200))";
-            let scrolled = browser.run(scrolled, json!([])).await;
-            assert_eq!(scrolled, json!([]), "{name} is too wide for a {size}");
             let header = "const one = document.querySelector('header'); return one ? one.offsetHeight : 0";
             let header = browser.run(header, json!([])).await;
             assert!(header.as_f64() <= Some(HEADER), "{name}: the header takes {header} px of a {size}");
@@ -43,6 +38,22 @@ pub async fn inspect(browser: &Browser, name: &str) {
         .filter((one) => one.initiatorType !== 'fetch').reduce((sum, one) => sum + one.transferSize, 0)";
     let bytes = browser.run(sum, json!([])).await;
     assert!(bytes.as_f64().is_some_and(|bytes| bytes < LARGEST), "{name} has {bytes} bytes");
+}
+
+/// Asserts that the page scrolls sideways on no screen.
+pub async fn fits(browser: &Browser, name: &str) {
+    for width in WIDTHS {
+        browser.look((width, 800), "light").await;
+        let overflow = "return document.documentElement.scrollWidth - innerWidth";
+        let overflow = browser.run(overflow, json!([])).await;
+        assert!(overflow.as_i64() <= Some(0), "{name} is {overflow} px too wide for {width} px");
+        let scrolled = "return [...document.querySelectorAll('main *')].filter((one) => \
+            one.scrollWidth > one.clientWidth + 1 && \
+            (one.matches('.table') || /auto|scroll/.test(getComputedStyle(one).overflowX))) \
+            .map((one) => one.outerHTML.slice(0, 200))";
+        let scrolled = browser.run(scrolled, json!([])).await;
+        assert_eq!(scrolled, json!([]), "{name} is too wide for {width} px");
+    }
 }
 
 /// The least that Lighthouse gives a page in each category, of 100.

@@ -8,9 +8,11 @@ use rollcall::telemetry::{ConnectionLoss, Loop};
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::inspection::{inspect, rate};
+use super::inspection::{fits, inspect, rate};
 use crate::http::world::{Fleet, SECOND};
 use crate::support::browser::{Browser, SIZES};
+use crate::support::http::CLIENT;
+use crate::world::World;
 
 const SITES: [&str; 5] = ["north", "south", "east", "west", "Zürich <Altstadt>"];
 
@@ -145,4 +147,63 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     let elsewhere: Vec<&String> = requests.iter().filter(|url| !url.starts_with(&fleet.url)).collect();
     assert!(requests.len() > 20 && elsewhere.is_empty(), "{elsewhere:?} of {}", requests.len());
     fleet.stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_page_scrolls_sideways_also_with_the_longest_names() {
+    let options = "timer = [{ type = \"report-of-the-morning\", receivers = [\"hook\"] }]\n\
+        [[kind]]\nname = \"detector\"\ntopics = [\"units/{unit}/heartbeat\", \"sites/{site}/{unit}/heartbeat\"]\n\
+        timeout = \"1s\"\n\
+        [[kind]]\nname = \"gate\"\ntopics = [\"gates/{unit}/heartbeat\"]\nregistry = \"closed\"\n";
+    let world = World::new(options, &[]).await;
+    let dir = TempDir::new().unwrap();
+    let browser = Browser::start(dir.path()).await;
+    // Unit ids and timer ids have at most 128 bytes.
+    let [unit, of_a_site, stranger, waiting, fired] =
+        ["u", "w", "s", "t", "f"].map(|letter| letter.repeat(128));
+    world.beat(&[unit.clone()]).await;
+    world.beat_to(&format!("sites/{}", "n".repeat(64)), &[of_a_site.clone()]).await;
+    world.beat_to("gates", &[stranger.clone()]).await;
+    let timers = json!([
+        { "id": waiting, "type": "report-of-the-morning", "in": "2h" },
+        { "id": fired, "type": "report-of-the-morning", "in": "1s" },
+    ]);
+    let silence = json!({
+        "matchers": [format!("unit=\"{unit}\"")], "for": "30m", "author": "a".repeat(100), "comment": "c".repeat(200),
+    });
+    for (path, body) in [("/api/v1/timers", timers), ("/api/v1/silences", silence)] {
+        let request = CLIENT.post(world.url(path)).header("content-type", "application/json");
+        let answer = request.body(body.to_string()).send().await.unwrap();
+        assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
+    }
+    let unit_page = format!("/units/detector/{unit}");
+    let pages = [
+        ("/", &unit),
+        ("/?state=offline", &of_a_site),
+        (&unit_page, &unit),
+        ("/records", &unit),
+        ("/incidents", &unit),
+        ("/deliveries", &fired),
+        ("/timers", &waiting),
+        ("/timers?state=", &fired),
+        ("/silences", &unit),
+        ("/strangers", &stranger),
+    ];
+    for (path, name) in pages {
+        browser.look(SIZES[0].1, "light").await;
+        let has_name = format!("document.body.textContent.includes('{name}')");
+        world
+            .eventually(path, async || {
+                browser.open(&world.url(path)).await;
+                browser.run(&format!("return {has_name}"), json!([])).await == true
+            })
+            .await;
+        browser
+            .run(
+                "document.querySelectorAll('main details').forEach((one) => { one.open = true; })",
+                json!([]),
+            )
+            .await;
+        fits(&browser, path).await;
+    }
 }

@@ -14,7 +14,7 @@ use super::table::PrintedTable;
 use super::times::{in_order, moment};
 use super::{logging, shown, system_user, wrong};
 use crate::clock::Timestamp;
-use crate::fleet::deliveries::{DeliveryFilter, DeliveryState, MAX_PAGE};
+use crate::fleet::deliveries::{DeliveryFilter, MAX_PAGE, WantedState};
 
 const PATH: [&str; 3] = ["api", "v1", "deliveries"];
 
@@ -55,7 +55,7 @@ struct Filter {
 }
 
 impl Filter {
-    fn with(&self, state: Option<DeliveryState>) -> DeliveryFilter {
+    fn with(&self, state: Option<WantedState>) -> DeliveryFilter {
         DeliveryFilter { receiver: self.receiver.clone(), state, from: self.from, until: self.until }
     }
 
@@ -70,9 +70,10 @@ struct ListDeliveries {
     remote: RemoteArguments,
     #[command(flatten)]
     filter: Filter,
-    /// pending, failed (waits for its next attempt), orphaned (its receiver is not configured), dead or delivered.
+    /// pending, failed (waits for its next attempt) or orphaned (its receiver is not configured); waiting: all of these;
+    /// dead or delivered.
     #[arg(long, value_parser = state)]
-    state: Option<DeliveryState>,
+    state: Option<WantedState>,
     /// The most rows, up to 1000.
     #[arg(long, default_value_t = 100, value_name = "COUNT")]
     limit: usize,
@@ -105,7 +106,7 @@ struct Replay {
     ids: Vec<String>,
     /// dead, or delivered as far as --from or --until says.
     #[arg(long, value_parser = state)]
-    state: Option<DeliveryState>,
+    state: Option<WantedState>,
     /// All dead letters, of every receiver.
     #[arg(long)]
     all: bool,
@@ -152,16 +153,12 @@ struct Discard {
     author: String,
 }
 
-fn state(text: &str) -> Result<DeliveryState, String> {
-    let all = [
-        DeliveryState::Pending,
-        DeliveryState::Failed,
-        DeliveryState::Orphaned,
-        DeliveryState::Dead,
-        DeliveryState::Delivered,
-    ];
-    let names = all.map(DeliveryState::as_str).join(", ");
-    all.into_iter().find(|state| state.as_str() == text).ok_or_else(|| format!("write one of {names}"))
+fn state(text: &str) -> Result<WantedState, String> {
+    let names = WantedState::ALL.map(WantedState::as_str).join(", ");
+    WantedState::ALL
+        .into_iter()
+        .find(|state| state.as_str() == text)
+        .ok_or_else(|| format!("write one of {names}"))
 }
 
 pub(super) async fn run(arguments: DeliveriesArguments) -> anyhow::Result<ExitCode> {
@@ -301,9 +298,8 @@ async fn replay(replay: Replay) -> anyhow::Result<()> {
     if ids.is_empty() != (filter.is_set() || all) {
         return Err(wrong("select deliveries by id, by --receiver, --from and --until, or with --all"));
     }
-    let state = state.unwrap_or(DeliveryState::Dead);
-    if state == DeliveryState::Delivered && filter.from.is_none() && filter.until.is_none() && ids.is_empty()
-    {
+    let state = state.unwrap_or(WantedState::Dead);
+    if state == WantedState::Delivered && filter.from.is_none() && filter.until.is_none() && ids.is_empty() {
         return Err(wrong("--state delivered needs --from or --until"));
     }
     let (remote, filter) = (remote.open()?, filter.with(Some(state)));
@@ -335,7 +331,7 @@ async fn purge(purge: Purge) -> anyhow::Result<()> {
     if !filter.is_set() && !all {
         return Err(wrong("name dead letters by --receiver, --from and --until, or --all"));
     }
-    let (remote, filter) = (remote.open()?, filter.with(Some(DeliveryState::Dead)));
+    let (remote, filter) = (remote.open()?, filter.with(Some(WantedState::Dead)));
     let count = count(&remote, &filter).await?;
     if count == 0 && !dry_run {
         println!("no dead letters match; nothing is removed");

@@ -31,7 +31,7 @@ mod of_record;
 mod replay;
 mod returns;
 
-pub use line::{DeliveryLine, DeliveryState};
+pub use line::{DeliveryLine, DeliveryState, WantedState};
 use line::{delivered_line, letter_line, waiting_line};
 pub use of_record::{Notice, NoticeType, RecordNotices};
 
@@ -49,7 +49,7 @@ const PAGES: usize = 1000;
 #[serde(default, deny_unknown_fields)]
 pub struct DeliveryFilter {
     pub receiver: Option<String>,
-    pub state: Option<DeliveryState>,
+    pub state: Option<WantedState>,
     /// Waiting deliveries by when they were sealed, others by when they ended.
     pub from: Option<Timestamp>,
     pub until: Option<Timestamp>,
@@ -57,12 +57,12 @@ pub struct DeliveryFilter {
 
 impl DeliveryFilter {
     fn takes(&self, one: &DeliveryLine) -> bool {
-        self.state.is_none_or(|state| state == one.state)
+        self.state.is_none_or(|state| state.takes(one.state))
             && self.receiver.as_ref().is_none_or(|name| *name == one.receiver)
             && (self.from()..=self.until()).contains(&one.at)
     }
 
-    fn wants(&self, is_part: impl Fn(DeliveryState) -> bool) -> bool {
+    fn wants(&self, is_part: impl Fn(WantedState) -> bool) -> bool {
         self.state.is_none_or(is_part)
     }
 
@@ -200,7 +200,7 @@ impl Deliveries {
         by: &str,
         now: Timestamp,
     ) -> DeliveriesResult<DeliveriesChanged> {
-        if filter.state.is_some_and(|state| state != DeliveryState::Dead) {
+        if filter.state.is_some_and(|state| state != WantedState::Dead) {
             return Err(DeliveriesError::Refused("only dead letters are purged".to_owned()));
         }
         let letters = self.letters_in(filter, |_| true).await?;

@@ -22,8 +22,8 @@ use super::{AlertRoutes, PageSources, Role};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::Attempts;
 use crate::fleet::deliveries::{
-    Deliveries, DeliveriesChanged, DeliveriesError, DeliveryDetails, DeliveryFilter, DeliveryPage,
-    DeliveryState, MAX_PAGE,
+    Deliveries, DeliveriesChanged, DeliveriesError, DeliveryDetails, DeliveryFilter, DeliveryPage, MAX_PAGE,
+    WantedState,
 };
 
 const DEFAULT_LIMIT: usize = 100;
@@ -54,7 +54,7 @@ pub(super) fn pages(state: DeliveriesState, has_tokens: HasTokens) -> Router {
 #[serde(deny_unknown_fields)]
 pub(super) struct DeliveriesQuery {
     receiver: Option<String>,
-    state: Option<DeliveryState>,
+    state: Option<WantedState>,
     from: Option<Timestamp>,
     until: Option<Timestamp>,
     limit: Option<usize>,

@@ -174,6 +174,10 @@ async fn are_discarded(world: &World) {
     world.rewrite("\"hook\"", "\"hock\"");
     assert_eq!(CLIENT.post(world.url("/-/reload")).send().await.unwrap().status(), 200);
     world.eventually("its receiver is gone", async || waits("orphaned").contains("1 offline")).await;
+    // The page of what waits has it, too, whatever it waits for.
+    let page = world.text_of("/deliveries?state=waiting&receiver=hook").await;
+    assert!(waits("waiting").contains("1 offline") && page.contains("1 offline"), "{page}");
+    assert!(waits("pending").contains("no deliveries match"), "{}", waits("pending"));
     let (code, why) = run(&["deliveries", "discard", "--receiver", "hock"]);
     assert!(code == Some(1) && why.contains("receiver hock is configured"), "{code:?}: {why}");
     let discard = ["deliveries", "discard", "--receiver", "hook"];

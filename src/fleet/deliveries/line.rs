@@ -32,8 +32,57 @@ impl DeliveryState {
         }
     }
 
-    pub(super) fn waits(self) -> bool {
+    fn waits(self) -> bool {
         !matches!(self, DeliveryState::Dead | DeliveryState::Delivered)
+    }
+}
+
+/// The state of the deliveries that are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WantedState {
+    /// Pending, failed or orphaned.
+    Waiting,
+    Pending,
+    Failed,
+    Orphaned,
+    Dead,
+    Delivered,
+}
+
+impl WantedState {
+    pub const ALL: [WantedState; 6] = [
+        WantedState::Waiting,
+        WantedState::Pending,
+        WantedState::Failed,
+        WantedState::Orphaned,
+        WantedState::Dead,
+        WantedState::Delivered,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        self.one().map_or("waiting", DeliveryState::as_str)
+    }
+
+    /// `None`: every state of a delivery that waits.
+    fn one(self) -> Option<DeliveryState> {
+        match self {
+            WantedState::Waiting => None,
+            WantedState::Pending => Some(DeliveryState::Pending),
+            WantedState::Failed => Some(DeliveryState::Failed),
+            WantedState::Orphaned => Some(DeliveryState::Orphaned),
+            WantedState::Dead => Some(DeliveryState::Dead),
+            WantedState::Delivered => Some(DeliveryState::Delivered),
+        }
+    }
+
+    pub(super) fn takes(self, state: DeliveryState) -> bool {
+        self.one().map_or(state.waits(), |one| one == state)
+    }
+
+    /// Whether the deliveries wait.
+    pub(super) fn waits(self) -> bool {
+        self.one().is_none_or(DeliveryState::waits)
     }
 }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::line::{delivered_line, letter_line, waiting_line};
 use super::{
     Deliveries, DeliveriesError, DeliveriesResult, DeliveryFilter, DeliveryLine, DeliveryPage, DeliveryState,
+    WantedState,
 };
 use crate::clock::Timestamp;
 use crate::store::{Attempt, Delivery, EntryOrder};
@@ -136,7 +137,7 @@ impl Filling<'_> {
         skip: usize,
     ) -> DeliveriesResult<ListPosition> {
         let until = self.filter.until();
-        if !self.filter.wants(DeliveryState::waits) {
+        if !self.filter.wants(WantedState::waits) {
             return Ok(ListPosition::Dead { receiver, until, skip: 0 });
         }
         let all = self.deliveries.records.waiting(&receiver, after.as_deref()).await?;
@@ -166,7 +167,7 @@ impl Filling<'_> {
         skip: usize,
     ) -> DeliveriesResult<ListPosition> {
         let following = self.begin(Some(&receiver));
-        if !self.filter.wants(|state| state == DeliveryState::Dead) {
+        if !self.filter.wants(|state| state == WantedState::Dead) {
             return Ok(following);
         }
         let shown = skip + self.room();
@@ -185,7 +186,7 @@ impl Filling<'_> {
     }
 
     async fn delivered(&mut self, begin: Timestamp, skip: usize) -> DeliveriesResult<Option<ListPosition>> {
-        if !self.filter.wants(|state| state == DeliveryState::Delivered) {
+        if !self.filter.wants(|state| state == WantedState::Delivered) {
             return Ok(None);
         }
         let most = (self.room() + skip + 1).max(LEAST);

@@ -1,8 +1,8 @@
 //! Delivering again: dead letters, and notifications that were delivered.
 
 use super::{
-    Deliveries, DeliveriesChanged, DeliveriesError, DeliveriesResult, DeliveryFilter, DeliveryState,
-    MAX_STEP, delivered_to, is_delivered, parse,
+    Deliveries, DeliveriesChanged, DeliveriesError, DeliveriesResult, DeliveryFilter, MAX_STEP, WantedState,
+    delivered_to, is_delivered, parse,
 };
 use crate::clock::Timestamp;
 use crate::store::{Attempt, Audited, Delivery, EntryOrder, Result};
@@ -82,16 +82,16 @@ impl Deliveries {
         if let Some(absent) = filter.receiver.as_ref().filter(|name| !configured.contains(name)) {
             return Err(not_configured(absent));
         }
-        if filter.state.is_some_and(DeliveryState::waits) {
+        if filter.state.is_some_and(WantedState::waits) {
             let why = "what waits is delivered by itself; write the state dead or delivered";
             return Err(DeliveriesError::Refused(why.to_owned()));
         }
-        let state = filter.state.unwrap_or(DeliveryState::Dead);
+        let state = filter.state.unwrap_or(WantedState::Dead);
         // Notifications that are delivered from now on are not delivered again.
         let until = filter.until.unwrap_or(now);
         let filter = DeliveryFilter { state: Some(state), until: Some(until), ..filter.clone() };
         let (mut again, mut next) = (Vec::new(), None);
-        if state == DeliveryState::Dead {
+        if state == WantedState::Dead {
             let letters = self.letters_in(&filter, |receiver| configured.contains(receiver)).await?;
             again.extend(letters.into_iter().map(|letter| Again::letter(letter.delivery)));
         } else {
@@ -112,7 +112,7 @@ impl Deliveries {
         // Queue in the order of sealing: the last delivery to a receiver shows the current state.
         again.sort_by_key(|one| one.delivery.sealed_at);
         let count = self.queue(&again, now).await?;
-        let more = next.is_some() || state == DeliveryState::Dead && again.len() == MAX_STEP && count > 0;
+        let more = next.is_some() || state == WantedState::Dead && again.len() == MAX_STEP && count > 0;
         let subject = filter.receiver.as_deref().unwrap_or("all receivers");
         self.note(Audited::DeliveriesReplayed, by, subject, count, now).await?;
         Ok((DeliveriesChanged { count, more }, next))

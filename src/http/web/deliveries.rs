@@ -16,20 +16,23 @@ use super::forms::{FormBody, fields};
 use super::layout::{Tab, may_change};
 use super::{FailedPage, Web, WebState, format, key_of};
 use crate::clock::Timestamp;
-use crate::fleet::deliveries::{AttemptLine, DeliveryDetails, DeliveryFilter, DeliveryLine, DeliveryState};
+use crate::fleet::deliveries::{
+    AttemptLine, DeliveryDetails, DeliveryFilter, DeliveryLine, DeliveryState, WantedState,
+};
 use crate::http::changes::Caller;
 use crate::http::deliveries::DeliveriesQuery;
 use crate::http::http_error::{HttpError, query};
 use crate::pages;
 use crate::presence::{Labels, OfflineRecord};
 
-const STATES: [(Option<DeliveryState>, &str); 6] = [
+const STATES: [(Option<WantedState>, &str); 7] = [
     (None, "All"),
-    (Some(DeliveryState::Pending), "Pending"),
-    (Some(DeliveryState::Failed), "Trying again"),
-    (Some(DeliveryState::Orphaned), "Without a receiver"),
-    (Some(DeliveryState::Dead), "Dead letters"),
-    (Some(DeliveryState::Delivered), "Delivered"),
+    (Some(WantedState::Waiting), "Waiting"),
+    (Some(WantedState::Pending), "Pending"),
+    (Some(WantedState::Failed), "Trying again"),
+    (Some(WantedState::Orphaned), "Without a receiver"),
+    (Some(WantedState::Dead), "Dead letters"),
+    (Some(WantedState::Delivered), "Delivered"),
 ];
 
 /// The most records of a delivery that its page shows.
@@ -79,7 +82,7 @@ pub(super) async fn page(
         }
     };
     let all_letters = html! {
-        @if may_change && wanted == Some(DeliveryState::Dead) && !page.deliveries.is_empty() {
+        @if may_change && wanted == Some(WantedState::Dead) && !page.deliveries.is_empty() {
             section.actions {
                 form method="post" action={ (web.base) "/deliveries/replay" } {
                     h2 { "Deliver dead letters again" }
@@ -136,12 +139,12 @@ fn attempts(attempts: &[AttemptLine], now: Timestamp) -> Markup {
 impl Web {
     fn deliveries_link(
         &self,
-        state: Option<DeliveryState>,
+        state: Option<WantedState>,
         receiver: Option<&str>,
         cursor: Option<&str>,
     ) -> String {
         let mut query = form_urlencoded::Serializer::new(String::new());
-        let pairs = [("state", state.map(DeliveryState::as_str)), ("receiver", receiver), ("cursor", cursor)];
+        let pairs = [("state", state.map(WantedState::as_str)), ("receiver", receiver), ("cursor", cursor)];
         for (name, value) in pairs {
             if let Some(value) = value {
                 query.append_pair(name, value);
@@ -150,15 +153,17 @@ impl Web {
         format!("{}/deliveries?{}", self.base, query.finish())
     }
 
-    fn no_deliveries(&self, wanted: Option<DeliveryState>, receiver: Option<&str>) -> Markup {
+    fn no_deliveries(&self, wanted: Option<WantedState>, receiver: Option<&str>) -> Markup {
         html! {
             div.empty {
                 p {
                     @match (wanted, receiver) {
                         (None, None) => "No deliveries. A receiver is notified when a unit falls silent, and when it is back; try one with rollcall send-test.",
-                        (Some(DeliveryState::Dead), _) => "No dead letters: nothing was given up.",
-                        (Some(DeliveryState::Orphaned), _) => "No deliveries without a receiver.",
-                        (Some(DeliveryState::Pending | DeliveryState::Failed), _) => "No deliveries wait.",
+                        (Some(WantedState::Dead), _) => "No dead letters: nothing was given up.",
+                        (Some(WantedState::Orphaned), _) => "No deliveries wait for a receiver that is not configured.",
+                        (Some(WantedState::Waiting), _) => "No deliveries wait.",
+                        (Some(WantedState::Pending), _) => "No deliveries wait for their first attempt.",
+                        (Some(WantedState::Failed), _) => "No deliveries wait for another attempt.",
                         _ => "No deliveries match.",
                     }
                 }
@@ -401,7 +406,7 @@ async fn replay_letters(
     body: FormBody<Letters>,
 ) -> Result<Redirect, FailedPage> {
     let receiver = Some(fields(body)?.receiver).filter(|receiver| !receiver.is_empty());
-    let state = Some(DeliveryState::Dead);
+    let state = Some(WantedState::Dead);
     let filter = DeliveryFilter { receiver: receiver.clone(), state, ..DeliveryFilter::default() };
     web.deliveries.replay_all(&filter, None, &caller).await?;
     Ok(Redirect::to(&web.deliveries_link(state, receiver.as_deref(), None)))

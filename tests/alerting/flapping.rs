@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rollcall::fleet::deliveries::DeliveryState;
+use rollcall::fleet::deliveries::WantedState;
 use rollcall::presence::FlapRule;
 use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
 use rollcall::store::FollowUps;
@@ -100,7 +100,7 @@ async fn the_end_of_an_episode_follows_its_dead_letter_that_is_delivered_again()
     world.pass(RULE.stable + Duration::from_secs(30)).await;
     assert_eq!(world.metric("rollcall_flapping_units", &["detector"]), 0.0);
     assert_eq!(sink.received().len(), 5, "its receiver was not notified of the episode");
-    assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+    assert_eq!(world.replay(WantedState::Dead).await, 1);
     assert_eq!(told(&sink, 7).await, message("flapping", &["stable"]));
     assert_eq!(said(&sink.received()[5]), message("flapping", &["flapping"]));
     world.stop().await;

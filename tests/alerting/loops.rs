@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rollcall::alerting::Route;
-use rollcall::fleet::deliveries::DeliveryState;
+use rollcall::fleet::deliveries::WantedState;
 use rollcall::presence::{Probed, Recoveries};
 use rollcall::routing::parse_matchers;
 use rollcall::simulate::mail_sink::{self, MailSink};
@@ -538,7 +538,7 @@ async fn dead_letters_are_delivered_again_after_an_outage_that_was_longer_than_t
         while dead().await < 3 {
             world.pass(Duration::from_secs(60)).await;
         }
-        assert_eq!(world.replay(DeliveryState::Dead).await, 3);
+        assert_eq!(world.replay(WantedState::Dead).await, 3);
         // The receiver is still down: replayed notifications are tried for as long as new ones.
         let time_passes = async || {
             world.advance(Duration::from_secs(10));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rollcall::fleet::MassBreaker;
-use rollcall::fleet::deliveries::DeliveryState;
+use rollcall::fleet::deliveries::WantedState;
 use rollcall::presence::{MassOfflineRule, Trip};
 use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
 use serde_json::Value;
@@ -177,7 +177,7 @@ async fn the_release_follows_a_dead_letter_of_the_breaker_that_is_delivered_agai
     world.notified(false).await;
     let before = wait_for(&sink, 2).await.len();
     world.delivered("hook").await;
-    assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+    assert_eq!(world.replay(WantedState::Dead).await, 1);
     until("both are repeated", async || sink.received().len() >= before + 2).await;
     let released: Vec<Value> = of_breaker(&sink.received()[before..])
         .into_iter()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rollcall::alerting::RateLimit;
-use rollcall::fleet::deliveries::{DeliveryFilter, DeliveryState};
+use rollcall::fleet::deliveries::{DeliveryFilter, WantedState};
 use rollcall::simulate::webhook_sink::{Answer, Received, WebhookSink};
 use serde_json::json;
 
@@ -16,7 +16,7 @@ use super::*;
 
 impl World {
     /// Replays all dead letters, or all delivered notifications; returns how many.
-    pub async fn replay(&self, state: DeliveryState) -> usize {
+    pub async fn replay(&self, state: WantedState) -> usize {
         let filter = DeliveryFilter { state: Some(state), ..DeliveryFilter::default() };
         let configured: Vec<String> = self.config.receivers.iter().map(|one| one.name.clone()).collect();
         let (deliveries, now) = (self.deliveries(), self.clock.now());
@@ -76,7 +76,7 @@ async fn the_returns_of_silences_that_are_over_follow_a_dead_letter_that_is_deli
         world.advance(5 * WAIT);
         world.sealed().await;
         let before = calls.received().len();
-        assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+        assert_eq!(world.replay(WantedState::Dead).await, 1);
         let received = calls.wait_for(before + 3, MAX_WAIT).await.unwrap();
         assert_eq!(actions(&received[before..]), ["trigger", "trigger", "resolve"]);
         world.delivered("pager").await;
@@ -106,13 +106,13 @@ async fn notifications_are_delivered_again_in_the_order_in_which_they_were_seale
         world.stop().await;
         world.start();
         let before = sink.received().len();
-        assert_eq!(world.replay(DeliveryState::Dead).await, 2);
+        assert_eq!(world.replay(WantedState::Dead).await, 2);
         let received = sink.wait_for(before + 2, MAX_WAIT).await.unwrap();
         let expected = [(units(&[]), units(&["a"])), (units(&["a"]), units(&[]))];
         assert_eq!(received[before..].iter().map(states).collect::<Vec<_>>(), expected);
         world.delivered("hook").await;
         // Delivered notifications can be replayed, too.
-        assert_eq!(world.replay(DeliveryState::Delivered).await, 3);
+        assert_eq!(world.replay(WantedState::Delivered).await, 3);
         let received = sink.wait_for(before + 5, MAX_WAIT).await.unwrap();
         let expected = [&expected[1..], &expected].concat();
         assert_eq!(received[before + 2..].iter().map(states).collect::<Vec<_>>(), expected);
@@ -137,7 +137,7 @@ async fn a_dead_letter_that_is_delivered_again_does_not_make_the_return_of_a_uni
         world.notify_loss(&["a"]).await;
         sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
         world.delivered("hook").await;
-        assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+        assert_eq!(world.replay(WantedState::Dead).await, 1);
         let received = sink.wait_for(before + 3, MAX_WAIT).await.unwrap();
         let last: Vec<_> = received[before + 1..].iter().map(states).collect();
         assert_eq!(last, [(units(&["a"]), units(&[])), (units(&["a"]), units(&["a"]))]);
@@ -159,7 +159,7 @@ async fn a_return_that_is_delivered_again_is_not_the_last_word_on_a_unit_that_is
         world.notify_loss(&["a"]).await;
         sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
         world.delivered("hook").await;
-        assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+        assert_eq!(world.replay(WantedState::Dead).await, 1);
         let received = sink.wait_for(before + 3, MAX_WAIT).await.unwrap();
         let expected = [(units(&[]), units(&["a"])), (units(&["a"]), units(&[]))];
         assert_eq!(received[before + 1..].iter().map(states).collect::<Vec<_>>(), expected);
@@ -192,7 +192,7 @@ async fn a_digest_leaves_out_the_returns_of_silences_that_are_unknown_to_its_rec
         world.notify_loss(&["d"]).await;
         sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
         world.delivered("hook").await;
-        assert_eq!(world.replay(DeliveryState::Dead).await, 3);
+        assert_eq!(world.replay(WantedState::Dead).await, 3);
         world.advance(HOUR);
         // The returns of a digest's silences are notified, also the returns that come later.
         let received = sink.wait_for(before + 2, MAX_WAIT).await.unwrap();
@@ -230,20 +230,20 @@ async fn the_end_of_blindness_follows_its_dead_letter_that_is_delivered_again() 
     };
     // The blind interval has not ended yet.
     let before = sink.received().len();
-    assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+    assert_eq!(world.replay(WantedState::Dead).await, 1);
     let received = sink.wait_for(before + 1, MAX_WAIT).await.unwrap();
     let begin = (json!(from), json!(null));
     assert_eq!(intervals(&received[before..]), std::slice::from_ref(&begin));
     world.delivered("hook").await;
     sink.answer_with([Answer::Status(410)]);
-    assert_eq!(world.replay(DeliveryState::Delivered).await, 1);
+    assert_eq!(world.replay(WantedState::Delivered).await, 1);
     world.dead("hook", 1).await;
     world.stop().await;
     world.start();
     let to = world.clock.now();
     world.roll.canary_returned(to).await.unwrap();
     // The blind interval is over.
-    assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+    assert_eq!(world.replay(WantedState::Dead).await, 1);
     let received = sink.wait_for(before + 4, MAX_WAIT).await.unwrap();
     assert_eq!(intervals(&received[before + 2..]), [begin, (json!(from), json!(to))]);
     world.stop().await;
@@ -295,7 +295,7 @@ async fn a_dead_letter_that_is_older_than_the_records_are_kept_opens_no_page_tha
         let later = world.clock.now() + HOUR;
         assert_eq!(world.engine.forget_records(&world.partitions(), later).await.unwrap(), 1);
         let before = sink.received().len();
-        assert_eq!(world.replay(DeliveryState::Dead).await, 1);
+        assert_eq!(world.replay(WantedState::Dead).await, 1);
         let received = sink.wait_for(before + 2, MAX_WAIT).await.unwrap();
         let expected = [(units(&["a"]), units(&[])), (units(&[]), units(&["a"]))];
         assert_eq!(received[before..].iter().map(states).collect::<Vec<_>>(), expected);

@@ -2,7 +2,8 @@
 //!
 //! The sums of groups are those of their days. Units have no row for a day on which they were online, so each one is
 //! worked out from its outages; so are the parts of days at both ends of a range, and a label with too many values for
-//! sums. All are about the days that are summed. Where the rows of units are not kept for as long as the sums, the time of units before that is unknown.
+//! sums. All are about the days that are summed. Where the rows of units are not kept for as long as the sums, the time of
+//! units before that is unknown.
 
 use jiff::civil::Date;
 use std::time::Duration;

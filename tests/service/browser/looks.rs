@@ -161,9 +161,9 @@ async fn no_page_scrolls_sideways_also_with_the_longest_names() {
     // Unit ids and timer ids have at most 128 bytes.
     let [unit, of_a_site, stranger, waiting, fired] =
         ["u", "w", "s", "t", "f"].map(|letter| letter.repeat(128));
-    world.beat(&[unit.clone()]).await;
-    world.beat_to(&format!("sites/{}", "n".repeat(64)), &[of_a_site.clone()]).await;
-    world.beat_to("gates", &[stranger.clone()]).await;
+    world.beat(std::slice::from_ref(&unit)).await;
+    world.beat_to(&format!("sites/{}", "n".repeat(64)), std::slice::from_ref(&of_a_site)).await;
+    world.beat_to("gates", std::slice::from_ref(&stranger)).await;
     let timers = json!([
         { "id": waiting, "type": "report-of-the-morning", "in": "2h" },
         { "id": fired, "type": "report-of-the-morning", "in": "1s" },

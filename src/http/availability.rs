@@ -20,9 +20,10 @@ use super::PageSources;
 use super::http_error::{HttpError, query};
 use super::peers::{Peers, is_from_peer};
 use super::scans::Scans;
+use super::shared_answers::{MaxAge, SharedAnswers};
 use super::unit_filter::{known_kind, label_pair};
 use super::units::parse;
-use crate::clock::{Clock, Timestamp, monotonic};
+use crate::clock::{Clock, Timestamp};
 use crate::fleet::mirror::{Archive, TimesOfUnits, UnitFilter, UnitPasts};
 use crate::fleet::{AvailabilityHistory, Beginning, Mirror, Ownership, PastTime, Roll, past_pauses};
 use crate::presence::{
@@ -31,14 +32,13 @@ use crate::presence::{
 use crate::reports::{AvailabilityFigures, AvailabilityScope};
 use crate::store::{Documents, MAX_AUDITED, Queries, UnitStore};
 
-mod recent;
-
-use recent::{AnswerKey, RecentAnswers};
-
 const PATH: &str = "/api/v1/availability";
 
 /// The range if the request names no begin.
 const DEFAULT_RANGE: Duration = Duration::from_secs(30 * 86_400);
+
+/// The most answers that are kept.
+const MAX_ANSWERS: usize = 200;
 
 /// The most records of one unit that are read.
 const MAX_OF_UNIT: usize = 1000;
@@ -67,9 +67,9 @@ pub(super) struct AvailabilityState {
     history: Option<Arc<dyn AvailabilityHistory>>,
     /// How long the engine keeps closed records.
     keep_records: Duration,
-    recent: RecentAnswers,
-    /// One request at a time computes a missing answer; the others then find it.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    /// For the fleet, a kind or a label over the usual range an answer needs thousands of records; its `until` gives its
+    /// moment.
+    recent: SharedAnswers<AvailabilityAnswer>,
 }
 
 impl AvailabilityState {
@@ -87,8 +87,7 @@ impl AvailabilityState {
             documents: Documents::new(sources.cells.clone()),
             history: sources.history.clone(),
             keep_records: sources.keep_records,
-            recent: RecentAnswers::default(),
-            turn: Arc::default(),
+            recent: SharedAnswers::new(MAX_ANSWERS),
         }
     }
 }
@@ -160,41 +159,13 @@ async fn availability(
     if wanted.unit.is_some() || wanted.from.is_some() || wanted.until.is_some() {
         return Ok(Json(state.read_for(&wanted).await?).into_response());
     }
-    let asked = (wanted.kind, wanted.label);
-    if let Some((answer, is_due)) = state.recent.find(&asked, monotonic()) {
-        if is_due {
-            tokio::spawn(async move { state.renew(asked).await });
-        }
-        return Ok(Json(&*answer).into_response());
-    }
-    let turn = state.turn.clone();
-    let _turn = turn.lock().await;
-    let answer = match state.recent.find(&asked, monotonic()) {
-        Some((answer, _)) => answer,
-        None => state.renew(asked).await?,
-    };
-    Ok(Json(&*answer).into_response())
+    let asked = format!("{:?} {:?}", wanted.kind, wanted.label);
+    let reader = state.clone();
+    let reading = async move { reader.read_for(&wanted).await };
+    Ok(Json(&*state.recent.get(&asked, MaxAge::AVAILABILITY, reading).await?).into_response())
 }
 
 impl AvailabilityState {
-    /// Computes and stores the answer for the usual range.
-    async fn renew(&self, asked: AnswerKey) -> Result<Arc<AvailabilityAnswer>, HttpError> {
-        let begun = monotonic();
-        let (kind, label) = asked.clone();
-        let wanted = AvailabilityQuery { kind, label, ..AvailabilityQuery::default() };
-        match self.read_for(&wanted).await {
-            Ok(answer) => {
-                let answer = Arc::new(answer);
-                self.recent.keep(asked, answer.clone(), begun);
-                Ok(answer)
-            }
-            Err(problem) => {
-                self.recent.give_up(&asked);
-                Err(problem)
-            }
-        }
-    }
-
     async fn read_for(&self, wanted: &AvailabilityQuery) -> Result<AvailabilityAnswer, HttpError> {
         let now = self.clock.now();
         let until = wanted.until.unwrap_or(now).min(now);

@@ -6,14 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 
 use super::breaker::breaker;
 use super::http_error::HttpError;
+use super::shared_answers::{MaxAge, SharedAnswers};
 use super::{AlertRoutes, PageSources};
-use crate::clock::{Clock, Timestamp, monotonic};
+use crate::clock::{Clock, Timestamp};
 use crate::fleet::{MassBreaker, Roll, Silences};
 use crate::presence::{Interval, Labels, OfflineRecord, Trip};
 use crate::store::{OpenPages, Queries};
@@ -27,9 +27,6 @@ const MAX_GROUPS: usize = 100;
 /// The most blind intervals, the newest.
 const MAX_BLIND: usize = 20;
 
-/// How long an answer is served to other requests.
-const RECENT: Duration = Duration::from_secs(2);
-
 /// Reads the content of the page.
 #[derive(Clone)]
 pub(super) struct IncidentReader {
@@ -39,12 +36,7 @@ pub(super) struct IncidentReader {
     routes: watch::Receiver<Arc<AlertRoutes>>,
     roll: Arc<Roll>,
     clock: Clock,
-    recent: Arc<Mutex<Option<RecentlyRead>>>,
-}
-
-struct RecentlyRead {
-    at: Instant,
-    lasting: Arc<OngoingIncident>,
+    recent: SharedAnswers<OngoingIncident>,
 }
 
 /// The content of the page of incidents.
@@ -85,25 +77,20 @@ impl IncidentReader {
             routes: sources.routes.clone(),
             roll: sources.roll.clone(),
             clock: sources.clock.clone(),
-            recent: Arc::default(),
+            recent: SharedAnswers::new(1),
         }
     }
 
-    /// The content of the page, up to [`RECENT`] old.
+    /// The content of the page, up to some seconds old.
     pub async fn recent(&self) -> Result<Arc<OngoingIncident>, HttpError> {
-        let mut recent = self.recent.lock().await;
-        if let Some(read) = recent.as_ref().filter(|read| monotonic().duration_since(read.at) < RECENT) {
-            return Ok(read.lasting.clone());
-        }
-        let lasting = Arc::new(self.read().await?);
-        *recent = Some(RecentlyRead { at: monotonic(), lasting: lasting.clone() });
-        Ok(lasting)
+        let reader = self.clone();
+        self.recent.get("", MaxAge::OF_RECORDS, async move { reader.read().await }).await
     }
 
     /// Releases the breaker; returns `false` if it holds nothing. `by`: the operator, for the audit.
     pub async fn release(&self, by: &str, comment: &str) -> Result<bool, HttpError> {
         let is_released = self.breaker.release((by, comment), self.clock.now()).await?;
-        *self.recent.lock().await = None;
+        self.recent.forget();
         Ok(is_released)
     }
 

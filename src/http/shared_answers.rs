@@ -30,6 +30,11 @@ impl MaxAge {
     pub const RECENT: MaxAge = MaxAge { new: Duration::from_millis(900), usable: Duration::from_millis(900) };
     /// For counts that change once a minute.
     pub const PER_MINUTE: MaxAge = MaxAge { new: Duration::from_secs(5), usable: Duration::from_secs(15) };
+    /// For pages that read many records.
+    pub const OF_RECORDS: MaxAge = MaxAge { new: Duration::from_secs(2), usable: Duration::from_secs(2) };
+    /// For figures of the last weeks.
+    pub const AVAILABILITY: MaxAge =
+        MaxAge { new: Duration::from_secs(10), usable: Duration::from_secs(120) };
     /// For a large fleet: a request shares an answer of the last second.
     pub const LARGE_FLEET: MaxAge =
         MaxAge { new: Duration::from_millis(700), usable: Duration::from_millis(1500) };

@@ -2,7 +2,7 @@
 //!
 //! A day (UTC) is summed once everything of it is in the database: when all cursors have passed its end. One instance
 //! does it, a day at a time, and once: records that come later correct it, see `late.rs`. It reads and writes in one
-//! transaction that holds the days (`late.rs`) alone: no record is written between, and of two instances that believe to own
+//! transaction that holds the days alone: no record is written between, and of two instances that believe to own
 //! the sums the second one finds the day summed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,6 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, GenericClient, Transaction};
 
 use super::database::{Database, Result};
-use super::late;
 use super::reading::{ReadUnit, UnitSelection, each_unit};
 use super::rows::timestamp;
 use super::schema::Months;
@@ -31,6 +30,16 @@ const ROWS: usize = 5000;
 /// Sums that stand in one row: the scope and the name.
 pub(super) type SumKey = (String, String);
 
+/// A transaction that writes transitions shares it, and one that sums a day holds it alone: a record is written before
+/// its day is read, or it is late.
+const DAYS: &str = "hashtext(current_schema() || ' of days')";
+
+/// Waits for other transactions, and keeps summed days as they are until the end of this one. `alone`: to sum a day.
+pub(super) async fn hold_days(transaction: &Transaction<'_>, alone: bool) -> Result<(), Error> {
+    let shared = if alone { "" } else { "_shared" };
+    transaction.execute(&format!("SELECT pg_advisory_xact_lock{shared}({DAYS})"), &[]).await.map(drop)
+}
+
 /// Sums the next day if it is complete; returns whether it was. `fleet`: the number after the last partition.
 pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet: u16) -> Result<bool> {
     let read = next(database.client(), fleet);
@@ -38,7 +47,7 @@ pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet
     let day = Interval { from, to: from + DAY };
     months.make(database, "daily", std::iter::once(from)).await?;
     let summed = database.in_transaction("sum a day", async |transaction| {
-        late::hold_days(transaction, true).await?;
+        hold_days(transaction, true).await?;
         if next(transaction, fleet).await? != Some(from) {
             return Ok(());
         }

@@ -22,16 +22,6 @@ use crate::reports::{day_of, midnight};
 /// Transactions that correct sums do so one after the other: what one reads, no other one changes meanwhile.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext(current_schema() || ' of late records'))";
 
-/// A transaction that writes transitions shares it, and one that sums a day holds it alone: a record is written before
-/// its day is read, or it is late.
-const DAYS: &str = "hashtext(current_schema() || ' of days')";
-
-/// Waits for other transactions, and keeps summed days as they are until the end of this one. `alone`: to sum a day.
-pub(super) async fn hold_days(transaction: &Transaction<'_>, alone: bool) -> Result<(), Error> {
-    let shared = if alone { "" } else { "_shared" };
-    transaction.execute(&format!("SELECT pg_advisory_xact_lock{shared}({DAYS})"), &[]).await.map(drop)
-}
-
 /// A unit by its kind and id.
 type KindAndId = (String, String);
 
@@ -73,7 +63,7 @@ impl LateRecords<'_> {
         transaction: &Transaction<'_>,
         records: &'a [LateRecord],
     ) -> Result<LateRecords<'a>, Error> {
-        hold_days(transaction, false).await?;
+        daily::hold_days(transaction, false).await?;
         let select = "SELECT max(at) FROM cursors WHERE source = $1";
         let summed: Option<jiff::Timestamp> = transaction.query_one(select, &[&DAILY]).await?.get(0);
         let summed = summed.map_or(Timestamp::ZERO, timestamp);

@@ -64,6 +64,8 @@ const SELECTED: &str = "($3::text IS NULL OR kind = $3) AND ($4::text[] IS NULL 
 /// The units that were known in a range, one by one. Outages and pauses of these units are held in memory, units are not.
 /// The time before the first heartbeat of a unit is no outage, though it may have a record. Answers `false`, and gives no
 /// unit, if there are more than `most` outages, or pauses.
+///
+/// In one piece: its queries follow one another.
 pub(super) async fn each_unit(
     client: &impl GenericClient,
     range: Interval,

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Transaction};
 
+use super::daily;
 use super::database::{Database, Result};
-use super::late;
 use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
 use crate::presence::{OfflineRecord, RecordId};
@@ -92,7 +92,7 @@ pub(super) async fn close(
     compared: Option<Timestamp>,
 ) -> Result<u64, Error> {
     let compared = moment(compared.unwrap_or(Timestamp::ZERO));
-    late::hold_days(transaction, false).await?;
+    daily::hold_days(transaction, false).await?;
     let close = "INSERT INTO transitions SELECT greatest(detected_at, $2), 'online', record, kind, unit, labels, cause, \
                  last_seen, offline_since, detected_at, 'unknown' FROM open WHERE record = ANY ($1) \
                  ON CONFLICT DO NOTHING";

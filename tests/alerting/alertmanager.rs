@@ -19,6 +19,8 @@ use super::world::{On, WAIT, World, hook, named, until};
 use super::*;
 
 const RESEND: Duration = Duration::from_secs(1);
+/// After this long, a group that was held is looked at again.
+const HELD: Duration = Duration::from_secs(10);
 
 fn server(dir: &Path, port: u16, gossip: u16, peer: Option<u16>) -> Server {
     std::fs::create_dir_all(dir).unwrap();
@@ -183,6 +185,7 @@ async fn a_record_that_a_silence_covers_is_no_alert_and_one_that_was_notified_be
     assert_eq!(alerts.len(), 1, "{alerts:?}");
     assert_eq!(alerts[0]["labels"]["unit"], "before");
     assert!(world.silences.expire(id, "ana", world.clock.now()).await.unwrap());
+    world.advance(HELD);
     eventually("the other one is an alert, too", &server, |alerts| alerts.len() == 2).await;
     world.stop().await;
 }
@@ -244,6 +247,8 @@ async fn a_trip_of_the_breaker_is_sent_again_while_it_holds_and_ended_with_it() 
         world.notified(false).await;
         let is_over = |ends: &Timestamp| *ends <= world.clock.now();
         until("the end is sent", async || sent(0).last().is_some_and(is_over)).await;
+        // The records that it held are sent again from their notification on.
+        world.advance(HELD);
         let before = sink.received().len();
         until("rounds go on", async || sink.received().len() >= before + 3).await;
         assert!(sent(before).iter().all(is_over), "it is not sent again any more");

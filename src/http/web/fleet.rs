@@ -41,6 +41,7 @@ const SORTS: [(ListOrder, &str); 3] = [
     (ListOrder::Unit, "kind and id"),
 ];
 
+/// In one piece: it reads the parts of the page at once, and puts them in order.
 pub(super) async fn page(
     State(web): WebState,
     Extension(caller): Extension<Caller>,

@@ -305,7 +305,7 @@ impl Connection {
         if is_in_burst && let Poll::Ready(event) = poll_fn(|cx| Poll::Ready(poll.as_mut().poll(cx))).await {
             return Ok(Some(event));
         }
-        let mut held_until = self.queue.as_mut().and_then(|queue| queue.hand_over_due(monotonic()));
+        self.hand_over();
         if is_in_burst {
             open.coalescer.pause();
         }
@@ -330,10 +330,6 @@ impl Connection {
                     self.state.on_proof(&proof, self.now(), &mut open.actions);
                 }
                 _ = open.ticks.tick(), if self.state.is_sending_canaries() => self.tick(open),
-                () = sleep_until(held_until.unwrap_or(timer).into()), if held_until.is_some() => {
-                    self.hand_over();
-                    held_until = None;
-                }
                 event = &mut poll => {
                     if let Some(since) = &held_back {
                         self.state.on_read_again(since.elapsed(), self.clock.now());

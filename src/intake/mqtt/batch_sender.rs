@@ -3,41 +3,24 @@
 //! # Why not one by one
 //! The first message wakes the recorder, which then records that message and a few more, while the rest of the burst
 //! waits for the next batch. A message in a small batch costs the engine, and every process between Rollcall and it,
-//! many times as much as one in a large batch. So batches of heartbeats alone are sent a pause apart: their order and
-//! the time of their arrival stay, and no unit is judged before the canary that follows them, which never waits.
-
-use std::time::{Duration, Instant};
+//! many times as much as one in a large batch.
 
 use tokio::sync::mpsc;
 
-use crate::intake::reader::Content;
 use crate::intake::record::QueuedMessage;
 
 /// This many messages are sent at once, even if more follow: about one batch of the engine.
 const MAX_BATCH: usize = 256;
 
-/// The time between batches of heartbeats, which are recorded that much later at most.
-const PAUSE: Duration = Duration::from_millis(2);
-
-/// With so many messages to acknowledge no batch waits: the broker sends a client few messages unacknowledged.
-const MOST_UNACKNOWLEDGED: usize = 8;
-
 /// The queue to the recorder. Messages that are not sent yet take room in it.
 pub(in crate::intake) struct BatchSender {
     queue: mpsc::Sender<QueuedMessage>,
     messages: Vec<QueuedMessage>,
-    /// The messages that are not sent yet and that their sender waits for.
-    unacknowledged: usize,
-    /// A message that is not sent yet is no heartbeat.
-    is_urgent: bool,
-    /// When batches were sent last.
-    sent: Option<Instant>,
 }
 
 impl BatchSender {
     pub fn new(queue: mpsc::Sender<QueuedMessage>) -> BatchSender {
-        let messages = Vec::with_capacity(MAX_BATCH);
-        BatchSender { queue, messages, unacknowledged: 0, is_urgent: false, sent: None }
+        BatchSender { queue, messages: Vec::with_capacity(MAX_BATCH) }
     }
 
     /// The number of messages for which there is room.
@@ -55,8 +38,6 @@ impl BatchSender {
         if self.room() == 0 {
             return false;
         }
-        self.unacknowledged += usize::from(message.ack.is_some());
-        self.is_urgent |= !matches!(message.content, Content::Heartbeat(_) | Content::Nothing);
         self.messages.push(message);
         if self.messages.len() >= MAX_BATCH {
             self.hand_over();
@@ -64,23 +45,10 @@ impl BatchSender {
         true
     }
 
-    /// Sends all messages to the recorder, unless they may wait. Returns until when they wait.
-    pub fn hand_over_due(&mut self, now: Instant) -> Option<Instant> {
-        let until = self.sent.map(|sent| sent + PAUSE).filter(|until| *until > now);
-        let may_wait = !self.is_urgent && self.unacknowledged < MOST_UNACKNOWLEDGED;
-        if self.messages.is_empty() || (may_wait && until.is_some()) {
-            return until.filter(|_| !self.messages.is_empty());
-        }
-        self.hand_over();
-        self.sent = Some(now);
-        None
-    }
-
     /// Sends all messages to the recorder. There is room for them, because the queue has no other sender.
     pub fn hand_over(&mut self) {
         if let Ok(permits) = self.queue.try_reserve_many(self.messages.len()) {
             permits.zip(self.messages.drain(..)).for_each(|(permit, message)| permit.send(message));
-            (self.unacknowledged, self.is_urgent) = (0, false);
         }
     }
 }
@@ -95,9 +63,8 @@ impl Drop for BatchSender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Timestamp, monotonic};
-    use crate::intake::mqtt::BrokerAck;
-    use crate::intake::record::Ack;
+    use crate::clock::Timestamp;
+    use crate::intake::reader::Content;
 
     fn message(connection: u64) -> QueuedMessage {
         QueuedMessage { content: Content::Nothing, arrived: Timestamp::ZERO, connection, ack: None }
@@ -123,37 +90,6 @@ mod tests {
         assert!(sender.add(message(3)));
         drop(sender);
         assert_eq!(handed_over(&mut queued), [3]);
-    }
-
-    #[tokio::test]
-    async fn heartbeats_wait_for_a_pause_and_nothing_else_does() {
-        let (queue, mut queued) = mpsc::channel(2 * MAX_BATCH);
-        let mut sender = BatchSender::new(queue);
-        let (begin, pause) = (monotonic(), PAUSE);
-        sender.add(message(1));
-        assert_eq!(sender.hand_over_due(begin), None, "the first one comes after a pause");
-        assert_eq!(sender.hand_over_due(begin), None, "there is nothing to wait for");
-        sender.add(message(2));
-        assert_eq!(sender.hand_over_due(begin + pause / 2), Some(begin + pause));
-        assert_eq!(handed_over(&mut queued), [1]);
-        sender.add(message(3));
-        assert_eq!(sender.hand_over_due(begin + pause), None);
-        assert_eq!(handed_over(&mut queued), [2, 3]);
-
-        sender.add(message(4));
-        sender.add(QueuedMessage { content: Content::Unsubscribed, ..message(5) });
-        assert_eq!(sender.hand_over_due(begin + pause), None);
-        assert_eq!(handed_over(&mut queued), [4, 5], "what is no heartbeat takes those before it along");
-
-        for packet in 1..=MOST_UNACKNOWLEDGED as u16 {
-            assert_eq!(sender.hand_over_due(begin + pause).is_some(), packet > 1);
-            let ack = Ack::Broker(BrokerAck { connection: 1, packet });
-            sender.add(QueuedMessage { ack: Some(ack), ..message(packet.into()) });
-        }
-        assert_eq!(sender.hand_over_due(begin + pause), None);
-        assert_eq!(handed_over(&mut queued).len(), MOST_UNACKNOWLEDGED);
-        sender.add(message(6));
-        assert!(sender.hand_over_due(begin + pause).is_some(), "the next batch begins anew");
     }
 
     #[tokio::test]

@@ -17,7 +17,7 @@ use tokio_postgres::types::ToSql;
 
 use super::database::{Database, Result};
 use super::rows::moment;
-use super::sources::SETTLE;
+use super::sources::PASS;
 use super::{BLIND, cursors};
 use crate::clock::Timestamp;
 use crate::presence::{Filters, Hearing, Interval, Kind, Ledger};
@@ -72,7 +72,7 @@ impl WrittenIntervals {
     /// many intervals there were.
     pub async fn write(&mut self, database: &mut Database, found: BlindTime, fleet: u16) -> Result<u64> {
         let new: Vec<&OfKind> = found.intervals.difference(&self.intervals).collect();
-        if new.is_empty() && found.until.since(self.until) < SETTLE {
+        if new.is_empty() && found.until.since(self.until) < PASS {
             return Ok(0);
         }
         let kinds: Vec<&str> = new.iter().map(|(kind, ..)| kind.as_str()).collect();

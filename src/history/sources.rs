@@ -15,6 +15,8 @@ use crate::store::{Attempt, AttemptsEntry, Cells, Documents, EntryOrder, Index, 
 
 /// After this time all entries of a moment are written.
 pub(super) const SETTLE: Duration = Duration::from_secs(60);
+/// The time that a cursor passes at once, at least: each pass changes a row for each partition.
+pub(super) const PASS: Duration = Duration::from_secs(10);
 
 /// A source of rows with a cursor of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,7 +18,7 @@ use super::policies::ChangedPolicies;
 use super::refused::Pieces;
 use super::rows::{operation_id, write_notifications, write_operations};
 use super::schema::{self, Months};
-use super::sources::{HistorySource, HistorySources, SETTLE, SourcePart};
+use super::sources::{HistorySource, HistorySources, PASS, SETTLE, SourcePart};
 use super::transition_rows::TransitionRows;
 use super::{
     BLIND, HistoryConfig, OPEN, OPERATIONS, UNITS, cursors, daily, kept, losses, reconciling, units,
@@ -294,7 +294,7 @@ impl WriterSession<'_> {
         let now = self.writer.clock.now();
         let horizon = now - SETTLE;
         let tail = self.tails[&source];
-        if tail.settled < tail.read && horizon.since(tail.settled) >= SETTLE {
+        if tail.settled < tail.read && horizon.since(tail.settled) >= PASS {
             self.settle(source, tail.read.min(horizon)).await?;
         }
         let mut parts = 0;

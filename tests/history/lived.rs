@@ -57,7 +57,7 @@ impl Lived {
             "[engine]\ntype = \"embedded\"\npath = {:?}\npartitions = 4\n[broker]\nlisten = \"127.0.0.1:{broker}\"\n\
              [http]\nlisten = \"127.0.0.1:{http}\"\ncount_by_labels = [\"site\"]\n\
              [history]\nurl = {history:?}\npassword_file = {password:?}\nschema = {SCHEMA:?}\n\
-             [[kind]]\nname = \"detector\"\ntopics = [\"sites/{{site}}/{{unit}}/heartbeat\"]\ntimeout = \"1s\"\n\
+             [[kind]]\nname = \"detector\"\ntopics = [\"sites/{{site}}/{{unit}}/heartbeat\"]\ntimeout = \"2s\"\n\
              [[receiver]]\nname = \"hook\"\ntype = \"webhook\"\nurl = {:?}\n{more}",
             dir.path().join("engine"),
             sink.url(),

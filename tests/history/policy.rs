@@ -203,7 +203,7 @@ async fn number(postgres: &Postgres, select: &str, parameters: &[&(dyn ToSql + S
     postgres.client(SCHEMA).await.query_one(select, parameters).await.unwrap().get(0)
 }
 
-/// A simulated fleet lives for half a minute; silences of one site are not told of.
+/// A simulated fleet lives for a while; silences of one site are not told of.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_trial_of_the_policy_of_now_says_what_the_service_sent_and_other_timeouts_are_tried() {
     let postgres = Postgres::start();
@@ -216,7 +216,8 @@ async fn a_trial_of_the_policy_of_now_says_what_the_service_sent_and_other_timeo
     lived
         .devices(|config| {
             (config.units, config.silence_chance) = (80, 0.02);
-            config.silence_for = 2 * SECOND..5 * SECOND;
+            // A unit is offline for long enough to be told of on a busy machine, too.
+            config.silence_for = 4 * SECOND..8 * SECOND;
         })
         .await;
     let enough = async || lived.told().len() >= 120;
@@ -228,16 +229,16 @@ async fn a_trial_of_the_policy_of_now_says_what_the_service_sent_and_other_timeo
     })
     .await;
     assert!(records.len() > 60);
-    let moment = Clock::system().now() + 4 * SECOND;
+    let moment = Clock::system().now() + 7 * SECOND;
     let ask = format!("kind=detector&since=1h&until={moment}&group_by=site");
     // The cursors pass a moment a minute later.
     let trial = async |more: &str| lived.text(&format!("/api/v1/policy/try?{ask}{more}")).await;
     until_so("history is written", async || {
-        let (status, text) = trial("&timeout=1s").await;
+        let (status, text) = trial("&timeout=2s").await;
         status == 200 && serde_json::from_str::<Value>(&text).unwrap()["until"] == json!(moment)
     })
     .await;
-    let (_, text) = trial("&timeout=1s").await;
+    let (_, text) = trial("&timeout=2s").await;
     let now: Value = serde_json::from_str(&text).unwrap();
 
     // Of the policy of now it says what was: records, and the messages that the webhook got.
@@ -255,10 +256,10 @@ async fn a_trial_of_the_policy_of_now_says_what_the_service_sent_and_other_timeo
     assert_eq!(now["was"]["counts"]["told"], recorded - covered, "no silence of the site is told of");
 
     // Of another timeout it says what SQL says.
-    let (_, longer) = trial("&timeout=3s").await;
+    let (_, longer) = trial("&timeout=6s").await;
     let longer: Value = serde_json::from_str(&longer).unwrap();
     let select = "SELECT count(*) FROM outages WHERE \
-                  coalesce(back_at, $1) - last_seen > interval '3 s'";
+                  coalesce(back_at, $1) - last_seen > interval '6 s'";
     let at = jiff::Timestamp::from_millisecond(moment.as_millis()).unwrap();
     let expected = number(&postgres, select, &[&at]).await;
     assert_eq!(longer["would"]["counts"]["silences"], expected, "{longer:#}");
@@ -268,14 +269,14 @@ async fn a_trial_of_the_policy_of_now_says_what_the_service_sent_and_other_timeo
     let differences = longer["differences"].as_array().unwrap();
     assert_eq!(differences.len(), 10);
     let seconds: Vec<f64> = differences.iter().map(|one| one["seconds"].as_f64().unwrap()).collect();
-    assert!(seconds.is_sorted_by(|a, b| a >= b) && (1.9..=3.0).contains(&seconds[0]), "{seconds:?}");
-    let (_, shorter) = trial("&timeout=1s&grace=0s").await;
+    assert!(seconds.is_sorted_by(|a, b| a >= b) && (4.9..=6.0).contains(&seconds[0]), "{seconds:?}");
+    let (_, shorter) = trial("&timeout=2s&grace=0s").await;
     assert_eq!(shorter, text, "the same question has the same answer");
 
     // The command gives the same answer, and the page has it in words.
     let until = moment.to_string();
     let arguments = ["policy", "try", "--kind", "detector", "--since", "1h", "--until", &until];
-    let tried = ["--timeout", "3s", "--group-by", "site"];
+    let tried = ["--timeout", "6s", "--group-by", "site"];
     let output = lived.command(&[&arguments[..], &tried, &["--json"]].concat()).await;
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap(), longer);
@@ -287,7 +288,7 @@ async fn a_trial_of_the_policy_of_now_says_what_the_service_sent_and_other_timeo
     };
     assert!(row("silences recorded", recorded, expected), "{words}");
     assert!(!words.contains("not tried") && words.contains("history begins at "), "{words}");
-    let (status, page) = lived.text(&format!("/policy?{ask}&timeout=3s&grace=")).await;
+    let (status, page) = lived.text(&format!("/policy?{ask}&timeout=6s&grace=")).await;
     let cells = format!("silences recorded</th><td>{recorded}</td><td>{expected}</td>");
     assert!(status == 200 && page.contains(&cells) && !page.contains("=\"http"), "{page}");
     refusals(&lived, &postgres).await;

@@ -6,9 +6,9 @@
 //! The module also stores the current problems, so that `/readyz` agrees with metrics and log.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 
+use parking_lot::Mutex;
 use prometheus::Registry;
 
 mod configuration;

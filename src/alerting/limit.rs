@@ -4,9 +4,10 @@
 //! over all instances, over restarts and hand-overs, and a digest keeps its id and its content until its receiver has
 //! it: a crash between its attempt and the end of its notifications repeats the same digest.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -135,7 +136,7 @@ impl ReceiverLimit {
 
     /// The notifications of this digest, if this instance holds them.
     pub fn members(&self, id: &str) -> Option<Arc<Vec<Delivery>>> {
-        let held = self.held.lock().expect("nothing panics under this lock");
+        let held = self.held.lock();
         held.as_ref().filter(|held| held.id == id).map(|held| held.members.clone())
     }
 
@@ -147,7 +148,7 @@ impl ReceiverLimit {
     /// Holds a digest, or none.
     pub fn hold(&self, digest: Option<(String, Vec<Delivery>)>) {
         let held = digest.map(|(id, members)| HeldDigest { id, members: Arc::new(members) });
-        *self.held.lock().expect("nothing panics under this lock") = held;
+        *self.held.lock() = held;
     }
 
     /// Opens a digest with these notifications, unless another one is open. Answers whether it did.

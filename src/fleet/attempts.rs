@@ -6,7 +6,9 @@
 //! record may have.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::clock::Timestamp;
 use crate::presence::RecordId;
@@ -153,7 +155,7 @@ impl Attempts {
 
     /// Counts the written bytes. Returns the partitions whose size has to be checked.
     fn note(&self, ended: &[EndedLease]) -> Vec<u16> {
-        let mut written = self.written.lock().expect("nothing panics under this lock");
+        let mut written = self.written.lock();
         for one in ended.iter().filter(|one| one.attempt.is_some()) {
             let partition = partition_of_group(&one.delivery.group.key, self.documents.fleet());
             *written.entry(partition).or_default() += one.size();

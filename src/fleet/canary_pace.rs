@@ -14,8 +14,10 @@
 //! heard, are judged by the slowest.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::clock::Timestamp;
 use crate::presence::{
@@ -95,7 +97,7 @@ impl CanaryPace {
     /// Notes a timeout of units of that kind.
     pub fn met_timeout(&self, kind: &Kind, timeout: Duration) {
         let timeout = timeout.max(MIN_TIMEOUT);
-        let mut met = self.met.write().unwrap_or_else(PoisonError::into_inner);
+        let mut met = self.met.write();
         let shortest = met.entry(kind.clone()).or_insert(timeout);
         *shortest = timeout.min(*shortest);
     }
@@ -113,7 +115,7 @@ impl CanaryPace {
             let shortest = elsewhere.entry(kind).or_insert(timeout);
             *shortest = timeout.min(*shortest);
         }
-        *self.elsewhere.write().unwrap_or_else(PoisonError::into_inner) = elsewhere;
+        *self.elsewhere.write() = elsewhere;
     }
 
     /// The pace at the broker of this name.
@@ -224,13 +226,13 @@ impl BrokerPace {
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut Way) -> T) {
-        let mut ways = self.pace.ways.write().unwrap_or_else(PoisonError::into_inner);
+        let mut ways = self.pace.ways.write();
         change(ways.entry(self.broker.clone()).or_default());
     }
 }
 
 fn read<T>(shared: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    shared.read().unwrap_or_else(PoisonError::into_inner)
+    shared.read()
 }
 
 #[cfg(test)]

@@ -13,10 +13,11 @@
 //! not read its partitions yet, after a start or a takeover, counts too few.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::mirror::LabelValues;
@@ -143,13 +144,13 @@ impl Census {
 
     /// Notes whether this instance publishes states at a broker now.
     pub fn publishes(&self, broker: &str, is_so: bool) {
-        let mut brokers = self.publishes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut brokers = self.publishes.lock();
         let _ = if is_so { brokers.insert(broker.to_owned()) } else { brokers.remove(broker) };
     }
 
     /// The other instances that published states at a broker when they last exchanged counts.
     pub fn publishers(&self, broker: &str) -> Vec<String> {
-        let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        let elsewhere = self.elsewhere.lock();
         let here =
             elsewhere.iter().filter(|(_, counts)| counts.contains_key(&format!("{PUBLISHES}{broker}")));
         here.map(|(instance, _)| instance.clone()).collect()
@@ -182,7 +183,7 @@ impl Census {
     /// the label, another instance does not count by it, or there are more values than instances exchange.
     pub fn units_with(&self, label: &str, value: &str) -> Option<u64> {
         let own = self.mirror.units_with(label, value)?;
-        let elsewhere = self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner);
+        let elsewhere = self.elsewhere.lock();
         let others = elsewhere.iter().map(|(_, counts)| {
             let rest = counts.get(&all_values(label))?;
             let known = counts.get(&one_value(label, value)).map(|count| count.units);
@@ -248,7 +249,7 @@ impl Census {
         if self.listens.load(Ordering::SeqCst) {
             own.insert(LISTENS.to_owned(), KindCount { units: 1, shortest_ms: None });
         }
-        let publishes = self.publishes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let publishes = self.publishes.lock().clone();
         let at = |broker| (format!("{PUBLISHES}{broker}"), KindCount { units: 1, shortest_ms: None });
         own.extend(publishes.into_iter().map(at));
         roster.announce_counts(instance, &own).await?;
@@ -306,7 +307,7 @@ impl Census {
 
     fn set_elsewhere(&self, mut counts: Vec<(String, KindCounts)>) {
         counts.iter_mut().for_each(|(_, counts)| counts.retain(|name, _| name.contains('=')));
-        *self.elsewhere.lock().unwrap_or_else(PoisonError::into_inner) = counts;
+        *self.elsewhere.lock() = counts;
     }
 
     fn report_room(&self) {

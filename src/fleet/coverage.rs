@@ -7,12 +7,13 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use futures_util::TryStreamExt;
 use futures_util::stream::{self, Stream, StreamExt};
+use parking_lot::Mutex;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
@@ -77,13 +78,13 @@ impl Coverage {
 
     /// How many units of some partitions a silence covers; `None`: not all of the partitions were counted yet.
     pub fn of_partitions(&self, silence: &AlertSilence, partitions: &[u16]) -> Option<u64> {
-        let (known, key) = (self.known(), key(silence));
+        let (known, key) = (self.known.lock(), key(silence));
         partitions.iter().map(|partition| known.walked.get(partition)?.get(&key).copied()).sum()
     }
 
     /// How many units of the whole fleet a silence covered when it was created at this instance.
     pub fn when_made(&self, silence: &AlertSilence) -> Option<u64> {
-        self.known().made.get(&key(silence)).copied()
+        self.known.lock().made.get(&key(silence)).copied()
     }
 
     /// Counts the units of the whole fleet that a new silence covers. `None`: the count takes too long, or the store
@@ -94,7 +95,7 @@ impl Coverage {
             let stored = self.silences.cached().await?;
             let Some(silence) = stored.iter().find(|one| one.id == made) else { return Ok(None) };
             let units = count(queries, silence).await?;
-            let mut known = self.known();
+            let mut known = self.known.lock();
             known.made.retain(|(id, _), _| stored.iter().any(|one| one.id == *id));
             known.made.insert(key(silence), units);
             Ok::<_, EngineError>(Some(units))
@@ -117,26 +118,22 @@ impl Coverage {
 
     /// Stores the count of a partition that was read whole.
     pub(super) fn counted(&self, partition: u16, count: PartitionCount) {
-        let SoFar { sums, spent } = count.so_far.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let SoFar { sums, spent } = count.so_far.into_inner();
         let lasting = count.silences.iter().filter(|one| lasts(one, count.now));
         let counts = lasting.map(|one| (key(one), sums.get(&one.id).copied().unwrap_or_default()));
-        let mut known = self.known();
+        let mut known = self.known.lock();
         if spent > count.budget {
             known.walked.remove(&partition);
         } else {
             known.walked.insert(partition, counts.collect());
         }
     }
-
-    fn known(&self) -> MutexGuard<'_, KnownCounts> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl PartitionCount {
     /// Adds the units of a page.
     pub async fn add(&self, page: &[Snapshot]) {
-        if !self.silences.iter().any(|one| lasts(one, self.now)) || self.so_far().spent > self.budget {
+        if !self.silences.iter().any(|one| lasts(one, self.now)) || self.so_far.lock().spent > self.budget {
             return;
         }
         let records: Vec<OfflineRecord> = page.iter().filter_map(record).collect();
@@ -144,15 +141,11 @@ impl PartitionCount {
         let began = Stopwatch::start();
         // Expressions may take long.
         let Ok(found) = spawn_blocking(move || of_records(&silences, &records)).await else { return };
-        let mut so_far = self.so_far();
+        let mut so_far = self.so_far.lock();
         so_far.spent += began.elapsed();
         for (id, count) in found {
             *so_far.sums.entry(id).or_default() += count;
         }
-    }
-
-    fn so_far(&self) -> MutexGuard<'_, SoFar> {
-        self.so_far.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

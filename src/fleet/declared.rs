@@ -5,10 +5,10 @@
 //! heartbeat of each unit is then admitted once more, which is harmless.
 
 use std::hash::BuildHasher;
-use std::sync::Mutex;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use parking_lot::Mutex;
 
 use crate::presence::{Declared, Heartbeat, Unit};
 
@@ -27,7 +27,7 @@ impl Declarations {
         }
         // An announced sleep is new each time: it begins with this heartbeat.
         heartbeat.declared.sleep.is_none()
-            && self.lock().get(&hash(&heartbeat.unit)) == Some(&fingerprint(&heartbeat.declared))
+            && self.0.lock().get(&hash(&heartbeat.unit)) == Some(&fingerprint(&heartbeat.declared))
     }
 
     /// The engine has applied this heartbeat and its declaration.
@@ -35,7 +35,7 @@ impl Declarations {
         if heartbeat.declared.is_empty() {
             return;
         }
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if known.len() >= MAX_UNITS {
             known.clear();
         }
@@ -44,11 +44,7 @@ impl Declarations {
 
     /// The unit was removed; its next declaration is new.
     pub fn forget(&self, unit: &Unit) {
-        self.lock().remove(&hash(unit));
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, u64, FixedState>> {
-        self.0.lock().expect("nothing panics under this lock")
+        self.0.lock().remove(&hash(unit));
     }
 }
 

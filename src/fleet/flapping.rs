@@ -6,8 +6,9 @@
 //! change is decided from the transitions as read, and decided again if these have changed meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -123,7 +124,7 @@ impl FlapDetector {
             *counts.entry(unit.kind).or_default() += 1;
         }
         self.telemetry.flapping_units(&counts);
-        *self.counts.lock().expect("nothing panics under this lock") = counts;
+        *self.counts.lock() = counts;
         Ok(())
     }
 
@@ -142,7 +143,7 @@ impl FlapDetector {
     pub async fn change(&self, changes: &[(StoredFlaps, Option<(Flaps, Timestamp)>)]) -> Result<Vec<bool>> {
         let sets = changes.iter().map(|(stored, after)| self.change_set(stored, after.as_ref()));
         let written = self.documents.write(&sets.collect::<Result<Vec<_>>>()?).await?;
-        let mut counts = self.counts.lock().expect("nothing panics under this lock");
+        let mut counts = self.counts.lock();
         for ((before, after), _) in changes.iter().zip(&written).filter(|(_, is_written)| **is_written) {
             let is_lasting =
                 |flaps: Option<&Flaps>| i64::from(flaps.is_some_and(|flaps| flaps.lasting().is_some()));

@@ -15,8 +15,10 @@
 //! number.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+
+use parking_lot::Mutex;
 
 use super::Silences;
 use crate::clock::Timestamp;
@@ -93,12 +95,12 @@ impl MassBreaker {
     /// Counts the fleet, to know later how many units it had when a window began.
     pub async fn count(&self, now: Timestamp) -> Result<()> {
         let Some(rule) = &self.rule else { return Ok(()) };
-        let newest = self.sizes.lock().expect("nothing panics under this lock").back().map(|(at, _)| *at);
+        let newest = self.sizes.lock().back().map(|(at, _)| *at);
         if newest.is_some_and(|at| at <= now && now.since(at) < rule.window / COUNTED_PER_WINDOW) {
             return Ok(());
         }
         let units = self.queries.count_since(Timestamp::ZERO).await?.units();
-        let mut sizes = self.sizes.lock().expect("nothing panics under this lock");
+        let mut sizes = self.sizes.lock();
         sizes.retain(|(at, _)| *at <= now && now.since(*at) <= rule.window);
         sizes.push_back((now, units));
         Ok(())
@@ -106,7 +108,7 @@ impl MassBreaker {
 
     /// How many units the fleet had at that moment or soon after it, as far as this instance has counted it.
     fn size_at(&self, moment: Timestamp) -> Option<u64> {
-        let sizes = self.sizes.lock().expect("nothing panics under this lock");
+        let sizes = self.sizes.lock();
         sizes.iter().find(|(at, _)| *at >= moment).map(|(_, units)| *units)
     }
 

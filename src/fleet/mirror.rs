@@ -11,12 +11,13 @@
 //! Decisions never use the mirror.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, RwLockReadGuard};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use parking_lot::{Mutex, MutexGuard, RwLockReadGuard};
 use tokio::sync::Notify;
 
 use super::SharedRules;
@@ -385,7 +386,7 @@ impl Mirror {
     }
 
     fn state(&self, partition: u16) -> MutexGuard<'_, CopyState> {
-        self.partitions[usize::from(partition)].lock().expect("nothing panics under this lock")
+        self.partitions[usize::from(partition)].lock()
     }
 
     fn write(&self, partition: u16) -> PartitionCopy<'_> {

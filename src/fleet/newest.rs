@@ -5,7 +5,7 @@
 //! stores its answer only if the copy is still the one with which the refresh began; otherwise it begins again, and
 //! usually finds that the copy already has the current version.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 
 /// A version and the state of that version.
 type Versioned<T> = (Option<String>, T);
@@ -35,24 +35,20 @@ impl<T> Default for NewestCopy<T> {
 impl<T: Clone> NewestCopy<T> {
     /// The current copy, with which a refresh begins.
     pub fn begin(&self) -> Begun<T> {
-        let kept = self.lock();
+        let kept = self.0.lock();
         Begun { replaced: kept.replaced, known: kept.known.clone() }
     }
 
     /// Stores the answer of a refresh and calls `kept`, whose effects are in the order of the copies; `false`:
     /// another refresh was faster, and this one has to begin again.
     pub fn keep(&self, begun: &Begun<T>, read: &Versioned<T>, kept: impl FnOnce()) -> bool {
-        let mut copy = self.lock();
+        let mut copy = self.0.lock();
         if copy.replaced != begun.replaced {
             return false;
         }
         *copy = KnownCopy { replaced: copy.replaced + 1, known: Some(read.clone()) };
         kept();
         true
-    }
-
-    fn lock(&self) -> MutexGuard<'_, KnownCopy<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,8 +4,9 @@
 //! Memory holds the moves of up to `MAX_UNITS` units: those of others are ignored until there is room.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::Timestamp;
 use crate::presence::{Move, PlacesLeft, Unit};
@@ -35,7 +36,7 @@ struct MovesOfUnit {
 impl Places {
     /// Notes a move. Answers whether the unit is heard at several places in turn within its timeout.
     pub fn moved(&self, unit: &Unit, moved: &Move, timeout: Duration, at: Timestamp) -> bool {
-        let mut moves = self.0.lock().expect("nothing panics under this lock");
+        let mut moves = self.0.lock();
         if !moves.by_unit.contains_key(unit) && !moves.has_room(at) {
             return false;
         }

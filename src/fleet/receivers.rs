@@ -5,8 +5,9 @@
 //! depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -66,7 +67,7 @@ impl ReceiverHealths {
 
     /// Notes how an attempt ended; `failure`: why it failed.
     pub fn note(&self, receiver: &str, failure: Option<&str>, at: Timestamp) {
-        let mut seen = self.lock();
+        let mut seen = self.seen.lock();
         if !seen.contains_key(receiver) {
             seen.insert(receiver.to_owned(), ReceiverHealth::default());
         }
@@ -80,7 +81,7 @@ impl ReceiverHealths {
     /// Writes the outcomes since the last write. Outcomes that were not written, after an error or because other
     /// instances wrote about the same receiver all the time, are part of the next write.
     pub async fn write(&self) -> Result<()> {
-        let mut seen = std::mem::take(&mut *self.lock());
+        let mut seen = std::mem::take(&mut *self.seen.lock());
         let mut written = Ok(());
         for _ in 0..MAX_CHANGES {
             if seen.is_empty() {
@@ -91,7 +92,7 @@ impl ReceiverHealths {
                 break;
             }
         }
-        let mut newer = self.lock();
+        let mut newer = self.seen.lock();
         for (name, health) in seen {
             let later = newer.remove(&name).unwrap_or_default();
             newer.insert(name, health.and(later));
@@ -112,10 +113,6 @@ impl ReceiverHealths {
             seen.remove(name);
         }
         Ok(())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, ReceiverHealth>> {
-        self.seen.lock().expect("nothing panics under this lock")
     }
 }
 

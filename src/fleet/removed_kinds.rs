@@ -5,8 +5,9 @@
 //! Instances announce their kinds with their counts: see [`super::census`].
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::ownership::View;
 use crate::clock::Timestamp;
@@ -45,7 +46,7 @@ impl RemovedKinds {
         let others: Vec<String> =
             view.instances.iter().filter(|name| **name != view.instance).cloned().collect();
         let elsewhere = if others.is_empty() { Vec::new() } else { roster.counts(&others).await? };
-        let mut since = self.since();
+        let mut since = self.since.lock();
         let is_due = |kind: &Kind| {
             let begun = since.entry(kind.clone()).or_insert(now);
             if elsewhere.iter().any(|counts| counts.contains_key(kind.as_str())) {
@@ -58,10 +59,6 @@ impl RemovedKinds {
 
     /// Forgets the other kinds: nothing is open of them any more.
     pub fn keep(&self, is_open: impl Fn(&Kind) -> bool) {
-        self.since().retain(|kind, _| is_open(kind));
-    }
-
-    fn since(&self) -> MutexGuard<'_, BTreeMap<Kind, Timestamp>> {
-        self.since.lock().expect("nothing panics under this lock")
+        self.since.lock().retain(|kind, _| is_open(kind));
     }
 }

@@ -16,10 +16,11 @@
 //! | `states.rs` | the states of units, and since when; units whose silence is unusual |
 //! | `inventory.rs` | units of an inventory |
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use tokio::sync::Notify;
 
 use super::census::Census;

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::Timestamp;
@@ -103,7 +103,7 @@ struct StrangerList {
 impl Strangers {
     /// Notes heartbeats of a unit that changed nothing, for that reason. `heartbeats`: their number.
     pub fn heard(&self, unit: &Unit, reason: StrangerReason, heartbeats: u64, now: Timestamp) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(known) = state.by_unit.get_mut(unit) {
             known.reason = reason;
             known.last_heard = known.last_heard.max(now);
@@ -118,7 +118,7 @@ impl Strangers {
 
     /// Removes ids that became units.
     pub fn admitted<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for unit in units {
             if state.by_unit.is_empty() {
                 return;
@@ -134,7 +134,7 @@ impl Strangers {
         limit: usize,
         now: Timestamp,
     ) -> (Vec<(Unit, Stranger)>, u64) {
-        let state = self.state();
+        let state = self.state.lock();
         let after = wanted.after.as_ref().map_or(Unbounded, Excluded);
         let is_wanted = |unit: &Unit, stranger: &Stranger| {
             wanted.kind.as_ref().is_none_or(|kind| *kind == unit.kind)
@@ -144,10 +144,6 @@ impl Strangers {
         let range = state.by_unit.range::<Unit, _>((after, Unbounded));
         let found = range.filter(|(unit, stranger)| is_wanted(unit, stranger)).take(limit);
         (found.map(|(unit, stranger)| (unit.clone(), stranger.clone())).collect(), state.unlisted)
-    }
-
-    fn state(&self) -> MutexGuard<'_, StrangerList> {
-        self.state.lock().expect("nothing panics under this lock")
     }
 }
 

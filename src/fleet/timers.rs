@@ -9,12 +9,13 @@
 //! allowed, and several instances as many more as they register within a second.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock::{Timestamp, monotonic};
@@ -147,7 +148,7 @@ impl Timers {
         rules: &TimerRules,
         answers: &[Option<TimerAnswer>],
     ) -> BTreeMap<usize, TimerRefusal> {
-        let mut counts = self.counts();
+        let mut counts = self.counts.lock();
         let mut all: u64 = counts.waiting.values().sum();
         let mut beyond = BTreeMap::new();
         for (at, one) in wanted.iter().enumerate().filter(|(at, _)| answers[*at].is_none()) {
@@ -214,25 +215,21 @@ impl Timers {
 
     /// Reads the counts again if they are older than `most`.
     async fn read_counts(&self, most: Duration) -> Result<()> {
-        let is_old = self.counts().read_at.is_none_or(|at| monotonic().duration_since(at) >= most);
+        let is_old = self.counts.lock().read_at.is_none_or(|at| monotonic().duration_since(at) >= most);
         if is_old {
             let partitions: Vec<u16> = (0..self.store.partitions()).collect();
             let waiting = self.store.count_timers(&partitions).await?;
-            *self.counts() = WaitingCounts { waiting, read_at: Some(monotonic()) };
+            *self.counts.lock() = WaitingCounts { waiting, read_at: Some(monotonic()) };
         }
         Ok(())
     }
 
     /// Gives room back.
     fn release<'a>(&self, types: impl Iterator<Item = &'a TimerType>) {
-        let mut counts = self.counts();
+        let mut counts = self.counts.lock();
         for of in types {
             counts.waiting.entry(of.clone()).and_modify(|count| *count = count.saturating_sub(1));
         }
-    }
-
-    fn counts(&self) -> MutexGuard<'_, WaitingCounts> {
-        self.counts.lock().expect("nothing panics under this lock")
     }
 
     /// Counts a timer that was refused before it was passed to [`Timers::register`].

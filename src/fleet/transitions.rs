@@ -4,7 +4,8 @@
 //! records and notifications are complete without them.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard};
+
+use parking_lot::Mutex;
 
 use crate::presence::OfflineRecord;
 
@@ -87,20 +88,16 @@ impl Transitions {
 
     /// Adds a record that was opened or closed.
     pub fn push(&self, record: &OfflineRecord) {
-        self.lock().push(record.clone());
+        self.newest.lock().push(record.clone());
     }
 
     pub fn end(&self) -> u64 {
-        self.lock().end()
+        self.newest.lock().end()
     }
 
     /// Up to `limit` transitions from that position on.
     pub fn after(&self, position: u64, limit: usize) -> Following<OfflineRecord> {
-        self.lock().after(position, limit)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Newest<OfflineRecord>> {
-        self.newest.lock().expect("nothing panics under this lock")
+        self.newest.lock().after(position, limit)
     }
 }
 

@@ -40,10 +40,11 @@
 //! all other work of a minute.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -132,11 +133,7 @@ struct Filled {
     again: Mutex<HashSet<u16>>,
 }
 
-impl Filled {
-    fn again(&self) -> MutexGuard<'_, HashSet<u16>> {
-        self.again.lock().expect("nothing panics under this lock")
-    }
-}
+impl Filled {}
 
 impl Walk {
     /// Walks until `stop`.
@@ -188,7 +185,7 @@ impl Walk {
         let unfilled = |partition: &u16| !self.mirror.is_partition_filled(*partition);
         let partitions: Vec<u16> = self.own_partitions().into_iter().filter(unfilled).collect();
         if !partitions.is_empty() {
-            filled.again().extend(&partitions);
+            filled.again.lock().extend(&partitions);
             let fill = |partition| {
                 let walk = self.clone();
                 // The read is a task of its own, and ends soon by itself, also if this future is dropped.
@@ -199,7 +196,7 @@ impl Walk {
                 let (partition, read) =
                     ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
                 if read? == PageOutcome::Resolved && (self.is_alone() || self.is_large(partition)) {
-                    filled.again().remove(&partition);
+                    filled.again.lock().remove(&partition);
                 }
             }
             self.report_removed();
@@ -246,7 +243,7 @@ impl Walk {
             let shortest = if has_new_rules { Duration::ZERO } else { self.period };
             let pace = WalkPace::new(self.paced_period(shortest));
             let is_alone = self.is_alone();
-            let mut again = std::mem::take(&mut *filled.again());
+            let mut again = std::mem::take(&mut *filled.again.lock());
             if has_new_rules {
                 again.extend(self.own_partitions());
             }

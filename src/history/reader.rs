@@ -1,10 +1,10 @@
 //! Reads history for pages and mails, over connections of its own. A slow read holds up no other one, unless there are as
 //! many slow ones as connections.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 use super::database::{Database, DatabaseAccess, Result};
@@ -42,13 +42,13 @@ impl HistoryReader {
     /// on it.
     async fn read<T>(&self, read: impl AsyncFnOnce(&Database) -> Result<T>) -> anyhow::Result<T> {
         let _turn = self.reads.acquire().await?;
-        let idle = self.idle.lock().expect("nothing panics under this lock").pop();
+        let idle = self.idle.lock().pop();
         let database = match idle.filter(Database::is_open) {
             Some(database) => database,
             None => self.open().await?,
         };
         let read = read(&database).await?;
-        self.idle.lock().expect("nothing panics under this lock").push(database);
+        self.idle.lock().push(database);
         Ok(read)
     }
 }

@@ -5,7 +5,7 @@
 //! [`LONGEST`] at most. A request waits for it a while. A repeated request with the same parameters finds the trial, or
 //! its answer, which is kept for [`KEPT`]. A trial changes nothing.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -13,6 +13,7 @@ use axum::http::Uri;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -211,17 +212,13 @@ impl PolicyTrials {
         }
     }
 
-    fn last(&self) -> MutexGuard<'_, Option<TrialRun>> {
-        self.last.lock().expect("nothing panics under this lock")
-    }
-
     /// The trial of a question; starts one if there is none.
     fn run_of(
         &self,
         question: &TrialQuestion,
         history: Arc<dyn AvailabilityHistory>,
     ) -> Result<(Stopwatch, watch::Receiver<Option<TrialResult>>), HttpError> {
-        let (routes, mut last) = (self.routes.borrow().clone(), self.last());
+        let (routes, mut last) = (self.routes.borrow().clone(), self.last.lock());
         if let Some(run) = &*last {
             if run.answers(question, &routes) {
                 return Ok((run.begun, run.result.clone()));

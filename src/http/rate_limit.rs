@@ -9,8 +9,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::address::client_network;
 use crate::clock::Timestamp;
@@ -100,7 +101,7 @@ impl RequestLimit {
     /// # Errors
     /// How long the client has to wait.
     pub fn count(&self, client: LimitedClient, rate: RequestRate, now: Duration) -> Result<(), Duration> {
-        let mut accounts = self.accounts();
+        let mut accounts = self.accounts.lock();
         let account = self.admitted(&mut accounts, &client, rate, now)?;
         keep(&mut accounts, client, account, rate.each);
         Ok(())
@@ -111,12 +112,12 @@ impl RequestLimit {
     /// # Errors
     /// How long the client has to wait.
     pub fn admit(&self, client: &LimitedClient, rate: RequestRate, now: Duration) -> Result<(), Duration> {
-        self.admitted(&mut self.accounts(), client, rate, now).map(|_| ())
+        self.admitted(&mut self.accounts.lock(), client, rate, now).map(|_| ())
     }
 
     /// Counts `count` requests, tokens or timers of an admitted request.
     pub fn take(&self, client: LimitedClient, rate: RequestRate, now: Duration, count: usize) {
-        let mut accounts = self.accounts();
+        let mut accounts = self.accounts.lock();
         let account = account_of(&mut accounts, &client, now);
         let time = rate.each.saturating_mul(u32::try_from(count).unwrap_or(u32::MAX));
         keep(&mut accounts, client, account, time);
@@ -124,7 +125,7 @@ impl RequestLimit {
 
     /// Takes back the count of one request.
     pub fn give_back(&self, client: &LimitedClient, rate: RequestRate) {
-        if let Some(account) = self.accounts().get_mut(client) {
+        if let Some(account) = self.accounts.lock().get_mut(client) {
             account.until = account.until.saturating_sub(rate.each);
         }
     }
@@ -147,10 +148,6 @@ impl RequestLimit {
             Some(wait) if !wait.is_zero() => Err(wait),
             _ => Ok(account),
         }
-    }
-
-    fn accounts(&self) -> MutexGuard<'_, HashMap<LimitedClient, Account>> {
-        self.accounts.lock().expect("nothing panics under this lock")
     }
 }
 
@@ -261,7 +258,7 @@ mod tests {
                 assert_eq!(limit.count(client(u32::MAX), rate, NOW).is_err(), is_closed);
             }
             assert_eq!(limit.count(client(u32::MAX), rate, NOW + TWO), Ok(()));
-            assert_eq!(limit.accounts().len(), 1);
+            assert_eq!(limit.accounts.lock().len(), 1);
         }
     }
 }

@@ -79,10 +79,10 @@ mod tests {
     async fn a_scan_beyond_those_that_may_wait_is_refused_and_there_is_room_again_when_they_have_ended() {
         let scans = Scans::on(2);
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let ended = Arc::new(std::sync::Mutex::new(ended));
+        let ended = Arc::new(parking_lot::Mutex::new(ended));
         let scan = || {
             let ended = ended.clone();
-            scans.run(move || ended.lock().unwrap().recv().is_ok())
+            scans.run(move || ended.lock().recv().is_ok())
         };
         let mut waiting = Box::pin(join_all((0..2 + MAX_WAITING).map(|_| scan())));
         assert!(futures_util::poll!(&mut waiting).is_pending());

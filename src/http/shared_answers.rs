@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::future::Future;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 use super::http_error::HttpError;
@@ -125,7 +126,7 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
 
     /// Removes an expired answer, unless a request waits for the next one.
     fn leave(&self, asked: &str, kept: &Arc<CachedAnswer<T>>) {
-        let mut all = self.kept.lock().expect("nothing panics under this lock");
+        let mut all = self.kept.lock();
         // The other holder is the map.
         if Arc::strong_count(kept) == 2 && all.get(asked).is_some_and(|of_map| Arc::ptr_eq(of_map, kept)) {
             all.remove(asked);
@@ -134,11 +135,11 @@ impl<T: Send + Sync + 'static> SharedAnswers<T> {
 
     /// Answers computed before this call are not served any more.
     pub fn forget(&self) {
-        self.kept.lock().expect("nothing panics under this lock").clear();
+        self.kept.lock().clear();
     }
 
     fn kept(&self, asked: &str) -> Arc<CachedAnswer<T>> {
-        let mut all = self.kept.lock().expect("nothing panics under this lock");
+        let mut all = self.kept.lock();
         if let Some(kept) = all.get(asked) {
             return kept.clone();
         }
@@ -163,16 +164,12 @@ impl<T> CachedAnswer<T> {
     ) -> Result<Arc<T>, HttpError> {
         let began = monotonic();
         let answer = Arc::new(make.await?);
-        *self.lock() = Some(SharedAnswer { answer: answer.clone(), began, made: monotonic() });
+        *self.last.lock() = Some(SharedAnswer { answer: answer.clone(), began, made: monotonic() });
         Ok(answer)
     }
 
     fn last(&self) -> Option<SharedAnswer<T>> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<SharedAnswer<T>>> {
-        self.last.lock().expect("nothing panics under this lock")
+        self.last.lock().clone()
     }
 }
 
@@ -234,7 +231,7 @@ mod tests {
         let others: Vec<u32> = others.await.into_iter().map(Result::unwrap).collect();
         assert_eq!(others, [2; 9], "the first answer may lack what they have done before they asked");
         assert_eq!(maker.ask("a", MaxAge::EXACT).await.unwrap(), 3);
-        assert!(maker.answers.kept.lock().unwrap().is_empty(), "no later request may have it");
+        assert!(maker.answers.kept.lock().is_empty(), "no later request may have it");
     }
 
     #[tokio::test]
@@ -298,6 +295,6 @@ mod tests {
         }
         assert_eq!(maker.ask("b", age).await.unwrap(), 2);
         assert_eq!(maker.ask("a", age).await.unwrap(), 4, "it had left");
-        assert_eq!(maker.answers.kept.lock().unwrap().len(), 2);
+        assert_eq!(maker.answers.kept.lock().len(), 2);
     }
 }

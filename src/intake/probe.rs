@@ -22,9 +22,11 @@
 //! which is an error. See `mqtt::ProbeSchedule`.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::canary::{self, Canary, Key};
 use super::probe_returns::ProbeReturns;
@@ -109,12 +111,12 @@ impl Probes {
     /// Notes whether the bridge of a kind is offline. Probes then prove nothing for the kind, so the time is blind for
     /// it.
     pub fn hold(&self, kind: &Kind, is_held: bool) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         let _ = if is_held { held.insert(kind.clone()) } else { held.remove(kind) };
     }
 
     pub fn is_held(&self, kind: &Kind) -> bool {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).contains(kind)
+        self.held.lock().contains(kind)
     }
 
     /// Notes that a canary came back over the broker.
@@ -141,9 +143,9 @@ impl Probes {
     /// Notes that a probe of this filter was sent. Only a member of a share stores pending probes.
     pub fn sent(&self, index: usize, at: Timestamp) {
         let probe = &self.all[index];
-        probe.lock().since.get_or_insert(at);
+        probe.status.lock().since.get_or_insert(at);
         if self.answers.get().is_some() {
-            probe.returns().sent(at);
+            probe.returns.lock().sent(at);
         }
     }
 
@@ -152,7 +154,7 @@ impl Probes {
         if self.answers.get().is_none() {
             return vec![sent_at];
         }
-        self.all[index].returns().came(sent_at)
+        self.all[index].returns.lock().came(sent_at)
     }
 
     /// Notes a message of a unit on this topic: it proves the filters that cover the topic and whose probes are
@@ -160,7 +162,7 @@ impl Probes {
     pub fn unit_heard(&self, topic: &str, at: Timestamp) {
         let is_refused = |probe: &&Probe| probe.is_refused.load(Ordering::Relaxed);
         for probe in self.all.iter().filter(is_refused).filter(|probe| covers(&probe.filter, topic)) {
-            let heard = &mut probe.lock().unit_heard;
+            let heard = &mut probe.status.lock().unit_heard;
             *heard = Some(at).max(*heard);
         }
     }
@@ -197,49 +199,41 @@ impl Probe {
     }
 
     pub fn status(&self) -> ProbeStatus {
-        self.lock().clone()
+        self.status.lock().clone()
     }
 
     /// Forgets the pending probes, which may be lost with the connection.
     pub fn connection_lost(&self) {
-        self.lock().since = None;
-        self.returns().forget();
+        self.status.lock().since = None;
+        self.returns.lock().forget();
     }
 
     /// Returns whether a probe from this member of a share is missing at `now`: see [`ProbeReturns::judge`].
     pub fn is_missing(&self, hearing: &Hearing, wait: Duration, now: Timestamp) -> bool {
-        self.returns().judge(hearing, wait, now)
+        self.returns.lock().judge(hearing, wait, now)
     }
 
     /// Returns whether several probes of this filter are missing while others came.
     pub fn are_taken(&self) -> bool {
-        self.returns().are_taken()
+        self.returns.lock().are_taken()
     }
 
     /// Returns whether a probe came that was sent after a missing one.
     pub fn are_partial(&self) -> bool {
-        self.returns().are_partial()
+        self.returns.lock().are_partial()
     }
 
     /// Notes that the broker accepted a probe, or the reason why it refused one.
     pub fn answered(&self, refused: Option<String>) {
         if refused.is_some() {
-            self.returns().forget();
+            self.returns.lock().forget();
         }
-        let mut status = self.lock();
+        let mut status = self.status.lock();
         if status.refused.is_some() && refused.is_none() {
             // Until now, messages of units proved the filter.
             *status = ProbeStatus::default();
         }
         self.is_refused.store(refused.is_some(), Ordering::Relaxed);
         status.refused = refused;
-    }
-
-    fn returns(&self) -> MutexGuard<'_, ProbeReturns> {
-        self.returns.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ProbeStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

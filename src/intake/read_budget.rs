@@ -4,7 +4,7 @@
 //! keeps a connection so busy that canaries come too late, and the fleet is not heard. So large payloads beyond this
 //! budget are not read; they prove life anyway. Small payloads cost no more than their message, and are always read.
 
-use std::sync::{Mutex, PoisonError};
+use parking_lot::Mutex;
 
 use crate::clock::Timestamp;
 
@@ -24,7 +24,7 @@ impl ReadBudget {
         if size <= SMALL {
             return true;
         }
-        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.0.lock();
         let second = now.as_millis() / 1000;
         if counted.0 != second {
             *counted = (second, 0);

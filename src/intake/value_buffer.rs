@@ -5,10 +5,11 @@
 //! A crash loses the waiting values; the next message brings them again.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::engine_writer::EngineWriter;
@@ -71,7 +72,7 @@ impl ValueBuffer {
         if values.is_empty() {
             return;
         }
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let full = waiting.len() >= MAX_UNITS;
         match waiting.get_mut(unit) {
             Some(known) => values.into_iter().for_each(|(metric, value)| known.put(metric, at, value)),
@@ -97,7 +98,7 @@ impl ValueBuffer {
     }
 
     async fn round(&self, writer: &EngineWriter) {
-        let round: Vec<(Unit, UnitValues)> = std::mem::take(&mut *self.lock()).into_iter().collect();
+        let round: Vec<(Unit, UnitValues)> = std::mem::take(&mut *self.waiting.lock()).into_iter().collect();
         let mut rest = round.into_iter();
         loop {
             let batch: Vec<(Unit, UnitValues)> = rest.by_ref().take(BATCH).collect();
@@ -155,7 +156,7 @@ impl ValueBuffer {
     }
 
     fn put_back(&self, values: impl Iterator<Item = (Unit, UnitValues)>) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         for (unit, before) in values {
             let now = waiting.entry(unit).or_default();
             now.tried = now.tried.max(before.tried);
@@ -165,10 +166,6 @@ impl ValueBuffer {
                 }
             }
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Unit, UnitValues, FixedState>> {
-        self.waiting.lock().expect("nothing panics under this lock")
     }
 }
 
@@ -204,7 +201,7 @@ mod tests {
 
     /// The values that wait, sorted.
     fn waiting(buffer: &ValueBuffer) -> Vec<(String, String, i64, String)> {
-        let waiting = std::mem::take(&mut *buffer.lock());
+        let waiting = std::mem::take(&mut *buffer.waiting.lock());
         let batch: Vec<(Unit, UnitValues)> = waiting.into_iter().collect();
         let text = |r: &Reading| (r.unit.to_string(), r.metric.into(), r.at.as_millis(), r.value.into());
         let mut all: Vec<_> = buffer.readings(&batch).iter().map(text).collect();
@@ -224,7 +221,7 @@ mod tests {
             |metric: &str, at, value: &str| ("pump:1".to_owned(), metric.to_owned(), at, value.to_owned());
         assert_eq!(waiting(&buffer), [value("bars", 5, "7"), value("volts", 9, "2")]);
         // The old values are put back; a value that arrived meanwhile is newer and stays.
-        let before = std::mem::take(&mut *buffer.lock());
+        let before = std::mem::take(&mut *buffer.waiting.lock());
         take(&buffer, "pump:1", 8, "{\"volts\":4}");
         buffer.put_back(before.into_iter());
         assert_eq!(waiting(&buffer), [value("bars", 5, "7"), value("volts", 8, "4")]);
@@ -235,9 +232,9 @@ mod tests {
         let buffer = buffer();
         take(&buffer, "pump:1", 5, "{\"volts\":1,\"bars\":7}");
         for left in [1, 1, 0] {
-            let batch = std::mem::take(&mut *buffer.lock()).into_iter().collect();
+            let batch = std::mem::take(&mut *buffer.waiting.lock()).into_iter().collect();
             buffer.written(batch, vec![false, false]);
-            assert_eq!(buffer.lock().len(), left);
+            assert_eq!(buffer.waiting.lock().len(), left);
         }
     }
 
@@ -247,8 +244,12 @@ mod tests {
         for unit in 0..MAX_UNITS + 10 {
             take(&buffer, &format!("pump:{unit}"), 5, "{\"volts\":1}");
         }
-        assert_eq!(buffer.lock().len(), MAX_UNITS);
+        assert_eq!(buffer.waiting.lock().len(), MAX_UNITS);
         take(&buffer, "pump:1", 6, "{\"volts\":2}");
-        assert_eq!(&*buffer.lock()[&"pump:1".parse().unwrap()].values[0].2, "2", "those that wait go on");
+        assert_eq!(
+            &*buffer.waiting.lock()[&"pump:1".parse().unwrap()].values[0].2,
+            "2",
+            "those that wait go on"
+        );
     }
 }

@@ -10,8 +10,9 @@
 //! drops it. So an expression takes at most [`CHARGE`] times what it takes after compilation.
 
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 
+use parking_lot::Mutex;
 use regex_automata::Input;
 use regex_automata::meta::{Builder, Cache, Config, Regex};
 use regex_automata::util::syntax;
@@ -57,13 +58,9 @@ struct Expressions {
 
 static EXPRESSIONS: LazyLock<Mutex<Expressions>> = LazyLock::new(Mutex::default);
 
-fn expressions() -> MutexGuard<'static, Expressions> {
-    EXPRESSIONS.lock().expect("nothing panics under this lock")
-}
-
 /// The bytes that all expressions of the process hold.
 pub fn held() -> usize {
-    expressions().bytes
+    EXPRESSIONS.lock().bytes
 }
 
 impl Compiled {
@@ -75,7 +72,7 @@ impl Compiled {
                 "the expression has more than {MAX_EXPRESSION} bytes; write several shorter ones"
             ));
         }
-        let known = expressions().by_text.get(text).and_then(Weak::upgrade);
+        let known = EXPRESSIONS.lock().by_text.get(text).and_then(Weak::upgrade);
         if let Some(known) = known {
             return Ok(known);
         }
@@ -84,7 +81,7 @@ impl Compiled {
         // An expression that is dropped takes the lock, so neither of the two is dropped under it.
         let cache = Mutex::new(regex.create_cache());
         let made = Arc::new(Compiled { regex, cache, text: text.to_owned(), bytes });
-        let mut all = expressions();
+        let mut all = EXPRESSIONS.lock();
         let known = all.by_text.get(text).and_then(Weak::upgrade);
         let is_over = known.is_none() && origin == ExpressionOrigin::Request && all.bytes + bytes > MAX_HELD;
         all.bytes += bytes;
@@ -106,8 +103,8 @@ impl Compiled {
     pub fn is_match(&self, value: &str) -> bool {
         let input = Input::new(value).earliest(true);
         let found = match self.cache.try_lock() {
-            Ok(mut cache) => self.regex.search_half_with(&mut cache, &input),
-            Err(_) => self.regex.search_half_with(&mut self.regex.create_cache(), &input),
+            Some(mut cache) => self.regex.search_half_with(&mut cache, &input),
+            None => self.regex.search_half_with(&mut self.regex.create_cache(), &input),
         };
         found.is_some()
     }
@@ -115,7 +112,7 @@ impl Compiled {
 
 impl Drop for Compiled {
     fn drop(&mut self) {
-        let mut all = expressions();
+        let mut all = EXPRESSIONS.lock();
         all.bytes -= self.bytes;
         if all.by_text.get(&self.text).is_some_and(|known| known.strong_count() == 0) {
             all.by_text.remove(&self.text);
@@ -156,9 +153,9 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &other));
         assert!(one.is_match("shared-by-this-test-7") && !one.is_match("shared-by-this-test-7 "));
         drop(one);
-        assert!(expressions().by_text.contains_key(text));
+        assert!(EXPRESSIONS.lock().by_text.contains_key(text));
         drop(other);
-        assert!(!expressions().by_text.contains_key(text));
+        assert!(!EXPRESSIONS.lock().by_text.contains_key(text));
     }
 
     #[test]

@@ -8,8 +8,10 @@
 //! sealed, or held again.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::RouteTimes;
 use crate::clock::Timestamp;
@@ -42,7 +44,7 @@ impl Mutes {
 
     /// The routes that are muted at that moment.
     pub fn at(&self, now: Timestamp) -> MutedRoutes {
-        let mut known = self.known.lock().expect("nothing panics under this lock");
+        let mut known = self.known.lock();
         if !(known.from..known.until).contains(&now) {
             let until = |times: &RouteTimes| times.muted_until(now).unwrap_or_else(|| times.next_change(now));
             let muted = |(id, times): (&String, &RouteTimes)| Some((id.clone(), times.muted_until(now)?));

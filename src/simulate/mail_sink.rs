@@ -6,9 +6,10 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -119,12 +120,12 @@ impl MailSink {
 
     /// Uses these replies for the next mails, one each, and then accepts mails again.
     pub fn reply_with(&self, replies: impl IntoIterator<Item = Reply>) {
-        *lock(&self.shared.replies) = replies.into_iter().collect();
+        *self.shared.replies.lock() = replies.into_iter().collect();
     }
 
     /// The mails that were accepted, in order.
     pub fn mails(&self) -> Vec<Mail> {
-        lock(&self.shared.mails).iter().cloned().collect()
+        self.shared.mails.lock().iter().cloned().collect()
     }
 
     /// How many connections were opened.
@@ -139,7 +140,7 @@ impl MailSink {
         match tokio::time::timeout(patience, enough).await {
             Ok(_) => Ok(self.mails()),
             Err(_) => {
-                let so_far = lock(&self.shared.mails).len();
+                let so_far = self.shared.mails.lock().len();
                 Err(io::Error::other(format!("{so_far} of {count} mails came within {patience:?}")))
             }
         }
@@ -313,15 +314,15 @@ fn address(text: &str) -> String {
 
 impl SharedMails {
     fn next_reply(&self) -> Reply {
-        lock(&self.replies).pop_front().unwrap_or(Reply::Accept)
+        self.replies.lock().pop_front().unwrap_or(Reply::Accept)
     }
 
     fn next_reply_if(&self, this: &Reply) -> bool {
-        lock(&self.replies).pop_front_if(|reply| reply == this).is_some()
+        self.replies.lock().pop_front_if(|reply| reply == this).is_some()
     }
 
     fn keep(&self, mail: Mail) {
-        let mut mails = lock(&self.mails);
+        let mut mails = self.mails.lock();
         if mails.len() >= MAX_KEPT {
             mails.pop_front();
         }
@@ -329,8 +330,4 @@ impl SharedMails {
         drop(mails);
         self.count.send_modify(|count| *count += 1);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -15,8 +15,10 @@ use std::ops::Range;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 /// How long a server may take to print that it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -53,7 +55,7 @@ fn claim(port: u16) -> bool {
     let Ok(claim) = UdpSocket::bind(at) else { return false };
     let is_free = TcpListener::bind(at).is_ok();
     if is_free {
-        let mut claimed = CLAIMED.lock().expect("nothing panics under this lock");
+        let mut claimed = CLAIMED.lock();
         claimed.push_back(claim);
         let excess = claimed.len().saturating_sub(CLAIMS);
         claimed.drain(..excess);

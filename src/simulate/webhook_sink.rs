@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,6 +14,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -138,7 +139,7 @@ impl WebhookSink {
 
     /// Uses these answers for the next requests, one each, and then 200 again.
     pub fn answer_with(&self, answers: impl IntoIterator<Item = Answer>) {
-        *lock(&self.shared.answers) = answers.into_iter().collect();
+        *self.shared.answers.lock() = answers.into_iter().collect();
     }
 
     /// Answers the hanging requests with 200.
@@ -148,7 +149,7 @@ impl WebhookSink {
 
     /// The requests, in order.
     pub fn received(&self) -> Vec<Received> {
-        lock(&self.shared.received).iter().cloned().collect()
+        self.shared.received.lock().iter().cloned().collect()
     }
 
     /// Waits until this many requests have come in all, at most for `patience`.
@@ -158,7 +159,7 @@ impl WebhookSink {
         match tokio::time::timeout(patience, enough).await {
             Ok(_) => Ok(self.received()),
             Err(_) => {
-                let so_far = lock(&self.shared.received).len();
+                let so_far = self.shared.received.lock().len();
                 Err(io::Error::other(format!("{so_far} of {count} webhooks came within {patience:?}")))
             }
         }
@@ -181,7 +182,7 @@ async fn receive(
     let (path, query) = (uri.path().to_owned(), uri.query().unwrap_or_default().to_owned());
     let received = Received { method, path, query, headers, body };
     let verified = sink.secret.as_ref().is_none_or(|secret| received.is_signed(secret));
-    let answer = lock(&sink.answers).pop_front().unwrap_or(Answer::Status(200));
+    let answer = sink.answers.lock().pop_front().unwrap_or(Answer::Status(200));
     let mut released = sink.released.subscribe();
     sink.keep(received);
     match answer {
@@ -215,7 +216,7 @@ impl SharedRequests {
         if let Some(show) = &self.watcher {
             show(&received);
         }
-        let mut kept = lock(&self.received);
+        let mut kept = self.received.lock();
         if kept.len() >= MAX_KEPT {
             kept.pop_front();
         }
@@ -223,8 +224,4 @@ impl SharedRequests {
         drop(kept);
         self.count.send_modify(|count| *count += 1);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 use std::fmt::{self, Display};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 /// All names of receivers of this process.
 static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
@@ -19,7 +20,7 @@ impl ReceiverName {
     /// For a name from the configuration or the engine. For a name from a client use [`ReceiverName::known`]: a
     /// client could send names until the memory is full.
     pub fn of(name: &str) -> ReceiverName {
-        let mut names = names();
+        let mut names = NAMES.lock();
         let names = names.get_or_insert_default();
         if let Some(known) = names.get(name) {
             return ReceiverName(known);
@@ -31,16 +32,12 @@ impl ReceiverName {
 
     /// The name, if the configuration or the engine has had it; `None` for other names.
     pub fn known(name: &str) -> Option<ReceiverName> {
-        names().as_ref()?.get(name).map(|known| ReceiverName(known))
+        NAMES.lock().as_ref()?.get(name).map(|known| ReceiverName(known))
     }
 
     pub fn as_str(self) -> &'static str {
         self.0
     }
-}
-
-fn names() -> MutexGuard<'static, Option<HashSet<&'static str>>> {
-    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Display for ReceiverName {

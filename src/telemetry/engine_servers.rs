@@ -1,9 +1,10 @@
 //! The servers of the engine, and whether each of them answers: `rollcall_engine_up`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use prometheus::IntGaugeVec;
 
 use crate::clock::monotonic;
@@ -35,11 +36,11 @@ impl ServerAnswers {
 
     /// The server refused a command, and would refuse it again.
     pub fn refuse(&self) {
-        *self.0.refused.lock().expect("nothing panics under this lock") = Some(monotonic());
+        *self.0.refused.lock() = Some(monotonic());
     }
 
     fn get(&self, now: Instant) -> bool {
-        let refused = *self.0.refused.lock().expect("nothing panics under this lock");
+        let refused = *self.0.refused.lock();
         self.0.answers.load(Ordering::Relaxed) && refused.is_none_or(|at| now.duration_since(at) >= REFUSED)
     }
 }
@@ -68,7 +69,7 @@ impl EngineServers {
 
     /// Replaces the servers, and removes the series of servers that are gone.
     pub fn replace(&self, gauge: &IntGaugeVec, servers: Vec<(String, ServerAnswers)>) {
-        let mut before = self.lock();
+        let mut before = self.servers.lock();
         let known = before.iter().map(|(address, _)| address.as_str()).chain([UNKNOWN]);
         for address in known.filter(|known| servers.iter().all(|(address, _)| address != known)) {
             // An error means that the series does not exist, which is fine.
@@ -80,7 +81,7 @@ impl EngineServers {
     /// Sets the series. If a loop fails, the servers that do not answer or refuse a command are down; without such a
     /// server, all are down.
     pub fn count(&self, gauge: &IntGaugeVec) {
-        let servers = self.lock();
+        let servers = self.servers.lock();
         let now = monotonic();
         let all_answer = servers.iter().all(|(_, answers)| answers.get(now));
         let is_up = self.is_up();
@@ -91,10 +92,6 @@ impl EngineServers {
             let is_up = answers.get(now) && (is_up || !all_answer);
             gauge.with_label_values(&[address]).set(is_up.into());
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(String, ServerAnswers)>> {
-        self.servers.lock().expect("nothing panics under this lock")
     }
 }
 

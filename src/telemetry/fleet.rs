@@ -68,7 +68,7 @@ impl Telemetry {
 
     /// The number of units in each state, by label and value. Removes the series of values that are gone.
     pub fn units_by_label(&self, counted: BTreeMap<(String, String), [u64; State::ALL.len()]>) {
-        let mut before = self.labels_counted.lock().expect("nothing panics under this lock");
+        let mut before = self.labels_counted.lock();
         for ((label, value), counts) in &counted {
             for (state, count) in State::ALL.iter().zip(counts) {
                 self.series

@@ -5,7 +5,8 @@
 //! consequences. The log has one line when a dependency goes down, and one when it is up again.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+
+use parking_lot::Mutex;
 
 use crate::clock::Timestamp;
 
@@ -165,7 +166,7 @@ impl OpenProblems {
     /// Sets a problem. Returns whether it is new.
     pub(super) fn set(&self, name: &'static str, which: &str, text: String, severity: Severity) -> bool {
         let entry = Entry { problem: HealthProblem::new(name, text, severity), waits: None };
-        self.lock().set((name, which.to_owned()), entry)
+        self.0.lock().set((name, which.to_owned()), entry)
     }
 
     /// Sets work that waits for a dependency, which is down for the reason `why`. Only serious work makes the
@@ -178,7 +179,7 @@ impl OpenProblems {
         severity: Severity,
         now: Timestamp,
     ) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let mut is_new = false;
         if severity == Severity::Serious {
             let outage = state.outages.entry(cause.clone()).or_insert_with(|| {
@@ -195,7 +196,7 @@ impl OpenProblems {
 
     /// Clears a problem. Returns whether it existed and did not wait for a dependency that is down.
     pub(super) fn clear(&self, name: &'static str, which: &str) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         // This runs after every delivery, mostly without a problem.
         if state.entries.is_empty() {
             return false;
@@ -205,33 +206,33 @@ impl OpenProblems {
 
     /// Clears the problems of that name, except those about an entry of `which`.
     pub(super) fn keep(&self, name: &'static str, which: &[String]) {
-        self.lock().entries.retain(|(one, known), _| *one != name || which.contains(known));
+        self.0.lock().entries.retain(|(one, known), _| *one != name || which.contains(known));
     }
 
     pub(super) fn has_any(&self, name: &'static str) -> bool {
-        self.lock().entries.keys().any(|(one, _)| *one == name)
+        self.0.lock().entries.keys().any(|(one, _)| *one == name)
     }
 
     pub(super) fn has(&self, name: &'static str, which: &str) -> bool {
-        self.lock().entries.contains_key(&(name, which.to_owned()))
+        self.0.lock().entries.contains_key(&(name, which.to_owned()))
     }
 
     /// Returns whether that problem has this text.
     pub(super) fn says(&self, name: &'static str, which: &str, text: &str) -> bool {
-        self.lock().entries.get(&(name, which.to_owned())).is_some_and(|one| one.problem.text == text)
+        self.0.lock().entries.get(&(name, which.to_owned())).is_some_and(|one| one.problem.text == text)
     }
 
     pub(super) fn is_down(&self, cause: &Dependency) -> bool {
-        self.lock().outages.contains_key(cause)
+        self.0.lock().outages.contains_key(cause)
     }
 
     pub(super) fn has_outage(&self) -> bool {
-        !self.lock().outages.is_empty()
+        !self.0.lock().outages.is_empty()
     }
 
     /// The problems, serious ones first; work that waits for a dependency that is down is listed under it.
     pub(super) fn list(&self) -> Vec<HealthProblem> {
-        let state = self.lock();
+        let state = self.0.lock();
         let mut all: Vec<HealthProblem> = state.outages.keys().map(|cause| state.outage(cause)).collect();
         let alone = state.entries.values().filter(|entry| !state.is_shown_under(entry));
         for problem in alone.map(|entry| entry.problem.clone()) {
@@ -244,10 +245,6 @@ impl OpenProblems {
             all.into_iter().partition(|problem| problem.severity == Severity::Serious);
         all.extend(warnings);
         all
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, ProblemEntries> {
-        self.0.lock().expect("nothing panics under this lock")
     }
 }
 

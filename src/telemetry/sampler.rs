@@ -1,8 +1,9 @@
 //! A sampler of log lines.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::labels::BrokerRefusal;
 use crate::clock::{Clock, Timestamp};
@@ -46,7 +47,7 @@ impl Sampler {
 
     fn sample(&self, reason: Reason) -> Option<i64> {
         let now = self.clock.now();
-        let mut all = self.lines.lock().expect("nothing panics under this lock");
+        let mut all = self.lines.lock();
         let lines = all.entry(reason).or_default();
         if now < lines.next {
             lines.suppressed += 1;

@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::sync::Mutex;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock::{Clock, Timestamp};
 
@@ -47,7 +48,7 @@ impl ShortFailures {
     /// while no other loop fails.
     pub fn is_short(&self, which: &str) -> (bool, bool) {
         let now = self.clock.now();
-        let mut all = self.lock();
+        let mut all = self.since.lock();
         let since = *all.entry(which.to_owned()).or_insert(now);
         (now.since(since) < MAX_SHORT, all.len() == 1 && since == now)
     }
@@ -55,18 +56,14 @@ impl ShortFailures {
     /// The failure of the loop, if it has one, counts as begun at most `at_most` ago.
     pub fn shorten(&self, which: &str, at_most: Duration) {
         let began = self.clock.now() - at_most;
-        if let Some(since) = self.lock().get_mut(which) {
+        if let Some(since) = self.since.lock().get_mut(which) {
             *since = began.max(*since);
         }
     }
 
     /// Forgets the failure of a loop that succeeded. Returns whether it was the last failing loop.
     pub fn clear(&self, which: &str) -> bool {
-        let mut all = self.lock();
+        let mut all = self.since.lock();
         all.remove(which).is_some() && all.is_empty()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Timestamp>> {
-        self.since.lock().expect("nothing panics under this lock")
     }
 }

@@ -1,8 +1,9 @@
 //! A histogram of the current moment: how many units are in each bucket now, not a count over time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Bucket, Histogram, Metric, MetricFamily, MetricType};
 
@@ -31,7 +32,7 @@ impl SnapshotHistogram {
         counted.set_bucket(buckets.collect());
         counted.set_sample_count(count);
         counted.set_sample_sum(sum.as_secs_f64());
-        *self.counted.lock().expect("nothing panics under this lock") = counted;
+        *self.counted.lock() = counted;
     }
 }
 
@@ -42,7 +43,7 @@ impl Collector for SnapshotHistogram {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let mut metric = Metric::default();
-        metric.set_histogram(self.counted.lock().expect("nothing panics under this lock").clone());
+        metric.set_histogram(self.counted.lock().clone());
         let mut family = MetricFamily::default();
         family.set_name(self.desc.fq_name.clone());
         family.set_help(self.desc.help.clone());

@@ -1,9 +1,9 @@
 //! Checks of deadlines, and the units that went offline or came back.
 
 use std::collections::BTreeMap;
-use std::sync::MutexGuard;
 use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use tokio_util::sync::CancellationToken;
 
 use super::labels::{CheckOutcome, CheckSource};
@@ -51,7 +51,7 @@ impl Telemetry {
 
     /// The first heartbeat of a unit was applied.
     pub fn unit_is_new(&self, unit: &Unit) {
-        if self.new_log.lock().expect("nothing panics under this lock").admit() {
+        if self.new_log.lock().admit() {
             tracing::info!(%unit, "new unit");
         }
     }
@@ -83,7 +83,7 @@ impl Telemetry {
             if let Some(more) = self.log_limit(Transition::Online).end_span(now) {
                 tracing::info!(more, "more units are back than are named");
             }
-            let more = self.new_log.lock().expect("nothing panics under this lock").end_span(now);
+            let more = self.new_log.lock().end_span(now);
             if let Some(more) = more {
                 tracing::info!(more, "more units are new than are named");
             }
@@ -95,7 +95,7 @@ impl Telemetry {
             Transition::Offline => &self.offline_log,
             Transition::Online => &self.online_log,
         };
-        limit.lock().expect("nothing panics under this lock")
+        limit.lock()
     }
 
     /// Open records of kinds that are not configured, and for how long they stay open. Logs the change.

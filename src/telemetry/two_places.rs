@@ -2,7 +2,8 @@
 //! silence of the other. Each is a problem until its timeout has passed without a heartbeat from the other place.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::labels::TWO_PLACES;
 use super::problems::{Severity, UNIT_AT_TWO_PLACES};
@@ -32,7 +33,7 @@ impl TwoPlaces {
     }
 
     fn current(&self) -> MutexGuard<'_, BTreeMap<Unit, AtTwoPlaces>> {
-        let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut units = self.units.lock();
         if !units.is_empty() {
             let now = self.clock.now();
             units.retain(|_, one| one.until >= now);

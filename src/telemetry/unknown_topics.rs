@@ -4,9 +4,9 @@
 //! Senders choose topics, so the list is bounded, and each topic is cut and escaped.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_SHOWN, Telemetry, truncate};
@@ -123,20 +123,16 @@ impl Telemetry {
         let shown = truncate(topic, MAX_SHOWN).escape_debug().to_string();
         let one = UnknownTopic { topic: shown, messages: 1, first_heard: now, last_heard: now };
         let topic = one.topic.clone();
-        if self.topic_list().add(one) {
+        if self.topics_of_no_kind.lock().add(one) {
             tracing::info!(topic, "a message came on a topic that no kind has");
         }
     }
 
     /// The topics without a kind that had messages within a day.
     pub fn unknown_topics(&self) -> UnknownTopics {
-        let mut list = self.topic_list();
+        let mut list = self.topics_of_no_kind.lock();
         list.forget(self.clock.now());
         list.list()
-    }
-
-    fn topic_list(&self) -> MutexGuard<'_, TopicList> {
-        self.topics_of_no_kind.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

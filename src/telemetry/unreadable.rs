@@ -4,8 +4,9 @@
 //! five minutes, by the walk over all units and by the examination of the engine.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::labels::Stored;
 use crate::clock::{Clock, Timestamp};
@@ -45,7 +46,7 @@ impl UnreadableValues {
     /// Notes a value that cannot be read. Returns whether it is new.
     pub fn met(&self, what: Stored, location: &str, why: &str) -> bool {
         let last = self.clock.now();
-        let mut met = self.lock();
+        let mut met = self.met.lock();
         let key = (what.as_str(), shown(location));
         if let Some(known) = met.get_mut(&key) {
             known.last = last;
@@ -60,22 +61,18 @@ impl UnreadableValues {
 
     /// Forgets a value that is readable again. Returns whether it was in the list.
     pub fn repaired(&self, what: Stored, location: &str) -> bool {
-        let mut met = self.lock();
+        let mut met = self.met.lock();
         !met.is_empty() && met.remove(&(what.as_str(), shown(location))).is_some()
     }
 
     /// `None` if no value of that sort is unreadable.
     pub fn of(&self, what: Stored) -> Option<UnreadableCount> {
         let now = self.clock.now();
-        let mut met = self.lock();
+        let mut met = self.met.lock();
         met.retain(|_, one| now.since(one.last) < FORGOTTEN);
         let mut of_it = met.iter().filter(|((name, _), _)| *name == what.as_str());
         let ((_, location), one) = of_it.next()?;
         Some(UnreadableCount { count: 1 + of_it.count(), example: format!("{location}: {}", one.why) })
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<(&'static str, String), UnreadableValue>> {
-        self.met.lock().expect("nothing panics under this lock")
     }
 }
 

@@ -24,13 +24,13 @@
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use hyper::Method;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -198,9 +198,9 @@ impl Alertmanager {
 
     /// Posts to all servers, and to each the ends of alerts that it has missed. An error if none took it.
     async fn post(&self, alerts: Vec<PostedAlert>, why: PostReason, now: Timestamp) -> Result<(), Failure> {
-        let missed = self.missed().beside(&alerts, now);
+        let missed = self.missed.lock().beside(&alerts, now);
         if alerts.is_empty() && missed.iter().all(Vec::is_empty) {
-            *self.refused() = None;
+            *self.refused.lock() = None;
             return Ok(());
         }
         let is_taken = CancellationToken::new();
@@ -230,11 +230,11 @@ impl Alertmanager {
         let until = now + (VALID_FOR * self.resend).max(BLIND_FOR);
         for (server, (result, ends)) in results.iter().zip(&missed).enumerate() {
             match result {
-                Ok(()) => self.missed().taken(server, ends),
-                Err(_) => self.missed().refused(server, &alerts, until),
+                Ok(()) => self.missed.lock().taken(server, ends),
+                Err(_) => self.missed.lock().refused(server, &alerts, until),
             }
         }
-        *self.refused() = (!refused.is_empty()).then(|| refused.join(", "));
+        *self.refused.lock() = (!refused.is_empty()).then(|| refused.join(", "));
         Ok(())
     }
 
@@ -281,26 +281,14 @@ impl Alertmanager {
 
     /// The records that were closed within the last two resends; forgets older ones.
     fn closed(&self, now: Timestamp) -> MutexGuard<'_, HashMap<RecordId, Timestamp>> {
-        let mut closed = self.closed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut closed = self.closed.lock();
         closed.retain(|_, at| now.since(*at) < 2 * self.resend);
         closed
     }
 
-    fn missed(&self) -> MutexGuard<'_, Missed> {
-        self.missed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn refused(&self) -> MutexGuard<'_, Option<String>> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn resent(&self) -> MutexGuard<'_, HashMap<ActiveAlert, Alert>> {
-        self.resent.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The count of open records. It is forgotten where this instance does not resend.
     fn counted(&self, now: Timestamp) -> MutexGuard<'_, OpenRecordCount> {
-        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.counted.lock();
         if now.since(counted.at) >= 2 * self.resend {
             *counted = OpenRecordCount { open: 0, at: now };
         }
@@ -388,7 +376,7 @@ impl Channel for Alertmanager {
     }
 
     fn unreached(&self) -> Option<Unreached> {
-        self.refused().clone().map(Unreached::Servers)
+        self.refused.lock().clone().map(Unreached::Servers)
     }
 
     fn resend_every(&self) -> Option<Duration> {
@@ -411,7 +399,7 @@ impl Channel for Alertmanager {
         now: Timestamp,
     ) -> Result<(), Failure> {
         let closed = self.closed(now).clone();
-        let before = self.resent().clone();
+        let before = self.resent.lock().clone();
         let is_notified = |of: &ActiveAlert| matches!(of, ActiveAlert::Record(id) if closed.contains_key(id));
         let mut lasting = match open {
             Some(mut open) => {
@@ -434,7 +422,7 @@ impl Channel for Alertmanager {
         }
         let posted = alerts.into_iter().map(|alert| self.posted(alert, now)).collect();
         self.post(posted, PostReason::Resend, now).await?;
-        *self.resent() = lasting;
+        *self.resent.lock() = lasting;
         Ok(())
     }
 }

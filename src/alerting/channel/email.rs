@@ -13,8 +13,8 @@
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use async_trait::async_trait;
@@ -26,6 +26,7 @@ use lettre::transport::smtp::Error;
 use lettre::transport::smtp::client::AsyncSmtpConnection;
 use lettre::transport::smtp::commands::{Data, Mail, Rcpt};
 use lettre::transport::smtp::extension::ClientId;
+use parking_lot::Mutex;
 
 use super::mail_content::MailContent;
 use super::{Channel, Failure, ReceiverAnswer, cause_of};
@@ -156,7 +157,7 @@ impl Email {
             return self.refused_by_all(delivery, refused, put_off);
         }
         let text = self.hand_over(&mut connection, &mail.formatted(), has_table).await?;
-        self.idle().push((connection, monotonic()));
+        self.idle.lock().push((connection, monotonic()));
         self.note_refused(&taken, &refused, &put_off);
         let later = put_off.iter().map(|(recipient, _)| *recipient).filter(|_| is_patient).chain(behind);
         let rest = put_off::for_recipients(delivery, &later.collect::<Vec<_>>());
@@ -268,7 +269,7 @@ impl Email {
         refused: &[RefusedRecipient<'_>],
         put_off: &[RefusedRecipient<'_>],
     ) {
-        let mut known = self.refused();
+        let mut known = self.refused.lock();
         if !known.note(taken, refused, put_off) {
             return;
         }
@@ -306,18 +307,10 @@ impl Email {
         Ok(addressed)
     }
 
-    fn refused(&self) -> MutexGuard<'_, RefusedRecipients> {
-        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn take_idle(&self) -> Option<AsyncSmtpConnection> {
-        let mut idle = self.idle();
+        let mut idle = self.idle.lock();
         idle.retain(|(_, since)| monotonic().duration_since(*since) < MAX_IDLE);
         idle.pop().map(|(connection, _)| connection)
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<(AsyncSmtpConnection, Instant)>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn domain(&self) -> &str {
@@ -362,7 +355,7 @@ impl Channel for Email {
     }
 
     fn unreached(&self) -> Option<Unreached> {
-        self.refused().unreached()
+        self.refused.lock().unreached()
     }
 }
 

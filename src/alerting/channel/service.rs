@@ -11,11 +11,11 @@
 //! again; the keys make that harmless.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use hyper::Method;
 use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use url::Url;
 
@@ -201,12 +201,12 @@ impl ServiceChannel {
         let data = self.data(message);
         let count = data.len();
         let mut answer = ReceiverAnswer::default();
-        let succeeded = self.begun().get(id).copied().unwrap_or_default();
+        let succeeded = self.begun.lock().get(id).copied().unwrap_or_default();
         for (at, data) in data.into_iter().enumerate().skip(succeeded).take(most) {
             let request = self.request(data, &self.options).map_err(Failure::temporary)?;
             answer = self.target.send(request, now).await?;
             if count > 1 {
-                let mut begun = self.begun();
+                let mut begun = self.begun.lock();
                 if begun.len() >= MAX_BEGUN && !begun.contains_key(id) {
                     begun.clear();
                 }
@@ -216,12 +216,8 @@ impl ServiceChannel {
         if succeeded.saturating_add(most) < count {
             return Ok(None);
         }
-        self.begun().remove(id);
+        self.begun.lock().remove(id);
         Ok(Some(answer))
-    }
-
-    fn begun(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -241,7 +237,7 @@ impl Channel for ServiceChannel {
             true => pages(delivery, &self.message.zone, &self.message.links).len(),
             false => 1,
         };
-        count.saturating_sub(self.begun().get(&delivery.id).copied().unwrap_or_default())
+        count.saturating_sub(self.begun.lock().get(&delivery.id).copied().unwrap_or_default())
     }
 
     async fn send_part(

@@ -1,7 +1,9 @@
 //! Units that sweeps leave out.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::presence::Unit;
 
@@ -11,28 +13,24 @@ pub struct Excluded(Arc<Mutex<HashSet<Unit>>>);
 
 impl Excluded {
     pub fn remove_from(&self, units: &mut Vec<Unit>) {
-        let excluded = self.lock();
+        let excluded = self.0.lock();
         if !excluded.is_empty() {
             units.retain(|unit| !excluded.contains(unit));
         }
     }
 
     pub fn add<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
-        self.lock().extend(units.into_iter().cloned());
+        self.0.lock().extend(units.into_iter().cloned());
     }
 
     pub(super) fn release<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
-        let mut excluded = self.lock();
+        let mut excluded = self.0.lock();
         for unit in units {
             excluded.remove(unit);
         }
     }
 
     pub(super) fn contains(&self, unit: &Unit) -> bool {
-        self.lock().contains(unit)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<Unit>> {
-        self.0.lock().expect("nothing panics under this lock")
+        self.0.lock().contains(unit)
     }
 }

@@ -5,11 +5,11 @@
 //! [`Mark`](super::Mark) is set before the page is read, and each row holds the last mark before its last update. A row
 //! that was updated after the mark of a page stays as it is.
 
-use std::sync::{MutexGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use parking_lot::{MutexGuard, RwLockWriteGuard};
 
 use super::RecordedHeartbeat;
 use crate::clock::Timestamp;

@@ -6,7 +6,8 @@
 //! late (a slow link to the engine) the roll would wait for it until a whole timeout has passed.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard};
+
+use parking_lot::Mutex;
 
 use crate::clock::Timestamp;
 use crate::presence::{Snapshot, Unit};
@@ -21,7 +22,7 @@ pub(super) struct AbsentKeys(Mutex<HashMap<Unit, (Box<str>, Timestamp)>>);
 impl AbsentKeys {
     /// Since when the key of a unit that was read at `now` is known to be absent.
     pub fn since(&self, seen: &Snapshot, now: Timestamp) -> Timestamp {
-        let known = self.lock();
+        let known = self.0.lock();
         let known = known.get(&seen.unit).filter(|_| seen.alive.is_none());
         let same = known.filter(|(facts, _)| Some(facts.as_ref()) == seen.stored.as_deref());
         same.map_or(now, |(_, since)| (*since).min(now))
@@ -30,7 +31,7 @@ impl AbsentKeys {
     /// Stores the moment for a unit that could not be decided.
     pub fn keep(&self, seen: &Snapshot, since: Timestamp) {
         let (None, Some(facts)) = (seen.alive, &seen.stored) else { return };
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if known.len() < MAX_UNITS || known.contains_key(&seen.unit) {
             known.insert(seen.unit.clone(), (facts.clone(), since));
         }
@@ -38,13 +39,9 @@ impl AbsentKeys {
 
     /// Forgets a unit that was decided.
     pub fn forget(&self, unit: &Unit) {
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         if !known.is_empty() {
             known.remove(unit);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Unit, (Box<str>, Timestamp)>> {
-        self.0.lock().expect("nothing panics under this lock")
     }
 }

@@ -3,7 +3,8 @@
 //! later connection is recorded, and with it the time that was blind.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+
+use parking_lot::RwLock;
 
 use crate::presence::BrokerName;
 use crate::store::Subscription;
@@ -20,21 +21,21 @@ pub(super) struct LostConnection {
 
 impl LostConnections {
     pub fn insert(&self, client_id: &str, lost: LostConnection) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(client_id.to_owned(), lost);
+        self.0.write().insert(client_id.to_owned(), lost);
     }
 
     /// Notes that a canary of this subscription is recorded.
     pub fn proved(&self, subscription: &Subscription) {
         let Some((client_id, connection)) = subscription.connection() else { return };
         let is_later = |lost: &LostConnection| lost.number < connection;
-        if self.0.read().unwrap_or_else(PoisonError::into_inner).get(client_id).is_some_and(is_later) {
-            self.0.write().unwrap_or_else(PoisonError::into_inner).remove(client_id);
+        if self.0.read().get(client_id).is_some_and(is_later) {
+            self.0.write().remove(client_id);
         }
     }
 
     /// The brokers of the lost connections.
     pub fn brokers(&self) -> Vec<Option<BrokerName>> {
-        let lost = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let lost = self.0.read();
         lost.values().map(|lost| lost.broker.clone()).collect()
     }
 }

@@ -14,10 +14,10 @@
 //! here until the engine has answered for as long as that may take.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 
 use super::Roll;
 use crate::clock::monotonic;
@@ -61,7 +61,7 @@ pub(super) struct Applying<'a> {
 impl Unconfirmed {
     /// Begins to apply changes. They stay here unless the engine answers.
     pub fn applying<'a>(&'a self, changes: &'a [(Snapshot, Change)]) -> Applying<'a> {
-        let mut pending_changes = self.lock();
+        let mut pending_changes = self.0.lock();
         let mut earlier = Vec::new();
         if !pending_changes.is_empty() {
             for (seen, change) in changes {
@@ -78,7 +78,7 @@ impl Unconfirmed {
 
     /// Notes that the rows of `units` in the mirror may be wrong.
     pub fn recheck<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
-        let mut pending_changes = self.lock();
+        let mut pending_changes = self.0.lock();
         for unit in units {
             if pending_changes.len() < MAX_UNITS {
                 pending_changes.entry(unit.clone()).or_default();
@@ -88,7 +88,7 @@ impl Unconfirmed {
 
     /// Up to `most` units to read, with records that may have been opened or closed.
     pub fn some(&self, most: usize) -> Vec<(Unit, Vec<OfflineRecord>)> {
-        let pending_changes = self.lock();
+        let pending_changes = self.0.lock();
         pending_changes
             .iter()
             .take(most)
@@ -99,7 +99,7 @@ impl Unconfirmed {
     /// Notes that a record is stored as a pending change would have written it. Answers whether that is new.
     pub fn confirm(&self, record: &OfflineRecord) -> bool {
         let unit = Unit::new(record.kind.clone(), record.unit.clone());
-        let mut pending_changes = self.lock();
+        let mut pending_changes = self.0.lock();
         let Some(pending) = pending_changes.get_mut(&unit) else { return false };
         let count = pending.records.len();
         pending.records.retain(|one| !is_same(one, record));
@@ -108,7 +108,7 @@ impl Unconfirmed {
 
     /// Notes that the engine has answered reads of `units`.
     pub fn asked<'a>(&self, units: impl IntoIterator<Item = &'a Unit>) {
-        let mut pending_changes = self.lock();
+        let mut pending_changes = self.0.lock();
         let now = monotonic();
         let mut known = HashSet::new();
         for unit in units {
@@ -122,17 +122,13 @@ impl Unconfirmed {
     }
 
     fn leave(&self, unit: &Unit, record: Option<&OfflineRecord>) {
-        let mut pending_changes = self.lock();
+        let mut pending_changes = self.0.lock();
         if pending_changes.len() >= MAX_UNITS && !pending_changes.contains_key(unit) {
             return;
         }
         let pending = pending_changes.entry(unit.clone()).or_default();
         (pending.is_open, pending.asked) = (true, None);
         pending.records.extend(record.cloned());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Unit, UnconfirmedRecords>> {
-        self.0.lock().expect("nothing panics under this lock")
     }
 }
 

@@ -4,8 +4,9 @@
 //! [`RemovedKinds`].
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::Walk;
 use crate::fleet::RemovedKinds;
@@ -35,9 +36,7 @@ impl Removed {
     /// How many open records of each removed kind some partitions have.
     pub(super) fn open(&self, partitions: &[u16]) -> BTreeMap<Kind, u64> {
         let mut sum = UnwatchedRecords::new();
-        for (kind, open) in
-            partitions.iter().filter_map(|one| self.by_partition().get(one).cloned()).flatten()
-        {
+        for (kind, open) in partitions.iter().filter_map(|one| self.open.lock().get(one).cloned()).flatten() {
             *sum.entry(kind).or_default() += open;
         }
         sum
@@ -45,17 +44,13 @@ impl Removed {
 
     /// Notes the open records of a partition that was read whole.
     pub(super) fn counted(&self, partition: u16, unwatched: UnwatchedRecords) {
-        let mut open = self.by_partition();
+        let mut open = self.open.lock();
         if unwatched.is_empty() {
             open.remove(&partition);
         } else {
             open.insert(partition, unwatched);
         }
         self.kinds.keep(|kind| open.values().any(|unwatched| unwatched.contains_key(kind)));
-    }
-
-    fn by_partition(&self) -> MutexGuard<'_, HashMap<u16, UnwatchedRecords>> {
-        self.open.lock().expect("nothing panics under this lock")
     }
 }
 

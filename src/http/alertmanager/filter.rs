@@ -1,9 +1,9 @@
 //! The parameters of requests for alerts and silences.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 
 use axum::http::Uri;
+use parking_lot::Mutex;
 use url::form_urlencoded;
 
 use crate::http::expressions::{compiled, matchers};
@@ -54,7 +54,7 @@ impl AlertFilter {
 
     pub fn takes_receiver(&self, name: &str) -> bool {
         let Some(receiver) = &self.receiver else { return true };
-        let mut compared = self.compared.lock().expect("nothing panics under this lock");
+        let mut compared = self.compared.lock();
         match compared.get(name) {
             Some(takes) => *takes,
             None => *compared.entry(name.to_owned()).or_insert_with(|| receiver.is_match(name)),

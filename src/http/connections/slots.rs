@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::activity::Activity;
@@ -80,7 +81,7 @@ impl ConnectionSlots {
         on_eviction: impl FnOnce(IpAddr),
     ) -> Option<ConnectionSlot> {
         let peer = client_network(peer);
-        let mut taken = self.lock();
+        let mut taken = self.taken.lock();
         let (kind, evicted) = taken.slot_for(&self.bounds, peer)?;
         if let Some(evicted) = evicted.and_then(|number| taken.by_number.remove(&number)) {
             evicted.leave.cancel();
@@ -92,10 +93,6 @@ impl ConnectionSlots {
         let connection = SlotHolder { peer, kind, activity: activity.clone(), leave: leave.clone() };
         taken.by_number.insert(number, connection);
         Some(ConnectionSlot { slots: self.clone(), number, kind, activity, leave })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, SlotsInUse> {
-        self.taken.lock().expect("nothing panics under this lock")
     }
 }
 
@@ -149,6 +146,6 @@ impl ConnectionSlot {
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
-        self.slots.lock().by_number.remove(&self.number);
+        self.slots.taken.lock().by_number.remove(&self.number);
     }
 }

@@ -1,7 +1,9 @@
 //! The batches that are being read. A slow client holds its turn for long, so no client may hold all turns.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// The most batches that are read at a time, in all and of one client: each holds its answers in memory.
 pub(super) const MOST: usize = 16;
@@ -20,7 +22,7 @@ pub(super) struct Turn {
 impl Turns {
     /// Takes a turn, if one is free for this client.
     pub fn take(&self, name: &str) -> Option<Turn> {
-        let mut taken = self.lock();
+        let mut taken = self.0.lock();
         let of_one = taken.get(name).copied().unwrap_or(0);
         if of_one >= MOST_OF_ONE || taken.values().sum::<usize>() >= MOST {
             return None;
@@ -28,15 +30,11 @@ impl Turns {
         taken.insert(name.to_owned(), of_one + 1);
         Some(Turn { turns: self.clone(), name: name.to_owned() })
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut taken = self.turns.lock();
+        let mut taken = self.turns.0.lock();
         if let Some(count) = taken.get_mut(&self.name) {
             *count -= 1;
             if *count == 0 {
@@ -62,6 +60,6 @@ mod tests {
         let again = take("late");
         assert!(again.is_some() && take("later").is_none(), "all turns are taken");
         drop((of_one, others, again));
-        assert!(turns.lock().is_empty());
+        assert!(turns.0.lock().is_empty());
     }
 }

@@ -4,8 +4,10 @@
 //! and all together have a few. A body that falls behind the least speed is refused, so that its place is free again.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::clock::monotonic;
 
@@ -24,13 +26,9 @@ impl Uploads {
     /// Begins an upload; `None` if this token already has one, or if there are too many. The upload ends when the
     /// returned value is dropped.
     pub fn begin(&self, token: &str) -> Option<Upload> {
-        let mut all = self.all();
+        let mut all = self.0.lock();
         let has_place = all.len() < MAX_AT_ONCE && all.insert(token.to_owned());
         has_place.then(|| Upload { uploads: self.clone(), token: token.to_owned() })
-    }
-
-    fn all(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.0.lock().expect("nothing panics under this lock")
     }
 }
 
@@ -41,7 +39,7 @@ pub(super) struct Upload {
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        self.uploads.all().remove(&self.token);
+        self.uploads.0.lock().remove(&self.token);
     }
 }
 

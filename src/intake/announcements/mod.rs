@@ -5,11 +5,11 @@
 
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use parking_lot::Mutex;
 
 use crate::clock::Timestamp;
 use crate::presence::{Announced, Cause, Kind, KindRules, Labels, TAKEOVER, Unit, UnitName};
@@ -332,7 +332,7 @@ impl RecentSessions {
     /// Notes that a unit announced its presence. Returns `false` if the announcement is late, and its session has
     /// ended.
     pub fn born(&self, unit: &Unit, born: Timestamp, order: Option<i64>) -> bool {
-        let mut sessions = self.lock();
+        let mut sessions = self.sessions.lock();
         let session = session_of(&mut sessions, unit);
         let counted = session.order.filter(|_| order.is_none() || born.since(session.since) <= COUNT_ENDS);
         if order.is_some() && counted >= order && session.state == SessionState::Ended {
@@ -352,7 +352,7 @@ impl RecentSessions {
         payload: Option<&[u8]>,
         retained: bool,
     ) -> Vec<(Box<str>, Option<Said>, Labels)> {
-        let mut homes = self.homes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut homes = self.homes.lock();
         let discovery = homes.entry(kind.clone()).or_default();
         if homeassistant::is_discovery(topic) {
             if let Some(payload) = payload {
@@ -379,7 +379,7 @@ impl RecentSessions {
         is_planned: bool,
     ) -> SessionEnd {
         self.gone(at);
-        let mut sessions = self.lock();
+        let mut sessions = self.sessions.lock();
         let session = session_of(&mut sessions, unit);
         let is_this = order.is_some() && session.order == order;
         if order.is_some() && session.order > order || is_this && session.state == SessionState::Ended {
@@ -396,14 +396,11 @@ impl RecentSessions {
         if is_known { SessionEnd::Own } else { SessionEnd::Unknown }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Session, FixedState>> {
-        self.sessions.lock().expect("nothing panics under this lock")
-    }
-
     /// The moment of a heartbeat that arrives at `arrived`, and was sent at `at` by the clock of its device, if that
     /// counts. That clock may be behind the announcement that the heartbeat follows: then its arrival counts.
     pub fn moment(&self, unit: &Unit, at: Timestamp, arrived: Timestamp) -> Timestamp {
-        let is_behind = at < arrived && self.lock().get(&hash(unit)).is_some_and(|known| at <= known.since);
+        let is_behind =
+            at < arrived && self.sessions.lock().get(&hash(unit)).is_some_and(|known| at <= known.since);
         self.after_announcement(if is_behind { arrived } else { at })
     }
 
@@ -586,12 +583,12 @@ mod tests {
         let (at, unit) = (Timestamp::from_millis(1_732_147_200_000), "lamp:1".parse::<Unit>().unwrap());
         let recent = RecentSessions::default();
         let invented = (0..MAX_SESSIONS as u64).map(|n| (n, Session::default()));
-        recent.lock().extend(invented);
+        recent.sessions.lock().extend(invented);
         recent.announced(&unit, (at, at), Some(1), false);
-        assert_eq!(recent.lock().len(), 1);
-        recent.lock().extend((0..MAX_SESSIONS as u64).map(|n| (n, Session::default())));
+        assert_eq!(recent.sessions.lock().len(), 1);
+        recent.sessions.lock().extend((0..MAX_SESSIONS as u64).map(|n| (n, Session::default())));
         recent.born(&unit, at, None);
-        assert_eq!(recent.lock().len(), 1);
+        assert_eq!(recent.sessions.lock().len(), 1);
     }
 
     #[test]

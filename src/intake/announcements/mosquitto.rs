@@ -8,10 +8,9 @@
 //! to 2.0 the client `one [127.0.0.1:48134]` may have left, in 2.1 the client `one`. So that line says nothing until
 //! another one, which only one version writes, has shown the version of its log.
 
-use std::sync::{Mutex, PoisonError};
-
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use parking_lot::Mutex;
 
 use super::Said;
 use crate::presence::Cause;
@@ -40,7 +39,7 @@ impl Logs {
     /// What a line of the log on this topic says of which client.
     pub fn read<'a>(&self, topic: &str, line: &'a [u8]) -> Option<(&'a str, Said)> {
         let Line { said, up_to_2_0, from_2_1 } = read(line)?;
-        let mut versions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut versions = self.0.lock();
         let id = match (up_to_2_0, from_2_1) {
             (Some(id), Some(other)) if id == other => id,
             (Some(id), Some(other)) => match versions.get(topic)? {

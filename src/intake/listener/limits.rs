@@ -6,8 +6,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::address::client_network;
 
@@ -62,7 +64,7 @@ impl Shares {
     /// Takes a part; `None` if this address, or all together, would have too much.
     pub fn take(self: &Arc<Shares>, address: IpAddr, amount: usize) -> Option<Share> {
         let address = client_network(address);
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         let (all, by_address) = &mut *taken;
         let own = by_address.get(&address).copied().unwrap_or_default();
         if *all + amount > self.most || own + amount > self.most / 2 {
@@ -76,7 +78,7 @@ impl Shares {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut taken = self.of.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.of.taken.lock();
         taken.0 -= self.amount;
         if let Entry::Occupied(mut own) = taken.1.entry(self.address) {
             *own.get_mut() -= self.amount;
@@ -122,7 +124,7 @@ mod tests {
         held.pop();
         assert!(shares.take(v4(2), 6).is_none() && shares.take(v4(3), 1).is_some());
         held.clear();
-        assert_eq!(*shares.taken.lock().unwrap(), (0, HashMap::new()), "addresses without any are forgotten");
+        assert_eq!(*shares.taken.lock(), (0, HashMap::new()), "addresses without any are forgotten");
         // One client may use all addresses of its network.
         let v6 = |low: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, low]);
         let _held = shares.take(v6(1), 5).unwrap();

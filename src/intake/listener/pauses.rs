@@ -16,9 +16,11 @@
 //! unit is announced as gone, because each step up to its notification would wait for a pause. And there are none while
 //! the engine works on a batch, because its next step and its acknowledgements would wait.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::clock::monotonic;
 
@@ -46,7 +48,7 @@ impl Pauses {
 
     /// Stops pauses for a while, because a client waits for each of the next steps.
     pub fn hurry(&self, now: Instant) {
-        *self.hurried.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
+        *self.hurried.lock() = Some(now);
     }
 
     /// Blocks the idle thread for a pause, if one is due.
@@ -58,7 +60,7 @@ impl Pauses {
     }
 
     fn are_due(&self, now: Instant) -> bool {
-        let hurried = *self.hurried.lock().unwrap_or_else(PoisonError::into_inner);
+        let hurried = *self.hurried.lock();
         let is_calm = hurried.is_none_or(|at| now.duration_since(at) >= CALM);
         is_calm && !self.is_applying.load(Ordering::Relaxed)
     }

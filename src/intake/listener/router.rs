@@ -10,8 +10,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use parking_lot::{Mutex, RwLock};
 
 use super::codec::Subscribe;
 use super::message::{Delivery, Kept, Message};
@@ -95,7 +97,7 @@ impl Router {
             retain_as_published: asked.retain_as_published,
             number,
         };
-        let mut tree = self.tree.write().unwrap_or_else(PoisonError::into_inner);
+        let mut tree = self.tree.write();
         let node =
             filter.split('/').fold(&mut *tree, |node, level| node.next.entry(level.into()).or_default());
         let is_same =
@@ -117,7 +119,7 @@ impl Router {
 
     pub fn unsubscribe(&self, session: &Session, filter: &str) {
         let (group, filter) = parts(filter);
-        let mut tree = self.tree.write().unwrap_or_else(PoisonError::into_inner);
+        let mut tree = self.tree.write();
         let levels: Vec<&str> = filter.split('/').collect();
         let is_removed = tree.remove(&levels, &|one: &RoutedSubscription| {
             one.session.number == session.number && one.group.as_deref() == group
@@ -132,7 +134,7 @@ impl Router {
     pub fn route(&self, routed: Routed, message: impl FnOnce() -> Message) -> Vec<Arc<Session>> {
         let mut found = Vec::new();
         if self.count.load(Ordering::Relaxed) > 0 {
-            let tree = self.tree.read().unwrap_or_else(PoisonError::into_inner);
+            let tree = self.tree.read();
             tree.find(Some(routed.topic), true, &mut found);
         }
         found.retain(|one| !(one.no_local && one.session.number == routed.from));
@@ -183,7 +185,7 @@ impl Router {
     /// Retains a message of Rollcall on any topic, as [`Router::retain`] does.
     pub fn keep(&self, topic: &str, qos: u8, message: impl FnOnce() -> Message) -> bool {
         let message = Arc::new(message());
-        let mut retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut retained = self.retained.lock();
         if let Some((before, _)) = retained.messages.remove(topic) {
             retained.bytes -= before.size();
         }
@@ -201,7 +203,7 @@ impl Router {
 
     fn deliver_retained(&self, session: &Session, filter: &str, most: u8, number: Option<u32>) -> usize {
         let (now, mut count) = (monotonic(), 0);
-        let retained = self.retained.lock().unwrap_or_else(PoisonError::into_inner);
+        let retained = self.retained.lock();
         // Compare only topics that begin like the filter; `a/#` also fits `a`.
         let begin = filter.split(['+', '#']).next().unwrap_or_default().trim_end_matches('/');
         let alike = retained.messages.range::<str, _>((Bound::Included(begin), Bound::Unbounded));
@@ -270,7 +272,7 @@ mod tests {
 
     fn found(router: &Router, topic: &str) -> BTreeSet<u64> {
         let mut found = Vec::new();
-        router.tree.read().unwrap().find(Some(topic), true, &mut found);
+        router.tree.read().find(Some(topic), true, &mut found);
         found.iter().map(|one| one.session.number).collect()
     }
 
@@ -305,7 +307,7 @@ mod tests {
             router.subscribe(&one, &asks(filter), None, true);
             router.unsubscribe(&one, filter);
         }
-        assert!(router.tree.read().unwrap().next.is_empty());
+        assert!(router.tree.read().next.is_empty());
         assert_eq!(router.count.load(Ordering::Relaxed), 0);
     }
 

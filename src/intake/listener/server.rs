@@ -7,10 +7,11 @@
 //! the engine records.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::{JoinSet, yield_now};
@@ -201,7 +202,7 @@ fn answers(shared: &Arc<Shared>) -> Answers {
 async fn tick(shared: Arc<Shared>, (pace, period): (BrokerPace, Duration), failed: Arc<Failed>) {
     let mut early = None;
     loop {
-        let failed = *failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = *failed.lock();
         let accepts = failed.is_none_or(|at| monotonic().duration_since(at) > 2 * ACCEPT_RETRY);
         let sent_at = shared.door.clock.now();
         // Read the packets that have arrived so far first.
@@ -266,7 +267,7 @@ impl Accepting {
                     let why =
                         format!("no connection can be accepted: {error}; raise the limit of open files");
                     access.refuse(BrokerRefusal::Connection, &Peer::unknown(NOWHERE), &why);
-                    *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(monotonic());
+                    *self.failed.lock() = Some(monotonic());
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }

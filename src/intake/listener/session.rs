@@ -7,10 +7,11 @@
 //! messages beyond these bounds. When the process ends, all waiting messages are lost.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::encode::{self, AckKind};
@@ -94,7 +95,7 @@ impl Session {
 
     /// Notes a new connection; unacknowledged messages of an earlier one become due again.
     pub fn connect(&self, connection: u64, wire: Wire) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         (state.connection, state.wire, state.end) = (connection, wire, None);
         (state.unrecorded, state.due) = (0, Vec::new());
         let State { in_flight, due, .. } = &mut *state;
@@ -107,7 +108,7 @@ impl Session {
 
     /// Notes the end of a connection, unless another one has the session already.
     pub fn disconnected(&self, connection: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.connection == connection {
             (state.connection, state.due) = (0, Vec::new());
             self.retain(&mut state, |delivery| delivery.qos > 0);
@@ -117,22 +118,22 @@ impl Session {
     /// Ends the session, and drops its waiting messages. Returns the filters of its subscriptions.
     pub fn end(&self) -> Vec<Box<str>> {
         self.forget();
-        self.lock().filters.drain().map(|(filter, _)| filter).collect()
+        self.state.lock().filters.drain().map(|(filter, _)| filter).collect()
     }
 
     pub fn give_up(&self, why: End) {
-        self.lock().end = Some(why);
+        self.state.lock().end = Some(why);
         self.wake.notify_one();
     }
 
     /// The reason why that connection has to end.
     pub fn ended(&self, connection: u64) -> Option<End> {
-        let state = self.lock();
+        let state = self.state.lock();
         if state.connection == connection { state.end } else { Some(End::TakenOver) }
     }
 
     pub fn is_connected(&self) -> bool {
-        self.lock().connection != 0
+        self.state.lock().connection != 0
     }
 
     /// Adds a subscription, with its share of the memory if it is new; `None` if there is no room. Otherwise returns
@@ -143,7 +144,7 @@ impl Session {
         most: usize,
         share: impl FnOnce() -> Option<Share>,
     ) -> Option<bool> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.filters.contains_key(filter) {
             return Some(false);
         }
@@ -155,12 +156,12 @@ impl Session {
     }
 
     pub fn unsubscribe(&self, filter: &str) -> bool {
-        self.lock().filters.remove(filter).is_some()
+        self.state.lock().filters.remove(filter).is_some()
     }
 
     /// Queues a message for the client; `false` if there is no room.
     pub fn deliver(&self, mut delivery: Delivery) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.connection == 0 && delivery.qos == 0 || state.end.is_some() {
             // `false` for a retained message stops the sending of further ones.
             return !delivery.retain;
@@ -189,12 +190,12 @@ impl Session {
 
     /// Notes that a message of this connection is about to be queued for the recorder.
     pub fn queued(&self) {
-        self.lock().unrecorded += 1;
+        self.state.lock().unrecorded += 1;
     }
 
     /// Notes that a message is recorded, or need not be: its acknowledgement is due, unless its connection has ended.
     pub fn recorded(&self, connection: u64, kind: AckKind, id: u16, code: u8) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if kind == AckKind::PubRec
             && let Some(is_recorded) = state.unreleased.get_mut(&id)
         {
@@ -215,19 +216,19 @@ impl Session {
 
     /// The number of unacknowledged messages of the client.
     pub fn unacknowledged(&self) -> usize {
-        let state = self.lock();
+        let state = self.state.lock();
         let acknowledged = state.due.iter().filter(|(kind, ..)| *kind == AckKind::PubAck).count();
         state.unrecorded.max(state.unreleased.len()) + acknowledged
     }
 
     /// The number of these messages that wait to be recorded.
     pub fn unrecorded(&self) -> usize {
-        self.lock().unrecorded
+        self.state.lock().unrecorded
     }
 
     /// Notes the arrival of a QoS 2 message with this id.
     pub fn incoming(&self, id: u16, most: usize) -> Incoming {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         match state.unreleased.get(&id) {
             Some(true) => state.due.push((AckKind::PubRec, id, 0)),
             Some(false) => {}
@@ -242,12 +243,12 @@ impl Session {
 
     /// Notes that the client releases a QoS 2 message, or that its message was refused.
     pub fn release(&self, id: u16) -> bool {
-        self.lock().unreleased.remove(&id).is_some()
+        self.state.lock().unreleased.remove(&id).is_some()
     }
 
     /// Notes that the client has acknowledged a QoS 1 message, or has completed or refused a QoS 2 message.
     pub fn completed(&self, id: u16) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(at) = state.in_flight.iter().position(|sent| sent.id == id)
             && let Some(sent) = state.in_flight.remove(at)
         {
@@ -257,7 +258,7 @@ impl Session {
 
     /// Notes that the client has received a QoS 2 message; `false` if no message has this id.
     pub fn received(&self, id: u16) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let sent = state.in_flight.iter_mut().find(|sent| sent.id == id && sent.delivery.qos == 2);
         sent.map(|sent| sent.is_received = true).is_some()
     }
@@ -265,7 +266,7 @@ impl Session {
     /// Writes everything that is due. Returns the message whose large payload has to follow, if any; and whether
     /// nothing more is due.
     pub fn write(&self, out: &mut Vec<u8>, now: Instant) -> (Option<Arc<Message>>, bool) {
-        let mut guard = self.lock();
+        let mut guard = self.state.lock();
         let state = &mut *guard;
         // The bytes of the previous write have been sent.
         state.bytes -= std::mem::take(&mut state.written);
@@ -304,12 +305,12 @@ impl Session {
 
     /// How many bytes wait for the client.
     pub fn bytes(&self) -> usize {
-        self.lock().bytes
+        self.state.lock().bytes
     }
 
     /// Drops the waiting messages of a disconnected client.
     pub fn forget(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.in_flight = VecDeque::new();
         self.retain(&mut state, |_| false);
     }
@@ -322,10 +323,6 @@ impl Session {
         if state.waiting.is_empty() {
             state.waiting = VecDeque::new();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

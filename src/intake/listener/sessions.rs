@@ -4,9 +4,11 @@
 //! of another user is refused, and a client of the same user takes the session over.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::access_control::Peer;
 use super::message::{Message, Wire};
@@ -79,7 +81,7 @@ impl Sessions {
         (is_clean, wire): (bool, Wire),
         router: &Router,
     ) -> Option<Joined> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let known = match state.clients.get(id) {
             Some(client) if client.user.as_deref() != user => return None,
             _ => state.remove(id),
@@ -114,7 +116,7 @@ impl Sessions {
         router: &Router,
     ) -> Vec<LastWill> {
         session.disconnected(number);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let client =
             state.clients.get_mut(&session.id).filter(|client| client.session.number == session.number);
         let Some(client) = client else {
@@ -151,7 +153,7 @@ impl Sessions {
         if self.kept.load(Ordering::Relaxed) <= MAX_KEPT_AWAY {
             return Vec::new();
         }
-        let state = self.lock();
+        let state = self.state.lock();
         let away = state.away.iter().filter_map(|(_, id)| Some(&state.clients.get(id)?.session));
         let mut kept: Vec<_> = away.map(|session| (session.bytes(), session)).collect();
         let mut all: usize = kept.iter().map(|(bytes, _)| bytes).sum();
@@ -169,7 +171,7 @@ impl Sessions {
 
     /// Ends expired sessions; returns the wills that are due.
     pub fn expire(&self, now: Instant, router: &Router) -> Vec<LastWill> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let due = |client: &mut Client| client.will.take_if(|(at, _)| *at <= now).map(|(_, will)| will);
         let mut wills: Vec<LastWill> = state.clients.values_mut().filter_map(due).collect();
         while state.away.first().is_some_and(|(until, _)| *until <= now)
@@ -178,10 +180,6 @@ impl Sessions {
             wills.extend(state.clients.remove(&id).and_then(|client| client.end(router)));
         }
         wills
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -257,7 +255,7 @@ mod tests {
         sessions.expire(now + Duration::from_secs(75), &router);
         assert!(!join(&sessions, "c", 5, false, &router).is_present);
         assert!(join(&sessions, "a", 6, false, &router).is_present);
-        assert!(sessions.lock().away.is_empty(), "none is away");
+        assert!(sessions.state.lock().away.is_empty(), "none is away");
     }
 
     #[test]

@@ -2,10 +2,10 @@
 //! those that this and other instances have published since.
 
 use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::NO_MOMENT;
 use crate::clock::Timestamp;
@@ -89,7 +89,7 @@ impl Published {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, PublishedStates> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

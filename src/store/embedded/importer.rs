@@ -1,9 +1,10 @@
 //! Imports a fleet into a directory, in one transaction: a failed import leaves the directory empty.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use rusqlite::{Connection, params};
 
 use super::cells;
@@ -63,7 +64,7 @@ impl EmbeddedImporter {
         step: impl FnOnce(&mut TargetDatabase) -> DatabaseResult<()> + Send + 'static,
     ) -> Result<()> {
         let target = self.target.clone();
-        let write = move || step(&mut target.lock().unwrap_or_else(PoisonError::into_inner));
+        let write = move || step(&mut target.lock());
         let written = tokio::task::spawn_blocking(write).await.map_err(broken_off)?;
         written.map_err(|error| error.explain(&self.path))
     }

@@ -15,9 +15,10 @@
 //! which is newer: heartbeats and pages with a number up to the unit's are older.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
+use parking_lot::Mutex;
 use rusqlite::{Connection, params};
 use tokio::sync::oneshot;
 
@@ -91,13 +92,9 @@ impl LastSeenTables {
     /// Takes the state that was found on disk.
     pub fn load(&self, number: i64, unmerged: usize, rows: (i64, i64), pages: BTreeSet<(u16, u32)>) {
         self.flush_number.fetch_max(number, Ordering::SeqCst);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         (state.rows, state.unmerged) = (rows, unmerged);
         state.pages = pages;
-    }
-
-    fn state(&self) -> MutexGuard<'_, UnmergedHeartbeats> {
-        self.state.lock().expect("nothing panics under this lock")
     }
 }
 
@@ -229,7 +226,7 @@ impl WriteJob for Flush {
     fn write(&mut self, database: &Connection) -> DatabaseResult<()> {
         self.take()?;
         let (unmerged, pages, is_known) = {
-            let mut state = self.tables.state();
+            let mut state = self.tables.state.lock();
             for (partition, taken) in &self.taken {
                 state.unmerged += taken.len();
                 // Units that send one after the other are adjacent.
@@ -249,7 +246,7 @@ impl WriteJob for Flush {
         self.write_next_checks(database)?;
         self.is_merge = unmerged > MIN_MERGE.max(2 * PAGE as usize * pages);
         if self.is_merge {
-            let pages = self.tables.state().pages.clone();
+            let pages = self.tables.state.lock().pages.clone();
             self.merge(database, number, &pages)?;
             let mut count = database.prepare_cached("SELECT count(*) FROM pages")?;
             self.rows = (0, count.query_row([], |row| row.get(0))?);
@@ -267,7 +264,7 @@ impl WriteJob for Flush {
     }
 
     fn finish(self: Box<Self>) {
-        let mut state = self.tables.state();
+        let mut state = self.tables.state.lock();
         state.heard = self.heard;
         state.rows = self.rows;
         if self.is_merge {

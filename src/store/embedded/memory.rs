@@ -2,9 +2,10 @@
 //! partition has its own locks, which are held for microseconds and never over an await.
 
 use std::hash::BuildHasher;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::in_memory_hearing::InMemoryHearing;
 use super::partition_table::{CommittedFacts, EngineState, PartitionTable};
@@ -46,12 +47,12 @@ impl InMemoryFleet {
 
     /// Locks a partition: first the engine's own values, then the rows.
     pub fn table(&self, partition: u16) -> PartitionTable<'_> {
-        let state = self.partitions[usize::from(partition)].lock().expect("nothing panics under this lock");
+        let state = self.partitions[usize::from(partition)].lock();
         PartitionTable::new(state, self.units.write(partition))
     }
 
     pub fn hearing(&self) -> MutexGuard<'_, InMemoryHearing> {
-        self.hearing.lock().expect("nothing panics under this lock")
+        self.hearing.lock()
     }
 
     /// The newest heartbeat of the fleet.

@@ -19,9 +19,10 @@
 //! 17 MB; the rest, 40 to 60 MB, is SQLite and memory that the allocators keep. During a storm and its notifications
 //! the writer's cache adds up to 32 MB.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 
@@ -175,7 +176,7 @@ impl EmbeddedEngine {
     async fn quarantine(&self) -> Result<()> {
         let (partitions, scan_cursor) = (self.memory.partitions(), self.scan_cursor.clone());
         let scan = move |database: &Connection| {
-            let mut scan_cursor = scan_cursor.lock().expect("nothing panics under this lock");
+            let mut scan_cursor = scan_cursor.lock();
             scan_cursor.finds_unreadable(database, partitions)
         };
         if self.full_scan.take() || self.readers.read(scan).await? {

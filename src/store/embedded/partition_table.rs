@@ -5,7 +5,7 @@
 //! A row shows committed values. A heartbeat changes its last seen time at once; everything else in it changes when a
 //! change is committed.
 
-use std::sync::{MutexGuard, RwLockWriteGuard};
+use parking_lot::{MutexGuard, RwLockWriteGuard};
 
 use super::deadline_index::DeadlineIndex;
 use super::row::{Columns, ExpiryKey, MaybeTimestamp, RowFlags};

@@ -1,8 +1,9 @@
 //! Read-only connections, which see committed data and do not block the writer.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::Semaphore;
 use tokio_util::task::AbortOnDropHandle;
@@ -38,12 +39,12 @@ impl Readers {
         let ended = |_| EngineError::Unavailable("a read of the fleet was broken off".into());
         let (idle, path, full_scan) = (self.idle.clone(), self.path.clone(), self.full_scan.clone());
         let blocking = move || {
-            let unused = idle.lock().expect("nothing panics under this lock").pop();
+            let unused = idle.lock().pop();
             let connection = unused.map_or_else(|| open_to_read(&path), Ok);
             let connection = connection.map_err(|error| error.explain(&path))?;
             let found = read(&connection).map_err(|error| full_scan.explain(error, &path))?;
             // A connection that failed is not used again.
-            idle.lock().expect("nothing panics under this lock").push(connection);
+            idle.lock().push(connection);
             Ok(found)
         };
         let permits = self.permits.clone();

@@ -1,10 +1,10 @@
 //! The roster: one process has the fleet to itself, so leases are in memory and end with the process. The time of the
 //! fleet is the time of the machine, and follows its clock by the rule of `clock/steps.rs`.
 
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use rusqlite::Connection;
 use tokio::sync::Notify;
 
@@ -39,22 +39,18 @@ impl Leases {
     /// The leases of a new process; `accepted`: the sum of the accepted steps of the clock so far.
     pub fn begin(accepted: Duration) -> Leases {
         let leases = Leases::default();
-        leases.lock().roster.steps.accepted = accepted;
+        leases.instances.lock().roster.steps.accepted = accepted;
         leases
     }
 
     /// The time of the fleet.
     pub fn now(&self) -> Timestamp {
-        self.lock().time(monotonic()).unwrap_or_else(Clock::machine)
+        self.instances.lock().time(monotonic()).unwrap_or_else(Clock::machine)
     }
 
     /// The sum of the accepted steps of the clock.
     pub fn stepped(&self) -> Duration {
-        self.lock().roster.steps.accepted
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Instances> {
-        self.instances.lock().expect("nothing panics under this lock")
+        self.instances.lock().roster.steps.accepted
     }
 }
 
@@ -63,7 +59,7 @@ impl Roster for EmbeddedEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply> {
         let (engine_clock, now) = (Clock::machine(), monotonic());
         let (reply, accepted) = {
-            let mut state = self.leases.lock();
+            let mut state = self.leases.instances.lock();
             let (expected, passed) = (state.time(now), state.renewed_at.map(|at| now.duration_since(at)));
             state.renewed_at = Some(now);
             let before = state.roster.steps.accepted;
@@ -94,7 +90,7 @@ impl Roster for EmbeddedEngine {
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {
-        let mut state = self.leases.lock();
+        let mut state = self.leases.instances.lock();
         state.roster.ends.remove(instance);
         self.leases.changed.notify_one();
         Ok(())

@@ -14,10 +14,11 @@
 //!
 //! The limits are just high enough to keep the server busy: higher for a server far away, see `round_trip.rs`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// How many batches of units are read at once.
@@ -115,11 +116,11 @@ impl Admission {
     }
 
     fn times(&self) -> usize {
-        self.scale.lock().expect("nothing panics under this lock").times
+        self.scale.lock().times
     }
 
     fn rescale(&self, change: impl FnOnce(Scale) -> Scale) {
-        let mut scale = self.scale.lock().expect("nothing panics under this lock");
+        let mut scale = self.scale.lock();
         *scale = change(*scale);
         for limit in [&self.checks, &self.reads, &self.changes, &self.alerting] {
             limit.set((limit.base - scale.fewer) * scale.times);
@@ -192,7 +193,7 @@ impl AdmissionLimit {
     }
 
     fn set(&self, wanted: usize) {
-        let mut current = self.current.lock().expect("nothing panics under this lock");
+        let mut current = self.current.lock();
         self.permits.add_permits(wanted.saturating_sub(*current));
         // Permits in use are withdrawn by a later call.
         *current = wanted.max(*current - self.permits.forget_permits(current.saturating_sub(wanted)));

@@ -9,8 +9,9 @@
 //! decided from the contents that the previous change leaves, before the answer to that change arrives.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use redis::{FromRedisValue, Pipeline, Value};
 
 use super::RedisEngine;
@@ -218,16 +219,16 @@ impl RedisEngine {
 
 impl LastRead {
     fn of(&self, keys: &[String]) -> Vec<(String, Option<HashFields>)> {
-        let known = self.0.lock().expect("nothing panics under this lock");
+        let known = self.0.lock();
         keys.iter().map(|key| (key.clone(), known.get(key).cloned())).collect()
     }
 
     fn forget(&self, keys: &[String]) {
-        let mut known = self.0.lock().expect("nothing panics under this lock");
+        let mut known = self.0.lock();
         keys.iter().for_each(|key| drop(known.remove(key)));
     }
 
     fn put(&self, hashes: HashMap<String, HashFields>) {
-        self.0.lock().expect("nothing panics under this lock").extend(hashes);
+        self.0.lock().extend(hashes);
     }
 }

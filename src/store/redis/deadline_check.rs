@@ -101,7 +101,7 @@ pub(super) async fn begin(
     let partition = engine.keys.partition(first);
     let (server, permit) = engine.topology.admit_check(engine.keys.slot(partition)).await?;
     let is_far = server.admission().is_far();
-    let (clock_before, sent) = (*engine.server_clock(), monotonic());
+    let (clock_before, sent) = (*engine.server_clock.lock(), monotonic());
     let mut pipe = pipe();
     let located = engine.keys.by_page(&units);
     if !is_far {

@@ -4,8 +4,9 @@
 //! failure it is closed together with all idle connections, which are likely to fail as well; the server forgets
 //! their watched keys.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, FromRedisValue, Pipeline, RedisResult};
 
@@ -29,7 +30,7 @@ impl IdleConnections {
         client: &Client,
         pipe: &Pipeline,
     ) -> RedisResult<(Dedicated, T)> {
-        let idle = self.connections().pop();
+        let idle = self.0.lock().pop();
         if let Some(connection) = idle {
             match self.lend(connection).send(pipe).await {
                 // A restarted server has closed the idle connection.
@@ -44,10 +45,6 @@ impl IdleConnections {
     fn lend(&self, connection: MultiplexedConnection) -> Dedicated {
         Dedicated { idle: self.clone(), connection: Some(connection) }
     }
-
-    fn connections(&self) -> std::sync::MutexGuard<'_, Vec<MultiplexedConnection>> {
-        self.0.lock().expect("nothing panics under this lock")
-    }
 }
 
 impl Dedicated {
@@ -58,7 +55,7 @@ impl Dedicated {
             Ok(answer) => Ok((self, answer)),
             Err(error) => {
                 self.connection = None;
-                self.idle.connections().clear();
+                self.idle.0.lock().clear();
                 Err(error)
             }
         }
@@ -68,7 +65,7 @@ impl Dedicated {
 impl Drop for Dedicated {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
-            self.idle.connections().push(connection);
+            self.idle.0.lock().push(connection);
         }
     }
 }

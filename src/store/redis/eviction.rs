@@ -20,10 +20,11 @@
 //! by name.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use redis::{InfoDict, Value, pipe};
 
 use super::RedisEngine;
@@ -83,14 +84,10 @@ impl Evictions {
     /// Up to when keys may have been evicted, after `stored` was read.
     pub fn until(&self, stored: Option<&[u8]>) -> Option<Timestamp> {
         let stored = stored.and_then(milliseconds).map(Timestamp::from_millis);
-        let mut known = self.lock();
+        let mut known = self.0.lock();
         known.stored = stored;
         known.until = known.until.max(stored);
         known.until
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, KnownEvictions> {
-        self.0.lock().expect("nothing panics under this lock")
     }
 }
 
@@ -104,9 +101,9 @@ fn count_in(answer: &Value) -> u64 {
 impl RedisEngine {
     /// Notes the answer to `INFO stats` of a server.
     pub(super) fn note_evictions(&self, server: &RedisServer, answer: &Value, now: Timestamp) {
-        let before = self.evictions.lock().until;
-        self.evictions.lock().read(server.address(), count_in(answer), now);
-        if self.evictions.lock().until != before {
+        let before = self.evictions.0.lock().until;
+        self.evictions.0.lock().read(server.address(), count_in(answer), now);
+        if self.evictions.0.lock().until != before {
             // The examination shows evictions on `/readyz`.
             self.topology.request_examination();
         }
@@ -129,13 +126,13 @@ impl RedisEngine {
         for (server, answer) in answers.into_iter().flatten() {
             self.note_evictions(server, &answer, now);
         }
-        self.evictions.lock().keep(&servers, now);
+        self.evictions.0.lock().keep(&servers, now);
     }
 
     /// Stores up to when keys may have been evicted, if that is later than the stored moment.
     pub(super) async fn store_evictions(&self) -> Result<()> {
         let (until, stored) = {
-            let known = self.evictions.lock();
+            let known = self.evictions.0.lock();
             (known.until, known.stored)
         };
         let Some(until) = until.filter(|until| Some(*until) > stored) else { return Ok(()) };
@@ -153,7 +150,7 @@ impl RedisEngine {
 
     /// The time of the fleet at `now`, or a little later; the server's clock before the first renewal.
     pub(super) fn fleet_time(&self, now: Instant, server: Timestamp) -> Timestamp {
-        self.server_clock().fleet_time(now).unwrap_or(server).max(server)
+        self.server_clock.lock().fleet_time(now).unwrap_or(server).max(server)
     }
 }
 
@@ -217,9 +214,9 @@ mod tests {
         let evictions = Evictions::default();
         assert_eq!(evictions.until(None), None);
         assert_eq!(evictions.until(Some(b"5")), Some(at(5)));
-        evictions.lock().read("a:1", 1, at(3));
+        evictions.0.lock().read("a:1", 1, at(3));
         assert_eq!(evictions.until(Some(b"5")), Some(at(5)));
-        evictions.lock().read("a:1", 2, at(8));
+        evictions.0.lock().read("a:1", 2, at(8));
         assert_eq!(evictions.until(Some(b"x")), Some(at(8)));
     }
 

@@ -4,10 +4,11 @@
 //! a separate step, for the service.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use redis::{InfoDict, pipe};
 
 use super::clock_difference::{ClockOffset, servers_off};
@@ -148,7 +149,7 @@ pub(super) struct Unreachable(Mutex<BTreeMap<String, Instant>>);
 impl Unreachable {
     /// Notes the servers that do not answer now. Answers those whose silence a failover does not explain.
     fn note(&self, addresses: impl Iterator<Item = String>, now: Instant) -> BTreeSet<String> {
-        let mut all = self.0.lock().expect("nothing panics under this lock");
+        let mut all = self.0.lock();
         let known = std::mem::take(&mut *all);
         all.extend(addresses.map(|address| {
             let since = known.get(&address).copied().unwrap_or(now);
@@ -159,7 +160,7 @@ impl Unreachable {
     }
 
     fn has_any(&self) -> bool {
-        !self.0.lock().expect("nothing panics under this lock").is_empty()
+        !self.0.lock().is_empty()
     }
 }
 
@@ -203,7 +204,7 @@ async fn examine_fleet(engine: &RedisEngine, now: Timestamp) -> Result<Vec<Warni
     if is_another {
         meta::replace(&engine.topology, &engine.scripts, &engine.keys, &engine.key).await?;
     }
-    let emptied_at = engine.known_fleet().emptied_at.map(Timestamp::from_millis);
+    let emptied_at = engine.known_fleet.lock().emptied_at.map(Timestamp::from_millis);
     // The next canary writes when the fleet was lost.
     let lost_at = emptied_at.or(is_another.then_some(now));
     if let Some(at) = lost_at.filter(|at| now.since(*at) < LOSS_SHOWN) {

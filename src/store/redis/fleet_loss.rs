@@ -5,7 +5,6 @@
 //! event for the operators in one step. An instance keeps its values in memory until the server answers with new
 //! ones, so a server without data does not erase them.
 
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use redis::pipe;
@@ -100,7 +99,7 @@ struct Loss {
 impl RedisEngine {
     /// Compares the fleet with the known fleet. Answers the blind interval, if this call reports a loss.
     pub(super) async fn notice_loss(&self, now: Timestamp, tell_after: Duration) -> Result<Option<Interval>> {
-        let known = self.known_fleet().clone();
+        let known = self.known_fleet.lock().clone();
         let decide = |read: &[&HashFields], _: bool, write: &mut ConditionalWrite<'_>| {
             self.loss_by(read[0], &known, (now, tell_after), write)
         };
@@ -115,7 +114,7 @@ impl RedisEngine {
         );
         // This instance, or another one, has written the loss.
         let emptied_at = Some(at.as_millis());
-        *self.known_fleet() =
+        *self.known_fleet.lock() =
             KnownFleet { id: fleet, heard: None, furthest: None, emptied_at, has_watermarks: false };
         self.topology.request_examination();
         meta::replace(&self.topology, &self.scripts, &self.keys, &self.key).await?;
@@ -168,9 +167,5 @@ impl RedisEngine {
         let json = to_json(loss).expect("times and numbers are always JSON");
         let outbox = self.keys.outbox(self.keys.partitions());
         write.write("XADD", &outbox, &[b"lost", json.as_bytes()]);
-    }
-
-    pub(super) fn known_fleet(&self) -> MutexGuard<'_, KnownFleet> {
-        self.known_fleet.lock().expect("nothing panics under this lock")
     }
 }

@@ -44,7 +44,7 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 #[async_trait]
 impl HearingStore for RedisEngine {
     async fn hearing(&self) -> Result<Hearing> {
-        let last = self.server_clock().last_renewal();
+        let last = self.server_clock.lock().last_renewal();
         let mut short = pipe();
         self.add_hearing_reads(&mut short);
         let stored = self.topology.send("hearing", &short).await?;
@@ -61,7 +61,7 @@ impl HearingStore for RedisEngine {
         sent_at: Timestamp,
         gap: Gap,
     ) -> Result<(Advance, Hearing)> {
-        let last = self.server_clock().last_renewal();
+        let last = self.server_clock.lock().last_renewal();
         let mut reads = pipe();
         self.add_hearing_reads(&mut reads);
         let (advance, stored): (Advance, HearingReply) =
@@ -232,17 +232,17 @@ impl RedisEngine {
             };
             let fields = HearingFields { heard, members, floors, sessions };
             // Another instance may have noticed a loss.
-            self.known_fleet().emptied_at = heard.get(EMPTIED_AT).and_then(|ms| milliseconds(ms));
+            self.known_fleet.lock().emptied_at = heard.get(EMPTIED_AT).and_then(|ms| milliseconds(ms));
             self.advance_by((fields, filters), (&watermarks, is_replaced), canary, is_contended, write)
         };
-        let emptied_before = self.known_fleet().emptied_at;
+        let emptied_before = self.known_fleet.lock().emptied_at;
         let (advanced, others) = self.write_under(Some(view), "advance", &keys, behind, decide).await?;
-        if self.known_fleet().emptied_at != emptied_before {
+        if self.known_fleet.lock().emptied_at != emptied_before {
             // The examination shows the loss on `/readyz`.
             self.topology.request_examination();
         }
         if let Advanced::Heard { heard: Some(heard), blind } = &advanced {
-            self.known_fleet().has_stored(*heard, blind.is_some());
+            self.known_fleet.lock().has_stored(*heard, blind.is_some());
             self.raise_watermarks(view, *heard, &watermarks).await?;
             // A canary that was not the furthest has ended no blind interval.
             if !is_replaced || blind.is_some() {
@@ -261,7 +261,7 @@ impl RedisEngine {
         is_contended: bool,
         write: &mut ConditionalWrite<'_>,
     ) -> Advanced {
-        let known = self.known_fleet().clone();
+        let known = self.known_fleet.lock().clone();
         let mut state = stored.state();
         let stored_at = state.heard;
         // If the stored state is lost, the heartbeats since then are lost too; if a server was replaced, some of them

@@ -41,7 +41,7 @@ impl RedisEngine {
     /// `last`.
     pub(super) async fn hearing_of(&self, stored: HearingReply, last: LastRenewal) -> Result<Hearing> {
         let ((heard, version, of_kinds, fleet, evicted), filters, time) = stored;
-        let jumped = self.server_clock().read(last, monotonic(), server_time(time));
+        let jumped = self.server_clock.lock().read(last, monotonic(), server_time(time));
         let mut known = self.ledger.lock().await;
         let number =
             |field, value: &Option<Vec<u8>>| self.hearing_number(field, value.as_deref()).unwrap_or(0);
@@ -52,7 +52,7 @@ impl RedisEngine {
             known.1.heard = self.hearing_number("at", heard.as_deref()).map(Timestamp::from_millis);
         }
         // Another call may have detected a loss meanwhile: an answer from before it is about the lost fleet.
-        let mut fleet_known = self.known_fleet();
+        let mut fleet_known = self.known_fleet.lock();
         if known.1.heard.is_some() && fleet.is_none_or(|fleet| fleet == fleet_known.id.as_bytes()) {
             fleet_known.heard = known.1.heard;
             fleet_known.furthest = fleet_known.furthest.max(known.1.heard);

@@ -98,16 +98,16 @@ pub struct RedisEngine {
     scripts: Scripts,
     ledger: tokio::sync::Mutex<ledger::CachedLedger>,
     /// Never locked across an await.
-    server_clock: std::sync::Mutex<ServerClock>,
+    server_clock: parking_lot::Mutex<ServerClock>,
     fleet: String,
     /// The key that signs canaries.
     key: String,
     /// The last known state of the fleet, kept until its loss is written: see `fleet_loss.rs`.
-    known_fleet: std::sync::Mutex<KnownFleet>,
+    known_fleet: parking_lot::Mutex<KnownFleet>,
     last_read: conditional::LastRead,
     wait: replication::Wait,
     /// The warnings about replicas that were late at the last wait, by server.
-    late_replicas: std::sync::Mutex<BTreeMap<String, String>>,
+    late_replicas: parking_lot::Mutex<BTreeMap<String, String>>,
     away: examine::Unreachable,
     /// The scan for keys of a wrong type from before the start; `None` once it has ended.
     first_scan: tokio::sync::Mutex<Option<KeyScan>>,
@@ -172,10 +172,6 @@ impl RedisEngine {
             roster_changed: Arc::default(),
             roster_is_refused: AtomicBool::default(),
         })
-    }
-
-    fn server_clock(&self) -> std::sync::MutexGuard<'_, ServerClock> {
-        self.server_clock.lock().expect("nothing panics under this lock")
     }
 }
 

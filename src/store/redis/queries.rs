@@ -125,7 +125,7 @@ impl Queries for RedisEngine {
     }
 
     fn fleet_id(&self) -> String {
-        let known = self.known_fleet();
+        let known = self.known_fleet.lock();
         format!("{}@{}", known.id, known.emptied_at.unwrap_or_default())
     }
 

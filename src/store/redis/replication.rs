@@ -142,7 +142,7 @@ impl RedisEngine {
             )
         });
         self.telemetry.waited_for_replicas(has_them);
-        let mut all = self.late_replicas.lock().expect("nothing panics under this lock");
+        let mut all = self.late_replicas.lock();
         match late {
             Some(text) => drop(all.insert(server.address().to_owned(), text)),
             None => drop(all.remove(server.address())),
@@ -156,7 +156,7 @@ impl RedisEngine {
 
     /// The warning about replicas that were late at the last wait for them.
     pub(super) fn late_replicas(&self) -> Option<Warning> {
-        let mut late = self.late_replicas.lock().expect("nothing panics under this lock");
+        let mut late = self.late_replicas.lock();
         late.retain(|address, _| self.topology.is_primary(address));
         let text = late.values().cloned().collect::<Vec<_>>().join("; ");
         (!text.is_empty()).then_some(Warning { name: EngineWarning::ReplicasLate, text })

@@ -42,7 +42,7 @@ impl Roster for RedisEngine {
         };
         let Renewal { sent, answered, attendance, stepped, .. } = renewed;
         self.stepped_ms.store(stepped.as_millis() as u64, Ordering::SeqCst);
-        self.server_clock().renewed((sent, answered), attendance.engine_clock, attendance.now);
+        self.server_clock.lock().renewed((sent, answered), attendance.engine_clock, attendance.now);
         // A replaced primary accepts writes for some seconds after its return.
         let fleet = || attendance.now + monotonic().duration_since(sent);
         tokio::join!(self.topology.check_roles(), self.follow_evictions(fleet));
@@ -81,7 +81,7 @@ impl RedisEngine {
         again: Option<Duration>,
     ) -> Result<Option<Renewal>> {
         let (last, jumped, expected) = {
-            let clock = self.server_clock();
+            let clock = self.server_clock.lock();
             (clock.last_renewal(), clock.jumped(), clock.fleet_time(monotonic()))
         };
         let mut script = ScriptCall::of(&self.scripts.renew);
@@ -98,13 +98,13 @@ impl RedisEngine {
         if let ([first, server], true) = (answer.as_slice(), jumped.is_none())
             && first.is_empty()
         {
-            self.server_clock().read(last, answered, moment(&String::from_utf8_lossy(server))?);
+            self.server_clock.lock().read(last, answered, moment(&String::from_utf8_lossy(server))?);
         }
         if answer.first().is_some_and(Vec::is_empty) {
             return Ok(None);
         }
         let (attendance, stepped) = attendance(&answer)?;
-        let mut clock = self.server_clock();
+        let mut clock = self.server_clock.lock();
         match jumped {
             Some(without) => {
                 let seconds = attendance.engine_clock.since(without).as_secs_f64();

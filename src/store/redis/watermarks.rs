@@ -30,10 +30,11 @@
 //! A single server needs no watermarks: it loses heartbeats and `heard` together.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{try_join, try_join_all};
+use parking_lot::Mutex;
 use redis::pipe;
 
 use super::RedisEngine;
@@ -131,11 +132,11 @@ pub(super) struct KnownPrimaries(Mutex<Primaries>);
 impl KnownPrimaries {
     /// Whether a known primary is missing from these.
     pub fn is_one_replaced(&self, primaries: &Primaries) -> bool {
-        !self.0.lock().expect("nothing panics under this lock").is_subset(primaries)
+        !self.0.lock().is_subset(primaries)
     }
 
     pub fn keep(&self, primaries: Primaries) {
-        *self.0.lock().expect("nothing panics under this lock") = primaries;
+        *self.0.lock() = primaries;
     }
 }
 
@@ -166,7 +167,7 @@ impl RedisEngine {
 
     /// How far the clock of a server is ahead of the time of the fleet; `None` before the first renewal.
     async fn clock_offset(&self, server: &RedisServer) -> Result<Option<ClockOffset>> {
-        let (known, sent) = (*self.server_clock(), monotonic());
+        let (known, sent) = (*self.server_clock.lock(), monotonic());
         let mut time = pipe();
         time.cmd("TIME");
         let (time,): ((i64, i64),) = self.topology.send_to("watermarks", server, &time).await?;
@@ -175,13 +176,13 @@ impl RedisEngine {
 
     /// Whether every partition of the fleet has had its watermark.
     async fn had_watermarks(&self) -> Result<bool> {
-        if self.known_fleet().has_watermarks {
+        if self.known_fleet.lock().has_watermarks {
             return Ok(true);
         }
         let mut read = pipe();
         read.hexists(self.keys.heard(), HAS_WATERMARKS);
         let (has_watermarks,): (bool,) = self.topology.send("watermarks", &read).await?;
-        self.known_fleet().has_watermarks = has_watermarks;
+        self.known_fleet.lock().has_watermarks = has_watermarks;
         Ok(has_watermarks)
     }
 

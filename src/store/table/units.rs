@@ -13,10 +13,11 @@
 //! known four.
 
 use std::ops::{Index, IndexMut, Range};
-use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use foldhash::fast::{FixedState, RandomState};
 use hashbrown::HashMap;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::changed_blocks::ChangedBlocks;
 use super::kinds::{Kinds, PartitionCounts};
@@ -64,11 +65,11 @@ impl UnitTables {
     }
 
     pub fn read(&self, partition: u16) -> RwLockReadGuard<'_, UnitTable> {
-        self.tables[usize::from(partition)].read().expect("nothing panics under this lock")
+        self.tables[usize::from(partition)].read()
     }
 
     pub fn write(&self, partition: u16) -> RwLockWriteGuard<'_, UnitTable> {
-        self.tables[usize::from(partition)].write().expect("nothing panics under this lock")
+        self.tables[usize::from(partition)].write()
     }
 }
 

@@ -229,9 +229,9 @@ async fn an_instance_that_does_not_resend_forgets_by_time_what_was_closed() {
         let now = START + round * RESEND;
         let gone = silent(&format!("gone-{round}"), now);
         channel.send(&delivery(vec![], vec![back(&gone, now)]), now).await.unwrap();
-        kept.push(channel.closed.lock().unwrap().len());
+        kept.push(channel.closed.lock().len());
     }
     assert_eq!(kept, [1, 2, 2, 2, 2, 2]);
     channel.resend_missed(START + 8 * RESEND).await.unwrap();
-    assert_eq!(channel.closed.lock().unwrap().len(), 0, "also while no unit is back");
+    assert_eq!(channel.closed.lock().len(), 0, "also while no unit is back");
 }

@@ -4,11 +4,12 @@
 //! one attempt serves the next, so a storm does not connect for each message. A connection that is not used for
 //! [`IDLE`] is closed, which is sooner than a broker expects a ping.
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, ready};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use parking_lot::Mutex;
 use rumqttc::{
     AsyncClient, Broker, ConnectReturnCode, ConnectionError, Event, EventLoop, MqttOptions, NetworkOptions,
     Packet, PubAckReason, PublishOptions, PublishResult, QoS, TlsConfiguration, Transport,
@@ -197,12 +198,12 @@ impl Connections {
 impl Idle {
     /// The connection that was used last.
     fn take(&self) -> Option<BrokerConnection> {
-        self.state().connections.pop()
+        self.0.lock().connections.pop()
     }
 
     /// Keeps a connection for the next attempt.
     fn put(self: &Arc<Idle>, connection: BrokerConnection) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.connections.push(BrokerConnection { used_at: monotonic(), ..connection });
         if !std::mem::replace(&mut state.is_watched, true) {
             tokio::spawn(self.clone().watch());
@@ -214,7 +215,7 @@ impl Idle {
         loop {
             sleep(IDLE).await;
             let unused: Vec<BrokerConnection> = {
-                let mut state = self.state();
+                let mut state = self.0.lock();
                 state.is_watched = !state.connections.is_empty();
                 if !state.is_watched {
                     return;
@@ -226,10 +227,6 @@ impl Idle {
             };
             join_all(unused.into_iter().map(BrokerConnection::leave)).await;
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, IdleBrokerConnections> {
-        self.0.lock().expect("nothing panics under this lock")
     }
 }
 

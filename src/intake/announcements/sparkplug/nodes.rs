@@ -16,11 +16,11 @@
 //! once and has that number, the node is dead.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use parking_lot::Mutex;
 
 use super::payload::{Definition, Payload};
 use crate::clock::Timestamp;
@@ -71,7 +71,7 @@ impl Nodes {
     /// Notes the birth of a node, which arrives at `at`. Returns `false` if the death of this session has come already.
     pub fn born(&self, node: &Unit, birth: &Payload, at: Timestamp) -> bool {
         let (bd_seq, seq) = (birth.bd_seq(), birth.number());
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let known = state.node(node);
         let is_this =
             |(number, died): &(u64, Timestamp)| Some(*number) == bd_seq && at.since(*died) <= REORDERED;
@@ -92,7 +92,7 @@ impl Nodes {
     /// Notes the death of a node, which arrives at that moment: which session it ends. `None`: it does not say, though the
     /// births of its node have numbers.
     pub fn died(&self, node: &Unit, death: &Payload, at: Timestamp) -> Option<SessionEnd> {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let known = state.node(node);
         let Some(born) = known.born else { return Some(SessionEnd::Unknown) };
         match (known.bd_seq, death.bd_seq()) {
@@ -120,7 +120,7 @@ impl Nodes {
     /// Notes the number of a message of the node or of one of its devices. Returns whether messages before it are
     /// missing, or the birth of the node is unknown.
     pub fn is_broken(&self, node: &Unit, seq: Option<u8>) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let known = state.node(node);
         let expected = std::mem::replace(&mut known.next_seq, seq.map(|seq| seq.wrapping_add(1)));
         let is_next = seq.is_none() || expected.is_none_or(|expected| Some(expected) == seq);
@@ -129,7 +129,7 @@ impl Nodes {
 
     /// Returns whether to ask the node for its births now: once, and again if it does not answer.
     pub fn asks(&self, node: &Unit, now: Timestamp) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let is_asked = state.node(node).asked.is_some_and(|asked| now.since(asked) < ASK_AGAIN);
         while state.asked.front().is_some_and(|at| now.since(*at) >= Duration::from_secs(1)) {
             state.asked.pop_front();
@@ -144,7 +144,7 @@ impl Nodes {
 
     /// Stores the metrics of a unit from its birth.
     pub fn define(&self, unit: &Unit, definitions: Vec<Definition>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.defined.len() >= MAX_DEFINED {
             state.defined.clear();
         }
@@ -153,11 +153,7 @@ impl Nodes {
 
     /// The metrics of a unit from its birth; empty if no birth is known.
     pub fn definitions(&self, unit: &Unit) -> Box<[Definition]> {
-        self.lock().defined.get(&hash(unit)).cloned().unwrap_or_default()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().defined.get(&hash(unit)).cloned().unwrap_or_default()
     }
 }
 

@@ -11,11 +11,11 @@
 //! number (the primary's configuration epoch), so for each slot the answer with the highest number counts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard};
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
+use parking_lot::Mutex;
 use redis::{Client, RedisResult, Value, pipe};
 
 use super::address::HostPort;
@@ -67,10 +67,6 @@ impl Cluster {
         Cluster { login, known: Mutex::default() }
     }
 
-    fn known(&self) -> MutexGuard<'_, KnownNodes> {
-        self.known.lock().expect("nothing panics under this lock")
-    }
-
     async fn ask(&self, at: &HostPort) -> std::result::Result<Report, NoAnswer> {
         let mut question = pipe();
         question.cmd("CLUSTER").arg("NODES").cmd("CLUSTER").arg("SLOTS");
@@ -94,7 +90,7 @@ impl Cluster {
     async fn answers(&self, primaries: &[HostPort]) -> Answers {
         // The nodes of `engine.url` come first: the addresses of all known nodes may have changed.
         let others = {
-            let known = self.known();
+            let known = self.known.lock();
             known.endpoints.of_failed(&known.failed)
         };
         let asked = self.given().iter().chain(primaries).take(MAX_ASKED).cloned().chain(others);
@@ -122,7 +118,7 @@ impl Cluster {
 
     /// Keeps the reports of this cluster, and notes the addresses of nodes of other clusters.
     fn sort(&self, reports: Vec<Report>, answers: &mut Answers) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         let (these, others) = together::of_this(reports, &known.members, self.given());
         let has_slots = nodes(&these).any(|node| !node.slots.is_empty());
         if has_slots {
@@ -142,7 +138,7 @@ impl Cluster {
         let reporter = |report: &Report| Some((report.asked.clone(), report.reporter()?.to_owned()));
         let mut answered: BTreeMap<HostPort, String> = reports.iter().filter_map(reporter).collect();
         let untried = {
-            let mut known = self.known();
+            let mut known = self.known.lock();
             known.endpoints.learn(reports);
             let untried = known.endpoints.untried();
             untried.into_iter().filter(|at| !answered.contains_key(at) && !failed.contains(at))
@@ -150,7 +146,7 @@ impl Cluster {
         let tries = stream::iter(untried).map(|at| async move { self.ask(&at).await.ok() });
         let tried: Vec<Option<Report>> = tries.buffer_unordered(MAX_ASKED).collect().await;
         answered.extend(tried.iter().flatten().filter_map(reporter));
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.endpoints.choose(&answered, &failed);
         known.endpoints.apply(reports);
         known.failed = failed;
@@ -220,7 +216,7 @@ impl Discovery for Cluster {
     }
 
     fn used(&self, endpoint: &HostPort) -> Option<HostPort> {
-        self.known().endpoints.used(endpoint)
+        self.known.lock().endpoints.used(endpoint)
     }
 
     fn has_parts(&self) -> bool {

@@ -11,11 +11,12 @@
 //! A caller whose decision depends on the servers of a view has its commands sent under that view: if the servers
 //! have changed since, no new server executes them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use redis::aio::ConnectionLike;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value};
 
@@ -91,11 +92,11 @@ impl<'a> RoutedConnection<'a> {
 
     /// The address of the server at which a command last failed; `None`: the failure is not of one server.
     pub fn failed_at(&self) -> Option<String> {
-        self.failed.lock().expect("nothing panics under this lock").clone()
+        self.failed.lock().clone()
     }
 
     fn failed(&self, server: &RedisServer) {
-        let mut failed = self.failed.lock().expect("nothing panics under this lock");
+        let mut failed = self.failed.lock();
         *failed = Some(server.address().to_owned());
     }
 

@@ -8,12 +8,13 @@
 //! replaced server has a moment left to answer earlier requests.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
+use parking_lot::Mutex;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, Cmd, FromRedisValue, Pipeline, RedisError, RedisResult, Value};
 use tokio_util::sync::CancellationToken;
@@ -194,7 +195,7 @@ impl RedisServer {
     /// operator may have changed the user meanwhile. A connection that takes requests and answers none, as through a
     /// proxy that hangs, stays open by itself.
     fn connect_anew(&self) {
-        let mut replaced = self.replaced.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replaced = self.replaced.lock();
         let now = monotonic();
         if now.duration_since(*replaced) < LOGIN_AGAIN {
             return;

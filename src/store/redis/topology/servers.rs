@@ -2,10 +2,11 @@
 //! topology reports a change, and periodically.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use redis::Value;
 use tokio::sync::{Notify, watch};
 
@@ -145,7 +146,7 @@ impl Servers {
         }
         let primaries = self.discovery.learn(&addresses(&before.primaries)).await;
         *learned = Some((monotonic(), primaries.as_ref().err().cloned()));
-        *self.failure() = primaries.as_ref().err().map(ToString::to_string);
+        *self.failure.lock() = primaries.as_ref().err().map(ToString::to_string);
         let primaries = primaries?;
         if primaries == before.primaries {
             return Ok(());
@@ -164,11 +165,7 @@ impl Servers {
 
     /// Why the last attempt to learn the servers failed, if it failed.
     pub fn learn_failure(&self) -> Option<String> {
-        self.failure().clone()
-    }
-
-    fn failure(&self) -> MutexGuard<'_, Option<String>> {
-        self.failure.lock().expect("nothing panics under this lock")
+        self.failure.lock().clone()
     }
 
     /// Learns the servers again, unless they were learned a moment ago.
@@ -196,7 +193,7 @@ impl Servers {
                 shares.into_iter().map(|(server, slots)| (server, slots.unwrap_or_default())).collect(),
             ),
         };
-        self.limits.lock().expect("nothing panics under this lock").apply(&map);
+        self.limits.lock().apply(&map);
         Ok(ServerView { number: before.number + 1, map, primaries })
     }
 
@@ -234,7 +231,7 @@ impl Servers {
         }
         let at = self.discovery.used(&to).unwrap_or(to);
         let (view, address) = (self.now(), at.to_string());
-        let mut referred = self.referred.lock().expect("nothing panics under this lock");
+        let mut referred = self.referred.lock();
         let mut known = view.map.servers().iter().chain(referred.iter());
         if let Some(server) = known.find(|server| server.address() == address) {
             return Ok(server.clone());
@@ -353,7 +350,7 @@ impl Servers {
 
     /// `change` answers whether it changed anything.
     fn limit(&self, change: impl FnOnce(&mut Limits) -> bool) {
-        let mut limits = self.limits.lock().expect("nothing panics under this lock");
+        let mut limits = self.limits.lock();
         if change(&mut limits) {
             limits.apply(&self.now().map);
         }

@@ -15,7 +15,7 @@ struct HalfSlots(Arc<Mutex<[u16; 2]>>);
 #[async_trait]
 impl Discovery for HalfSlots {
     async fn learn(&self, _: &[HostPort]) -> Result<Vec<Primary>> {
-        let ports = *self.0.lock().unwrap();
+        let ports = *self.0.lock();
         let primary = |half: usize| Primary {
             at: HostPort { host: "127.0.0.1".to_owned(), port: ports[half] },
             slots: Some((0..8192).map(|slot| half as u16 * 8192 + slot).collect()),
@@ -50,7 +50,7 @@ async fn a_storm_is_that_of_the_server_that_has_the_partition_and_goes_where_it_
     servers.end_storms([200, 9000].into_iter());
     assert_eq!(storms(), [true, false], "another partition of that server is swept");
     // The other half takes over, and the first one is a new server.
-    *ports.lock().unwrap() = [2, 3];
+    *ports.lock() = [2, 3];
     tokio::time::sleep(MIN_PERIOD).await;
     servers.learn(servers.now().number).await.unwrap();
     assert_eq!(storms(), [true, false]);
@@ -93,7 +93,7 @@ async fn a_call_to_a_server_that_hangs_ends_when_another_one_has_taken_over() {
     };
     signal("-STOP");
     let is_replaced = async {
-        *ports.lock().unwrap() = [2, 1];
+        *ports.lock() = [2, 1];
         tokio::time::sleep(MIN_PERIOD).await;
         servers.learn(servers.now().number).await.unwrap();
     };

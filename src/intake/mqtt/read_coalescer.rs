@@ -8,34 +8,43 @@
 //!
 //! Below about three thousand messages a second there are no pauses, and each message is read at once.
 //!
-//! # Why no longer
-//! Measured in alternation with a run without pauses, on four busy cores that broker, Redis and Rollcall share: a
-//! message costs Rollcall 4.6 µs of CPU instead of 5.5 (QoS 0). Pauses of 1 ms save little beyond that and delay
-//! acknowledgements. Once the receive maximum is unacknowledged, the broker queues further messages, which costs it
+//! # How long
+//! Until about [`TOGETHER`] messages have arrived. So messages that come by several brokers cost what they cost by one:
+//! each connection has a part of them, and waits longer for as many. Longer pauses save little and delay
+//! acknowledgements: once the receive maximum is unacknowledged, the broker queues further messages, which costs it
 //! twice as much for each, and it falls behind.
 
 use std::time::{Duration, Instant};
 
 use crate::clock::monotonic;
 
-/// Some kilobytes arrive in this time.
+/// A pause, and the longest wait after which messages count as fast.
 const PAUSE: Duration = Duration::from_micros(300);
+const LONGEST_PAUSE: Duration = Duration::from_millis(1);
+
+/// The packets to read after a pause: some kilobytes.
+const TOGETHER: u32 = 10;
 
 /// The most packets that are read before other work: checking for work after each packet would cost too much.
 const BURST: u32 = 256;
 
-/// Detects whether messages arrive fast.
+/// Detects how fast messages arrive.
 #[derive(Default)]
 pub struct ReadCoalescer {
     /// The packets since the last other work.
     burst: u32,
+    /// When a packet last ended a wait, and the packets since then.
+    woken: Option<Instant>,
+    packets: u32,
     waits_since: Option<Instant>,
-    is_busy: bool,
+    /// The pause before the next wait.
+    pause: Option<Duration>,
 }
 
 impl ReadCoalescer {
     /// Returns whether another packet may be read before other work; if not, the next burst begins.
     pub fn is_in_burst(&mut self) -> bool {
+        self.packets += 1;
         self.burst = if self.burst < BURST { self.burst + 1 } else { 0 };
         self.burst > 0
     }
@@ -43,15 +52,19 @@ impl ReadCoalescer {
     /// Called when nothing is left to read: blocks the thread for a pause if messages arrive fast.
     #[expect(clippy::disallowed_methods, reason = "see the head of this file")]
     pub fn pause(&mut self) {
-        if std::mem::take(&mut self.is_busy) {
-            std::thread::sleep(PAUSE);
+        if let Some(pause) = self.pause.take() {
+            std::thread::sleep(pause);
         }
         self.waits_since = Some(monotonic());
     }
 
     /// Notes that a packet ended the wait.
     pub fn on_wake(&mut self, now: Instant) {
-        self.is_busy = self.waits_since.take().is_some_and(|since| now.duration_since(since) < PAUSE);
+        let is_busy = self.waits_since.take().is_some_and(|since| now.duration_since(since) < PAUSE);
+        let (before, packets) = (self.woken.replace(now), std::mem::take(&mut self.packets));
+        let apart = before.map_or(PAUSE, |before| now.duration_since(before) / packets.max(1));
+        let pause = if apart < PAUSE { (TOGETHER * apart).clamp(PAUSE, LONGEST_PAUSE) } else { PAUSE };
+        self.pause = is_busy.then_some(pause);
     }
 }
 
@@ -68,12 +81,30 @@ mod tests {
             coalescer.pause();
             let since = coalescer.waits_since.unwrap();
             coalescer.on_wake(since + waited);
-            assert_eq!(coalescer.is_busy, pauses, "{waited:?}");
+            assert_eq!(coalescer.pause, pauses.then_some(PAUSE), "{waited:?}");
             coalescer.pause();
-            assert!(!coalescer.is_busy, "one pause for each wait");
+            assert_eq!(coalescer.pause, None, "one pause for each wait");
         }
         let mut coalescer = ReadCoalescer::default();
         coalescer.on_wake(monotonic());
-        assert!(!coalescer.is_busy, "it did not wait");
+        assert_eq!(coalescer.pause, None, "it did not wait");
+    }
+
+    #[test]
+    fn a_pause_is_long_enough_for_some_messages() {
+        let micros = Duration::from_micros;
+        // (packets in 2 ms, the pause)
+        let cases =
+            [(2, PAUSE), (6, PAUSE), (10, LONGEST_PAUSE), (40, micros(500)), (100, PAUSE), (1000, PAUSE)];
+        for (packets, pause) in cases {
+            let mut coalescer = ReadCoalescer::default();
+            coalescer.pause();
+            let since = coalescer.waits_since.unwrap();
+            coalescer.on_wake(since);
+            (0..packets).for_each(|_| _ = coalescer.is_in_burst());
+            coalescer.waits_since = Some(since + micros(2000));
+            coalescer.on_wake(since + micros(2000));
+            assert_eq!(coalescer.pause, Some(pause), "{packets}");
+        }
     }
 }

@@ -70,7 +70,7 @@ impl MassOffline {
         if trip.is_held() && now < trip.at + GATHERS {
             return Ok(());
         }
-        let silent = if trip.is_held() { self.breaker.silent_since(trip.since, now).await? } else { 0 };
+        let silent = if trip.is_held() { self.breaker.still_silent(&trip).await? } else { 0 };
         let notified = trip.notified(silent);
         let to = notified.released.as_ref().map_or(Timestamp::NEVER, |over| over.at);
         let group = self.notice(&notified, now).await?.group();

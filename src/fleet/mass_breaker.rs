@@ -13,6 +13,9 @@
 //! window. The newest records and the facts of their units say which units count. The fleet is counted now and as it
 //! was when the window began, and the smaller number counts; an instance that has just started has only the current
 //! number.
+//!
+//! While a trip holds, the alert silences that were active at the trip say which units count. An operator who silences
+//! the units of a trip brings none of them back.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -158,13 +161,14 @@ impl MassBreaker {
         self.held().await
     }
 
-    /// How many of the units that fell silent since then count, judged by up to `most` pages of them.
+    /// How many of the units that fell silent since then count, judged by up to `most` pages of them, and by the alert
+    /// silences that are active at `at`.
     async fn counted(
         &self,
         rule: &MassOfflineRule,
         (silent, since): (u64, Timestamp),
         most: usize,
-        now: Timestamp,
+        at: Timestamp,
     ) -> Result<u64> {
         let silences = self.silences.current().await?;
         let (mut pages, mut counted, mut of) = (OpenPages::new(&*self.queries), 0, 0);
@@ -174,7 +178,7 @@ impl MassBreaker {
             page.retain(|record| record.detected_at >= since);
             of += page.len() as u64;
             let is_last = page.len() < length;
-            page.retain(|record| silences.covering(record, now).next().is_none());
+            page.retain(|record| silences.covering(record, at).next().is_none());
             let names: Vec<Unit> = page.iter().map(|record| record.id.unit.clone()).collect();
             let units = match &self.units {
                 Some(units) => units.read(&names).await?,
@@ -198,12 +202,12 @@ impl MassBreaker {
         Ok(newest)
     }
 
-    /// How many units that count are offline by records that were detected since then; without a rule, as pages have
-    /// none, units that do not count are among them.
-    pub async fn silent_since(&self, since: Timestamp, now: Timestamp) -> Result<u64> {
-        let silent = self.queries.count_since(since).await?.silent;
+    /// How many units that count are still offline; without a rule, as pages have none, units that do not count are
+    /// among them.
+    pub async fn still_silent(&self, trip: &Trip) -> Result<u64> {
+        let silent = self.queries.count_since(trip.since).await?.silent;
         match self.rule.as_ref().filter(|_| silent > 0) {
-            Some(rule) => self.counted(rule, (silent, since), PAGES_OF_RELEASE, now).await,
+            Some(rule) => self.counted(rule, (silent, trip.since), PAGES_OF_RELEASE, trip.at).await,
             None => Ok(silent),
         }
     }
@@ -214,7 +218,7 @@ impl MassBreaker {
         let Some(trip) = last.value.as_ref().filter(|trip| trip.is_held()) else {
             return Ok(last.value);
         };
-        let silent = self.silent_since(trip.since, now).await?;
+        let silent = self.still_silent(trip).await?;
         let why = match self.rule {
             Some(_) => release(trip, silent, now),
             None => Some(ReleaseReason::Operator),
@@ -230,7 +234,7 @@ impl MassBreaker {
         for _ in 0..MAX_CHANGES {
             let last = self.stored().await?;
             let Some(trip) = last.value.as_ref().filter(|trip| trip.is_held()) else { return Ok(false) };
-            let silent = self.silent_since(trip.since, now).await?;
+            let silent = self.still_silent(trip).await?;
             let entry = AuditEntry {
                 at: now,
                 author: by.to_owned(),

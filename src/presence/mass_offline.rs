@@ -6,9 +6,9 @@
 //! units are back, after a time, or by an operator. Receivers are then notified of units that are still offline, as
 //! usual, and not of units that came back.
 //!
-//! Units count only if they were registered or known for longer than the window when they fell silent, and no alert
-//! silence covers them. So a device that invents a hundred units, each silent after a second, holds nothing. The same
-//! units count for the trip, in its message and for its release.
+//! Units count only if the fleet has had them for longer than the window when they fell silent, and no alert silence
+//! covers them at the trip. So neither a device that invents a hundred units, each silent after a second, nor an import
+//! of units that never publish holds anything. The same units count for the trip, in its message and for its release.
 //!
 //! After a release only silences that were detected later count: silences that were held do not trip the breaker again.
 
@@ -49,7 +49,7 @@ pub struct FleetCount {
 
 impl FleetCount {
     /// This count without units that are not known for longer than the window: `units_before` units were known when it
-    /// began.
+    /// began, the silent ones among them.
     pub fn known(self, units_before: u64) -> FleetCount {
         FleetCount { online: self.online.min(units_before.saturating_sub(self.silent)), ..self }
     }
@@ -137,9 +137,11 @@ impl MassOfflineRule {
         released.map_or(now - self.window, |at| at.max(now - self.window))
     }
 
-    /// Whether a unit that fell silent counts: see the module.
+    /// Whether a unit that fell silent counts: the fleet had it when the window of its silence began, so that the size
+    /// of the fleet at that time has it, too.
     pub fn counts(&self, facts: &Facts, detected_at: Timestamp) -> bool {
-        facts.known.is_none_or(|known| known.is_registered || detected_at.since(known.since) >= self.window)
+        // The moment is rounded down to a second.
+        facts.known.is_none_or(|known| detected_at.since(known.since) >= self.window + Duration::from_secs(1))
     }
 
     /// Whether this many silent units trip the breaker.
@@ -203,15 +205,15 @@ mod tests {
     }
 
     #[test]
-    fn units_count_that_are_registered_or_known_longer_than_the_window() {
-        let admitted = |seconds: Option<i64>| Facts {
-            known: seconds.map(at).map(Known::admitted),
-            ..Facts::new(Lifecycle::Present, at(0))
-        };
-        let registered = Facts { known: Some(Known::registered(at(99))), ..admitted(None) };
-        assert!(RULE.counts(&registered, at(100)));
-        for (known_at, expected) in [(None, true), (Some(0), true), (Some(41), false), (Some(99), false)] {
-            assert_eq!(RULE.counts(&admitted(known_at), at(100)), expected, "{known_at:?}");
+    fn units_count_that_are_known_longer_than_the_window_however_they_became_known() {
+        for (known_at, expected) in
+            [(None, true), (Some(0), true), (Some(39), true), (Some(40), false), (Some(99), false)]
+        {
+            for known in [Known::admitted, Known::registered] {
+                let known = known_at.map(at).map(known);
+                let facts = Facts { known, ..Facts::new(Lifecycle::Present, at(0)) };
+                assert_eq!(RULE.counts(&facts, at(100)), expected, "{known:?}");
+            }
         }
         let count = FleetCount { online: 1000, silent: 30 };
         assert!(!RULE.is_mass(count) && RULE.is_mass(count.known(60)), "invented units hide no mass");

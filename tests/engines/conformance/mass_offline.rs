@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use rollcall::clock::{Clock, Timestamp};
 use rollcall::fleet::{MassBreaker, Silences};
-use rollcall::presence::{Declared, FleetCount, Heartbeat, MassOfflineRule, ReleaseReason, Trip, Unit};
+use rollcall::presence::{
+    Declared, FleetCount, Heartbeat, MassOfflineRule, Override, Registration, ReleaseReason, Trip, Unit,
+};
 use rollcall::store::{Audited, Engine};
 use rollcall::telemetry::Telemetry;
 
@@ -114,13 +116,58 @@ pub async fn units_that_operators_silenced_are_in_no_figure_of_the_breaker_and_d
     let one = breaker(&world.engine, RULE);
     let now = world.fall_silent(&units, 1).await;
     let trip = one.judge(now).await.unwrap().expect("all of the ten that count");
-    let silent = one.silent_since(trip.since, now).await.unwrap();
+    let silent = one.still_silent(&trip).await.unwrap();
     assert_eq!((trip.offline, trip.units, silent), (10, 10, 10));
     assert_eq!(why(one.look(now + SECOND).await.unwrap()), None);
     world.hear_all(&others, now + SECOND).await;
     let over = one.look(now + SECOND).await.unwrap();
     assert_eq!(over.as_ref().and_then(|trip| Some(trip.released.as_ref()?.offline)), Some(0));
     assert_eq!(why(over), Some(ReleaseReason::Returned));
+}
+
+pub async fn units_that_operators_silence_while_the_breaker_holds_are_as_offline_as_before<G: Ground>(
+    world: World<G>,
+) {
+    let units = world.units(20);
+    let one = breaker(&world.engine, RULE);
+    let now = world.fall_silent(&units, 1).await;
+    let trip = one.judge(now).await.unwrap().expect("all are silent");
+    let all = wanted("unit=~\"unit-.*\"", now + SECOND, world.hours(300));
+    let silences = Silences::new(world.engine.clone());
+    silences.put(None, all, "ana", now + SECOND).await.unwrap();
+    assert_eq!(why(one.look(now + 2 * SECOND).await.unwrap()), None, "none of them is back");
+    assert_eq!(one.still_silent(&trip).await.unwrap(), 20);
+    world.hear_all(&units[..18], now + 3 * SECOND).await;
+    let over = one.look(now + 3 * SECOND).await.unwrap().and_then(|trip| trip.released).unwrap();
+    assert_eq!((over.why, over.offline), (ReleaseReason::Returned, 2));
+}
+
+pub async fn units_that_were_registered_a_moment_ago_neither_trip_the_breaker_nor_hide_a_mass<G: Ground>(
+    world: World<G>,
+) {
+    let units = world.units(160);
+    let (fleet, imported) = units.split_at(100);
+    let (one, young) = (breaker(&world.engine, RULE), breaker(&world.engine, RULE));
+    young.count(world.hours(49) - 59 * SECOND).await.unwrap();
+    world.hear_all(fleet, world.at(0)).await;
+    one.count(world.hours(49) - 59 * SECOND).await.unwrap();
+    let then = world.hours(49) - 20 * SECOND;
+    world.hear_all(&fleet[50..], then).await;
+    let set = Override { timeout: Some(SECOND), grace: Some(Duration::ZERO) };
+    for unit in imported {
+        let wanted = Registration { set, ..Registration::default() };
+        world.roll.register(unit, &wanted, then).await.unwrap();
+    }
+    let now = world.hours(49);
+    world.heard_until(now).await;
+    world.roll.check_deadlines(imported, now).await.unwrap();
+    let count = world.engine.count_since(then).await.unwrap();
+    assert_eq!(count, FleetCount { online: 100, silent: 60 });
+    assert_eq!(one.judge(now).await.unwrap(), None, "60 units that were never heard hold nothing");
+    assert_eq!(young.judge(now).await.unwrap(), None, "nor do they in a fleet that is as young");
+    world.roll.check_deadlines(&fleet[..50], now).await.unwrap();
+    let trip = one.judge(now).await.unwrap().expect("a half of the hundred that are known");
+    assert_eq!((trip.offline, trip.units), (50, 100));
 }
 
 pub async fn units_that_nobody_knew_a_minute_ago_neither_trip_the_breaker_nor_hide_a_mass<G: Ground>(

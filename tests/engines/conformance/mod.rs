@@ -246,6 +246,8 @@ macro_rules! every_case {
             mass_offline {
                 the_breaker_trips_once_for_all_instances_and_is_released_once
                 units_that_operators_silenced_are_in_no_figure_of_the_breaker_and_do_not_keep_it
+                units_that_operators_silence_while_the_breaker_holds_are_as_offline_as_before
+                units_that_were_registered_a_moment_ago_neither_trip_the_breaker_nor_hide_a_mass
                 units_that_nobody_knew_a_minute_ago_neither_trip_the_breaker_nor_hide_a_mass
             }
             silences {

@@ -25,7 +25,7 @@ mod steps;
 use fleet::FleetClock;
 pub use monotonic::{Stopwatch, monotonic};
 pub use span::{parse_moment, parse_span, shown_span};
-pub use steps::{CONFIRMED, HeldStep, Steps};
+pub use steps::{CONFIRMED, HeldStep, Skip, Steps};
 
 /// Milliseconds since 1970-01-01T00:00:00Z.
 ///

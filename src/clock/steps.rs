@@ -10,11 +10,12 @@
 //!
 //! # Why the accepted steps are added up
 //! A span, such as that of a timer that is due in half an hour, does not get shorter because a clock was set. The sum
-//! at its beginning, compared with the sum now, says by how much its end moves.
+//! at its beginning, compared with the sum now, says by how much its end moves. The sleep of a unit moves by what the
+//! last step skipped, if that lies within it: no two steps are accepted within a minute, and few sleeps meet two.
 //!
 //! # Why a caller may expect nothing
-//! An instance that has just started knows no earlier time. It takes over a step that other instances hold back, and
-//! otherwise follows the clock.
+//! An instance that has just started knows no earlier time. It takes over a step that is held back, which the engine
+//! stores, and otherwise follows the clock. If the clock is before the step by now, the step was taken back meanwhile.
 
 use std::time::Duration;
 
@@ -35,12 +36,21 @@ pub struct HeldStep {
     pub since: Timestamp,
 }
 
+/// The time that the fleet skipped when a step was accepted. It did not pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Skip {
+    pub from: Timestamp,
+    pub to: Timestamp,
+}
+
 /// The steps of the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
     pub held: Option<HeldStep>,
     /// The sum of the steps that were accepted.
     pub accepted: Duration,
+    /// The last of these steps.
+    pub skipped: Option<Skip>,
 }
 
 impl Steps {
@@ -48,7 +58,8 @@ impl Steps {
     pub fn follow(&mut self, clock: Timestamp, expected: Option<Timestamp>) -> Timestamp {
         let held = self.held.take();
         let known = |held: HeldStep| clock - held.ahead;
-        let expected = expected.or(held.map(known)).unwrap_or(clock);
+        let lasts = |held: &HeldStep| known(*held) + TOLERATED >= held.since;
+        let expected = expected.or(held.filter(lasts).map(known)).unwrap_or(clock);
         let ahead = clock.since(expected);
         if ahead <= TOLERATED {
             return clock;
@@ -58,6 +69,7 @@ impl Steps {
         let now = known(held);
         if now.since(held.since) >= CONFIRMED {
             self.accepted += held.ahead;
+            self.skipped = Some(Skip { from: now, to: clock });
             return clock;
         }
         self.held = Some(held);
@@ -84,7 +96,7 @@ mod tests {
         // (the clock, the expected time, the time of the fleet after it, the sum of accepted steps; in s), one after
         // the other
         type Case = (i64, Option<i64>, i64, i64);
-        let cases: [(&str, &[Case]); 8] = [
+        let cases: [(&str, &[Case]); 9] = [
             ("a start", &[(0, None, 0, 0), (1, Some(1), 1, 0)]),
             ("slewing", &[(0, None, 0, 0), (2, Some(1), 2, 0), (4, Some(3), 4, 0)]),
             (
@@ -127,6 +139,10 @@ mod tests {
                     (HOUR + 61, None, HOUR + 61, HOUR),
                 ],
             ),
+            (
+                "a step that is taken back while no instance runs",
+                &[(0, None, 0, 0), (HOUR + 1, Some(1), 1, 0), (50, None, 50, 0), (51, Some(51), 51, 0)],
+            ),
             ("a clock that goes back", &[(HOUR, None, HOUR, 0), (1, Some(HOUR + 1), 1, 0)]),
             (
                 "two steps that last",
@@ -145,6 +161,9 @@ mod tests {
                 assert_eq!(steps.follow(at(*clock), expected.map(at)), at(*now), "{name}: {clock}");
                 assert_eq!(steps.accepted, seconds(*accepted), "{name}: {clock}");
             }
+            let last = steps.skipped.map(|skip| skip.to.since(skip.from));
+            assert_eq!(last.is_some(), !steps.accepted.is_zero(), "{name}");
+            assert!(last.is_none_or(|last| last <= steps.accepted), "{name}: {last:?}");
         }
     }
 }

@@ -200,7 +200,7 @@ impl UnitDetails {
         let policy = facts.policy(rules);
         let ahead = |absence: &Interval| absence.to > now;
         let pause = facts.pause.filter(ahead);
-        let sleep = facts.sleep.filter(ahead).filter(|sleep| newest <= sleep.from);
+        let sleep = hearing.sleep(facts.sleep, newest).filter(ahead);
         let departure = facts.departure.filter(|departure| departure.at >= newest);
         let is_waiting = matches!(state, presence::State::Late | presence::State::Unknown);
         let view = UnitDetails {

@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{BrokerName, Interval, Kind, Ledger, Policy};
-use crate::clock::Timestamp;
+use crate::clock::{Skip, Timestamp};
 
 /// How far Rollcall is known to have heard, and where it did not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct Hearing {
     pub delay: Duration,
     /// Up to when the engine may have evicted expiry keys, and their heartbeats with them; `None`: it has not.
     pub evicted: Option<Timestamp>,
+    /// The time that the clock of the fleet skipped last: see [`Hearing::sleep`].
+    pub skipped: Option<Skip>,
     /// The connection by which this instance hears is lost: what devices sent since `heard` may lie at the broker.
     pub is_cut: bool,
     /// The proofs of single kinds, as stored.
@@ -361,6 +363,7 @@ impl Hearing {
             settle: self.settle,
             delay: self.delay,
             evicted: self.evicted,
+            skipped: self.skipped,
             ..Hearing::default()
         }
     }

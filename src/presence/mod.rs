@@ -30,6 +30,7 @@ mod rhythm;
 mod roster;
 mod round_trip;
 mod shown;
+mod sleep;
 mod timer;
 mod unit;
 mod unit_name;

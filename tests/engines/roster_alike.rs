@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use rollcall::clock::{HeldStep, Steps, Timestamp};
+use rollcall::clock::{HeldStep, Skip, Steps, Timestamp};
 use rollcall::presence::{EngineTime, MAX_LEASE, Renewed, RosterState};
 use rollcall::store::redis::RENEW;
 
@@ -60,16 +60,17 @@ const ACCEPTED: u64 = 7000;
 
 type Outcome = (Renewed, BTreeMap<String, Timestamp>, Steps);
 
-fn steps(held: Option<(i64, i64)>, accepted: u64) -> Steps {
+fn steps(held: Option<(i64, i64)>, accepted: u64, skipped: Option<(i64, i64)>) -> Steps {
     let held =
         held.map(|(ahead, since)| HeldStep { ahead: Duration::from_millis(ahead as u64), since: at(since) });
-    Steps { held, accepted: Duration::from_millis(accepted) }
+    let skipped = skipped.map(|(from, to)| Skip { from: at(from), to: at(to) });
+    Steps { held, accepted: Duration::from_millis(accepted), skipped }
 }
 
 fn by_rule(case: &Case) -> Outcome {
     let mut state = RosterState {
         last: case.last.map(|(_, fleet)| at(fleet)),
-        steps: steps(case.held, ACCEPTED),
+        steps: steps(case.held, ACCEPTED, None),
         ends: case.ends.iter().map(|(name, end)| (name.clone(), at(*end))).collect(),
     };
     let lease = Duration::from_millis(case.lease_ms);
@@ -106,15 +107,15 @@ fn by_script(case: &Case, server: &mut redis::Connection) -> Outcome {
     run.arg(now / 1000).arg(now % 1000 * 1000);
     let answer: Vec<String> = run.query(server).unwrap();
     let moment = |text: &str| Timestamp::from_millis(text.parse().unwrap());
-    let removed: usize = answer[6].parse().unwrap();
+    let removed: usize = answer[7].parse().unwrap();
     let ends: Vec<(String, f64)> =
         redis::cmd("ZRANGE").arg("roster").arg(0).arg(-1).arg("WITHSCORES").query(server).unwrap();
     let ends: BTreeMap<String, Timestamp> =
         ends.into_iter().map(|(name, end)| (name, Timestamp::from_millis(end as i64))).collect();
-    let mut instances = answer[7 + removed..].to_vec();
+    let mut instances = answer[8 + removed..].to_vec();
     instances.sort();
     assert_eq!(instances, ends.keys().cloned().collect::<Vec<_>>());
-    let mut implausible = answer[7..7 + removed].to_vec();
+    let mut implausible = answer[8..8 + removed].to_vec();
     implausible.sort();
     let renewed = Renewed {
         now: moment(&answer[0]),
@@ -125,7 +126,9 @@ fn by_script(case: &Case, server: &mut redis::Connection) -> Outcome {
     let (ahead, since, accepted): (Option<i64>, Option<i64>, u64) =
         redis::cmd("HMGET").arg("clock").arg("ahead").arg("since").arg("stepped").query(server).unwrap();
     assert_eq!(answer[4], ahead.map(|ms| ms.to_string()).unwrap_or_default());
-    (renewed, ends, steps(ahead.zip(since.map(|since| since - BEGIN)), accepted))
+    let ms = |text: &str| text.parse::<i64>().unwrap() - BEGIN;
+    let skipped = answer[6].split_once(' ').map(|(from, to)| (ms(from), ms(to)));
+    (renewed, ends, steps(ahead.zip(since.map(|since| since - BEGIN)), accepted, skipped))
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! Steps of the clock that were accepted: a timer of a span waits for as long as it would without them.
+//! Steps of the clock: a timer of a span waits for as long as it would without them, and a restart forgets none.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::cmd;
-use rollcall::clock::{Clock, Timestamp};
+use rollcall::clock::{CONFIRMED, Clock, Timestamp};
 use rollcall::presence::{NewTimer, TimerClass, TimerId};
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::store::embedded::EmbeddedEngine;
@@ -128,4 +128,62 @@ async fn a_timer_of_a_span_in_a_directory_waits_longer_by_what_the_clock_has_ski
     drop(database);
     let engine = Arc::new(EmbeddedEngine::open(&config, telemetry()).await.unwrap());
     a_span_lasts_as_long(engine, due).await;
+}
+
+/// An hour's step is stored as noticed at a moment; then the only instance starts again.
+async fn a_restart_accepts_no_step(store: impl Fn(Timestamp), start: impl AsyncFn() -> Arc<dyn Engine>) {
+    let renew = async || {
+        let engine = start().await;
+        let reply = engine.renew("alone", Duration::from_secs(8), None).await.unwrap();
+        (
+            reply.engine_clock.since(reply.now),
+            reply.ahead,
+            engine.stepped(),
+            engine.hearing().await.unwrap().skipped,
+        )
+    };
+    let clock = || Clock::system().now();
+    store(clock() - HOUR);
+    for _ in 0..2 {
+        assert_eq!(renew().await, (HOUR, Some(HOUR), Duration::ZERO, None), "it has not lasted for a minute");
+    }
+    store(clock() - HOUR - CONFIRMED);
+    let accepted = renew().await;
+    let skipped = accepted.3.map(|skip| skip.to.since(skip.from));
+    assert_eq!((accepted.0, accepted.1, accepted.2, skipped), (Duration::ZERO, None, HOUR, Some(HOUR)));
+    assert_eq!(renew().await, accepted, "it is accepted once");
+    store(clock() - HOUR / 2);
+    assert_eq!(renew().await, accepted, "the clock was set back meanwhile");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_accepts_no_step_of_the_clock_on_redis() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::redis(dir.path(), free_port().unwrap(), &[]).unwrap();
+    let url = format!("redis://127.0.0.1:{}/0", server.port());
+    let config = on_redis::RedisConfig { url: url.clone(), ..Default::default() };
+    let client = ::redis::Client::open(url).unwrap();
+    let store = |since: Timestamp| {
+        let mut set = cmd("HSET");
+        set.arg("rollcall:{hearing}:clock").arg("ahead").arg(3_600_000).arg("since").arg(since.as_millis());
+        set.exec(&mut client.get_connection().unwrap()).unwrap();
+    };
+    let start =
+        async || -> Arc<dyn Engine> { Arc::new(RedisEngine::connect(&config, telemetry()).await.unwrap()) };
+    a_restart_accepts_no_step(store, start).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_accepts_no_step_of_the_clock_in_a_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = embedded::EmbeddedConfig { path: dir.path().to_owned(), partitions: None };
+    let start =
+        async || -> Arc<dyn Engine> { Arc::new(EmbeddedEngine::open(&config, telemetry()).await.unwrap()) };
+    drop(start().await);
+    let store = |since: Timestamp| {
+        let database = rusqlite::Connection::open(dir.path().join("rollcall.db")).unwrap();
+        let insert = "INSERT OR REPLACE INTO meta VALUES('ahead', 3600000), ('since', ?)";
+        database.execute(insert, [since.as_millis()]).unwrap();
+    };
+    a_restart_accepts_no_step(store, start).await;
 }

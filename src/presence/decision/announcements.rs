@@ -31,7 +31,7 @@ pub fn announce(
     if at < newest || is_known || may_be_former || fleet.left(seen, rules, announcement.broker.as_ref()) {
         return (AnnouncementResult::Stale, None);
     }
-    let asleep = facts.sleep.filter(|sleep| newest <= sleep.from);
+    let asleep = hearing.sleep(facts.sleep, newest);
     if [facts.pause, asleep].into_iter().flatten().any(|absence| absence.contains(at)) {
         return (AnnouncementResult::Planned, None);
     }

@@ -2,7 +2,8 @@ mod evicted;
 mod lost_facts;
 
 use super::*;
-use crate::presence::{Declared, IndexChange, Known, Labels, Ledger, State, TimeoutRule, Unit};
+use crate::clock::Skip;
+use crate::presence::{Declared, IndexChange, Known, Labels, Ledger, Policy, State, TimeoutRule, Unit};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const MS: Duration = Duration::from_millis(1);
@@ -295,6 +296,29 @@ fn a_presumed_moment_does_not_end_an_announced_sleep() {
     hearing.ledger = Ledger::new([Interval { from: BEGIN + 40 * HOUR, to: BEGIN + 100 * HOUR }]);
     let verdict = check_deadline(&gone, &rules(), &hearing, BEGIN + 150 * HOUR);
     assert!(matches!(verdict, Verdict::Alive(_)), "{verdict:?}");
+}
+
+#[test]
+fn a_unit_that_sleeps_while_the_clock_skips_an_hour_sleeps_as_long_as_it_said() {
+    let minute = |minutes: u32| BEGIN + 60 * minutes * Duration::from_secs(1);
+    let mut rules = rules();
+    rules.policy = Policy { timeout: Duration::from_secs(60), grace: Duration::ZERO };
+    let sleeps = Declared { sleep: Some(Duration::from_secs(600)), ..Declared::default() };
+    let announcing = Heartbeat { declared: sleeps, ..beat(BEGIN) };
+    let (_, change) = hear(&unknown(), &announcing, &rules, &heard_until(BEGIN), BEGIN);
+    let asleep = after(&unknown(), &change.unwrap());
+    // Of ten minutes, five pass before the clock skips an hour, and five after it.
+    let skip = Skip { from: minute(5), to: minute(65) };
+    let ledger = Ledger::new([Interval { from: skip.from, to: skip.to + Duration::from_secs(1) }]);
+    for (minutes, expected) in
+        [(66, State::Paused), (69, State::Paused), (71, State::Online), (75, State::Unknown)]
+    {
+        let now = minute(minutes);
+        let hearing = Hearing { ledger: ledger.clone(), skipped: Some(skip), ..heard_until(now) };
+        assert_eq!(state(&asleep, &rules, &hearing, now), Some(expected), "{minutes}");
+        let is_offline = matches!(check_deadline(&asleep, &rules, &hearing, now), Verdict::Offline(_));
+        assert_eq!(is_offline, expected == State::Unknown, "{minutes}");
+    }
 }
 
 #[test]

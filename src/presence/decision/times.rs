@@ -25,7 +25,7 @@ pub(super) fn times(
     policy: &Policy,
     hearing: &Hearing,
 ) -> Times {
-    let sleep = facts.sleep.filter(|sleep| seen <= sleep.from);
+    let sleep = hearing.sleep(facts.sleep, seen);
     let ledger: &Ledger = &hearing.ledger;
     let ledger = ledger.with(facts.pause);
     let ledger = ledger.with(sleep);
@@ -94,7 +94,7 @@ pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timesta
         Lifecycle::NeverSeen | Lifecycle::Present => {}
     }
     let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
-    let asleep = facts.sleep.filter(|sleep| newest <= sleep.from);
+    let asleep = hearing.sleep(facts.sleep, newest);
     if [facts.pause, asleep].into_iter().flatten().any(|i| i.contains(now)) {
         return Some(State::Paused);
     }
@@ -134,13 +134,14 @@ pub fn state_since(
     let (state, facts) = (state(seen, rules, hearing, now)?, seen.facts.as_ref()?);
     let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
     let silent = facts.silent_since().max(newest);
-    let times = times(facts, newest, silent, &facts.policy(rules), hearing.of_unit(seen, rules));
+    let hearing = hearing.of_unit(seen, rules);
+    let times = times(facts, newest, silent, &facts.policy(rules), hearing);
     let known = facts.known.map(|known| known.since);
     let (since, cause) = match (state, &facts.lifecycle) {
         (_, Lifecycle::Offline(silence)) => (silence.deadline, Some(silence.cause)),
         (State::Late, _) => (times.late, times.announced.map(|departure| departure.cause)),
         (State::Paused, _) => {
-            let absences = [facts.pause, facts.sleep].into_iter().flatten();
+            let absences = [facts.pause, hearing.sleep(facts.sleep, newest)].into_iter().flatten();
             let now = absences.filter(|absence| absence.contains(now)).map(|absence| absence.from).min();
             (now.unwrap_or(newest), None)
         }

@@ -14,6 +14,7 @@ use super::config::PARTITIONS;
 use super::directory::{DATABASE, Directory, refuse_links};
 use super::error::{DatabaseResult, damaged};
 use super::quarantine;
+use crate::clock::{HeldStep, Skip, Steps, Timestamp};
 use crate::store::migration::{LAYOUT, check_layout, incomplete};
 use crate::store::{EngineError, Result};
 
@@ -37,7 +38,7 @@ const LOG_BYTES: i64 = 64 * 1024 * 1024;
 ///
 /// | table | content |
 /// |---|---|
-/// | `meta` | `fleet` id, `partitions`; `hearing`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `heartbeats` and `pages` have after it; `stepped`: the sum of the steps of the clock (ms) |
+/// | `meta` | `fleet` id, `partitions`; `hearing`: the state of hearing (JSON), see `in_memory_hearing.rs`; `number` of the last flush; `kept`: that number, and how many rows `heartbeats` and `pages` have after it; `stepped`: the sum of the accepted steps of the clock (ms); `skipped_from`, `skipped_to`: the last of them (ms); `ahead`, `since`: a step that is not accepted yet (ms) |
 /// | `units` | name, facts (see `store/encoding.rs`), expiry key and next check as of the last change; `after`: heartbeats of this number and before are older |
 /// | `heartbeats` | last seen times since then, by flush number: 2 bytes partition, 4 slot, 6 time, little endian |
 /// | `pages` | last seen times of `heartbeats` up to this number, 512 units to a page, 6 bytes each |
@@ -191,11 +192,33 @@ pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
     work().map_err(|error| error.explain(path))
 }
 
-/// The sum of the accepted steps of the clock: see `clock/steps.rs`.
-pub(super) fn stepped(connection: &Connection) -> Duration {
-    // A value that is not a number counts as 0.
-    let ms = meta::<i64>(connection, "stepped").ok().and_then(|ms| u64::try_from(ms).ok());
-    Duration::from_millis(ms.unwrap_or(0))
+/// The steps of the clock: see `clock/steps.rs`. A value that is not a number counts as absent.
+pub(super) fn steps(connection: &Connection) -> Steps {
+    let ms = |name| meta::<i64>(connection, name).ok();
+    let length = |name| ms(name).and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
+    let moment = |name| ms(name).map(Timestamp::from_millis);
+    let held = length("ahead").zip(moment("since")).map(|(ahead, since)| HeldStep { ahead, since });
+    let skipped = moment("skipped_from").zip(moment("skipped_to")).map(|(from, to)| Skip { from, to });
+    Steps { held, accepted: length("stepped").unwrap_or_default(), skipped }
+}
+
+/// Stores the steps of the clock for the next run.
+pub(super) fn write_steps(connection: &Connection, steps: Steps) -> DatabaseResult<()> {
+    let Steps { held, accepted, skipped } = steps;
+    connection.execute("DELETE FROM meta WHERE name IN ('ahead', 'since')", [])?;
+    let write = |name: &str, ms: i64| {
+        connection.execute("INSERT OR REPLACE INTO meta VALUES(?, ?)", params![name, ms])
+    };
+    write("stepped", accepted.as_millis() as i64)?;
+    if let Some(HeldStep { ahead, since }) = held {
+        write("ahead", ahead.as_millis() as i64)?;
+        write("since", since.as_millis())?;
+    }
+    if let Some(Skip { from, to }) = skipped {
+        write("skipped_from", from.as_millis())?;
+        write("skipped_to", to.as_millis())?;
+    }
+    Ok(())
 }
 
 /// Marks a fleet as the incomplete target of a migration, or removes the mark.

@@ -19,6 +19,7 @@ impl HearingStore for EmbeddedEngine {
             heard: heard.state.heard,
             ledger: heard.ledger.clone(),
             filters: Arc::new(heard.filters.clone()),
+            skipped: self.leases.steps().skipped,
             ..Hearing::default()
         })
     }

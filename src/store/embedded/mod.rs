@@ -133,7 +133,7 @@ fn open(config: &EmbeddedConfig, labels: &[String], telemetry: Arc<Telemetry>) -
     let (database, partitions) = database::open(&mut directory, config.partitions)?;
     database::check_whole(&database, &config.path).map_err(|error| error.explain(&config.path))?;
     cells::release_leases(&database).map_err(|error| error.explain(&config.path))?;
-    let stepped = database::stepped(&database);
+    let steps = database::steps(&database);
     let fleet = directory.fleet().unwrap_or_default().to_owned();
     let database_file = DatabaseFile::new(&config.path)?;
     let load = || load::load_fleet(&database, &config.path, partitions, labels);
@@ -149,7 +149,7 @@ fn open(config: &EmbeddedConfig, labels: &[String], telemetry: Arc<Telemetry>) -
         .map_err(|error| EngineError::Unavailable(format!("no thread to write with: {error}")))?;
     telemetry.engine_servers(vec![("embedded".to_owned(), ServerAnswers::default())]);
     let scan_cursor = Default::default();
-    let leases = Leases::begin(stepped);
+    let leases = Leases::begin(steps);
     Ok(EmbeddedEngine {
         memory,
         writer,

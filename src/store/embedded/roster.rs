@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use rusqlite::Connection;
 use tokio::sync::Notify;
 
-use super::EmbeddedEngine;
+use super::{EmbeddedEngine, database};
 use crate::clock::{Clock, Steps, Timestamp, monotonic};
 use crate::presence::{EngineTime, Renewed, RosterState};
 use crate::store::{RenewalReply, Result, Roster};
@@ -26,6 +25,8 @@ struct Instances {
     roster: RosterState,
     /// The last renewal, by a clock that is never set.
     renewed_at: Option<Instant>,
+    /// The steps of the clock that are on disk.
+    written: Steps,
 }
 
 impl Instances {
@@ -36,10 +37,13 @@ impl Instances {
 }
 
 impl Leases {
-    /// The leases of a new process; `accepted`: the sum of the accepted steps of the clock so far.
-    pub fn begin(accepted: Duration) -> Leases {
+    /// The leases of a new process; `steps`: the steps of the clock so far.
+    pub fn begin(steps: Steps) -> Leases {
         let leases = Leases::default();
-        leases.instances.lock().roster.steps.accepted = accepted;
+        {
+            let mut instances = leases.instances.lock();
+            (instances.roster.steps, instances.written) = (steps, steps);
+        }
         leases
     }
 
@@ -48,9 +52,9 @@ impl Leases {
         self.instances.lock().time(monotonic()).unwrap_or_else(Clock::machine)
     }
 
-    /// The sum of the accepted steps of the clock.
-    pub fn stepped(&self) -> Duration {
-        self.instances.lock().roster.steps.accepted
+    /// The steps of the clock.
+    pub fn steps(&self) -> Steps {
+        self.instances.lock().roster.steps
     }
 }
 
@@ -58,35 +62,31 @@ impl Leases {
 impl Roster for EmbeddedEngine {
     async fn renew(&self, instance: &str, lease: Duration, heard: Option<Timestamp>) -> Result<RenewalReply> {
         let (engine_clock, now) = (Clock::machine(), monotonic());
-        let (reply, accepted) = {
+        let (reply, steps, written) = {
             let mut state = self.leases.instances.lock();
             let (expected, passed) = (state.time(now), state.renewed_at.map(|at| now.duration_since(at)));
             state.renewed_at = Some(now);
-            let before = state.roster.steps.accepted;
             let time = EngineTime { clock: engine_clock, passed: passed.unwrap_or_default(), expected };
             let Renewed { now, is_new, first_end, .. } = state.roster.renew(instance, lease, heard, time);
             if is_new {
                 self.leases.changed.notify_one();
             }
-            let Steps { held, accepted } = state.roster.steps;
-            let ahead = held.map(|step| step.ahead);
+            let steps = state.roster.steps;
+            let ahead = steps.held.map(|step| step.ahead);
             let instances = state.roster.ends.keys().cloned().collect();
             let reply = RenewalReply { now, engine_clock, ahead, instances, is_new, first_end };
-            (reply, (accepted != before).then_some(accepted))
+            (reply, steps, state.written)
         };
-        if let Some(accepted) = accepted {
-            let ms = accepted.as_millis() as i64;
-            let write = move |database: &Connection| {
-                database.execute("INSERT OR REPLACE INTO meta VALUES('stepped', ?)", [ms])?;
-                Ok(())
-            };
-            self.writer.write("renew", write).await?;
+        // A step that a full disk refused is written with a later renewal.
+        if steps != written {
+            self.writer.write("renew", move |database| database::write_steps(database, steps)).await?;
+            self.leases.instances.lock().written = steps;
         }
         Ok(reply)
     }
 
     fn stepped(&self) -> Duration {
-        self.leases.stepped()
+        self.leases.steps().accepted
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {

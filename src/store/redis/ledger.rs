@@ -62,7 +62,8 @@ impl RedisEngine {
         let heard = known.1.heard.filter(|_| !jumped);
         let filters = Arc::new(FilterProofs { proved, blind: known.1.filters.blind.clone() });
         let evicted = self.evictions.until(evicted.as_deref());
-        Ok(Hearing { heard, evicted, filters, ..known.1.clone() })
+        let skipped = self.steps.lock().last;
+        Ok(Hearing { heard, evicted, skipped, filters, ..known.1.clone() })
     }
 
     /// A stored number of hearing. A text that is not a number counts as absent: Rollcall is blind until the next

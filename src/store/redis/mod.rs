@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::AtomicBool;
 
 use async_trait::async_trait;
 use redis::pipe;
@@ -113,8 +113,8 @@ pub struct RedisEngine {
     first_scan: tokio::sync::Mutex<Option<KeyScan>>,
     known_primaries: watermarks::KnownPrimaries,
     evictions: eviction::Evictions,
-    /// The sum of the accepted steps of the clock (ms): see `clock/steps.rs`.
-    stepped_ms: AtomicU64,
+    /// The accepted steps of the clock, at the last renewal: see `clock/steps.rs`.
+    steps: parking_lot::Mutex<roster::AcceptedSteps>,
     /// The eviction policy that an operator permits.
     allow_eviction: String,
     telemetry: Arc<Telemetry>,
@@ -166,7 +166,7 @@ impl RedisEngine {
             first_scan,
             known_primaries: watermarks::KnownPrimaries::default(),
             evictions: Default::default(),
-            stepped_ms: AtomicU64::default(),
+            steps: parking_lot::Mutex::default(),
             allow_eviction: config.allow_eviction.clone(),
             telemetry,
             roster_changed: Arc::default(),

@@ -1,24 +1,30 @@
 //! The roster: leases of instances, and the clock that they share.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use redis::pipe;
 
 use super::RedisEngine;
+use super::ledger::parse_interval;
 use super::topology::ScriptCall;
-use crate::clock::{Stopwatch, Timestamp, monotonic};
-use crate::presence::MAX_LEASE;
+use crate::clock::{Skip, Stopwatch, Timestamp, monotonic};
+use crate::presence::{Interval, MAX_LEASE};
 use crate::store::{EngineError, RenewalReply, Result, Roster};
+
+/// The sum of the accepted steps of the clock, and what the last of them skipped.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AcceptedSteps {
+    sum: Duration,
+    pub last: Option<Skip>,
+}
 
 /// A renewal that the server has answered.
 struct Renewal {
     sent: Instant,
     answered: Instant,
     attendance: RenewalReply,
-    /// The sum of the accepted steps of the clock.
-    stepped: Duration,
+    steps: AcceptedSteps,
     /// The expected time of the server's clock, if the answer shows a jump that the renewal did not handle.
     unhandled: Option<Timestamp>,
 }
@@ -40,8 +46,9 @@ impl Roster for RedisEngine {
                 renewed
             }
         };
-        let Renewal { sent, answered, attendance, stepped, .. } = renewed;
-        self.stepped_ms.store(stepped.as_millis() as u64, Ordering::SeqCst);
+        let Renewal { sent, answered, attendance, steps, .. } = renewed;
+        // Before the clock of this instance follows: no hearing is read without a step that the clock has made.
+        *self.steps.lock() = steps;
         self.server_clock.lock().renewed((sent, answered), attendance.engine_clock, attendance.now);
         // A replaced primary accepts writes for some seconds after its return.
         let fleet = || attendance.now + monotonic().duration_since(sent);
@@ -52,7 +59,7 @@ impl Roster for RedisEngine {
     }
 
     fn stepped(&self) -> Duration {
-        Duration::from_millis(self.stepped_ms.load(Ordering::SeqCst))
+        self.steps.lock().sum
     }
 
     async fn resign(&self, instance: &str) -> Result<()> {
@@ -103,7 +110,7 @@ impl RedisEngine {
         if answer.first().is_some_and(Vec::is_empty) {
             return Ok(None);
         }
-        let (attendance, stepped) = attendance(&answer)?;
+        let (attendance, steps) = attendance(&answer)?;
         let mut clock = self.server_clock.lock();
         match jumped {
             Some(without) => {
@@ -118,14 +125,15 @@ impl RedisEngine {
             }
         }
         let unhandled = clock.jumped().filter(|_| jumped.is_none());
-        Ok(Some(Renewal { sent, answered, attendance, stepped, unhandled }))
+        Ok(Some(Renewal { sent, answered, attendance, steps, unhandled }))
     }
 }
 
-/// Reads the answer of `renew.lua` and the sum of the accepted steps, and reports the leases that it removed.
-fn attendance(answer: &[Vec<u8>]) -> Result<(RenewalReply, Duration)> {
+/// Reads the answer of `renew.lua` and the accepted steps, and reports the leases that it removed.
+fn attendance(answer: &[Vec<u8>]) -> Result<(RenewalReply, AcceptedSteps)> {
     let answer: Vec<String> = answer.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect();
-    let [now, engine_clock, first_end, is_new, ahead, stepped, too_late, others @ ..] = answer.as_slice()
+    let [now, engine_clock, first_end, is_new, ahead, stepped, skipped, too_late, others @ ..] =
+        answer.as_slice()
     else {
         return Err(EngineError::Damaged("the roster did not answer with a time".to_owned()));
     };
@@ -142,7 +150,8 @@ fn attendance(answer: &[Vec<u8>]) -> Result<(RenewalReply, Duration)> {
     instances.sort();
     let [ahead, stepped] = [ahead, stepped].map(|ms| ms.parse().ok().map(Duration::from_millis));
     let reply = RenewalReply { now, engine_clock, ahead, instances, is_new: is_new == "1", first_end };
-    Ok((reply, stepped.unwrap_or_default()))
+    let last = parse_interval(skipped).ok().map(|Interval { from, to }| Skip { from, to });
+    Ok((reply, AcceptedSteps { sum: stepped.unwrap_or_default(), last }))
 }
 
 fn moment(ms: &str) -> Result<Timestamp> {

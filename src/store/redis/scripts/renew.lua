@@ -8,7 +8,8 @@
 -- KEYS[2] clock   hash  server -> the server's clock (ms), fleet -> the time of the fleet (ms), both at the last renewal;
 --                       jump -> the server's clock (ms) when a jump forward was handled; ahead -> how far (ms) the
 --                       server's clock is ahead by a step that is not accepted yet, since -> the time of the fleet (ms)
---                       at that step; stepped -> the sum of the accepted steps (ms)
+--                       at that step; stepped -> the sum of the accepted steps (ms), skipped -> "<from> <to>", the time of
+--                       the fleet (ms) before and after the last of them
 -- KEYS[3] heard   hash  at -> up to when Rollcall has heard (ms)
 --
 -- ARGV[1] instance
@@ -22,15 +23,16 @@
 --
 -- Returns {time of the fleet (ms), the server's clock (ms), when the first lease of another instance ends (ms), "" if
 -- there is none, "1" if the instance had no valid lease before, how far the clock is ahead by a step that is not
--- accepted yet (ms) or "", the sum of the accepted steps (ms), number of leases that were removed, as many of their
--- names, instance, ...} with every instance that has a valid lease. {"", the server's clock (ms)} and nothing is changed,
--- if the clock seems to have stepped and this is a first attempt, which may have been slow.
+-- accepted yet (ms) or "", the sum of the accepted steps (ms), "<from> <to>" of the last of them or "", number of
+-- leases that were removed, as many of their names, instance, ...} with every instance that has a valid lease.
+-- {"", the server's clock (ms)} and nothing is changed, if the clock seems to have stepped and this is a first attempt,
+-- which may have been slow.
 --
 -- The rule is in presence/roster.rs and clock/steps.rs; a test compares them.
 local read = redis.call('TIME')
 local server = tonumber(read[1]) * 1000 + math.floor(tonumber(read[2]) / 1000)
-local last = redis.call('HMGET', KEYS[2], 'server', 'fleet', 'jump', 'ahead', 'since', 'stepped')
-local ahead, since, stepped = tonumber(last[4]), tonumber(last[5]), tonumber(last[6]) or 0
+local last = redis.call('HMGET', KEYS[2], 'server', 'fleet', 'jump', 'ahead', 'since', 'stepped', 'skipped')
+local ahead, since, stepped, skipped = tonumber(last[4]), tonumber(last[5]), tonumber(last[6]) or 0, last[7] or ''
 if not since then
   ahead = nil
 end
@@ -38,6 +40,9 @@ local expected = tonumber(ARGV[7])
 if expected then
   expected = math.max(expected, tonumber(last[2]) or 0)
 else
+  if ahead and server - ahead + 1000 < since then
+    ahead = nil
+  end
   expected = server - (ahead or 0)
 end
 local now, difference, late = server, server - expected, tonumber(ARGV[8])
@@ -50,8 +55,9 @@ if difference > 1000 + (not ahead and late or 0) then
   end
   now = server - ahead
   if now - since >= 60000 then
-    stepped, now, ahead = stepped + ahead, server, nil
-    redis.call('HSET', KEYS[2], 'stepped', string.format('%.0f', stepped))
+    stepped, skipped = stepped + ahead, string.format('%.0f %.0f', now, server)
+    now, ahead = server, nil
+    redis.call('HSET', KEYS[2], 'stepped', string.format('%.0f', stepped), 'skipped', skipped)
   end
 else
   ahead = nil
@@ -106,7 +112,8 @@ if is_new then
   redis.pcall('PUBLISH', ARGV[4], ARGV[1])
 end
 local answer = { text, string.format('%.0f', server), '', is_new and '1' or '0',
-  ahead and string.format('%.0f', ahead) or '', string.format('%.0f', stepped), string.format('%.0f', #too_late) }
+  ahead and string.format('%.0f', ahead) or '', string.format('%.0f', stepped), skipped,
+  string.format('%.0f', #too_late) }
 for _, instance in ipairs(too_late) do
   answer[#answer + 1] = instance
 end

@@ -102,6 +102,8 @@ pub struct Mirror {
     is_view: bool,
     partitions: Box<[Mutex<CopyState>]>,
     was_ever_filled: AtomicBool,
+    /// Whether other instances record heartbeats that this one may not see.
+    has_others: AtomicBool,
     /// Notified when a partition was completely compared, or the kept partitions changed.
     compared: Notify,
 }
@@ -138,8 +140,19 @@ impl Mirror {
         let rank = |kind: &Kind| kinds.binary_search(kind).map_or(UNRANKED, |rank| rank as u16);
         let ranks = tables.kinds().all().iter().map(rank).collect();
         let partitions = (0..tables.partitions()).map(|_| Mutex::default()).collect();
-        let (was_ever_filled, compared) = (AtomicBool::new(false), Notify::new());
-        Mirror { kinds, rules, numbers, ranks, tables, is_view, partitions, was_ever_filled, compared }
+        let (was_ever_filled, has_others, compared) = Default::default();
+        Mirror {
+            kinds,
+            rules,
+            numbers,
+            ranks,
+            tables,
+            is_view,
+            partitions,
+            was_ever_filled,
+            has_others,
+            compared,
+        }
     }
 
     /// Whether the engine holds the tables, so that nothing has to be brought into them.
@@ -286,6 +299,20 @@ impl Mirror {
     pub fn refreshed(&self, partition: u16, at: Timestamp) {
         let mut state = self.state(partition);
         state.compared_at = state.compared_at.map(|_| at);
+    }
+
+    /// Notes whether other instances record heartbeats that this one may not see: members of a share, listeners, HTTP.
+    pub fn has_others(&self, has_others: bool) {
+        self.has_others.store(has_others, Ordering::Relaxed);
+    }
+
+    /// Up to when the silences of a partition are known. A copy lacks the heartbeats that other instances recorded
+    /// since it was compared last.
+    fn known_until(&self, partition: u16) -> Timestamp {
+        if self.is_view || !self.has_others.load(Ordering::Relaxed) {
+            return Timestamp::NEVER;
+        }
+        self.state(partition).compared_at.unwrap_or(Timestamp::NEVER)
     }
 
     /// Whether lists and counts have every unit of the partitions that are kept.

@@ -156,6 +156,9 @@ impl Walk {
                 self.mirror.keep(|_| false);
             }
             self.mirror.keep(|partition| self.ownership.owns(partition));
+            if !self.is_alone() {
+                self.mirror.has_others(true);
+            }
             if let Err(error) = self.update_mirror(filled, &mut noted).await {
                 self.telemetry.engine_failed(Loop::Mirror, "", &error);
                 tokio::time::sleep(RETRY_WAIT).await;
@@ -257,6 +260,10 @@ impl Walk {
             }
             let round =
                 Round { number, again, is_alone: is_alone && was_alone, edition: newest, has_new_rules };
+            if round.is_alone {
+                // The round before has compared what the other instances recorded last.
+                self.mirror.has_others(false);
+            }
             self.round(&round, &pace, &mut failed).await;
             if has_new_rules && !failed.is_empty() {
                 edition = None;

@@ -85,7 +85,7 @@ impl Mirror {
     /// The rhythm of a unit; `None`: the mirror has no such unit.
     pub fn rhythm(&self, unit: &Unit, hearing: &Hearing, now: Timestamp) -> Option<UnitRhythm> {
         let key = self.key(unit)?;
-        let table = self.read(self.partition_of(unit));
+        let table = self.read_known(self.partition_of(unit));
         let slot = table.find(key)?;
         let row = &table[slot];
         self.rank(row)?;

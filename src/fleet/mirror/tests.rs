@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::fleet::Rules;
 use crate::presence::{
-    self, Cause, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval, KindRules, Known, Labels,
-    Ledger, Override, Policy, Registration, Silence, State, Verdict,
+    self, Cause, Declared, Departure, Facts, Hearing, Heartbeat, IndexChange, Interval, KindRules, Known,
+    Labels, Ledger, Override, Policy, Registration, Silence, State, Verdict,
 };
 
 mod counting;
@@ -65,6 +65,41 @@ fn walk(mirror: &Mirror, partition: u16, read: impl FnOnce() -> Vec<Snapshot>) {
 fn present(unit: Unit, last_seen: Timestamp) -> Snapshot {
     let facts = Some(Facts::new(Lifecycle::Present, last_seen));
     Snapshot { alive: Some(last_seen), alive_at: None, facts, ..stranger(unit) }
+}
+
+#[test]
+fn a_silence_that_is_newer_than_the_copy_is_not_known_while_other_instances_hear() {
+    let mirror = Mirror::new(rules(), 3);
+    let mine = partition_of(&unit(1), 3);
+    let hearing = Hearing { heard: Some(at(1000)), ..Hearing::default() };
+    let compared = |seen: Snapshot, moment: Timestamp| {
+        let mark = mirror.mark(mine);
+        mirror.compare(mark, &[seen]);
+        mirror.finish(mark, moment);
+    };
+    let state = || listed(&mirror, &hearing, at(1000))[0].1;
+    compared(present(unit(1), at(0)), at(50));
+    assert_eq!(state(), State::Unknown, "it is alone: no other instance can have heard the unit");
+    mirror.has_others(true);
+    // Up to when the partition was compared, and the state that is known then.
+    for (compared, expected) in
+        [(50, State::Online), (110, State::Late), (990, State::Unknown), (50, State::Online)]
+    {
+        mirror.refreshed(mine, at(compared));
+        assert_eq!(state(), expected, "{compared}");
+    }
+    let settle = 30 * SECOND;
+    let departure = Departure { at: at(700), settle, cause: Cause::LastWill, over_http: false };
+    let facts = Facts { departure: Some(departure), ..Facts::new(Lifecycle::Present, at(650)) };
+    compared(Snapshot { facts: Some(facts), ..present(unit(1), at(650)) }, at(660));
+    assert_eq!(state(), State::Late, "an announcement is in the row");
+    let pause = Some(Interval { from: at(900), to: at(1100) });
+    let facts = Facts { pause, ..Facts::new(Lifecycle::Present, at(0)) };
+    compared(Snapshot { facts: Some(facts), ..present(unit(1), at(0)) }, at(60));
+    assert_eq!(state(), State::Paused, "as is a pause");
+    mirror.has_others(false);
+    compared(present(unit(1), at(0)), at(60));
+    assert_eq!(state(), State::Unknown);
 }
 
 #[test]

@@ -3,9 +3,11 @@
 //! A chunk is read under the lock of its partition, which is released before the next one, so that no heartbeat
 //! waits for a list of a million units.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::RwLockReadGuard;
 
 use super::Mirror;
 use super::filter::{RowFilter, UnitFilter};
@@ -163,10 +165,17 @@ impl Mirror {
         StateEvaluator::new(self.by_number(|kind| self.rules.of(kind.as_str())), hearing, now)
     }
 
+    /// Locks the units of a partition, to judge their silences.
+    pub(super) fn read_known(&self, partition: u16) -> KnownUnits<'_> {
+        // Before the units are locked: a writer locks the state first.
+        let until = self.known_until(partition);
+        KnownUnits { units: self.read(partition), until }
+    }
+
     pub(super) fn read_rows(&self, cursor: &mut Cursor, each: impl FnOnce(&LockedRows)) -> bool {
         while cursor.partition < self.partition_count() {
             if cursor.filter.has_partition(cursor.partition) {
-                let table = self.read(cursor.partition);
+                let table = self.read_known(cursor.partition);
                 let end = table.len().min(cursor.slot + CHUNK_ROWS);
                 let filter = RowFilter::new(&cursor.filter, self, &table);
                 if let Some(filter) = filter.filter(|_| cursor.slot < end) {
@@ -189,11 +198,24 @@ impl Mirror {
     }
 }
 
+/// The units of a partition under its lock, and up to when their silences are known.
+pub(super) struct KnownUnits<'a> {
+    units: RwLockReadGuard<'a, UnitTable>,
+    until: Timestamp,
+}
+
+impl Deref for KnownUnits<'_> {
+    type Target = UnitTable;
+    fn deref(&self) -> &UnitTable {
+        &self.units
+    }
+}
+
 /// Some rows of a partition, under its lock.
 pub(super) struct LockedRows<'a> {
     mirror: &'a Mirror,
     pub partition: u16,
-    pub table: &'a UnitTable,
+    pub table: &'a KnownUnits<'a>,
     slots: Range<usize>,
     filter: RowFilter,
 }
@@ -211,7 +233,9 @@ impl LockedRows<'_> {
     }
 }
 
-/// Evaluates the state of rows by the rules of presence: copies each row into a snapshot that is built once.
+/// Evaluates the state of rows by the rules of presence: copies each row into a snapshot that is built once. A silence
+/// is judged at the moment up to which it is known: a unit that other instances heard since then is neither late, unknown
+/// nor unusually silent.
 pub(super) struct StateEvaluator<'a> {
     /// By the number of the kind: its rules, and the timeout of a unit that was heard and has no settings.
     rules: Vec<Option<(Arc<KindRules>, Duration)>>,
@@ -233,12 +257,13 @@ impl StateEvaluator<'_> {
     }
 
     /// The state of a unit of [`LockedRows::units`].
-    pub fn state(&mut self, table: &UnitTable, slot: usize, row: &UnitRow) -> State {
+    pub fn state(&mut self, table: &KnownUnits<'_>, slot: usize, row: &UnitRow) -> State {
         if row.state.is_offline() {
             return State::Offline;
         }
         let (rules, timeout) = self.rules[usize::from(row.kind)].as_ref().expect("its kind is configured");
-        let silence = self.now.since(row.last_seen);
+        let known = self.now.min(table.until);
+        let silence = known.since(row.last_seen);
         // Most rows end here. Blind time only ever moves a deadline back, so a unit that was heard within its timeout
         // has time left by any ledger.
         let is_plain = row.settings == NO_SETTINGS && row.state.is_present();
@@ -261,20 +286,31 @@ impl StateEvaluator<'_> {
         facts.sleep = absence.sleep;
         facts.departure = absence.departure;
         facts.silent_from = absence.silent_from;
-        presence::state(&self.snapshot, rules, self.hearing, self.now)
-            .expect("only a unit that was removed has none")
+        let state_at = |now| {
+            let state = presence::state(&self.snapshot, rules, self.hearing, now);
+            state.expect("only a unit that was removed has none")
+        };
+        match state_at(self.now) {
+            State::Late | State::Unknown if known < self.now => {
+                // An announcement is known as soon as it is in the row.
+                let announced = absence.departure.map(|departure| departure.at + Duration::from_millis(1));
+                state_at(announced.map_or(known, |at| at.clamp(known, self.now)))
+            }
+            state => state,
+        }
     }
 
     /// Since when the silence of a unit in that state is unusual; `None`: it is not.
     pub fn unusual_since(
         &self,
-        table: &UnitTable,
+        table: &KnownUnits<'_>,
         slot: usize,
         row: &UnitRow,
         state: State,
     ) -> Option<Timestamp> {
+        let known = self.now.min(table.until);
         // Most rows end here.
-        if !row.rhythm.may_be_unusual(self.now.since(row.last_seen))
+        if !row.rhythm.may_be_unusual(known.since(row.last_seen))
             || !matches!(state, State::Online | State::Late)
         {
             return None;
@@ -282,10 +318,10 @@ impl StateEvaluator<'_> {
         let (rules, _) = self.rules[usize::from(row.kind)].as_ref()?;
         let hearing = self.hearing.of(&rules.kind);
         let Absence { pause, sleep, silent_from, .. } = table.absence(slot);
-        let sleep = sleep.filter(|sleep| row.last_seen <= sleep.from);
+        let sleep = hearing.sleep(sleep, row.last_seen);
         let silent = silent_from.map_or(row.last_seen, |from| from.max(row.last_seen));
         // Time that was not heard may have held a heartbeat.
-        let heard = hearing.heard?.min(self.now);
+        let heard = hearing.heard?.min(known);
         row.rhythm.unusual_from(silent, [pause, sleep], hearing).filter(|since| *since < heard)
     }
 }

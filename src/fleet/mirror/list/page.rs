@@ -8,9 +8,9 @@ use memchr::memmem::Finder;
 use super::{ListQuery, ListedUnit, Ranked};
 use crate::clock::Timestamp;
 use crate::fleet::Mirror;
-use crate::fleet::mirror::view::{LockedRows, StateEvaluator};
+use crate::fleet::mirror::view::{KnownUnits, LockedRows, StateEvaluator};
 use crate::presence::{Hearing, State};
-use crate::store::table::{UnitRow, UnitTable};
+use crate::store::table::UnitRow;
 
 /// A unit that is on the page unless better units come.
 struct Candidate {
@@ -88,7 +88,7 @@ impl<'a> Page<'a> {
         rows.selected().for_each(|(slot, kind, row)| self.take_row(rows.table, slot, kind, row));
     }
 
-    fn take_row(&mut self, table: &UnitTable, slot: usize, kind: usize, row: &UnitRow) {
+    fn take_row(&mut self, table: &KnownUnits<'_>, slot: usize, kind: usize, row: &UnitRow) {
         if self.heard_before.is_some_and(|before| row.last_seen >= before) {
             return;
         }
@@ -116,7 +116,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    fn is_unusual(&self, table: &UnitTable, slot: usize, row: &UnitRow, state: State) -> bool {
+    fn is_unusual(&self, table: &KnownUnits<'_>, slot: usize, row: &UnitRow, state: State) -> bool {
         self.evaluator.unusual_since(table, slot, row, state).is_some()
     }
 

@@ -26,6 +26,9 @@ const MAX_WAIT: Duration = Duration::from_secs(10);
 /// How long a foreign member of the share stays a problem after the last probe that came to no instance.
 const CALM: Duration = Duration::from_secs(60);
 
+const FORGOTTEN: &str = "the engine lost its data and with it the members of the shared subscription, and the broker \
+                         gives messages to one that does not answer, until it drops it; see whether an instance hangs";
+
 /// Watches the proofs of all filters.
 pub(super) struct FilterWatch {
     probes: Arc<Probes>,
@@ -165,7 +168,11 @@ impl FilterWatch {
             }
             FilterReport::Unheard(refused) => {
                 let user = &self.user;
-                let taken = probe.are_partial().then(|| strangers(&self.share));
+                let is_forgotten = || probe.may_be_forgotten(self.writer.clock.now());
+                let taken = probe.are_partial().then(|| match is_forgotten() {
+                    true => FORGOTTEN.to_owned(),
+                    false => strangers(&self.share),
+                });
                 let why = refused.clone().or(taken).unwrap_or_else(|| {
                     format!(
                         "what Rollcall publishes to {topic} does not come back, though the subscription was granted; \

@@ -230,10 +230,11 @@ impl HearingReporter {
         }
         tracing::warn!(
             client_id = member.client_id,
-            "another client reported that the broker had dropped this connection, which is open; does any client but \
-             Rollcall write to {}#?",
+            "the engine does not know this connection any more, which is open: the engine lost its data, or another \
+             client reported that the broker had dropped the connection; does any client but Rollcall write to {}#?",
             canary::PREFIX
         );
+        self.probes.probes.members_forgotten(writer.clock.now() + release);
         writer.ask_until_answered("members", || writer.roll.attend(member, sent_at, release)).await
     }
 

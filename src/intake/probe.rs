@@ -119,6 +119,11 @@ impl Probes {
         self.held.lock().contains(kind)
     }
 
+    /// Notes that the engine has forgotten the members of the share: see [`ProbeReturns::members_forgotten`].
+    pub fn members_forgotten(&self, until: Timestamp) {
+        self.all.iter().for_each(|probe| probe.returns.lock().members_forgotten(until));
+    }
+
     /// Notes that a canary came back over the broker.
     pub fn broker_answered(&self, sent_at: Timestamp) {
         self.answered_at.fetch_max(sent_at.as_millis(), Ordering::Relaxed);
@@ -221,6 +226,11 @@ impl Probe {
     /// Returns whether a probe came that was sent after a missing one.
     pub fn are_partial(&self) -> bool {
         self.returns.lock().are_partial()
+    }
+
+    /// Returns whether a member that the engine has forgotten may get the probes of this moment.
+    pub fn may_be_forgotten(&self, at: Timestamp) -> bool {
+        self.returns.lock().may_be_forgotten(at)
     }
 
     /// Notes that the broker accepted a probe, or the reason why it refused one.

@@ -11,6 +11,9 @@
 //! prove, and then this instance has received all answers, which its own canary proves. Then only a loss explains the
 //! missing probe. If an instance ended with unrecorded messages, that time is blind anyway, and the probe counts as
 //! lost with them. So instances may start, stop, be slow or be far away.
+//!
+//! An engine that lost its data has forgotten the members. No canary waits for an instance that is frozen meanwhile, and
+//! the broker gives it probes until it drops it: probes that were sent before that accuse nobody.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -36,6 +39,8 @@ pub(super) struct ProbeReturns {
     proved: Vec<Timestamp>,
     /// The probes since the first missing one, until enough have come back in a row.
     gap: Option<ProbeGap>,
+    /// Members that the engine has forgotten may get the probes that were sent before this moment.
+    forgotten_until: Timestamp,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +79,17 @@ impl ProbeReturns {
         self.sent.clear();
     }
 
+    /// Notes that the engine has forgotten the members; the broker has dropped those that do not attend again by
+    /// `until`.
+    pub fn members_forgotten(&mut self, until: Timestamp) {
+        self.forgotten_until = until;
+    }
+
+    /// Whether a member that the engine has forgotten may get a probe of this moment.
+    pub fn may_be_forgotten(&self, at: Timestamp) -> bool {
+        at < self.forgotten_until
+    }
+
     /// Notes at `now` which probes are missing; `hearing` is the hearing of the fleet, and a probe takes less than
     /// `wait` to the broker. Returns whether a probe is missing that was not lost with an instance.
     pub fn judge(&mut self, hearing: &Hearing, wait: Duration, now: Timestamp) -> bool {
@@ -91,7 +107,7 @@ impl ProbeReturns {
             if !is_blind(probe.at) {
                 let gap = self.gap.get_or_insert_default();
                 (gap.missing, gap.in_a_row) = (gap.missing + 1, 0);
-                is_missing = true;
+                is_missing |= !self.may_be_forgotten(probe.at);
             }
             self.advance();
         }
@@ -182,6 +198,22 @@ mod tests {
             (31..=40).for_each(|n| returns.sent(at(n * 10)));
             let last = (31..=40).flat_map(|n| returns.came(at(n * 10))).last();
             assert_eq!((last, returns.are_taken()), (Some(at(400)), false), "it is over");
+        }
+    }
+
+    #[test]
+    fn probes_that_a_forgotten_member_may_have_got_accuse_nobody() {
+        // The last probe that came to nobody, and whether it accuses a stranger.
+        for (last, is_accused) in [(190, false), (200, true)] {
+            let mut returns = ProbeReturns::default();
+            returns.members_forgotten(at(200));
+            for n in (10..=300).step_by(10) {
+                returns.sent(at(n));
+                if n % 20 == 0 && n != last || n > last {
+                    returns.came(at(n));
+                }
+            }
+            assert_eq!(judge(&mut returns, 1000, &[]), is_accused, "{last}");
         }
     }
 

@@ -144,17 +144,17 @@ fn size(path: &Path) -> u64 {
     files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|found| found.len()).sum()
 }
 
+/// The text does not say how much is left: a disk is full for a write that is larger than that.
 fn low_disk_space(path: &Path) -> Result<Option<Warning>> {
     let disk = rustix::fs::statvfs(path).map_err(|error| explain_file(&error.into(), "read", path))?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     let wanted = MIN_FREE.max(size(path));
     Ok((free < wanted).then(|| {
         let text = format!(
-            "the disk of {} has {} MiB left, the fleet wants {}; make room before it is full: then nothing is \
-             recorded any more",
+            "the disk of {} has less room than the {} MiB that the fleet wants; make room: on a full disk nothing is \
+             recorded",
             path.display(),
-            free / MIB,
-            wanted / MIB
+            wanted.div_ceil(MIB)
         );
         Warning { name: EngineWarning::DiskNearlyFull, text }
     }))

@@ -24,11 +24,11 @@ mod operators;
 mod renaming;
 mod times;
 
-pub use announcements::announce;
+pub use announcements::{announce, announce_all};
 pub use operators::{MAX_PAUSE, UnitSettings, acknowledge, configure, is_pause, pause};
 pub use renaming::{Renaming, rename};
 pub use times::{StateSince, deadline, state, state_since};
-use times::{Times, next_check, times, times_since};
+use times::{Times, held_departure, is_absent, next_check, times, times_since};
 
 /// The effect of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

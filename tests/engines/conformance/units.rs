@@ -374,6 +374,27 @@ pub async fn a_proof_opens_each_record_once_and_a_heartbeat_meanwhile_is_a_retur
     assert_eq!(world.transitions().await.len(), units.len());
 }
 
+pub async fn announcements_of_one_unit_count_in_their_order<G: Ground>(world: World<G>) {
+    let (ends, sleeps) = (world.unit("ends"), world.unit("sleeps"));
+    world.hear_all(&[ends.clone(), sleeps.clone()], world.at(0)).await;
+    world.heard_until(world.hours(2)).await;
+    let (at, now) = (world.hours(1), world.hours(2));
+    let gone = |unit: &Unit| {
+        let says = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
+        Announcement::of(unit.clone(), at, says)
+    };
+    let announcements = [
+        gone(&ends),
+        Announcement { follows_birth: true, ..gone(&ends) },
+        Announcement::of(sleeps.clone(), at, Announced::Away(24 * HOUR)),
+        gone(&sleeps),
+    ];
+    world.roll.announce(&announcements, || now).await.unwrap();
+    let opened: Vec<Unit> = world.transitions().await.into_iter().map(|record| record.id.unit).collect();
+    assert_eq!(opened, [ends]);
+    assert_eq!(world.read(&sleeps).await.facts.unwrap().sleep.map(|sleep| sleep.from), Some(at));
+}
+
 pub async fn of_two_changes_of_one_unit_by_one_check_one_is_applied<G: Ground>(world: World<G>) {
     let unit = [world.unit("a")];
     world.register_all(&unit, world.at(0)).await;

@@ -78,12 +78,14 @@ pub fn announce(
             AnnouncementResult::Paused
         }
     };
+    let key = if facts.may_be_behind(rules) { KeyChange::Delete } else { KeyChange::Keep };
+    facts.checked_at = facts.checked_at.filter(|_| key == KeyChange::Keep);
     let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
     let announced = Snapshot { facts: Some(facts), ..seen.clone() };
     if let Verdict::Offline(change) = check_deadline(&announced, rules, fleet, now) {
         return (result, Some(change));
     }
-    (result, Some(Change { key: KeyChange::Keep, index, facts: announced.facts, record: None }))
+    (result, Some(Change { key, index, facts: announced.facts, record: None }))
 }
 
 #[cfg(test)]
@@ -92,8 +94,8 @@ mod tests {
 
     use super::*;
     use crate::presence::{
-        Cause, Closing, Facts, Heartbeat, HeartbeatResult, Ledger, Policy, State, Verdict, check_deadline,
-        hear, state,
+        Cause, Closing, Facts, Heartbeat, HeartbeatResult, Ledger, Policy, State, TimeSource, Verdict,
+        check_deadline, hear, state,
     };
 
     const S: Duration = Duration::from_secs(1);
@@ -286,6 +288,43 @@ mod tests {
             let one = Announcement { broker, ..announcement(seconds, says) };
             let (result, _) = announce(&seen, &one, &rules(), &hearing(4, blind), HEARD + 13 * S);
             assert_eq!(result, expected, "{former:?} {over_http} {blind:?} {says:?} {is_http}");
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_after_an_announcement_counts_by_its_arrival_if_the_clock_of_its_device_is_behind() {
+        let rules = KindRules { clock: TimeSource::Device, ..rules() };
+        let (ms, now) = (Duration::from_millis, HEARD + 8 * S);
+        // The moment by the device and the arrival, in milliseconds, and when the unit was last seen after it.
+        let cases =
+            [(0, 7000, 7000), (4999, 5001, 5001), (6000, 7000, 6000), (1000, 4000, 1000), (1000, 5000, 1000)];
+        for says in [HINT, PROOF, AWAY] {
+            let says = announcement(5, says);
+            let (_, change) = announce(&present(), &says, &rules, &hearing(3, &[]), HEARD + 5 * S);
+            let change = change.unwrap();
+            assert_eq!(change.key, KeyChange::Delete, "the fast path knows no announcements");
+            let announced = after(&present(), change);
+            for (at, arrived, expected) in cases {
+                let beat = Heartbeat { arrived: HEARD + ms(arrived), ..beat(at) };
+                let (_, change) = hear(&announced, &beat, &rules, &hearing(3, &[]), now);
+                let change = change.unwrap();
+                let is_void = expected > 5000;
+                assert_eq!(matches!(change.key, KeyChange::Set { .. }), is_void, "{says:?} {at} {arrived}");
+                let seen = after(&announced, change);
+                assert_eq!(seen.last_heard(), Some(HEARD + ms(expected)), "{says:?} {at} {arrived}");
+                let online = state(&seen, &rules, &hearing(3, &[]), now) == Some(State::Online);
+                assert_eq!(online, is_void, "{says:?} {at} {arrived}");
+            }
+        }
+        let (_, change) = announce(&present(), &announcement(5, PROOF), &rules, &hearing(9, &[]), now);
+        let offline = after(&present(), change.unwrap());
+        for (at, arrived, expected) in cases {
+            let beat = Heartbeat { arrived: HEARD + ms(arrived), ..beat(at) };
+            let (result, change) = hear(&offline, &beat, &rules, &hearing(9, &[]), now);
+            let back = change.and_then(|change| change.record?.back_at);
+            let is_back = expected > 5000;
+            assert_eq!(back, is_back.then_some(HEARD + ms(expected)), "{at} {arrived}");
+            assert_eq!(result == HeartbeatResult::Back, is_back, "{at} {arrived}");
         }
     }
 

@@ -113,8 +113,8 @@ impl BodyReader for Bodies {
         let mut declared = parsed.declared;
         // The labels in the name win, like those of a topic.
         declared.labels.extend(labels);
-        let at = self.recent.moment(&unit, parsed.at, arrived);
-        Ok(Heartbeat { declared, broker: Some(BrokerName::http()), ..Heartbeat::of(unit, at) })
+        let [at, arrived] = [parsed.at, arrived].map(|at| self.recent.after_announcement(at));
+        Ok(Heartbeat { arrived, declared, broker: Some(BrokerName::http()), ..Heartbeat::of(unit, at) })
     }
 
     fn departure(&self, unit: Unit, at: Timestamp) -> Result<(Heartbeat, Announcement), Refused> {

@@ -233,8 +233,9 @@ impl Reader {
         declared.labels.extend(origin.labels);
         self.note_issues(&origin.unit, issues);
         let (unit, place) = (origin.unit, origin.place);
-        let (at, not_before) = (self.recent.moment(&unit, parsed.at, latest), message.sent_after);
-        Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, broker: None, declared }))
+        let [at, arrived] = [parsed.at, latest].map(|at| self.recent.after_announcement(at));
+        let (not_before, broker) = (message.sent_after, None);
+        Ok(Content::Heartbeat(Heartbeat { unit, at, arrived, not_before, place, broker, declared }))
     }
 
     fn note_issues(&self, unit: &Unit, issues: PayloadIssues) {
@@ -452,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_heartbeat_after_an_announcement_is_later_than_it_also_by_a_clock_that_is_behind() {
+    fn a_heartbeat_of_a_clock_that_is_behind_says_when_it_arrived_which_is_after_an_announcement() {
         let words = StateWords { online: vec![], offline: vec!["offline".to_owned()], field: String::new() };
         let topics = vec!["{site}/{unit}/status".to_owned()];
         let rules = PresenceRules { topics, ..presence(Format::LastWill(words)) };
@@ -465,14 +466,15 @@ mod tests {
             let message =
                 Incoming { topic: b"north/7/data", payload: payload.as_bytes(), ..Incoming::default() };
             match reader.read(&message, arrived) {
-                Content::Heartbeat(heartbeat) => heartbeat.at,
+                Content::Heartbeat(heartbeat) => (heartbeat.at, heartbeat.arrived),
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(moment(10), NOW + 5 * second);
+        assert_eq!(moment(10), (NOW + 5 * second, NOW + 10 * second));
         let will = Incoming { topic: b"north/7/status", payload: b"offline", ..Incoming::default() };
         assert!(matches!(reader.read(&will, NOW + 20 * second), Content::Announcement(_)));
-        assert_eq!([21, 24, 25, 26].map(moment), [21, 24, 25, 21].map(|seconds| NOW + seconds * second));
+        let next = NOW + 20 * second + Duration::from_millis(1);
+        assert_eq!([20, 21].map(moment), [(NOW + 15 * second, next), (NOW + 16 * second, NOW + 21 * second)]);
     }
 
     #[test]

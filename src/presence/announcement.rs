@@ -11,6 +11,9 @@
 //! | hint | the announcement and a time (`settle`) in which the unit may be heard; until then it is late |
 //! | proof | the announcement |
 //!
+//! Announcements of a unit count in their order. Of two that it is gone, the one with the earlier deadline counts; one over
+//! HTTP goes before one from a broker, which may still become void. A unit that plans its silence was there.
+//!
 //! A session ends at the broker where it was. So where a unit was last heard at another one of several brokers, or over
 //! HTTP, the announcement is of a session that it left: it says nothing of the unit.
 //!
@@ -125,6 +128,14 @@ impl Departure {
         self.settle / 10
     }
 
+    /// Whether it counts instead of a former announcement that still holds.
+    pub(super) fn replaces(&self, held: &Departure) -> bool {
+        match self.over_http == held.over_http {
+            true => self.at + self.settle < held.at + held.settle,
+            false => self.over_http,
+        }
+    }
+
     pub(super) fn is_blind(&self, ledger: &Ledger) -> bool {
         !self.over_http
             && Announced::Gone { cause: self.cause, settle: self.settle }.is_blind(self.at, ledger)
@@ -138,8 +149,8 @@ pub enum AnnouncementResult {
     Taken,
     /// The silence of the unit is planned now.
     Paused,
-    /// Older than the newest heartbeat or an earlier announcement, of a session that was taken over, or from another
-    /// broker than the newest heartbeat: changes nothing.
+    /// Older than the newest heartbeat, of a session that was taken over, or from another broker than the newest
+    /// heartbeat; or an earlier announcement holds and says as much: changes nothing.
     Stale,
     /// Of a unit that is not present: unknown, removed, never heard or offline already.
     NotPresent,

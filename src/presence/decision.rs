@@ -24,11 +24,11 @@ mod operators;
 mod renaming;
 mod times;
 
-pub use announcements::announce;
+pub use announcements::{announce, announce_all};
 pub use operators::{MAX_PAUSE, UnitSettings, acknowledge, configure, is_pause, pause};
 pub use renaming::{Renaming, rename};
 pub use times::{StateSince, deadline, state, state_since};
-use times::{Times, next_check, times, times_since};
+use times::{Times, held_departure, is_absent, next_check, times, times_since};
 
 /// The effect of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,15 @@ pub fn hear(
         let facts = Facts { broker: beat.broker.clone(), ..Facts::admitted(beat.at, now) };
         let facts = declare(facts, beat);
         return (HeartbeatResult::New, Some(present(facts, rules, hearing, now)));
+    };
+    // Where the clock of the device is behind an announcement, the arrival is the time of the heartbeat.
+    let at = facts.moment_of(beat);
+    let by_arrival;
+    let beat = if at == beat.at {
+        beat
+    } else {
+        by_arrival = Heartbeat { at, ..beat.clone() };
+        &by_arrival
     };
     match &facts.lifecycle {
         Lifecycle::Offline(silence) => come_back(seen, facts, silence, beat, rules, hearing, now),
@@ -153,7 +162,9 @@ fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
     while facts.labels.len() > super::MAX_LABELS {
         facts.labels.pop_last();
     }
-    facts.sleep = beat.declared.sleep.map(|span| Interval { from: beat.at, to: beat.at + span });
+    let declared = beat.declared.sleep.map(|span| Interval { from: beat.at, to: beat.at + span });
+    // A sleep that was announced after this heartbeat stays.
+    facts.sleep = declared.or(facts.sleep.filter(|sleep| sleep.from > beat.at));
     facts
 }
 
@@ -161,16 +172,15 @@ fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
 fn present(facts: Facts, rules: &KindRules, hearing: &Hearing, now: Timestamp) -> Change {
     let mut facts = facts.aged(now);
     let policy = facts.policy(rules);
-    facts.checked_at = Some(now);
     facts.acknowledged = None;
     facts.departure = facts.departure.filter(|departure| departure.at >= facts.last_seen);
+    let key = match facts.may_be_behind(rules) {
+        true => KeyChange::Delete,
+        false => KeyChange::Set { last_seen: facts.last_seen, ttl: policy.allowed() },
+    };
+    facts.checked_at = (key != KeyChange::Delete).then_some(now);
     let next_check = next_check(&facts, rules, hearing, now);
-    Change {
-        key: KeyChange::Set { last_seen: facts.last_seen, ttl: policy.allowed() },
-        index: IndexChange::CheckAt(next_check),
-        facts: Some(facts),
-        record: None,
-    }
+    Change { key, index: IndexChange::CheckAt(next_check), facts: Some(facts), record: None }
 }
 
 /// The result of a deadline check.

@@ -8,8 +8,8 @@
 use std::time::Duration;
 
 use super::{
-    Acknowledgement, BrokerName, Cause, Closing, Departure, Interval, KindRules, Labels, OfflineRecord,
-    Override, Policy, Unit,
+    Acknowledgement, BrokerName, Cause, Closing, Departure, Heartbeat, Interval, KindRules, Labels,
+    OfflineRecord, Override, Policy, TimeSource, Unit,
 };
 use crate::clock::Timestamp;
 
@@ -180,6 +180,26 @@ impl Facts {
     /// These facts after a heartbeat at `at`, which `broker` delivered.
     pub(super) fn heard(self, at: Timestamp, broker: Option<BrokerName>) -> Facts {
         Facts { last_seen: at, broker, silent_from: self.silent_from.filter(|from| *from > at), ..self }
+    }
+
+    /// When the unit was announced as gone or asleep, if it was not heard since.
+    fn announced_at(&self) -> Option<Timestamp> {
+        let gone = self.departure.map(|departure| departure.at).filter(|at| *at >= self.last_seen);
+        // A sleep that a heartbeat declares begins with that heartbeat.
+        let asleep = self.sleep.map(|sleep| sleep.from).filter(|from| *from > self.last_seen);
+        gone.max(asleep)
+    }
+
+    /// Whether heartbeats may follow an announcement and be behind it by the clock of their device. Such a unit has no
+    /// expiry key: the fast path knows no announcements, so each heartbeat is decided from the facts.
+    pub(super) fn may_be_behind(&self, rules: &KindRules) -> bool {
+        rules.clock == TimeSource::Device && self.announced_at().is_some()
+    }
+
+    /// When a heartbeat counts: when it arrived, if the clock of its device is behind the announcement that it follows.
+    pub(super) fn moment_of(&self, beat: &Heartbeat) -> Timestamp {
+        let is_behind = self.announced_at().is_some_and(|at| (beat.at..beat.arrived).contains(&at));
+        if is_behind { beat.arrived } else { beat.at }
     }
 
     /// When the silence began, as far as is known.

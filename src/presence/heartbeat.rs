@@ -66,6 +66,8 @@ pub struct Heartbeat {
     pub unit: Unit,
     /// The arrival, or the device's own time where the kind trusts it.
     pub at: Timestamp,
+    /// When it came, as far as is known: `at` may be the time of a clock that is wrong.
+    pub arrived: Timestamp,
     /// The earliest moment at which the heartbeat was sent, if that is known: its arrival may have been delayed.
     pub not_before: Option<Timestamp>,
     /// The place where it was heard, if the name of its unit leaves a part of that out.
@@ -76,9 +78,10 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// A heartbeat of which nothing else is known.
+    /// A heartbeat of which nothing else is known: it arrived at `at`.
     pub fn of(unit: Unit, at: Timestamp) -> Heartbeat {
-        Heartbeat { unit, at, not_before: None, place: None, broker: None, declared: Declared::default() }
+        let (not_before, place, broker, declared) = Default::default();
+        Heartbeat { unit, at, arrived: at, not_before, place, broker, declared }
     }
 
     /// Whether its arrival says when it was sent: no longer than `gap` ago, as far as is known.

@@ -16,7 +16,7 @@ use crate::presence::{BrokerName, Change, OfflineRecord, Snapshot, Unit};
 pub struct Refresh<'a> {
     pub unit: &'a Unit,
     pub at: Timestamp,
-    /// When it came, where its own time says nothing of that, for its [`Rhythm`](crate::presence::Rhythm).
+    /// When it came, for its [`Rhythm`](crate::presence::Rhythm).
     pub arrived: Timestamp,
     /// The broker that delivered it, if its kind is heard at several.
     pub broker: Option<&'a BrokerName>,

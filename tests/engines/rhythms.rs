@@ -234,6 +234,7 @@ async fn a_device_that_gathers_messages_and_sends_them_at_once_is_learned_by_whe
             let now = instance.clock.now();
             let message = |unit: &Unit, age: u32| Heartbeat {
                 not_before: Some(now),
+                arrived: instance.clock.now(),
                 ..Heartbeat::of(unit.clone(), now - USUAL / 10 * age)
             };
             let all: Vec<Heartbeat> = (0..10).rev().map(|age| message(&together, age)).collect();
@@ -257,7 +258,8 @@ async fn a_device_that_gathers_messages_and_sends_them_at_once_is_learned_by_whe
         for _ in 0..20 {
             instance.pass(MINUTE).await;
             let now = instance.clock.now();
-            instance.roll.hear(&[Heartbeat::of(behind.clone(), now - 10 * MINUTE)], now).await.unwrap();
+            let late = Heartbeat { arrived: now, ..Heartbeat::of(behind.clone(), now - 10 * MINUTE) };
+            instance.roll.hear(&[late], now).await.unwrap();
         }
         assert_eq!(instance.rhythm(&behind).unusual_since, None);
         assert!(near(instance.longest(&behind), 11 * MINUTE), "{:?}", instance.longest(&behind));

@@ -20,9 +20,7 @@ use crate::clock::{Timestamp, monotonic};
 use crate::fleet::StrangerReason;
 use crate::fleet::census::UnitReservation;
 use crate::fleet::mirror::RecordedHeartbeat;
-use crate::presence::{
-    Change, Hearing, Heartbeat, HeartbeatResult, Kind, KindRules, Move, Snapshot, TimeSource, Unit,
-};
+use crate::presence::{Change, Hearing, Heartbeat, HeartbeatResult, Kind, KindRules, Move, Snapshot, Unit};
 use crate::store::{EngineError, MAX_CHANGES, MAX_STEP, Refresh, Result};
 
 /// Steps of admission that are under way at once; no unit is in two of them.
@@ -105,7 +103,7 @@ impl Roll {
             refreshes.push(Refresh {
                 unit: &heartbeat.unit,
                 at: heartbeat.at,
-                arrived: arrived(heartbeat, rules, now),
+                arrived: heartbeat.arrived,
                 broker: heartbeat.broker.as_ref(),
                 ttl: policy.allowed(),
                 check_by: policy.first_check(heartbeat.at),
@@ -162,10 +160,9 @@ impl Roll {
                 self.admitted(&step, reservation);
                 self.moved(&step, moved);
                 if let Some(before) = before {
-                    let Heartbeat { unit, at, .. } = step.heartbeat;
+                    let &Heartbeat { ref unit, at, arrived, .. } = step.heartbeat;
                     let unbroken = hearing.unbroken_since(&unit.kind, self.gap(), now);
-                    let arrived = arrived(step.heartbeat, &self.rules()[&unit.kind], now);
-                    self.mirror.learn(&RecordedHeartbeat { unit, at: *at, arrived, before, unbroken });
+                    self.mirror.learn(&RecordedHeartbeat { unit, at, arrived, before, unbroken });
                 }
                 if unit.done(&step) {
                     open.push(unit);
@@ -259,14 +256,6 @@ fn moved(seen: &Snapshot, step: &HeartbeatStep<'_>) -> Option<Move> {
 /// a check at that moment must not find the unit overdue.
 fn is_timely(heartbeat: &Heartbeat, rules: &KindRules, now: Timestamp) -> bool {
     now.since(heartbeat.at) < timely_for(rules)
-}
-
-/// When a heartbeat came. A batch waits for a moment, so where the arrival is the time of heartbeats, that says it best.
-fn arrived(heartbeat: &Heartbeat, rules: &KindRules, now: Timestamp) -> Timestamp {
-    match rules.clock {
-        TimeSource::Arrival => heartbeat.at,
-        TimeSource::Device => heartbeat.at.max(now),
-    }
 }
 
 /// How old a heartbeat on the fast path is at most when it sets out, and how long it may take from there.

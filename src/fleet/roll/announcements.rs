@@ -22,21 +22,27 @@ use crate::telemetry::{AnnouncementOutcome, CheckOutcome, CheckSource};
 /// How long the devices of a node that is gone may wait until the mirror has read the fleet.
 const FILLED_WITHIN: Duration = Duration::from_secs(60);
 
-/// The newest announcement of each unit.
-type ByUnit<'a> = HashMap<Unit, &'a Announcement>;
+/// The announcements of each unit, in their order.
+type ByUnit<'a> = HashMap<Unit, Vec<&'a Announcement>>;
+
+fn by_unit<'a>(announcements: impl IntoIterator<Item = &'a Announcement>) -> ByUnit<'a> {
+    let mut units = ByUnit::new();
+    for one in announcements {
+        units.entry_ref(&one.unit).or_default().push(one);
+    }
+    units
+}
 
 impl Roll {
-    /// Applies announcements. Of several of one unit, the newest counts. The devices of a node that is gone are gone,
-    /// too: each instance applies that to the units that it owns. Safe to repeat.
+    /// Applies announcements, those of a unit in their order. The devices of a node that is gone are gone, too: each
+    /// instance applies that to the units that it owns. Safe to repeat.
     pub async fn announce(
         &self,
         announcements: &[Announcement],
         clock: impl Fn() -> Timestamp + Send + Sync,
     ) -> Result<()> {
-        self.announce_units(announcements, &clock).await?;
-        let with_devices = |one: &&Announcement| one.has_devices && !one.follows_birth;
-        let nodes: ByUnit =
-            announcements.iter().filter(with_devices).map(|one| (one.unit.clone(), one)).collect();
+        self.announce_units(&by_unit(announcements), &clock).await?;
+        let nodes = by_unit(announcements.iter().filter(|one| one.has_devices && !one.follows_birth));
         if nodes.is_empty() {
             return Ok(());
         }
@@ -45,32 +51,28 @@ impl Roll {
         let (above, mut cursor) = (nodes.keys().cloned().collect(), Cursor::default());
         while let Some(below) = self.mirror.below(&mut cursor, &above) {
             let of_device = |(node, device): (Unit, Unit)| {
-                let of_node = (*nodes[&node]).clone();
-                Announcement { unit: device, has_devices: false, ..of_node }
+                nodes[&node].iter().map(move |&of_node| Announcement {
+                    unit: device.clone(),
+                    has_devices: false,
+                    ..of_node.clone()
+                })
             };
-            let devices: Vec<Announcement> = below.into_iter().map(of_device).collect();
-            self.announce_units(&devices, &clock).await?;
+            let devices: Vec<Announcement> = below.into_iter().flat_map(of_device).collect();
+            self.announce_units(&by_unit(&devices), &clock).await?;
         }
         Ok(())
     }
 
     async fn announce_units(
         &self,
-        announcements: &[Announcement],
+        announcements: &ByUnit<'_>,
         clock: &(impl Fn() -> Timestamp + Send + Sync),
     ) -> Result<()> {
-        let mut newest = ByUnit::new();
-        for one in announcements {
-            let known = newest.entry_ref(&one.unit).or_insert(one);
-            if known.at <= one.at {
-                *known = one;
-            }
-        }
-        let mut open: Vec<Unit> = newest.keys().cloned().collect();
+        let mut open: Vec<Unit> = announcements.keys().cloned().collect();
         for _ in 0..MAX_CHANGES {
             let mut checks: Vec<BoxFuture<'_, Result<Vec<Unit>>>> = Vec::new();
             for pending in self.engine.check_present(&open) {
-                checks.push(self.announce_check(pending, &newest, clock).boxed());
+                checks.push(self.announce_check(pending, announcements, clock).boxed());
             }
             open = self.run_checks(checks).await?;
             if open.is_empty() {
@@ -78,8 +80,9 @@ impl Roll {
             }
         }
         // Units that change so often are heard.
-        let stale = AnnouncementOutcome::of(AnnouncementResult::Stale);
-        self.telemetry.announcements(stale, open.len() as u64);
+        for unit in &open {
+            self.count(&vec![AnnouncementResult::Stale; announcements[unit].len()]);
+        }
         Ok(())
     }
 
@@ -87,23 +90,24 @@ impl Roll {
     async fn announce_check(
         &self,
         pending: PendingCheck<'_>,
-        newest: &ByUnit<'_>,
+        announcements: &ByUnit<'_>,
         clock: &(impl Fn() -> Timestamp + Send + Sync),
     ) -> Result<Vec<Unit>> {
         let BegunCheck { units, hearing, guard } = self.begin_check(pending).await?;
         let (now, all_rules) = (clock(), self.rules());
         let (mut results, mut changes) = (Vec::new(), Vec::new());
         for seen in units {
-            let (Some(one), Some(rules)) = (newest.get(&seen.unit), all_rules.get(&seen.unit.kind)) else {
+            let (Some(all), Some(rules)) = (announcements.get(&seen.unit), all_rules.get(&seen.unit.kind))
+            else {
                 continue;
             };
             let believed = self.corrected_unit(&seen, now);
-            let (result, change) =
-                presence::announce(believed.as_ref().unwrap_or(&seen), one, rules, &hearing, now);
+            let (of_unit, change) =
+                presence::announce_all(believed.as_ref().unwrap_or(&seen), all, rules, &hearing, now);
             match change {
-                None => self.telemetry.announcements(AnnouncementOutcome::of(result), 1),
+                None => self.count(&of_unit),
                 Some(change) => {
-                    results.push(result);
+                    results.push(of_unit);
                     changes.push((seen, change));
                 }
             }
@@ -113,16 +117,22 @@ impl Roll {
         }
         let applied = self.apply_by(&changes, guard.apply(&changes)).await?;
         let mut again = Vec::new();
-        for (((seen, change), result), applied) in changes.into_iter().zip(results).zip(applied) {
+        for (((seen, change), of_unit), applied) in changes.into_iter().zip(results).zip(applied) {
             if !applied {
                 again.push(seen.unit);
                 continue;
             }
-            self.telemetry.announcements(AnnouncementOutcome::of(result), 1);
+            self.count(&of_unit);
             if change.record.is_some() {
                 self.telemetry.deadlines_checked(CheckSource::Announcement, CheckOutcome::Offline, 1);
             }
         }
         Ok(again)
+    }
+
+    fn count(&self, results: &[AnnouncementResult]) {
+        for result in results {
+            self.telemetry.announcements(AnnouncementOutcome::of(*result), 1);
+        }
     }
 }

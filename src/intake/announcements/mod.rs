@@ -396,14 +396,6 @@ impl RecentSessions {
         if is_known { SessionEnd::Own } else { SessionEnd::Unknown }
     }
 
-    /// The moment of a heartbeat that arrives at `arrived`, and was sent at `at` by the clock of its device, if that
-    /// counts. That clock may be behind the announcement that the heartbeat follows: then its arrival counts.
-    pub fn moment(&self, unit: &Unit, at: Timestamp, arrived: Timestamp) -> Timestamp {
-        let is_behind =
-            at < arrived && self.sessions.lock().get(&hash(unit)).is_some_and(|known| at <= known.since);
-        self.after_announcement(if is_behind { arrived } else { at })
-    }
-
     /// The moment of a heartbeat that arrives now. In the millisecond of an announcement, a heartbeat after it gets the
     /// next one, so that the moments show their order.
     pub fn after_announcement(&self, at: Timestamp) -> Timestamp {

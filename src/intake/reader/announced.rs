@@ -93,8 +93,8 @@ impl Reader {
         }
         let at = self.recent.after_announcement(moments.1);
         let declared = Declared { labels, ..Declared::default() };
-        let (not_before, place) = (message.sent_after, None);
-        Ok(Content::Heartbeat(Heartbeat { unit, at, not_before, place, broker: None, declared }))
+        let not_before = message.sent_after;
+        Ok(Content::Heartbeat(Heartbeat { not_before, declared, ..Heartbeat::of(unit, at) }))
     }
 
     /// Reads an announcement; `None`: the message is a heartbeat.

@@ -1,11 +1,33 @@
 //! The decision about an announcement that a unit is gone: its deadline is earlier from then on, or nothing changes.
 
-use super::{Verdict, as_seen, check_deadline, next_check, presumed};
+use super::{Verdict, as_seen, check_deadline, held_departure, is_absent, next_check, presumed};
 use crate::clock::Timestamp;
 use crate::presence::{
     Announced, Announcement, AnnouncementResult, BrokerName, Change, Departure, Hearing, IndexChange,
     Interval, KeyChange, KindRules, Lifecycle, Snapshot, TAKEOVER,
 };
+
+/// Decides what announcements of one unit change, in their order: each counts for the unit as those before it left it.
+pub fn announce_all(
+    seen: &Snapshot,
+    announcements: &[&Announcement],
+    rules: &KindRules,
+    fleet: &Hearing,
+    now: Timestamp,
+) -> (Vec<AnnouncementResult>, Option<Change>) {
+    let (mut seen, mut all) = (seen.clone(), None);
+    let mut results = Vec::with_capacity(announcements.len());
+    for announcement in announcements {
+        let (result, change) = announce(&seen, announcement, rules, fleet, now);
+        results.push(result);
+        if let Some(change) = change {
+            seen.alive = seen.alive.filter(|_| change.key != KeyChange::Delete);
+            seen.facts.clone_from(&change.facts);
+            all = Some(change);
+        }
+    }
+    (results, all)
+}
 
 /// Decides what an announcement changes.
 ///
@@ -25,38 +47,45 @@ pub fn announce(
     };
     let at = announcement.at.min(now);
     let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
-    let is_known = facts.departure.is_some_and(|known| known.at >= newest);
     // The newest heartbeat may be the birth of a session that took over the one that ends.
     let may_be_former = announcement.follows_birth || announcement.is_unsure && at <= newest + TAKEOVER;
-    if at < newest || is_known || may_be_former || fleet.left(seen, rules, announcement.broker.as_ref()) {
+    if at < newest || may_be_former || fleet.left(seen, rules, announcement.broker.as_ref()) {
         return (AnnouncementResult::Stale, None);
     }
-    let asleep = hearing.sleep(facts.sleep, newest);
-    if [facts.pause, asleep].into_iter().flatten().any(|absence| absence.contains(at)) {
+    if is_absent(facts, newest, at, hearing) {
         return (AnnouncementResult::Planned, None);
     }
     let over_http = announcement.broker.as_ref().is_some_and(BrokerName::is_http);
     if !over_http && announcement.says.is_blind(at, &hearing.ledger) {
         return (AnnouncementResult::Blind, None);
     }
+    let held = held_departure(facts, newest, newest.max(facts.silent_since()), hearing);
     let presumed = presumed(seen, facts, rules, hearing, now);
     let mut facts = as_seen(seen, facts.clone(), presumed, rules, hearing, now);
     let result = match announcement.says {
         Announced::Gone { cause, settle } => {
-            facts.departure = Some(Departure { at, settle, cause, over_http });
+            let departure = Departure { at, settle, cause, over_http };
+            if held.is_some_and(|held| !departure.replaces(&held)) {
+                return (AnnouncementResult::Stale, None);
+            }
+            facts.departure = Some(departure);
             AnnouncementResult::Taken
         }
         Announced::Away(length) => {
+            // The unit was there to say so, whatever was announced before.
+            facts.departure = None;
             facts.sleep = Some(Interval { from: at, to: at + length });
             AnnouncementResult::Paused
         }
     };
+    let key = if facts.may_be_behind(rules) { KeyChange::Delete } else { KeyChange::Keep };
+    facts.checked_at = facts.checked_at.filter(|_| key == KeyChange::Keep);
     let index = IndexChange::CheckAt(next_check(&facts, rules, hearing, now));
     let announced = Snapshot { facts: Some(facts), ..seen.clone() };
     if let Verdict::Offline(change) = check_deadline(&announced, rules, fleet, now) {
         return (result, Some(change));
     }
-    (result, Some(Change { key: KeyChange::Keep, index, facts: announced.facts, record: None }))
+    (result, Some(Change { key, index, facts: announced.facts, record: None }))
 }
 
 #[cfg(test)]
@@ -65,13 +94,14 @@ mod tests {
 
     use super::*;
     use crate::presence::{
-        Cause, Closing, Facts, Heartbeat, HeartbeatResult, Ledger, Policy, State, Verdict, check_deadline,
-        hear, state,
+        Cause, Closing, Facts, Heartbeat, HeartbeatResult, Ledger, Policy, State, TimeSource, Verdict,
+        check_deadline, hear, state,
     };
 
     const S: Duration = Duration::from_secs(1);
     const HINT: Announced = Announced::Gone { cause: Cause::LastWill, settle: Duration::from_secs(10) };
     const PROOF: Announced = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
+    const AWAY: Announced = Announced::Away(Duration::from_secs(86_400));
     /// When the unit was last heard before the announcement.
     const HEARD: Timestamp = Timestamp::from_millis(1_732_147_200_000);
 
@@ -182,6 +212,119 @@ mod tests {
             let unsure = Announcement { is_unsure: true, at, ..announcement(0, PROOF) };
             let (result, _) = announce(&present(), &unsure, &rules(), &hearing(5, &[]), HEARD + 5 * S);
             assert_eq!(result, expected, "{ms}");
+        }
+    }
+
+    #[test]
+    fn each_announcement_of_a_unit_counts_after_those_before_it() {
+        use AnnouncementResult::{Paused, Planned, Stale, Taken};
+        // Seconds, what is said, and whether it is of a session that was taken over; the results while Rollcall has not
+        // heard so far; and the deadline of the record that follows.
+        type Case =
+            (&'static str, &'static [(u32, Announced, bool)], &'static [AnnouncementResult], Option<u32>);
+        let cases: [Case; 8] = [
+            ("a sleep, and its will", &[(5, AWAY, false), (5, PROOF, false)], &[Paused, Planned], None),
+            ("a proof twice", &[(5, PROOF, false), (5, PROOF, false)], &[Taken, Stale], Some(5)),
+            ("a stale one behind it", &[(5, PROOF, false), (5, PROOF, true)], &[Taken, Stale], Some(5)),
+            ("a hint behind it", &[(5, PROOF, false), (5, HINT, false)], &[Taken, Stale], Some(5)),
+            ("a stale one before it", &[(5, PROOF, true), (6, PROOF, false)], &[Stale, Taken], Some(6)),
+            ("a hint twice", &[(5, HINT, false), (7, HINT, false)], &[Taken, Stale], Some(15)),
+            ("a hint before it", &[(5, HINT, false), (7, PROOF, false)], &[Taken, Taken], Some(7)),
+            ("a hint before a sleep", &[(5, HINT, false), (7, AWAY, false)], &[Taken, Paused], None),
+        ];
+        for (what, said, expected, deadline) in cases {
+            let one = |&(seconds, says, follows_birth): &(u32, Announced, bool)| Announcement {
+                follows_birth,
+                ..announcement(seconds, says)
+            };
+            let announcements: Vec<Announcement> = said.iter().map(one).collect();
+            let all: Vec<&Announcement> = announcements.iter().collect();
+            for heard in [3, 60] {
+                let now = HEARD + 8 * S;
+                let (results, change) = announce_all(&present(), &all, &rules(), &hearing(heard, &[]), now);
+                if heard == 3 {
+                    assert_eq!(results, expected, "{what}");
+                }
+                let seen = after(&present(), change.unwrap());
+                let opened = match &seen.facts.as_ref().unwrap().lifecycle {
+                    Lifecycle::Offline(silence) => Some(silence.deadline),
+                    _ => match check_deadline(&seen, &rules(), &hearing(60, &[]), HEARD + 60 * S) {
+                        Verdict::Offline(change) => change.record.map(|record| record.deadline),
+                        _ => None,
+                    },
+                };
+                assert_eq!(opened, deadline.map(|seconds| HEARD + seconds * S), "{what}, heard {heard}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_announcement_is_stale_only_beside_one_that_holds_and_says_as_much() {
+        use AnnouncementResult::{Paused, Stale, Taken};
+        let (broker, http) = (false, true);
+        // The former one, of second 5, and the next one, each with its way; blind intervals.
+        type Case = ((Announced, bool), &'static [(u32, u32)], (u32, Announced, bool), AnnouncementResult);
+        let cases: [Case; 13] = [
+            ((HINT, broker), &[], (12, HINT, broker), Stale),
+            ((HINT, broker), &[(7, 8)], (12, HINT, broker), Taken),
+            ((HINT, broker), &[], (6, PROOF, broker), Taken),
+            ((HINT, broker), &[], (6, AWAY, broker), Paused),
+            ((HINT, broker), &[], (6, HINT, http), Taken),
+            ((HINT, broker), &[(4, 6)], (8, PROOF, http), Taken),
+            ((PROOF, broker), &[], (6, PROOF, broker), Stale),
+            ((PROOF, broker), &[], (6, HINT, broker), Stale),
+            ((PROOF, broker), &[(4, 6)], (8, PROOF, broker), Taken),
+            ((PROOF, broker), &[], (6, PROOF, http), Taken),
+            ((HINT, http), &[], (6, HINT, broker), Stale),
+            ((HINT, http), &[], (6, HINT, http), Stale),
+            ((HINT, http), &[(7, 8)], (12, HINT, http), Stale),
+        ];
+        for ((former, over_http), blind, (seconds, says, is_http), expected) in cases {
+            let Announced::Gone { cause, settle } = former else { panic!() };
+            let mut seen = present();
+            let departure = Departure { at: HEARD + 5 * S, settle, cause, over_http };
+            seen.facts.as_mut().unwrap().departure = Some(departure);
+            let broker = is_http.then(BrokerName::http);
+            let one = Announcement { broker, ..announcement(seconds, says) };
+            let (result, _) = announce(&seen, &one, &rules(), &hearing(4, blind), HEARD + 13 * S);
+            assert_eq!(result, expected, "{former:?} {over_http} {blind:?} {says:?} {is_http}");
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_after_an_announcement_counts_by_its_arrival_if_the_clock_of_its_device_is_behind() {
+        let rules = KindRules { clock: TimeSource::Device, ..rules() };
+        let (ms, now) = (Duration::from_millis, HEARD + 8 * S);
+        // The moment by the device and the arrival, in milliseconds, and when the unit was last seen after it.
+        let cases =
+            [(0, 7000, 7000), (4999, 5001, 5001), (6000, 7000, 6000), (1000, 4000, 1000), (1000, 5000, 1000)];
+        for says in [HINT, PROOF, AWAY] {
+            let says = announcement(5, says);
+            let (_, change) = announce(&present(), &says, &rules, &hearing(3, &[]), HEARD + 5 * S);
+            let change = change.unwrap();
+            assert_eq!(change.key, KeyChange::Delete, "the fast path knows no announcements");
+            let announced = after(&present(), change);
+            for (at, arrived, expected) in cases {
+                let beat = Heartbeat { arrived: HEARD + ms(arrived), ..beat(at) };
+                let (_, change) = hear(&announced, &beat, &rules, &hearing(3, &[]), now);
+                let change = change.unwrap();
+                let is_void = expected > 5000;
+                assert_eq!(matches!(change.key, KeyChange::Set { .. }), is_void, "{says:?} {at} {arrived}");
+                let seen = after(&announced, change);
+                assert_eq!(seen.last_heard(), Some(HEARD + ms(expected)), "{says:?} {at} {arrived}");
+                let online = state(&seen, &rules, &hearing(3, &[]), now) == Some(State::Online);
+                assert_eq!(online, is_void, "{says:?} {at} {arrived}");
+            }
+        }
+        let (_, change) = announce(&present(), &announcement(5, PROOF), &rules, &hearing(9, &[]), now);
+        let offline = after(&present(), change.unwrap());
+        for (at, arrived, expected) in cases {
+            let beat = Heartbeat { arrived: HEARD + ms(arrived), ..beat(at) };
+            let (result, change) = hear(&offline, &beat, &rules, &hearing(9, &[]), now);
+            let back = change.and_then(|change| change.record?.back_at);
+            let is_back = expected > 5000;
+            assert_eq!(back, is_back.then_some(HEARD + ms(expected)), "{at} {arrived}");
+            assert_eq!(result == HeartbeatResult::Back, is_back, "{at} {arrived}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use crate::clock::Timestamp;
 use crate::presence::{
-    Cause, Departure, Facts, Hearing, KindRules, Ledger, Lifecycle, Policy, Snapshot, State,
+    Cause, Departure, Facts, Hearing, Interval, KindRules, Ledger, Lifecycle, Policy, Snapshot, State,
 };
 
 /// When a silent unit is late, and when it is due.
@@ -25,9 +25,9 @@ pub(super) fn times(
     policy: &Policy,
     hearing: &Hearing,
 ) -> Times {
-    let sleep = hearing.sleep(facts.sleep, seen);
+    let [pause, sleep] = absences(facts, seen, hearing);
     let ledger: &Ledger = &hearing.ledger;
-    let ledger = ledger.with(facts.pause);
+    let ledger = ledger.with(pause);
     let ledger = ledger.with(sleep);
     let owed = policy.timeout.min(hearing.settle);
     let deadline = ledger.deadline(silent, policy.allowed(), owed);
@@ -36,13 +36,7 @@ pub(super) fn times(
     } else {
         ledger.deadline(silent, policy.timeout, owed).min(deadline)
     };
-    let is_valid = |departure: &Departure| {
-        let absences = [facts.pause, sleep];
-        let is_absent = || absences.into_iter().flatten().any(|absent| absent.contains(departure.at));
-        departure.at >= silent && !departure.is_blind(&hearing.ledger) && !is_absent()
-    };
-    let departure = facts.departure.filter(is_valid);
-    let announced = departure.map(|departure| {
+    let announced = held_departure(facts, seen, silent, hearing).map(|departure| {
         let settle = departure.settle;
         let settled = || ledger.deadline(departure.at, settle, settle.min(hearing.settle));
         (departure, if departure.is_certain() { departure.at } else { settled() })
@@ -53,6 +47,31 @@ pub(super) fn times(
         }
         None => Times { late, deadline, announced: None },
     }
+}
+
+/// The announcement that the unit is gone, if it holds: it came in this silence, in no planned absence, and blind time
+/// does not make it void.
+pub(super) fn held_departure(
+    facts: &Facts,
+    seen: Timestamp,
+    silent: Timestamp,
+    hearing: &Hearing,
+) -> Option<Departure> {
+    facts.departure.filter(|departure| {
+        departure.at >= silent
+            && !departure.is_blind(&hearing.ledger)
+            && !is_absent(facts, seen, departure.at, hearing)
+    })
+}
+
+/// The planned absences of a unit that was last heard at `seen`: a heartbeat ends a sleep.
+fn absences(facts: &Facts, seen: Timestamp, hearing: &Hearing) -> [Option<Interval>; 2] {
+    [facts.pause, hearing.sleep(facts.sleep, seen)]
+}
+
+/// Whether a unit that was last heard at `seen` has a planned absence at `at`.
+pub(super) fn is_absent(facts: &Facts, seen: Timestamp, at: Timestamp, hearing: &Hearing) -> bool {
+    absences(facts, seen, hearing).into_iter().flatten().any(|absence| absence.contains(at))
 }
 
 /// The next check of a unit that is not offline: no later than the expiry of a key that was set since this check,
@@ -94,8 +113,7 @@ pub fn state(seen: &Snapshot, rules: &KindRules, hearing: &Hearing, now: Timesta
         Lifecycle::NeverSeen | Lifecycle::Present => {}
     }
     let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
-    let asleep = hearing.sleep(facts.sleep, newest);
-    if [facts.pause, asleep].into_iter().flatten().any(|i| i.contains(now)) {
+    if is_absent(facts, newest, now, hearing) {
         return Some(State::Paused);
     }
     let silent = facts.silent_since().max(newest);

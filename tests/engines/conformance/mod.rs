@@ -117,6 +117,8 @@ macro_rules! every_case {
                 a_check_of_many_units_judges_each_by_the_time_of_its_read
                 a_check_takes_only_units_that_have_not_changed
                 a_proof_opens_each_record_once_and_a_heartbeat_meanwhile_is_a_return
+                announcements_of_one_unit_count_in_their_order
+                a_heartbeat_after_an_announcement_counts_at_any_instance_where_clocks_are_behind
                 of_two_changes_of_one_unit_by_one_check_one_is_applied
                 a_record_that_is_opened_once_more_is_listed_once
                 promise_15_a_lost_reply_leaves_nothing_that_is_not_repaired

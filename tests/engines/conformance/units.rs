@@ -10,7 +10,8 @@ use rollcall::fleet::Mirror;
 use rollcall::fleet::Rules;
 use rollcall::presence::{
     self, Announced, Announcement, Cause, Change, Closing, Declared, Hearing, Heartbeat, Interval, Kind,
-    KindRules, Labels, Lifecycle, OfflineRecord, Override, Registration, Snapshot, Transition, Unit, Verdict,
+    KindRules, Labels, Lifecycle, OfflineRecord, Override, Registration, Snapshot, TimeSource, Transition,
+    Unit, Verdict,
 };
 use rollcall::store::OutboxEvent;
 use rollcall::telemetry::{CheckSource, Telemetry};
@@ -372,6 +373,61 @@ pub async fn a_proof_opens_each_record_once_and_a_heartbeat_meanwhile_is_a_retur
     world.heard_until(world.hours(4)).await;
     world.check(&units[0], world.hours(4)).await;
     assert_eq!(world.transitions().await.len(), units.len());
+}
+
+pub async fn announcements_of_one_unit_count_in_their_order<G: Ground>(world: World<G>) {
+    let (ends, sleeps) = (world.unit("ends"), world.unit("sleeps"));
+    world.hear_all(&[ends.clone(), sleeps.clone()], world.at(0)).await;
+    world.heard_until(world.hours(2)).await;
+    let (at, now) = (world.hours(1), world.hours(2));
+    let gone = |unit: &Unit| {
+        let says = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
+        Announcement::of(unit.clone(), at, says)
+    };
+    let announcements = [
+        gone(&ends),
+        Announcement { follows_birth: true, ..gone(&ends) },
+        Announcement::of(sleeps.clone(), at, Announced::Away(24 * HOUR)),
+        gone(&sleeps),
+    ];
+    world.roll.announce(&announcements, || now).await.unwrap();
+    let opened: Vec<Unit> = world.transitions().await.into_iter().map(|record| record.id.unit).collect();
+    assert_eq!(opened, [ends]);
+    assert_eq!(world.read(&sleeps).await.facts.unwrap().sleep.map(|sleep| sleep.from), Some(at));
+}
+
+/// One instance takes the announcements of a unit, and another one its heartbeats.
+pub async fn a_heartbeat_after_an_announcement_counts_at_any_instance_where_clocks_are_behind<G: Ground>(
+    world: World<G>,
+) {
+    let of_devices = || {
+        let behind = |(kind, rules)| (kind, KindRules { clock: TimeSource::Device, ..rules });
+        Rules::from_iter(rules().into_iter().map(behind))
+    };
+    let another = async || {
+        let engine = world.ground.engine().await;
+        let mirror = Mirror::of(&*engine, Arc::new(of_devices()), &[]);
+        roll_with(engine, of_devices(), Arc::new(mirror))
+    };
+    let (announces, hears) = (another().await, another().await);
+    let unit = world.unit("a");
+    let second = Duration::from_secs(1);
+    let late = |arrived: Timestamp| Heartbeat { arrived, ..world.beat(&unit, arrived - 15 * second) };
+    for (begin, settle) in [(0, 10 * second), (10, Duration::ZERO)] {
+        let at = world.hours(begin + 1);
+        hears.hear(&[late(at - second)], at).await.unwrap();
+        world.heard_until(at + second).await;
+        let says = Announced::Gone { cause: Cause::LastWill, settle };
+        announces.announce(&[Announcement::of(unit.clone(), at, says)], || at + second).await.unwrap();
+        assert_eq!(world.read(&unit).await.alive, None);
+        let back = at + 5 * second;
+        hears.hear(&[late(back)], back).await.unwrap();
+        assert_eq!(world.read(&unit).await.alive, Some(back), "{settle:?}");
+        world.heard_until(at + 60 * second).await;
+        announces.check_deadlines(std::slice::from_ref(&unit), at + 60 * second).await.unwrap();
+        assert!(world.open_records().await.is_empty(), "{settle:?}");
+    }
+    assert_eq!(world.transitions().await.len(), 2, "the proof, and the return");
 }
 
 pub async fn of_two_changes_of_one_unit_by_one_check_one_is_applied<G: Ground>(world: World<G>) {

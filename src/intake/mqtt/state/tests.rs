@@ -11,7 +11,7 @@ use crate::intake::canary::{Canary, Key};
 use crate::intake::mqtt::tests::config;
 use crate::intake::probe::Probes;
 use crate::intake::topic::{Template, Topics};
-use crate::presence::{Declared, Heartbeat, Kind, KindRules};
+use crate::presence::{Heartbeat, Kind, KindRules};
 
 const GAP: Duration = Duration::from_secs(3);
 /// When each case begins, in seconds.
@@ -99,12 +99,8 @@ impl World {
         let read = |message: &Incoming| match Canary::read(key, "canary", message.payload) {
             Some(canary) => Content::Canary(canary),
             None => Content::Heartbeat(Heartbeat {
-                unit: "pump:7".parse().unwrap(),
-                at: message.sent_before.unwrap_or(now),
                 not_before: message.sent_after,
-                place: None,
-                broker: None,
-                declared: Declared::default(),
+                ..Heartbeat::of("pump:7".parse().unwrap(), message.sent_before.unwrap_or(now))
             }),
         };
         self.state.on_packet(packet, self.now, room, read, actions);

@@ -97,6 +97,7 @@ impl Roll {
             let (Some(one), Some(rules)) = (newest.get(&seen.unit), all_rules.get(&seen.unit.kind)) else {
                 continue;
             };
+            self.recheck_if_otherwise(&seen);
             let believed = self.corrected_unit(&seen, now);
             let (result, change) =
                 presence::announce(believed.as_ref().unwrap_or(&seen), one, rules, &hearing, now);

@@ -198,7 +198,7 @@ impl HearingReporter {
         let probed = self.probes.probed(&writer.roll, &self.pace(writer), sent_at);
         if writer
             .ask_until_answered("canaries", || {
-                writer.roll.canary_of(&subscription, sent_at, unbroken, &probed)
+                writer.roll.canary_of(&subscription, (sent_at, unbroken), &probed, writer.clock.now())
             })
             .await?
         {

@@ -145,7 +145,10 @@ pub async fn run(
                 publish_states(&config, wanted, &writer, &mut tasks);
             }
             for number in 1..=config.connections {
-                listen(&config, number, &hearing, values.clone(), &writer, &mut tasks).await?;
+                let proof = listen(&config, number, &hearing, values.clone(), &writer, &mut tasks).await?;
+                if number == 1 {
+                    state_as_host(&config, proof, &writer, &mut tasks);
+                }
             }
         }
     }
@@ -277,7 +280,21 @@ fn reader(
     }
 }
 
-/// Starts a connection and its recorder.
+/// Publishes the state of Rollcall as a host application of Sparkplug, if it is one, when `proof` says that the fleet is
+/// heard.
+fn state_as_host(
+    config: &Config,
+    proof: watch::Receiver<mqtt::Proof>,
+    writer: &engine_writer::EngineWriter,
+    tasks: &mut JoinSet<()>,
+) {
+    let (clock, telemetry) = (writer.clock.clone(), writer.telemetry.clone());
+    if let Some(host) = mqtt::HostConnection::new(config, proof, clock, telemetry) {
+        tasks.spawn(host.run(writer.stop.clone()));
+    }
+}
+
+/// Starts a connection and its recorder. Answers with the proof of the connection.
 ///
 /// In one piece: it only builds their parts, one after the other.
 async fn listen(
@@ -287,7 +304,7 @@ async fn listen(
     values: Option<Arc<ValueBuffer>>,
     writer: &engine_writer::EngineWriter,
     tasks: &mut JoinSet<()>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<watch::Receiver<mqtt::Proof>> {
     let ProvedTopics { topics, probes, .. } = hearing;
     let (name, is_first) = (&config.connection(number), number == 1);
     writer.telemetry.connection_configured(config.broker_label(), name);
@@ -302,6 +319,7 @@ async fn listen(
     let (queue, queued) = mpsc::channel(room);
     let (link, linked) = watch::channel(mqtt::Link::default());
     let (prove, proof) = watch::channel(mqtt::Proof::default());
+    let proved = proof.clone();
     let recorded = CancellationToken::new();
     let key = canary::Key::of_fleet(writer.roll.key());
     let canaries = mqtt::CanaryPublisher::new(&session, key.clone());
@@ -358,5 +376,5 @@ async fn listen(
         let _recorded = recorded.drop_guard();
         recorder.record(queued, most).await;
     });
-    Ok(())
+    Ok(proved)
 }

@@ -45,6 +45,7 @@ mod carry_out;
 mod check;
 mod failure;
 mod host;
+mod host_connection;
 mod link;
 mod message_age;
 mod probe_publisher;
@@ -61,6 +62,7 @@ pub(super) use batch_sender::BatchSender;
 pub(super) use canaries::CanaryPublisher;
 pub use check::{TopicProblem, probe};
 use failure::{describe, loss};
+pub(super) use host_connection::HostConnection;
 #[cfg(feature = "broker")]
 pub(super) use link::Answers;
 use link::Unacknowledged;
@@ -253,9 +255,6 @@ impl Connection {
     async fn connect(&mut self, failures: u32) -> Result<Infallible, End> {
         let now = monotonic();
         self.state.on_connect(now);
-        if let Some(host) = &self.session.host {
-            host.connecting(self.clock.now());
-        }
         let (client, mut events) = self.session.open(self.state.number(), connect_timeout(failures));
         let mut open = OpenConnection::new(client, ticks(now, self.state.period()));
         while let Some(event) = self.next(&mut open, &mut events).await? {
@@ -279,8 +278,6 @@ impl Connection {
             }
         }
         if self.state.has_left(&self.proof.borrow()) {
-            let now = self.clock.now();
-            self.session.host.iter().for_each(|host| host.publish_end(&open.client, now));
             leave(open.client, events).await;
         }
         // Without DISCONNECT the broker publishes the will. The messages that it gave this member since its last
@@ -368,17 +365,6 @@ impl Connection {
         self.take_probe_answers(now, &mut open.actions);
         self.state.on_tick(now, &mut open.actions);
         let now = self.clock.now();
-        if let Some(due) = self.session.host.as_ref().map(|host| host.due(now)) {
-            if due.publication {
-                open.actions.push(Action::PublishHostState);
-            }
-            if due.connection {
-                open.actions.push(Action::End(ConnectionLoss::Broken, state::HOST_ENDED.to_owned()));
-            }
-            if due.calm {
-                self.reader.telemetry.host_state_calm(&self.name);
-            }
-        }
         self.drops.iter_mut().for_each(|drops| drops.settle(now));
         if self.takeovers.settle(now) {
             self.reader.telemetry.session_kept(&self.name);

@@ -91,11 +91,17 @@ impl Ledger {
     pub fn with(&self, more: Option<Interval>) -> std::borrow::Cow<'_, Ledger> {
         match more {
             None => std::borrow::Cow::Borrowed(self),
-            Some(more) => {
-                let all = Ledger::new(self.intervals.iter().copied().chain([more]));
-                std::borrow::Cow::Owned(all.with_taken(self.taken.iter().copied()))
-            }
+            Some(more) => std::borrow::Cow::Owned(self.and([more])),
         }
+    }
+
+    /// This ledger and more intervals.
+    pub fn and(&self, more: impl IntoIterator<Item = Interval>) -> Ledger {
+        let mut more = more.into_iter().peekable();
+        if more.peek().is_none() {
+            return self.clone();
+        }
+        Ledger::new(self.intervals.iter().copied().chain(more)).with_taken(self.taken.iter().copied())
     }
 
     /// The latest moment up to `moment` at which a heartbeat could have been heard.

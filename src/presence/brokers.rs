@@ -1,9 +1,15 @@
-//! Hearing by broker: a unit is decided upon by the hearing of the broker at which it was last heard.
+//! Hearing by broker, and over HTTP: a unit is decided upon by the hearing of the place at which it was last heard.
 //!
 //! A kind that is heard at several brokers is heard at each as far as the filters of that broker are proved. A broker
 //! that is down holds the units that were last heard there; units that were last heard elsewhere go on. A session that
 //! ends at a broker says nothing of a unit that was last heard at another one, or over HTTP: it left. A unit that was last
 //! heard over HTTP, or it is not known where, waits until the kind is heard at all of its brokers.
+//!
+//! # Over HTTP
+//! A broker keeps messages while the engine is away, and canaries wait among them. Nobody keeps a request: it is refused.
+//! So each report of a canary also proves for each kind that requests are recorded, at the moment of the report and not
+//! at that of the canary. Two reports too far apart enclose time that is blind for units that were last heard over HTTP,
+//! and for no other unit.
 //!
 //! # How it is known
 //! The broker of the newest heartbeat stands beside its moment, in the expiry key and in the facts, and is written in
@@ -19,7 +25,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BrokerName, Filters, Hearing, Kind, KindRules, Ledger, Snapshot};
+use super::filters::proof_of_http;
+use super::{BrokerName, Facts, Filters, Hearing, Kind, KindRules, Ledger, Snapshot};
 use crate::clock::Timestamp;
 
 impl Hearing {
@@ -42,6 +49,28 @@ impl Hearing {
         Hearing { kinds: Arc::new(kinds), ..self }
     }
 
+    /// This hearing, with each of `all` kinds heard over HTTP for itself: as far as everywhere else, and as far as
+    /// requests are proved to be recorded.
+    pub fn over_http<'a>(self, all: impl IntoIterator<Item = &'a Kind>) -> Hearing {
+        let (http, proof) = (BrokerName::http(), proof_of_http());
+        let mut kinds = (*self.kinds).clone();
+        for kind in all {
+            // Before the first proof a kind is heard over HTTP as it is everywhere else.
+            let Some(proved) = self.filters.proved.get(&(kind.clone(), proof.clone())) else { continue };
+            let as_fleet = || Hearing { kinds: Arc::default(), filters: Arc::default(), ..self.clone() };
+            let of_kind = kinds.entry(kind.clone()).or_insert_with(as_fleet);
+            let blind = self.filters.blind_of(kind, Some(&http)).copied();
+            let at_http = Hearing {
+                heard: of_kind.heard.min(Some(*proved)),
+                ledger: of_kind.ledger.and(blind),
+                brokers: Arc::default(),
+                ..of_kind.clone()
+            };
+            Arc::make_mut(&mut of_kind.brokers).insert(http.clone(), at_http);
+        }
+        Hearing { kinds: Arc::new(kinds), ..self }
+    }
+
     /// This hearing while the connections to these brokers are lost; the only broker of a fleet has no name.
     pub fn cut_off(self, lost: &[Option<BrokerName>]) -> Hearing {
         if lost.is_empty() {
@@ -49,10 +78,13 @@ impl Hearing {
         }
         let mut kinds = (*self.kinds).clone();
         for of_kind in kinds.values_mut() {
-            for (broker, at) in Arc::make_mut(&mut of_kind.brokers) {
+            let places = Arc::make_mut(&mut of_kind.brokers);
+            for (broker, at) in places.iter_mut() {
                 at.is_cut = lost.iter().flatten().any(|lost| lost == broker);
             }
-            of_kind.is_cut = of_kind.brokers.is_empty() || of_kind.brokers.values().any(|at| at.is_cut);
+            of_kind.is_cut = places.keys().all(BrokerName::is_http) || places.values().any(|at| at.is_cut);
+            // Such a unit waits for all brokers.
+            places.get_mut(&BrokerName::http()).into_iter().for_each(|http| http.is_cut = of_kind.is_cut);
         }
         Hearing { kinds: Arc::new(kinds), is_cut: true, ..self }
     }
@@ -65,7 +97,17 @@ impl Hearing {
 
     /// The hearing that decides about a unit.
     pub fn of_unit(&self, seen: &Snapshot, rules: &KindRules) -> &Hearing {
-        self.at(&rules.kind, seen.heard_at(rules).as_ref())
+        match seen.heard_at(rules) {
+            None if seen.alive.is_none() => self.anywhere(seen.facts.as_ref(), rules),
+            broker => self.at(&rules.kind, broker.as_ref()),
+        }
+    }
+
+    /// The hearing that decides about a unit that may have been heard anywhere since its last known heartbeat: at any
+    /// broker and, if that heartbeat came over HTTP, there.
+    pub(super) fn anywhere(&self, facts: Option<&Facts>, rules: &KindRules) -> &Hearing {
+        let last = facts.and_then(|facts| facts.broker.as_ref());
+        self.at(&rules.kind, last.filter(|last| last.is_http()))
     }
 
     /// Whether the unit was last heard elsewhere than at this broker, as far as is known. What it says over HTTP it says
@@ -84,7 +126,7 @@ impl Hearing {
     /// The latest moment up to `moment` at which a heartbeat could have been heard, at any broker.
     pub(super) fn latest(&self, moment: Timestamp) -> Timestamp {
         let of = |ledger: &Ledger| ledger.latest_hearing(moment);
-        self.brokers.values().map(|at| of(&at.ledger)).max().unwrap_or_else(|| of(&self.ledger))
+        self.brokers.values().map(|at| of(&at.ledger)).fold(of(&self.ledger), Timestamp::max)
     }
 }
 
@@ -117,7 +159,8 @@ mod tests {
     use super::*;
     use crate::presence::{
         Announced, Announcement, AnnouncementResult, Cause, Facts, FilterBlindness, FilterProofs, Heartbeat,
-        Interval, Lifecycle, Policy, RemovedFilter, State, Verdict, announce, check_deadline, hear, state,
+        Interval, Lifecycle, Policy, RemovedFilter, State, Verdict, announce, check_deadline, hear,
+        recheck_deadline, state,
     };
 
     const BEGIN: Timestamp = Timestamp::from_millis(1_732_147_200_000);
@@ -194,6 +237,60 @@ mod tests {
         }
     }
 
+    /// The kind is heard up to second 200 at its only broker, if it has one, and over HTTP up to this second, blind in
+    /// these intervals.
+    fn hearing_over_http(has_broker: bool, heard: i64, blind: &[(i64, i64)]) -> Hearing {
+        let kind = rules().kind;
+        let proved = [("trucks/+".to_owned(), 200), (proof_of_http(), heard)];
+        let proved = proved.map(|(name, seconds)| ((kind.clone(), name), at(seconds)));
+        let of = |(from, to): &(i64, i64)| FilterBlindness {
+            filter: proof_of_http(),
+            interval: Interval { from: at(*from), to: at(*to) },
+        };
+        let blind = [(kind.clone(), blind.iter().map(of).collect())];
+        let proofs = FilterProofs { proved: proved.into(), blind: BTreeMap::from(blind) };
+        let filters = if has_broker { vec!["trucks/+".to_owned()] } else { Vec::new() };
+        let all = Hearing {
+            heard: Some(at(200)),
+            settle: Duration::from_secs(300),
+            filters: Arc::new(proofs),
+            ..Hearing::default()
+        };
+        all.by_filters(&[(kind.clone(), filters)].into()).over_http([&kind])
+    }
+
+    #[test]
+    fn time_in_which_requests_are_not_recorded_is_blind_for_units_that_were_last_heard_over_http() {
+        // Whether the kind has a broker; last heard at, at second 10; requests are recorded up to, and not in these
+        // intervals; whether it is offline at second 120.
+        type Case<'a> = (bool, Option<&'a str>, i64, &'a [(i64, i64)], bool);
+        let cases: [Case; 9] = [
+            (true, Some("http"), 200, &[], true),
+            (true, Some("http"), 20, &[], false),
+            (true, Some("http"), 200, &[(20, 90)], false),
+            (true, Some("http"), 200, &[(1, 9)], true),
+            (true, None, 20, &[], true),
+            (true, None, 200, &[(20, 90)], true),
+            (false, Some("http"), 200, &[], true),
+            (false, Some("http"), 20, &[], false),
+            (false, Some("http"), 200, &[(20, 90)], false),
+        ];
+        for (has_broker, last, heard, blind, is_offline) in cases {
+            let hearing = hearing_over_http(has_broker, heard, blind);
+            let seen = last_heard(10, last);
+            let facts = seen.facts.clone().map(|facts| Facts { broker: last.map(broker), ..facts });
+            // Its key has expired meanwhile, and a heartbeat may have come unseen.
+            let expired = Snapshot { alive: None, alive_at: None, facts, ..seen.clone() };
+            for seen in [seen, expired] {
+                let verdict = recheck_deadline(&seen, at(100), &rules(), &hearing, at(120));
+                let found = matches!(verdict, Verdict::Offline(_));
+                assert_eq!(found, is_offline, "{has_broker} {last:?} {heard} {blind:?} {:?}", seen.alive);
+            }
+        }
+        let before = Hearing { heard: Some(at(200)), ..Hearing::default() };
+        assert_eq!(before.clone().over_http([&rules().kind]), before, "no request was proved yet");
+    }
+
     #[test]
     fn a_lost_connection_holds_the_units_that_were_last_heard_at_its_broker() {
         // The brokers whose connections are lost; last heard at; whether it is offline, heard up to 3 s before its
@@ -211,6 +308,9 @@ mod tests {
             let verdict = check_deadline(&last_heard(10, last), &rules(), &hearing, at(71));
             assert_eq!(matches!(verdict, Verdict::Offline(_)), is_offline, "{lost:?} {last:?}");
         }
+        let hearing = hearing_over_http(true, 200, &[]).cut_off(&[None]);
+        let places = [None, Some(BrokerName::http())];
+        assert!(places.iter().all(|place| hearing.at(&rules().kind, place.as_ref()).is_cut));
     }
 
     #[test]

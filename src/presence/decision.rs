@@ -246,9 +246,8 @@ fn check_watched(
 ) -> Verdict {
     let (of_fleet, of_kind) = (hearing, hearing.of(&rules.kind));
     let presumed = presumed(seen, facts, rules, of_kind, gone);
-    // A heartbeat that may have come unseen may have come at any broker.
     let hearing = match presumed {
-        Some(at) if !is_same_message(facts.last_seen, at, rules) => of_kind,
+        Some(at) if !is_same_message(facts.last_seen, at, rules) => hearing.anywhere(Some(facts), rules),
         _ => hearing.of_unit(seen, rules),
     };
     let mut facts = as_seen(seen, facts.clone().aged(now), presumed, rules, hearing, now);

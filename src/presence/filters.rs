@@ -40,7 +40,8 @@ pub struct Hearing {
     pub filters: Arc<FilterProofs>,
     /// The hearing of kinds that have filters of their own: see [`Hearing::by_filters`].
     pub kinds: Arc<HashMap<Kind, Hearing>>,
-    /// Of a kind that is heard at several brokers: its hearing at each, see [`Hearing::by_brokers`].
+    /// Of a kind: its hearing over HTTP, see [`Hearing::over_http`], and, if it is heard at several brokers, its hearing
+    /// at each, see [`Hearing::by_brokers`].
     pub brokers: Arc<HashMap<BrokerName, Hearing>>,
 }
 
@@ -134,11 +135,21 @@ pub fn is_of_share(proof: &str) -> bool {
 
 const SHARE: &str = "$share/";
 
+/// The name of the requests over HTTP among the proofs of hearing of a kind: the instances share them as the members of
+/// a share its messages.
+pub(super) fn proof_of_http() -> String {
+    proof_of_share(BrokerName::http().as_str(), "requests")
+}
+
 impl FilterProofs {
-    /// The blind intervals of a kind; those of the filters of one broker, if it is given.
+    /// The blind intervals of a kind over MQTT; those of the filters of one broker, or of HTTP, if it is given.
     pub fn blind_of(&self, kind: &Kind, broker: Option<&BrokerName>) -> impl Iterator<Item = &Interval> {
         let of_kind = self.blind.get(kind).into_iter().flatten();
-        let is_of = move |blind: &&FilterBlindness| broker.is_none_or(|one| one.has_filter(&blind.filter));
+        let http = BrokerName::http();
+        let is_of = move |blind: &&FilterBlindness| match broker {
+            Some(broker) => broker.has_filter(&blind.filter),
+            None => !http.has_filter(&blind.filter),
+        };
         of_kind.filter(is_of).map(|blind| &blind.interval)
     }
 }
@@ -152,6 +163,16 @@ impl Probed {
             filters.map(move |filter| Probed { kind: kind.clone(), filter, sent_at, gap })
         };
         filters.iter().flat_map(of_kind).collect()
+    }
+
+    /// A proof for each of `kinds` that requests over HTTP were recorded at this moment.
+    pub fn over_http<'a>(
+        kinds: impl IntoIterator<Item = &'a Kind>,
+        sent_at: Timestamp,
+        gap: Duration,
+    ) -> Vec<Probed> {
+        let of_kind = |kind: &Kind| Probed { kind: kind.clone(), filter: proof_of_http(), sent_at, gap };
+        kinds.into_iter().map(of_kind).collect()
     }
 
     /// The proofs of a share that has heard this far. `proofs`: the proofs of its member, for each kind that is heard
@@ -351,15 +372,9 @@ impl Hearing {
         let proved = |filter: &String| self.filters.proved.get(&(kind.clone(), filter.clone())).copied();
         // A filter that was never heard comes before all others.
         let least = filters.iter().map(proved).min().flatten();
-        let mut blind = self.filters.blind_of(kind, broker).peekable();
-        let ledger = match blind.peek() {
-            None => self.ledger.clone(),
-            Some(_) => Ledger::new(self.ledger.intervals().iter().chain(blind).copied())
-                .with_taken(self.ledger.taken().iter().copied()),
-        };
         Hearing {
             heard: self.heard.min(least),
-            ledger,
+            ledger: self.ledger.and(self.filters.blind_of(kind, broker).copied()),
             settle: self.settle,
             delay: self.delay,
             evicted: self.evicted,
@@ -454,6 +469,7 @@ mod tests {
     fn the_name_of_a_share_is_that_of_no_filter() {
         let cases = [
             (proof_of_share("eu", "all"), true),
+            (proof_of_http(), true),
             ("eu/units/+".to_owned(), false),
             ("units/$share/+".to_owned(), false),
             ("eu/$share/all/units/+".to_owned(), false),

@@ -16,7 +16,8 @@
 //! knows the client id may use the session in between: a message that the broker gives to that client never reaches
 //! Rollcall. So the canaries of a connection prove that messages since its first canary were heard, and none
 //! before. The time between that canary and the last moment that was heard is blind, however short, unless another
-//! plain subscription heard it. While another one does, the new one waits for it instead of calling that time blind.
+//! plain subscription heard it. While another one may, the new one waits for it. If the other one has ended, only the
+//! time up to that first canary is blind, and not the wait.
 //!
 //! # How a member ends
 //! In order: the member has unsubscribed and recorded every message that it was given, and is removed; nothing is
@@ -177,6 +178,16 @@ impl Subscription {
     }
 }
 
+/// How far hearing is proved.
+#[derive(Clone, Copy)]
+struct Reached {
+    heard: Timestamp,
+    /// Up to here, nothing was heard since the last moment that was heard.
+    floor: Option<Timestamp>,
+    /// From here on nothing is missing.
+    proved_from: Timestamp,
+}
+
 impl BlindInterval {
     /// This interval, begun at `since` if another client repeatedly takes the session since that moment.
     fn taken_since(mut self, since: Timestamp, gap: Gap) -> BlindInterval {
@@ -216,7 +227,7 @@ impl HearingState {
         gap: Gap,
     ) -> Result<CanaryEffect, NotAMember> {
         self.remove_unreadable(sent);
-        let mut reached = Some((sent, None));
+        let mut reached = Some(Reached { heard: sent, floor: None, proved_from: sent });
         let (mut was_cut, mut taken_since) = (false, None);
         match subscription {
             Subscription::Plain => self.release(sent),
@@ -224,8 +235,9 @@ impl HearingState {
                 (was_cut, taken_since) = (*cut, *taken);
                 let since = self.advance_session(client_id, *connection, sent, gap);
                 self.release(sent);
-                reached =
-                    (!self.is_heard_by_another(client_id, since, sent, gap)).then_some((sent, Some(since)));
+                let is_waiting = self.is_heard_by_another(client_id, since, sent, gap);
+                let floor = Some(since);
+                reached = (!is_waiting).then_some(Reached { heard: sent, floor, proved_from: since });
             }
             Subscription::Member(member) | Subscription::MemberAtBroker { member, .. } => {
                 let state = self.attending(member).ok_or(NotAMember)?;
@@ -239,10 +251,10 @@ impl HearingState {
         }
         let mut share = None;
         if let Subscription::MemberAtBroker { .. } = subscription {
-            share = reached.map(|(heard, floor)| ShareHeard { heard, floor });
-            reached = reached.map(|(heard, _)| (heard, None));
+            share = reached.map(|Reached { heard, floor, .. }| ShareHeard { heard, floor });
+            reached = reached.map(|reached| Reached { floor: None, ..reached });
         }
-        let ended = reached.and_then(|(heard, floor)| self.reach(heard, floor, was_cut, gap));
+        let ended = reached.and_then(|reached| self.reach(reached, was_cut, gap));
         let blind = ended.map(|blind| taken_since.map_or(blind, |since| blind.taken_since(since, gap)));
         Ok(CanaryEffect { blind, share })
     }
@@ -290,7 +302,12 @@ impl HearingState {
     /// Notes the canary of a session, and forgets sessions that prove nothing any more. Answers since when the
     /// canaries of the connection prove hearing.
     fn advance_session(&mut self, client_id: &str, connection: u64, sent: Timestamp, gap: Gap) -> Timestamp {
-        let known = self.sessions.remove(client_id).filter(|known| known.connection == connection);
+        // A connection that waits for another session and misses canaries itself begins anew.
+        let is_broken = |known: &SessionState| {
+            sent.since(known.heard) > gap.blind && self.heard.is_some_and(|heard| heard < known.since)
+        };
+        let known = self.sessions.remove(client_id);
+        let known = known.filter(|known| known.connection == connection && !is_broken(known));
         let since = known.map_or(sent, |known| known.since.min(sent));
         self.sessions.retain(|_, session| sent.since(session.heard) <= gap.blind);
         self.sessions.insert(client_id.to_owned(), SessionState { connection, heard: sent, since });
@@ -322,20 +339,20 @@ impl HearingState {
 
     /// How far a share has heard, and its floor, if the share had a floor; `None` while the share has not heard beyond
     /// its floor.
-    fn least_of(&mut self, share: &str, sent: Timestamp) -> Option<(Timestamp, Option<Timestamp>)> {
+    fn least_of(&mut self, share: &str, sent: Timestamp) -> Option<Reached> {
         let members = self.members.iter().filter(|((of, _), _)| of == share);
         let heard = members.filter_map(|(_, state)| Some(state.as_ref()?.heard)).fold(sent, Timestamp::min);
         if self.floors.get(share).is_some_and(|floor| heard < *floor) {
             return None;
         }
-        Some((heard, self.floors.remove(share)))
+        Some(Reached { heard, floor: self.floors.remove(share), proved_from: heard })
     }
 
-    /// Notes that every message up to `heard` was heard, but none between the last moment that was heard and `floor`.
+    /// Notes that every message up to `heard` was heard, but none between the last moment that was heard and `floor`,
+    /// and perhaps none up to `proved_from`.
     fn reach(
         &mut self,
-        heard: Timestamp,
-        floor: Option<Timestamp>,
+        Reached { heard, floor, proved_from }: Reached,
         was_cut: bool,
         gap: Gap,
     ) -> Option<BlindInterval> {
@@ -347,7 +364,8 @@ impl HearingState {
         let is_lost = std::mem::take(&mut self.is_lost);
         let from = before?;
         let is_floored = floor.is_some_and(|floor| floor > from);
-        let interval = Interval { from, to: heard };
+        let to = if is_floored && !is_lost { proved_from } else { heard };
+        let interval = Interval { from, to };
         if !is_lost && !is_floored && interval.length() <= gap.blind {
             return None;
         }

@@ -12,7 +12,7 @@ use rollcall::fleet::ownership::View;
 use rollcall::fleet::walk::Removed;
 use rollcall::fleet::{Attempts, Lease, Ownership, Silences, Walk};
 use rollcall::fleet::{mirror::Chunk, mirror::Cursor};
-use rollcall::presence::{State, Unit};
+use rollcall::presence::{Announced, Announcement, Cause, State, Unit};
 use rollcall::store::Layout;
 use rollcall::store::{Gap, HearingStore, Roster, Subscription, partition_of};
 use rollcall::store::{redis::RedisConfig, redis::RedisEngine};
@@ -516,6 +516,29 @@ async fn a_change_that_was_applied_without_an_answer_is_counted_once_and_shown()
     .await;
     a.roll.settle().await.unwrap();
     assert_eq!((counted(&a, "offline"), counted(&a, "online")), (UNITS, UNITS), "and none twice");
+}
+
+#[tokio::test]
+async fn the_owner_of_units_that_another_instance_took_and_did_not_note_shows_them_offline() {
+    let redis = Redis::start();
+    let clock = Clock::by_hand(Timestamp::from_millis(1_700_000_000_000));
+    let a = Instance::new("a", &redis, &clock).await;
+    let b = Instance::new("b", &redis, &clock).await;
+    b.roll.canary_returned(clock.now()).await.unwrap();
+    b.hear_all(&units()).await.unwrap();
+    let at = clock.now() + MILLISECOND;
+    clock.advance(2 * MILLISECOND);
+    b.roll.canary_returned(clock.now()).await.unwrap();
+    let says = Announced::Gone { cause: Cause::LastWill, settle: Duration::ZERO };
+    let gone = units().into_iter().map(|unit| Announcement::of(unit, at, says));
+    let gone: Vec<Announcement> = gone.collect();
+    a.roll.announce(&gone, || clock.now()).await.unwrap();
+    assert_eq!(b.records().await, UNITS);
+    let offline = || b.listed().values().filter(|(state, _)| *state == State::Offline).count();
+    assert_eq!(offline(), 0, "it reads no notes");
+    b.roll.announce(&gone, || clock.now()).await.unwrap();
+    b.roll.settle().await.unwrap();
+    assert_eq!(offline(), b.own());
 }
 
 #[tokio::test]

@@ -910,7 +910,7 @@ async fn hearing_of_single_kinds_is_migrated_too() {
         here.prove(&Probed::all(&filters, hours(hour), HOUR)).await.unwrap();
     }
     let known = here.hearing().await.unwrap().filters;
-    assert_eq!((known.proved.len(), known.blind.len()), (2, 1));
+    assert_eq!((known.proved.len(), known.blind.len()), (3, 1), "both filters, and HTTP");
     carry(&*here, &places.to_redis().await.unwrap()).await;
     let there = places.connect().await.unwrap();
     assert_eq!(there.hearing().await.unwrap().filters, known);

@@ -3,8 +3,12 @@
 
 use std::time::Duration;
 
+use rollcall::clock::Clock;
+
 use crate::fleet_world::{Fleet, FleetWorld, Service};
 use crate::support::facts::until;
+use crate::support::redis::signal;
+use crate::world::{World, units};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 const UNITS: usize = 50;
@@ -52,4 +56,33 @@ async fn an_engine_that_is_gone_for_five_timeouts_marks_no_unit_offline() {
     fleet.sends(MEANWHILE).await;
     world.redis.restart();
     proves_that_no_unit_went_offline(&world, (service, fleet)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_frozen_for_longer_than_the_timeout_marks_no_unit_offline_that_is_heard_over_http()
+{
+    let world = World::new("[[kind]]\nname = \"detector\"\ntimeout = \"4s\"", &[]).await;
+    let ping = async |unit: &str| world.status(&format!("/ping/detector/{unit}")).await;
+    let over_http = units(5);
+    world.beat(&["over-mqtt".to_owned()]).await;
+    world.eventually("it is known", async || world.state("over-mqtt").await == "online").await;
+    for unit in &over_http {
+        assert_eq!(ping(unit).await, 200);
+    }
+    signal(&world.redis, "-STOP");
+    let enough = Clock::system().now() + Duration::from_secs(6);
+    let is_long = async || ping(&over_http[0]).await != 200 && Clock::system().now() > enough;
+    world.eventually("requests are refused for longer than the timeout", is_long).await;
+    signal(&world.redis, "-CONT");
+
+    // The broker kept what devices sent over MQTT, so that unit fell silent.
+    world.eventually("it is offline", async || world.state("over-mqtt").await == "offline").await;
+    for unit in &over_http {
+        assert_ne!(world.state(unit).await, "offline", "{unit}");
+    }
+    for unit in &over_http {
+        assert_eq!(ping(unit).await, 200);
+    }
+    assert_eq!(world.records().await.len(), 1);
+    world.eventually("all are offline", async || world.records().await.len() == 1 + over_http.len()).await;
 }

@@ -169,6 +169,27 @@ async fn a_node_that_dies_takes_its_devices_along_and_a_stale_death_takes_none()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_instance_corrects_the_state_of_the_host_after_another_one_and_goes_on_hearing() {
+    let options = format!("# redis\n{}", edges("trust = \"proof\", host = \"rollcall\""));
+    let world = World::new(&options, &[]).await;
+    let reader = Client::start(world.broker.port(), "reader", None, "spBv1.0/STATE/+").await;
+    let state = || reader.last("spBv1.0/STATE/rollcall");
+    let is_online_after = async |before: &str| state() != before && state().contains("\"online\":true");
+    world.eventually("the host is online", async || is_online_after("").await).await;
+    let first = state();
+    let (stop, running) = world.start_another();
+    world.eventually("another instance says so too", async || is_online_after(&first).await).await;
+    let second = state();
+    stop.cancel();
+    running.await.unwrap().unwrap();
+    world.eventually("the first one says so again", async || is_online_after(&second).await).await;
+    let metrics = world.text_of("/metrics").await;
+    let lost = metrics.lines().filter(|line| line.starts_with("rollcall_mqtt_connections_lost_total{"));
+    let lost: Vec<&str> = lost.filter(|line| !line.ends_with(" 0")).collect();
+    assert!(lost.is_empty(), "{lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_which_messages_are_missing_is_asked_for_its_births() {
     let metric = "[[kind.metric]]\nname = \"volts\"\ntype = \"gauge\"\nhelp = \"Volts.\"\n\
                   pointer = \"/Inputs/Volts\"\n";

@@ -101,6 +101,7 @@ impl Roll {
             else {
                 continue;
             };
+            self.recheck_if_otherwise(&seen);
             let believed = self.corrected_unit(&seen, now);
             let (of_unit, change) =
                 presence::announce_all(believed.as_ref().unwrap_or(&seen), all, rules, &hearing, now);

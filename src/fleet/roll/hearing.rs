@@ -97,7 +97,7 @@ impl Roll {
         let rules = self.rules();
         let timeout = |kind: &Kind| rules.get(kind).map_or(Duration::ZERO, |rules| rules.policy.timeout);
         let removed = hearing.removed(&self.filters, timeout);
-        let hearing = hearing.held_back(&removed);
+        let hearing = hearing.held_back(&removed).over_http(rules.keys());
         // Cut off under the lock, so that a connection that is lost meanwhile stays noted.
         let mut current = self.heard.write();
         let hearing = Arc::new(hearing.cut_off(&self.lost.brokers()));
@@ -122,22 +122,26 @@ impl Roll {
     /// and a probe of each filter.
     pub async fn canary_returned(&self, sent_at: Timestamp) -> Result<()> {
         let probed = Probed::all(&self.filters, sent_at, self.pace.gap());
-        self.canary_of(&Subscription::Plain, sent_at, self.pace.gap(), &probed).await.map(|_| ())
+        let canary = (sent_at, self.pace.gap());
+        self.canary_of(&Subscription::Plain, canary, &probed, sent_at).await.map(|_| ())
     }
 
     /// Notes that this subscription recorded a canary that was sent at `sent_at`, and everything that was sent to it
     /// before. Up to `unbroken` before the canary, the subscription missed nothing since its last canary. `probed`:
-    /// the proofs of probes that came before the canary. `false`: the member does not attend (any more).
+    /// the proofs of probes that came before the canary. That the engine answers at `now` proves that requests over
+    /// HTTP are recorded. `false`: the member does not attend (any more).
     pub async fn canary_of(
         &self,
         subscription: &Subscription,
-        sent_at: Timestamp,
-        unbroken: Duration,
+        (sent_at, unbroken): (Timestamp, Duration),
         probed: &[Probed],
+        now: Timestamp,
     ) -> Result<bool> {
         let gap = Gap { blind: unbroken, tell_after: self.config.tell_after };
         let read = self.begin_hearing();
-        let prove = async { if probed.is_empty() { Ok(()) } else { self.engine.prove(probed).await } };
+        let mut proofs = Probed::over_http(self.rules().keys(), now, self.pace.gap() + self.round_trip());
+        proofs.extend_from_slice(probed);
+        let prove = self.engine.prove(&proofs);
         // In this order: an instance that reads that the fleet was heard further reads the same of its kinds. Both
         // are sent at once, because the engine may be far away.
         let (proved, advanced) =

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use super::Roll;
 use crate::clock::monotonic;
-use crate::presence::{Change, OfflineRecord, Snapshot, Unit};
+use crate::presence::{Change, Lifecycle, OfflineRecord, Snapshot, Unit};
 use crate::store::{EngineError, MAX_STEP, Result, note, partition_of};
 
 /// How long an engine that answers again may take to execute the commands that it had received before.
@@ -165,6 +165,17 @@ impl Roll {
             self.unconfirmed.asked(&units);
         }
         Ok(())
+    }
+
+    /// Has the row of a unit of this instance read again if it says otherwise than what was read now: the instance that
+    /// opened or closed the record may have ended before it noted that.
+    pub(super) fn recheck_if_otherwise(&self, seen: &Snapshot) {
+        let partition = partition_of(&seen.unit, self.engine.partitions());
+        let is_offline =
+            seen.facts.as_ref().is_some_and(|facts| matches!(facts.lifecycle, Lifecycle::Offline(_)));
+        if self.mirror.keeps(partition) && self.mirror.is_offline(&seen.unit) != is_offline {
+            self.unconfirmed.recheck([&seen.unit]);
+        }
     }
 
     /// Brings units of one partition in the mirror up to date, except units that cannot be read.

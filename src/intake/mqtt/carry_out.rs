@@ -46,15 +46,6 @@ impl Connection {
             Action::ReportGrants(grants) => grants.log(self.session.client_id()),
             Action::ReportConnected => {
                 telemetry.mqtt_connected((&self.broker, &self.name), &self.session.address.to_string());
-                self.session.host.iter().for_each(|host| host.publish(&open.client));
-            }
-            Action::PublishHostState => {
-                self.session.host.iter().for_each(|host| host.publish(&open.client));
-            }
-            Action::RefuseHostState => {
-                if let Some(host) = &self.session.host {
-                    telemetry.host_state_refused(&self.name, &host.topic);
-                }
             }
             Action::Record(queued) => {
                 if queued.ack.is_some() {

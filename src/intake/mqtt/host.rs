@@ -4,7 +4,8 @@
 //! The state and the will carry the moment at which their connection began. A node follows the newest state that it has
 //! seen, so the will of an earlier connection does not affect it. But the broker retains that will for later nodes, so
 //! the state is published again. If the will is newer than the connection, because it comes from another instance with
-//! the same id, only a new connection can publish a newer state.
+//! the same id, only a new connection can publish a newer state. So the state has a connection of its own
+//! ([`super::host_connection`]).
 //!
 //! # What a forger can do
 //! Any client that may publish on that topic may announce the host as offline, with a moment in the future. A state of

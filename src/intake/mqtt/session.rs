@@ -26,7 +26,6 @@ use rumqttc::{
     SubscribeFilterInput, SubscribeReasonCode, TlsConfiguration, Transport,
 };
 
-use super::host::HostStatement;
 use crate::address::{BrokerAddress, Scheme};
 use crate::intake::config::MAX_PACKET;
 use crate::intake::topic::{FleetFilters, widest};
@@ -74,8 +73,6 @@ pub(in crate::intake) struct Session {
     /// The most acknowledgements and messages that wait to be sent to the broker.
     capacity: usize,
     pub(super) limits: SilenceLimits,
-    /// The state that this connection publishes as a host application of Sparkplug.
-    pub(super) host: Option<HostStatement>,
 }
 
 /// A topic filter to subscribe to.
@@ -101,6 +98,37 @@ pub struct SilenceLimits {
 pub struct MemberLimits {
     pub silence: Duration,
     pub unproved: Duration,
+}
+
+/// The most unacknowledged messages of a connection beside those that hear.
+const UNACKNOWLEDGED: u16 = 1000;
+
+/// A connection beside those that hear, not connected yet, with a session that ends with it; its client, its event loop
+/// and its client id.
+pub(super) fn open_beside(
+    config: &Config,
+    name: &str,
+    will: Option<LastWill>,
+) -> anyhow::Result<(AsyncClient, EventLoop, String)> {
+    let name = format!("{name}-{:08x}", rand::random::<u32>());
+    let session = Session::new(config, &name, FleetFilters::default())?;
+    let mut options = session.transport();
+    let mut network = NetworkOptions::new();
+    network.set_tcp_nodelay(true);
+    options
+        .set_network_options(network)
+        .set_keep_alive(config.keep_alive.as_secs() as u16)
+        .set_clean_start(true)
+        .set_session_expiry_interval(Some(0))
+        .set_outgoing_inflight_upper_limit(UNACKNOWLEDGED);
+    if let Some((name, password)) = &config.credentials {
+        options.set_credentials(name, password.clone());
+    }
+    if let Some(will) = will {
+        options.set_last_will(will);
+    }
+    let (client, events) = AsyncClient::builder(options).capacity(UNACKNOWLEDGED.into()).build();
+    Ok((client, events, session.client_id().to_owned()))
 }
 
 impl Session {
@@ -138,12 +166,9 @@ impl Session {
                 ([own, answers, gone].into_iter().chain(status).collect(), share.collect())
             }
         };
-        let id = config.sparkplug_host().filter(|_| is_main && !is_member);
-        let host = id.map(HostStatement::new);
-        let state = host.iter().map(|host| retained(&host.topic, QoS::AtLeastOnce));
         let feeds = feeds.iter().filter(|_| is_main || !is_member).map(|filter| retained(filter, qos));
         let watched = (config.watch_sys && is_main).then(|| retained(drops::TOPIC, QoS::AtMostOnce));
-        let first = first.into_iter().chain(feeds).chain(state).chain(watched).collect();
+        let first = first.into_iter().chain(feeds).chain(watched).collect();
         let of_member = is_member.then(|| MemberLimits {
             silence: DEAF.max(3 * config.canary_period),
             unproved: UNPROVED.max(5 * config.canary_period),
@@ -174,7 +199,6 @@ impl Session {
             most_unacknowledged,
             capacity: for_each * most_unacknowledged + 64,
             limits: SilenceLimits { silence: 2 * config.keep_alive, of_member },
-            host,
         })
     }
 
@@ -219,9 +243,6 @@ impl Session {
             let topic = canary::gone_topic(&self.client_id);
             let payload = canary::gone_payload(&member);
             options.set_last_will(LastWill::new(topic, payload, QoS::AtLeastOnce, true, None));
-        }
-        if let Some(host) = &self.host {
-            options.set_last_will(host.will());
         }
         if let Some((name, password)) = &self.credentials {
             options.set_credentials(name, password.clone());

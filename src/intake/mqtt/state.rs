@@ -31,7 +31,6 @@ use rumqttc::{ConnAck, Packet, PubAckReason, Publish, QoS, SubAck};
 
 use super::canaries::CanarySequence;
 use super::failure::no_share;
-use super::host::HostAnswer;
 use super::link::{BrokerAck, Proof};
 use super::message_age::MessageAge;
 use super::probe_schedule::{ProbeOutcome, ProbeSchedule};
@@ -52,10 +51,6 @@ pub use action::{Action, Actions, Now, Requests};
 use liveness::Liveness;
 
 pub use liveness::UNPROVED_TRIPS;
-
-/// Why a connection ends because of the state of a Sparkplug host application.
-pub(super) const HOST_ENDED: &str =
-    "another instance with the same host id ended, and its last will says that the host is offline";
 
 /// The longest time for leaving in order.
 const LEAVING: Duration = Duration::from_secs(3);
@@ -261,13 +256,12 @@ impl ConnectionState {
         if self.stage == ConnectionStage::Closed {
             return;
         }
-        let is_of_host = self.on_host_state(topic, payload, now, actions);
         let is_acknowledged = publish.qos != QoS::AtMostOnce;
         let ack = is_acknowledged
             .then_some(Ack::Broker(BrokerAck { connection: self.number, packet: publish.pkid }));
         let is_new =
             !is_acknowledged || self.redelivery.is_new(publish.pkid, publish.dup, topic, payload, now);
-        let mut content = if is_new && !is_of_host {
+        let mut content = if is_new {
             let (sent_after, sent_before) = (self.transit.sent_after(), self.transit.sent_before(now));
             let reply_to = publish.properties.as_ref().and_then(|properties| {
                 let correlation = properties.correlation_data.as_deref().unwrap_or_default();
@@ -313,21 +307,6 @@ impl ConnectionState {
             actions.push(Action::Record(self.queued(Content::Unsubscribed, now, None)));
             self.close(actions);
         }
-    }
-
-    /// Takes a state of Rollcall as a host application of Sparkplug; `false` if the message is no such state.
-    fn on_host_state(&self, topic: &[u8], payload: &[u8], now: Timestamp, actions: &mut Actions) -> bool {
-        let host = self.session.host.as_ref().filter(|host| host.topic.as_bytes() == topic);
-        let is_hearing = self.stage == ConnectionStage::Hearing && !self.is_stopping;
-        match host.filter(|_| is_hearing).map(|host| host.answer(payload, now)) {
-            None | Some(HostAnswer::Nothing) => {}
-            Some(HostAnswer::PublishAgain) => actions.push(Action::PublishHostState),
-            Some(HostAnswer::Refused) => actions.push(Action::RefuseHostState),
-            Some(HostAnswer::Reconnect) => {
-                actions.push(Action::End(ConnectionLoss::Broken, HOST_ENDED.to_owned()));
-            }
-        }
-        host.is_some()
     }
 
     /// Returns whether a canary that came back proves that the messages before it were heard.

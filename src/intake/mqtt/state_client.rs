@@ -8,22 +8,19 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rumqttc::{
-    AsyncClient, Event, EventLoop, NetworkOptions, Packet, PubAckReason, PublishOptions, QoS,
-    RetainForwardRule, SubscribeFilterInput,
+    AsyncClient, Event, Packet, PubAckReason, PublishOptions, QoS, RetainForwardRule, SubscribeFilterInput,
 };
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use super::{BACKOFF, Session, failures_after};
+use super::session::open_beside;
+use super::{BACKOFF, failures_after};
 use crate::clock::Stopwatch;
 use crate::intake::Config;
 use crate::intake::states::{self, Outlet, Published};
-use crate::intake::topic::FleetFilters;
 use crate::telemetry::{PublishedOutcome, Telemetry};
 
-/// The most unacknowledged messages.
-const UNACKNOWLEDGED: u16 = 1000;
 /// The wait before a message without room is tried again on the current connection.
 const FULL: Duration = Duration::from_millis(5);
 /// How long the broker may take to send everything that it retains.
@@ -89,9 +86,8 @@ impl StateConnection {
 
     /// Stays connected until the connection ends; returns the reason.
     async fn connect(&self) -> String {
-        let opened = self.open();
-        let (client, mut events, mark) = match opened {
-            Ok(opened) => opened,
+        let (client, mut events, mark) = match open_beside(&self.config, "states", None) {
+            Ok((client, events, client_id)) => (client, events, format!("rollcall/canary/{client_id}")),
             Err(error) => return error.to_string(),
         };
         let reading = sleep(MAX_READING);
@@ -113,25 +109,6 @@ impl StateConnection {
                 Err(error) => return super::describe(&error),
             }
         }
-    }
-
-    fn open(&self) -> anyhow::Result<(AsyncClient, EventLoop, String)> {
-        let name = format!("states-{:08x}", rand::random::<u32>());
-        let session = Session::new(&self.config, &name, FleetFilters::default())?;
-        let mut options = session.transport();
-        let mut network = NetworkOptions::new();
-        network.set_tcp_nodelay(true);
-        options
-            .set_network_options(network)
-            .set_keep_alive(self.config.keep_alive.as_secs() as u16)
-            .set_clean_start(true)
-            .set_session_expiry_interval(Some(0))
-            .set_outgoing_inflight_upper_limit(UNACKNOWLEDGED);
-        if let Some((name, password)) = &self.config.credentials {
-            options.set_credentials(name, password.clone());
-        }
-        let (client, events) = AsyncClient::builder(options).capacity(UNACKNOWLEDGED.into()).build();
-        Ok((client, events, format!("rollcall/canary/{}", session.client_id())))
     }
 
     fn receive(&self, packet: &Packet, client: &AsyncClient, mark: &str) -> Result<(), String> {

@@ -14,7 +14,7 @@
 //! | `rollcall:{hearing}:session:<client id>` | string | up to when a session that the broker keeps has heard (ms); PX = how long the broker keeps it |
 //! | `rollcall:{hearing}:blind` | zset | blind intervals, `<from> <to>` by `to` (ms); half a millisecond more if the broker may have given heartbeats to another client |
 //! | `rollcall:{hearing}:blind:<kind>` | zset | blind intervals of a kind, in the same form |
-//! | `rollcall:{hearing}:filters` | hash | `<kind> <topic filter>` → up to when it was heard (ms); of a broker with a name, `<broker>/<topic filter>`, and `<broker>/$share/<share>` for its share |
+//! | `rollcall:{hearing}:filters` | hash | `<kind> <topic filter>` → up to when it was heard (ms); of a broker with a name, `<broker>/<topic filter>`, `<broker>/$share/<share>` for its share, and `http/$share/requests` for requests over HTTP |
 //! | `rollcall:{hearing}:outbox` | stream | long blind intervals that have joined no group yet |
 //! | `rollcall:{hearing}:roster` | zset | instances by the end of their leases (ms); also the channel for instances that start or stop |
 //! | `rollcall:{hearing}:cells:<table>` | hash | the cells of a table of the fleet, by their names (JSON): see `store/cells.rs`. `silences`, `sources`, `sessions`, with their `versions`; `breaker`, `limits`, `digests`, `receivers`, `watched`; `receiver_list`: receivers that are or were configured, and since when each is configured or absent; `down`: receivers with a fallback that take nothing, and since when; `audit`: the last changes that operators made; `addresses`: instance → its address for metrics; `instance_counts`: instance → its own units by kind, their number and shortest timeout |

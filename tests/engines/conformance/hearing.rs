@@ -155,10 +155,11 @@ pub async fn time_that_another_plain_subscription_heard_is_not_blind<G: Ground>(
     // Both subscriptions connect again.
     assert_eq!(world.keeps("one", 3, 2800).await, None, "two may have heard it");
     assert_eq!(world.keeps("two", 2, 2900).await, world.blind(2500, 2900));
-    // Subscription two is gone permanently: the others wait for it no longer than a gap.
+    // Subscription two is gone permanently: the others wait for it no longer than a gap, which is not blind.
     assert_eq!(world.keeps("one", 4, 3000).await, None);
     assert_eq!(world.keeps("one", 4, 5900).await, None);
-    assert_eq!(world.keeps("one", 4, 5901).await, world.blind(2900, 5901));
+    assert_eq!(world.keeps("one", 4, 5901).await, world.blind(2900, 3000));
+    assert_eq!(world.heard().await, 5901);
 }
 
 pub async fn a_new_member_delays_nothing_before_its_first_canary_but_itself<G: Ground>(world: World<G>) {

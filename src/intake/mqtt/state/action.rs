@@ -30,10 +30,6 @@ pub enum Action {
     ReportGrants(Grants),
     /// Everything is granted.
     ReportConnected,
-    /// Publish the state of the Sparkplug host application again.
-    PublishHostState,
-    /// Report a state of the host application that is not believed, or came too soon after another one.
-    RefuseHostState,
     /// Queue a message for the recorder.
     Record(QueuedMessage),
     /// Log and count that a message at QoS 0 was dropped, because the queue has no room.

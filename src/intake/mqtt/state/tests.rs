@@ -264,8 +264,6 @@ fn shown(action: &Action) -> String {
         Action::CountBrokerDrops => "count".to_owned(),
         Action::SendCanary(seq) => format!("send {seq}"),
         Action::TickAfter(wait) => format!("tick after {wait:?}"),
-        Action::PublishHostState => "publish the host's state".to_owned(),
-        Action::RefuseHostState => "refuse the host's state".to_owned(),
         Action::TickNow => "tick now".to_owned(),
         Action::PublishProbe(index) => format!("probe {index}"),
         Action::ProbeAnswered(_, outcome) => format!("probe {outcome:?}"),

@@ -66,7 +66,7 @@ pub use heartbeat::{
 };
 pub use incident::{FirstUnit, Incident, Judgement, LEAST, Members, earlier_from, judge_incident};
 pub use mass_offline::{FleetCount, HELD_FOR, MassOfflineRule, Release, ReleaseReason, Trip, release};
-pub use name::MAX_ID;
+pub use name::{MAX_ID, may_stand_in_topic};
 pub use pace::{MISSING_CANARIES, blind_gap, canary_period, probe_gap, probe_period};
 pub use past_counts::{
     CountBucket, CountRange, CountedPart, FleetMoment, HourCounts, IncidentMark, MinuteCounts, StateCounts,

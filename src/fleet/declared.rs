@@ -53,5 +53,5 @@ fn hash(unit: &Unit) -> u64 {
 }
 
 fn fingerprint(declared: &Declared) -> u64 {
-    FixedState::default().hash_one((&declared.timeout, &declared.labels))
+    FixedState::default().hash_one((&declared.timeout, &declared.labels, &declared.topic_labels))
 }

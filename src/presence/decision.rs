@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::brokers::is_same_message;
 use super::{
-    BrokerName, Cause, Change, Closing, Facts, Hearing, Heartbeat, IndexChange, Interval, KeyChange,
-    KindRules, Known, Labels, Lifecycle, Override, Registry, Silence, Snapshot,
+    BrokerName, Cause, Change, Closing, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval,
+    KeyChange, KindRules, Known, Labels, Lifecycle, MAX_LABELS, Override, Registry, Silence, Snapshot,
 };
 use crate::clock::Timestamp;
 
@@ -147,13 +147,18 @@ fn same_heartbeat(silence: &Silence) -> Duration {
     (silence.allowed / 10).min(Duration::from_secs(1))
 }
 
+/// The facts with what the heartbeat declares. No label that the unit has makes room for another one.
 fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
-    facts.declared_timeout = beat.declared.timeout.or(facts.declared_timeout);
-    facts.labels.extend(beat.declared.labels.clone());
-    while facts.labels.len() > super::MAX_LABELS {
-        facts.labels.pop_last();
+    let Declared { timeout, labels, topic_labels, sleep } = &beat.declared;
+    facts.declared_timeout = timeout.or(facts.declared_timeout);
+    facts.labels.extend(topic_labels.clone());
+    for (name, value) in labels {
+        let has_room = facts.labels.len() < MAX_LABELS || facts.labels.contains_key(name);
+        if has_room && !topic_labels.contains_key(name) {
+            facts.labels.insert(name.clone(), value.clone());
+        }
     }
-    facts.sleep = beat.declared.sleep.map(|span| Interval { from: beat.at, to: beat.at + span });
+    facts.sleep = sleep.map(|span| Interval { from: beat.at, to: beat.at + span });
     facts
 }
 

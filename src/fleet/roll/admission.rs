@@ -24,6 +24,7 @@ use crate::presence::{
     Change, Hearing, Heartbeat, HeartbeatResult, Kind, KindRules, Move, Snapshot, TimeSource, Unit,
 };
 use crate::store::{EngineError, MAX_CHANGES, MAX_STEP, Refresh, Result};
+use crate::telemetry::PayloadIssue;
 
 /// Steps of admission that are under way at once; no unit is in two of them.
 const STEPS_AT_ONCE: usize = 4;
@@ -240,6 +241,13 @@ impl Roll {
             self.strangers.admitted([&step.heartbeat.unit]);
         }
         self.declared.admitted(step.heartbeat);
+        if let Some(facts) = &step.change.facts {
+            let Heartbeat { unit, declared, .. } = step.heartbeat;
+            if let Some(label) = declared.left_out(&facts.labels) {
+                let detail = format!("{label}: the unit has {} labels", facts.labels.len());
+                self.telemetry.payload_issue(unit, PayloadIssue::BadLabel, &detail);
+            }
+        }
         for (heard, number) in step.counts() {
             self.telemetry.heartbeats(heard, number);
             if heard == HeartbeatResult::New && number > 0 {

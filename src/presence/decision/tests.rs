@@ -491,3 +491,42 @@ fn a_registered_unit_is_known_from_its_first_heartbeat_on() {
         assert_eq!(again.facts.unwrap().known, Some(Known::registered(first)), "{name}");
     }
 }
+
+/// Labels from their names, each with its name as the value.
+fn named(names: &[&str]) -> Labels {
+    names.iter().map(|name| ((*name).to_owned(), (*name).to_owned())).collect()
+}
+
+fn both<'a>(one: &[&'a str], other: &[&'a str]) -> Vec<&'a str> {
+    [one, other].concat()
+}
+
+#[test]
+fn no_label_makes_room_for_another_one_and_those_of_topics_are_always_taken() {
+    let sixteen: Vec<String> = (0..16).map(|n| format!("a{n:02}")).collect();
+    let sixteen: Vec<&str> = sixteen.iter().map(String::as_str).collect();
+    // The labels of the unit, of the payload and of the topic, and those after the heartbeat.
+    for (has, payload, topic, expected) in [
+        (vec![], sixteen.clone(), vec!["site"], both(&["site"], &sixteen[..15])),
+        (
+            vec!["parent", "team"],
+            sixteen.clone(),
+            vec!["site"],
+            both(&["parent", "site", "team"], &sixteen[..13]),
+        ),
+        (sixteen.clone(), vec!["b", "a03"], vec!["site"], both(&["site"], &sixteen[..16])),
+        (vec!["site"], vec!["site", "row"], vec!["site"], vec!["row", "site"]),
+    ] {
+        let mut seen = present();
+        seen.facts.as_mut().unwrap().labels = named(&has);
+        let mut declared =
+            Declared { labels: named(&payload), topic_labels: named(&topic), ..Declared::default() };
+        if let Some(site) = declared.labels.get_mut("site") {
+            "elsewhere".clone_into(site);
+        }
+        let one = Heartbeat { declared, ..beat(BEGIN + HOUR) };
+        let change = hear(&seen, &one, &rules(), &heard_until(BEGIN), BEGIN + HOUR).1.unwrap();
+        let facts = change.facts.as_ref().unwrap();
+        assert_eq!(facts.labels, named(&expected), "{has:?} {payload:?}");
+    }
+}

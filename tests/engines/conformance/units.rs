@@ -599,8 +599,11 @@ pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(w
 pub async fn declarations_of_a_unit_are_kept_and_obeyed<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     let says = |declared| Heartbeat { declared, ..world.beat(&unit, world.at(0)) };
-    let first =
-        says(Declared { timeout: Some(HOUR), labels: [("site".into(), "north".into())].into(), sleep: None });
+    let first = says(Declared {
+        timeout: Some(HOUR),
+        labels: [("site".into(), "north".into())].into(),
+        ..Declared::default()
+    });
     world.roll.hear(&[first], world.at(0)).await.unwrap();
     let more = says(Declared { labels: [("row".into(), "7".into())].into(), ..Declared::default() });
     world.roll.hear(&[more], world.at(0)).await.unwrap();

@@ -422,6 +422,30 @@ async fn a_request_that_names_no_unit_counts_as_one_heartbeat() {
 }
 
 #[tokio::test]
+async fn a_device_cannot_push_out_labels_of_operators_nor_use_up_their_room() {
+    let fleet = Fleet::start().await;
+    let path = format!("{}/api/v1/units/detector/1", fleet.url);
+    let put = async |labels: Value| {
+        let body = json!({ "labels": labels, "author": "ana" }).to_string();
+        let request = fleet.client.put(&path).header(CONTENT_TYPE, "application/json").body(body);
+        request.send().await.unwrap().status().as_u16()
+    };
+    let many = |of: &str| -> Value {
+        (0..16).map(|n| (format!("{of}{n:02}"), json!("x"))).collect::<serde_json::Map<_, _>>().into()
+    };
+    assert_eq!(put(json!({ "team": "red" })).await, 204);
+    let ping = fleet.client.post(format!("{}/ping/detector/1", fleet.url));
+    ping.body(json!({ "labels": many("a") }).to_string()).send().await.unwrap();
+    let labels = unit(&fleet, "detector/1").await["labels"].clone();
+    assert_eq!((&labels["team"], labels.as_object().unwrap().len()), (&json!("red"), 16));
+    let metrics = fleet.text("/metrics").await;
+    assert!(metrics.contains("rollcall_payload_issues_total{reason=\"bad_label\"} 1"), "{metrics}");
+    assert_eq!(put(many("b")).await, 204);
+    assert_eq!(put(json!({ "c": "x" })).await, 409);
+    assert_eq!(put(json!({ "b00": "y" })).await, 204);
+}
+
+#[tokio::test]
 async fn a_page_of_another_site_sends_no_heartbeat() {
     let fleet = Fleet::start().await;
     let of_site = |site: &'static str| {

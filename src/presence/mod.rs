@@ -42,7 +42,7 @@ pub use broker_name::BrokerName;
 pub use cadence::{CadenceClass, Cadences, Forecast};
 pub use decision::{
     HeartbeatResult, MAX_PAUSE, Registration, Renaming, StateSince, UnitSettings, Verdict, acknowledge,
-    announce, check_deadline, configure, deadline, hear, is_pause, pause, recheck_deadline,
+    announce, check_deadline, configure, deadline, hear, is_declared, is_pause, pause, recheck_deadline,
     register, rename, retire, state, state_since, unwatch,
 };
 pub use facts::{

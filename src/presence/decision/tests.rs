@@ -528,5 +528,31 @@ fn no_label_makes_room_for_another_one_and_those_of_topics_are_always_taken() {
         let change = hear(&seen, &one, &rules(), &heard_until(BEGIN), BEGIN + HOUR).1.unwrap();
         let facts = change.facts.as_ref().unwrap();
         assert_eq!(facts.labels, named(&expected), "{has:?} {payload:?}");
+        assert!(is_declared(facts, &one), "what is left out is not new the next time");
+        let again = hear(&after(&seen, &change), &one, &rules(), &heard_until(BEGIN), BEGIN + HOUR);
+        assert_eq!(again, (HeartbeatResult::Refreshed, None));
+    }
+}
+
+#[test]
+fn a_declaration_counts_that_a_heartbeat_without_one_has_overtaken() {
+    // When it was sent, the newest heartbeat, when the unit was last decided upon, and whether it counts.
+    let second = 1000 * MS;
+    for (sent, newest, decided, counts) in [
+        (HOUR, HOUR + MS, Duration::ZERO, true),
+        (HOUR, HOUR + second, Duration::ZERO, true),
+        (HOUR, HOUR + second + MS, Duration::ZERO, false),
+        (HOUR, HOUR + MS, HOUR, false),
+        (HOUR, HOUR + MS, HOUR + MS, false),
+    ] {
+        let mut seen = present();
+        seen.alive = Some(BEGIN + newest);
+        seen.facts.as_mut().unwrap().last_seen = BEGIN + decided;
+        let declared = Declared { timeout: Some(2 * HOUR), sleep: Some(HOUR), ..Declared::default() };
+        let one = Heartbeat { declared, ..beat(BEGIN + sent) };
+        let (heard, change) = hear(&seen, &one, &rules(), &heard_until(BEGIN), BEGIN + newest);
+        let facts = change.unwrap().facts.unwrap();
+        assert_eq!((heard, facts.last_seen), (HeartbeatResult::Refreshed, BEGIN + newest));
+        assert_eq!((facts.declared_timeout.is_some(), facts.sleep), (counts, None), "{newest:?} {decided:?}");
     }
 }

@@ -1,45 +1,94 @@
-//! The declarations of units as this instance last admitted them, so that a heartbeat that declares the same again
-//! takes the fast path.
+//! The declarations of units as this instance last found them in the engine, so that a heartbeat that declares the same
+//! again takes the fast path.
 //!
-//! Holds a fingerprint of eight bytes for each unit that declared anything. A full table is cleared: the next
-//! heartbeat of each unit is then admitted once more, which is harmless.
+//! Holds a fingerprint of each unit that declared anything, and the unit's newest heartbeat that this instance recorded.
+//! A full table is cleared: the next heartbeat of each unit is then admitted once more, which is harmless.
+//!
+//! # Why the newest heartbeat
+//! Another instance may admit another declaration of the unit. It records a heartbeat with it, so the heartbeat that the
+//! next one replaces is not the newest of this instance. Then the facts of the unit are read again. What topics say
+//! is not: a device cannot change it, and with it a fleet of several instances would read most units again.
 
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use parking_lot::Mutex;
 
-use crate::presence::{Declared, Heartbeat, Unit};
+use crate::clock::Timestamp;
+use crate::presence::{Declared, Facts, Heartbeat, Unit, is_declared};
 
 /// About 40 MB when full.
 const MAX_UNITS: usize = 2_000_000;
 
-/// Fingerprints of declarations by unit.
+/// Declarations by unit.
 #[derive(Default)]
-pub struct Declarations(Mutex<HashMap<u64, u64, FixedState>>);
+pub struct Declarations(Mutex<HashMap<u64, Declaration, FixedState>>);
+
+/// Both cut to 32 bits, because there may be millions.
+#[derive(Clone, Copy)]
+struct Declaration {
+    fingerprint: u32,
+    newest: u32,
+}
 
 impl Declarations {
-    /// Whether the engine already knows everything that the heartbeat declares.
+    /// Whether the engine already knows everything that the heartbeat declares. If not, nothing is known of its unit
+    /// until it is admitted: a heartbeat of another batch that repeats the former declaration is admitted, too.
     pub fn declares_nothing_new(&self, heartbeat: &Heartbeat) -> bool {
-        if heartbeat.declared.is_empty() {
+        let declared = &heartbeat.declared;
+        if declared.is_empty() {
             return true;
         }
+        let (unit, fingerprint) = (hash(&heartbeat.unit), fingerprint(declared));
+        let mut known = self.0.lock();
         // An announced sleep is new each time: it begins with this heartbeat.
-        heartbeat.declared.sleep.is_none()
-            && self.0.lock().get(&hash(&heartbeat.unit)) == Some(&fingerprint(&heartbeat.declared))
+        let is_known = declared.sleep.is_none()
+            && known.get(&unit).is_some_and(|declaration| declaration.fingerprint == fingerprint);
+        if !is_known {
+            known.remove(&unit);
+        }
+        is_known
     }
 
-    /// The engine has applied this heartbeat and its declaration.
-    pub fn admitted(&self, heartbeat: &Heartbeat) {
-        if heartbeat.declared.is_empty() {
+    /// Notes heartbeats that the engine recorded, each with the one that it replaced. Answers those whose declarations
+    /// the engine may not have any more.
+    pub fn recorded<'a>(&self, heartbeats: &[(&'a Heartbeat, Timestamp)]) -> Vec<&'a Heartbeat> {
+        let mut known = self.0.lock();
+        let mut unsure = Vec::new();
+        for (heartbeat, before) in heartbeats {
+            let of_unit = if known.is_empty() { None } else { known.get_mut(&hash(&heartbeat.unit)) };
+            let own = of_unit.filter(|declaration| declaration.newest == moment(*before));
+            let declares = heartbeat.declared.is_in_payload();
+            match own {
+                Some(declaration)
+                    if !declares || declaration.fingerprint == fingerprint(&heartbeat.declared) =>
+                {
+                    declaration.newest = moment(heartbeat.at.max(*before));
+                }
+                _ if declares => unsure.push(*heartbeat),
+                _ => {}
+            }
+        }
+        unsure
+    }
+
+    /// The engine has these facts of the unit and `newest` as its newest heartbeat, after this heartbeat was decided.
+    pub fn decided(&self, heartbeat: &Heartbeat, facts: &Facts, newest: Timestamp) {
+        if heartbeat.declared.is_empty() || !is_declared(facts, heartbeat) {
             return;
         }
+        let fingerprint = fingerprint(&heartbeat.declared);
         let mut known = self.0.lock();
         if known.len() >= MAX_UNITS {
             known.clear();
         }
-        known.insert(hash(&heartbeat.unit), fingerprint(&heartbeat.declared));
+        match known.entry(hash(&heartbeat.unit)) {
+            // Of two that are admitted at a time, only the engine knows which was last.
+            Entry::Occupied(other) if other.get().fingerprint != fingerprint => drop(other.remove()),
+            entry => drop(entry.insert(Declaration { fingerprint, newest: moment(newest) })),
+        }
     }
 
     /// The unit was removed; its next declaration is new.
@@ -52,6 +101,80 @@ fn hash(unit: &Unit) -> u64 {
     FixedState::default().hash_one(unit)
 }
 
-fn fingerprint(declared: &Declared) -> u64 {
-    FixedState::default().hash_one((&declared.timeout, &declared.labels))
+fn fingerprint(declared: &Declared) -> u32 {
+    let Declared { timeout, labels, topic_labels, sleep: _ } = declared;
+    FixedState::default().hash_one((timeout, labels, topic_labels)) as u32
+}
+
+fn moment(at: Timestamp) -> u32 {
+    at.as_millis() as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::presence::Lifecycle;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millis(ms)
+    }
+
+    /// A heartbeat that declares this timeout, or nothing.
+    fn heartbeat(ms: i64, timeout: u64) -> Heartbeat {
+        let timeout = (timeout > 0).then(|| Duration::from_secs(timeout));
+        let declared = Declared { timeout, ..Declared::default() };
+        Heartbeat { declared, ..Heartbeat::of("a:1".parse().unwrap(), at(ms)) }
+    }
+
+    fn facts(timeout: u64) -> Facts {
+        let declared_timeout = Some(Duration::from_secs(timeout));
+        Facts { declared_timeout, ..Facts::new(Lifecycle::Present, at(0)) }
+    }
+
+    #[test]
+    fn only_what_the_engine_has_is_known() {
+        let known = Declarations::default();
+        let (minute, hour) = (heartbeat(1, 60), heartbeat(1, 3600));
+        assert!(known.declares_nothing_new(&heartbeat(1, 0)) && !known.declares_nothing_new(&minute));
+        // Another heartbeat was newer, so this one was not admitted.
+        known.decided(&minute, &facts(6), at(5));
+        assert!(!known.declares_nothing_new(&minute));
+        known.decided(&minute, &facts(60), at(1));
+        assert!(known.declares_nothing_new(&minute));
+        assert!(!known.declares_nothing_new(&hour));
+        assert!(!known.declares_nothing_new(&minute), "until the other one is admitted");
+        // Both are admitted at a time.
+        known.decided(&hour, &facts(3600), at(2));
+        known.decided(&minute, &facts(60), at(1));
+        assert!(!known.declares_nothing_new(&minute) && !known.declares_nothing_new(&hour));
+    }
+
+    #[test]
+    fn a_declaration_is_read_again_after_another_instance_heard_the_unit() {
+        let known = Declarations::default();
+        known.decided(&heartbeat(1, 60), &facts(60), at(1));
+        // Each heartbeat, the one that it replaces, and whether the facts are to be read.
+        for (ms, timeout, before, is_unsure) in [
+            (2, 60, 1, false),
+            (3, 0, 2, false),
+            (4, 60, 3, false),
+            (3, 60, 4, false),
+            (5, 60, 4, false),
+            (7, 60, 6, true),
+            (8, 0, 7, false),
+            (9, 60, 8, true),
+        ] {
+            let one = heartbeat(ms, timeout);
+            assert_eq!(known.recorded(&[(&one, at(before))]).len(), usize::from(is_unsure), "{ms}");
+        }
+        known.decided(&heartbeat(9, 60), &facts(60), at(9));
+        assert!(known.recorded(&[(&heartbeat(10, 60), at(9))]).is_empty());
+        assert_eq!(
+            known.recorded(&[(&heartbeat(11, 3), at(10))]).len(),
+            1,
+            "another batch has admitted 60 s"
+        );
+    }
 }

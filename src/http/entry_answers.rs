@@ -12,8 +12,11 @@ use crate::telemetry::truncate;
 
 /// The longest reason of a refusal in an answer, in characters.
 const MAX_REASON: usize = 300;
+/// The answers to a batch, in bytes of JSON, after which no further entry is read: memory holds all of them until the
+/// end, and a character of a client may take six bytes there.
+const MAX_ANSWERS: usize = 16 << 20;
 
-/// The answers so far. They are short even for a hundred thousand entries, so memory holds all of them until the end.
+/// The answers so far.
 #[derive(Default)]
 pub(super) struct EntryAnswers {
     /// A list of JSON values, separated by commas.
@@ -28,6 +31,19 @@ impl EntryAnswers {
         }
         self.count += 1;
         serde_json::to_writer(&mut self.json, answer).expect("plain structs with text keys are JSON");
+    }
+
+    /// Whether there is room for answers to further entries.
+    ///
+    /// # Errors
+    /// There is none: the batch ends.
+    pub fn has_room(&self) -> Result<(), HttpError> {
+        match self.json.len() < MAX_ANSWERS {
+            true => Ok(()),
+            false => {
+                Err(HttpError::too_large("the answers are too long; send the others in another request"))
+            }
+        }
     }
 
     /// The answer to a batch that was read to its end: these counts, and the answers under `name`.
@@ -63,4 +79,21 @@ pub(super) async fn in_time(
 ) -> Result<(), HttpError> {
     let late = |_| Err(HttpError::bad_request(format!("the {what} took too long to arrive")));
     timeout(MAX_UPLOAD_TIME, read).await.unwrap_or_else(late)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_bounded_by_their_bytes_in_json() {
+        let mut answers = EntryAnswers::default();
+        let text = "\u{1}".repeat(MAX_REASON);
+        while answers.has_room().is_ok() {
+            answers.add(&text);
+        }
+        let each = 6 * MAX_REASON + 3;
+        assert!((MAX_ANSWERS..MAX_ANSWERS + each).contains(&answers.json.len()), "{}", answers.json.len());
+        assert_eq!(answers.has_room().unwrap_err().status(), 413);
+    }
 }

@@ -140,7 +140,7 @@ impl HeartbeatsState {
         }
     }
 
-    /// Checks the client of a request about one unit, and counts the request.
+    /// Checks the client and the unit of a request about one unit.
     fn admitted_unit(&self, caller: &Caller, path: UnitPath) -> Result<Unit, HttpError> {
         let rights = self.admit(caller)?;
         let not_read = |error: PathRejection| {
@@ -148,7 +148,6 @@ impl HeartbeatsState {
             HttpError::from(error)
         };
         let Path((kind, id)) = path.map_err(not_read)?;
-        self.count(caller, rights, 1);
         let bad = |error: NameError| {
             self.refused(&format!("{PING}{kind}/{id}"), (Rejection::BadUnit, error.to_string()))
         };
@@ -159,8 +158,8 @@ impl HeartbeatsState {
         }
     }
 
-    /// Refuses a client that may not send heartbeats, or has to wait. Returns the rights of a device; `None` for a
-    /// client that may send for all units.
+    /// Refuses a client that may not send heartbeats, or has to wait, and counts its request as a heartbeat, whatever it
+    /// says. Returns the rights of a device; `None` for a client that may send for all units.
     fn admit(&self, caller: &Caller) -> Result<Option<&DeviceRights>, HttpError> {
         if caller.is_foreign() {
             return Err(HttpError::forbidden("a page of another site may not send heartbeats"));
@@ -175,7 +174,7 @@ impl HeartbeatsState {
         };
         let rights = &token.device;
         if let Some((client, rate)) = limit(caller, rights) {
-            self.sent.admit(&client, rate, moment(self.clock.now())).map_err(|wait| {
+            self.sent.count(client, rate, moment(self.clock.now())).map_err(|wait| {
                 let most = rights.heartbeats_per_second;
                 let detail = format!(
                     "this token may send {most} heartbeats a second (heartbeats_per_second); try again later"
@@ -187,7 +186,8 @@ impl HeartbeatsState {
         Ok(Some(rights))
     }
 
-    fn count(&self, caller: &Caller, rights: Option<&DeviceRights>, heartbeats: usize) {
+    /// Counts heartbeats of a request beside its first one.
+    fn count_more(&self, caller: &Caller, rights: Option<&DeviceRights>, heartbeats: usize) {
         if let Some((client, rate)) = rights.and_then(|rights| limit(caller, rights)) {
             self.sent.take(client, rate, moment(self.clock.now()), heartbeats);
         }

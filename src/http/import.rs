@@ -417,12 +417,12 @@ impl Outcome {
             Registered::Changed => self.changed += 1,
             Registered::Same => self.same += 1,
             // A reload has meanwhile removed the kind from the configuration.
-            Registered::Unknown => self.bad_lines += 1,
+            Registered::Unknown | Registered::TooManyLabels => self.bad_lines += 1,
         }
         match effect {
             Registered::New => self.plan(unit, "new"),
             Registered::Changed => self.plan(unit, "changed"),
-            Registered::Same | Registered::Unknown => {}
+            Registered::Same | Registered::Unknown | Registered::TooManyLabels => {}
         }
     }
 

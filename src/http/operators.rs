@@ -19,7 +19,7 @@ use super::http_error::{HttpError, query};
 use super::units::{check_name, parse};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::{Operators, Roll, Silences, Subject, UnitChange};
-use crate::presence::{Acknowledgement, MAX_PAUSE, RecordId, Unit, is_pause};
+use crate::presence::{Acknowledgement, MAX_LABELS_IN_ALL, MAX_PAUSE, RecordId, Unit, is_pause};
 use crate::routing::alert_silence::{is_author, is_comment};
 
 #[derive(Clone)]
@@ -169,17 +169,22 @@ impl OperatorState {
             return Ok(StatusCode::NO_CONTENT);
         }
         let kind = &subject.unit().kind;
+        if matches!(wanted, UnitChange::Register(_)) && self.roll.rules().contains_key(kind) {
+            let most = MAX_LABELS_IN_ALL;
+            return Err(HttpError::conflict(format!(
+                "with these labels, {subject} would have more than {most}"
+            )));
+        }
         Err(HttpError::not_found(match wanted {
-            UnitChange::Pause(Some(_)) | UnitChange::Register(_) if !self.roll.rules().contains_key(kind) => {
+            UnitChange::Register(_) => format!("kind {kind} is not configured; see [[kind]]"),
+            UnitChange::Pause(Some(_)) if !self.roll.rules().contains_key(kind) => {
                 format!("kind {kind} is not configured; see [[kind]]")
             }
             UnitChange::Acknowledge(Some(_)) => format!("there is no open record {subject}"),
             UnitChange::Acknowledge(None) => {
                 format!("there is no open record {subject} that is acknowledged")
             }
-            UnitChange::Pause(Some(_)) | UnitChange::Register(_) | UnitChange::Remove => {
-                format!("there is no unit {subject}")
-            }
+            UnitChange::Pause(Some(_)) | UnitChange::Remove => format!("there is no unit {subject}"),
             UnitChange::Pause(None) => format!("no operator has paused unit {subject}"),
         }))
     }

@@ -110,16 +110,14 @@ impl BodyReader for Bodies {
         for (issue, detail) in issues.take() {
             self.telemetry.payload_issue(&unit, issue, &detail);
         }
-        let mut declared = parsed.declared;
-        // The labels in the name win, like those of a topic.
-        declared.labels.extend(labels);
+        let declared = Declared { topic_labels: labels, ..parsed.declared };
         let [at, arrived] = [parsed.at, arrived].map(|at| self.recent.after_announcement(at));
         Ok(Heartbeat { arrived, declared, broker: Some(BrokerName::http()), ..Heartbeat::of(unit, at) })
     }
 
     fn departure(&self, unit: Unit, at: Timestamp) -> Result<(Heartbeat, Announcement), Refused> {
         let (_, reading, labels) = self.known(&unit)?;
-        let declared = Declared { labels, ..Declared::default() };
+        let declared = Declared { topic_labels: labels, ..Declared::default() };
         let broker = Some(BrokerName::http());
         let first = Heartbeat { declared, broker: broker.clone(), ..Heartbeat::of(unit.clone(), at) };
         self.recent.announced(&unit, (at, at), None, true);

@@ -121,7 +121,7 @@ fn declare(fields: &PayloadFields, rules: &KindRules, issues: &mut PayloadIssues
         issues.note(PayloadIssue::BadSleep, || "longer than max_sleep, and shortened to it".to_owned());
     }
     let sleep = sleep.map(|sleep| sleep.min(rules.max_sleep));
-    Declared { timeout, labels: labels(&fields.labels, issues), sleep }
+    Declared { timeout, labels: labels(&fields.labels, issues), topic_labels: Labels::new(), sleep }
 }
 
 fn labels(value: &Option<Value>, issues: &mut PayloadIssues) -> Labels {

@@ -15,7 +15,7 @@ use super::topic::{self, Refusal, Topics};
 use super::value_buffer::ValueBuffer;
 use super::{Fields, PayloadIssues, canary, payload};
 use crate::clock::Timestamp;
-use crate::presence::{Announcement, BrokerName, Heartbeat, Kind, Unit};
+use crate::presence::{Announcement, BrokerName, Declared, Heartbeat, Kind, Unit};
 use crate::store::ShareMember;
 use crate::telemetry::{PayloadIssue, Rejection, Telemetry};
 
@@ -228,9 +228,7 @@ impl Reader {
         if let Some(buffer) = buffer {
             buffer.take(&origin.unit, parsed.at, parsed.values);
         }
-        let mut declared = parsed.declared;
-        // The labels of the topic win, because a broker can protect topics.
-        declared.labels.extend(origin.labels);
+        let declared = Declared { topic_labels: origin.labels, ..parsed.declared };
         self.note_issues(&origin.unit, issues);
         let (unit, place) = (origin.unit, origin.place);
         let [at, arrived] = [parsed.at, latest].map(|at| self.recent.after_announcement(at));
@@ -313,7 +311,7 @@ mod tests {
         Format, Planned, PresenceRules, SparkplugHost, StateWords, homeassistant,
     };
     use crate::intake::topic::Template;
-    use crate::presence::{Announced, KindRules, TimeSource};
+    use crate::presence::{Announced, KindRules, Labels, TimeSource};
 
     const NOW: Timestamp = Timestamp::from_millis(1_732_147_200_000);
 
@@ -364,13 +362,18 @@ mod tests {
     }
 
     #[test]
-    fn a_message_becomes_a_heartbeat_and_labels_of_the_topic_win() {
+    fn a_message_becomes_a_heartbeat_with_labels_of_its_topic_beside_those_of_its_payload() {
         let payload = b"{\"labels\":{\"site\":\"south\",\"floor\":3}}";
         let Content::Heartbeat(heartbeat) = read(&reader(), "north/7/data", payload, false) else { panic!() };
         assert_eq!((heartbeat.unit.to_string().as_str(), heartbeat.at), ("pump:7", NOW));
-        let labels: Vec<_> =
-            heartbeat.declared.labels.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
-        assert_eq!(labels, [("floor", "3"), ("site", "north")]);
+        let Declared { labels, topic_labels, .. } = heartbeat.declared;
+        let texts = |labels: &Labels| -> Vec<String> {
+            labels.iter().map(|(name, value)| format!("{name}={value}")).collect()
+        };
+        assert_eq!(
+            (texts(&labels), texts(&topic_labels)),
+            (vec!["floor=3".to_owned(), "site=south".to_owned()], vec!["site=north".to_owned()])
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock::Timestamp;
 use crate::fleet::timers::TimerRequest;
-use crate::presence::{TimerId, covers};
+use crate::presence::{TimerId, covers, may_stand_in_topic};
 use crate::telemetry::{Telemetry, TimerOutcome};
 
 mod apply;
@@ -118,7 +118,7 @@ impl TimerReader {
     fn reply_to(&self, topic: &str, correlation: &[u8]) -> Option<ReplyTo> {
         let is_of_fleet = self.filters.iter().any(|filter| covers(filter, topic));
         let is_own = topic == "rollcall" || topic.starts_with("rollcall/") || topic.starts_with('$');
-        let is_topic = !topic.is_empty() && !topic.contains(['+', '#', '\0']);
+        let is_topic = !topic.is_empty() && may_stand_in_topic(topic);
         let fits = topic.len() <= MAX_REPLY_TO && correlation.len() <= MAX_REPLY_TO;
         if is_of_fleet || is_own || !is_topic || !fits {
             self.telemetry.timer_answer_left_out(topic);

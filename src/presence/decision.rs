@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use super::brokers::is_same_message;
 use super::{
-    BrokerName, Cause, Change, Closing, Facts, Hearing, Heartbeat, IndexChange, Interval, KeyChange,
-    KindRules, Known, Labels, Lifecycle, Override, Registry, Silence, Snapshot,
+    BrokerName, Cause, Change, Closing, Declared, Facts, Hearing, Heartbeat, IndexChange, Interval,
+    KeyChange, KindRules, Known, Labels, Lifecycle, MAX_LABELS, Override, Registry, Silence, Snapshot,
 };
 use crate::clock::Timestamp;
 
@@ -92,13 +92,20 @@ pub fn hear(
         }
         _ => {
             let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
-            if beat.at < newest && seen.alive == Some(newest) && beat.declared.is_empty() {
-                return (HeartbeatResult::Stale, None);
+            let is_older = beat.at < newest;
+            // The key has a heartbeat that is as new, and the facts have what this one declares.
+            let says_nothing = is_older && beat.declared.is_empty();
+            if seen.alive == Some(newest) && (says_nothing || is_declared(facts, beat)) {
+                let heard = if is_older { HeartbeatResult::Stale } else { HeartbeatResult::Refreshed };
+                return (heard, None);
             }
-            let facts = if beat.at < newest {
-                facts.clone().heard(newest, seen.heard_at(rules))
-            } else {
-                declare(facts.clone().heard(beat.at, beat.broker.clone()), beat)
+            let facts = match is_older {
+                false => declare(facts.clone().heard(beat.at, beat.broker.clone()), beat),
+                true if is_overtaken(facts, beat, newest) => {
+                    let facts = declare(facts.clone().heard(newest, seen.heard_at(rules)), beat);
+                    Facts { sleep: None, ..facts }
+                }
+                true => facts.clone().heard(newest, seen.heard_at(rules)),
             };
             let hearing = at_broker(facts.broker.as_ref());
             (HeartbeatResult::Refreshed, Some(present(facts, rules, hearing, now)))
@@ -156,13 +163,32 @@ fn same_heartbeat(silence: &Silence) -> Duration {
     (silence.allowed / 10).min(Duration::from_secs(1))
 }
 
+/// How much newer a heartbeat may be that was recorded before one that declares something.
+const OVERTAKING: Duration = Duration::from_secs(1);
+
+/// Whether the declaration of a heartbeat counts although `newest` was recorded before it: nothing was decided of the
+/// unit since, so a heartbeat that declares nothing new has overtaken it, on the fast path or at another instance.
+fn is_overtaken(facts: &Facts, beat: &Heartbeat, newest: Timestamp) -> bool {
+    facts.last_seen < beat.at && newest.since(beat.at) <= OVERTAKING
+}
+
+/// Whether these facts have everything that the heartbeat declares, or have no room for it: it changes nothing of them.
+pub fn is_declared(facts: &Facts, beat: &Heartbeat) -> bool {
+    declare(facts.clone(), beat) == *facts
+}
+
+/// The facts with what the heartbeat declares. No label that the unit has makes room for another one.
 fn declare(mut facts: Facts, beat: &Heartbeat) -> Facts {
-    facts.declared_timeout = beat.declared.timeout.or(facts.declared_timeout);
-    facts.labels.extend(beat.declared.labels.clone());
-    while facts.labels.len() > super::MAX_LABELS {
-        facts.labels.pop_last();
+    let Declared { timeout, labels, topic_labels, sleep } = &beat.declared;
+    facts.declared_timeout = timeout.or(facts.declared_timeout);
+    facts.labels.extend(topic_labels.clone());
+    for (name, value) in labels {
+        let has_room = facts.labels.len() < MAX_LABELS || facts.labels.contains_key(name);
+        if has_room && !topic_labels.contains_key(name) {
+            facts.labels.insert(name.clone(), value.clone());
+        }
     }
-    let declared = beat.declared.sleep.map(|span| Interval { from: beat.at, to: beat.at + span });
+    let declared = sleep.map(|span| Interval { from: beat.at, to: beat.at + span });
     // A sleep that was announced after this heartbeat stays.
     facts.sleep = declared.or(facts.sleep.filter(|sleep| sleep.from > beat.at));
     facts

@@ -10,8 +10,11 @@ use crate::clock::Timestamp;
 /// Labels of a unit by name, such as `site`. They come from topics and payloads.
 pub type Labels = BTreeMap<String, String>;
 
-/// The most labels that a unit may have.
+/// The most labels that a unit may declare, and that an operator may set at once. A unit that has as many takes no new
+/// one from payloads; labels of its topics are always taken.
 pub const MAX_LABELS: usize = 16;
+/// The most labels that a unit has once an operator sets some: a device cannot use up the room of operators.
+pub const MAX_LABELS_IN_ALL: usize = 2 * MAX_LABELS;
 /// The longest value of a label, in bytes.
 pub const MAX_LABEL: usize = 128;
 
@@ -40,8 +43,10 @@ pub fn is_label_value(value: &str) -> bool {
 pub struct Declared {
     /// The silence that the unit wants to be allowed.
     pub timeout: Option<Duration>,
-    /// Labels; labels of the unit that are not named stay.
+    /// Labels of the payload; labels of the unit that are not named stay.
     pub labels: Labels,
+    /// Labels of the topic or of the unit's name. They win, because a broker can protect topics.
+    pub topic_labels: Labels,
     /// The length of a planned silence.
     pub sleep: Option<Duration>,
 }
@@ -49,7 +54,17 @@ pub struct Declared {
 impl Declared {
     /// Whether nothing is declared, as in most heartbeats.
     pub fn is_empty(&self) -> bool {
-        self.timeout.is_none() && self.labels.is_empty() && self.sleep.is_none()
+        !self.is_in_payload() && self.topic_labels.is_empty()
+    }
+
+    /// Whether the payload declares anything.
+    pub fn is_in_payload(&self) -> bool {
+        self.timeout.is_some() || !self.labels.is_empty() || self.sleep.is_some()
+    }
+
+    /// A label that a unit with these labels has no room for.
+    pub fn left_out(&self, labels: &Labels) -> Option<&str> {
+        self.labels.keys().find(|name| !labels.contains_key(*name)).map(String::as_str)
     }
 }
 

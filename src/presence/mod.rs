@@ -43,8 +43,8 @@ pub use broker_name::BrokerName;
 pub use cadence::{CadenceClass, Cadences, Forecast};
 pub use decision::{
     HeartbeatResult, MAX_PAUSE, Registration, Renaming, StateSince, UnitSettings, Verdict, acknowledge,
-    announce, announce_all, check_deadline, configure, deadline, hear, is_pause, pause, recheck_deadline,
-    register, rename, retire, state, state_since, unwatch,
+    announce, announce_all, check_deadline, configure, deadline, hear, is_declared, is_pause, pause,
+    recheck_deadline, register, rename, retire, state, state_since, unwatch,
 };
 pub use facts::{
     Change, Facts, IndexChange, KeyChange, Known, Lifecycle, Silence, Snapshot, State, TimeoutRule,
@@ -63,11 +63,12 @@ pub use hearing::{
     ShareMember, Subscription,
 };
 pub use heartbeat::{
-    Declared, Heartbeat, Labels, MAX_LABEL, MAX_LABELS, Place, is_label_name, is_label_value,
+    Declared, Heartbeat, Labels, MAX_LABEL, MAX_LABELS, MAX_LABELS_IN_ALL, Place, is_label_name,
+    is_label_value,
 };
 pub use incident::{FirstUnit, Incident, Judgement, LEAST, Members, earlier_from, judge_incident};
 pub use mass_offline::{FleetCount, HELD_FOR, MassOfflineRule, Release, ReleaseReason, Trip, release};
-pub use name::MAX_ID;
+pub use name::{MAX_ID, may_stand_in_topic};
 pub use pace::{MISSING_CANARIES, blind_gap, canary_period, probe_gap, probe_period};
 pub use past_counts::{
     CountBucket, CountRange, CountedPart, FleetMoment, HourCounts, IncidentMark, MinuteCounts, StateCounts,

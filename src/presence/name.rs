@@ -15,10 +15,25 @@ pub(super) enum IdFault {
     Empty,
     /// More than [`MAX_ID`] bytes.
     Long,
-    /// `/`, `+`, `#` or a control character.
+    /// `/`, or a character that no topic may have.
     Bad,
     /// `.` or `..`.
     Dots,
+}
+
+/// Whether a topic may have these characters: no wildcard, no control character and none that Unicode keeps for programs
+/// themselves (such as U+FFFE). A broker may end the connection that publishes or brings such a topic (MQTT 5, 1.5.4),
+/// and then nothing else arrives over it either.
+pub fn may_stand_in_topic(text: &str) -> bool {
+    let is_bad = |c: char| c.is_control() || matches!(c, '+' | '#') || is_noncharacter(c);
+    match text.is_ascii() {
+        true => !text.bytes().any(|b| b.is_ascii_control() || matches!(b, b'+' | b'#')),
+        false => !text.contains(is_bad),
+    }
+}
+
+fn is_noncharacter(c: char) -> bool {
+    matches!(u32::from(c), 0xFDD0..=0xFDEF) || u32::from(c) & 0xFFFE == 0xFFFE
 }
 
 /// Checks an id. It may stand in a topic, where `/ + #` have a meaning, and in a path, where `.` and `..` have one: a
@@ -28,9 +43,7 @@ pub(super) fn check_id(id: &str) -> Result<(), IdFault> {
         Err(IdFault::Empty)
     } else if id.len() > MAX_ID {
         Err(IdFault::Long)
-    } else if id.bytes().any(|b| b.is_ascii_control() || matches!(b, b'/' | b'+' | b'#'))
-        || !id.is_ascii() && id.chars().any(char::is_control)
-    {
+    } else if id.contains('/') || !may_stand_in_topic(id) {
         Err(IdFault::Bad)
     } else if matches!(id, "." | "..") {
         Err(IdFault::Dots)
@@ -91,3 +104,40 @@ macro_rules! text_names {
     )*};
 }
 pub(super) use text_names;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_has_no_character_for_which_a_broker_ends_a_connection() {
+        for good in
+            ["7", "pump-7", "Pumpe süd", "水泵", "a:b", "\u{fffd}", "\u{fdcf}", "\u{fdf0}", "\u{1f600}"]
+        {
+            assert_eq!(check_id(good), Ok(()), "{good:?}");
+        }
+        for bad in [
+            "a/b",
+            "a+",
+            "#",
+            "\0",
+            "\n",
+            "\u{7f}",
+            "\u{80}",
+            "ü\u{9f}",
+            "ü+",
+            "a\u{fdd0}",
+            "\u{fdef}",
+            "\u{fffe}",
+            "\u{ffff}",
+            "\u{1fffe}",
+            "\u{10ffff}",
+        ] {
+            assert_eq!(check_id(bad), Err(IdFault::Bad), "{bad:?}");
+            assert_eq!(may_stand_in_topic(bad), bad == "a/b", "{bad:?}");
+        }
+        for (id, fault) in [("", IdFault::Empty), ("..", IdFault::Dots), (&"x".repeat(129), IdFault::Long)] {
+            assert_eq!(check_id(id), Err(fault), "{id}");
+        }
+    }
+}

@@ -37,8 +37,8 @@ pub enum TimerError {
     /// More than [`MAX_ID`] bytes.
     #[error("the id of a timer is at most {MAX_ID} bytes long")]
     LongId,
-    /// `/`, `+`, `#` or a control character.
-    #[error("the id of a timer has no /, +, # and no control characters")]
+    /// `/`, or a character that no topic may have.
+    #[error("the id of a timer has no /, +, #, control characters or noncharacters of Unicode")]
     BadId,
     #[error("the id of a timer is neither . nor .., which have another meaning in paths")]
     DotId,

@@ -23,8 +23,8 @@ pub enum NameError {
     /// More than [`MAX_ID`] bytes.
     #[error("a unit id is at most {MAX_ID} bytes long")]
     LongId,
-    /// `/`, `+`, `#` or a control character.
-    #[error("a unit id has no /, +, # and no control characters")]
+    /// `/`, or a character that no topic may have.
+    #[error("a unit id has no /, +, #, control characters or noncharacters of Unicode")]
     BadId,
     #[error("a unit id is neither . nor .., which have another meaning in paths")]
     DotId,
@@ -61,7 +61,8 @@ impl FromStr for Kind {
     }
 }
 
-/// The id of a unit within its kind: 1–128 bytes of UTF-8 without `/ + #` and control characters, neither `.` nor `..`.
+/// The id of a unit within its kind: 1–128 bytes of UTF-8 without `/ + #`, control characters and noncharacters, neither
+/// `.` nor `..`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitId(Box<str>);
 

@@ -7,7 +7,7 @@
 
 use std::str::FromStr;
 
-use super::{MAX_ID, NameError, UnitId, is_label_name};
+use super::{MAX_ID, NameError, UnitId, is_label_name, may_stand_in_topic};
 
 /// The captures and texts that make the id of a unit, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,9 +75,9 @@ impl FromStr for UnitName {
             }
             captures.push((name.into(), after.into()));
         }
-        let bad = |c: char| c.is_control() || matches!(c, '/' | '+' | '#' | '}');
-        let texts = std::iter::once(begin).chain(captures.iter().map(|(_, after)| &**after));
-        if let Some(text) = texts.into_iter().find(|text| text.contains(bad)) {
+        let is_bad = |text: &&str| text.contains(['/', '}']) || !may_stand_in_topic(text);
+        let mut texts = std::iter::once(begin).chain(captures.iter().map(|(_, after)| &**after));
+        if let Some(text) = texts.find(is_bad) {
             return Err(UnitNameError::Text(text.to_owned()));
         }
         if captures.is_empty() {

@@ -94,12 +94,13 @@ impl Fleet {
                 self.roll.check_deadlines(&all, self.now).await.unwrap();
             }
             5 => {
-                let declared = Declared { timeout: Some(seconds(random)), labels: site, sleep: None };
+                let declared =
+                    Declared { timeout: Some(seconds(random)), labels: site, ..Declared::default() };
                 self.hear(unit, declared).await;
             }
             6 => {
                 let sleep = Some(seconds(random));
-                self.hear(unit, Declared { timeout: None, labels: Labels::new(), sleep }).await;
+                self.hear(unit, Declared { sleep, ..Declared::default() }).await;
             }
             _ => self.hear(unit, Declared::default()).await,
         }

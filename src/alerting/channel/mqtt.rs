@@ -15,6 +15,7 @@ use crate::alerting::message::{
     example_timer, members, test_delivery, test_members, timers, without_labels,
 };
 use crate::clock::Timestamp;
+use crate::presence::may_stand_in_topic;
 use crate::store::Delivery;
 use crate::trust::TlsFiles;
 
@@ -141,7 +142,7 @@ impl Mqtt {
 
     fn topic(&self, data: &Value) -> Result<String, String> {
         let topic = self.templates.render("topic", data)?;
-        let is_bad = topic.is_empty() || topic.len() > MAX_TOPIC || topic.contains(['+', '#', '\0']);
+        let is_bad = topic.is_empty() || topic.len() > MAX_TOPIC || !may_stand_in_topic(&topic);
         match is_bad {
             true => {
                 Err("topic: its result is not a topic; write {{ value | urlencode }} for labels".to_owned())

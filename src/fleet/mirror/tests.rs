@@ -436,8 +436,8 @@ proptest! {
                 Event::Heartbeat { late, declares, sleeps } => {
                     let declared = Declared {
                         timeout: declares.map(Duration::from_secs),
-                        labels: Labels::new(),
                         sleep: sleeps.map(Duration::from_secs),
+                        ..Declared::default()
                     };
                     model.hear(&Heartbeat { declared, ..Heartbeat::of(one, now - seconds(late)) }, &hearing, now);
                 }

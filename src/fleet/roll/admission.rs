@@ -2,26 +2,30 @@
 //!
 //! # Why heartbeats take two paths
 //! Almost every heartbeat is of a unit that is present and declares nothing new. Such heartbeats are written straight
-//! into their expiry keys in one pipeline. Only heartbeats that the pipeline did not apply, and heartbeats that declare
-//! something new, are read, decided and applied as changes.
+//! into their expiry keys in one pipeline. Only heartbeats that the pipeline did not apply, and heartbeats of units that
+//! declare something new, are read, decided and applied as changes. A unit takes one path with all its heartbeats of a
+//! call: on two, a later heartbeat would be recorded first, and the declaration of an earlier one would be lost.
 //!
 //! # Why the fast path goes in batches
 //! The engine should never wait for this instance. While it writes one batch, the next one is built, and the answers
 //! to the previous one go into the mirror; the engine is idle only before the first batch and after the last.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use futures_util::future::join_all;
 
 use super::Roll;
 use super::rounds::{HeartbeatStep, UnitHeartbeats, by_unit};
 use crate::clock::{Timestamp, monotonic};
-use crate::fleet::StrangerReason;
 use crate::fleet::census::UnitReservation;
 use crate::fleet::mirror::RecordedHeartbeat;
+use crate::fleet::{Rules, StrangerReason};
 use crate::presence::{Change, Hearing, Heartbeat, HeartbeatResult, Kind, KindRules, Move, Snapshot, Unit};
 use crate::store::{EngineError, MAX_CHANGES, MAX_STEP, Refresh, Result};
+use crate::telemetry::PayloadIssue;
 
 /// Steps of admission that are under way at once; no unit is in two of them.
 const STEPS_AT_ONCE: usize = 4;
@@ -30,10 +34,8 @@ const STEPS_AT_ONCE: usize = 4;
 #[derive(Default)]
 struct BatchOutcome<'a> {
     refreshed: u64,
-    /// Heartbeats that declare something new or are late.
-    skipped: Vec<&'a Heartbeat>,
-    /// Heartbeats that the engine did not apply.
-    refused: Vec<&'a Heartbeat>,
+    /// Heartbeats that the engine did not apply, or whose declarations it may not have.
+    rest: Vec<&'a Heartbeat>,
 }
 
 /// Heartbeats of one unit for which a change was decided.
@@ -54,16 +56,15 @@ impl Roll {
         heartbeats: &[Heartbeat],
         now: Timestamp,
     ) -> Result<Vec<(Unit, StrangerReason)>> {
-        let batches = heartbeats.chunks(self.engine.refresh_step()).map(|batch| self.refresh(batch, now));
+        let rules = self.rules();
+        let (plain, mut rest) = self.divide(heartbeats, &rules, now);
+        let batches = plain.chunks(self.engine.refresh_step()).map(|batch| self.refresh(batch, now));
         let mut refreshed = 0;
-        let (mut rest, mut refused) = (Vec::new(), Vec::new());
         // Each batch goes on to its end, also if another fails: recorded heartbeats go into the mirror.
         for batch in join_all(batches).await.into_iter().collect::<Result<Vec<BatchOutcome>>>()? {
             refreshed += batch.refreshed;
-            rest.extend(batch.skipped);
-            refused.extend(batch.refused);
+            rest.extend(batch.rest);
         }
-        rest.append(&mut refused);
         self.telemetry.heartbeats(HeartbeatResult::Refreshed, refreshed);
         let mut units = by_unit(rest);
         let mut strangers = Vec::new();
@@ -76,30 +77,48 @@ impl Roll {
         Ok(strangers)
     }
 
+    /// Divides heartbeats into those for the fast path, with the rules of their kinds, and all heartbeats of units that
+    /// declare something new or are late.
+    fn divide<'a, 'r>(
+        &self,
+        heartbeats: &'a [Heartbeat],
+        rules: &'r Rules,
+        now: Timestamp,
+    ) -> (Vec<(&'a Heartbeat, &'r KindRules)>, Vec<&'a Heartbeat>) {
+        let watched = heartbeats.iter().filter_map(|one| Some((one, rules.get(&one.unit.kind)?)));
+        let watched: Vec<(&Heartbeat, &KindRules)> = watched.collect();
+        let is_slow = |(one, rules): &&(&Heartbeat, &KindRules)| {
+            !is_timely(one, rules, now) || !self.declared.declares_nothing_new(one)
+        };
+        let slow: HashSet<&Unit, FixedState> =
+            watched.iter().filter(is_slow).map(|(one, _)| &one.unit).collect();
+        if slow.is_empty() {
+            return (watched, Vec::new());
+        }
+        let (rest, plain): (Vec<_>, Vec<_>) =
+            watched.into_iter().partition(|(one, _)| slow.contains(&one.unit));
+        (plain, rest.into_iter().map(|(one, _)| one).collect())
+    }
+
     /// Takes one batch along the fast path.
-    async fn refresh<'a>(&self, heartbeats: &'a [Heartbeat], now: Timestamp) -> Result<BatchOutcome<'a>> {
-        let mut batch = BatchOutcome::default();
-        let mut plain = Vec::with_capacity(heartbeats.len());
+    async fn refresh<'a>(
+        &self,
+        heartbeats: &[(&'a Heartbeat, &KindRules)],
+        now: Timestamp,
+    ) -> Result<BatchOutcome<'a>> {
         let mut refreshes = Vec::with_capacity(heartbeats.len());
-        let rules = self.rules();
         let began = monotonic();
         let (hearing, gap) = (self.hearing(), self.gap());
         // Most heartbeats are of the kind of the one before.
         let mut of_kind: Option<(&Kind, Option<Timestamp>)> = None;
-        for heartbeat in heartbeats {
+        for &(heartbeat, rules) in heartbeats {
             let kind = &heartbeat.unit.kind;
-            let Some(rules) = rules.get(kind) else { continue };
-            if !is_timely(heartbeat, rules, now) || !self.declared.declares_nothing_new(heartbeat) {
-                batch.skipped.push(heartbeat);
-                continue;
-            }
             let policy = rules.resolve(heartbeat.declared.timeout, Default::default());
             let unbroken = match of_kind {
                 Some((known, unbroken)) if known == kind => unbroken,
                 _ => hearing.unbroken_since(kind, gap, now),
             };
             of_kind = Some((kind, unbroken));
-            plain.push(heartbeat);
             refreshes.push(Refresh {
                 unit: &heartbeat.unit,
                 at: heartbeat.at,
@@ -111,21 +130,25 @@ impl Roll {
                 until: began + timely_for(rules),
             });
         }
-        if refreshes.is_empty() {
-            return Ok(batch);
-        }
-        let mut seen = Vec::with_capacity(plain.len());
+        let (mut seen, mut recorded) =
+            (Vec::with_capacity(refreshes.len()), Vec::with_capacity(refreshes.len()));
+        let mut rest = Vec::new();
         let before = self.engine.refresh(&refreshes).await?;
-        for ((heartbeat, refresh), before) in plain.into_iter().zip(&refreshes).zip(before) {
+        for ((&(heartbeat, _), refresh), before) in heartbeats.iter().zip(&refreshes).zip(before) {
             let Refresh { unit, at, arrived, unbroken, .. } = *refresh;
             match before {
-                Some(before) => seen.push(RecordedHeartbeat { unit, at, arrived, before, unbroken }),
-                None => batch.refused.push(heartbeat),
+                Some(before) => {
+                    seen.push(RecordedHeartbeat { unit, at, arrived, before, unbroken });
+                    recorded.push((heartbeat, before));
+                }
+                None => rest.push(heartbeat),
             }
         }
         self.mirror.seen(&seen);
-        batch.refreshed = seen.len() as u64;
-        Ok(batch)
+        let unsure = self.declared.recorded(&recorded);
+        let refreshed = (seen.len() - unsure.len()) as u64;
+        rest.extend(unsure);
+        Ok(BatchOutcome { refreshed, rest })
     }
 
     /// Decides upon heartbeats that the fast path did not take, in rounds: see `rounds.rs`. Returns the ids that are no
@@ -189,8 +212,12 @@ impl Roll {
         }
         let believed = self.corrected_unit(seen, now);
         let stranger = Cell::new(None);
-        let count = |heard, number| {
+        let count = |heartbeat: &Heartbeat, heard, number| {
             self.telemetry.heartbeats(heard, number);
+            if let (HeartbeatResult::Refreshed, Some(facts), Some(newest)) = (heard, &seen.facts, seen.alive)
+            {
+                self.declared.decided(heartbeat, facts, newest);
+            }
             if let Some(reason) = StrangerReason::of(heard) {
                 self.strangers.heard(&seen.unit, reason, number, now);
                 stranger.set(Some(reason));
@@ -236,7 +263,14 @@ impl Roll {
             reservation.admitted();
             self.strangers.admitted([&step.heartbeat.unit]);
         }
-        self.declared.admitted(step.heartbeat);
+        if let Some(facts) = &step.change.facts {
+            let Heartbeat { unit, declared, .. } = step.heartbeat;
+            self.declared.decided(step.heartbeat, facts, facts.last_seen);
+            if let Some(label) = declared.left_out(&facts.labels) {
+                let detail = format!("{label}: the unit has {} labels", facts.labels.len());
+                self.telemetry.payload_issue(unit, PayloadIssue::BadLabel, &detail);
+            }
+        }
         for (heard, number) in step.counts() {
             self.telemetry.heartbeats(heard, number);
             if heard == HeartbeatResult::New && number > 0 {

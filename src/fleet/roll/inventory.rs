@@ -15,6 +15,8 @@ pub enum Registered {
     Same,
     /// The kind of the unit is not configured.
     Unknown,
+    /// The unit has no room for the labels.
+    TooManyLabels,
 }
 
 impl Roll {
@@ -30,13 +32,14 @@ impl Roll {
         let seen = self.engine.read(&units).await?;
         let (rules, hearing) = (self.rules(), self.hearing());
         let configured = |seen: &Snapshot, settings: &UnitSettings| {
-            let rules = rules.get(&seen.unit.kind)?;
+            let rules = rules.get(&seen.unit.kind).filter(|_| settings.fit(seen))?;
             Some(presence::configure(seen, settings, rules, &hearing, now))
         };
         let effect =
             |(seen, (unit, settings)): (&Snapshot, &(Unit, UnitSettings))| match rules.get(&unit.kind) {
                 None => Registered::Unknown,
                 Some(_) if settings.are_of(seen, now) => Registered::Same,
+                Some(_) if !settings.fit(seen) => Registered::TooManyLabels,
                 Some(_) if seen.is_known() => Registered::Changed,
                 Some(_) => Registered::New,
             };

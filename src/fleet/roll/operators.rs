@@ -19,8 +19,8 @@ pub enum UnitChange {
 
 impl Roll {
     /// Changes a unit; with `id` only if that is its open record. Runs `first` before the change, if the change is
-    /// possible. `false`: the unit is unknown, was removed or is of a kind that is not configured, or it has no such
-    /// record, or no pause that could end.
+    /// possible. `false`: the unit is unknown, was removed or is of a kind that is not configured, it has no such record
+    /// or no pause that could end, or it has no room for the labels.
     ///
     /// # Errors
     /// The errors of the engine and of `first`.
@@ -37,7 +37,7 @@ impl Roll {
         let decision = |seen: &Snapshot| match wanted {
             UnitChange::Acknowledge(acknowledged) => presence::acknowledge(seen, id, acknowledged.clone()),
             UnitChange::Pause(until) => presence::pause(seen, *until, &rules, &hearing, now),
-            UnitChange::Register(_) if unit.id.is_reserved() => None,
+            UnitChange::Register(wanted) if unit.id.is_reserved() || !wanted.fit(seen) => None,
             UnitChange::Register(wanted) => Some(presence::configure(seen, wanted, &rules, &hearing, now)),
             UnitChange::Remove => presence::retire(seen, now),
         };

@@ -1,9 +1,10 @@
 //! Rounds of admission: one decision about each unit at a time.
 //!
-//! Two decisions about one unit cannot both be made from one snapshot. But of heartbeats with the same declaration only
-//! the newest matters, unless they end a silence: then the first of them is the end. So a backlog of many heartbeats of
-//! each unit takes a round or two, however far away the engine is. With a round for each heartbeat, admission never
-//! ended where a round took as long as a unit waits between two heartbeats.
+//! Two decisions about one unit cannot both be made from one snapshot. They are made in the order of time, so the last
+//! declaration counts, also where two heartbeats have the same millisecond. But of heartbeats with the same declaration
+//! only the newest matters, unless they end a silence: then the first of them is the end. So a backlog of many
+//! heartbeats of each unit takes a round or two, however far away the engine is. With a round for each heartbeat,
+//! admission never ended where a round took as long as a unit waits between two heartbeats.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use crate::presence::{
 };
 use crate::store::table::Absence;
 
-/// Heartbeats of one unit, in order.
+/// Heartbeats of one unit, in the order of their moments.
 pub(super) struct UnitHeartbeats<'a> {
     heartbeats: Vec<&'a Heartbeat>,
 }
@@ -50,7 +51,7 @@ fn counts(heard: HeartbeatResult, count: usize) -> [(HeartbeatResult, u64); 2] {
     [(heard, 1), (others, count as u64 - 1)]
 }
 
-/// Heartbeats by unit: units in the order of their first heartbeat, heartbeats of a unit in order.
+/// Heartbeats by unit: units in the order of their first heartbeat, heartbeats of a unit in the order of their moments.
 pub(super) fn by_unit(heartbeats: Vec<&Heartbeat>) -> Vec<UnitHeartbeats<'_>> {
     let mut units: Vec<UnitHeartbeats> = Vec::new();
     let mut indexes: HashMap<&Unit, usize> = HashMap::new();
@@ -61,6 +62,8 @@ pub(super) fn by_unit(heartbeats: Vec<&Heartbeat>) -> Vec<UnitHeartbeats<'_>> {
             None => units.push(UnitHeartbeats { heartbeats: vec![heartbeat] }),
         }
     }
+    // Keeps heartbeats of one millisecond as they came.
+    units.iter_mut().for_each(|unit| unit.heartbeats.sort_by_key(|heartbeat| heartbeat.at));
     units
 }
 
@@ -70,24 +73,26 @@ impl<'a> UnitHeartbeats<'a> {
     }
 
     /// The first change that the heartbeats make; `None` if they change nothing. Heartbeats before the change are
-    /// passed to `count`.
+    /// passed to `count`, each run with its newest heartbeat.
     pub fn next(
         &mut self,
         seen: &Snapshot,
         rules: &KindRules,
         hearing: &Hearing,
         now: Timestamp,
-        count: impl Fn(HeartbeatResult, u64),
+        count: impl Fn(&Heartbeat, HeartbeatResult, u64),
     ) -> Option<HeartbeatStep<'a>> {
         let is_offline =
             seen.facts.as_ref().is_some_and(|facts| matches!(facts.lifecycle, Lifecycle::Offline(_)));
         while let Some(first) = self.heartbeats.first() {
             let same = self.heartbeats.iter().take_while(|heartbeat| heartbeat.declared == first.declared);
             let run = if is_offline { 1 } else { same.count() };
-            let heartbeat = self.heartbeats[..run].iter().max_by_key(|heartbeat| heartbeat.at)?;
+            let heartbeat = self.heartbeats[run - 1];
             match presence::hear(seen, heartbeat, rules, hearing, now) {
                 (heard, Some(change)) => return Some(HeartbeatStep { heartbeat, heard, change, count: run }),
-                (heard, None) => counts(heard, run).into_iter().for_each(|(heard, n)| count(heard, n)),
+                (heard, None) => {
+                    counts(heard, run).into_iter().for_each(|(heard, n)| count(heartbeat, heard, n));
+                }
             }
             self.heartbeats.drain(..run);
         }
@@ -129,7 +134,7 @@ mod tests {
         let (mut made, counted) = (Vec::new(), RefCell::new(Vec::new()));
         let mut units = by_unit(heartbeats.iter().collect());
         let of_one = &mut units[0];
-        let count = |heard, n| counted.borrow_mut().push((heard, n));
+        let count = |_: &Heartbeat, heard, n| counted.borrow_mut().push((heard, n));
         while let Some(step) = of_one.next(&seen, &rules, &Hearing::default(), at(10_000), count) {
             made.push(step.heartbeat.at.as_millis());
             counted.borrow_mut().extend(step.counts());
@@ -146,8 +151,8 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_stand_by_unit_in_order() {
-        let heartbeats = [("a:1", 1), ("a:2", 2), ("a:1", 3), ("a:3", 4), ("a:1", 5)];
+    fn heartbeats_stand_by_unit_in_the_order_of_their_moments() {
+        let heartbeats = [("a:1", 5), ("a:2", 2), ("a:1", 3), ("a:3", 4), ("a:1", 1)];
         let heartbeats = heartbeats.map(|(unit, ms)| heartbeat(unit, ms, None));
         let times: Vec<Vec<i64>> = by_unit(heartbeats.iter().collect())
             .iter()

@@ -1,10 +1,12 @@
 //! `POST /api/v1/heartbeats`: many heartbeats, as a JSON array or as lines, with an answer for each. The body is read
-//! as it arrives and recorded in steps; the answer comes after the last step.
+//! as it arrives and recorded in steps; the answer comes after the last step. No heartbeat waits long for the next one:
+//! a client may send what it hears as it hears it, and what is not recorded is not heard.
 //!
 //! A client may send a batch that ended early again as a whole: recording a heartbeat twice is harmless.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use axum::Extension;
 use axum::body::Body;
@@ -13,11 +15,12 @@ use axum::http::HeaderMap;
 use axum::response::Response;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::time::timeout_at;
 
 use super::turns::{MOST, MOST_OF_ONE};
 use super::{HeartbeatsState, PATH, PING, not_of, why_not};
 use crate::cause;
-use crate::clock::Timestamp;
+use crate::clock::{Timestamp, monotonic};
 use crate::fleet::{Refused, StrangerReason};
 use crate::http::DeviceRights;
 use crate::http::changes::Caller;
@@ -26,7 +29,7 @@ use crate::http::entry_answers::{EntryAnswers, in_time, reason};
 use crate::http::entry_body::{EntryBody, NextEntries};
 use crate::http::http_error::HttpError;
 use crate::http::units::parse;
-use crate::presence::{Heartbeat, Unit};
+use crate::presence::{Heartbeat, MAX_ID, Unit};
 use crate::store::{EngineError, Result};
 use crate::telemetry::Rejection;
 
@@ -34,6 +37,8 @@ use crate::telemetry::Rejection;
 const MAX_HEARTBEATS: usize = 100_000;
 /// The number of heartbeats after which a step is recorded.
 const STEP: usize = 1000;
+/// The longest that the first heartbeat of a step waits for further ones.
+const MAX_WAIT: Duration = Duration::from_millis(100);
 
 /// The fields that name the unit of a heartbeat; the others are those of a payload.
 #[derive(Deserialize)]
@@ -59,22 +64,32 @@ struct BadEntry {
     refused: Refused,
 }
 
-/// The unit that a heartbeat names, where it can be read and as it stands there: that may be no name.
-#[derive(Default, Deserialize)]
-#[serde(default)]
+/// The unit that a heartbeat names, where it can be read and as it stands there: that may be no name. Cut after the
+/// length of an id, because answers are kept in memory.
+#[derive(Default)]
 struct SaidUnit {
-    kind: Value,
-    unit: Value,
+    kind: Option<String>,
+    unit: Option<String>,
 }
 
 impl SaidUnit {
     fn of(json: &[u8]) -> SaidUnit {
-        serde_json::from_slice(json).unwrap_or_default()
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Said {
+            kind: Value,
+            unit: Value,
+        }
+        let Said { kind, unit } = serde_json::from_slice(json).unwrap_or_default();
+        let text = |value: Value| {
+            let text = value.as_str()?;
+            Some(text[..text.floor_char_boundary(MAX_ID)].to_owned())
+        };
+        SaidUnit { kind: text(kind), unit: text(unit) }
     }
 
-    /// Cut: the answers to all heartbeats are kept in memory.
     fn texts(&self) -> (Option<&str>, Option<&str>) {
-        (self.kind.as_str().map(reason), self.unit.as_str().map(reason))
+        (self.kind.as_deref(), self.unit.as_deref())
     }
 }
 
@@ -83,6 +98,8 @@ impl SaidUnit {
 struct HeartbeatBatch {
     /// The entries of this step, in order.
     step: Vec<std::result::Result<Heartbeat, BadEntry>>,
+    /// When the step began to wait; `None`: it is empty.
+    waits_since: Option<Instant>,
     entries: usize,
     answers: EntryAnswers,
     recorded: u64,
@@ -103,7 +120,10 @@ pub(super) async fn record(
         return Err(HttpError::unavailable(detail));
     };
     let mut batch = HeartbeatBatch::default();
-    match in_time(state.read(body, (&caller, rights), &mut batch), "heartbeats").await {
+    let read = in_time(state.read(body, (&caller, rights), &mut batch), "heartbeats").await;
+    // Also if the rest broke off or cannot be read: the units of this step are alive.
+    let recorded = state.record(&mut batch).await.map_err(HttpError::from);
+    match read.and(recorded) {
         Ok(()) => {
             let counts = [("recorded", batch.recorded), ("refused", batch.refused)];
             Ok(batch.answers.response(&counts, "heartbeats"))
@@ -113,7 +133,7 @@ pub(super) async fn record(
 }
 
 impl HeartbeatsState {
-    /// Reads a body to its end, and records each step that is full.
+    /// Reads a body to its end, and records each step that is full or waited for long. The last step is left.
     async fn read(
         &self,
         mut body: EntryBody,
@@ -121,24 +141,28 @@ impl HeartbeatsState {
         batch: &mut HeartbeatBatch,
     ) -> std::result::Result<(), HttpError> {
         loop {
-            let NextEntries { entries, end } = body.next().await?;
+            let Some(NextEntries { entries, end }) = batch.next(&mut body).await? else {
+                self.record(batch).await?;
+                continue;
+            };
             let now = self.clock.now();
-            self.count(caller, rights, entries.len());
+            let counted = usize::from(batch.entries == 0);
+            self.count_more(caller, rights, entries.len().saturating_sub(counted));
             for entry in entries {
+                batch.answers.has_room()?;
                 if batch.entries == MAX_HEARTBEATS {
-                    self.record(batch).await?;
                     return Err(HttpError::too_large(format!(
                         "a batch has at most {MAX_HEARTBEATS} heartbeats; send the others in another request"
                     )));
                 }
                 batch.entries += 1;
                 batch.step.push(self.entry(entry, rights, now));
+                batch.waits_since.get_or_insert_with(monotonic);
                 if batch.step.len() >= STEP {
                     self.record(batch).await?;
                 }
             }
             if let Some(end) = end {
-                self.record(batch).await?;
                 return end.map_err(HttpError::bad_request);
             }
         }
@@ -179,6 +203,7 @@ impl HeartbeatsState {
     /// Records the heartbeats of the step, and adds the answers to its entries.
     async fn record(&self, batch: &mut HeartbeatBatch) -> Result<()> {
         let step = std::mem::take(&mut batch.step);
+        batch.waits_since = None;
         let heartbeats: Vec<Heartbeat> = step.iter().flatten().cloned().collect();
         let now = self.clock.now();
         let mut refused: HashMap<Unit, String> = HashMap::new();
@@ -220,6 +245,18 @@ impl HeartbeatsState {
 }
 
 impl HeartbeatBatch {
+    /// The next entries; `None` if the step has waited for them long enough.
+    async fn next(&self, body: &mut EntryBody) -> std::result::Result<Option<NextEntries>, HttpError> {
+        match self.waits_since {
+            None => body.next().await.map(Some),
+            // Cancel-safe: nothing of a body is taken before it is there.
+            Some(since) => match timeout_at((since + MAX_WAIT).into(), body.next()).await {
+                Ok(next) => next.map(Some),
+                Err(_) => Ok(None),
+            },
+        }
+    }
+
     fn answer(&mut self, (kind, unit): (Option<&str>, Option<&str>), error: Option<&str>) {
         match error {
             Some(_) => self.refused += 1,

@@ -100,6 +100,7 @@ impl TimersState {
             if let Some(end) = end {
                 return end.map_err(HttpError::bad_request);
             }
+            batch.answers.has_room()?;
         }
     }
 

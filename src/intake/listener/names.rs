@@ -1,16 +1,20 @@
 //! The rules for topics and filters.
 
 use super::bytes::{BAD_FILTER, BAD_TOPIC, PROTOCOL, Violation, violation};
+use crate::presence::may_stand_in_topic;
 
 pub fn topic(text: &str) -> Result<&str, Violation> {
-    if text.contains(['+', '#']) { violation(BAD_TOPIC, "a topic with a wildcard") } else { Ok(text) }
+    if may_stand_in_topic(text) {
+        return Ok(text);
+    }
+    violation(BAD_TOPIC, "a topic with a wildcard, a control character or a noncharacter of Unicode")
 }
 
 pub fn response_topic(text: &str) -> Result<&str, Violation> {
-    if text.is_empty() || text.contains(['+', '#']) {
-        return violation(PROTOCOL, "a response topic that is empty or has a wildcard");
+    if !text.is_empty() && may_stand_in_topic(text) {
+        return Ok(text);
     }
-    Ok(text)
+    violation(PROTOCOL, "a response topic that is empty or has a character that no topic may have")
 }
 
 /// Checks a filter that a client subscribes to.

@@ -138,6 +138,6 @@ impl Reader {
 }
 
 fn heartbeat(unit: Unit, at: Timestamp, message: &Incoming, labels: Labels) -> Content {
-    let declared = Declared { labels, ..Declared::default() };
+    let declared = Declared { topic_labels: labels, ..Declared::default() };
     Content::Heartbeat(Heartbeat { not_before: message.sent_after, declared, ..Heartbeat::of(unit, at) })
 }

@@ -6,7 +6,7 @@ use super::{Registration, register};
 use crate::clock::Timestamp;
 use crate::presence::{
     Acknowledgement, Change, Facts, Hearing, IndexChange, Interval, KeyChange, KindRules, Labels, Lifecycle,
-    MAX_TIMEOUT, Override, RecordId, Snapshot,
+    MAX_LABELS_IN_ALL, MAX_TIMEOUT, Override, RecordId, Snapshot,
 };
 
 /// The longest pause, from the moment of the operator's request.
@@ -85,6 +85,14 @@ pub struct UnitSettings {
 }
 
 impl UnitSettings {
+    /// Whether a unit has room for these labels.
+    pub fn fit(&self, seen: &Snapshot) -> bool {
+        let known = seen.facts.as_ref().filter(|_| seen.is_known());
+        let others = known
+            .map_or(0, |facts| facts.labels.keys().filter(|name| !self.labels.contains_key(*name)).count());
+        self.labels.is_empty() || others + self.labels.len() <= MAX_LABELS_IN_ALL
+    }
+
     /// Whether a unit has these settings, so that nothing is to be done.
     pub fn are_of(&self, seen: &Snapshot, now: Timestamp) -> bool {
         let Some(facts) = seen.facts.as_ref().filter(|_| seen.is_known()) else { return false };
@@ -229,5 +237,22 @@ mod tests {
         assert_eq!(pause(&unknown, Some(NOON + HOUR), &rules, &heard, NOON), None);
         let retired = seen(Facts::new(Lifecycle::Retired(NOON), NOON));
         assert_eq!(pause(&retired, Some(NOON + HOUR), &rules, &heard, NOON), None);
+    }
+
+    #[test]
+    fn a_unit_has_room_for_labels_of_operators_beside_its_own() {
+        let labels = |from: usize, to: usize| -> Labels {
+            (from..to).map(|n| (format!("a{n}"), "x".to_owned())).collect()
+        };
+        for (own, set, fits) in [
+            (labels(0, 16), labels(16, 32), true),
+            (labels(0, 17), labels(17, 33), false),
+            (labels(0, 17), labels(16, 32), true),
+            (labels(0, 33), labels(0, 0), true),
+        ] {
+            let unit = seen(Facts { labels: own.clone(), ..Facts::new(Lifecycle::Present, NOON) });
+            let wanted = UnitSettings { labels: set, ..UnitSettings::default() };
+            assert_eq!(wanted.fit(&unit), fits, "{}", own.len());
+        }
     }
 }

@@ -515,3 +515,68 @@ fn a_registered_unit_is_known_from_its_first_heartbeat_on() {
         assert_eq!(again.facts.unwrap().known, Some(Known::registered(first)), "{name}");
     }
 }
+
+/// Labels from their names, each with its name as the value.
+fn named(names: &[&str]) -> Labels {
+    names.iter().map(|name| ((*name).to_owned(), (*name).to_owned())).collect()
+}
+
+fn both<'a>(one: &[&'a str], other: &[&'a str]) -> Vec<&'a str> {
+    [one, other].concat()
+}
+
+#[test]
+fn no_label_makes_room_for_another_one_and_those_of_topics_are_always_taken() {
+    let sixteen: Vec<String> = (0..16).map(|n| format!("a{n:02}")).collect();
+    let sixteen: Vec<&str> = sixteen.iter().map(String::as_str).collect();
+    // The labels of the unit, of the payload and of the topic, and those after the heartbeat.
+    for (has, payload, topic, expected) in [
+        (vec![], sixteen.clone(), vec!["site"], both(&["site"], &sixteen[..15])),
+        (
+            vec!["parent", "team"],
+            sixteen.clone(),
+            vec!["site"],
+            both(&["parent", "site", "team"], &sixteen[..13]),
+        ),
+        (sixteen.clone(), vec!["b", "a03"], vec!["site"], both(&["site"], &sixteen[..16])),
+        (vec!["site"], vec!["site", "row"], vec!["site"], vec!["row", "site"]),
+    ] {
+        let mut seen = present();
+        seen.facts.as_mut().unwrap().labels = named(&has);
+        let mut declared =
+            Declared { labels: named(&payload), topic_labels: named(&topic), ..Declared::default() };
+        if let Some(site) = declared.labels.get_mut("site") {
+            "elsewhere".clone_into(site);
+        }
+        let one = Heartbeat { declared, ..beat(BEGIN + HOUR) };
+        let change = hear(&seen, &one, &rules(), &heard_until(BEGIN), BEGIN + HOUR).1.unwrap();
+        let facts = change.facts.as_ref().unwrap();
+        assert_eq!(facts.labels, named(&expected), "{has:?} {payload:?}");
+        assert!(is_declared(facts, &one), "what is left out is not new the next time");
+        let again = hear(&after(&seen, &change), &one, &rules(), &heard_until(BEGIN), BEGIN + HOUR);
+        assert_eq!(again, (HeartbeatResult::Refreshed, None));
+    }
+}
+
+#[test]
+fn a_declaration_counts_that_a_heartbeat_without_one_has_overtaken() {
+    // When it was sent, the newest heartbeat, when the unit was last decided upon, and whether it counts.
+    let second = 1000 * MS;
+    for (sent, newest, decided, counts) in [
+        (HOUR, HOUR + MS, Duration::ZERO, true),
+        (HOUR, HOUR + second, Duration::ZERO, true),
+        (HOUR, HOUR + second + MS, Duration::ZERO, false),
+        (HOUR, HOUR + MS, HOUR, false),
+        (HOUR, HOUR + MS, HOUR + MS, false),
+    ] {
+        let mut seen = present();
+        seen.alive = Some(BEGIN + newest);
+        seen.facts.as_mut().unwrap().last_seen = BEGIN + decided;
+        let declared = Declared { timeout: Some(2 * HOUR), sleep: Some(HOUR), ..Declared::default() };
+        let one = Heartbeat { declared, ..beat(BEGIN + sent) };
+        let (heard, change) = hear(&seen, &one, &rules(), &heard_until(BEGIN), BEGIN + newest);
+        let facts = change.unwrap().facts.unwrap();
+        assert_eq!((heard, facts.last_seen), (HeartbeatResult::Refreshed, BEGIN + newest));
+        assert_eq!((facts.declared_timeout.is_some(), facts.sleep), (counts, None), "{newest:?} {decided:?}");
+    }
+}

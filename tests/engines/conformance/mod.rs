@@ -129,6 +129,8 @@ macro_rules! every_case {
                 a_unit_that_was_never_seen_is_reported_from_its_registration
                 a_key_that_expired_between_two_checks_is_no_proof_of_silence
                 declarations_of_a_unit_are_kept_and_obeyed
+                the_last_declaration_of_a_unit_counts_also_within_one_batch
+                the_last_declaration_of_a_unit_counts_whichever_instance_heard_it
                 a_record_of_a_removed_kind_is_closed_and_notified_once
                 records_are_listed_newest_first_page_by_page
                 the_history_of_a_unit_is_its_records_newest_first

@@ -655,8 +655,11 @@ pub async fn a_record_of_a_removed_kind_is_closed_and_notified_once<G: Ground>(w
 pub async fn declarations_of_a_unit_are_kept_and_obeyed<G: Ground>(world: World<G>) {
     let unit = world.unit("a");
     let says = |declared| Heartbeat { declared, ..world.beat(&unit, world.at(0)) };
-    let first =
-        says(Declared { timeout: Some(HOUR), labels: [("site".into(), "north".into())].into(), sleep: None });
+    let first = says(Declared {
+        timeout: Some(HOUR),
+        labels: [("site".into(), "north".into())].into(),
+        ..Declared::default()
+    });
     world.roll.hear(&[first], world.at(0)).await.unwrap();
     let more = says(Declared { labels: [("row".into(), "7".into())].into(), ..Declared::default() });
     world.roll.hear(&[more], world.at(0)).await.unwrap();
@@ -683,6 +686,78 @@ pub async fn declarations_of_a_unit_are_kept_and_obeyed<G: Ground>(world: World<
     world.hear(&awake, world.at(1)).await;
     world.check(&awake, world.hours(2)).await;
     assert_eq!(world.open_records().await.len(), 2);
+}
+
+/// A heartbeat that asks for a timeout of so many hours; 0: for none.
+fn asks<G: Ground>(world: &World<G>, unit: &Unit, hours: u32, at: Timestamp) -> Heartbeat {
+    let timeout = (hours > 0).then(|| hours * HOUR);
+    Heartbeat { declared: Declared { timeout, ..Declared::default() }, ..world.beat(unit, at) }
+}
+
+async fn declared_hours<G: Ground>(world: &World<G>, unit: &Unit) -> u64 {
+    world.read(unit).await.facts.unwrap().declared_timeout.map_or(0, |timeout| timeout.as_secs() / 3600)
+}
+
+pub async fn the_last_declaration_of_a_unit_counts_also_within_one_batch<G: Ground>(world: World<G>) {
+    // Batches of heartbeats, each with its moment and the hours that it asks for, and what counts at the end.
+    for (n, (batches, expected)) in [
+        (vec![vec![(1, 0)], vec![(2, 60), (3, 0)]], 60),
+        (vec![vec![(1, 60)], vec![(2, 3), (3, 60)]], 60),
+        (vec![vec![(1, 60)], vec![(2, 3), (2, 60)]], 60),
+        (vec![vec![(1, 60)], vec![(2, 60), (2, 3)]], 3),
+        (vec![vec![(1, 60)], vec![(3, 60), (2, 3)]], 60),
+        // A later batch was faster; what is said again counts.
+        (vec![vec![(1, 6)], vec![(3, 0)], vec![(2, 60)]], 60),
+        (vec![vec![(1, 6)], vec![(3000, 0)], vec![(2, 60)], vec![(4000, 60)]], 60),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let unit = world.unit(&format!("{n}"));
+        for batch in &batches {
+            let batch: Vec<Heartbeat> =
+                batch.iter().map(|(at, hours)| asks(&world, &unit, *hours, world.at(*at))).collect();
+            world.roll.hear(&batch, world.at(5000)).await.unwrap();
+        }
+        assert_eq!(declared_hours(&world, &unit).await, expected, "{batches:?}");
+    }
+}
+
+pub async fn the_last_declaration_of_a_unit_counts_whichever_instance_heard_it<G: Ground>(world: World<G>) {
+    let (_, other) = world.another().await;
+    let unit = world.unit("a");
+    // The instance, and the hours that the heartbeat asks for.
+    for (n, (is_other, hours)) in [
+        (false, 60),
+        (true, 60),
+        (false, 3),
+        (true, 60),
+        (true, 0),
+        (true, 60),
+        (false, 60),
+        (true, 3),
+        (false, 0),
+        (false, 60),
+        (true, 60),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let roll = if is_other { &other } else { &world.roll };
+        let at = world.at(n as u64 + 1);
+        let expected = declared_hours_after(&world, &unit, hours).await;
+        roll.hear(&[asks(&world, &unit, hours, at)], at).await.unwrap();
+        assert_eq!(declared_hours(&world, &unit).await, expected, "heartbeat {n}");
+        assert_eq!(world.read(&unit).await.alive, Some(at));
+    }
+}
+
+/// The hours that count after a heartbeat that asks for `hours`.
+async fn declared_hours_after<G: Ground>(world: &World<G>, unit: &Unit, hours: u32) -> u64 {
+    match hours {
+        0 => declared_hours(world, unit).await,
+        hours => u64::from(hours),
+    }
 }
 
 pub async fn records_are_listed_newest_first_page_by_page<G: Ground>(world: World<G>) {

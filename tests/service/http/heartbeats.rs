@@ -3,6 +3,7 @@
 use std::process::Command;
 use std::sync::Arc;
 
+use futures_util::stream::poll_fn;
 use reqwest::header::{CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use reqwest::{Method, Response};
 use rollcall::clock::Clock;
@@ -13,9 +14,11 @@ use rollcall::intake::Bodies;
 use rollcall::presence::Registration;
 use rollcall::telemetry::Telemetry;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 
 use super::changes::{send, token};
 use super::world::{Fleet, NOON, SECOND, assert_problem, the};
+use crate::support::facts::until;
 
 async fn ping(fleet: &Fleet, method: Method, path: &str) -> u16 {
     fleet.client.request(method, format!("{}/ping/{path}", fleet.url)).send().await.unwrap().status().as_u16()
@@ -273,6 +276,11 @@ async fn a_batch_has_an_answer_for_each_heartbeat_in_order() {
     let problem = assert_problem(batch(&fleet, "application/json", broken).await, 400).await;
     assert_eq!(problem["answered"], 1);
     assert_eq!(unit(&fleet, "detector/before").await["state"], "online");
+    // A name of any length is said as far as an id may be long.
+    let long = json!([{ "kind": "k".repeat(300), "unit": "ü".repeat(300) }]).to_string();
+    let answer = json_of(batch(&fleet, "application/json", long).await).await;
+    let said = |field: &str| answer["heartbeats"][0][field].as_str().unwrap().len();
+    assert_eq!((said("kind"), said("unit")), (128, 128));
     assert_eq!(batch(&fleet, "text/plain", "{}").await.status(), 415);
     let url = format!("{}/api/v1/heartbeats", fleet.url);
     let compressed = fleet.client.post(url).header(CONTENT_TYPE, "application/json");
@@ -375,6 +383,66 @@ async fn the_token_of_a_device_is_for_its_units_and_for_so_many_heartbeats() {
     fleet.clock.advance(SECOND * wait as u32);
     assert_eq!(ask("north", "/ping/detector/north-1").await, 200);
     assert_eq!(ask("any", "/ping/detector/north-1").await, 200);
+}
+
+#[tokio::test]
+async fn a_heartbeat_does_not_wait_for_the_rest_of_its_batch() {
+    let fleet = Fleet::start().await;
+    let (sender, mut lines) = mpsc::channel(1);
+    let sent = async {
+        for id in ["1", "2"] {
+            let line = format!("{{\"kind\": \"detector\", \"unit\": \"{id}\"}}\n");
+            sender.send(Ok::<_, std::io::Error>(line)).await.unwrap();
+            let path = format!("/api/v1/units/detector/{id}");
+            until("the unit is there", async || fleet.get(&path).await.status() == 200).await;
+        }
+        drop(sender);
+    };
+    let body = reqwest::Body::wrap_stream(poll_fn(move |context| lines.poll_recv(context)));
+    let (answer, ()) = tokio::join!(batch(&fleet, "application/x-ndjson", body), sent);
+    assert_eq!(json_of(answer).await["recorded"], 2);
+}
+
+#[tokio::test]
+async fn a_request_that_names_no_unit_counts_as_one_heartbeat() {
+    let device = DeviceRights { heartbeats_per_second: 1, ..DeviceRights::default() };
+    let fleet =
+        Fleet::start_with(vec![Token { device, ..token("one", Role::Device) }], UnitMetrics::All).await;
+    for n in 0..10 {
+        let (method, path, body, status) = match n % 2 {
+            0 => (Method::GET, "/ping/detector/%ff", Value::Null, 400),
+            _ => (Method::POST, "/api/v1/heartbeats", json!([]), 200),
+        };
+        let answer = send(&fleet, "one", method, path, body).await;
+        assert_eq!(answer.status(), status, "{n} {path}");
+    }
+    for path in ["/ping/detector/%ff", "/ping/detector/1"] {
+        assert_eq!(send(&fleet, "one", Method::GET, path, Value::Null).await.status(), 429, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_device_cannot_push_out_labels_of_operators_nor_use_up_their_room() {
+    let fleet = Fleet::start().await;
+    let path = format!("{}/api/v1/units/detector/1", fleet.url);
+    let put = async |labels: Value| {
+        let body = json!({ "labels": labels, "author": "ana" }).to_string();
+        let request = fleet.client.put(&path).header(CONTENT_TYPE, "application/json").body(body);
+        request.send().await.unwrap().status().as_u16()
+    };
+    let many = |of: &str| -> Value {
+        (0..16).map(|n| (format!("{of}{n:02}"), json!("x"))).collect::<serde_json::Map<_, _>>().into()
+    };
+    assert_eq!(put(json!({ "team": "red" })).await, 204);
+    let ping = fleet.client.post(format!("{}/ping/detector/1", fleet.url));
+    ping.body(json!({ "labels": many("a") }).to_string()).send().await.unwrap();
+    let labels = unit(&fleet, "detector/1").await["labels"].clone();
+    assert_eq!((&labels["team"], labels.as_object().unwrap().len()), (&json!("red"), 16));
+    let metrics = fleet.text("/metrics").await;
+    assert!(metrics.contains("rollcall_payload_issues_total{reason=\"bad_label\"} 1"), "{metrics}");
+    assert_eq!(put(many("b")).await, 204);
+    assert_eq!(put(json!({ "c": "x" })).await, 409);
+    assert_eq!(put(json!({ "b00": "y" })).await, 204);
 }
 
 #[tokio::test]

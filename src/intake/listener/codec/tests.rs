@@ -63,6 +63,8 @@ fn what_a_client_may_not_send_is_refused_with_its_reason() {
         ("packet id 0", Four, packet(0x32, b"\0\x01t\0\0"), PROTOCOL),
         ("a wildcard in a topic", Four, packet(0x30, b"\0\x03a/+"), BAD_TOPIC),
         ("a hash in a topic", Five, packet(0x30, b"\0\x01#\0"), BAD_TOPIC),
+        ("a noncharacter in a topic", Five, packet(0x30, b"\0\x04a\xef\xbf\xbe\0"), BAD_TOPIC),
+        ("a control character in a topic", Four, packet(0x30, b"\0\x02a\x01"), BAD_TOPIC),
         ("a zero in a topic", Four, packet(0x30, b"\0\x03a\0b"), MALFORMED),
         ("no topic", Four, packet(0x30, b"\0\0x"), BAD_TOPIC),
         ("no topic and no alias", Five, packet(0x30, b"\0\0\0"), PROTOCOL),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rollcall::clock::Timestamp;
 use rollcall::fleet::{Operators, Silences, Subject, UnitChange};
-use rollcall::history::{Database, fleet_digest, hand_over, past_fleet, prepare, prune, status};
+use rollcall::history::{Database, fleet_digest, hand_over, past_fleet, prepare, prune, rewind, status};
 use rollcall::presence::{Heartbeat, Interval, Kind, Probed, UnitSettings};
 use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Documents, on_record};
 
@@ -218,6 +218,13 @@ async fn each_pause_is_written_however_short_and_whatever_came_after_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_left_the_engine_before_it_was_written_is_a_named_loss() {
+    for is_set_back in [false, true] {
+        is_a_named_loss(is_set_back).await;
+    }
+}
+
+/// `is_set_back`: an operator lets the engine be read again before an instance has named the loss.
+async fn is_a_named_loss(is_set_back: bool) {
     let mut world = World::new(EngineType::Embedded).await;
     world.write();
     world.pass(300 * SECOND).await;
@@ -225,6 +232,10 @@ async fn what_left_the_engine_before_it_was_written_is_a_named_loss() {
     world.end_writers().await;
     assert_eq!((world.count("losses").await, world.problem("history_incomplete")), (0, None));
     world.clock.advance(100 * DAY);
+    if is_set_back {
+        rewind(&mut Database::connect(&world.access).await.unwrap()).await.unwrap();
+        assert_eq!(world.count(CURSORS).await, 0);
+    }
     world.write();
     until(async || world.problem("history_incomplete").is_some()).await;
     let text = world.problem("history_incomplete").unwrap();
@@ -238,6 +249,8 @@ async fn what_left_the_engine_before_it_was_written_is_a_named_loss() {
     world.hear(&units(1)).await;
     world.silence(&units(1)).await;
     world.until_alike().await;
+    // It is named once.
+    assert_eq!(world.count("cursors WHERE source LIKE 'before %'").await, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rollcall::clock::Timestamp;
 use rollcall::fleet::{Operators, Silences, Subject, UnitChange};
-use rollcall::history::{Database, fleet_digest, hand_over, past_fleet, prepare, prune, rewind, status};
+use rollcall::history::{
+    Database, DatabaseAccess, DatabaseAddress, fleet_digest, hand_over, past_fleet, prepare, prune, rewind,
+    status, try_writing,
+};
 use rollcall::presence::{Heartbeat, Interval, Kind, Probed, UnitSettings};
 use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Documents, on_record};
 
@@ -251,6 +254,49 @@ async fn is_a_named_loss(is_set_back: bool) {
     world.until_alike().await;
     // It is named once.
     assert_eq!(world.count("cursors WHERE source LIKE 'before %'").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_or_a_server_that_takes_no_writes_is_refused_and_a_trial_leaves_nothing() {
+    let postgres = Postgres::start();
+    let owner = postgres.access();
+    let schema = &owner.schema;
+    let tried = async |access: &DatabaseAccess| {
+        let mut database = Database::connect(access).await.unwrap();
+        try_writing(&mut database, access).await.map_err(|error| error.to_string())
+    };
+    // Also before there is a schema.
+    tried(&owner).await.unwrap();
+    let there = format!("SELECT to_regnamespace('{schema}') IS NULL");
+    assert!(postgres.rows(schema, &there).await[0].get::<_, bool>(0));
+    prepare(&mut Database::connect(&owner).await.unwrap(), &owner, None).await.unwrap();
+    for _ in 0..2 {
+        tried(&owner).await.unwrap();
+    }
+    let left = "SELECT (SELECT count(*) FROM cursors), to_regclass('trial') IS NULL";
+    let left = postgres.rows(schema, left).await;
+    assert_eq!((left[0].get::<_, i64>(0), left[0].get::<_, bool>(1)), (0, true));
+
+    let client = postgres.client(schema).await;
+    let url = postgres.url().replace("//rollcall@", "//reader@");
+    let address = DatabaseAddress::parse(&url, Some("open")).unwrap();
+    let reader = DatabaseAccess { address, ..owner.clone() };
+    let grants = [
+        "CREATE ROLE reader LOGIN PASSWORD 'open'".to_owned(),
+        format!(
+            "GRANT USAGE ON SCHEMA {schema} TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO reader"
+        ),
+        format!("GRANT INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO reader"),
+        format!("GRANT CREATE ON SCHEMA {schema} TO reader"),
+    ];
+    for grant in grants {
+        client.batch_execute(&grant).await.unwrap();
+        let refused = tried(&reader).await.unwrap_err();
+        assert!(refused.contains("must own the schema of history"), "{grant}: {refused}");
+    }
+    client.batch_execute("ALTER DATABASE postgres SET default_transaction_read_only = on").await.unwrap();
+    let refused = tried(&owner).await.unwrap_err();
+    assert!(refused.contains("needs a server that takes writes"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -57,6 +57,7 @@ pub(super) async fn run(arguments: HistoryArguments) -> anyhow::Result<ExitCode>
         HistoryCommand::Init(file) => {
             let (config, mut database) = open(&file).await?;
             history::prepare(&mut database, &config.access, None).await?;
+            history::try_writing(&mut database, &config.access).await?;
             let schema = &config.access.schema;
             println!("schema {schema} of {} has version {}", database.address(), history::VERSION);
         }

@@ -21,7 +21,7 @@ use super::{Mirror, Ownership, Roll, mass_breaker};
 use crate::clock::{Clock, Timestamp};
 use crate::presence::{
     CountRange, CountedPart, FleetMoment, Hearing, HourCounts, IncidentMark, MinuteCounts, State,
-    StateCounts, add_mark, floor,
+    StateCounts, add_mark, floor, partitions_digest,
 };
 use crate::store::{Cells, Document, Documents, EngineError, MAX_CHANGES, Result, Table, TableValue};
 use crate::telemetry::{Loop, Telemetry};
@@ -135,10 +135,11 @@ impl CountRecorder {
             .await
             .map_err(|error| EngineError::Unavailable(format!("units were not counted: {error}")))?;
         let CountedUnits { states, offline, is_cut, unusual } = counted;
-        let part = CountedPart(view.partitions.len() as u16, states, offline, is_cut, unusual);
+        let (count, digest) = (view.partitions.len() as u16, partitions_digest(&view.partitions));
+        let part = CountedPart(count, states, offline, is_cut, unusual, digest);
         let at = floor(now, MINUTE);
-        // Counts of other partitions are not of the same units.
-        if minute.at == Some(at) && minute.worst.0 == part.0 {
+        // Counts of other partitions are not of the same units: written beside these, they make the minute unknown.
+        if minute.at == Some(at) && minute.worst.has_partitions_of(&part) {
             if part.gravity() > minute.worst.gravity() {
                 // An incident may be over before the minute is.
                 minute.marks = self.marks(&view.partitions).await?;
@@ -282,7 +283,8 @@ fn with_hours(
     let first = stored.name * 24;
     for (of, minutes) in minutes.range(first..(first + 24).min(hour)) {
         if let Some(worst) = minutes.worst(partitions) {
-            after.hours.entry((of - first) as u8).or_insert(worst);
+            // Not only the first time: other instances may write the last minute of an hour when the next one has begun.
+            after.hours.insert((of - first) as u8, worst);
         }
         minutes.marks.iter().for_each(|mark| add_mark(&mut after.marks, mark.clone()));
     }

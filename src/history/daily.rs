@@ -4,6 +4,9 @@
 //! does it, a day at a time, and once: records that come later correct it, see `late.rs`. It reads and writes in one
 //! transaction that holds the days alone: no record is written between, and of two instances that believe to own
 //! the sums the second one finds the day summed.
+//!
+//! Summed days follow one another without a gap: each next one is the day after them or, where a file lets history begin
+//! earlier, the day before them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,8 +22,8 @@ use super::schema::Months;
 use super::sources::HistorySource;
 use super::{BLIND, DAILY, OPEN, UNITS, cursors};
 use crate::clock::Timestamp;
-use crate::presence::{Interval, Labels, TimeSpent};
-use crate::reports::{MAX_VALUES, day_of};
+use crate::presence::{Interval, Labels, TimeSpent, floor};
+use crate::reports::{MAX_VALUES, day_of, midnight};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -65,7 +68,7 @@ pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet
     Ok(true)
 }
 
-/// The begin of the next day to sum, if it is complete.
+/// The begin of the next day to sum, if there is one that is complete.
 async fn next(client: &impl GenericClient, fleet: u16) -> Result<Option<Timestamp>, Error> {
     let sources = [HistorySource::Opened.as_str(), HistorySource::Closed.as_str(), UNITS, OPEN];
     let all: Vec<u16> = (0..fleet).collect();
@@ -73,14 +76,30 @@ async fn next(client: &impl GenericClient, fleet: u16) -> Result<Option<Timestam
     for source in sources {
         complete = complete.min(cursors::load(client, source, &all).await?.unwrap_or_default());
     }
-    // There is nothing to sum of the time before history has records.
-    let first = "SELECT greatest((SELECT min(known_since) FROM units), (SELECT since FROM kept \
-                 WHERE table_name = 'transitions')) WHERE EXISTS (SELECT FROM units)";
-    let first = client.query_opt(first, &[]).await?.map(|row| timestamp(row.get(0)));
-    let from = cursors::load(client, DAILY, &[fleet]).await?.or(first);
-    let day = DAY.as_millis() as i64;
-    let from = from.map(|from| Timestamp::from_millis(from.as_millis().div_euclid(day) * day));
-    Ok(from.filter(|from| *from + DAY <= complete))
+    let is_complete = |day: &Timestamp| *day + DAY <= complete;
+    let Some(first) = first(client).await? else { return Ok(None) };
+    let Some(end) = cursors::load(client, DAILY, &[fleet]).await? else {
+        return Ok(Some(first).filter(is_complete));
+    };
+    let end = floor(end, DAY);
+    if is_complete(&end) {
+        return Ok(Some(end));
+    }
+    let summed = "SELECT min(day) FROM daily WHERE scope = 'fleet'";
+    let summed: Option<Date> = client.query_one(summed, &[]).await?.get(0);
+    let before = summed.map_or(end, midnight) - DAY;
+    Ok(Some(before).filter(|before| *before >= first && is_complete(before)))
+}
+
+/// The begin of the first day that can have sums; `None`: there is no unit. There is nothing to sum of the time before
+/// history has records, nor of days whose sums are dropped, nor of the rest of a day that is dropped in part.
+async fn first(client: &impl GenericClient) -> Result<Option<Timestamp>, Error> {
+    let first = "SELECT greatest((SELECT min(known_since) FROM units), \
+                 (SELECT since FROM kept WHERE table_name = 'transitions'), \
+                 (SELECT since + interval '1 day' - interval '1 microsecond' FROM kept WHERE table_name = 'daily')) \
+                 WHERE EXISTS (SELECT FROM units)";
+    let first = client.query_opt(first, &[]).await?;
+    Ok(first.map(|row| floor(timestamp(row.get(0)), DAY)))
 }
 
 #[derive(Default)]
@@ -113,7 +132,9 @@ impl DaySums {
     }
 
     fn rows(self) -> impl Iterator<Item = DayRow> {
-        let DaySums { sums, values } = self;
+        let DaySums { mut sums, values } = self;
+        // Each summed day has a row of the fleet, also a day without units.
+        sums.entry(of_fleet()).or_default();
         let has_too_many = move |scope: &str| {
             scope.strip_prefix("label:").is_some_and(|label| values[label].len() > MAX_VALUES)
         };
@@ -124,9 +145,13 @@ impl DaySums {
 
 /// The groups that a unit belongs to.
 pub(super) fn keys<'a>(kind: &'a str, labels: &'a Labels) -> impl Iterator<Item = SumKey> + 'a {
-    let of_all = [("fleet".to_owned(), String::new()), ("kind".to_owned(), kind.to_owned())];
+    let of_all = [of_fleet(), ("kind".to_owned(), kind.to_owned())];
     let of_labels = labels.iter().map(|(label, value)| (format!("label:{label}"), value.clone()));
     of_all.into_iter().chain(of_labels)
+}
+
+fn of_fleet() -> SumKey {
+    ("fleet".to_owned(), String::new())
 }
 
 /// The row of a unit; `None` if it was online all the time that it was known.

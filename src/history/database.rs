@@ -263,6 +263,9 @@ fn explained(error: &tokio_postgres::Error, address: &DatabaseAddress, doing: &s
         code if *code == SqlState::INSUFFICIENT_PRIVILEGE => {
             HistoryError::Refused(text("the user of history.url must own the schema of history"))
         }
+        code if *code == SqlState::READ_ONLY_SQL_TRANSACTION => HistoryError::Away(text(
+            "history needs a server that takes writes: neither a standby, nor read only",
+        )),
         code if [SqlState::QUERY_CANCELED, SqlState::LOCK_NOT_AVAILABLE].contains(code) => {
             HistoryError::TooSlow(format!("{address} was too slow to {doing}: {why}"))
         }

@@ -4,6 +4,7 @@
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, GenericClient};
 
+use super::daily;
 use super::database::{Database, Result};
 use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
@@ -85,15 +86,21 @@ pub async fn begins(database: &Database) -> Result<Option<Timestamp>> {
 
 /// Lets history begin with the oldest closing of a file, whose records are all of their time: from its oldest to its
 /// newest closing. The time between a file that ends earlier and the begin of history stays unknown, and so does what was
-/// pruned.
-pub(super) async fn begin_with_file(database: &Database, closings: Interval) -> Result<()> {
+/// pruned. The day with which history began is summed again, because a part of it was unknown.
+pub(super) async fn begin_with_file(database: &mut Database, closings: Interval) -> Result<()> {
     let (oldest, newest) = (moment(closings.from), moment(closings.to));
-    let earlier = "WITH earlier AS (INSERT INTO kept (table_name, since) \
+    let earlier = "WITH before AS (SELECT since FROM kept WHERE table_name = 'transitions'), \
+                   earlier AS (INSERT INTO kept (table_name, since) \
                    SELECT 'transitions', greatest($1, (SELECT since FROM kept WHERE table_name = $3)) \
                    ON CONFLICT (table_name) DO UPDATE SET since = excluded.since \
-                   WHERE kept.since > excluded.since AND kept.since <= $2 RETURNING since) \
-                   UPDATE meta SET begins_at = least(begins_at, since) FROM earlier";
+                   WHERE kept.since > excluded.since AND kept.since <= $2 RETURNING since), \
+                   noted AS (UPDATE meta SET begins_at = least(begins_at, since) FROM earlier) \
+                   DELETE FROM daily USING before, earlier WHERE day = before.since::date";
     let parameters: [&(dyn ToSql + Sync); 3] = [&oldest, &newest, &PRUNED];
-    let earlier = database.client().execute(earlier, &parameters);
-    database.limited("note when history begins", earlier).await.map(drop)
+    let noted = database.in_transaction("note when history begins", async |transaction| {
+        // Before the statement: a day that is summed now is read by the begin of now.
+        daily::hold_days(transaction, true).await?;
+        transaction.execute(earlier, &parameters).await
+    });
+    noted.await.map(drop)
 }

@@ -41,7 +41,8 @@ pub use past::past_fleet;
 pub use reader::HistoryReader;
 pub use report::report;
 pub use schema::{
-    HistoryRetention, StoredHistory, VERSION, check, fleet_digest, hand_over, prepare, prune, require, stored,
+    HistoryRetention, StoredHistory, VERSION, check, fleet_digest, hand_over, prepare, prune, require,
+    stored, try_writing,
 };
 pub use sources::HistorySource;
 pub use status::{HistoryStatus, TableStatus, rewind, status};

@@ -97,15 +97,20 @@ pub(super) async fn each_unit(
          AND $1::timestamptz IS NOT NULL AND cause <> 'never_seen' AND {SELECTED} {of_label}"
     );
     let Some(outages) = by_unit(client, &outages, &within, most).await? else { return Ok(false) };
+    // The longest outage is measured from its begin, so all else is read from the begin of the first one on.
+    let begun = outages.values().flatten().map(|outage| outage.from).fold(range.from, Timestamp::min);
+    let since = moment(begun);
+    let of_outages: Vec<&(dyn ToSql + Sync)> =
+        std::iter::once(&since as _).chain(within[1..].iter().copied()).collect();
     let pauses = format!(
         "SELECT kind, unit, from_at, until_at FROM pauses WHERE until_at > $1 AND from_at < $2 \
          AND {SELECTED} {of_label}"
     );
-    let Some(pauses) = by_unit(client, &pauses, &within, most).await? else { return Ok(false) };
+    let Some(pauses) = by_unit(client, &pauses, &of_outages, most).await? else { return Ok(false) };
     let blind = "SELECT kind, '', from_at, until_at FROM blind WHERE until_at > $1 AND from_at < $2";
-    let blind = by_unit(client, blind, &within[..2], usize::MAX).await?;
+    let blind = by_unit(client, blind, &of_outages[..2], usize::MAX).await?;
     let blind = Blind::new(blind.unwrap_or_default());
-    let unknown = kept::unknown(client, range).await?;
+    let unknown = kept::unknown(client, Interval { from: begun, to: range.to }).await?;
     let statement = format!(
         "SELECT kind, unit, labels::text, known_since, removed_at {known} ORDER BY kind, unit, known_since"
     );

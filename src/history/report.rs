@@ -2,8 +2,8 @@
 //!
 //! The sums of groups are those of their days. Units have no row for a day on which they were online, so each one is
 //! worked out from its outages; so are the parts of days at both ends of a range, and a label with too many values for
-//! sums. All are about the days that are summed. Where the rows of units are not kept for as long as the sums, the time of
-//! units before that is unknown.
+//! sums. Reports are about the days that are summed. Where the rows of units are not kept for as long as the sums, the time
+//! of units before that is unknown, and so is all time before history begins.
 
 use jiff::civil::Date;
 use std::time::Duration;
@@ -61,11 +61,12 @@ pub(super) async fn time_spent(
 ) -> Result<PastTime> {
     let (first, end) = summed_range(database).await?.map_or((range.from, range.from), midnights);
     let until = end.clamp(range.from, range.to);
-    let range = Interval { from: first.clamp(range.from, until), to: until };
-    let unknown = kept::unknown(database.client(), range);
-    let is_complete = database.limited("read losses", unknown).await?.intervals().is_empty();
-    let (days, scope) = (Days::within(range), of_scope(of));
-    let sums = match scope {
+    let range = Interval { to: until, ..range };
+    let summed = Interval { from: first.clamp(range.from, until), to: until };
+    let unknown = kept::unknown(database.client(), summed);
+    let has_summed = database.limited("read losses", unknown).await?.intervals().is_empty();
+    let days = Days::within(summed);
+    let sums = match of_scope(of) {
         Some((scope, name)) if days.from < days.until => sums_of(database, &scope, &name, days).await?,
         _ => None,
     };
@@ -84,7 +85,9 @@ pub(super) async fn time_spent(
         None => parts.push(worked_out(database, of, range).await?),
     }
     let units = parts.iter().map(|(units, _)| *units).max().unwrap_or_default();
-    Ok(PastTime { until, units, spent: parts.iter().map(|(_, spent)| *spent).sum(), is_complete })
+    let spent: TimeSpent = parts.iter().map(|(_, spent)| *spent).sum();
+    // Before the summed days it is complete as far as its units were not known.
+    Ok(PastTime { until, units, spent, is_complete: has_summed && spent.unknown.is_zero() })
 }
 
 /// How a unit spent each of these days, up to the last one that is summed.
@@ -176,22 +179,24 @@ fn midnights((first, end): (Date, Date)) -> (Timestamp, Timestamp) {
     (midnight(first), midnight(end))
 }
 
-/// The number of units of a name in these days, and how they spent them; `None` if the days have no sums of that scope,
-/// as for a label with too many values.
+/// The number of units of a name in these days, and how they spent them; `None` if one of the days has no sums of that
+/// scope, as for a label with too many values.
 async fn sums_of(
     database: &Database,
     scope: &str,
     name: &str,
     days: Days,
 ) -> Result<Option<(u64, TimeSpent)>> {
-    if let Some(row) = rows_of(database, scope, Some(name), days).await?.pop() {
-        return Ok(Some((row.units, row.spent)));
-    }
-    // Days with rows of other values have no unit with this one.
-    let select = "SELECT EXISTS (SELECT FROM daily WHERE scope = $1 AND day >= $2 AND day < $3)";
+    // A day with rows of other values has no unit with this one.
+    let select = "SELECT EXISTS (SELECT day FROM daily WHERE scope = 'fleet' AND day >= $2 AND day < $3 \
+                  EXCEPT SELECT day FROM daily WHERE scope = $1 AND day >= $2 AND day < $3)";
     let parameters: [&(dyn ToSql + Sync); 3] = [&scope, &days.from, &days.until];
-    let row = database.limited("read a report", database.client().query_one(select, &parameters)).await?;
-    Ok(row.get::<_, bool>(0).then(Default::default))
+    let read = database.client().query_one(select, &parameters);
+    if database.limited("read a report", read).await?.get(0) {
+        return Ok(None);
+    }
+    let row = rows_of(database, scope, Some(name), days).await?.pop();
+    Ok(Some(row.map_or_else(Default::default, |row| (row.units, row.spent))))
 }
 
 /// The sums of days, by name; only those of `name` if it is given.

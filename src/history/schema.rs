@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::civil::Date;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Error, GenericClient};
+use tokio_postgres::{Error, GenericClient, Transaction};
 
 use super::database::{Database, DatabaseAccess, HistoryError, Result};
 use super::rows::moment;
@@ -36,6 +36,11 @@ const WHOLE: [(&str, &str); 4] =
 
 /// Instances that change the schema do so one after the other. The schema may not be there yet.
 const LOCK: &str = "SELECT pg_advisory_xact_lock(hashtext(current_setting('search_path') || ' of rollcall'))";
+
+/// Statements that succeed only for a user that may write history: a row, a table, and a change that takes the owner of a
+/// table, as a month of it does.
+const TRIAL: &str = "INSERT INTO cursors VALUES ('trial', 0, now()); CREATE TABLE trial (at timestamptz); \
+                     COMMENT ON TABLE transitions IS NULL";
 
 /// A digest of the key of a fleet, by which history knows the fleet: the key itself never leaves the engine and the
 /// instances.
@@ -65,18 +70,7 @@ pub async fn prepare(
 ) -> Result<()> {
     let schema = access.quoted_schema();
     let made = database.in_transaction("make the schema of history", async |transaction| {
-        // Before everything else: of two instances that find nothing, the second one looks again after the first.
-        transaction.batch_execute(LOCK).await?;
-        let is_there = "SELECT to_regnamespace($1) IS NOT NULL";
-        if !transaction.query_one(is_there, &[&schema]).await?.get::<_, bool>(0) {
-            transaction.batch_execute(&format!("CREATE SCHEMA {schema}")).await?;
-        }
-        if read(transaction, &schema).await?.version.is_none() {
-            let timescale: Option<String> =
-                transaction.query_opt(TIMESCALE, &[]).await?.map(|row| row.get(0));
-            transaction.batch_execute(&statements(timescale.as_deref())).await?;
-        }
-        let stored = read(transaction, &schema).await?;
+        let stored = make(transaction, &schema).await?;
         match fleet {
             Some((fleet, partitions)) if stored.version == Some(VERSION) && stored.fleet.is_none() => {
                 transaction.execute("UPDATE meta SET fleet = $1", &[&fleet]).await?;
@@ -88,6 +82,36 @@ pub async fn prepare(
     });
     let made = made.await?;
     check(database, access, &made, fleet.map(|(digest, _)| digest))
+}
+
+/// Makes the schema and its tables unless they are there, and answers what they say of themselves.
+async fn make(transaction: &Transaction<'_>, schema: &str) -> Result<StoredHistory, Error> {
+    // Before everything else: of two instances that find nothing, the second one looks again after the first.
+    transaction.batch_execute(LOCK).await?;
+    let is_there = "SELECT to_regnamespace($1) IS NOT NULL";
+    if !transaction.query_one(is_there, &[&schema]).await?.get::<_, bool>(0) {
+        transaction.batch_execute(&format!("CREATE SCHEMA {schema}")).await?;
+    }
+    if read(transaction, schema).await?.version.is_none() {
+        let timescale: Option<String> = transaction.query_opt(TIMESCALE, &[]).await?.map(|row| row.get(0));
+        transaction.batch_execute(&statements(timescale.as_deref())).await?;
+    }
+    read(transaction, schema).await
+}
+
+/// Tries to make the schema and to write, and leaves nothing of it.
+///
+/// # Errors
+/// The database refuses one of both.
+pub async fn try_writing(database: &mut Database, access: &DatabaseAccess) -> Result<()> {
+    let schema = access.quoted_schema();
+    let tried = database.in_transaction("write history", async |transaction| {
+        transaction.batch_execute("SAVEPOINT untouched").await?;
+        make(transaction, &schema).await?;
+        transaction.batch_execute(TRIAL).await?;
+        transaction.batch_execute("ROLLBACK TO SAVEPOINT untouched").await
+    });
+    tried.await
 }
 
 /// Checks that the tables are there, in the version of this program, and that they are not those of another fleet.

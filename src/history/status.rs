@@ -6,7 +6,7 @@ use tokio_postgres::{Client, Error, Row};
 
 use super::database::{Database, Result};
 use super::rows::timestamp;
-use super::{BLIND, DAILY, OPEN, kept};
+use super::{cursors, kept};
 use crate::clock::Timestamp;
 
 /// The most rows of a table that are counted.
@@ -98,19 +98,13 @@ async fn size(client: &Client, row: &Row) -> Result<TableStatus, Error> {
 
 /// Sets the cursors of the engine back: running instances read again what it keeps, and write what is missing. Days that
 /// are summed stay summed: what history has dropped since then would be missing in them. So does blind time, which the
-/// engine may have joined since. Instances notice it when they
-/// connect next, which this call makes them do.
+/// engine may have joined since. Instances notice it when they connect next, which this call makes them do, and name then
+/// what left the engine before it was written.
 pub async fn rewind(database: &mut Database) -> Result<()> {
     let end = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE pid <> pg_backend_pid() \
                AND application_name = 'rollcall' AND datname = current_database() AND usename = current_user";
     let parameters: [&(dyn ToSql + Sync); 0] = [];
-    database
-        .in_transaction("set the cursors back", async |transaction| {
-            let delete = "DELETE FROM cursors WHERE source <> ALL ($1)";
-            transaction.execute(delete, &[&[DAILY, OPEN, BLIND].as_slice()]).await?;
-            Ok(())
-        })
-        .await?;
+    database.in_transaction("set the cursors back", cursors::set_back).await?;
     database.limited("end the sessions of instances", database.client().execute(end, &parameters)).await?;
     Ok(())
 }

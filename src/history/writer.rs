@@ -218,6 +218,8 @@ impl WriterSession<'_> {
             self.tails.insert(source, Tail { settled: from, read: from });
             if let Some(oldest) = oldest {
                 self.name_losses(source, oldest, partitions).await?;
+                let forget = cursors::forget_before(self.database.client(), source.as_str(), partitions);
+                self.database.limited("move a cursor", forget).await?;
             }
         }
         self.partitions = partitions.to_vec();
@@ -378,12 +380,18 @@ impl WriterSession<'_> {
         let entries = audit.audited(MAX_AUDITED).await?;
         let (Some(first), Some(last)) = (entries.last(), entries.first()) else { return Ok(()) };
         let fleet = [fleet];
-        let read = cursors::load(self.database.client(), OPERATIONS, &fleet);
-        let cursor = self.database.limited("read a cursor", read).await?;
-        if let Some(from) = cursor.filter(|at| *at < first.at && entries.len() >= MAX_AUDITED) {
+        let client = self.database.client();
+        let read = self.database.limited("read a cursor", async {
+            let cursor = cursors::load(client, OPERATIONS, &fleet).await?;
+            Ok((cursor, cursors::oldest(client, OPERATIONS, &fleet).await?))
+        });
+        let (cursor, oldest) = read.await?;
+        if let Some(from) = oldest.filter(|at| *at < first.at && entries.len() >= MAX_AUDITED) {
             let lost = Interval { from, to: first.at };
             self.lost("operations", lost, "the audit has its newest entries only").await?;
         }
+        let forget = cursors::forget_before(self.database.client(), OPERATIONS, &fleet);
+        self.database.limited("move a cursor", forget).await?;
         let pauses = past_pauses(entries.iter().rev(), cursor.unwrap_or(Timestamp::ZERO));
         let (mut pieces, mut written) = (Pieces::of(entries.len()), 0);
         while let Some((piece, is_last)) = pieces.next() {

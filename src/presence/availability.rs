@@ -97,12 +97,12 @@ impl TimeSpent {
         (!known.is_zero()).then(|| self.online.as_secs_f64() / known.as_secs_f64())
     }
 
-    /// The time online for each outage; `None` without one.
+    /// The time online for each outage that began in the time; `None` without one.
     pub fn mean_between_outages(&self) -> Option<Duration> {
         self.for_each_outage(self.online)
     }
 
-    /// The time offline for each outage; `None` without one.
+    /// The time offline, also of outages that began before, for each outage that began in the time; `None` without one.
     pub fn mean_to_return(&self) -> Option<Duration> {
         self.for_each_outage(self.offline)
     }

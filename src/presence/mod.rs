@@ -72,7 +72,7 @@ pub use name::{MAX_ID, may_stand_in_topic};
 pub use pace::{MISSING_CANARIES, blind_gap, canary_period, probe_gap, probe_period};
 pub use past_counts::{
     CountBucket, CountRange, CountedPart, FleetMoment, HourCounts, IncidentMark, MinuteCounts, StateCounts,
-    add_mark, floor,
+    add_mark, floor, partitions_digest,
 };
 pub use place::{Move, PlacesLeft};
 pub use policy::{

@@ -1,9 +1,10 @@
 //! The counts of the fleet over time: by the minute for a day, by the hour for ninety days.
 //!
 //! Each instance counts the units of its own partitions every few seconds, and keeps the worst count of each minute. A
-//! minute of the fleet is the sum of these parts, if they have every partition once: while a partition changes its owner, or an instance does not count, the
-//! minute is unknown, and is shown as unknown instead of a number that is too small. An hour has the counts of its
-//! worst minute, because an outage of ten minutes would vanish in a mean.
+//! minute of the fleet is the sum of these parts, if they have every partition once, and each instance had the same ones
+//! for all of it: while a partition changes its owner, or an instance does not count, the minute is unknown, and is shown
+//! as unknown instead of a number that is too small. An hour has the counts of its worst minute, because an outage of ten
+//! minutes would vanish in a mean.
 //!
 //! Units that are offline are counted by the values of labels, too: the worst values of each minute. A missing value
 //! has no offline units, unless the minute says that values were left out.
@@ -26,8 +27,11 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// The most marks of a cell; further incidents have none.
 const MAX_MARKS: usize = 20;
 
-/// The counts of one instance: its partitions, their units by state, the units that are offline by `label=value`,
-/// whether values were left out, and the units whose silence is unusual.
+/// The number of partitions in the part of an instance that had different ones within the minute: more than a fleet has.
+const CHANGED: u16 = u16::MAX;
+
+/// The counts of one instance: its number of partitions, their units by state, the units that are offline by
+/// `label=value`, whether values were left out, the units whose silence is unusual, and a digest of the partitions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CountedPart(
     pub u16,
@@ -35,6 +39,7 @@ pub struct CountedPart(
     pub BTreeMap<String, u64>,
     pub bool,
     #[serde(default)] pub u64,
+    #[serde(default)] pub u32,
 );
 
 /// Units that fell silent together, as a mark in a chart.
@@ -131,7 +136,18 @@ pub fn add_mark(marks: &mut Vec<IncidentMark>, mark: IncidentMark) {
     }
 }
 
+/// A digest of partitions, in order: FNV-1a.
+pub fn partitions_digest(partitions: &[u16]) -> u32 {
+    let bytes = partitions.iter().flat_map(|one| one.to_be_bytes());
+    bytes.fold(0x811c_9dc5, |digest: u32, byte| (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
 impl CountedPart {
+    /// Whether both are of the same partitions.
+    pub fn has_partitions_of(&self, other: &CountedPart) -> bool {
+        (self.0, self.5) == (other.0, other.5)
+    }
+
     /// How bad it is: units that are offline, then those of which nothing is known, then late ones.
     pub fn gravity(&self) -> [u64; 3] {
         gravity(&self.1)
@@ -170,7 +186,8 @@ fn keep_most(offline: &mut BTreeMap<String, u64>, other: BTreeMap<String, u64>) 
 
 impl MinuteCounts {
     /// Adds the counts of an instance, by these labels, in a minute of the hour. Of the same partitions the worse counts
-    /// stay: an instance that starts again within a minute knows nothing of those that it wrote before.
+    /// stay: an instance that starts again within a minute knows nothing of those that it wrote before. Of other partitions
+    /// no counts stay: together with the parts of other instances they would be of a moment that never was.
     pub fn add(&mut self, minute: u8, instance: &str, part: CountedPart, labels: &[String]) {
         let own: BTreeSet<String> = labels.iter().cloned().collect();
         self.labels = Some(match self.labels.take() {
@@ -178,8 +195,9 @@ impl MinuteCounts {
             None => own,
         });
         let parts = self.minutes.entry(minute).or_default();
-        let part = match parts.remove(instance).filter(|known| known.0 == part.0) {
-            Some(known) => known.worse(part),
+        let part = match parts.remove(instance) {
+            Some(known) if known.has_partitions_of(&part) => known.worse(part),
+            Some(_) => CountedPart { 0: CHANGED, ..CountedPart::default() },
             None => part,
         };
         parts.insert(instance.to_owned(), part);
@@ -199,8 +217,8 @@ impl MinuteCounts {
         }
     }
 
-    /// The fleet of `partitions` partitions in a minute of the hour; `None`: some of them are missing, or counted
-    /// twice.
+    /// The fleet of `partitions` partitions in a minute of the hour; `None`: some of them are missing, counted twice, or
+    /// changed their owner.
     pub fn at(&self, minute: u8, partitions: u16) -> Option<FleetMoment> {
         let parts = self.minutes.get(&minute)?;
         let counted: u32 = parts.values().map(|part| u32::from(part.0)).sum();
@@ -209,7 +227,7 @@ impl MinuteCounts {
         }
         let labels = self.labels.clone().unwrap_or_default();
         let mut fleet = FleetMoment { labels, ..FleetMoment::default() };
-        for CountedPart(_, states, offline, is_cut, unusual) in parts.values() {
+        for CountedPart(_, states, offline, is_cut, unusual, _) in parts.values() {
             fleet.states.iter_mut().zip(states).for_each(|(sum, count)| *sum += count);
             for (place, count) in offline {
                 *fleet.offline.entry(place.clone()).or_default() += count;
@@ -347,7 +365,7 @@ mod tests {
     fn part(partitions: u16, online: u64, offline: &[(&str, u64)]) -> CountedPart {
         let places: BTreeMap<String, u64> =
             offline.iter().map(|(place, count)| ((*place).to_owned(), *count)).collect();
-        CountedPart(partitions, [online, 0, places.values().sum(), 0, 0, 0], places, false, online / 10)
+        CountedPart(partitions, [online, 0, places.values().sum(), 0, 0, 0], places, false, online / 10, 0)
     }
 
     fn labels() -> Vec<String> {
@@ -357,11 +375,9 @@ mod tests {
     #[test]
     fn a_restart_within_a_minute_keeps_the_worse_count_of_the_instance() {
         let [calm, outage] = [part(4, 100, &[]), part(4, 60, &[("site=a", 40)])];
-        for (name, first, second, offline) in [
-            ("an outage before the restart", &outage, &calm, 40),
-            ("an outage after it", &calm, &outage, 40),
-            ("other partitions", &outage, &part(3, 100, &[]), 0),
-        ] {
+        for (name, first, second, offline) in
+            [("an outage before the restart", &outage, &calm, 40), ("an outage after it", &calm, &outage, 40)]
+        {
             let mut hour = MinuteCounts::default();
             hour.add(0, "a", first.clone(), &labels());
             hour.add(0, "a", second.clone(), &labels());
@@ -372,11 +388,34 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_minute_in_which_an_instance_had_different_partitions_stays_unknown() {
+        let of = |partitions: &[u16]| {
+            let CountedPart(_, states, offline, is_cut, unusual, _) = part(0, 10, &[]);
+            let (count, digest) = (partitions.len() as u16, partitions_digest(partitions));
+            CountedPart(count, states, offline, is_cut, unusual, digest)
+        };
+        let other = of(&[2, 3]);
+        for (name, parts, is_known) in [
+            ("the same", &[&[0_u16, 1][..], &[0, 1]][..], true),
+            ("it takes others over", &[&[0, 1], &[0, 1, 2, 3]], false),
+            ("and gives them back", &[&[0, 1], &[0, 1, 2, 3], &[0, 1], &[0, 1]], false),
+            ("it exchanges one", &[&[0, 2], &[0, 1]], false),
+        ] {
+            let mut hour = MinuteCounts::default();
+            hour.add(0, "b", other.clone(), &labels());
+            for partitions in parts {
+                hour.add(0, "a", of(partitions), &labels());
+            }
+            assert_eq!(hour.at(0, 4).is_some(), is_known, "{name}");
+        }
+    }
+
     /// A fleet that grows: its units, of which some are offline, and how many of the others are unusual.
     #[test]
     fn a_worst_count_has_no_more_unusual_units_than_units() {
         let count = |online: u64, offline: u64, unusual: u64| {
-            CountedPart(1, [online, 0, offline, 0, 0, 0], BTreeMap::new(), false, unusual)
+            CountedPart(1, [online, 0, offline, 0, 0, 0], BTreeMap::new(), false, unusual, 0)
         };
         for (name, before, after, online, unusual) in [
             ("of equal ones the newer one", count(1, 0, 0), count(10, 0, 5), 10, 5),
@@ -405,6 +444,7 @@ mod tests {
         assert_eq!(sum.offline_at("floor", "1"), None, "nobody counts by it");
         hour.add(0, "c", part(6, 50, &[]), &labels());
         assert_eq!(hour.at(0, 16), None, "six partitions had two owners");
+        hour.remove(0, "c");
         hour.add(0, "c", part(0, 0, &[]), &labels());
         assert!(hour.at(0, 16).is_some());
         assert_eq!(hour.at(1, 16), None);
@@ -431,7 +471,7 @@ mod tests {
             (worst.offline_at("site", "north"), worst.offline_at("site", "south")),
             (Some(1), Some(3))
         );
-        let cut = CountedPart(1, [9, 0, 1, 0, 0, 0], BTreeMap::from([("site=x".to_owned(), 1)]), true, 0);
+        let cut = CountedPart(1, [9, 0, 1, 0, 0, 0], BTreeMap::from([("site=x".to_owned(), 1)]), true, 0, 0);
         hour.add(6, "a", cut, &labels());
         let worst = hour.worst(1).unwrap();
         assert_eq!((worst.offline_at("site", "x"), worst.offline_at("site", "y")), (Some(1), None));

@@ -4,10 +4,12 @@
 use std::time::Duration;
 
 use rollcall::clock::Timestamp;
-use rollcall::fleet::{Operators, Silences, Subject, UnitChange};
-use rollcall::history::{Database, HistoryRetention, backfill, prepare, prune, report, rewind, status};
-use rollcall::presence::{Closing, OfflineRecord, Registration, TimeSpent, Unit};
-use rollcall::reports::{AvailabilityReport, Days, GroupBy, ReportRow, midnight};
+use rollcall::fleet::{AvailabilityHistory, Operators, PastTime, Silences, Subject, UnitChange};
+use rollcall::history::{
+    Database, HistoryReader, HistoryRetention, backfill, fleet_digest, prepare, prune, report, rewind, status,
+};
+use rollcall::presence::{Closing, Interval, OfflineRecord, Registration, TimeSpent, Unit};
+use rollcall::reports::{AvailabilityReport, AvailabilityScope, Days, GroupBy, ReportRow, midnight};
 
 use crate::reports::fleet;
 use crate::world::{DAY, EngineType, PARTITIONS, SECOND, World, units, until, until_so};
@@ -361,6 +363,80 @@ async fn a_file_lets_history_begin_earlier_in_any_order_where_it_reaches_history
             assert_eq!(since(&world).await, midnight("2023-10-01".parse().unwrap()), "it was pruned");
         }
     }
+}
+
+/// How units spent the time from one midnight to another.
+async fn availability(world: &World, of: &AvailabilityScope, from: &str, to: &str) -> PastTime {
+    let reader = HistoryReader::new(world.access.clone(), fleet_digest(world.roll.key()));
+    let [from, to] = [from, to].map(|day| midnight(day.parse().unwrap()));
+    reader.time_spent(of, Interval { from, to }).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_lets_history_begin_earlier_has_its_days_summed_and_the_time_before_it_is_unknown() {
+    let mut world = World::new(EngineType::Embedded).await;
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
+    // It is in the fleet until history begins to be written.
+    let rows = "INSERT INTO units VALUES ('detector', 'old', '{}', '2023-10-20', NULL, 0)";
+    world.postgres.client(&world.access.schema).await.batch_execute(rows).await.unwrap();
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    world.hear(&units(1)).await;
+    world.write_with(|config| config.keep_records = 3 * DAY);
+    until_so("history begins", async || world.count("kept").await == 1).await;
+    world.clock.advance(8000 * SECOND);
+    world.roll.canary_returned(world.clock.now()).await.unwrap();
+    summed_until(&world, "2023-11-15").await;
+    assert_eq!(world.count("daily WHERE scope = 'fleet'").await, 4);
+    let fleet = AvailabilityScope::Fleet;
+    let before = availability(&world, &fleet, "2023-11-06", "2023-11-15").await;
+    let unknown = since(&world).await.since(midnight("2023-11-06".parse().unwrap()));
+    assert_eq!((before.spent.unknown, before.is_complete), (unknown, false));
+
+    let old: Unit = "detector:old".parse().unwrap();
+    let hours = |hours: u32| midnight("2023-11-05".parse().unwrap()) + SECOND * 3600 * hours;
+    // The last one reaches history; history begins with the end of the first one, two days later.
+    let silences = [(0, 48), (72, 108), (168, 169)];
+    let file = silences.map(|(from, to)| closed((&old, "north"), hours(from), hours(to))).join("\n");
+    assert_eq!(backfill(&mut database, file.as_bytes(), 70).await.unwrap().rows, 6);
+    let days = "daily WHERE scope = 'fleet' AND day BETWEEN '2023-11-07' AND '2023-11-14'";
+    until_so("days before are summed", async || world.count(days).await == 8).await;
+    let spent = made(&database, "fleet").await.total.spent;
+    assert_eq!((spent.offline, spent.outages, spent.unknown), (37 * 3600 * SECOND, 2, Duration::ZERO));
+    agree(&database, &["fleet", "kind", "unit"]).await;
+    let since = availability(&world, &fleet, "2023-11-07", "2023-11-15").await;
+    assert_eq!((parts(&since.spent), since.is_complete), (parts(&spent), true));
+    let before = availability(&world, &fleet, "2023-11-06", "2023-11-15").await;
+    assert_eq!((before.spent.unknown, before.is_complete), (DAY, false));
+    // No day is summed twice, nor one before.
+    assert_eq!(world.count("daily WHERE scope = 'fleet'").await, 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_is_measured_from_its_begin_and_a_day_without_sums_of_a_label_is_worked_out() {
+    let world = World::new(EngineType::Embedded).await;
+    let mut database = Database::connect(&world.access).await.unwrap();
+    prepare(&mut database, &world.access, None).await.unwrap();
+    // Offline for 60 hours: for 12 of them paused, for 6 blind, for 3 lost. The second day has too many sites.
+    let rows = "INSERT INTO units VALUES ('detector', 'a', '{\"site\": \"north\"}', '2023-11-01', NULL, 0); \
+        CREATE TABLE transitions_all PARTITION OF transitions DEFAULT; CREATE TABLE daily_all PARTITION OF daily DEFAULT; \
+        INSERT INTO transitions VALUES ('2023-11-04 12:00', 'online', 'detector:a:1', 'detector', 'a', '{}', 'silence', \
+        '2023-11-01', '2023-11-02', '2023-11-02', 'return'); \
+        INSERT INTO pauses VALUES ('detector', 'a', '2023-11-02 06:00', '2023-11-02 18:00'); \
+        INSERT INTO blind VALUES ('', '2023-11-03 00:00', '2023-11-03 06:00'); \
+        INSERT INTO losses VALUES ('transitions', '2023-11-03 12:00', '2023-11-03 15:00', '2023-11-05', 'a test'); \
+        INSERT INTO daily SELECT '2023-11-01'::date + d, s, n, 1, 86400, 0, 0, 0, 0, 0, 0 FROM generate_series(0, 3) d, \
+        (VALUES ('fleet', ''), ('label:site', 'north')) x(s, n) WHERE s = 'fleet' OR d <> 1; \
+        INSERT INTO cursors VALUES ('daily', 4, '2023-11-05')";
+    world.postgres.client(&world.access.schema).await.batch_execute(rows).await.unwrap();
+    for (day, next, hours) in [("2023-11-03", "2023-11-04", 27), ("2023-11-04", "2023-11-05", 39)] {
+        let days = Days { from: day.parse().unwrap(), until: next.parse().unwrap() };
+        let made = report(&database, days, &GroupBy::Unit).await.unwrap();
+        assert_eq!(row(&made, "detector/a").spent.longest, hours * 3600 * SECOND, "{day}");
+    }
+    let label = AvailabilityScope::Label { name: "site".to_owned(), value: "north".to_owned() };
+    let found = availability(&world, &label, "2023-11-01", "2023-11-05").await;
+    assert_eq!((found.spent.total(), found.spent.outages), (4 * DAY, 1), "{found:?}");
 }
 
 /// Since when all transitions are kept.

@@ -5,7 +5,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rollcall::clock::Timestamp;
 use rollcall::fleet::{Operators, Silences, Subject, UnitChange};
-use rollcall::history::{Database, fleet_digest, hand_over, past_fleet, prepare, prune, status};
+use rollcall::history::{
+    Database, DatabaseAccess, DatabaseAddress, fleet_digest, hand_over, past_fleet, prepare, prune, rewind,
+    status, try_writing,
+};
 use rollcall::presence::{Heartbeat, Interval, Kind, Probed, UnitSettings};
 use rollcall::store::{AttemptsEntry, AuditEntry, Audited, ChangeSet, Documents, on_record};
 
@@ -218,6 +221,13 @@ async fn each_pause_is_written_however_short_and_whatever_came_after_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_left_the_engine_before_it_was_written_is_a_named_loss() {
+    for is_set_back in [false, true] {
+        is_a_named_loss(is_set_back).await;
+    }
+}
+
+/// `is_set_back`: an operator lets the engine be read again before an instance has named the loss.
+async fn is_a_named_loss(is_set_back: bool) {
     let mut world = World::new(EngineType::Embedded).await;
     world.write();
     world.pass(300 * SECOND).await;
@@ -225,6 +235,10 @@ async fn what_left_the_engine_before_it_was_written_is_a_named_loss() {
     world.end_writers().await;
     assert_eq!((world.count("losses").await, world.problem("history_incomplete")), (0, None));
     world.clock.advance(100 * DAY);
+    if is_set_back {
+        rewind(&mut Database::connect(&world.access).await.unwrap()).await.unwrap();
+        assert_eq!(world.count(CURSORS).await, 0);
+    }
     world.write();
     until(async || world.problem("history_incomplete").is_some()).await;
     let text = world.problem("history_incomplete").unwrap();
@@ -238,6 +252,51 @@ async fn what_left_the_engine_before_it_was_written_is_a_named_loss() {
     world.hear(&units(1)).await;
     world.silence(&units(1)).await;
     world.until_alike().await;
+    // It is named once.
+    assert_eq!(world.count("cursors WHERE source LIKE 'before %'").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_or_a_server_that_takes_no_writes_is_refused_and_a_trial_leaves_nothing() {
+    let postgres = Postgres::start();
+    let owner = postgres.access();
+    let schema = &owner.schema;
+    let tried = async |access: &DatabaseAccess| {
+        let mut database = Database::connect(access).await.unwrap();
+        try_writing(&mut database, access).await.map_err(|error| error.to_string())
+    };
+    // Also before there is a schema.
+    tried(&owner).await.unwrap();
+    let there = format!("SELECT to_regnamespace('{schema}') IS NULL");
+    assert!(postgres.rows(schema, &there).await[0].get::<_, bool>(0));
+    prepare(&mut Database::connect(&owner).await.unwrap(), &owner, None).await.unwrap();
+    for _ in 0..2 {
+        tried(&owner).await.unwrap();
+    }
+    let left = "SELECT (SELECT count(*) FROM cursors), to_regclass('trial') IS NULL";
+    let left = postgres.rows(schema, left).await;
+    assert_eq!((left[0].get::<_, i64>(0), left[0].get::<_, bool>(1)), (0, true));
+
+    let client = postgres.client(schema).await;
+    let url = postgres.url().replace("//rollcall@", "//reader@");
+    let address = DatabaseAddress::parse(&url, Some("open")).unwrap();
+    let reader = DatabaseAccess { address, ..owner.clone() };
+    let grants = [
+        "CREATE ROLE reader LOGIN PASSWORD 'open'".to_owned(),
+        format!(
+            "GRANT USAGE ON SCHEMA {schema} TO reader; GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO reader"
+        ),
+        format!("GRANT INSERT, UPDATE ON ALL TABLES IN SCHEMA {schema} TO reader"),
+        format!("GRANT CREATE ON SCHEMA {schema} TO reader"),
+    ];
+    for grant in grants {
+        client.batch_execute(&grant).await.unwrap();
+        let refused = tried(&reader).await.unwrap_err();
+        assert!(refused.contains("must own the schema of history"), "{grant}: {refused}");
+    }
+    client.batch_execute("ALTER DATABASE postgres SET default_transaction_read_only = on").await.unwrap();
+    let refused = tried(&owner).await.unwrap_err();
+    assert!(refused.contains("needs a server that takes writes"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! Checks the database of history, the version of its schema, and whose history it is.
+//! Checks the database of history, the version of its schema, whose history it is, and that it takes writes.
 
 use super::engine::look_into;
 use super::{Finding, TIMEOUT};
@@ -13,13 +13,16 @@ pub(super) async fn examine(config: &Config) -> Option<Finding> {
     let checked = async {
         // Another finding says why the engine does not answer.
         let key = look_into(&config.engine, redis::fleet_key, embedded::fleet_key).await.ok().flatten();
-        let database = Database::connect(access).await?;
+        let mut database = Database::connect(access).await?;
         let stored = history::stored(&database, access).await?;
-        if stored.version.is_none() {
-            return Ok(format!("{} answers; the schema is made at the start", access.address));
+        if stored.version.is_some() {
+            history::check(&database, access, &stored, key.as_deref().map(fleet_digest).as_deref())?;
         }
-        history::check(&database, access, &stored, key.as_deref().map(fleet_digest).as_deref())?;
-        Ok(format!("{} has it in schema {}", access.address, access.schema))
+        history::try_writing(&mut database, access).await?;
+        Ok(match stored.version {
+            Some(_) => format!("{} has it in schema {}", access.address, access.schema),
+            None => format!("{} answers; the schema is made at the start", access.address),
+        })
     };
     Some(match tokio::time::timeout(TIMEOUT, checked).await {
         Ok(Ok(text)) => Finding::ok(NAME, text),

@@ -3,6 +3,10 @@
 //! The new id takes over the facts of the unit; then the old id is retired. Both are steps of their own: repeated
 //! after a crash between them, the decision finds the new id and retires the old one.
 //!
+//! # Why the new id is known from now on
+//! The records of the unit stay under the old id. A new id that was known before would count each moment of that time
+//! twice in availability, and as online.
+//!
 //! # Why an offline unit keeps its id
 //! Receivers were notified of the old id, by its record. A record under the new id would notify them once more, and
 //! its return would name a unit that no receiver knows. So the unit is renamed when it was heard under its new id:
@@ -11,7 +15,7 @@
 use super::next_check;
 use crate::clock::Timestamp;
 use crate::presence::{
-    Change, Closing, Facts, Hearing, IndexChange, KeyChange, KindRules, Lifecycle, Override, Snapshot,
+    Change, Closing, Facts, Hearing, IndexChange, KeyChange, KindRules, Known, Lifecycle, Override, Snapshot,
 };
 
 /// The steps that renaming a unit takes.
@@ -44,12 +48,13 @@ pub fn rename(
         }
         _ => (IndexChange::Take, None),
     };
-    let retired = Facts::new(Lifecycle::Retired(now), facts.last_seen);
+    let retired = facts.retired(now);
     let old_change = Change { key: KeyChange::Delete, index, facts: Some(retired), record };
     let new_change = match known {
         Some(known) => taken_over(known, facts),
         None => {
-            let facts = facts.clone().aged(now);
+            // Its operator vouches for it as for a registered unit: the breaker counts it at once.
+            let facts = Facts { known: Some(Known::registered(now)), ..facts.clone() };
             let ttl = facts.policy(rules).allowed();
             let newest = old.alive.map(|alive| alive.max(facts.last_seen));
             let broker = old.heard_at(rules);
@@ -73,7 +78,7 @@ fn taken_over(known: &Facts, before: &Facts) -> Option<Change> {
     let set = if known.set == Override::default() { before.set } else { known.set };
     let note = if known.note.is_empty() { before.note.clone() } else { known.note.clone() };
     let pause = known.pause.or(before.pause);
-    let facts = Facts { set, note, pause, known: before.known, ..known.clone() };
+    let facts = Facts { set, note, pause, ..known.clone() };
     let change = Change { key: KeyChange::Keep, index: IndexChange::Keep, facts: Some(facts), record: None };
     (change.facts.as_ref() != Some(known)).then_some(change)
 }
@@ -151,6 +156,23 @@ mod tests {
     }
 
     #[test]
+    fn each_id_of_a_unit_is_known_for_its_own_time() {
+        let mut old = heard_at("1", at(0));
+        old.alive = Some(at(20));
+        let known = |change: &Change| change.facts.as_ref().unwrap().known;
+        for (name, new, since) in [
+            ("an id that was not heard", snapshot("north.1", None, None), Known::registered(at(30))),
+            ("an id that was heard", heard_at("north.1", at(20)), Known::admitted(at(20))),
+        ] {
+            let (taken, retired) = changes(&old, &new, at(30));
+            let new = taken.map_or(new.clone(), |change| after(&new, &change));
+            assert_eq!(new.facts.unwrap().known, Some(since), "{name}");
+            assert_eq!(known(&retired), Some(Known::admitted(at(0))), "{name}");
+            assert_eq!(retired.facts.unwrap().labels["site"], "north", "{name}");
+        }
+    }
+
+    #[test]
     fn a_unit_without_a_key_is_decided_as_it_would_have_been() {
         let mut old = heard_at("1", at(0));
         old.alive = None;
@@ -158,7 +180,9 @@ mod tests {
         let (taken, _) = changes(&old, &new, at(90));
         let renamed = after(&new, &taken.unwrap());
         let decided = |seen: &Snapshot| match check_deadline(seen, &rules(), &hearing(), at(90)) {
-            Verdict::Alive(change) | Verdict::Offline(change) => (change.index, change.facts),
+            Verdict::Alive(change) | Verdict::Offline(change) => {
+                (change.index, change.facts.map(|facts| Facts { known: None, ..facts }))
+            }
             other => panic!("{other:?}"),
         };
         assert_eq!(decided(&renamed), decided(&old));
@@ -192,7 +216,6 @@ mod tests {
         let (new, retired) = changes(&old, &heard_at("north.1", at(80)), at(90));
         let record = retired.record.unwrap();
         assert_eq!((record.back_at, record.closed_by), (Some(at(80)), Some(Closing::Return)));
-        let renamed = new.unwrap().facts.unwrap();
-        assert_eq!((renamed.last_seen, renamed.known), (at(80), old.facts.unwrap().known));
+        assert_eq!(new, None, "it is as it was heard");
     }
 }

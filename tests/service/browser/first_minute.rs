@@ -103,7 +103,7 @@ fn at_that_time(at: Timestamp, outage: Timestamp, partitions: u16) -> CountedPar
         .map(|(place, count)| (place.to_owned(), count))
         .collect();
     let offline = few + at_hamburg;
-    CountedPart(partitions, [500 - offline - late, late, offline, 0, 0, 0], places, false, 0)
+    CountedPart(partitions, [500 - offline - late, late, offline, 0, 0, 0], places, false, 0, 0)
 }
 
 #[tokio::test(flavor = "multi_thread")]

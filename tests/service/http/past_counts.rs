@@ -141,6 +141,23 @@ async fn a_cell_of_counts_is_bounded_however_many_instances_and_places_there_are
 }
 
 #[tokio::test]
+async fn a_minute_that_is_written_when_its_hour_is_over_is_in_the_hour() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    fleet.hear_at("north", "detector:a").await;
+    let (recorder, next_hour) = (alone(&fleet, "one"), fleet.clock.now() + 3600 * SECOND);
+    recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
+    recorder.keep(next_hour).await.unwrap();
+    fleet.pass(121 * SECOND, &["detector:a"]).await;
+    recorder.count(fleet.clock.now(), &mut WorstOfMinute::default()).await.unwrap();
+    recorder.keep(next_hour + 3600 * SECOND).await.unwrap();
+    // The minutes of this hour are not read any more.
+    fleet.clock.advance(2 * 3600 * SECOND);
+    let week = fleet.json("/api/v1/history/counts?range=7d").await;
+    assert_eq!(known(&week), [1], "{week}");
+}
+
+#[tokio::test]
 async fn an_outage_of_less_than_a_minute_is_in_the_chart() {
     let fleet = Fleet::start_alone(|_| ()).await;
     fleet.fill();

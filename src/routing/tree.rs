@@ -188,7 +188,8 @@ impl Routes {
         let blind = blind.into_iter().filter(is_named).collect();
         let mut times = HashMap::new();
         self.root.times(&mut times);
-        Destinations::new(root, blind, routes).with_receivers(receivers).with_times(times)
+        let destinations = Destinations::new(root, blind, routes).with_receivers(receivers).with_times(times);
+        destinations.with_tree(self.clone())
     }
 }
 

@@ -5,6 +5,9 @@
 //! wait. Only `410 Gone` is final: it disables the receiver, and everything for it becomes a dead letter, until a
 //! restart. Nothing is ever dropped.
 //!
+//! A wait that the receiver asks for is a matter of the receiver, and its breaker keeps it. It is not stored with the
+//! notification, which would outlast a reload that ends the wait.
+//!
 //! # Why a refusal is retried
 //! 404, 401 or 550 may be a wrong address, a changed secret or a relay that is being set up. An operator
 //! corrects that within the hour, and no alert of that hour may be lost.
@@ -32,12 +35,11 @@ pub(super) fn outcome_of(
                 "a timer that is delivered at most once is not tried again: {why}"
             ));
         }
-        Err(Failure::Temporary { why, retry_after }) => {
-            let asked = retry_after.unwrap_or_default();
-            (why, retry.backoff().wait(delivery.attempt, jitter).max(retry.asked(asked)))
+        Err(Failure::Temporary { why, .. } | Failure::TooLarge { why }) => {
+            (why, retry.backoff().wait(delivery.attempt, jitter))
         }
-        Err(Failure::TooLarge { why }) => (why, retry.backoff().wait(delivery.attempt, jitter)),
-        Err(Failure::Partial { why, wait, .. }) => (why, retry.first.max(retry.asked(*wait))),
+        Err(Failure::Partial { why, is_asked: true, .. }) => (why, retry.first),
+        Err(Failure::Partial { why, wait, is_asked: false }) => (why, retry.first.max(retry.asked(*wait))),
     };
     let last = delivery.tried_since() + retry.give_up_after;
     if now >= last {
@@ -73,29 +75,30 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_waits_for_the_backoff_and_for_what_the_receiver_asked() {
+    fn a_retry_waits_for_the_backoff_alone_because_the_breaker_keeps_what_the_receiver_asked() {
         assert_eq!(after(1, None, at(0)), AttemptEnd::RetryAt(at(1)));
         assert_eq!(after(3, None, at(100)), AttemptEnd::RetryAt(at(104)));
         assert_eq!(after(3, Some(SECOND), at(100)), AttemptEnd::RetryAt(at(104)));
-        assert_eq!(after(3, Some(90 * SECOND), at(100)), AttemptEnd::RetryAt(at(190)));
+        assert_eq!(after(3, Some(90 * SECOND), at(100)), AttemptEnd::RetryAt(at(104)));
     }
 
     #[test]
     fn the_rest_of_a_delivery_follows_without_a_growing_wait() {
-        let part = |seconds: u32| Failure::Partial {
+        let part_of = |seconds: u32, is_asked: bool| Failure::Partial {
             why: "busy".to_owned(),
             wait: SECOND * seconds,
-            is_asked: false,
+            is_asked,
         };
+        let part = |seconds: u32| part_of(seconds, false);
         assert_eq!(after_failure(40, &part(0), at(100)), AttemptEnd::RetryAt(at(101)));
         assert_eq!(after_failure(40, &part(90), at(100)), AttemptEnd::RetryAt(at(190)));
+        assert_eq!(after_failure(40, &part_of(90, true), at(100)), AttemptEnd::RetryAt(at(101)));
         assert!(matches!(after_failure(40, &part(0), at(86_400)), AttemptEnd::DeadLetter(_)));
     }
 
     #[test]
     fn the_last_attempt_is_made_when_the_notification_is_too_old_and_then_it_is_given_up() {
-        assert_eq!(after(9, Some(400 * DAY), at(100)), AttemptEnd::RetryAt(at(3700)), "an hour");
-        assert_eq!(after(9, Some(400 * DAY), at(86_000)), AttemptEnd::RetryAt(at(86_400)));
+        assert_eq!(after(9, None, at(86_390)), AttemptEnd::RetryAt(at(86_400)));
         assert!(matches!(after(10, None, at(86_400)), AttemptEnd::DeadLetter(why) if why.ends_with("down")));
     }
 }

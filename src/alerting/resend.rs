@@ -2,8 +2,10 @@
 //!
 //! One instance does it, the owner of the first partition. A step reads up to [`MAX_PAGES`] of the open records,
 //! newest first. In a larger storm a pass over all of them takes several steps; meanwhile the records of the last pass
-//! that are still open are sent. A step keeps the records of which the receiver was notified: the groups of the records say
-//! so, whatever held a record or left it out. It reads them once for each page. A unit that flaps is sent as its episode.
+//! that are still open are sent. A step keeps the records of which the receiver was notified, and those that were notified
+//! in a group of a route that names the receiver by now: a server that comes later, or under another name, gets what is
+//! open. The groups of the records say so, whatever held a record or left it out. It reads them once for each page. A unit
+//! that flaps is sent as its episode.
 //! Unusual silences are sent to receivers that ask for them.
 
 use std::collections::VecDeque;
@@ -20,7 +22,7 @@ use super::routed_groups::RoutedGroups;
 use crate::clock::Clock;
 use crate::fleet::{NoticeStage, Ownership, UnusualNotices};
 use crate::presence::{OfflineRecord, RecordId};
-use crate::store::{OpenPages, Queries, Result};
+use crate::store::{Membership, OpenPages, Queries, Result};
 use crate::telemetry::Telemetry;
 
 /// The most pages of open records that a step reads, of a thousand each.
@@ -182,11 +184,16 @@ impl Resend {
         Ok(whole)
     }
 
-    /// The records of which the receiver was notified, in their order.
+    /// The records of which the receiver was notified or, if it came to their routes later, would have been; in their
+    /// order.
     async fn known_of(&self, records: Vec<OfflineRecord>) -> Result<Vec<OfflineRecord>> {
         let memberships = self.routed.groups.memberships(&records.iter().collect::<Vec<_>>()).await?;
         let known = records.into_iter().zip(memberships);
-        let known = known.filter(|(_, groups)| groups.iter().any(|group| group.is_known_to(&self.receiver)));
+        let is_sent = |one: &Membership| {
+            let names = || self.routed.destinations.of(&one.group.key).receivers.contains(&self.receiver);
+            one.receivers.is_some() && (one.is_known_to(&self.receiver) || names())
+        };
+        let known = known.filter(|(_, groups)| groups.iter().any(is_sent));
         Ok(known.map(|(record, _)| record).collect())
     }
 }

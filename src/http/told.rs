@@ -12,11 +12,11 @@ use super::{AlertRoutes, PageSources};
 use crate::clock::Timestamp;
 use crate::fleet::deliveries::{Notice, NoticeType};
 use crate::fleet::{FlapDetector, Inhibitions, MassBreaker, Receivers, Roll, Silences};
-use crate::presence::{OfflineRecord, State, Transition, Trip, Unit};
+use crate::presence::{OfflineRecord, Recoveries, State, Transition, Trip, Unit};
 use crate::routing::told::{
-    FirstNotice, GroupStage, NewestSilence, ReceiverState, RouteState, SilenceHolds, Told, Why,
+    FORMER_ROUTE, FirstNotice, GroupStage, NewestSilence, ReceiverState, RouteState, SilenceHolds, Told, Why,
 };
-use crate::routing::{AlertSilences, Inhibitors, MatchedRoute, is_of_root};
+use crate::routing::{AlertSilences, Destinations, Inhibitors, MatchedRoute};
 use crate::store::{Attempt, AttemptResult, Cells, Documents, Membership, StoredDeliveries, StoredGroups};
 use crate::telemetry::Telemetry;
 
@@ -76,12 +76,13 @@ impl Notified {
         let holds = self.holds(&config, self.trip().await?).await?;
         let keys: Vec<String> = memberships.iter().flatten().map(|one| one.group.key.clone()).collect();
         let mut times = self.times_of(&keys).await?.into_iter();
+        let destinations = destinations_at(&config, now);
         let untold = |(record, memberships): (&OfflineRecord, &Vec<Membership>)| {
             let times = times.by_ref().take(memberships.len()).collect();
             let silence = NewestSilence {
                 now,
                 holds: holds.of(record, flapping.contains_key(&record.id.unit), now),
-                routes: routes_of(&config, record, memberships, times, now),
+                routes: routes_of((&config, &destinations), record, memberships, times, now),
                 receivers: BTreeMap::new(),
                 acknowledged_by: None,
                 back_at: None,
@@ -140,7 +141,7 @@ impl Notified {
         };
         let keys: Vec<String> = memberships.iter().map(|one| one.group.key.clone()).collect();
         let times = self.times_of(&keys).await?;
-        let routes = routes_of(&config, record, &memberships, times, now);
+        let routes = routes_of((&config, &destinations_at(&config, now)), record, &memberships, times, now);
         let receivers = self.receivers(&config, &routes, &keys, (record, attempts)).await?;
         Ok(NewestSilence {
             now,
@@ -204,11 +205,13 @@ impl Notified {
                 is_limited: config.limited.contains(&name),
                 ..ReceiverState::default()
             };
+            if state.notified.is_none() {
+                state.dead = self.dead_letter(&name, record).await?;
+            }
             if state.notified.is_none() && record.back_at.is_none() {
                 state.has_waiting = self.deliveries.have_waiting(&name, groups).await?.contains(&true);
                 let health = lines.iter().find(|line| line.name == name).map(|line| &line.health);
                 state.failing = health.and_then(|health| Some((health.failing_since?, health.why.clone())));
-                state.dead = self.dead_letter(&name, record).await?;
             }
             receivers.insert(name, state);
         }
@@ -243,9 +246,14 @@ impl HoldsNow {
     }
 }
 
+/// The destinations with the routes that are muted at a moment.
+fn destinations_at(config: &AlertRoutes, now: Timestamp) -> Destinations {
+    config.routes.destinations(config.receivers.clone()).at(now)
+}
+
 /// The routes that a silence takes or, once it has joined its groups, the routes of these.
 fn routes_of(
-    config: &AlertRoutes,
+    (config, destinations): (&AlertRoutes, &Destinations),
     record: &OfflineRecord,
     memberships: &[Membership],
     times: Vec<GroupMoments>,
@@ -256,7 +264,7 @@ fn routes_of(
         [] => taken.iter().map(|route| of_route(*route, record, now)).collect(),
         all => {
             let joined = all.iter().zip(times);
-            joined.map(|(one, times)| of_membership(one, times, config, &taken, record, now)).collect()
+            joined.map(|(one, times)| of_membership(one, times, destinations, &taken, record)).collect()
         }
     }
 }
@@ -274,7 +282,7 @@ fn of_route(taken: MatchedRoute<'_>, record: &OfflineRecord, now: Timestamp) -> 
         ready_at: route.ready_at(record),
         due: None,
         interval_until: None,
-        has_recoveries: route.pace.recoveries != crate::presence::Recoveries::None,
+        has_recoveries: route.pace.recoveries != Recoveries::None,
     }
 }
 
@@ -282,27 +290,24 @@ fn of_route(taken: MatchedRoute<'_>, record: &OfflineRecord, now: Timestamp) -> 
 fn of_membership(
     membership: &Membership,
     (due, sealed): GroupMoments,
-    config: &AlertRoutes,
+    destinations: &Destinations,
     taken: &[MatchedRoute<'_>],
     record: &OfflineRecord,
-    now: Timestamp,
 ) -> RouteState {
     let key = &membership.group.key;
-    let is_its_route = |one: &&MatchedRoute<'_>| match one.id {
-        "" => is_of_root(key),
-        id => key.strip_prefix(id).is_some_and(|rest| rest.starts_with('/')),
-    };
-    let destination = config.routes.destinations(config.receivers.clone()).of(key);
-    let route = match taken.iter().find(is_its_route) {
-        Some(found) => of_route(*found, record, now),
-        None => RouteState {
-            path: "its former route".to_owned(),
-            receivers: destination.receivers.clone(),
-            has_recoveries: true,
-            ..RouteState::default()
-        },
-    };
-    let stage = membership.receivers.clone().map_or(GroupStage::Waits, GroupStage::Sealed);
-    let interval_until = sealed.map(|sealed| sealed + destination.pace.interval);
-    RouteState { stage, due, interval_until, ..route }
+    let route = taken.iter().find(|one| destinations.is_group_of(key, one.id));
+    let destination = destinations.of(key);
+    let pace = destination.pace;
+    RouteState {
+        path: route.map_or(FORMER_ROUTE, |route| route.path).to_owned(),
+        receivers: destination.receivers.clone(),
+        escalates: destination.again.first_escalation(),
+        stage: membership.receivers.clone().map_or(GroupStage::Waits, GroupStage::Sealed),
+        muted_until: destinations.mute_of(key, record),
+        lasts_until: record.deadline + pace.lasts,
+        ready_at: pace.ready_at(record),
+        due,
+        interval_until: sealed.map(|sealed| sealed + pace.interval),
+        has_recoveries: pace.recoveries != Recoveries::None,
+    }
 }

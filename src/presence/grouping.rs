@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::OfflineRecord;
 use crate::clock::Timestamp;
 
 /// Silences within this time of the first one are in the first notification of a group that units share.
@@ -103,6 +104,12 @@ impl Pace {
     /// How long a group gathers members after the first one.
     pub fn gathers(&self) -> Duration {
         if self.is_shared { GATHERS } else { Duration::ZERO }
+    }
+
+    /// The first moment at which receivers may be notified of a silence: it has waited, and has lasted as long as it
+    /// must.
+    pub fn ready_at(&self, record: &OfflineRecord) -> Timestamp {
+        (record.detected_at + self.gathers().max(self.wait)).max(record.deadline + self.lasts)
     }
 
     /// The deadline of a silence that may be the rest of a storm: a silence that need not last for some time first, and

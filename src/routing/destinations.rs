@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::id::{receivers_in, route_in};
+use super::id::{has_same_matchers, receivers_in, route_in};
 use super::inhibition::Inhibitors;
 use super::mutes::{self, MutedRoutes, Mutes};
-use super::{AlertSilences, RouteTimes};
+use super::tree::MatchedRoute;
+use super::{AlertSilences, RouteTimes, Routes};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, OfflineRecord, Pace, is_archived};
 
@@ -96,6 +97,8 @@ pub struct Destinations {
     breaker: Arc<Destination>,
     /// By the ids of the routes.
     routes: Arc<HashMap<String, Arc<Destination>>>,
+    /// `None`: there is only the root.
+    tree: Option<Arc<Routes>>,
     mutes: Arc<Mutes>,
     /// The routes that are muted at the moment of [`Destinations::at`].
     muted: MutedRoutes,
@@ -171,6 +174,7 @@ impl Destinations {
             blind,
             breaker,
             routes: Arc::new(routes),
+            tree: None,
             mutes: Arc::default(),
             muted: MutedRoutes::default(),
             inhibitors: Arc::default(),
@@ -178,6 +182,11 @@ impl Destinations {
             hold: None,
             archive: Arc::default(),
         }
+    }
+
+    /// Sets the routes that silences take now.
+    pub fn with_tree(self, tree: Routes) -> Destinations {
+        Destinations { tree: Some(Arc::new(tree)), ..self }
     }
 
     /// Sets the times of routes, by their ids; the id of the root is empty.
@@ -196,9 +205,61 @@ impl Destinations {
         if (self.muted.is_empty() && self.hold.is_none()) || is_blind(key) {
             return None;
         }
-        let muted = self.muted.get(route_in(key).unwrap_or_default());
-        let muted = muted.map(|until| mutes::held_until(*until, now));
+        let muted = self.muted_until(&self.routes_now(key)).map(|until| mutes::held_until(until, now));
         muted.max(self.hold).filter(|until| *until > now)
+    }
+
+    /// Until when a waiting silence is not notified because its route is muted. If the route of its group is gone, the
+    /// routes that the silence takes now count: of these, the ones with the receivers of the former route, if any.
+    /// Call it for [`Destinations::at`].
+    pub fn mute_of(&self, key: &str, record: &OfflineRecord) -> Option<Timestamp> {
+        if self.muted.is_empty() {
+            return None;
+        }
+        let now = self.routes_now(key);
+        if !now.is_empty() {
+            return self.muted_until(&now);
+        }
+        let taken = self.tree.as_deref().map(|tree| tree.of(record)).unwrap_or_default();
+        let former = || receivers_in(route_in(key).unwrap_or_default());
+        let is_alike = |one: &&MatchedRoute<'_>| former().eq(one.route.receivers.iter().map(String::as_str));
+        let alike: Vec<&str> = taken.iter().filter(is_alike).map(|one| one.id).collect();
+        if !alike.is_empty() {
+            return self.muted_until(&alike);
+        }
+        self.muted_until(&taken.iter().map(|one| one.id).collect::<Vec<_>>())
+    }
+
+    /// Until when all these routes are muted; `None`: one of them is not.
+    fn muted_until(&self, routes: &[&str]) -> Option<Timestamp> {
+        routes.iter().map(|id| self.muted.get(*id).copied()).min().flatten()
+    }
+
+    /// The routes of now that the route of a group is: the route with its id or, if its receivers were changed, those
+    /// with its matchers. Empty: it is gone, or its matchers or those of a route above it were changed.
+    fn routes_now(&self, key: &str) -> Vec<&str> {
+        let Some(id) = route_in(key) else { return vec![""] };
+        if let Some((id, _)) = self.routes.get_key_value(id) {
+            return vec![id];
+        }
+        // A route with none of its receivers stood beside it, and has groups of its own.
+        let receivers = self.configured(id);
+        let is_edited = |(other, one): &(&String, &Arc<Destination>)| {
+            let shares = receivers.is_empty() || one.receivers.iter().any(|name| receivers.contains(name));
+            has_same_matchers(other, id) && shares
+        };
+        self.routes.iter().filter(is_edited).map(|(id, _)| id.as_str()).collect()
+    }
+
+    /// The receivers in the id of a route that are configured.
+    fn configured(&self, id: &str) -> Vec<String> {
+        let is_configured = |name: &&str| self.receivers.iter().any(|known| known == name);
+        receivers_in(id).filter(is_configured).map(str::to_owned).collect()
+    }
+
+    /// Whether the group with this key is one of this route, by its id.
+    pub fn is_group_of(&self, key: &str, route: &str) -> bool {
+        self.routes_now(key).contains(&route)
     }
 
     /// Holds all groups until then, except groups of blindness.
@@ -232,16 +293,19 @@ impl Destinations {
         inhibited.max(silenced)
     }
 
-    /// Whether receivers that know of an open record are not notified of it again: it is held, or its unit is archived.
-    pub fn is_quiet(&self, record: &OfflineRecord, now: Timestamp) -> bool {
-        let archived =
-            self.archive.get(&record.kind).is_some_and(|after| is_archived(record.deadline, *after, now));
-        archived || self.silence_held_until(record, now).is_some()
+    /// Until when a silence that waits in the group with this key is held: see [`Destinations::silence_held_until`] and
+    /// [`Destinations::mute_of`].
+    pub fn member_held_until(&self, key: &str, record: &OfflineRecord, now: Timestamp) -> Option<Timestamp> {
+        let muted = self.mute_of(key, record).filter(|_| record.back_at.is_none());
+        self.silence_held_until(record, now).max(muted.map(|until| mutes::held_until(until, now)))
     }
 
-    /// Whether any silence may be held; if not, an engine need not read the silences that it seals.
-    pub fn may_hold_silences(&self, now: Timestamp) -> bool {
-        !self.inhibitors.is_empty() || self.silences.iter().any(|one| one.is_active(now))
+    /// Whether receivers that know of an open record by the group with this key are not notified of it again: it is held,
+    /// or its unit is archived.
+    pub fn is_quiet(&self, key: &str, record: &OfflineRecord, now: Timestamp) -> bool {
+        let archived =
+            self.archive.get(&record.kind).is_some_and(|after| is_archived(record.deadline, *after, now));
+        archived || self.member_held_until(key, record, now).is_some()
     }
 
     /// Sets all receivers that are configured, whether or not a route names them.
@@ -292,29 +356,29 @@ impl Destinations {
         if let Some(known) = self.routes.get(id) {
             return known.clone();
         }
-        let receivers = receivers_in(id).filter(|name| self.receivers.iter().any(|known| known == name));
-        let receivers: Vec<String> = receivers.map(str::to_owned).collect();
-        // The route is gone and had no receiver, or no receiver of it is left.
-        let is_lost = receivers.is_empty() && receivers_in(id).next().is_some();
-        let pace = Pace { is_shared: !has_unit(key), ..self.root.pace };
-        if is_lost {
-            return Arc::new(Destination { pace, ..(*self.root).clone() });
+        let is_shared = !has_unit(key);
+        let of_key = |one: &Destination| Destination { pace: Pace { is_shared, ..one.pace }, ..one.clone() };
+        let receivers = self.configured(id);
+        let edited = self.routes_now(key);
+        let edited = edited.iter().filter_map(|id| self.routes.get(*id));
+        if let Some(heir) = agreed(edited).or_else(|| agreed(self.alike(id, &receivers))) {
+            return Arc::new(of_key(heir));
         }
-        if let Some(heir) = self.heir(&receivers) {
-            let pace = Pace { is_shared: pace.is_shared, ..heir.pace };
-            return Arc::new(Destination { pace, ..(**heir).clone() });
+        // The route is gone, and no receiver of it is left.
+        if receivers.is_empty() && self.alike(id, &receivers).next().is_none() {
+            return Arc::new(of_key(&self.root));
         }
         // The receivers are notified of the returns of silences that they know, and the group escalates nothing.
-        Arc::new(Destination::new(receivers, Pace { looks_after: None, ..pace.with_returns() }))
+        let pace = Pace { is_shared, looks_after: None, ..self.root.pace };
+        Arc::new(Destination::new(receivers, pace.with_returns()))
     }
 
-    /// The destination of a route that is gone, whose matchers may have been edited: the destination of the routes with
-    /// its receivers, if they all notify alike. `None`: it is not known which of these routes it is now.
-    fn heir(&self, receivers: &[String]) -> Option<&Arc<Destination>> {
-        let alike = |one: &Destination| (Pace { is_shared: true, ..one.pace }, one.again.clone());
-        let mut heirs = self.routes.values().chain([&self.root]).filter(|one| one.receivers == receivers);
-        let heir = heirs.next()?;
-        heirs.all(|other| alike(other) == alike(heir)).then_some(heir)
+    /// The routes with the receivers of a route that is gone, whose matchers may have been edited. None if it had
+    /// receivers, and none of them is configured any more.
+    fn alike<'a>(&'a self, id: &str, receivers: &'a [String]) -> impl Iterator<Item = &'a Arc<Destination>> {
+        let is_lost = receivers.is_empty() && receivers_in(id).next().is_some();
+        let all = self.routes.values().chain([&self.root]);
+        all.filter(move |one| !is_lost && one.receivers == receivers)
     }
 
     /// Whether a route reminds its receivers, or escalates to others.
@@ -329,9 +393,18 @@ impl Destinations {
     }
 }
 
+/// The first of these destinations, if all notify alike. `None`: it is not known which of their routes it is now.
+fn agreed<'a>(mut all: impl Iterator<Item = &'a Arc<Destination>>) -> Option<&'a Arc<Destination>> {
+    let what =
+        |one: &Destination| (one.receivers.clone(), Pace { is_shared: true, ..one.pace }, one.again.clone());
+    let first = all.next()?;
+    all.all(|other| what(other) == what(first)).then_some(first)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::routing::{Route, TimeInterval, parse_matchers, zone};
 
     fn destination(receiver: &str, wait: u64, repeat: Option<u64>) -> Destination {
         let pace = Pace::new(Duration::from_secs(wait), Duration::from_secs(300));
@@ -365,5 +438,116 @@ mod tests {
             assert_eq!(again(&differing, key), ("hook".to_owned(), 7, None));
         }
         assert_eq!(again(&alone, "gone.0/kind=a"), ("other".to_owned(), 7, None), "that of the root");
+    }
+
+    fn names(all: &[&str]) -> Vec<String> {
+        all.iter().map(|name| (*name).to_owned()).collect()
+    }
+
+    fn record(unit: &str) -> OfflineRecord {
+        let at = Timestamp::from_millis(1_784_678_400_000);
+        OfflineRecord::open(unit.parse().unwrap(), at, at, at)
+    }
+
+    /// The root notifies `root`; below it are routes with these matchers and receivers. The routes marked are muted.
+    fn tree(above: &str, routes: &[(&str, &[&str], bool)]) -> Routes {
+        let always = TimeInterval {
+            name: "always".to_owned(),
+            times: vec![],
+            weekdays: vec![],
+            days_of_month: vec![],
+            months: vec![],
+            years: vec![],
+            zone: zone("UTC").unwrap(),
+        };
+        let mute = RouteTimes { mute: vec![Arc::new(always)], active: vec![] };
+        let route = |(matchers, receivers, is_muted): &(&str, &[&str], bool)| Route {
+            matchers: parse_matchers(matchers).unwrap(),
+            receivers: names(receivers),
+            continues: true,
+            times: if *is_muted { mute.clone() } else { RouteTimes::default() },
+            ..Route::default()
+        };
+        let above = Route {
+            matchers: parse_matchers(above).unwrap(),
+            routes: routes.iter().map(route).collect(),
+            ..Route::default()
+        };
+        Routes::new(Route { receivers: names(&["root"]), routes: vec![above], ..Route::default() })
+    }
+
+    /// The key of a group of the first of these routes.
+    fn key_of(routes: &Routes, record: &OfflineRecord) -> String {
+        format!("{}/unit=c", routes.of(record)[0].id)
+    }
+
+    #[test]
+    fn a_silence_of_a_muted_route_is_held_as_long_as_the_route_that_it_takes_now_is_muted() {
+        let (c, now) = (record("camera:c"), Timestamp::from_millis(1_784_678_400_000));
+        let (above, own, desk) = ("kind=camera", "unit=c", &["desk"][..]);
+        let key = key_of(&tree(above, &[(own, desk, true)]), &c);
+        let beside = ("unit=~\"c|d\"", desk, false);
+        type Case<'a> = (&'a str, &'a str, &'a [(&'a str, &'a [&'a str], bool)], bool);
+        let cases: [Case<'_>; 11] = [
+            ("nothing changed", above, &[(own, desk, true)], true),
+            ("its matchers were", above, &[("unit=~\"c|z\"", desk, true)], true),
+            ("those of a route above it were", "kind=~\"camera|x\"", &[(own, desk, true)], true),
+            ("a receiver was added", above, &[(own, &["desk", "new"], true)], true),
+            ("its receiver was replaced", above, &[(own, &["new"], true)], true),
+            ("both were", above, &[("unit=~\"c|z\"", &["new"], true)], true),
+            (
+                "a route beside it that takes it, too, is not",
+                above,
+                &[("unit=~\"c|z\"", desk, true), beside],
+                false,
+            ),
+            (
+                "a route with other receivers is not",
+                above,
+                &[("unit=~c", desk, true), (own, &["new"], false)],
+                true,
+            ),
+            ("the mute is over", above, &[(own, desk, false)], false),
+            ("its matchers were, and the mute is over", above, &[("unit=~\"c|z\"", desk, false)], false),
+            ("another route takes it now", above, &[("unit=z", desk, true), beside], false),
+        ];
+        for (what, above, routes, is_held) in cases {
+            let to = tree(above, routes).destinations(names(&["root", "desk", "new"])).at(now);
+            let held = to.held_until(&key, now).max(to.member_held_until(&key, &c, now));
+            assert_eq!(held.is_some(), is_held, "{what}");
+            let back = OfflineRecord { back_at: Some(now), ..c.clone() };
+            assert_eq!(to.member_held_until(&key, &back, now).filter(|_| !is_held), None, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_group_goes_on_with_the_receivers_of_its_route_of_now() {
+        let c = record("camera:c");
+        let (above, own) = ("kind=camera", "unit=c");
+        type Case<'a> = (&'a [&'a str], &'a [(&'a str, &'a [&'a str], bool)], &'a [&'a str]);
+        let cases: [Case<'_>; 11] = [
+            (&["desk"], &[(own, &["desk", "new"], false)], &["desk", "new"]),
+            (&["desk", "gone"], &[(own, &["desk", "new"], false)], &["desk", "new"]),
+            // It was a route beside this one, or its receiver was replaced: the silence is not notified twice.
+            (&["desk"], &[(own, &["new"], false)], &["desk"]),
+            (&["desk"], &[(own, &["new"], false), (own, &["desk", "boss"], false)], &["desk", "boss"]),
+            // Its receiver was renamed.
+            (&["gone"], &[(own, &["new"], false)], &["new"]),
+            (&["gone"], &[("unit=~c", &["new"], false)], &["root"]),
+            (&["gone"], &[("unit=~c", &[], false)], &["root"]),
+            // A route without receivers.
+            (&[], &[(own, &["new"], false)], &["new"]),
+            (&[], &[("unit=~c", &[], false)], &[]),
+            (&[], &[("unit=~c", &["new"], false)], &["root"]),
+            (&[], &[], &["root"]),
+        ];
+        for (before, routes, after) in cases {
+            let key = key_of(&tree(above, &[(own, before, false)]), &c);
+            // The route above has receivers, or it would be one without.
+            let mut root = tree(above, routes).tree();
+            root.routes[0].receivers = names(&["above"]);
+            let to = Routes::new(root).destinations(names(&["root", "above", "desk", "new", "boss"]));
+            assert_eq!(to.of(&key).receivers, after, "{before:?} {routes:?}");
+        }
     }
 }

@@ -34,6 +34,13 @@ pub fn is_of_root(key: &str) -> bool {
     route_in(key).is_none()
 }
 
+/// Whether two ids are of routes with the same matchers, also above them: one route before and after its receivers were
+/// changed, or routes beside each other.
+pub(super) fn has_same_matchers(id: &str, other: &str) -> bool {
+    let conditions = |id: &str| id.rsplit_once('.').map(|(_, digest)| digest.to_owned());
+    conditions(id).is_some_and(|of_id| conditions(other) == Some(of_id))
+}
+
 /// The receivers in the id of a route; empty if the route has no receivers, or too many for an id.
 pub(super) fn receivers_in(id: &str) -> impl Iterator<Item = &str> {
     let names = id.rsplit_once('.').map_or("", |(names, _)| names);
@@ -50,6 +57,8 @@ mod tests {
         for receivers in [names(&[]), names(&["hook"]), names(&["hook", "mail-2"])] {
             let id = id(&receivers, "{}");
             assert_eq!(receivers_in(&id).collect::<Vec<_>>(), receivers, "{id}");
+            assert!(has_same_matchers(&id, &super::id(&names(&["other"]), "{}")), "{id}");
+            assert!(!has_same_matchers(&id, &super::id(&receivers, "{}/{}")) && !has_same_matchers("", &id));
             assert_eq!(route_in(&format!("{id}/kind=a,unit=1")), Some(id.as_str()));
         }
         assert_eq!(route_in("unit=a%2Fb"), None);

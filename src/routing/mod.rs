@@ -21,9 +21,11 @@
 //! [`Destinations::held_until`] is read before a group is sealed. Any other reason to hold groups belongs there.
 //! Single silences are held by inhibition: see `inhibition.rs`.
 //!
-//! A group of a route that is gone is sealed for the receivers in its id, as far as they are configured, else for the
-//! receivers of the root. It is repeated and escalated as by the routes with the same receivers, if all these routes
-//! agree. Blindness concerns no unit: it goes to the receivers of the root or, if the root has none, to the receivers
+//! A group belongs to the route with its id or, after the receivers of that were changed, to the route with its matchers
+//! that shares a receiver with it. A group of a route that is gone is sealed for the receivers in its id, as far as they
+//! are configured, else for the receivers of the root; so is the group of a route without receivers, unless there is
+//! another one. It is repeated and escalated as by the routes with the same receivers, if all these routes agree. Its
+//! silences are held while the routes that they take now are muted. Blindness concerns no unit: it goes to the receivers of the root or, if the root has none, to the receivers
 //! of all routes.
 
 pub mod alert;

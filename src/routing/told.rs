@@ -14,6 +14,9 @@ use crate::clock::{Timestamp, shown_span};
 /// within this time of its detection, and a group gathers silences for a second.
 const JOINS: Duration = Duration::from_secs(10);
 
+/// The path of a route of which a group is left, and that the configuration no longer has.
+pub const FORMER_ROUTE: &str = "its former route";
+
 /// The stored facts about the newest silence of a unit.
 #[derive(Clone, Debug)]
 pub struct NewestSilence {
@@ -44,7 +47,7 @@ pub struct SilenceHolds {
 /// One route of a silence.
 #[derive(Clone, Debug, Default)]
 pub struct RouteState {
-    /// Its place in the configuration: `route.routes[0]`.
+    /// Its place in the configuration: `route.routes[0]`; or [`FORMER_ROUTE`].
     pub path: String,
     /// The receivers in the current configuration, without those of escalations.
     pub receivers: Vec<String>,
@@ -129,8 +132,9 @@ pub enum Why {
     Lasts(Timestamp),
     GroupWait(Timestamp),
     GroupInterval(Timestamp),
-    /// It was held by something that is over, and is checked again then.
-    Held(Timestamp),
+    /// Its group is due then, for a cause that is over or not stored: a hold, a wait of the route before it was changed,
+    /// or an earlier return of the unit that comes first.
+    Due(Timestamp),
     Joins,
     Sealed,
     NotConfigured,
@@ -161,6 +165,9 @@ impl Why {
                     .into()
             }
             Why::NotOffline => "the unit is not offline and was not before".into(),
+            Why::NoReceiver(path) if path == FORMER_ROUTE => {
+                format!("{path} has no receiver; the next silence takes another route").into()
+            }
             Why::NoReceiver(path) => {
                 format!("{} has no receiver; name one in {path}.receivers and reload", named(path)).into()
             }
@@ -188,7 +195,7 @@ impl Why {
             Why::GroupInterval(end) => {
                 until("its group was notified before and waits ", end).then(" (group_interval)")
             }
-            Why::Held(due) => Said::from("it was held until now, and is checked again ").then(Part::At(*due)),
+            Why::Due(due) => Said::from("its group is due ").then(Part::At(*due)),
             Why::Joins => "it has not joined its group yet".into(),
             Why::Sealed => "its group is due, and its notification is made now".into(),
             Why::NotConfigured => "the receiver is not configured any more".into(),
@@ -251,10 +258,10 @@ impl Told {
             }
         }
         if let Some(back_at) = state.back_at {
-            told.untold.clear();
-            if told.told.is_empty() {
+            told.untold = state.dead_letters();
+            if told.told.is_empty() && told.untold.is_empty() {
                 told.untold.push((None, state.untold_before(back_at)));
-            } else if told.told_of_return.is_empty() {
+            } else if !told.told.is_empty() && told.told_of_return.is_empty() {
                 let silent = state.routes.iter().find(|route| !route.has_recoveries);
                 told.return_untold = silent.map(|route| Why::NoRecoveries(route.path.clone()));
             }
@@ -271,10 +278,22 @@ impl NewestSilence {
         with.into_iter().chain(without).next().unwrap_or(Why::Joins)
     }
 
+    /// The receivers whose notification of the silence became a dead letter.
+    fn dead_letters(&self) -> Vec<(Option<String>, Why)> {
+        let dead = |(name, one): (&String, &ReceiverState)| {
+            let (at, why) = one.dead.clone()?;
+            Some((Some(name.clone()), Why::Dead(at, why)))
+        };
+        self.receivers.iter().filter_map(dead).collect()
+    }
+
     /// Why no receiver was notified of a silence that is over.
     fn untold_before(&self, back_at: Timestamp) -> Why {
         if let Some(why) = self.routes.iter().find_map(RouteState::cause_without_receiver) {
             return why;
+        }
+        if self.holds.is_flapping {
+            return Why::Flapping;
         }
         let ready_at = self.routes.iter().map(|route| route.ready_at).min();
         ready_at.filter(|ready_at| back_at <= *ready_at).map_or(Why::BackBefore, Why::BackInTime)
@@ -318,7 +337,7 @@ impl NewestSilence {
         match (due, route.stage == GroupStage::Outside) {
             (Some(due), _) if due > route.ready_at + JOINS => match route.interval_until {
                 Some(until) if due <= until => Why::GroupInterval(due),
-                _ => Why::Held(due),
+                _ => Why::Due(due),
             },
             (due, _) if ahead(&route.ready_at) => Why::GroupWait(due.unwrap_or_default().max(route.ready_at)),
             (Some(due), _) => Why::GroupWait(due),
@@ -335,9 +354,11 @@ impl NewestSilence {
         let mut causes: Vec<(Option<String>, Why)> =
             names.iter().filter(not_told).map(|name| (Some(name.clone()), of(name).cause())).collect();
         let others = route.receivers.iter().filter(|name| !names.contains(name)).filter(not_told);
-        causes.extend(others.map(|name| {
+        // The receivers of a former route did not come to it.
+        let added = (route.path != FORMER_ROUTE).then_some(Why::Added);
+        causes.extend(others.filter_map(|name| {
             let dead = of(name).dead.clone().map(|(at, why)| Why::Dead(at, why));
-            (Some(name.clone()), dead.unwrap_or(Why::Added))
+            Some((Some(name.clone()), dead.or_else(|| added.clone())?))
         }));
         if !names.is_empty() || self.receivers.values().any(|one| one.dead.is_some()) {
             return causes;

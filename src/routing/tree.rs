@@ -72,8 +72,7 @@ impl Route {
     /// The first moment at which receivers may be notified of a silence: it has waited, and has lasted as long as it
     /// must.
     pub fn ready_at(&self, record: &OfflineRecord) -> Timestamp {
-        let waits = Pace { is_shared: self.is_shared(), ..self.pace }.gathers().max(self.pace.wait);
-        (record.detected_at + waits).max(record.deadline + self.pace.lasts)
+        Pace { is_shared: self.is_shared(), ..self.pace }.ready_at(record)
     }
 
     /// Whether units share its groups. A group of one unit need not gather others.
@@ -188,7 +187,8 @@ impl Routes {
         let blind = blind.into_iter().filter(is_named).collect();
         let mut times = HashMap::new();
         self.root.times(&mut times);
-        Destinations::new(root, blind, routes).with_receivers(receivers).with_times(times)
+        let destinations = Destinations::new(root, blind, routes).with_receivers(receivers).with_times(times);
+        destinations.with_tree(self.clone())
     }
 }
 

@@ -3,16 +3,16 @@
 use std::collections::BTreeSet;
 use std::net::{TcpListener, UdpSocket};
 use std::path::Path;
-use std::sync::Arc;
 
 use rollcall::alerting::{AlertmanagerConfig, Fallback, Format, Route, open, send_test};
-use rollcall::routing::{RouteTimes, TimeInterval, parse_matchers, zone};
+use rollcall::routing::parse_matchers;
 use rollcall::simulate::servers::{Server, free_port};
 use rollcall::simulate::webhook_sink::{Answer, WebhookSink};
 use rollcall::store::{Escalation, FollowUps, Pace, StoredDeliveries};
 use serde_json::Value;
 
 use super::mass_offline::{RULE, names};
+use super::route_changes::always;
 use super::silences::silence;
 use super::support::http;
 use super::world::{On, WAIT, World, hook, named, until};
@@ -261,15 +261,6 @@ async fn a_trip_of_the_breaker_is_sent_again_while_it_holds_and_ended_with_it() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_record_whose_route_has_not_notified_of_it_is_not_sent_again() {
-    let always = TimeInterval {
-        name: "always".to_owned(),
-        times: vec![],
-        weekdays: vec![],
-        days_of_month: vec![],
-        months: vec![],
-        years: vec![],
-        zone: zone("UTC").unwrap(),
-    };
     let sink = hook().await;
     let mut world = World::new("unit", vec![to(config_of_sink(&sink))]).await;
     world.stop().await;
@@ -277,8 +268,7 @@ async fn a_record_whose_route_has_not_notified_of_it_is_not_sent_again() {
     let of =
         |unit: &str| Route { matchers: parse_matchers(&format!("unit={unit}")).unwrap(), ..root.clone() };
     let lasting = Route { pace: Pace { lasts: HOUR, ..root.pace }, ..of("lasting") };
-    let times = RouteTimes { mute: vec![Arc::new(always)], active: vec![] };
-    world.config.route.routes = vec![lasting, Route { times, ..of("muted") }];
+    world.config.route.routes = vec![lasting, Route { times: always(), ..of("muted") }];
     world.start();
     world.notify_loss(&["lasting", "muted", "other"]).await;
     let resent = async |unit: &str, since: usize| {
@@ -358,6 +348,34 @@ async fn a_record_is_sent_again_to_a_receiver_that_knows_of_it_by_escalation_or_
         world.hear(&["a"]).await;
         world.joined().await;
         world.advance(HOUR);
+        let is_over =
+            async || sent(&sink, "UnitOffline", 0).last().is_some_and(|ends| *ends <= world.clock.now());
+        until("the end is sent", is_over).await;
+        world.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_record_is_sent_to_a_server_that_came_to_its_route_after_it_was_notified() {
+    for on in [On::Redis, On::Directory] {
+        let (sink, chat) = (hook().await, hook().await);
+        let mut world = World::on(on, "unit", vec![to(config_of_sink(&sink))]).await;
+        world.stop().await;
+        world.config.route.receivers = vec!["chat".to_owned()];
+        world.config.receivers.push(named("chat", webhook_to(chat.url(), None)));
+        world.start();
+        world.notify_loss(&["a"]).await;
+        chat.wait_for(1, MAX_WAIT).await.unwrap();
+        world.delivered("chat").await;
+        world.stop().await;
+        world.config.route.receivers.push("hook".to_owned());
+        world.start();
+        world.lose(&["b"]).await;
+        world.joined().await;
+        until("it is sent again and again", async || units(&sink, 0).len() >= 4).await;
+        assert!(units(&sink, 0).iter().all(|unit| unit == "a"), "the group of b waits");
+        world.hear(&["a", "b"]).await;
+        world.joined().await;
         let is_over =
             async || sent(&sink, "UnitOffline", 0).last().is_some_and(|ends| *ends <= world.clock.now());
         until("the end is sent", is_over).await;

@@ -20,6 +20,7 @@ mod mqtt;
 mod outages;
 mod removals;
 mod replays;
+mod route_changes;
 mod services;
 mod shapes;
 mod silences;

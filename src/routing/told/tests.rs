@@ -48,6 +48,12 @@ fn hook(state: &mut NewestSilence) -> &mut ReceiverState {
     state.receivers.get_mut("hook").unwrap()
 }
 
+/// The route is gone.
+fn former(state: &mut NewestSilence) -> &mut RouteState {
+    state.routes[0].path = FORMER_ROUTE.to_owned();
+    &mut state.routes[0]
+}
+
 #[test]
 fn every_cause_has_its_sentence() {
     use GroupStage::{Outside, Waits};
@@ -103,13 +109,13 @@ fn every_cause_has_its_sentence() {
         (
             // Its group was never notified, or its interval is over before.
             with(Waits, |one| one.routes[0].due = Some(at(300))),
-            no("it was held until now, and is checked again at 2024-11-21T12:05:00.000Z"),
+            no("its group is due at 2024-11-21T12:05:00.000Z"),
         ),
         (
             with(Waits, |one| {
                 (one.routes[0].due, one.routes[0].interval_until) = (Some(at(300)), Some(at(299)));
             }),
-            no("it was held until now, and is checked again at 2024-11-21T12:05:00.000Z"),
+            no("its group is due at 2024-11-21T12:05:00.000Z"),
         ),
         (
             with(Waits, |one| one.routes[0].lasts_until = at(600)),
@@ -177,6 +183,36 @@ fn every_cause_has_its_sentence() {
         (
             with(Outside, |one| {
                 one.back_at = Some(at(15));
+                hook(one).dead = Some((at(12), "answered 401".to_owned()));
+            }),
+            no("hook: the notification became a dead letter at 2024-11-21T12:00:12.000Z (answered 401)"),
+        ),
+        (
+            with(Outside, |one| {
+                one.back_at = Some(at(5));
+                one.holds.is_flapping = true;
+            }),
+            no("the unit flaps: receivers are notified of the flapping alone"),
+        ),
+        (
+            with(Waits, |one| former(one).receivers.clear()),
+            no("its former route has no receiver; the next silence takes another route"),
+        ),
+        (
+            with(Waits, |one| former(one).muted_until = Some(at(3600))),
+            no("its former route is muted until 2024-11-21T13:00:00.000Z"),
+        ),
+        (
+            with(sealed(&[]), |one| {
+                former(one);
+            }),
+            no(
+                "its former route had no receiver when the silence was due to be notified; the next silence is notified",
+            ),
+        ),
+        (
+            with(Outside, |one| {
+                one.back_at = Some(at(15));
                 one.routes[0].receivers.clear();
             }),
             no("the root route has no receiver; name one in route.receivers and reload"),
@@ -219,6 +255,10 @@ fn it_says_which_receivers_were_notified_and_which_were_not() {
         added,
         format!("{hook_was}; not mail: the receiver came to the route after the notification was sealed.")
     );
+    let of_former = told(&|one| {
+        former(one).stage = sealed(&["hook"]);
+    });
+    assert_eq!(of_former, format!("{hook_was}."), "mail did not come to it");
     let taken = told(&|one| {
         one.routes[0].stage = sealed(&["hook"]);
         one.routes[0].receivers.truncate(1);
@@ -236,6 +276,13 @@ fn it_says_which_receivers_were_notified_and_which_were_not() {
         hook(one).notified = Some(FirstNotice::Before(at(-5)));
     });
     assert_eq!(forgotten, "Notified of the silence: hook before 2024-11-21T11:59:55.000Z.");
+    let dead = told(&|one| {
+        one.back_at = Some(at(0));
+        one.receivers.get_mut("mail").unwrap().dead = Some((at(-1), "answered 550".to_owned()));
+    });
+    let died =
+        "; not mail: the notification became a dead letter at 2024-11-21T11:59:59.000Z (answered 550).";
+    assert_eq!(dead, format!("{hook_was}{died}"));
     let no_return = told(&|one| {
         one.back_at = Some(at(0));
         one.routes[0].has_recoveries = false;

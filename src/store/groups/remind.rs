@@ -67,7 +67,7 @@ impl StoredGroups {
             Some(_) => self.idle(key, &destination.notified_again()).await?,
             None => Vec::new(),
         };
-        let is_quiet = |record: &OfflineRecord| destinations.is_quiet(record, now);
+        let is_quiet = |record: &OfflineRecord| destinations.is_quiet(key, record, now);
         let first = names.iter().find_map(|name| Some(read_lasting(name)?.0)).unwrap_or(now);
         let moments = (first, Timestamp::from_millis(entry.at));
         let (mut soonest, mut notified) = (None, 0);

@@ -321,7 +321,6 @@ impl<'a> GroupStep<'a> {
 
     /// Extends the waits of held silences, so that no held silence is sealed now.
     fn hold_silences(&mut self, waiting: &mut Vec<WaitingName>, ready: &mut Vec<WaitingName>) {
-        let may_hold = self.destinations.may_hold_silences(self.now);
         let (mut held, mut lost) = (HashMap::new(), HashSet::new());
         for one in &*ready {
             let known = self.members.get_mut(&one.member);
@@ -333,8 +332,9 @@ impl<'a> GroupStep<'a> {
                 lost.insert(one.member.clone());
                 continue;
             };
-            let record = member.record().filter(|_| one.is_silence && may_hold);
-            let until = record.and_then(|record| self.destinations.silence_held_until(record, self.now));
+            let record = member.record().filter(|_| one.is_silence);
+            let until =
+                record.and_then(|record| self.destinations.member_held_until(&self.key, record, self.now));
             if let (Some(until), Some(wait)) = (until, &mut member.waits) {
                 **wait = MemberWait::new(until - self.destination.pace.wait, wait.event.clone());
                 *is_changed = true;

@@ -108,7 +108,8 @@ impl FleetState<'_> {
             " in the last hour, "
             @match waiting {
                 0 => "none waiting",
-                _ => a href={ (deliveries) "?state=waiting" } { (format::number(waiting)) " waiting" },
+                1 => a href={ (deliveries) "?state=waiting" } { "1 group waiting" },
+                _ => a href={ (deliveries) "?state=waiting" } { (format::number(waiting)) " groups waiting" },
             }
             @if dead_letters > 0 {
                 ", " a href={ (deliveries) "?state=dead" } { (format::number(dead_letters)) " given up" }
@@ -202,13 +203,13 @@ mod tests {
         assert_eq!(
             said(&blind, Some(0), Some(many)),
             "1 of 2 units is silent, 1 is late; Rollcall is blind, last proof 10m ago; 100 or more \
-             notifications in the last hour, 3 waiting, 1 given up."
+             notifications in the last hour, 3 groups waiting, 1 given up."
         );
         // The list has each of the three, whatever it waits for.
         let state =
             FleetState { base: "", content: &blind, heard: None, now: Timestamp::ZERO, notices: Some(many) };
         let markup = state.markup().into_string();
-        assert!(markup.contains("\"/deliveries?state=waiting\">3 waiting"), "{markup}");
+        assert!(markup.contains("\"/deliveries?state=waiting\">3 groups waiting"), "{markup}");
         assert_eq!(
             said(&blind, None, None),
             "1 of 2 units is silent, 1 is late; Rollcall is blind, without a proof yet; notifications are not \

@@ -18,6 +18,8 @@ const JOINS: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub struct NewestSilence {
     pub now: Timestamp,
+    /// The begin of the record of attempts.
+    pub attempts_from: Timestamp,
     pub holds: SilenceHolds,
     /// The routes that the silence takes or, once it has joined its groups, the routes of the groups.
     pub routes: Vec<RouteState>,
@@ -70,7 +72,7 @@ pub enum GroupStage {
     #[default]
     Outside,
     Waits,
-    /// A notification was sealed for these receivers; receivers with a dead letter are left out.
+    /// A notification was sealed for these receivers.
     Sealed(Vec<String>),
 }
 
@@ -80,6 +82,8 @@ pub enum FirstNotice {
     At(Timestamp),
     /// The first one is on record no longer: the oldest reminder that is.
     Before(Timestamp),
+    /// None is on record any more.
+    Forgotten,
 }
 
 impl FirstNotice {
@@ -87,6 +91,7 @@ impl FirstNotice {
         match self {
             FirstNotice::At(moment) => Part::At(moment),
             FirstNotice::Before(reminded) => Part::Before(reminded),
+            FirstNotice::Forgotten => Part::Text("(when is on record no longer)".to_owned()),
         }
     }
 }
@@ -103,8 +108,8 @@ pub struct ReceiverState {
     pub has_waiting: bool,
     /// Since when the receiver takes nothing, and why.
     pub failing: Option<(Timestamp, String)>,
-    /// When the notification was given up, and why.
-    pub dead: Option<(Timestamp, String)>,
+    /// What says that the notification was given up.
+    pub given_up: Option<Why>,
 }
 
 /// Why receivers are not notified.
@@ -135,12 +140,16 @@ pub enum Why {
     Sealed,
     NotConfigured,
     Dead(Timestamp, String),
+    /// It was given up, and the dead letter is removed.
+    GivenUp,
     Down(Timestamp, String),
     Limited,
     UnderWay,
     Added,
     BackInTime(Timestamp),
     BackBefore,
+    /// The record of attempts does not reach back to it.
+    Forgotten,
     NoRecoveries(String),
 }
 
@@ -195,6 +204,7 @@ impl Why {
             Why::Dead(at, why) => Said::from("the notification became a dead letter ")
                 .then(Part::At(*at))
                 .then(because(why)),
+            Why::GivenUp => "the notification was given up, and its dead letter is removed".into(),
             Why::Down(since, why) => {
                 Said::from("the receiver has taken nothing ").then(Part::Since(*since)).then(because(why))
             }
@@ -206,6 +216,7 @@ impl Why {
                     .then(Part::At(*ready_at))
             }
             Why::BackBefore => "the unit was back before a receiver was notified".into(),
+            Why::Forgotten => "that is on record no longer (records.keep_deliveries)".into(),
             Why::NoRecoveries(path) => format!("{} notifies of no return (recoveries = false)", named(path)).into(),
         }
     }
@@ -271,13 +282,16 @@ impl NewestSilence {
         with.into_iter().chain(without).next().unwrap_or(Why::Joins)
     }
 
-    /// Why no receiver was notified of a silence that is over.
+    /// Why no receiver was notified of a silence that is over, as far as that is known.
     fn untold_before(&self, back_at: Timestamp) -> Why {
         if let Some(why) = self.routes.iter().find_map(RouteState::cause_without_receiver) {
             return why;
         }
-        let ready_at = self.routes.iter().map(|route| route.ready_at).min();
-        ready_at.filter(|ready_at| back_at <= *ready_at).map_or(Why::BackBefore, Why::BackInTime)
+        match self.routes.iter().map(|route| route.ready_at).min() {
+            Some(ready_at) if back_at <= ready_at => Why::BackInTime(ready_at),
+            Some(ready_at) if ready_at < self.attempts_from => Why::Forgotten,
+            _ => Why::BackBefore,
+        }
     }
 
     /// Why receivers of a route are not notified.
@@ -335,11 +349,8 @@ impl NewestSilence {
         let mut causes: Vec<(Option<String>, Why)> =
             names.iter().filter(not_told).map(|name| (Some(name.clone()), of(name).cause())).collect();
         let others = route.receivers.iter().filter(|name| !names.contains(name)).filter(not_told);
-        causes.extend(others.map(|name| {
-            let dead = of(name).dead.clone().map(|(at, why)| Why::Dead(at, why));
-            (Some(name.clone()), dead.unwrap_or(Why::Added))
-        }));
-        if !names.is_empty() || self.receivers.values().any(|one| one.dead.is_some()) {
+        causes.extend(others.map(|name| (Some(name.clone()), Why::Added)));
+        if !names.is_empty() {
             return causes;
         }
         let had_none = || Why::HadNoReceiver(route.path.clone());
@@ -359,11 +370,11 @@ impl RouteState {
 impl ReceiverState {
     /// Why the receiver has not got a notification that was sealed for it.
     fn cause(&self) -> Why {
+        if let Some(why) = self.given_up.clone() {
+            return why;
+        }
         if !self.is_configured {
             return Why::NotConfigured;
-        }
-        if let Some((at, why)) = self.dead.clone() {
-            return Why::Dead(at, why);
         }
         if let Some((since, why)) = self.failing.clone() {
             return Why::Down(since, why);
@@ -381,6 +392,9 @@ impl Told {
         let one = |(name, first): &(String, FirstNotice)| Said::from(format!("{name} ")).then(first.part());
         let listed = |told: &[(String, FirstNotice)]| Said::joined(told.iter().map(one), ", ");
         let mut said = match self.told.as_slice() {
+            [] if self.untold == [(None, Why::Forgotten)] => {
+                Said::from("Which receivers were notified: ").then(Why::Forgotten.said())
+            }
             [] => {
                 let whys = self.untold.iter().map(|(name, why)| match name {
                     Some(name) => Said::from(format!("{name}: ")).then(why.said()),

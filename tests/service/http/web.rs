@@ -193,6 +193,11 @@ async fn a_browser_logs_in_with_a_token_and_may_do_what_its_role_may() {
         (sent_away.status().as_u16(), sent_away.headers()[LOCATION].to_str().unwrap()),
         (303, "/login")
     );
+    let sent_away = get("/units/detector/1?x=%22", "").await;
+    let login = sent_away.headers()[LOCATION].to_str().unwrap().to_owned();
+    assert_eq!(login, "/login?next=%2Funits%2Fdetector%2F1%3Fx%3D%2522");
+    let form = get(&login, "").await.text().await.unwrap();
+    assert!(form.contains("name=\"next\" value=\"/units/detector/1?x=%22\""), "{form}");
     assert_eq!(fleet.get("/api/v1/units").await.status(), 401);
     assert_eq!(get("/login", "").await.status(), 200);
     assert_eq!(get("/assets/style.css", "").await.status(), 200);
@@ -200,6 +205,8 @@ async fn a_browser_logs_in_with_a_token_and_may_do_what_its_role_may() {
     let own = fleet.url.clone();
     assert_eq!(submit(&fleet, "/login", "", &own, "token=wrong").await.status(), 403);
     assert_eq!(submit(&fleet, "/login", "", "http://evil.example", "token=desk").await.status(), 403);
+    let led = submit(&fleet, "/login", "", &own, "token=desk&next=%2Funits%2Fdetector%2F1").await;
+    assert_eq!(led.headers()[LOCATION], "/units/detector/1");
     let log_in = async |token: &str| {
         let answer = submit(&fleet, "/login", "", &own, &format!("token={token}")).await;
         assert_eq!(answer.status(), 303);

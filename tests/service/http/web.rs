@@ -289,7 +289,7 @@ async fn pages_about_errors_stay_below_the_path_of_the_external_url() {
         assert_eq!(asked.status(), status, "{path}");
         assert!(asked.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap().starts_with("default-src 'none'"));
         let page = asked.text().await.unwrap();
-        assert!(page.contains("href=\"/rollcall/assets/style.css\""), "{path}: {page}");
+        assert!(page.contains("href=\"/rollcall/assets/style.css?v="), "{path}: {page}");
         let links = page.split("href=\"/").skip(1);
         assert!(links.into_iter().all(|link| link.starts_with("rollcall/")), "{path}: {page}");
     }

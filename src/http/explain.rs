@@ -45,7 +45,12 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
     let until_offline = until_offline.unwrap_or_default();
     let said = match view.state {
         State::Online => {
-            return Said::from(format!("{heard}, within its timeout of {timeout}.")).then(until_offline);
+            // The time since then may be longer: blind time, for one, does not count.
+            let counts = Duration::from_secs_f64(view.timeout_seconds);
+            let is_longer = view.last_seen.is_some_and(|seen| now.since(seen) > counts);
+            let within = if is_longer { "; what counts of that as silence is" } else { "," };
+            return Said::from(format!("{heard}{within} within its timeout of {timeout}."))
+                .then(until_offline);
         }
         State::NeverSeen => return Said::from("It is registered and was never heard.").then(until_offline),
         State::Paused => return Said::from(format!("{heard}. ")).then(paused(view, now)),

@@ -346,8 +346,11 @@ impl FleetPage<'_> {
                         }
                     }
                     td {
-                        @if let Some(notice) = details.record.as_ref().and_then(|record| notices.get(record)) {
-                            (noticed(notice, now))
+                        @match details.record.as_ref().map(|record| notices.get(record)) {
+                            Some(Some(notice)) => (noticed(notice, now)),
+                            // The page looks up a part of them.
+                            Some(None) => span.note { "see the unit" },
+                            None => {}
                         }
                         @if let Some(taken) = &details.acknowledged {
                             span.note.care title=(format::text(&taken.comment)) { "; " (format::text(&taken.author)) " takes care" }

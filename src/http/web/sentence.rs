@@ -36,7 +36,8 @@ impl FleetState<'_> {
             (self.content.units, self.content.states.offline, self.content.states.late);
         html! {
             @match (units, offline) {
-                (0, _) => "No unit was heard yet",
+                (0, _) if self.content.archived > 0 => "Only archived units are known",
+                (0, _) => "No unit is known",
                 (1, 0) => "The only unit is not silent",
                 (_, 0) => { "None of " (format::number(units)) " units is silent" }
                 (1, _) => { a href={ (self.base) "/?state=offline" } { "The only unit" } " is silent" }
@@ -179,7 +180,7 @@ mod tests {
         /// Units, offline, sites, the line up to the hearing.
         type Case = (u64, u64, &'static [(&'static str, u64)], &'static str);
         let cases: [Case; 8] = [
-            (0, 0, &[], "No unit was heard yet"),
+            (0, 0, &[], "No unit is known"),
             (1, 0, &[], "The only unit is not silent"),
             (1, 1, &[], "The only unit is silent"),
             (500, 0, &[("site-01", 0)], "None of 500 units is silent"),
@@ -196,6 +197,9 @@ mod tests {
             said(&content(500, 2, &[("a", 2)]), heard, none),
             format!("2 of 500 units are silent{rest}")
         );
+
+        let archived = SummaryContent { archived: 3, ..content(0, 0, &[]) };
+        assert_eq!(said(&archived, heard, none), format!("Only archived units are known{rest}"));
 
         let mut blind = content(2, 1, &[]);
         (blind.states.late, blind.hearing.blind) = (1, true);

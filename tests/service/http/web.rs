@@ -111,6 +111,18 @@ async fn the_list_and_the_page_of_a_unit_have_one_reason_why_nobody_was_notified
 }
 
 #[tokio::test]
+async fn a_page_of_more_silent_units_than_are_looked_up_says_where_the_rest_is() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    let units: Vec<String> = (0..101).map(|number| format!("detector:{number}")).collect();
+    let units: Vec<&str> = units.iter().map(String::as_str).collect();
+    fleet.hear(&units).await;
+    fleet.pass(121 * SECOND, &units).await;
+    let page = fleet.text("/?state=offline&limit=200").await;
+    assert_eq!(page.matches("see the unit").count(), 1, "{page}");
+}
+
+#[tokio::test]
 async fn pages_say_that_a_route_without_receivers_escalates() {
     let fleet = Fleet::start_alone(|_| ()).await;
     fleet.fill();

@@ -45,10 +45,7 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
     let until_offline = until_offline.unwrap_or_default();
     let said = match view.state {
         State::Online => {
-            // The time since then may be longer: blind time, for one, does not count.
-            let counts = Duration::from_secs_f64(view.timeout_seconds);
-            let is_longer = view.last_seen.is_some_and(|seen| now.since(seen) > counts);
-            let within = if is_longer { "; what counts of that as silence is" } else { "," };
+            let within = within(view, now);
             return Said::from(format!("{heard}{within} within its timeout of {timeout}."))
                 .then(until_offline);
         }
@@ -73,6 +70,14 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
         }
     };
     said.into()
+}
+
+/// How the silence of a unit that is online is within its timeout: the time since its heartbeat may be longer, because
+/// blind time, for one, does not count.
+fn within(view: &UnitDetails, now: Timestamp) -> &'static str {
+    let timeout = Duration::from_secs_f64(view.timeout_seconds);
+    let is_longer = view.last_seen.is_some_and(|seen| now.since(seen) > timeout);
+    if is_longer { "; what counts of that as silence is" } else { "," }
 }
 
 /// The sentence about the rhythm of a unit that is not offline.

@@ -77,7 +77,8 @@ async fn a_unit_is_not_said_to_be_offline_soon_while_nothing_is_heard() {
     fleet.clock.advance(240 * SECOND);
     fleet.pass(SECOND, &["detector:a"]).await;
     let online = sentence().await;
-    let within = "It was last heard 5m 31s ago; what counts of that as silence is within its timeout of 2m.";
+    let within =
+        "It was last heard 5m 31s ago; what counts of that as silence is within its timeout of 1m 40s.";
     assert!(online.contains(within), "{online}");
 }
 

@@ -347,6 +347,7 @@ fn start(
         metrics: config.metrics,
         history: past,
         keep_records: config.keep_records,
+        keep_deliveries: config.keep_deliveries,
         routes: shown,
         reloads,
         configuration: shown_configuration,

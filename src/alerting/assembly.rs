@@ -20,6 +20,7 @@ use super::due::{self, DueWork};
 use super::flapping::EpisodeEnds;
 use super::fleet_notices::FleetNotices;
 use super::group_incidents::GroupIncidents;
+use super::health::SharedHealth;
 use super::holds::Holds;
 use super::incidents::Incidents;
 use super::limit::ReceiverLimit;
@@ -227,7 +228,12 @@ impl Assembly {
             deliveries: self.stores.deliveries.clone(),
             clock: self.clock.clone(),
         });
-        self.add_work("writing the health of receivers", self.healths.clone());
+        let health = SharedHealth {
+            healths: self.healths.clone(),
+            receivers: buffers.receivers().cloned().collect(),
+            telemetry: self.telemetry.clone(),
+        };
+        self.add_work("sharing the health of receivers", health);
         let orphans = Orphans {
             configured: buffers.receivers().cloned().collect(),
             engine: self.stores.deliveries.clone(),
@@ -244,6 +250,7 @@ impl Assembly {
             hearing: self.stores.hearing.clone(),
             clock: self.clock.clone(),
             telemetry: self.telemetry.clone(),
+            healths: self.healths.clone(),
             lasting: self.lasting_blindness.clone(),
         };
         self.add_work("notifying of blindness", blind);

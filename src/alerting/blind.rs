@@ -35,6 +35,7 @@ use super::fleet_notices::FleetNotices;
 use super::group::{TOPICS, blind_group, group_of_kind};
 use super::{ReceiverConfig, TICK};
 use crate::clock::{Clock, Stopwatch, Timestamp, monotonic};
+use crate::fleet::ReceiverHealths;
 use crate::presence::{BrokerName, Filters, Hearing, Interval, Kind, Ledger};
 use crate::store::{Delivery, Group, HearingStore, OutboxEvent, Result, notification_of};
 use crate::telemetry::{DeliveryOutcome, Loop, Telemetry};
@@ -52,6 +53,7 @@ pub(super) struct BlindNotifier {
     pub hearing: Arc<dyn HearingStore>,
     pub clock: Clock,
     pub telemetry: Arc<Telemetry>,
+    pub healths: Arc<ReceiverHealths>,
     /// The blindness that lasts and was notified, for receivers that forget it.
     pub lasting: watch::Sender<Vec<LastingBlindness>>,
 }
@@ -301,6 +303,8 @@ impl BlindNotifier {
         took: Duration,
     ) {
         let name = &receiver.name;
+        let failure = result.as_ref().err().map(ToString::to_string);
+        self.healths.note(name, failure.as_deref(), self.clock.now());
         let Err(why) = result else {
             direct.is_done = true;
             tracing::info!(receiver = name, "notified of blindness while the engine is down");

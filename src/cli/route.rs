@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
 use super::remote::RemoteArguments;
 use super::times::moment;
-use super::{ConfigFile, logging, shown};
+use super::{ConfigFile, logging, shown, wrong};
 use crate::alerting;
 use crate::clock::{Clock, Timestamp};
 use crate::config::Span;
@@ -52,8 +52,8 @@ struct Test {
     /// The moment of the silence, such as 2026-11-23T18:00:00+01:00, instead of now.
     #[arg(long, value_name = "TIME", value_parser = moment)]
     at: Option<Timestamp>,
-    /// Ask the running instance which receivers were notified of the newest silence of the unit, and why others were
-    /// not.
+    /// Ask the running instance for the labels of the unit, which receivers were notified of its newest silence, and
+    /// why others were not.
     #[arg(long, conflicts_with = "at")]
     now: bool,
 }
@@ -82,12 +82,13 @@ pub(super) async fn run(arguments: RouteArguments) -> anyhow::Result<ExitCode> {
             let config = test.remote.config()?;
             let kind = &test.unit.kind;
             let Some(rules) = config.rules.get(kind) else {
-                bail!("there is no kind {kind} in the configuration; see [[kind]]");
+                return Err(wrong(format!("there is no kind {kind} in the configuration; see [[kind]]")));
             };
-            let (routes, record) = (Routes::new(config.alerting.route), test.record(rules));
+            let known = if test.now { test.known().await? } else { Value::Null };
+            let (routes, record) = (Routes::new(config.alerting.route), test.record(rules, &known));
             let text = explained(&routes, &record, test.at);
             let text = text + &inhibited(&config.alerting.inhibition, &record);
-            if test.now { text + &test.notified().await? } else { text }
+            text + known["notified"].as_str().unwrap_or_default()
         }
     };
     println!("{}", shown(&text));
@@ -95,17 +96,17 @@ pub(super) async fn run(arguments: RouteArguments) -> anyhow::Result<ExitCode> {
 }
 
 impl Test {
-    /// The sentence of the running instance about who was notified.
-    async fn notified(&self) -> anyhow::Result<String> {
+    /// What the running instance knows of the unit: its labels, and which receivers were notified.
+    async fn known(&self) -> anyhow::Result<Value> {
         let Unit { kind, id } = &self.unit;
         let path = ["api", "v1", "units", kind.as_str(), id.as_str(), "timeline"];
-        let answer = self.remote.open()?.get(&path, &[], "notified").await?;
-        Ok(answer["notified"].as_str().unwrap_or_default().to_owned())
+        self.remote.open()?.get(&path, &[], "notified").await
     }
 
-    /// The silence of a unit without settings of its own.
-    fn record(&self, rules: &KindRules) -> OfflineRecord {
-        let labels: Labels = self.labels.iter().cloned().collect();
+    /// The silence of a unit without settings of its own. `known`: the answer of the instance, or null.
+    fn record(&self, rules: &KindRules, known: &Value) -> OfflineRecord {
+        let mut labels: Labels = serde_json::from_value(known["labels"].clone()).unwrap_or_default();
+        labels.extend(self.labels.iter().cloned());
         let (cause, first) = match (self.never_seen, self.unusual) {
             (true, _) => (Cause::NeverSeen, rules.first_timeout),
             (_, true) => (Cause::Unusual, None),

@@ -6,7 +6,7 @@ use anyhow::{anyhow, bail};
 use clap::Args;
 
 use super::remote::named_by;
-use super::{ConfigFile, logging, running};
+use super::{ConfigFile, logging, running, wrong};
 use crate::alerting;
 use crate::clock::Clock;
 
@@ -26,15 +26,15 @@ pub(super) async fn run(arguments: SendTestArguments) -> anyhow::Result<ExitCode
     let receivers = &config.alerting.receivers;
     let Some(receiver) = receivers.iter().find(|one| one.name == *name) else {
         let names: Vec<&str> = receivers.iter().map(|one| one.name.as_str()).collect();
-        match names.is_empty() {
+        return Err(wrong(match names.is_empty() {
             true => {
                 let file = named_by(&config);
-                bail!(
+                format!(
                     "there is no receiver {name:?}: the configuration ({file}) has none; add a [[receiver]]"
                 )
             }
-            false => bail!("there is no receiver {name:?}; configured receivers: {}", names.join(", ")),
-        }
+            false => format!("there is no receiver {name:?}; configured receivers: {}", names.join(", ")),
+        }));
     };
     alerting::send_test(receiver, Clock::system().now())
         .await

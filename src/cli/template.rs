@@ -2,12 +2,12 @@
 
 use std::process::ExitCode;
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use clap::builder::PossibleValue;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::remote::named_by;
-use super::{ConfigFile, logging, shown};
+use super::{ConfigFile, logging, shown, wrong};
 use crate::alerting::{self, Example};
 
 #[derive(Debug, Args)]
@@ -58,7 +58,10 @@ pub(super) async fn run(arguments: TemplateArguments) -> anyhow::Result<ExitCode
     let TemplateCommand::Render(Render { file, receiver: name, example }) = arguments.command;
     let config = file.load()?;
     let Some(receiver) = config.alerting.receivers.iter().find(|one| one.name == name) else {
-        bail!("there is no receiver {name:?} in the configuration ({}); see [[receiver]]", named_by(&config));
+        let file = named_by(&config);
+        return Err(wrong(format!(
+            "there is no receiver {name:?} in the configuration ({file}); see [[receiver]]"
+        )));
     };
     for one in Example::ALL.into_iter().filter(|one| example.is_none_or(|name| *one == name)) {
         let rendered = alerting::render(receiver, one);

@@ -1,6 +1,6 @@
 //! Checks `[http]`: the server, its tokens, and the fields of units that it shows.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use data_encoding::HEXLOWER_PERMISSIVE;
@@ -149,8 +149,6 @@ fn tls(http: &Http, has_tokens: bool, base: &Path, problems: &mut Problems) -> O
 
 /// The address for scrapes from other machines.
 pub(super) fn advertise(http: &Http, problems: &mut Problems) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':' | '[' | ']');
-    let has_port = http.advertise.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
     if http.advertise.is_empty() {
         let host = match http.listen.ip() {
             ip if !ip.is_unspecified() => return http.listen.to_string(),
@@ -158,11 +156,20 @@ pub(super) fn advertise(http: &Http, problems: &mut Problems) -> String {
         };
         return format!("{host}:{}", http.listen.port());
     }
-    if !has_port || !http.advertise.chars().all(plain) {
-        let text = format!("{:?} is not an address; write host:port", http.advertise);
-        problems.error("http.advertise", text);
+    if http.advertise.parse::<SocketAddr>().is_ok() {
+        return http.advertise.clone();
     }
-    http.advertise.clone()
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    match http.advertise.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()) {
+        // Kubernetes writes the address of a pod without brackets.
+        Some((host, port)) if host.parse::<Ipv6Addr>().is_ok() => format!("[{host}]:{port}"),
+        Some((host, _)) if !host.is_empty() && host.chars().all(plain) => http.advertise.clone(),
+        _ => {
+            let text = format!("{:?} is not an address; write host:port, or [address]:port", http.advertise);
+            problems.error("http.advertise", text);
+            http.advertise.clone()
+        }
+    }
 }
 
 /// The links of messages to the pages of Rollcall.

@@ -191,7 +191,7 @@ impl CountRecorder {
             lasting.values().map(|lasting| IncidentMark::of(&lasting.incident)).collect();
         let trip = mass_breaker::last_trip(&documents).await?.value.filter(|trip| trip.is_held());
         marks.extend(trip.map(|trip| IncidentMark {
-            at: trip.since,
+            at: trip.at,
             place: String::new(),
             offline: trip.offline,
             units: trip.units,

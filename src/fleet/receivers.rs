@@ -100,6 +100,17 @@ impl ReceiverHealths {
         written
     }
 
+    /// Shows what all instances know of these receivers, after a write. An outcome that this instance has seen since is
+    /// newer than what is stored, and no outcome comes between.
+    pub async fn show(&self, receivers: &[String], show: impl Fn(&str, &ReceiverHealth)) -> Result<()> {
+        let stored = self.documents.read::<ReceiverHealth>(receivers).await?;
+        let seen = self.seen.lock();
+        for stored in stored.iter().filter(|stored| !seen.contains_key(&stored.name)) {
+            show(&stored.name, stored.value.as_ref().unwrap_or(&ReceiverHealth::default()));
+        }
+        Ok(())
+    }
+
     /// Writes outcomes, and removes the written ones from `seen`.
     async fn write_some(&self, seen: &mut BTreeMap<String, ReceiverHealth>) -> Result<()> {
         let names: Vec<String> = seen.keys().cloned().collect();

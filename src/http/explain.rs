@@ -45,7 +45,9 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
     let until_offline = until_offline.unwrap_or_default();
     let said = match view.state {
         State::Online => {
-            return Said::from(format!("{heard}, within its timeout of {timeout}.")).then(until_offline);
+            let within = within(view, now);
+            return Said::from(format!("{heard}{within} within its timeout of {timeout}."))
+                .then(until_offline);
         }
         State::NeverSeen => return Said::from("It is registered and was never heard.").then(until_offline),
         State::Paused => return Said::from(format!("{heard}. ")).then(paused(view, now)),
@@ -68,6 +70,14 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
         }
     };
     said.into()
+}
+
+/// How the silence of a unit that is online is within its timeout: the time since its heartbeat may be longer, because
+/// blind time, for one, does not count.
+fn within(view: &UnitDetails, now: Timestamp) -> &'static str {
+    let timeout = Duration::from_secs_f64(view.timeout_seconds);
+    let is_longer = view.last_seen.is_some_and(|seen| now.since(seen) > timeout);
+    if is_longer { "; what counts of that as silence is" } else { "," }
 }
 
 /// The sentence about the rhythm of a unit that is not offline.

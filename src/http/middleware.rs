@@ -9,10 +9,12 @@ use axum::extract::{Request, State};
 use axum::http::header::{
     ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS,
 };
-use axum::http::{HeaderMap, HeaderValue, Method};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderMap, HeaderValue, Method, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Redirect, Response};
 use subtle::ConstantTimeEq;
+use url::form_urlencoded;
 
 use super::changes::{Caller, HasTokens, foreign_host};
 use super::ended_sessions::EndedSessions;
@@ -153,7 +155,7 @@ pub(super) async fn require_token(
         }
         let is_page = request.method() == Method::GET && access.known.is_some() && wants_page(headers);
         return if is_page {
-            Redirect::to(&access.login).into_response()
+            Redirect::to(&login_before(request.uri(), &access.login)).into_response()
         } else {
             HttpError::unauthorized(NO_TOKEN).into_response()
         };
@@ -165,6 +167,17 @@ pub(super) async fn require_token(
     }
     request.extensions_mut().insert(caller);
     next.run(request).await
+}
+
+/// The page of the login, which leads to the wanted page after it.
+fn login_before(wanted: &Uri, login: &str) -> String {
+    match wanted.path_and_query().map_or("/", PathAndQuery::as_str) {
+        "/" => login.to_owned(),
+        wanted => {
+            let query = form_urlencoded::Serializer::new(String::new()).append_pair("next", wanted).finish();
+            format!("{login}?{query}")
+        }
+    }
 }
 
 /// The token of the request; of several equal ones, the token with the most rights. Compares with every token, in

@@ -301,6 +301,8 @@ pub struct PageSources {
     pub history: Option<Arc<dyn AvailabilityHistory>>,
     /// How long the engine keeps closed records.
     pub keep_records: Duration,
+    /// How long it keeps attempts to notify.
+    pub keep_deliveries: Duration,
     /// The current routes.
     pub routes: watch::Receiver<Arc<AlertRoutes>>,
     pub reloads: Reloads,

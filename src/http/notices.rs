@@ -13,12 +13,12 @@ use tokio::time::timeout;
 
 use super::http_error::HttpError;
 use super::shared_answers::{MaxAge, SharedAnswers};
-use super::told::Notified;
+use super::told::{Notified, SealedFor};
 use super::{AlertRoutes, PageSources};
 use crate::clock::{Clock, Timestamp};
 use crate::fleet::Attempts;
 use crate::presence::{OfflineRecord, RecordId};
-use crate::routing::SilenceNotice;
+use crate::routing::{SealedNotice, SilenceNotice};
 use crate::store::{AttemptResult, EntryOrder, StoredDeliveries, StoredGroups};
 
 /// The time for which notifications are counted.
@@ -47,7 +47,7 @@ pub(super) struct NoticeCounts {
     pub lately: usize,
     /// Whether there may be more.
     pub is_cut: bool,
-    /// How many groups have notifications that wait for a receiver.
+    /// How many groups have notifications that wait for a receiver; a group may have several.
     pub waiting: u64,
     pub dead_letters: u64,
 }
@@ -148,47 +148,25 @@ impl NoticeReader {
                 delivered.entry(id).or_default().push((attempt.receiver.clone(), attempt.at));
             }
         }
-        let waiting = self
-            .waiting(
-                memberships
-                    .iter()
-                    .flatten()
-                    .filter_map(|one| Some((one.group.key.as_str(), one.receivers.as_deref()?))),
-            )
-            .await?;
+        let sealed: Vec<SealedFor<'_>> = silences
+            .iter()
+            .zip(&memberships)
+            .flat_map(|(record, all)| all.iter().map(move |one| (record, one)))
+            .flat_map(|(record, one)| {
+                one.receivers.iter().flatten().map(move |name| (name.as_str(), &one.group, record))
+            })
+            .collect();
+        let mut became: BTreeMap<&RecordId, Vec<(String, SealedNotice)>> = BTreeMap::new();
+        for ((name, _, record), one) in sealed.iter().zip(self.notified.sealed(&sealed).await?) {
+            became.entry(&record.id).or_default().push(((*name).to_owned(), one));
+        }
         let mut notices = Notices::new();
         let untold = self.notified.untold(silences, &memberships, self.clock.now()).await?;
-        for ((record, memberships), why) in silences.iter().zip(&memberships).zip(untold) {
-            let sealed = memberships.iter().flat_map(|one| {
-                let receivers = one.receivers.iter().flatten();
-                receivers
-                    .map(|name| (name.clone(), waiting.contains(&(name.as_str(), one.group.key.as_str()))))
-            });
+        for (record, why) in silences.iter().zip(untold) {
             let delivered = delivered.remove(&record.id).unwrap_or_default();
-            notices.insert(record.id.clone(), SilenceNotice::of(delivered, sealed.collect(), why));
+            let sealed = became.remove(&record.id).unwrap_or_default();
+            notices.insert(record.id.clone(), SilenceNotice::of(delivered, sealed, why));
         }
         Ok(notices)
-    }
-
-    /// The pairs of receiver and group that have a waiting notification.
-    async fn waiting<'a>(
-        &self,
-        sealed: impl Iterator<Item = (&'a str, &'a [String])>,
-    ) -> Result<BTreeSet<(&'a str, &'a str)>, HttpError> {
-        let mut groups: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-        for (group, receivers) in sealed {
-            for receiver in receivers {
-                groups.entry(receiver).or_default().insert(group);
-            }
-        }
-        let mut waiting = BTreeSet::new();
-        for (receiver, groups) in groups {
-            let keys: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();
-            let found = self.deliveries.have_waiting(receiver, &keys).await?;
-            waiting.extend(
-                groups.into_iter().zip(found).filter(|(_, is)| *is).map(|(group, _)| (receiver, group)),
-            );
-        }
-        Ok(waiting)
     }
 }

@@ -110,7 +110,7 @@ pub(super) enum MinuteState {
     Quiet,
     /// No outage. Single heartbeats are not stored, so their number is unknown.
     Online,
-    /// The unit was not known yet.
+    /// The unit was not known yet, or was never heard.
     Unknown,
 }
 
@@ -402,10 +402,10 @@ fn last_hour(
             MinuteState::Heard
         } else if records.iter().any(|one| meets(one.deadline, one.back_at.unwrap_or(now))) {
             MinuteState::Offline
+        } else if known_since >= range.to || heard.is_none() {
+            MinuteState::Unknown
         } else if blind.iter().any(|one| meets(one.from, one.to)) {
             MinuteState::Blind
-        } else if known_since >= range.to {
-            MinuteState::Unknown
         } else if heard.is_none_or(|heard| heard <= range.from) {
             MinuteState::Quiet
         } else {
@@ -563,7 +563,9 @@ mod tests {
         };
         assert_eq!(drawn(&[], &[], Some(60.0), 0.0), line(&[('-', 59), ('|', 1)]));
         assert_eq!(drawn(&[], &[], Some(49.5), 0.0), line(&[('-', 49), ('|', 1), ('.', 10)]));
-        assert_eq!(drawn(&[], &[], None, 0.0), line(&[('.', 60)]), "it was never heard");
+        let blind = [Interval { from: at(20.0), to: at(22.0) }];
+        assert_eq!(drawn(&[], &blind, None, 0.0), line(&[(' ', 60)]), "it was never heard");
+        assert_eq!(drawn(&[], &blind, Some(60.0), 40.0), line(&[(' ', 40), ('-', 19), ('|', 1)]));
         // Known since the middle of the third minute; an ended outage, blind time, and a current outage.
         let records = [record(50.5, None), record(10.0, Some(12.5))];
         let blind = [Interval { from: at(20.0), to: at(22.0) }];

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -16,11 +17,13 @@ use crate::presence::{OfflineRecord, Recoveries, State, Transition, Trip, Unit};
 use crate::routing::told::{
     FORMER_ROUTE, FirstNotice, GroupStage, NewestSilence, ReceiverState, RouteState, SilenceHolds, Told, Why,
 };
-use crate::routing::{AlertSilences, Destinations, Inhibitors, MatchedRoute};
-use crate::store::{Attempt, AttemptResult, Cells, Documents, Membership, StoredDeliveries, StoredGroups};
+use crate::routing::{AlertSilences, Destinations, Inhibitors, MatchedRoute, SealedNotice};
+use crate::store::{
+    Attempt, AttemptResult, Cells, Documents, Group, Membership, StoredDeliveries, StoredGroups,
+};
 use crate::telemetry::Telemetry;
 
-/// The newest dead letters of a receiver that are searched for a record.
+/// The newest dead letters of a receiver that are searched for a record that is over.
 const LETTERS: usize = 200;
 
 #[derive(Clone)]
@@ -33,7 +36,12 @@ pub(super) struct Notified {
     roll: Arc<Roll>,
     breaker: Arc<MassBreaker>,
     telemetry: Arc<Telemetry>,
+    /// How long attempts stay on record.
+    keep_deliveries: Duration,
 }
+
+/// A receiver for which a notification of an open silence was sealed, in this group.
+pub(super) type SealedFor<'a> = (&'a str, &'a Group, &'a OfflineRecord);
 
 /// When a group is due, and when it was sealed last.
 type GroupMoments = (Option<Timestamp>, Option<Timestamp>);
@@ -48,10 +56,11 @@ struct HoldsNow {
 
 impl Notified {
     pub fn new(sources: &PageSources) -> Notified {
-        let PageSources { groups, deliveries, cells, silences, routes, roll, telemetry, .. } =
-            sources.clone();
+        let PageSources {
+            groups, deliveries, cells, silences, routes, roll, telemetry, keep_deliveries, ..
+        } = sources.clone();
         let breaker = Arc::new(breaker(sources));
-        Notified { groups, deliveries, cells, silences, routes, roll, breaker, telemetry }
+        Notified { groups, deliveries, cells, silences, routes, roll, breaker, telemetry, keep_deliveries }
     }
 
     /// The trip of the breaker that holds notifications now.
@@ -81,6 +90,7 @@ impl Notified {
             let times = times.by_ref().take(memberships.len()).collect();
             let silence = NewestSilence {
                 now,
+                attempts_from: now - self.keep_deliveries,
                 holds: holds.of(record, flapping.contains_key(&record.id.unit), now),
                 routes: routes_of((&config, &destinations), record, memberships, times, now),
                 receivers: BTreeMap::new(),
@@ -142,9 +152,10 @@ impl Notified {
         let keys: Vec<String> = memberships.iter().map(|one| one.group.key.clone()).collect();
         let times = self.times_of(&keys).await?;
         let routes = routes_of((&config, &destinations_at(&config, now)), record, &memberships, times, now);
-        let receivers = self.receivers(&config, &routes, &keys, (record, attempts)).await?;
+        let receivers = self.receivers(&config, &routes, &memberships, (record, attempts)).await?;
         Ok(NewestSilence {
             now,
+            attempts_from: now - self.keep_deliveries,
             holds: self.holds(&config, trip.cloned()).await?.of(record, view.flapping, now),
             routes,
             receivers,
@@ -166,24 +177,48 @@ impl Notified {
         Ok(HoldsNow { silences, inhibitors, trip })
     }
 
+    /// What became of notifications that were sealed, in order.
+    pub async fn sealed(&self, of: &[SealedFor<'_>]) -> Result<Vec<SealedNotice>, HttpError> {
+        let mut places: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (at, (receiver, ..)) in of.iter().enumerate() {
+            places.entry(receiver).or_default().push(at);
+        }
+        let mut became = vec![SealedNotice::Taken; of.len()];
+        for (receiver, places) in places {
+            let silences: Vec<_> = places.iter().map(|at| (of[*at].1, of[*at].2)).collect();
+            let groups: Vec<String> = silences.iter().map(|(group, _)| group.key.clone()).collect();
+            // The marks are read last: a notification that is given up in between would seem taken.
+            let waiting = self.deliveries.have_waiting(receiver, &groups).await?;
+            let given_up = self.deliveries.given_up(receiver, &silences).await?;
+            for ((at, is_waiting), given_up) in places.into_iter().zip(waiting).zip(given_up) {
+                became[at] = SealedNotice::of(is_waiting, given_up);
+            }
+        }
+        Ok(became)
+    }
+
     async fn receivers(
         &self,
         config: &AlertRoutes,
         routes: &[RouteState],
-        groups: &[String],
+        memberships: &[Membership],
         (record, attempts): (&OfflineRecord, &[Notice]),
     ) -> Result<BTreeMap<String, ReceiverState>, HttpError> {
         let lines =
             Receivers { records: self.deliveries.clone(), documents: Documents::new(self.cells.clone()) };
         let lines = lines.list(&config.types).await?;
-        let sealed = |route: &RouteState| match &route.stage {
-            GroupStage::Sealed(names) => names.clone(),
-            GroupStage::Outside | GroupStage::Waits => Vec::new(),
-        };
-        let mut names: BTreeSet<String> = attempts.iter().map(|one| one.attempt.receiver.clone()).collect();
-        for route in routes {
-            names.extend(route.receivers.iter().cloned().chain(sealed(route)));
+        let of: Vec<SealedFor<'_>> = memberships
+            .iter()
+            .flat_map(|one| one.receivers.iter().flatten().map(|name| (name.as_str(), &one.group, record)))
+            .collect();
+        let mut sealed: BTreeMap<&str, SealedNotice> = BTreeMap::new();
+        for ((name, ..), became) in of.iter().zip(self.sealed(&of).await?) {
+            let best = sealed.get(name).cloned().unwrap_or_else(|| became.clone()).min(became);
+            sealed.insert(name, best);
         }
+        let mut names: BTreeSet<String> = attempts.iter().map(|one| one.attempt.receiver.clone()).collect();
+        names.extend(routes.iter().flat_map(|route| route.receivers.iter().cloned()));
+        names.extend(sealed.keys().map(|name| (*name).to_owned()));
         let mut receivers = BTreeMap::new();
         for name in names {
             let taken = |which: Transition| {
@@ -198,35 +233,39 @@ impl Notified {
                 let notice = if is_first { FirstNotice::At } else { FirstNotice::Before };
                 Some(notice(first.attempt.at))
             };
+            let became = sealed.get(name.as_str());
+            let forgotten = || (became == Some(&SealedNotice::Taken)).then_some(FirstNotice::Forgotten);
             let mut state = ReceiverState {
-                notified: taken(Transition::Offline),
+                notified: taken(Transition::Offline).or_else(forgotten),
                 notified_of_return: taken(Transition::Online),
                 is_configured: config.types.contains_key(&name),
                 is_limited: config.limited.contains(&name),
                 ..ReceiverState::default()
             };
-            if state.notified.is_none() {
-                state.dead = self.dead_letter(&name, record).await?;
+            if state.notified.is_none() && record.back_at.is_some() {
+                state.given_up = self.dead_letter(&name, record).await?;
             }
             if state.notified.is_none() && record.back_at.is_none() {
-                state.has_waiting = self.deliveries.have_waiting(&name, groups).await?.contains(&true);
+                state.has_waiting = became == Some(&SealedNotice::Waits);
                 let health = lines.iter().find(|line| line.name == name).map(|line| &line.health);
                 state.failing = health.and_then(|health| Some((health.failing_since?, health.why.clone())));
+                if let Some(SealedNotice::GivenUp(letter)) = became {
+                    let letter = self.deliveries.letter(&name, letter).await?;
+                    let dead = letter.map(|letter| Why::Dead(letter.at, letter.reason));
+                    state.given_up = Some(dead.unwrap_or(Why::GivenUp));
+                }
             }
             receivers.insert(name, state);
         }
         Ok(receivers)
     }
 
-    async fn dead_letter(
-        &self,
-        receiver: &str,
-        record: &OfflineRecord,
-    ) -> Result<Option<(Timestamp, String)>, HttpError> {
+    /// Why the notification of a silence that is over was given up, as its dead letter says.
+    async fn dead_letter(&self, receiver: &str, record: &OfflineRecord) -> Result<Option<Why>, HttpError> {
         let letters = self.deliveries.dead_letters(receiver, LETTERS).await?;
         let tells =
             letters.into_iter().find(|letter| letter.delivery.offline.iter().any(|one| one.id == record.id));
-        Ok(tells.map(|letter| (letter.at, letter.reason)))
+        Ok(tells.map(|letter| Why::Dead(letter.at, letter.reason)))
     }
 }
 

@@ -56,7 +56,7 @@ pub use destinations::{
 pub use id::is_of_root;
 pub use inhibition::{InhibitRule, Inhibited, Inhibition, Inhibitors, Source, replaces};
 pub use matcher::{Matcher, Operator};
-pub use notice::SilenceNotice;
+pub use notice::{SealedNotice, SilenceNotice};
 pub use said::{Part, Said};
 pub use syntax::{SyntaxError, parse_all_label_matchers, parse_label_matchers, parse_matchers};
 pub use times::{Minutes, MuteReason, Range, RouteTimes, TimeInterval, zone};

@@ -21,6 +21,8 @@ pub const FORMER_ROUTE: &str = "its former route";
 #[derive(Clone, Debug)]
 pub struct NewestSilence {
     pub now: Timestamp,
+    /// The begin of the record of attempts.
+    pub attempts_from: Timestamp,
     pub holds: SilenceHolds,
     /// The routes that the silence takes or, once it has joined its groups, the routes of the groups.
     pub routes: Vec<RouteState>,
@@ -73,7 +75,7 @@ pub enum GroupStage {
     #[default]
     Outside,
     Waits,
-    /// A notification was sealed for these receivers; receivers with a dead letter are left out.
+    /// A notification was sealed for these receivers.
     Sealed(Vec<String>),
 }
 
@@ -83,6 +85,8 @@ pub enum FirstNotice {
     At(Timestamp),
     /// The first one is on record no longer: the oldest reminder that is.
     Before(Timestamp),
+    /// None is on record any more.
+    Forgotten,
 }
 
 impl FirstNotice {
@@ -90,6 +94,7 @@ impl FirstNotice {
         match self {
             FirstNotice::At(moment) => Part::At(moment),
             FirstNotice::Before(reminded) => Part::Before(reminded),
+            FirstNotice::Forgotten => Part::Text("(when is on record no longer)".to_owned()),
         }
     }
 }
@@ -106,8 +111,8 @@ pub struct ReceiverState {
     pub has_waiting: bool,
     /// Since when the receiver takes nothing, and why.
     pub failing: Option<(Timestamp, String)>,
-    /// When the notification was given up, and why.
-    pub dead: Option<(Timestamp, String)>,
+    /// What says that the notification was given up.
+    pub given_up: Option<Why>,
 }
 
 /// Why receivers are not notified.
@@ -139,12 +144,16 @@ pub enum Why {
     Sealed,
     NotConfigured,
     Dead(Timestamp, String),
+    /// It was given up, and the dead letter is removed.
+    GivenUp,
     Down(Timestamp, String),
     Limited,
     UnderWay,
     Added,
     BackInTime(Timestamp),
     BackBefore,
+    /// The record of attempts does not reach back to it.
+    Forgotten,
     NoRecoveries(String),
 }
 
@@ -202,6 +211,7 @@ impl Why {
             Why::Dead(at, why) => Said::from("the notification became a dead letter ")
                 .then(Part::At(*at))
                 .then(because(why)),
+            Why::GivenUp => "the notification was given up, and its dead letter is removed".into(),
             Why::Down(since, why) => {
                 Said::from("the receiver has taken nothing ").then(Part::Since(*since)).then(because(why))
             }
@@ -213,6 +223,7 @@ impl Why {
                     .then(Part::At(*ready_at))
             }
             Why::BackBefore => "the unit was back before a receiver was notified".into(),
+            Why::Forgotten => "that is on record no longer (records.keep_deliveries)".into(),
             Why::NoRecoveries(path) => format!("{} notifies of no return (recoveries = false)", named(path)).into(),
         }
     }
@@ -258,7 +269,7 @@ impl Told {
             }
         }
         if let Some(back_at) = state.back_at {
-            told.untold = state.dead_letters();
+            told.untold = state.given_up();
             if told.told.is_empty() && told.untold.is_empty() {
                 told.untold.push((None, state.untold_before(back_at)));
             } else if !told.told.is_empty() && told.told_of_return.is_empty() {
@@ -278,16 +289,14 @@ impl NewestSilence {
         with.into_iter().chain(without).next().unwrap_or(Why::Joins)
     }
 
-    /// The receivers whose notification of the silence became a dead letter.
-    fn dead_letters(&self) -> Vec<(Option<String>, Why)> {
-        let dead = |(name, one): (&String, &ReceiverState)| {
-            let (at, why) = one.dead.clone()?;
-            Some((Some(name.clone()), Why::Dead(at, why)))
-        };
-        self.receivers.iter().filter_map(dead).collect()
+    /// The receivers whose notification of the silence was given up.
+    fn given_up(&self) -> Vec<(Option<String>, Why)> {
+        let given_up =
+            |(name, one): (&String, &ReceiverState)| Some((Some(name.clone()), one.given_up.clone()?));
+        self.receivers.iter().filter_map(given_up).collect()
     }
 
-    /// Why no receiver was notified of a silence that is over.
+    /// Why no receiver was notified of a silence that is over, as far as that is known.
     fn untold_before(&self, back_at: Timestamp) -> Why {
         if let Some(why) = self.routes.iter().find_map(RouteState::cause_without_receiver) {
             return why;
@@ -295,8 +304,11 @@ impl NewestSilence {
         if self.holds.is_flapping {
             return Why::Flapping;
         }
-        let ready_at = self.routes.iter().map(|route| route.ready_at).min();
-        ready_at.filter(|ready_at| back_at <= *ready_at).map_or(Why::BackBefore, Why::BackInTime)
+        match self.routes.iter().map(|route| route.ready_at).min() {
+            Some(ready_at) if back_at <= ready_at => Why::BackInTime(ready_at),
+            Some(ready_at) if ready_at < self.attempts_from => Why::Forgotten,
+            _ => Why::BackBefore,
+        }
     }
 
     /// Why receivers of a route are not notified.
@@ -357,10 +369,9 @@ impl NewestSilence {
         // The receivers of a former route did not come to it.
         let added = (route.path != FORMER_ROUTE).then_some(Why::Added);
         causes.extend(others.filter_map(|name| {
-            let dead = of(name).dead.clone().map(|(at, why)| Why::Dead(at, why));
-            Some((Some(name.clone()), dead.or_else(|| added.clone())?))
+            Some((Some(name.clone()), of(name).given_up.clone().or_else(|| added.clone())?))
         }));
-        if !names.is_empty() || self.receivers.values().any(|one| one.dead.is_some()) {
+        if !names.is_empty() || self.receivers.values().any(|one| one.given_up.is_some()) {
             return causes;
         }
         let had_none = || Why::HadNoReceiver(route.path.clone());
@@ -380,11 +391,11 @@ impl RouteState {
 impl ReceiverState {
     /// Why the receiver has not got a notification that was sealed for it.
     fn cause(&self) -> Why {
+        if let Some(why) = self.given_up.clone() {
+            return why;
+        }
         if !self.is_configured {
             return Why::NotConfigured;
-        }
-        if let Some((at, why)) = self.dead.clone() {
-            return Why::Dead(at, why);
         }
         if let Some((since, why)) = self.failing.clone() {
             return Why::Down(since, why);
@@ -402,6 +413,9 @@ impl Told {
         let one = |(name, first): &(String, FirstNotice)| Said::from(format!("{name} ")).then(first.part());
         let listed = |told: &[(String, FirstNotice)]| Said::joined(told.iter().map(one), ", ");
         let mut said = match self.told.as_slice() {
+            [] if self.untold == [(None, Why::Forgotten)] => {
+                Said::from("Which receivers were notified: ").then(Why::Forgotten.said())
+            }
             [] => {
                 let whys = self.untold.iter().map(|(name, why)| match name {
                     Some(name) => Said::from(format!("{name}: ")).then(why.said()),

@@ -54,22 +54,34 @@ impl Telemetry {
     /// it, because it knows whether there is another attempt.
     pub fn notification(&self, receiver: &str, outcome: DeliveryOutcome, took: Duration, why: &str) {
         self.series.notification_duration.with_label_values(&[receiver]).observe(took.as_secs_f64());
-        self.series.receiver_failing.with_label_values(&[receiver]).set((!why.is_empty()).into());
-        if why.is_empty() {
-            self.problems.clear(NOT_DELIVERED, receiver);
-        } else {
-            let what = match outcome {
-                DeliveryOutcome::Dead => "is a dead letter now",
-                _ => "is tried again",
-            };
-            let text = format!(
-                "receiver {receiver} did not take its last notification, which {what}: {why}; correct the receiver or its \
-                 options, and try it with `rollcall send-test --receiver {receiver}`"
-            );
-            self.problems.set(NOT_DELIVERED, receiver, text, Severity::Warning);
-        }
+        let what = match outcome {
+            DeliveryOutcome::Dead => ", which is a dead letter now",
+            _ => ", which is tried again",
+        };
+        self.receiver_fails(receiver, (!why.is_empty()).then_some((what, why)));
         // Count last, so that a reader that sees the count sees the gauges and the problem too.
         self.series.notifications.with_label_values(&[receiver, outcome.as_str()]).inc();
+    }
+
+    /// The state of a receiver that all instances share; `why`: the reason of its failure, `None` if it works.
+    pub fn receiver_state(&self, receiver: &str, why: Option<&str>) {
+        // What this instance saw itself says more.
+        if why.is_none() || !self.problems.has(NOT_DELIVERED, receiver) {
+            self.receiver_fails(receiver, why.map(|why| ("", why)));
+        }
+    }
+
+    fn receiver_fails(&self, receiver: &str, failure: Option<(&str, &str)>) {
+        self.series.receiver_failing.with_label_values(&[receiver]).set(failure.is_some().into());
+        let Some((what, why)) = failure else {
+            self.problems.clear(NOT_DELIVERED, receiver);
+            return;
+        };
+        let text = format!(
+            "receiver {receiver} did not take its last notification{what}: {why}; correct the receiver or its options, \
+             and try it with `rollcall send-test --receiver {receiver}`"
+        );
+        self.problems.set(NOT_DELIVERED, receiver, text, Severity::Warning);
     }
 
     /// Notes the recipients or servers that a delivered notification did not reach; `None` if it reached all.
@@ -165,16 +177,8 @@ impl Telemetry {
         self.problems.set(ORPHANED, "", text, Severity::Warning);
     }
 
-    /// The queue of a receiver and its dead letters. A receiver with dead letters counts as failing until a delivery
-    /// succeeds, also after a restart.
+    /// The queue of a receiver and its dead letters.
     pub fn backlog(&self, receiver: &str, waiting: u64, dead: u64) {
-        let delivered = self
-            .series
-            .notifications
-            .with_label_values(&[receiver, DeliveryOutcome::Delivered.as_str()])
-            .get();
-        let is_failing = self.problems.has(NOT_DELIVERED, receiver) || (dead > 0 && delivered == 0);
-        self.series.receiver_failing.with_label_values(&[receiver]).set(is_failing.into());
         self.series.queue_length.with_label_values(&[receiver]).set(waiting as i64);
         self.series.dead_letters.with_label_values(&[receiver]).set(dead as i64);
     }

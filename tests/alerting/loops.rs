@@ -482,6 +482,8 @@ async fn a_receiver_with_nothing_but_dead_letters_is_failing() {
     world.telemetry.receiver_configured("hook");
     world.start();
     until("it fails", async || world.metric("rollcall_receiver_failing", &["hook"]) == 1.0).await;
+    let said = || world.telemetry.problems().into_iter().find(|problem| problem.name == "not_delivered");
+    until("its last answer is known", async || said().is_some_and(|one| one.text.contains("410"))).await;
     world.notify_loss(&["d"]).await;
     until("it fails no more", async || world.metric("rollcall_receiver_failing", &["hook"]) == 0.0).await;
     world.stop().await;

@@ -835,7 +835,11 @@ fn an_instance_advertises_its_listen_address_unless_another_is_configured() {
     let everywhere = format!("[http]\nlisten = \"0.0.0.0:9000\"\n[[http.token]]\nname = \"a\"\n{token}");
     let name = advertised(&everywhere);
     assert!(name.ends_with(":9000") && !name.starts_with("0.0.0.0") && name.len() > 5, "{name}");
-    for bad in ["rollcall", "rollcall:http", "a b:80", "http://rollcall:80"] {
+    // As Kubernetes makes it of an address of IPv6.
+    for given in ["fd00::5:8080", "[fd00::5]:8080"] {
+        assert_eq!(advertised(&format!("http.advertise = {given:?}")), "[fd00::5]:8080");
+    }
+    for bad in ["rollcall", "rollcall:http", "a b:80", "http://rollcall:80", "fd00::5", ":80", "[a:80"] {
         assert!(refused(&format!("http.advertise = {bad:?}")).starts_with("http.advertise: "), "{bad}");
     }
 }

@@ -488,6 +488,7 @@ async fn served() -> (String, CancellationToken, tempfile::TempDir) {
         timers: Arc::new(Timers::new(engine.clone(), config.timers, Arc::default(), telemetry.clone())),
         history: None,
         keep_records: config.keep_records,
+        keep_deliveries: config.keep_deliveries,
         routes: watch::Sender::new(Arc::new(AlertRoutes {
             routes: Routes::new(config.alerting.route),
             receivers: Vec::new(),

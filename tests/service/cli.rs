@@ -626,7 +626,7 @@ fn a_test_for_an_unknown_receiver_names_the_known_ones() {
     let hook = "receiver = [{ name = \"hook\", type = \"webhook\", url = \"http://127.0.0.1:1\" }]";
     std::fs::write(dir.path().join("rollcall.toml"), hook).unwrap();
     let output = rollcall(dir.path(), &["send-test", "--receiver", "hok"], &[]);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("there is no receiver \"hok\"; configured receivers: hook"));
     let output = rollcall(dir.path(), &["send-test", "--receiver", "hook"], &[]);
     assert_eq!(output.status.code(), Some(1));
@@ -726,7 +726,7 @@ fn routes_are_drawn_and_a_unit_is_shown_its_way_through_them() {
         }
     }
     let unknown = rollcall(dir.path(), &["route", "test", "gate/1"], &[]);
-    assert_eq!(unknown.status.code(), Some(1));
+    assert_eq!(unknown.status.code(), Some(2));
     assert!(text(&unknown.stderr).contains("there is no kind gate in the configuration"));
     for wrong in [&["route", "test", "gate"][..], &["route", "test", "detector/1", "--label", "a b=c"]] {
         assert_eq!(rollcall(dir.path(), wrong, &[]).status.code(), Some(2), "{wrong:?}");

@@ -90,6 +90,15 @@ async fn are_listed_shown_replayed_and_purged(world: &World, by: By) {
     for said in ["410 Gone", "Deliver all of these again", "2 deliveries"] {
         assert!(page.contains(said), "{said} in {page}");
     }
+    // The list of units and the page of the unit know of it, also once the dead letters are gone.
+    let is_said = async |why: &str| {
+        let page = world.text_of("/?state=offline").await;
+        let timeline = world.json("/api/v1/units/detector/unit-000/timeline").await;
+        let in_full = timeline["notified"].as_str().unwrap().contains(why);
+        in_full && page.contains("<td>mail") && page.contains("<span class=\"note\">, given up for hook")
+    };
+    let dead = "; not hook: the notification became a dead letter at ";
+    world.eventually("hook was not notified", async || is_said(dead).await).await;
     let letter = list("dead")[0]["id"].as_str().unwrap().to_owned();
     let page = world.text_of(&format!("/deliveries/{letter}")).await;
     assert!(page.contains("410 Gone") && page.contains("/units/detector/unit-000"), "{page}");
@@ -109,6 +118,8 @@ async fn are_listed_shown_replayed_and_purged(world: &World, by: By) {
     let purged = run(&["purge", "--receiver", "hook", "--yes"]);
     assert_eq!(purged, (Some(0), "2 dead letters were removed".to_owned()));
     assert_eq!(list("dead"), [Value::Null; 0]);
+    let removed = "; not hook: the notification was given up, and its dead letter is removed.";
+    world.eventually("hook was not notified, as before", async || is_said(removed).await).await;
     for (arguments, text) in [
         (&["show", "ntf_0"][..], "there is no delivery"),
         (&["show", "a/b"], "is not an id of a delivery"),

@@ -346,8 +346,11 @@ impl FleetPage<'_> {
                         }
                     }
                     td {
-                        @if let Some(notice) = details.record.as_ref().and_then(|record| notices.get(record)) {
-                            (noticed(notice, now))
+                        @match details.record.as_ref().map(|record| notices.get(record)) {
+                            Some(Some(notice)) => (noticed(notice, now)),
+                            // The page looks up a part of them.
+                            Some(None) => span.note { "see the unit" },
+                            None => {}
                         }
                         @if let Some(taken) = &details.acknowledged {
                             span.note.care title=(format::text(&taken.comment)) { "; " (format::text(&taken.author)) " takes care" }
@@ -365,12 +368,18 @@ fn noticed(notice: &SilenceNotice, now: Timestamp) -> Markup {
     let names = |names: &[String]| format::text(&names.join(", "));
     html! {
         @match notice {
-            SilenceNotice::Notified { receivers, at, waiting } => {
-                (names(receivers))
-                @if at.is_some() { span.note { " " (format::ago(*at, now)) } }
-                @if !waiting.is_empty() { span.note { ", not yet " (names(waiting)) } }
+            SilenceNotice::Sealed { notified, at, waiting, given_up } => {
+                @match (notified.as_slice(), waiting.as_slice()) {
+                    ([], []) => span.note { "nobody" },
+                    ([], waiting) => span.note { "not yet: waits for " (names(waiting)) },
+                    (notified, waiting) => {
+                        (names(notified))
+                        @if at.is_some() { span.note { " " (format::ago(*at, now)) } }
+                        @if !waiting.is_empty() { span.note { ", not yet " (names(waiting)) } }
+                    }
+                }
+                @if !given_up.is_empty() { span.note { ", given up for " (names(given_up)) } }
             }
-            SilenceNotice::OnItsWay(waiting) => span.note { "not yet: waits for " (names(waiting)) },
             SilenceNotice::Untold(why) => span.note { "nobody: " (format::said(&why.said(), now)) },
         }
     }

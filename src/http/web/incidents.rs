@@ -6,7 +6,6 @@ use axum::routing::post;
 use axum::{Extension, Router};
 use maud::{Markup, html};
 use serde::Deserialize;
-use url::form_urlencoded;
 
 use super::forms::{FormBody, fields, signature};
 use super::layout::{Tab, may_change};
@@ -17,6 +16,7 @@ use crate::http::http_error::HttpError;
 use crate::http::incidents::{OngoingGroup, OngoingIncident};
 use crate::http::operators::check;
 use crate::http::summary::{LabelSummary, SummaryContent};
+use crate::http::unit_list::UnitsQuery;
 use crate::pages;
 use crate::presence::Trip;
 
@@ -118,15 +118,19 @@ impl Web {
             b { (format::number(group.offline as u64)) }
             @if let Some(whole) = whole(group, content) { " of " (format::number(whole.states.total())) }
         };
+        let labels = html! {
+            @if group.labels.is_empty() { "all units" }
+            @for (at, (name, value)) in group.labels.iter().enumerate() {
+                @if at > 0 { " " }
+                span.label { (format::text(name)) "=" (format::text(value)) }
+            }
+        };
         html! {
             tr data-key=(key_of(&group.labels)) {
                 th scope="row" {
-                    a href=(self.group_link(group, content)) {
-                        @if group.labels.is_empty() { "all units" }
-                        @for (at, (name, value)) in group.labels.iter().enumerate() {
-                            @if at > 0 { " " }
-                            span.label { (format::text(name)) "=" (format::text(value)) }
-                        }
+                    @match link(group, counted(group, content)) {
+                        Some(link) => a href={ (self.base) (link) } { (labels) },
+                        None => (labels),
                     }
                     span.phone {
                         @if group.receivers.is_empty() { "no receiver" } @else { "to " (format::text(&group.receivers.join(", "))) }
@@ -142,21 +146,18 @@ impl Web {
             }
         }
     }
+}
 
-    /// A link to the list of the group's units, as far as its labels can select them.
-    fn group_link(&self, group: &OngoingGroup, content: &SummaryContent) -> String {
-        let mut query = form_urlencoded::Serializer::new(String::new());
-        query.append_pair("state", "offline");
-        if let Some(kind) = group.labels.get("kind") {
-            query.append_pair("kind", kind);
-        }
-        if let Some(whole) = counted(group, content) {
-            query.append_pair("label", &format!("{}={}", whole.label, whole.value));
-        } else if let Some(unit) = group.labels.get("unit") {
-            query.append_pair("q", unit);
-        }
-        format!("{}/?{}", self.base, query.finish())
+/// A link to the only unit of the group, or to the list of its units; `None` if the list cannot select by its labels.
+fn link(group: &OngoingGroup, counted: Option<&LabelSummary>) -> Option<String> {
+    if group.offline == 1 {
+        return Some(pages::unit_of(&group.first));
     }
+    let kind = group.labels.get("kind").cloned();
+    let label = counted.map(|whole| format!("{}={}", whole.label, whole.value));
+    let selected = usize::from(kind.is_some()) + usize::from(label.is_some());
+    let wanted = UnitsQuery { state: Some("offline".to_owned()), kind, label, ..UnitsQuery::default() };
+    (selected == group.labels.len()).then(|| format!("/?{}", wanted.to_url()))
 }
 
 /// The counts of the group's label value, if units are counted by that label.
@@ -187,4 +188,45 @@ async fn release(
         return Err(HttpError::not_found("the mass-offline breaker holds nothing").into());
     }
     Ok(Redirect::to(&format!("{}/incidents", web.base)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::summary::States;
+    use crate::presence::OfflineRecord;
+
+    #[test]
+    fn a_group_links_to_its_units_and_to_no_others() {
+        let at = Timestamp::ZERO;
+        let first = OfflineRecord::open("pump:1".parse().unwrap(), at, at, at);
+        // The labels of the group, whether units are counted by `site`, how many are offline, and the link.
+        let cases = [
+            (&[][..], true, 2, Some("/?state=offline")),
+            (&[("kind", "pump")], true, 2, Some("/?kind=pump&state=offline")),
+            (&[("site", "a")], true, 2, Some("/?label=site%3Da&state=offline")),
+            (&[("kind", "pump"), ("site", "a")], true, 2, Some("/?kind=pump&label=site%3Da&state=offline")),
+            (&[("site", "a")], false, 2, None),
+            (&[("room", "7"), ("site", "a")], true, 2, None),
+            (&[("unit", "1")], true, 2, None),
+            (&[("unit", "1")], true, 1, Some("/units/pump/1")),
+        ];
+        for (labels, counts, offline, expected) in cases {
+            let labels =
+                labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let (receivers, first) = (Vec::new(), first.clone());
+            let group =
+                OngoingGroup { labels, receivers, offline, acknowledged: 0, silenced: 0, first, newest: at };
+            let (label, value, states) = ("site".to_owned(), "a".to_owned(), States::default());
+            let site = LabelSummary { label, value, states };
+            let counted = Some(&site).filter(|_| counts && group.labels.contains_key("site"));
+            let query = |link: String| {
+                let mut parts: Vec<String> = link.split(['?', '&']).map(str::to_owned).collect();
+                parts.sort();
+                parts
+            };
+            let link = link(&group, counted).map(query);
+            assert_eq!(link, expected.map(|link| query(link.to_owned())), "{:?}", group.labels);
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use super::Web;
+use super::{SCRIPT, STYLE, Web};
 use crate::http::Role;
 use crate::http::changes::Caller;
 use crate::http::summary::{FleetSummary, InstanceProblem, SummaryContent};
@@ -78,7 +78,7 @@ impl Web {
         // A report is expensive for the database, and hardly changes while it is read.
         let stream = (tab != Some(Tab::Reports)).then(|| format!("{}/api/v1/stream", self.base));
         let main = html! {
-            div #live data-stream=[stream] { div #warnings { (banner(&self.base, &summary.content)) } (live) }
+            div #live data-stream=[stream] data-now=(self.clock.now()) { div #warnings { (banner(&self.base, &summary.content)) } (live) }
             (rest)
         };
         html! {
@@ -165,11 +165,19 @@ pub(super) fn head(title: &str, base: &str) -> Markup {
             meta name="color-scheme" content="light dark";
             meta name="description" content="Which devices of a fleet are silent, since when, and who was notified.";
             title { (title) }
-            link rel="stylesheet" href={ (base) "/assets/style.css" };
+            link rel="stylesheet" href={ (base) "/assets/style.css?v=" (version_of(STYLE)) };
             link rel="icon" href=(PreEscaped(ICON));
-            script src={ (base) "/assets/script.js" } defer {}
+            script src={ (base) "/assets/script.js?v=" (version_of(SCRIPT)) } defer {}
         }
     }
+}
+
+/// A part of the address of an asset: browsers keep assets, and may not show pages of one version with those of another.
+fn version_of(asset: &str) -> String {
+    let hash = asset.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3) // FNV-1a
+    });
+    format!("{hash:016x}")
 }
 
 /// Warnings if the numbers cannot be trusted now: the most serious in full, further ones in one line that opens.

@@ -3,7 +3,7 @@
 use axum::extract::rejection::FormRejection;
 use axum::extract::{DefaultBodyLimit, Form, State};
 use axum::http::header::{RETRY_AFTER, SET_COOKIE};
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
@@ -14,7 +14,7 @@ use serde::Deserialize;
 use super::layout::head;
 use super::{FailedPage, Web, WebState};
 use crate::http::changes::{self, Caller, HasTokens};
-use crate::http::http_error::HttpError;
+use crate::http::http_error::{HttpError, query};
 use crate::http::proxies::PeerAddress;
 use crate::http::session::RefusedLogin;
 
@@ -29,11 +29,25 @@ pub(super) fn pages(has_tokens: HasTokens) -> Router<Web> {
         .layer(DefaultBodyLimit::max(MAX_FORM))
 }
 
-async fn show(State(web): WebState) -> Markup {
-    form(&web, None)
+#[derive(Deserialize)]
+struct Wanted {
+    #[serde(default)]
+    next: String,
 }
 
-fn form(web: &Web, problem: Option<&str>) -> Markup {
+async fn show(State(web): WebState, uri: Uri) -> Result<Markup, FailedPage> {
+    let Wanted { next } = query(&uri)?;
+    Ok(form(&web, local(&next), None))
+}
+
+/// The page to show after the login; the front page instead of another site.
+fn local(next: &str) -> &str {
+    let is_local = next.starts_with('/') && !next.starts_with("//") && !next.contains('\\');
+    if is_local && next.bytes().all(|byte| byte.is_ascii_graphic()) { next } else { "/" }
+}
+
+/// `next`: the page to show after the login.
+fn form(web: &Web, next: &str, problem: Option<&str>) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -43,6 +57,7 @@ fn form(web: &Web, problem: Option<&str>) -> Markup {
                     h1 { "Rollcall" }
                     @if let Some(problem) = problem { p.banner.serious role="alert" { (problem) } }
                     form method="post" action={ (web.base) "/login" } {
+                        input type="hidden" name="next" value=(next);
                         label { "Token" input type="password" name="token" required autofocus autocomplete="current-password"; }
                         button.main type="submit" { "Log in" }
                     }
@@ -56,6 +71,8 @@ fn form(web: &Web, problem: Option<&str>) -> Markup {
 #[derive(Deserialize)]
 struct Credentials {
     token: String,
+    #[serde(default)]
+    next: String,
 }
 
 async fn log_in(
@@ -68,13 +85,16 @@ async fn log_in(
     if caller.is_foreign() {
         return Err(HttpError::forbidden("a page of another site may not log in here").into());
     }
-    let Ok(Form(Credentials { token })) = body else {
+    let Ok(Form(Credentials { token, next })) = body else {
         return Err(HttpError::bad_request("the form has the field token").into());
     };
     let client = web.proxies.client(peer, &headers);
-    let again = |status, text: &str| (status, form(&web, Some(text))).into_response();
+    let next = local(&next);
+    let again = |status, text: &str| (status, form(&web, next, Some(text))).into_response();
     Ok(match web.sessions.log_in(client, &token, web.clock.now()).await {
-        Ok(Some(cookie)) => ([(SET_COOKIE, cookie)], Redirect::to(&format!("{}/", web.base))).into_response(),
+        Ok(Some(cookie)) => {
+            ([(SET_COOKIE, cookie)], Redirect::to(&format!("{}{next}", web.base))).into_response()
+        }
         Ok(None) => again(StatusCode::FORBIDDEN, "This is no known token."),
         Err(RefusedLogin::Busy) => {
             let text = "Too many logins at the same time. Try again in a moment.";
@@ -96,4 +116,23 @@ async fn log_out(State(web): WebState, headers: HeaderMap) -> Result<impl IntoRe
         web.ended.add(&session.cookie, session.ends, now).await?;
     }
     Ok(([(SET_COOKIE, web.sessions.end())], Redirect::to(&format!("{}/login", web.base))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_leads_to_a_page_of_rollcall_alone() {
+        for (next, shown) in [
+            ("/units/gate/7?a=b", "/units/gate/7?a=b"),
+            ("", "/"),
+            ("//evil.example", "/"),
+            ("/\\evil.example", "/"),
+            ("https://evil.example", "/"),
+            ("/\t/evil.example", "/"),
+        ] {
+            assert_eq!(local(next), shown, "{next:?}");
+        }
+    }
 }

@@ -5,6 +5,8 @@ const live = document.getElementById("live");
 const warnings = document.getElementById("warnings");
 const search = document.getElementById("search");
 const help = document.getElementById("help");
+// How far the clock of this machine is ahead of the instance's, in ms: moments are those of the instance.
+let ahead = live ? Date.now() - Date.parse(live.dataset.now) : 0;
 let wanted = false;
 let loading = false;
 
@@ -66,6 +68,7 @@ async function refresh() {
     if (!fresh) return age("does not answer");
     const focused = document.activeElement;
     replace(live, document.adoptNode(fresh));
+    ahead = Date.now() - Date.parse(live.dataset.now);
     // A part that has moved has lost the focus.
     if (focused.isConnected) focused.focus({ preventScroll: true });
     remember();
@@ -88,6 +91,7 @@ function follow() {
   if (wanted) refresh();
   stream = new EventSource(live.dataset.stream);
   stream.addEventListener("summary", () => { if (first) first = false; else refresh(); });
+  stream.addEventListener("transition", () => refresh());
   stream.addEventListener("reset", () => refresh());
   stream.addEventListener("error", () => refresh());
 }
@@ -129,10 +133,18 @@ function span(seconds) {
   return Math.floor(seconds / large) + name + (left ? ` ${left}${rest}` : "");
 }
 
+// What follows a countdown is for the instance to say: a unit that was heard meanwhile has another deadline.
+let asked = 0;
 setInterval(() => {
+  let isOver = false;
   for (const time of document.querySelectorAll("[data-countdown]")) {
-    const left = Math.floor((Date.parse(time.dateTime) - Date.now()) / 1000);
+    const left = Math.floor((Date.parse(time.dateTime) - (Date.now() - ahead)) / 1000);
     if (left >= 0) time.textContent = span(left);
+    isOver ||= left < 1;
+  }
+  if (isOver && live?.dataset.stream && performance.now() - asked > 5000) {
+    asked = performance.now();
+    refresh();
   }
 }, 1000);
 

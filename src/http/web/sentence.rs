@@ -36,7 +36,8 @@ impl FleetState<'_> {
             (self.content.units, self.content.states.offline, self.content.states.late);
         html! {
             @match (units, offline) {
-                (0, _) => "No unit was heard yet",
+                (0, _) if self.content.archived > 0 => "Only archived units are known",
+                (0, _) => "No unit is known",
                 (1, 0) => "The only unit is not silent",
                 (_, 0) => { "None of " (format::number(units)) " units is silent" }
                 (1, _) => { a href={ (self.base) "/?state=offline" } { "The only unit" } " is silent" }
@@ -108,7 +109,8 @@ impl FleetState<'_> {
             " in the last hour, "
             @match waiting {
                 0 => "none waiting",
-                _ => a href={ (deliveries) "?state=waiting" } { (format::number(waiting)) " waiting" },
+                1 => a href={ (deliveries) "?state=waiting" } { "1 group waiting" },
+                _ => a href={ (deliveries) "?state=waiting" } { (format::number(waiting)) " groups waiting" },
             }
             @if dead_letters > 0 {
                 ", " a href={ (deliveries) "?state=dead" } { (format::number(dead_letters)) " given up" }
@@ -178,7 +180,7 @@ mod tests {
         /// Units, offline, sites, the line up to the hearing.
         type Case = (u64, u64, &'static [(&'static str, u64)], &'static str);
         let cases: [Case; 8] = [
-            (0, 0, &[], "No unit was heard yet"),
+            (0, 0, &[], "No unit is known"),
             (1, 0, &[], "The only unit is not silent"),
             (1, 1, &[], "The only unit is silent"),
             (500, 0, &[("site-01", 0)], "None of 500 units is silent"),
@@ -196,19 +198,22 @@ mod tests {
             format!("2 of 500 units are silent{rest}")
         );
 
+        let archived = SummaryContent { archived: 3, ..content(0, 0, &[]) };
+        assert_eq!(said(&archived, heard, none), format!("Only archived units are known{rest}"));
+
         let mut blind = content(2, 1, &[]);
         (blind.states.late, blind.hearing.blind) = (1, true);
         let many = NoticeCounts { lately: 100, is_cut: true, waiting: 3, dead_letters: 1 };
         assert_eq!(
             said(&blind, Some(0), Some(many)),
             "1 of 2 units is silent, 1 is late; Rollcall is blind, last proof 10m ago; 100 or more \
-             notifications in the last hour, 3 waiting, 1 given up."
+             notifications in the last hour, 3 groups waiting, 1 given up."
         );
         // The list has each of the three, whatever it waits for.
         let state =
             FleetState { base: "", content: &blind, heard: None, now: Timestamp::ZERO, notices: Some(many) };
         let markup = state.markup().into_string();
-        assert!(markup.contains("\"/deliveries?state=waiting\">3 waiting"), "{markup}");
+        assert!(markup.contains("\"/deliveries?state=waiting\">3 groups waiting"), "{markup}");
         assert_eq!(
             said(&blind, None, None),
             "1 of 2 units is silent, 1 is late; Rollcall is blind, without a proof yet; notifications are not \

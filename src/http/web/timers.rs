@@ -69,7 +69,7 @@ pub(super) async fn page(
             p.empty {
                 @if page.next.is_some() { "No timers on this page." } @else { "No timers." }
                 @if state == "waiting" && of.is_none() && page.next.is_none() {
-                    " Once a [[timer]] is configured, programs register them with PUT /api/v1/timers/…, or over MQTT."
+                    " Programs register timers of the types in [[timer]] with PUT /api/v1/timers/…, or over MQTT."
                 }
             }
         } @else {

@@ -30,6 +30,7 @@ fn state(stage: GroupStage) -> NewestSilence {
     let hook = ReceiverState { is_configured: true, ..ReceiverState::default() };
     NewestSilence {
         now: at(0),
+        attempts_from: at(-86_400),
         holds: SilenceHolds::default(),
         routes: vec![route(stage)],
         receivers: [("hook".to_owned(), hook)].into(),
@@ -161,12 +162,20 @@ fn every_cause_has_its_sentence() {
             no("hook: the receiver has taken nothing since 2024-11-21T11:58:30.000Z (answered 500)"),
         ),
         (
-            with(sealed(&[]), |one| {
-                hook(one).dead = Some((at(-9), "the receiver is disabled: 410".to_owned()))
+            with(sealed(&["hook"]), |one| {
+                hook(one).given_up = Some(Why::Dead(at(-9), "the receiver is disabled: 410".to_owned()))
             }),
             no(
                 "hook: the notification became a dead letter at 2024-11-21T11:59:51.000Z (the receiver is disabled: 410)",
             ),
+        ),
+        (
+            // Whatever the receiver does since.
+            with(sealed(&["hook"]), |one| {
+                hook(one).failing = Some((at(-90), "answered 500".to_owned()));
+                hook(one).given_up = Some(Why::GivenUp);
+            }),
+            no("hook: the notification was given up, and its dead letter is removed"),
         ),
         (
             with(sealed(&["hook"]), |one| (hook(one).is_limited, hook(one).has_waiting) = (true, true)),
@@ -182,8 +191,15 @@ fn every_cause_has_its_sentence() {
         ),
         (
             with(Outside, |one| {
+                (one.back_at, one.attempts_from) = (Some(at(15)), at(11));
+            }),
+            "Which receivers were notified: that is on record no longer (records.keep_deliveries)."
+                .to_owned(),
+        ),
+        (
+            with(Outside, |one| {
                 one.back_at = Some(at(15));
-                hook(one).dead = Some((at(12), "answered 401".to_owned()));
+                hook(one).given_up = Some(Why::Dead(at(12), "answered 401".to_owned()));
             }),
             no("hook: the notification became a dead letter at 2024-11-21T12:00:12.000Z (answered 401)"),
         ),
@@ -276,9 +292,15 @@ fn it_says_which_receivers_were_notified_and_which_were_not() {
         hook(one).notified = Some(FirstNotice::Before(at(-5)));
     });
     assert_eq!(forgotten, "Notified of the silence: hook before 2024-11-21T11:59:55.000Z.");
+    let none_on_record = told(&|one| {
+        one.routes[0].stage = sealed(&["hook"]);
+        one.routes[0].receivers.truncate(1);
+        hook(one).notified = Some(FirstNotice::Forgotten);
+    });
+    assert_eq!(none_on_record, "Notified of the silence: hook (when is on record no longer).");
     let dead = told(&|one| {
         one.back_at = Some(at(0));
-        one.receivers.get_mut("mail").unwrap().dead = Some((at(-1), "answered 550".to_owned()));
+        one.receivers.get_mut("mail").unwrap().given_up = Some(Why::Dead(at(-1), "answered 550".to_owned()));
     });
     let died =
         "; not mail: the notification became a dead letter at 2024-11-21T11:59:59.000Z (answered 550).";

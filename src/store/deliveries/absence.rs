@@ -188,6 +188,28 @@ impl StoredDeliveries {
         Ok(left)
     }
 
+    /// For each of these open silences, in the group with it, the id of the notification that was given up and left the
+    /// receiver without notice of it; `None`: none was, or its dead letter is delivered again. Known also when the dead
+    /// letter is removed.
+    pub async fn given_up(
+        &self,
+        receiver: &str,
+        silences: &[(&Group, &OfflineRecord)],
+    ) -> Result<Vec<Option<String>>> {
+        let table = Table::Unnotified(ReceiverName::of(receiver));
+        let cell = |(group, record): &(&Group, &OfflineRecord)| {
+            let partition = partition_of_group(&group.key, self.partitions());
+            Cell { table, partition, name: silence_in(group, record) }
+        };
+        let marks = self.engine.read_cells(&silences.iter().map(cell).collect::<Vec<_>>()).await?;
+        let letter =
+            |mark: Option<Vec<u8>>| match Unnotified::of(String::from_utf8_lossy(&mark?).into_owned()) {
+                Unnotified::Dead(letter) => Some(letter),
+                Unnotified::Past => None,
+            };
+        Ok(marks.into_iter().map(letter).collect())
+    }
+
     /// The marks of the silences and blind intervals of these deliveries of which the receiver was not notified, by
     /// name.
     async fn unnotified(

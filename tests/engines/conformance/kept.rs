@@ -178,6 +178,10 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     assert_eq!(letters(world.at(3), world.hours(1)).await, []);
     let letter = letters(world.at(2), world.at(2)).await.remove(0);
     assert_eq!(world.deliveries().letter("hook", id).await.unwrap().as_ref(), Some(&letter));
+    let given_up = async |receiver| {
+        world.deliveries().given_up(receiver, &[(&first.group, &record)]).await.unwrap().remove(0)
+    };
+    assert_eq!((given_up("hook").await.as_deref(), given_up("mail").await), (Some(id), None));
 
     assert!(world.deliveries().replay(&letter.delivery, world.at(3)).await.unwrap());
     assert!(!world.deliveries().replay(&letter.delivery, world.at(3)).await.unwrap(), "it waits already");
@@ -188,6 +192,7 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     assert_eq!((waiting, page.waiting[0].next), (vec![(first.id.as_str(), 0)], Some(world.at(3))));
     let again = world.leased(world.at(3)).await;
     assert_eq!(again, [Delivery { attempt: 1, ..first.clone() }]);
+    assert_eq!(given_up("hook").await, None, "it may be taken");
     world.deliveries().delivered(&again, world.at(4)).await.unwrap();
     assert_eq!(world.leased(world.hours(1)).await, []);
     // Its receiver knows of the silence now, so it is notified of the return.
@@ -200,12 +205,13 @@ pub async fn a_dead_letter_is_delivered_again_under_its_id_and_can_be_purged<G: 
     assert_eq!(world.deliveries().waiting("hook", None).await.unwrap().waiting.len(), 2);
     world.deliveries().delivered(&notified, world.hours(1)).await.unwrap();
     let again = world.leased(world.hours(1)).await;
-    assert_eq!((again.len(), &again[0].id, &again[0].offline), (1, &first.id, &vec![record]));
+    assert_eq!((again.len(), &again[0].id, &again[0].offline), (1, &first.id, &vec![record.clone()]));
     world.deliveries().dead_letter(&again[0], "410 Gone", world.hours(1)).await.unwrap();
     let letters = world.deliveries().dead_letters("hook", 10).await.unwrap();
     assert_eq!(world.deliveries().purge(&letters).await.unwrap(), 1);
     assert_eq!(world.deliveries().purge(&letters).await.unwrap(), 0);
     assert_eq!(world.deliveries().kept().await.unwrap(), []);
+    assert_eq!(given_up("hook").await.as_deref(), Some(id), "as long as the silence lasts");
 }
 
 /// Several notifications are queued in order, notifications of a lane together; a waiting notification is not queued

@@ -95,7 +95,7 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     let open = async |path: &str| browser.open(&format!("{}{path}", fleet.url)).await;
     // First the fleet is empty, then it has five units, one of which is silent.
     open("/").await;
-    browser.shows("No unit was heard yet").await;
+    browser.shows("No unit is known").await;
     inspect(&browser, "fleet-of-none").await;
     hear_five(&fleet).await;
     open("/").await;
@@ -177,6 +177,10 @@ async fn no_page_scrolls_sideways_also_with_the_longest_names() {
         assert!(answer.status().is_success(), "{}", answer.text().await.unwrap());
     }
     let unit_page = format!("/units/detector/{unit}");
+    let [gone, delivery, month] =
+        [("g", 128), ("d", 90), ("m", 80)].map(|(letter, count)| letter.repeat(count));
+    let gone_page = format!("/units/detector/{gone}");
+    let (delivery_page, month_page) = (format!("/deliveries/{delivery}"), format!("/reports?month={month}"));
     let pages = [
         ("/", &unit),
         ("/?state=offline", &of_a_site),
@@ -188,6 +192,10 @@ async fn no_page_scrolls_sideways_also_with_the_longest_names() {
         ("/timers?state=", &fired),
         ("/silences", &unit),
         ("/strangers", &stranger),
+        // Pages of problems say what was wanted.
+        (&gone_page, &gone),
+        (&delivery_page, &delivery),
+        (&month_page, &month),
     ];
     for (path, name) in pages {
         browser.look(SIZES[0].1, "light").await;

@@ -87,6 +87,26 @@ async fn an_open_group_and_a_half_written_form_stay_while_deliveries_and_warning
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_countdown_is_that_of_the_instance_whatever_the_clock_of_the_browser() {
+    let world = World::new("kind = [{ name = \"detector\", timeout = \"1h\" }]", &[]).await;
+    let dir = TempDir::new().unwrap();
+    let browser = Browser::start(dir.path()).await;
+    world.beat(&["pump-1".to_owned()]).await;
+    world.eventually("it is online", async || world.state("pump-1").await == "online").await;
+    browser.open(&world.url("/units/detector/pump-1")).await;
+    browser.shows("It is offline in").await;
+    // The clock of the browser is five minutes ahead, and the page is read again.
+    let ahead = "const now = Date.now; Date.now = () => now.call(Date) + 300000; \
+        window.before = document.getElementById('live').dataset.now";
+    browser.run(ahead, json!([])).await;
+    world.beat(&["pump-2".to_owned()]).await;
+    browser.eventually("it is read", "document.getElementById('live').dataset.now !== window.before").await;
+    browser.run("document.querySelector('[data-countdown]').textContent = '?'", json!([])).await;
+    let counts = "/^(1h|59m)/.test(document.querySelector('[data-countdown]').textContent)";
+    browser.eventually("it counts down", counts).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_page_says_that_rollcall_does_not_answer_until_it_does() {
     let mut world = World::new(OPTIONS, &[]).await;
     let dir = TempDir::new().unwrap();

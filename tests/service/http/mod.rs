@@ -178,6 +178,7 @@ async fn an_address_that_others_reach_is_not_served_without_a_token() {
         timers: fleet.timers.clone(),
         history: None,
         keep_records: 90 * 86_400 * SECOND,
+        keep_deliveries: 7 * 86_400 * SECOND,
         routes: watch::Sender::new(Arc::default()).subscribe(),
         reloads: None,
         configuration: watch::Sender::new(Arc::default()).subscribe(),

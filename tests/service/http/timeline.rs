@@ -74,6 +74,12 @@ async fn a_unit_is_not_said_to_be_offline_soon_while_nothing_is_heard() {
     let blind = sentence().await;
     let since = "Rollcall hears nothing of its kind since 2026-03-01T12:00:30.000Z: that time does not count";
     assert!(blind.contains(since) && !blind.contains("It is offline"), "{blind}");
+    fleet.clock.advance(240 * SECOND);
+    fleet.pass(SECOND, &["detector:a"]).await;
+    let online = sentence().await;
+    let within =
+        "It was last heard 5m 31s ago; what counts of that as silence is within its timeout of 1m 40s.";
+    assert!(online.contains(within), "{online}");
 }
 
 #[tokio::test]

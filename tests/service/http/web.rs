@@ -111,6 +111,18 @@ async fn the_list_and_the_page_of_a_unit_have_one_reason_why_nobody_was_notified
 }
 
 #[tokio::test]
+async fn a_page_of_more_silent_units_than_are_looked_up_says_where_the_rest_is() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    let units: Vec<String> = (0..101).map(|number| format!("detector:{number}")).collect();
+    let units: Vec<&str> = units.iter().map(String::as_str).collect();
+    fleet.hear(&units).await;
+    fleet.pass(121 * SECOND, &units).await;
+    let page = fleet.text("/?state=offline&limit=200").await;
+    assert_eq!(page.matches("see the unit").count(), 1, "{page}");
+}
+
+#[tokio::test]
 async fn pages_say_that_a_route_without_receivers_escalates() {
     let fleet = Fleet::start_alone(|_| ()).await;
     fleet.fill();
@@ -193,6 +205,11 @@ async fn a_browser_logs_in_with_a_token_and_may_do_what_its_role_may() {
         (sent_away.status().as_u16(), sent_away.headers()[LOCATION].to_str().unwrap()),
         (303, "/login")
     );
+    let sent_away = get("/units/detector/1?x=%22", "").await;
+    let login = sent_away.headers()[LOCATION].to_str().unwrap().to_owned();
+    assert_eq!(login, "/login?next=%2Funits%2Fdetector%2F1%3Fx%3D%2522");
+    let form = get(&login, "").await.text().await.unwrap();
+    assert!(form.contains("name=\"next\" value=\"/units/detector/1?x=%22\""), "{form}");
     assert_eq!(fleet.get("/api/v1/units").await.status(), 401);
     assert_eq!(get("/login", "").await.status(), 200);
     assert_eq!(get("/assets/style.css", "").await.status(), 200);
@@ -200,6 +217,8 @@ async fn a_browser_logs_in_with_a_token_and_may_do_what_its_role_may() {
     let own = fleet.url.clone();
     assert_eq!(submit(&fleet, "/login", "", &own, "token=wrong").await.status(), 403);
     assert_eq!(submit(&fleet, "/login", "", "http://evil.example", "token=desk").await.status(), 403);
+    let led = submit(&fleet, "/login", "", &own, "token=desk&next=%2Funits%2Fdetector%2F1").await;
+    assert_eq!(led.headers()[LOCATION], "/units/detector/1");
     let log_in = async |token: &str| {
         let answer = submit(&fleet, "/login", "", &own, &format!("token={token}")).await;
         assert_eq!(answer.status(), 303);
@@ -282,7 +301,7 @@ async fn pages_about_errors_stay_below_the_path_of_the_external_url() {
         assert_eq!(asked.status(), status, "{path}");
         assert!(asked.headers()[CONTENT_SECURITY_POLICY].to_str().unwrap().starts_with("default-src 'none'"));
         let page = asked.text().await.unwrap();
-        assert!(page.contains("href=\"/rollcall/assets/style.css\""), "{path}: {page}");
+        assert!(page.contains("href=\"/rollcall/assets/style.css?v="), "{path}: {page}");
         let links = page.split("href=\"/").skip(1);
         assert!(links.into_iter().all(|link| link.starts_with("rollcall/")), "{path}: {page}");
     }

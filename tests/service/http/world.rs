@@ -135,6 +135,7 @@ impl Fleet {
             timers: timers.clone(),
             history: None,
             keep_records: 90 * 86_400 * SECOND,
+            keep_deliveries: 7 * 86_400 * SECOND,
             routes: current.subscribe(),
             reloads: None,
             configuration: watch::Sender::new(Arc::new(configuration())).subscribe(),

@@ -169,7 +169,7 @@ async fn a_restart_accepts_no_step_of_the_clock_on_redis() {
         set.exec(&mut client.get_connection().unwrap()).unwrap();
     };
     let start =
-        async || -> Arc<dyn Engine> { Arc::new(RedisEngine::connect(&config, telemetry()).await.unwrap()) };
+        async || Arc::new(RedisEngine::connect(&config, telemetry()).await.unwrap()) as Arc<dyn Engine>;
     a_restart_accepts_no_step(store, start).await;
 }
 
@@ -178,7 +178,7 @@ async fn a_restart_accepts_no_step_of_the_clock_in_a_directory() {
     let dir = tempfile::tempdir().unwrap();
     let config = embedded::EmbeddedConfig { path: dir.path().to_owned(), partitions: None };
     let start =
-        async || -> Arc<dyn Engine> { Arc::new(EmbeddedEngine::open(&config, telemetry()).await.unwrap()) };
+        async || Arc::new(EmbeddedEngine::open(&config, telemetry()).await.unwrap()) as Arc<dyn Engine>;
     drop(start().await);
     let store = |since: Timestamp| {
         let database = rusqlite::Connection::open(dir.path().join("rollcall.db")).unwrap();

@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(asked("7", ""), TimerCommand::Cancel("7".parse().unwrap()));
         for (id, payload, why) in [
             ("", "", "at least one character"),
-            ("a\u{1b}", "", "no control characters"),
+            ("a\u{1b}", "", "control characters"),
             ("7", "{}", "type is missing"),
             ("7", "tomorrow", "JSON object"),
             ("7", r#"{"id":"8","type":"x","in":"1s"}"#, "is not the id 7 of the request"),

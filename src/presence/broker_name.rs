@@ -13,6 +13,10 @@ pub struct BrokerName(Arc<str>);
 /// No broker may have this name: a unit with it was last heard over HTTP.
 const HTTP: &str = "http";
 
+/// The requests over HTTP among the proofs of hearing of a kind: the instances share them as the members of a share its
+/// messages. No topic filter has this name.
+pub const HTTP_PROOF: &str = "http/$share/requests";
+
 impl BrokerName {
     /// The name that stands for HTTP.
     pub fn http() -> BrokerName {
@@ -32,9 +36,13 @@ impl BrokerName {
         &self.0
     }
 
-    /// Whether a filter among the proofs of hearing is one of this broker: it begins with the name.
+    /// Whether a filter among the proofs of hearing is one of this broker: it begins with the name. HTTP has one proof and
+    /// no filter; the only broker of a fleet has no name, and its filters may begin with any word.
     pub fn has_filter(&self, proof: &str) -> bool {
-        proof.strip_prefix(&*self.0).is_some_and(|rest| rest.starts_with('/'))
+        match self.is_http() {
+            true => proof == HTTP_PROOF,
+            false => proof.strip_prefix(&*self.0).is_some_and(|rest| rest.starts_with('/')),
+        }
     }
 }
 

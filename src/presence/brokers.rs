@@ -25,7 +25,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::filters::proof_of_http;
+use super::broker_name::HTTP_PROOF;
 use super::{BrokerName, Facts, Filters, Hearing, Kind, KindRules, Ledger, Snapshot};
 use crate::clock::Timestamp;
 
@@ -52,11 +52,13 @@ impl Hearing {
     /// This hearing, with each of `all` kinds heard over HTTP for itself: as far as everywhere else, and as far as
     /// requests are proved to be recorded.
     pub fn over_http<'a>(self, all: impl IntoIterator<Item = &'a Kind>) -> Hearing {
-        let (http, proof) = (BrokerName::http(), proof_of_http());
+        let http = BrokerName::http();
         let mut kinds = (*self.kinds).clone();
         for kind in all {
             // Before the first proof a kind is heard over HTTP as it is everywhere else.
-            let Some(proved) = self.filters.proved.get(&(kind.clone(), proof.clone())) else { continue };
+            let Some(proved) = self.filters.proved.get(&(kind.clone(), HTTP_PROOF.to_owned())) else {
+                continue;
+            };
             let as_fleet = || Hearing { kinds: Arc::default(), filters: Arc::default(), ..self.clone() };
             let of_kind = kinds.entry(kind.clone()).or_insert_with(as_fleet);
             let blind = self.filters.blind_of(kind, Some(&http)).copied();
@@ -241,10 +243,10 @@ mod tests {
     /// these intervals.
     fn hearing_over_http(has_broker: bool, heard: i64, blind: &[(i64, i64)]) -> Hearing {
         let kind = rules().kind;
-        let proved = [("trucks/+".to_owned(), 200), (proof_of_http(), heard)];
+        let proved = [("trucks/+".to_owned(), 200), (HTTP_PROOF.to_owned(), heard)];
         let proved = proved.map(|(name, seconds)| ((kind.clone(), name), at(seconds)));
         let of = |(from, to): &(i64, i64)| FilterBlindness {
-            filter: proof_of_http(),
+            filter: HTTP_PROOF.to_owned(),
             interval: Interval { from: at(*from), to: at(*to) },
         };
         let blind = [(kind.clone(), blind.iter().map(of).collect())];

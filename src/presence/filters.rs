@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::broker_name::HTTP_PROOF;
 use super::{BrokerName, Interval, Kind, Ledger, Policy};
 use crate::clock::{Skip, Timestamp};
 
@@ -135,20 +136,13 @@ pub fn is_of_share(proof: &str) -> bool {
 
 const SHARE: &str = "$share/";
 
-/// The name of the requests over HTTP among the proofs of hearing of a kind: the instances share them as the members of
-/// a share its messages.
-pub(super) fn proof_of_http() -> String {
-    proof_of_share(BrokerName::http().as_str(), "requests")
-}
-
 impl FilterProofs {
     /// The blind intervals of a kind over MQTT; those of the filters of one broker, or of HTTP, if it is given.
     pub fn blind_of(&self, kind: &Kind, broker: Option<&BrokerName>) -> impl Iterator<Item = &Interval> {
         let of_kind = self.blind.get(kind).into_iter().flatten();
-        let http = BrokerName::http();
         let is_of = move |blind: &&FilterBlindness| match broker {
             Some(broker) => broker.has_filter(&blind.filter),
-            None => !http.has_filter(&blind.filter),
+            None => blind.filter != HTTP_PROOF,
         };
         of_kind.filter(is_of).map(|blind| &blind.interval)
     }
@@ -171,7 +165,8 @@ impl Probed {
         sent_at: Timestamp,
         gap: Duration,
     ) -> Vec<Probed> {
-        let of_kind = |kind: &Kind| Probed { kind: kind.clone(), filter: proof_of_http(), sent_at, gap };
+        let of_kind =
+            |kind: &Kind| Probed { kind: kind.clone(), filter: HTTP_PROOF.to_owned(), sent_at, gap };
         kinds.into_iter().map(of_kind).collect()
     }
 
@@ -208,16 +203,16 @@ pub fn prove(
     probed: &[Probed],
 ) -> Vec<(Kind, FilterBlindness)> {
     let mut last = BTreeMap::new();
-    for ((kind, _), at) in proved.iter() {
-        let last = last.entry(kind.clone()).or_insert(*at);
+    for ((kind, filter), at) in proved.iter() {
+        let last = last.entry((kind.clone(), filter == HTTP_PROOF)).or_insert(*at);
         *last = (*last).max(*at);
     }
     let mut blind = Vec::new();
     for Probed { kind, filter, sent_at, gap } in probed {
         let name = (kind.clone(), filter.clone());
         let before = proved.get(&name).copied();
-        // A new filter was not heard while others of its kind were.
-        if let Some(from) = before.or_else(|| last.get(kind).copied())
+        // A new filter was not heard while others of its kind were. Requests over HTTP are no message of any filter.
+        if let Some(from) = before.or_else(|| last.get(&(kind.clone(), filter == HTTP_PROOF)).copied())
             && sent_at.since(from) > *gap
         {
             let interval = Interval { from, to: *sent_at };
@@ -469,7 +464,7 @@ mod tests {
     fn the_name_of_a_share_is_that_of_no_filter() {
         let cases = [
             (proof_of_share("eu", "all"), true),
-            (proof_of_http(), true),
+            (HTTP_PROOF.to_owned(), true),
             ("eu/units/+".to_owned(), false),
             ("units/$share/+".to_owned(), false),
             ("eu/$share/all/units/+".to_owned(), false),
@@ -484,15 +479,18 @@ mod tests {
     fn each_filter_is_proved_for_itself_and_a_new_one_begins_where_its_kind_was_heard() {
         // Kind, filter, sent at, gap, and the start of the blind interval.
         type Case<'a> = (&'a str, &'a str, i64, u64, Option<i64>);
-        let cases: [Case; 8] = [
-            ("pump", "a", 1000, 0, None), // the first proof of the kind
+        let cases: [Case; 11] = [
+            ("pump", HTTP_PROOF, 500, 0, None), // requests over HTTP are for themselves
+            ("pump", "a", 1000, 0, None),       // the first proof of the kind
+            ("valve", "http/a", 1000, 0, None),
             ("pump", "a", 2000, 1000, None),
             ("pump", "a", 4500, 1000, Some(2000)),
             ("pump", "a", 3000, 0, None), // older than the last proof
             ("pump", "b", 5000, 500, None),
             ("pump", "c", 6000, 500, Some(5000)),
-            ("valve", "a", 9000, 0, None),
+            ("valve", "a", 9000, 0, Some(1000)),
             ("pump", "a", 9000, 4500, None),
+            ("pump", HTTP_PROOF, 9000, 1000, Some(500)),
         ];
         let mut proved = BTreeMap::new();
         for (kind, filter, sent_at, gap, from) in cases {
@@ -505,7 +503,7 @@ mod tests {
             assert_eq!(prove(&mut proved, &[probe]), Vec::from_iter(blind), "{filter} {sent_at}");
         }
         let known: Vec<i64> = proved.values().map(|at| at.as_millis()).collect();
-        assert_eq!(known, [9000, 5000, 6000, 9000]);
+        assert_eq!(known, [9000, 5000, 6000, 9000, 9000, 1000]);
     }
 
     #[test]

@@ -16,6 +16,16 @@ use crate::clock::Timestamp;
 /// Precedes the name of a source that was set back, in the row that says how far it was written before.
 const BEFORE: &str = "before ";
 
+/// A transaction that writes transitions shares it, and one that sums a day holds it alone: a record is written before
+/// its day is read, or it is late.
+const DAYS: &str = "hashtext(current_schema() || ' of days')";
+
+/// Waits for other transactions, and keeps summed days as they are until the end of this one. `alone`: to sum a day.
+pub(super) async fn hold_days(transaction: &Transaction<'_>, alone: bool) -> Result<(), Error> {
+    let shared = if alone { "" } else { "_shared" };
+    transaction.execute(&format!("SELECT pg_advisory_xact_lock{shared}({DAYS})"), &[]).await.map(drop)
+}
+
 /// The oldest cursor of these partitions; `None` if one of them has no cursor, and so is read from the beginning.
 pub(super) async fn load(
     client: &impl GenericClient,

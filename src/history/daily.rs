@@ -33,16 +33,6 @@ const ROWS: usize = 5000;
 /// Sums that stand in one row: the scope and the name.
 pub(super) type SumKey = (String, String);
 
-/// A transaction that writes transitions shares it, and one that sums a day holds it alone: a record is written before
-/// its day is read, or it is late.
-const DAYS: &str = "hashtext(current_schema() || ' of days')";
-
-/// Waits for other transactions, and keeps summed days as they are until the end of this one. `alone`: to sum a day.
-pub(super) async fn hold_days(transaction: &Transaction<'_>, alone: bool) -> Result<(), Error> {
-    let shared = if alone { "" } else { "_shared" };
-    transaction.execute(&format!("SELECT pg_advisory_xact_lock{shared}({DAYS})"), &[]).await.map(drop)
-}
-
 /// Sums the next day if it is complete; returns whether it was. `fleet`: the number after the last partition.
 pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet: u16) -> Result<bool> {
     let read = next(database.client(), fleet);
@@ -50,7 +40,7 @@ pub(super) async fn sum_next(database: &mut Database, months: &mut Months, fleet
     let day = Interval { from, to: from + DAY };
     months.make(database, "daily", std::iter::once(from)).await?;
     let summed = database.in_transaction("sum a day", async |transaction| {
-        hold_days(transaction, true).await?;
+        cursors::hold_days(transaction, true).await?;
         if next(transaction, fleet).await? != Some(from) {
             return Ok(());
         }

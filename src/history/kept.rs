@@ -4,7 +4,7 @@
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, GenericClient};
 
-use super::daily;
+use super::cursors;
 use super::database::{Database, Result};
 use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
@@ -99,7 +99,7 @@ pub(super) async fn begin_with_file(database: &mut Database, closings: Interval)
     let parameters: [&(dyn ToSql + Sync); 3] = [&oldest, &newest, &PRUNED];
     let noted = database.in_transaction("note when history begins", async |transaction| {
         // Before the statement: a day that is summed now is read by the begin of now.
-        daily::hold_days(transaction, true).await?;
+        cursors::hold_days(transaction, true).await?;
         transaction.execute(earlier, &parameters).await
     });
     noted.await.map(drop)

@@ -11,6 +11,7 @@ use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Transaction};
 
 use super::DAILY;
+use super::cursors;
 use super::daily::{self, DayRow, SumKey};
 use super::kept;
 use super::reading::{UnitSelection, each_unit};
@@ -63,7 +64,7 @@ impl LateRecords<'_> {
         transaction: &Transaction<'_>,
         records: &'a [LateRecord],
     ) -> Result<LateRecords<'a>, Error> {
-        daily::hold_days(transaction, false).await?;
+        cursors::hold_days(transaction, false).await?;
         let select = "SELECT max(at) FROM cursors WHERE source = $1";
         let summed: Option<jiff::Timestamp> = transaction.query_one(select, &[&DAILY]).await?.get(0);
         let summed = summed.map_or(Timestamp::ZERO, timestamp);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Error, Transaction};
 
-use super::daily;
+use super::cursors;
 use super::database::{Database, Result};
 use super::rows::{moment, timestamp};
 use crate::clock::Timestamp;
@@ -92,7 +92,7 @@ pub(super) async fn close(
     compared: Option<Timestamp>,
 ) -> Result<u64, Error> {
     let compared = moment(compared.unwrap_or(Timestamp::ZERO));
-    daily::hold_days(transaction, false).await?;
+    cursors::hold_days(transaction, false).await?;
     let close = "INSERT INTO transitions SELECT greatest(detected_at, $2), 'online', record, kind, unit, labels, cause, \
                  last_seen, offline_since, detected_at, 'unknown' FROM open WHERE record = ANY ($1) \
                  ON CONFLICT DO NOTHING";

@@ -221,18 +221,7 @@ impl Notified {
         names.extend(sealed.keys().map(|name| (*name).to_owned()));
         let mut receivers = BTreeMap::new();
         for name in names {
-            let taken = |which: Transition| {
-                let took = |one: &&Notice| {
-                    let Attempt { receiver, result, .. } = &one.attempt;
-                    *receiver == name
-                        && one.notice.transition() == which
-                        && *result == AttemptResult::Delivered
-                };
-                let first = attempts.iter().filter(took).min_by_key(|one| one.attempt.at)?;
-                let is_first = first.notice != NoticeType::Reminder;
-                let notice = if is_first { FirstNotice::At } else { FirstNotice::Before };
-                Some(notice(first.attempt.at))
-            };
+            let taken = |which| first_taken(attempts, &name, which);
             let became = sealed.get(name.as_str());
             let forgotten = || (became == Some(&SealedNotice::Taken)).then_some(FirstNotice::Forgotten);
             let mut state = ReceiverState {
@@ -267,6 +256,18 @@ impl Notified {
             letters.into_iter().find(|letter| letter.delivery.offline.iter().any(|one| one.id == record.id));
         Ok(tells.map(|letter| Why::Dead(letter.at, letter.reason)))
     }
+}
+
+/// When a receiver took the first of these notifications that tells of this transition.
+fn first_taken(attempts: &[Notice], receiver: &str, which: Transition) -> Option<FirstNotice> {
+    let took = |one: &&Notice| {
+        let Attempt { receiver: of, result, .. } = &one.attempt;
+        of == receiver && one.notice.transition() == which && *result == AttemptResult::Delivered
+    };
+    let first = attempts.iter().filter(took).min_by_key(|one| one.attempt.at)?;
+    let is_first = first.notice != NoticeType::Reminder;
+    let notice = if is_first { FirstNotice::At } else { FirstNotice::Before };
+    Some(notice(first.attempt.at))
 }
 
 impl HoldsNow {

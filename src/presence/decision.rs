@@ -77,13 +77,8 @@ pub fn hear(
     };
     // Where the clock of the device is behind an announcement, the arrival is the time of the heartbeat.
     let at = facts.moment_of(beat);
-    let by_arrival;
-    let beat = if at == beat.at {
-        beat
-    } else {
-        by_arrival = Heartbeat { at, ..beat.clone() };
-        &by_arrival
-    };
+    let by_arrival = (at != beat.at).then(|| Heartbeat { at, ..beat.clone() });
+    let beat = by_arrival.as_ref().unwrap_or(beat);
     match &facts.lifecycle {
         Lifecycle::Offline(silence) => come_back(seen, facts, silence, beat, rules, hearing, now),
         Lifecycle::NeverSeen => {

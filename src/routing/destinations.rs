@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::id::{has_same_matchers, receivers_in, route_in};
 use super::inhibition::Inhibitors;
 use super::mutes::{self, MutedRoutes, Mutes};
-use super::tree::MatchedRoute;
-use super::{AlertSilences, RouteTimes, Routes};
+use super::tree::{MatchedRoute, NamedRoute};
+use super::{AlertSilences, FollowUps, RouteTimes, Routes};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, OfflineRecord, Pace, is_archived};
 
@@ -18,47 +18,6 @@ pub struct Destination {
     pub receivers: Vec<String>,
     pub pace: Pace,
     pub again: FollowUps,
-}
-
-/// Reminders and escalations of silences that last.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FollowUps {
-    /// How often the receivers are reminded; `None`: never.
-    pub repeat: Option<Duration>,
-    /// In the order of their times.
-    pub escalate: Vec<Escalation>,
-}
-
-/// Other receivers that are notified of a silence which lasts.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Escalation {
-    /// How long after the notification.
-    pub after: Duration,
-    pub receivers: Vec<String>,
-}
-
-impl FollowUps {
-    /// How long after a notification the first escalation is due; `None`: there is none.
-    pub fn first_escalation(&self) -> Option<Duration> {
-        self.escalate.iter().map(|step| step.after).min()
-    }
-
-    /// The receivers that are notified of a silence of a route with these receivers at once, then those that it is
-    /// escalated to, each once.
-    pub fn notified<'a>(&'a self, receivers: &'a [String]) -> Vec<&'a String> {
-        let mut all: Vec<&String> = Vec::new();
-        for name in receivers.iter().chain(self.escalate.iter().flat_map(|step| &step.receivers)) {
-            if !all.contains(&name) {
-                all.push(name);
-            }
-        }
-        all
-    }
-
-    /// How long after a notification the first reminder or escalation is due.
-    pub fn first(&self) -> Option<Duration> {
-        self.repeat.into_iter().chain(self.escalate.iter().map(|step| step.after)).min()
-    }
 }
 
 impl Destination {
@@ -390,6 +349,43 @@ impl Destinations {
     /// silences that they were notified of.
     pub fn others<'a>(&'a self, destination: &Destination) -> Vec<&'a String> {
         self.receivers.iter().filter(|name| !destination.receivers.contains(name)).collect()
+    }
+}
+
+impl Routes {
+    /// The destinations of all groups, where these receivers are configured.
+    pub fn destinations(&self, receivers: Vec<String>) -> Destinations {
+        let mut routes = HashMap::new();
+        self.root.destinations(&mut routes);
+        let root = routes.remove("").unwrap_or_else(|| self.root.destination());
+        let blind = if root.receivers.is_empty() { receivers.clone() } else { root.receivers.clone() };
+        let is_named = |name: &String| {
+            root.receivers.contains(name) || routes.values().any(|route| route.receivers.contains(name))
+        };
+        let blind = blind.into_iter().filter(is_named).collect();
+        let mut times = HashMap::new();
+        self.root.times(&mut times);
+        let destinations = Destinations::new(root, blind, routes).with_receivers(receivers).with_times(times);
+        destinations.with_tree(self.clone())
+    }
+}
+
+impl NamedRoute {
+    fn destination(&self) -> Destination {
+        let pace = Pace { is_shared: self.route.is_shared(), ..self.route.pace };
+        Destination::new(self.route.receivers.clone(), pace).with(self.route.again.clone())
+    }
+
+    fn times(&self, all: &mut HashMap<String, RouteTimes>) {
+        if !self.route.times.is_empty() {
+            all.insert(self.id.clone(), self.route.times.clone());
+        }
+        self.below.iter().for_each(|child| child.times(all));
+    }
+
+    fn destinations(&self, all: &mut HashMap<String, Destination>) {
+        all.insert(self.id.clone(), self.destination());
+        self.below.iter().for_each(|child| child.destinations(all));
     }
 }
 

@@ -34,6 +34,7 @@ mod alert_silences;
 mod compiled;
 mod destinations;
 mod expression;
+mod follow_ups;
 mod id;
 mod inhibition;
 mod matcher;
@@ -50,9 +51,10 @@ pub use alert_silence::{AlertSilence, SilenceId};
 pub use alert_silences::AlertSilences;
 pub use compiled::{MAX_KEPT, held};
 pub use destinations::{
-    DATA_LOST, Destination, Destinations, Escalation, FLAPPING, FollowUps, MASS_OFFLINE, UNUSUAL_GROUP,
-    is_blind, is_flapping, is_of_silences,
+    DATA_LOST, Destination, Destinations, FLAPPING, MASS_OFFLINE, UNUSUAL_GROUP, is_blind, is_flapping,
+    is_of_silences,
 };
+pub use follow_ups::{Escalation, FollowUps};
 pub use id::is_of_root;
 pub use inhibition::{InhibitRule, Inhibited, Inhibition, Inhibitors, Source, replaces};
 pub use matcher::{Matcher, Operator};

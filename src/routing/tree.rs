@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::matcher::UNUSUAL;
-use super::{Destination, Destinations, FollowUps, Matcher, RouteTimes, id};
+use super::{FollowUps, Matcher, RouteTimes, id};
 use crate::clock::Timestamp;
 use crate::presence::{Kind, Labels, OfflineRecord, Pace};
 
@@ -76,7 +76,7 @@ impl Route {
     }
 
     /// Whether units share its groups. A group of one unit need not gather others.
-    fn is_shared(&self) -> bool {
+    pub(super) fn is_shared(&self) -> bool {
         !self.group_by.iter().any(|name| name == "unit" || name == EVERY_LABEL)
     }
 
@@ -110,7 +110,7 @@ impl Route {
 /// The tree of routes with their ids.
 #[derive(Clone, Debug)]
 pub struct Routes {
-    root: NamedRoute,
+    pub(super) root: NamedRoute,
 }
 
 /// A route that a silence takes.
@@ -134,13 +134,13 @@ pub struct TriedRoute<'a> {
 
 /// A route of the tree; `route.routes` is empty.
 #[derive(Clone, Debug)]
-struct NamedRoute {
+pub(super) struct NamedRoute {
     /// Empty for the root.
-    id: String,
+    pub id: String,
     /// Its place in the configuration: `route.routes[0]`.
     path: String,
-    route: Route,
-    below: Vec<NamedRoute>,
+    pub route: Route,
+    pub below: Vec<NamedRoute>,
 }
 
 impl Routes {
@@ -173,22 +173,6 @@ impl Routes {
         let (mut taken, mut steps) = (Vec::new(), Vec::new());
         self.root.find(record, !record.is_unusual(), &mut taken, &mut |step| steps.push(step));
         (taken, steps)
-    }
-
-    /// The destinations of all groups, where these receivers are configured.
-    pub fn destinations(&self, receivers: Vec<String>) -> Destinations {
-        let mut routes = HashMap::new();
-        self.root.destinations(&mut routes);
-        let root = routes.remove("").unwrap_or_else(|| self.root.destination());
-        let blind = if root.receivers.is_empty() { receivers.clone() } else { root.receivers.clone() };
-        let is_named = |name: &String| {
-            root.receivers.contains(name) || routes.values().any(|route| route.receivers.contains(name))
-        };
-        let blind = blind.into_iter().filter(is_named).collect();
-        let mut times = HashMap::new();
-        self.root.times(&mut times);
-        let destinations = Destinations::new(root, blind, routes).with_receivers(receivers).with_times(times);
-        destinations.with_tree(self.clone())
     }
 }
 
@@ -252,23 +236,6 @@ impl NamedRoute {
         if taken.len() == before && is_asked {
             taken.push(MatchedRoute { id: &self.id, path: &self.path, route: &self.route });
         }
-    }
-
-    fn destination(&self) -> Destination {
-        let pace = Pace { is_shared: self.route.is_shared(), ..self.route.pace };
-        Destination::new(self.route.receivers.clone(), pace).with(self.route.again.clone())
-    }
-
-    fn times(&self, all: &mut HashMap<String, RouteTimes>) {
-        if !self.route.times.is_empty() {
-            all.insert(self.id.clone(), self.route.times.clone());
-        }
-        self.below.iter().for_each(|child| child.times(all));
-    }
-
-    fn destinations(&self, all: &mut HashMap<String, Destination>) {
-        all.insert(self.id.clone(), self.destination());
-        self.below.iter().for_each(|child| child.destinations(all));
     }
 }
 

@@ -41,6 +41,8 @@ use rollcall::store::{Delivery, Group, GroupContext};
 /// How long a test waits for a fact.
 const MAX_WAIT: Duration = Duration::from_secs(120);
 const HOUR: Duration = Duration::from_secs(3600);
+/// The wait before the second attempt.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
 
 fn receiver(name: &str, channel: ChannelConfig) -> ReceiverConfig {
     ReceiverConfig {
@@ -49,7 +51,7 @@ fn receiver(name: &str, channel: ChannelConfig) -> ReceiverConfig {
         message: MessageConfig::default(),
         concurrency: 4,
         timeout: Duration::from_secs(10),
-        retry: Retry { first: Duration::from_secs(5), longest: HOUR, give_up_after: 72 * HOUR },
+        retry: Retry { first: FIRST_RETRY, longest: HOUR, give_up_after: 72 * HOUR },
         fallback: None,
         rate_limit: None,
     }

@@ -451,8 +451,9 @@ async fn a_pager_that_takes_a_part_has_not_failed_and_gets_the_rest_when_it_says
     world.notify_loss(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     for taken in 1..12 {
         sink.wait_for(2 * taken, MAX_WAIT).await.unwrap();
-        let next = world.clock.now() + MINUTE;
-        until("the rest waits for a minute", async || {
+        // The rest is due soon, but the pager is left alone for a minute.
+        let next = world.clock.now() + crate::FIRST_RETRY;
+        until("the rest waits", async || {
             StoredDeliveries::new(world.engine.clone())
                 .first_lease(&world.partitions(), "hook")
                 .await

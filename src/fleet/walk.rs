@@ -133,8 +133,6 @@ struct Filled {
     again: Mutex<HashSet<u16>>,
 }
 
-impl Filled {}
-
 impl Walk {
     /// Walks until `stop`.
     pub async fn run(self, stop: CancellationToken) -> anyhow::Result<()> {

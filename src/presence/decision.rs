@@ -89,7 +89,8 @@ pub fn hear(
             let newest = facts.last_seen.max(seen.alive.unwrap_or(Timestamp::ZERO));
             let is_older = beat.at < newest;
             // The key has a heartbeat that is as new, and the facts have what this one declares.
-            let is_in_key = seen.alive == Some(newest) && beat.at <= newest;
+            let is_same = beat.at == newest && beat.broker == seen.heard_at(rules);
+            let is_in_key = seen.alive == Some(newest) && (is_older || is_same);
             let says_nothing = is_older && beat.declared.is_empty();
             if is_in_key && (says_nothing || is_declared(facts, beat)) {
                 let heard = if is_older { HeartbeatResult::Stale } else { HeartbeatResult::Refreshed };

@@ -68,7 +68,11 @@ impl Telemetry {
         if is_new && was_up && severity == Severity::Serious {
             tracing::error!(name, "{text}");
         } else if let Some(suppressed) = self.samples.admit(name) {
-            tracing::warn!(name, suppressed, "{text}");
+            match error.is_away() {
+                // Work that may wait was the first to find it: work that may not says that the engine is down.
+                true => tracing::info!(name, suppressed, "{text}"),
+                false => tracing::warn!(name, suppressed, "{text}"),
+            }
         }
     }
 

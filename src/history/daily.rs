@@ -67,9 +67,8 @@ async fn next(client: &impl GenericClient, fleet: u16) -> Result<Option<Timestam
         complete = complete.min(cursors::load(client, source, &all).await?.unwrap_or_default());
     }
     let is_complete = |day: &Timestamp| *day + DAY <= complete;
-    let Some(first) = first(client).await? else { return Ok(None) };
     let Some(end) = cursors::load(client, DAILY, &[fleet]).await? else {
-        return Ok(Some(first).filter(is_complete));
+        return Ok(first(client).await?.filter(is_complete));
     };
     let end = floor(end, DAY);
     if is_complete(&end) {
@@ -78,18 +77,28 @@ async fn next(client: &impl GenericClient, fleet: u16) -> Result<Option<Timestam
     let summed = "SELECT min(day) FROM daily WHERE scope = 'fleet'";
     let summed: Option<Date> = client.query_one(summed, &[]).await?.get(0);
     let before = summed.map_or(end, midnight) - DAY;
-    Ok(Some(before).filter(|before| *before >= first && is_complete(before)))
+    // This is asked again and again, so the units are read only if the bounds allow the day.
+    if !is_complete(&before) || kept_since(client).await? > Some(before) {
+        return Ok(None);
+    }
+    Ok(first(client).await?.filter(|first| before >= *first).map(|_| before))
 }
 
-/// The begin of the first day that can have sums; `None`: there is no unit. There is nothing to sum of the time before
-/// history has records, nor of days whose sums are dropped, nor of the rest of a day that is dropped in part.
+/// The begin of the first day that can have sums; `None`: there is no unit.
 async fn first(client: &impl GenericClient) -> Result<Option<Timestamp>, Error> {
-    let first = "SELECT greatest((SELECT min(known_since) FROM units), \
-                 (SELECT since FROM kept WHERE table_name = 'transitions'), \
-                 (SELECT since + interval '1 day' - interval '1 microsecond' FROM kept WHERE table_name = 'daily')) \
-                 WHERE EXISTS (SELECT FROM units)";
-    let first = client.query_opt(first, &[]).await?;
-    Ok(first.map(|row| floor(timestamp(row.get(0)), DAY)))
+    let known: Option<jiff::Timestamp> =
+        client.query_one("SELECT min(known_since) FROM units", &[]).await?.get(0);
+    let Some(known) = known.map(|known| floor(timestamp(known), DAY)) else { return Ok(None) };
+    Ok(Some(known).max(kept_since(client).await?))
+}
+
+/// The begin of the first day of which history may have sums, whatever units there are. There is nothing to sum of the
+/// time before history has records, nor of days whose sums are dropped, nor of the rest of a day that is dropped in part.
+async fn kept_since(client: &impl GenericClient) -> Result<Option<Timestamp>, Error> {
+    let since = "SELECT greatest((SELECT since FROM kept WHERE table_name = 'transitions'), \
+                 (SELECT since + interval '1 day' - interval '1 microsecond' FROM kept WHERE table_name = 'daily'))";
+    let since: Option<jiff::Timestamp> = client.query_one(since, &[]).await?.get(0);
+    Ok(since.map(|since| floor(timestamp(since), DAY)))
 }
 
 #[derive(Default)]

@@ -3,9 +3,9 @@
 #
 #   docker build --build-arg ROLLCALL_COMMIT="$(git rev-parse HEAD)" --tag rollcall:local .
 #
-# `make digests` pins the image that it is built from.
+# `make digests` pins the image that it is built from to what its tag is now.
 
-FROM rust:1.95.0-slim-bookworm AS build
+FROM rust:1.95.0-slim-bookworm@sha256:d7482085ff5b415f84dba5647ae71606650bdef00db7aeb69f4b3d170c3e4082 AS build
 WORKDIR /build
 RUN apt-get update && apt-get install -y --no-install-recommends jq musl-tools && rm -rf /var/lib/apt/lists/* \
     && echo "$(uname -m)-unknown-linux-musl" > triple && rustup target add "$(cat triple)"

@@ -118,7 +118,7 @@ fn every_container_is_contained() {
 }
 
 #[test]
-fn every_image_has_a_tag_that_does_not_move() {
+fn every_image_is_pinned_to_a_release_and_its_digest() {
     let compose = yaml("docker-compose.yml");
     let composed = services(&compose).into_iter().map(|(_, service)| service["image"].as_str().unwrap());
     let dockerfile = read("Dockerfile");
@@ -127,9 +127,11 @@ fn every_image_has_a_tag_that_does_not_move() {
         composed.chain(based).filter(|image| !["rollcall:local", "scratch"].contains(image)).collect();
     assert!(images.len() >= 7, "{images:?}");
     for image in images {
-        // A digest may follow: `make digests`.
-        let (image, digest) = image.split_once('@').unwrap_or((image, "sha256:"));
-        assert!(digest.starts_with("sha256:"), "{image}@{digest}");
+        let (image, digest) = image.split_once("@sha256:").unwrap_or((image, ""));
+        assert!(
+            digest.len() == 64 && digest.chars().all(|digit| digit.is_ascii_hexdigit()),
+            "{image} is not pinned to a digest: make digests"
+        );
         let tag = image.rsplit_once(':').map_or("", |(_, tag)| tag);
         let numbers =
             tag.trim_start_matches('v').split(['.', '-']).take_while(|part| part.parse::<u32>().is_ok());

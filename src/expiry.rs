@@ -77,6 +77,8 @@ pub struct Expiry {
     /// Checks the deadlines of suspects.
     pub roll: Arc<Roll>,
     pub ownership: Ownership,
+    /// Whether units are nodes whose deaths are those of their devices.
+    pub has_nodes: bool,
     /// Knows the units that are offline already.
     pub mirror: Arc<Mirror>,
     pub clock: Clock,
@@ -92,7 +94,12 @@ impl Expiry {
         }
         let expiry = Arc::new(self);
         let work = async {
-            tokio::join!(expiry.listen(sender), expiry.keep_hearing(), expiry.check_deadlines(&mut hints))
+            tokio::join!(
+                expiry.listen(sender),
+                expiry.keep_hearing(),
+                expiry.mark_devices(),
+                expiry.check_deadlines(&mut hints)
+            )
         };
         stop.run_until_cancelled(work).await;
         Ok(())
@@ -138,6 +145,15 @@ impl Expiry {
             self.report("how far was heard", &read);
             self.judge_hearing(&mut progress);
             tokio::time::sleep(self.config.tick).await;
+        }
+    }
+
+    /// Reads every tick which nodes have died, and marks their devices: another instance may have heard it alone.
+    async fn mark_devices(&self) {
+        while self.has_nodes {
+            tokio::time::sleep(self.config.tick).await;
+            let marked = self.roll.announce_devices(|| self.clock.now()).await;
+            self.report("devices of dead nodes", &marked);
         }
     }
 

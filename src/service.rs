@@ -229,6 +229,7 @@ fn start(
         engine: engine.clone(),
         roll: roll.clone(),
         ownership: ownership.clone(),
+        has_nodes: config.intake.iter().any(intake::Config::has_nodes),
         mirror: mirror.clone(),
         clock: clock.clone(),
         telemetry: telemetry.clone(),

@@ -389,6 +389,11 @@ impl Mirror {
         self.kept().map(|partition| self.state(partition).compared_at).min().flatten()
     }
 
+    /// The partitions that are kept, in order.
+    pub fn kept_partitions(&self) -> Vec<u16> {
+        self.kept().collect()
+    }
+
     fn kept(&self) -> impl Iterator<Item = u16> {
         self.partitions().filter(|partition| self.keeps(*partition))
     }

@@ -9,6 +9,7 @@
 //! | [`walk`] | compares the mirror with the store, page by page |
 //! | [`lease`], [`ownership`] | the lease of this instance, and the partitions that follow from all leases |
 //! | [`BodyReader`] | what devices send over HTTP |
+//! | `node_deaths` | the deaths of nodes, until every instance has marked the devices that it owns |
 //! | [`Places`] | units that are heard at two places in turn |
 //! | [`census`] | the number of units of each kind, and whether there is room for another one |
 //! | [`PastCounts`] | the counts of the fleet over time, for the chart of the page |
@@ -52,6 +53,7 @@ pub mod lease;
 mod mass_breaker;
 pub mod mirror;
 mod newest;
+mod node_deaths;
 pub mod operators;
 pub mod ownership;
 mod past_counts;

@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 
 use super::census::Census;
 use super::declared::Declarations;
+use super::node_deaths::NodeDeaths;
 use super::{CanaryPace, Mirror, Places, Rules, SharedRules, Strangers, Transitions};
 use crate::clock::Timestamp;
 use crate::presence::{self, BrokerName, Change, Filters, Kind, Registration, Snapshot, Unit};
@@ -76,6 +77,7 @@ pub struct Roll {
     lost: LostConnections,
     hearing_reads: AtomicU64,
     declared: Declarations,
+    node_deaths: NodeDeaths,
     absent_keys: AbsentKeys,
     unconfirmed: Unconfirmed,
     heard_more: Notify,
@@ -102,6 +104,7 @@ impl Roll {
             strangers: Strangers::default(),
             places: Places::default(),
             transitions: Transitions::default(),
+            node_deaths: NodeDeaths::new(engine.clone()),
             engine,
             rules,
             mirror,

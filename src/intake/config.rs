@@ -132,6 +132,11 @@ impl Config {
         hosts.map(|host| host.id.as_str()).find(|id| !id.is_empty())
     }
 
+    /// Whether units are nodes whose deaths are those of their devices.
+    pub fn has_nodes(&self) -> bool {
+        self.presence.iter().any(|(_, presence)| presence.format.sparkplug().is_some())
+    }
+
     /// The problem text about a broker where no kind is heard.
     fn without_topics(&self) -> &'static str {
         match self.is_one_of_several {

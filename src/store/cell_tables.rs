@@ -36,6 +36,8 @@ pub enum Table {
     Receivers,
     /// The SHA-256 of the cookie of a session that was ended → when it would have ended: see `http/ended_sessions.rs`.
     Sessions,
+    /// A node that died → its death, until its devices are marked: see `fleet/node_deaths.rs`.
+    NodeDeaths,
     /// `fleet` → since when it is watched: see `fleet/beginning.rs`.
     Watched,
     /// `fleet` → the timeouts and graces of its kinds, until history has them: see `history/policies.rs`.
@@ -91,7 +93,7 @@ pub enum Table {
 
 impl Table {
     /// The tables that belong to no receiver.
-    const SHARED: [Table; 33] = [
+    const SHARED: [Table; 34] = [
         Table::Flaps,
         Table::Episodes,
         Table::Unusual,
@@ -108,6 +110,7 @@ impl Table {
         Table::Digests,
         Table::Receivers,
         Table::Sessions,
+        Table::NodeDeaths,
         Table::Watched,
         Table::Policies,
         Table::MinuteCounts,
@@ -150,6 +153,7 @@ impl Table {
             Table::Digests => "digests",
             Table::Receivers => "receivers",
             Table::Sessions => "sessions",
+            Table::NodeDeaths => "node_deaths",
             Table::Watched => "watched",
             Table::Policies => "policies",
             Table::MinuteCounts => "minute_counts",
@@ -213,7 +217,7 @@ impl Table {
             Table::Audit => Stored::Audit,
             Table::Addresses | Table::InstanceCounts => Stored::Roster,
             Table::Timers | Table::PastTimers | Table::TimerCounts => Stored::Timer,
-            Table::Versions | Table::Sources | Table::Breaker => Stored::Other,
+            Table::Versions | Table::Sources | Table::Breaker | Table::NodeDeaths => Stored::Other,
             Table::Sessions | Table::Watched | Table::Policies | Table::Counts => Stored::Other,
             Table::MinuteCounts | Table::HourCounts | Table::Rhythms => Stored::Other,
         }

@@ -10,6 +10,7 @@ use super::announcements::{counted, is, open};
 use super::world::World;
 use rollcall::clock::monotonic;
 use rollcall::presence::TAKEOVER;
+use rollcall::simulate::servers::{Server, free_port};
 
 const EMBEDDED: &str = "engine = { type = \"embedded\", path = \"{dir}/data\" }\n# engine.type";
 
@@ -166,6 +167,36 @@ async fn a_node_that_dies_takes_its_devices_along_and_a_stale_death_takes_none()
         is(&world, unit, "online").await;
     }
     drop((n1, n2));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_dies_takes_devices_along_whose_instance_does_not_hear_its_broker() {
+    let dir = tempfile::tempdir().unwrap();
+    let us = Server::mosquitto(&dir.path().join("us"), free_port().unwrap(), "").unwrap();
+    let detectors = edges("trust = \"proof\"").replace("timeout", "brokers = [\"eu\"]\ntimeout");
+    let options = format!(
+        "instance = {{ name = \"stays\", brokers = [\"us\"] }}\n\
+         [[mqtt]]\nname = \"eu\"\nurl = \"mqtt://127.0.0.1:{{broker}}\"\n\
+         [[mqtt]]\nname = \"us\"\nurl = \"mqtt://127.0.0.1:{}\"\n{detectors}\
+         [[kind]]\nname = \"pump\"\nbrokers = [\"us\"]\n",
+        us.port()
+    );
+    let world = World::new(&options, &[]).await;
+    let (stop, another) =
+        world.start_another_by(|text| text.replace("brokers = [\"us\"] }", "brokers = [\"eu\"] }"));
+    let both = "\"instances\":[\"comes\",\"stays\"]";
+    world.eventually("both run", async || world.text_of("/readyz").await.contains(both)).await;
+    let devices: Vec<String> = (0..20).map(|number| format!("d{number}")).collect();
+    let node =
+        node(world.broker.port(), "n1", 0, &devices.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    for device in &devices {
+        is(&world, &format!("plant.n1.{device}"), "online").await;
+    }
+    node.cut().await;
+    world.eventually("all are offline", async || open(&world).await.len() == 21).await;
+    assert!(open(&world).await.iter().all(|(_, cause)| cause == "node_death"), "{:?}", open(&world).await);
+    stop.cancel();
+    another.await.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,6 +66,7 @@ impl Parts {
             engine: self.engine.clone(),
             roll: self.roll.clone(),
             ownership: self.ownership.clone(),
+            has_nodes: false,
             mirror: self.mirror.clone(),
             clock: self.clock.clone(),
             telemetry: self.telemetry.clone(),

@@ -4,12 +4,9 @@
 //! The units are read and written as those of a deadline check, so that hearing counts as it was after they were
 //! read. The unit of an announcement that cannot be decided yet is in the deadline index, and the sweep checks it.
 
-use std::time::Duration;
-
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use hashbrown::HashMap;
-use tokio::time::timeout;
 
 use super::Roll;
 use super::checks::BegunCheck;
@@ -18,9 +15,6 @@ use crate::fleet::mirror::Cursor;
 use crate::presence::{self, Announcement, AnnouncementResult, Unit};
 use crate::store::{MAX_CHANGES, PendingCheck, Result};
 use crate::telemetry::{AnnouncementOutcome, CheckOutcome, CheckSource};
-
-/// How long the devices of a node that is gone may wait until the mirror has read the fleet.
-const FILLED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The announcements of each unit, in their order.
 type ByUnit<'a> = HashMap<Unit, Vec<&'a Announcement>>;
@@ -35,19 +29,43 @@ fn by_unit<'a>(announcements: impl IntoIterator<Item = &'a Announcement>) -> ByU
 
 impl Roll {
     /// Applies announcements, those of a unit in their order. The devices of a node that is gone are gone, too: each
-    /// instance applies that to the units that it owns. Safe to repeat.
+    /// instance marks the devices that it owns, see [`Roll::announce_devices`]. Safe to repeat.
     pub async fn announce(
         &self,
         announcements: &[Announcement],
         clock: impl Fn() -> Timestamp + Send + Sync,
     ) -> Result<()> {
         self.announce_units(&by_unit(announcements), &clock).await?;
-        let nodes = by_unit(announcements.iter().filter(|one| one.has_devices && !one.follows_birth));
-        if nodes.is_empty() {
+        let deaths: Vec<&Announcement> =
+            announcements.iter().filter(|one| one.has_devices && !one.follows_birth).collect();
+        if deaths.is_empty() {
             return Ok(());
         }
-        // A process that has just started knows the devices of a node when it has read the fleet.
-        let _ = timeout(FILLED_WITHIN, self.mirror.filled()).await;
+        self.announce_below(&by_unit(deaths.iter().copied()), &clock).await?;
+        self.node_deaths.enter(&deaths, clock()).await
+    }
+
+    /// Marks the devices of nodes whose deaths any instance has heard, among the units that this instance owns now.
+    pub async fn announce_devices(&self, clock: impl Fn() -> Timestamp + Send + Sync) -> Result<()> {
+        // A process that has just started, or took partitions over, knows their devices when it has read them.
+        if !self.mirror.is_filled() {
+            return Ok(());
+        }
+        let partitions = self.mirror.kept_partitions();
+        let deaths = self.node_deaths.open(&partitions, clock()).await?;
+        if !deaths.is_empty() {
+            self.announce_below(&by_unit(&deaths), &clock).await?;
+            self.node_deaths.applied(partitions, &deaths);
+        }
+        Ok(())
+    }
+
+    /// Applies the deaths of nodes to the known units below them.
+    async fn announce_below(
+        &self,
+        nodes: &ByUnit<'_>,
+        clock: &(impl Fn() -> Timestamp + Send + Sync),
+    ) -> Result<()> {
         let (above, mut cursor) = (nodes.keys().cloned().collect(), Cursor::default());
         while let Some(below) = self.mirror.below(&mut cursor, &above) {
             let of_device = |(node, device): (Unit, Unit)| {
@@ -58,7 +76,7 @@ impl Roll {
                 })
             };
             let devices: Vec<Announcement> = below.into_iter().flat_map(of_device).collect();
-            self.announce_units(&by_unit(&devices), &clock).await?;
+            self.announce_units(&by_unit(&devices), clock).await?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //!
 //! | floor | module | what it is for |
 //! |---|---|---|
-//! | 3 assembly | [`cli`], [`config`], [`service`] | the command line; the file that becomes a checked configuration; building, running and stopping the loops |
+//! | 3 assembly | [`cli`], [`config`], [`engines`], [`service`] | the command line; the file that becomes a checked configuration; the engine of a configuration; building, running and stopping the loops |
 //! | 2 work | [`intake`] | MQTT to recorded heartbeats, from a broker or straight from devices ([`intake::listener`]), and the canary that proves hearing |
 //! | | [`expiry`] | finds units that may be due, and checks their deadlines |
 //! | | [`alerting`] | outbox to groups to receivers |
@@ -44,13 +44,24 @@
 //! has not changed since it was read. Then the message is acknowledged.
 //!
 //! # Journey of an expiry
-//! The deadline index holds the next check of each unit, and moves lazily: a heartbeat does not touch it. When the
-//! first entry is due, or Redis hints that a key expired, [`expiry`] has the roll check the deadline.
+//! The deadline index holds the next check of each unit, and moves lazily: a heartbeat never delays a check, it only brings
+//! one forward. When the first entry is due, or Redis hints that a key expired, [`expiry`] has the roll check the deadline.
 //! [`presence::check_deadline`] takes the last heartbeat, adds timeout, grace and blind time, and answers: alive until
 //! then; undecided, because Rollcall has not heard so far; or offline. The change that opens the record removes the
 //! unit from the index; the instance that removes it opens the record. Record and outbox entry are written in the same
-//! step, if the unit has not changed since it was read. [`alerting`] adds the entry to its group, seals the group when
-//! it has waited long enough, and delivers the notification under one id, as often as it takes.
+//! step, if the unit has not changed since it was read.
+//!
+//! # Journey of a notification
+//! All from the outbox on is cells of a partition ([`store::Cells`]), read in batches, decided upon by pure rules, and
+//! changed by a change-set that applies in full if everything it expects is unchanged; if not, it is read and decided
+//! again. So engines know nothing of groups, deliveries, timers or silences: these stand once, above the engines.
+//!
+//! [`alerting`] takes an entry of the outbox and lets its transition join the groups of its routes
+//! ([`store::StoredGroups`]). A group that has waited long enough is sealed: one step takes its members, writes the
+//! notification under an id that follows from the group and the moment, and puts it into the lane of each receiver.
+//! The loop of a receiver leases the first notification of each lane ([`store::StoredDeliveries`]), attempts it, and
+//! ends it with one change-set: delivered, tried again later, or given up. A lease that ends without that is taken by
+//! whoever asks next, with the same id, so a crash repeats an attempt and never a notification.
 //!
 //! # Announcements
 //! A last will reports at once what a deadline finds later, but it is false when a session is taken over or a broker
@@ -109,6 +120,7 @@ pub mod clock;
 pub mod config;
 pub mod csv_row;
 pub mod deadman;
+pub mod engines;
 pub mod expiry;
 pub mod fleet;
 pub mod history;

@@ -22,7 +22,7 @@ use reload::{Reloader, anew_with_each};
 
 use crate::backoff::Backoff;
 use crate::clock::Clock;
-use crate::config::{Config, EngineConfig, brokers_of, client_digest, filters_of};
+use crate::config::{Config, brokers_of, client_digest, filters_of};
 use crate::expiry::Expiry;
 use crate::fleet::coverage::Coverage;
 use crate::fleet::walk::Removed;
@@ -33,12 +33,10 @@ use crate::fleet::{
 use crate::intake::listener::Listener;
 use crate::intake::{Bodies, StateSources, ValueBuffer};
 use crate::routing::Routes;
-use crate::store::embedded::EmbeddedEngine;
-use crate::store::redis::RedisEngine;
 use crate::store::{Engine, EngineError, StoredDeliveries, StoredGroups};
 use crate::telemetry::Telemetry;
 use crate::trust::ServerTls;
-use crate::{alerting, deadman, history, http, intake};
+use crate::{alerting, deadman, engines, history, http, intake};
 
 /// The length of a round over all units.
 const WALK: Duration = Duration::from_secs(30);
@@ -121,7 +119,7 @@ async fn begin(
     let mut failures = 0;
     loop {
         let begun = async {
-            let engine = open(config, telemetry.clone()).await?;
+            let engine = engines::open(&config.engine, &config.count_by_labels, telemetry.clone()).await?;
             let mut lease = Lease::take(
                 engine.clone(),
                 engine.clone(),
@@ -144,15 +142,6 @@ async fn begin(
             Err(refused) => return Err(refused.into()),
         }
     }
-}
-
-async fn open(config: &Config, telemetry: Arc<Telemetry>) -> Result<Arc<dyn Engine>, EngineError> {
-    Ok(match &config.engine {
-        EngineConfig::Redis(config) => Arc::new(RedisEngine::connect(config, telemetry).await?),
-        EngineConfig::Embedded(engine) => {
-            Arc::new(EmbeddedEngine::open_with_labels(engine, &config.count_by_labels, telemetry).await?)
-        }
-    })
 }
 
 /// The listener for TLS, and its certificate.

@@ -13,12 +13,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::signals::{self, HangUp};
 use super::{ConfigFile, FAILED, logging, wrong};
 use crate::clock::Clock;
-use crate::config::{Config, EngineConfig};
+use crate::engines;
 use crate::fleet::renaming::{self, Renamed, RenamingPlan};
 use crate::presence::{Kind, UnitName};
-use crate::store::embedded::EmbeddedEngine;
-use crate::store::redis::RedisEngine;
-use crate::store::{Engine, migration::Exporter};
 use crate::telemetry::Telemetry;
 
 /// The most units and problems that are shown.
@@ -53,7 +50,8 @@ pub(super) async fn run(arguments: MoveIdsArguments) -> anyhow::Result<ExitCode>
         );
         return Err(wrong(text));
     }
-    let engine = open(&config).await?;
+    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
+    let engine = engines::open_unserved(&config.engine, telemetry).await?;
     let plan = renaming::plan(&*engine, &arguments.from, rules).await?;
     if show(&plan) {
         return Ok(ExitCode::from(FAILED));
@@ -97,23 +95,6 @@ fn say_what_keeps_its_id(offline: usize, removed: usize) {
              is a new unit with its new id; delete it there"
         );
     }
-}
-
-/// Opens the engine; an instance that serves it makes this fail.
-async fn open(config: &Config) -> anyhow::Result<Box<dyn Engine>> {
-    let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    Ok(match &config.engine {
-        EngineConfig::Embedded(config) => {
-            let engine = EmbeddedEngine::open(config, telemetry).await?;
-            engine.check_not_served().await?;
-            Box::new(engine)
-        }
-        EngineConfig::Redis(config) => {
-            let engine = RedisEngine::connect(config, telemetry).await?;
-            engine.check_not_served().await?;
-            Box::new(engine)
-        }
-    })
 }
 
 /// Prints the plan. Returns whether it has a problem.

@@ -18,9 +18,10 @@ use super::logging;
 use super::signals::{self, HangUp};
 use crate::clock::Clock;
 use crate::config::{self, EngineConfig};
-use crate::store::{embedded, embedded::EmbeddedEngine, embedded::EmbeddedImporter};
-use crate::store::{migration::Exporter, migration::Importer, migration::Moved, migration::migrate};
-use crate::store::{redis, redis::RedisAddress, redis::RedisEngine, redis::RedisImporter};
+use crate::engines;
+use crate::store::embedded::EmbeddedConfig;
+use crate::store::redis::{RedisAddress, RedisConfig};
+use crate::store::{migration::Moved, migration::migrate};
 use crate::telemetry::Telemetry;
 
 /// The steps of the progress bar.
@@ -90,93 +91,52 @@ fn parse(text: &str) -> Result<EngineLocation, String> {
     }
 }
 
-/// The source or the target of a move, with its configuration.
-enum Endpoint {
-    Embedded(embedded::EmbeddedConfig),
-    Redis(Box<redis::RedisConfig>),
+/// The configuration of the engine at a location.
+fn config_of(
+    location: EngineLocation,
+    prefix: Option<String>,
+    password_file: Option<PathBuf>,
+) -> anyhow::Result<EngineConfig> {
+    match location {
+        EngineLocation::Embedded(path) => {
+            Ok(EngineConfig::Embedded(EmbeddedConfig { path, partitions: None }))
+        }
+        EngineLocation::Redis(url) => {
+            let read = |file: PathBuf| {
+                let text = std::fs::read_to_string(&file);
+                text.with_context(|| format!("the password in {} cannot be read", file.display()))
+            };
+            let password = password_file.map(read).transpose()?.map(|text| text.trim().to_owned());
+            let default = RedisConfig::default();
+            let prefix = prefix.unwrap_or_else(|| default.prefix.clone());
+            Ok(EngineConfig::Redis(Box::new(RedisConfig { url, password, prefix, ..default })))
+        }
+        EngineLocation::Config(file) => {
+            if prefix.is_some() || password_file.is_some() {
+                bail!("{} has its own prefix and password; leave out those options", file.display());
+            }
+            Ok(config::load(Some(&file))?.engine)
+        }
+    }
 }
 
-impl Endpoint {
-    fn new(
-        location: EngineLocation,
-        prefix: Option<String>,
-        password_file: Option<PathBuf>,
-    ) -> anyhow::Result<Endpoint> {
-        match location {
-            EngineLocation::Embedded(path) => {
-                Ok(Endpoint::Embedded(embedded::EmbeddedConfig { path, partitions: None }))
-            }
-            EngineLocation::Redis(url) => {
-                let read = |file: PathBuf| {
-                    let text = std::fs::read_to_string(&file);
-                    text.with_context(|| format!("the password in {} cannot be read", file.display()))
-                };
-                let password = password_file.map(read).transpose()?.map(|text| text.trim().to_owned());
-                let default = redis::RedisConfig::default();
-                let prefix = prefix.unwrap_or(default.prefix);
-                let config = redis::RedisConfig { url, password, prefix, ..redis::RedisConfig::default() };
-                Ok(Endpoint::Redis(Box::new(config)))
-            }
-            EngineLocation::Config(file) => {
-                if prefix.is_some() || password_file.is_some() {
-                    bail!("{} has its own prefix and password; leave out those options", file.display());
-                }
-                Ok(match config::load(Some(&file))?.engine {
-                    EngineConfig::Embedded(config) => Endpoint::Embedded(config),
-                    EngineConfig::Redis(config) => Endpoint::Redis(config),
-                })
-            }
-        }
+/// This engine, set to the number of partitions of the fleet that is moved.
+fn with_partitions(engine: &EngineConfig, partitions: u16) -> anyhow::Result<EngineConfig> {
+    if let Some(other) = engine.partitions().filter(|configured| *configured != partitions) {
+        bail!(
+            "the fleet has {partitions} partitions, which a move keeps; engine.partitions of {engine} says {other}: \
+             write {partitions} there, or remove the line"
+        );
     }
-
-    /// The number of partitions of the fleet at this endpoint.
-    async fn partitions(&self, telemetry: &Arc<Telemetry>) -> anyhow::Result<u16> {
-        let (found, location) = match self {
-            Endpoint::Embedded(config) => (embedded::partitions(&config.path)?, config.to_string()),
-            Endpoint::Redis(config) => {
-                (redis::partitions(config, telemetry.clone()).await?, config.to_string())
-            }
-        };
-        found.with_context(|| format!("there is no fleet at {location}"))
-    }
-
-    /// This endpoint, set to the number of partitions of the fleet that is moved.
-    fn with_partitions(self, partitions: u16) -> anyhow::Result<Endpoint> {
-        let (configured, location) = match &self {
-            Endpoint::Embedded(config) => (config.partitions, config.to_string()),
-            Endpoint::Redis(config) => (config.partitions, config.to_string()),
-        };
-        if let Some(other) = configured.filter(|configured| *configured != partitions) {
-            bail!(
-                "the fleet has {partitions} partitions, which a move keeps; engine.partitions of {location} says {other}: \
-                 write {partitions} there, or remove the line"
-            );
-        }
-        let partitions = Some(partitions);
-        Ok(match self {
-            Endpoint::Embedded(config) => {
-                Endpoint::Embedded(embedded::EmbeddedConfig { partitions, ..config })
-            }
-            Endpoint::Redis(config) => {
-                Endpoint::Redis(Box::new(redis::RedisConfig { partitions, ..*config }))
-            }
-        })
-    }
-
-    async fn prepare(&self, telemetry: &Arc<Telemetry>) -> anyhow::Result<Box<dyn Importer>> {
-        Ok(match self {
-            Endpoint::Embedded(config) => Box::new(EmbeddedImporter::prepare(config).await?),
-            Endpoint::Redis(config) => Box::new(RedisImporter::prepare(config, telemetry.clone()).await?),
-        })
-    }
+    Ok(engine.with_partitions(partitions))
 }
 
 pub(super) async fn run(arguments: MoveArguments) -> anyhow::Result<ExitCode> {
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let MoveArguments { from, to, from_prefix, to_prefix, from_password_file, to_password_file } = arguments;
-    let from = Endpoint::new(from, from_prefix, from_password_file)?;
-    let to = Endpoint::new(to, to_prefix, to_password_file)?;
+    let from = config_of(from, from_prefix, from_password_file)?;
+    let to = config_of(to, to_prefix, to_password_file)?;
     let Some(moved) = stop.run_until_cancelled(move_fleet(from, to)).await else {
         bail!("broken off: nothing has arrived, and the fleet is where it was; the move can be repeated");
     };
@@ -184,10 +144,11 @@ pub(super) async fn run(arguments: MoveArguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-async fn move_fleet(from: Endpoint, to: Endpoint) -> anyhow::Result<Moved> {
+async fn move_fleet(from: EngineConfig, to: EngineConfig) -> anyhow::Result<Moved> {
     let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-    let partitions = from.partitions(&telemetry).await?;
-    let (from, to) = (from.with_partitions(partitions)?, to.with_partitions(partitions)?);
+    let found = engines::partitions(&from).await?;
+    let partitions = found.with_context(|| format!("there is no fleet at {from}"))?;
+    let (from, to) = (with_partitions(&from, partitions)?, with_partitions(&to, partitions)?);
     let bar = ProgressBar::new(STEPS);
     bar.set_style(
         ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {percent} %")
@@ -195,18 +156,8 @@ async fn move_fleet(from: Endpoint, to: Endpoint) -> anyhow::Result<Moved> {
     );
     let show = |share: f64| bar.set_position((share * STEPS as f64) as u64);
     // The source is opened first: if an instance serves it, nothing is written to the target.
-    let moved = match &from {
-        Endpoint::Embedded(config) => {
-            let engine = EmbeddedEngine::open(config, telemetry.clone()).await?;
-            engine.check_not_served().await?;
-            migrate(&engine, to.prepare(&telemetry).await?.as_ref(), show).await
-        }
-        Endpoint::Redis(config) => {
-            let engine = RedisEngine::connect(config, telemetry.clone()).await?;
-            engine.check_not_served().await?;
-            migrate(&engine, to.prepare(&telemetry).await?.as_ref(), show).await
-        }
-    };
+    let from = engines::open_unserved(&from, telemetry.clone()).await?;
+    let moved = migrate(&*from, engines::prepare(&to, telemetry).await?.as_ref(), show).await;
     bar.finish_and_clear();
     Ok(moved?)
 }

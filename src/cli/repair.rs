@@ -2,7 +2,6 @@
 //! this version can read, or deletes them.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use anyhow::bail;
 use clap::Args;
@@ -10,12 +9,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::signals::{self, HangUp};
 use super::{ConfigFile, FAILED, logging};
-use crate::clock::Clock;
 use crate::config::EngineConfig;
-use crate::store::embedded::EmbeddedRepair;
-use crate::store::redis::RedisRepair;
+use crate::engines;
 use crate::store::{repair::Quarantined, repair::Repair};
-use crate::telemetry::Telemetry;
 
 #[derive(Debug, Args)]
 pub(super) struct RepairArguments {
@@ -33,7 +29,7 @@ pub(super) async fn run(arguments: RepairArguments) -> anyhow::Result<ExitCode> 
     logging::start_quietly()?;
     let stop = signals::stop(HangUp::Stop)?;
     let config = arguments.file.load()?;
-    let Some(repair) = open(&config.engine).await? else {
+    let Some(repair) = engines::repair(&config.engine).await? else {
         println!("there is no fleet yet, and nothing was quarantined");
         return Ok(ExitCode::SUCCESS);
     };
@@ -56,23 +52,10 @@ pub(super) async fn run(arguments: RepairArguments) -> anyhow::Result<ExitCode> 
 
 /// The quarantined values of an engine; empty if there is no fleet.
 pub(super) async fn quarantined(engine: &EngineConfig) -> anyhow::Result<Vec<Quarantined>> {
-    match open(engine).await? {
+    match engines::repair(engine).await? {
         Some(repair) => Ok(repair.quarantined().await?),
         None => Ok(Vec::new()),
     }
-}
-
-async fn open(engine: &EngineConfig) -> anyhow::Result<Option<Box<dyn Repair>>> {
-    Ok(match engine {
-        EngineConfig::Redis(config) => {
-            let telemetry = Arc::new(Telemetry::new(&Clock::system()));
-            Some(Box::new(RedisRepair::open(config, telemetry).await?))
-        }
-        EngineConfig::Embedded(config) => match EmbeddedRepair::new(&config.path)? {
-            Some(repair) => Some(Box::new(repair)),
-            None => None,
-        },
-    })
 }
 
 #[derive(Default)]

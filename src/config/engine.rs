@@ -25,6 +25,35 @@ pub enum EngineConfig {
     Embedded(embedded::EmbeddedConfig),
 }
 
+impl EngineConfig {
+    /// The configured number of partitions.
+    pub fn partitions(&self) -> Option<u16> {
+        match self {
+            EngineConfig::Redis(config) => config.partitions,
+            EngineConfig::Embedded(config) => config.partitions,
+        }
+    }
+
+    /// The same engine with this number of partitions.
+    pub fn with_partitions(&self, partitions: u16) -> EngineConfig {
+        let mut engine = self.clone();
+        let configured = match &mut engine {
+            EngineConfig::Redis(config) => &mut config.partitions,
+            EngineConfig::Embedded(config) => &mut config.partitions,
+        };
+        *configured = Some(partitions);
+        engine
+    }
+
+    /// Whether the engine is a directory that the start creates.
+    pub fn is_missing(&self) -> bool {
+        match self {
+            EngineConfig::Redis(_) => false,
+            EngineConfig::Embedded(config) => !config.path.exists(),
+        }
+    }
+}
+
 /// The address or the path, without a password.
 impl fmt::Display for EngineConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

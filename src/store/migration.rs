@@ -190,7 +190,7 @@ impl Moved {
 /// # Errors
 /// The errors of either engine; `Refused` also if an instance served the fleet meanwhile.
 pub async fn migrate(
-    from: &(impl Exporter + super::Engine),
+    from: &(impl super::Engine + ?Sized),
     to: &dyn Importer,
     progress: impl Fn(f64),
 ) -> Result<Moved> {

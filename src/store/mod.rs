@@ -205,6 +205,12 @@ pub trait FleetStore: UnitStore + HearingStore + DataStore + Queries {}
 impl<T: UnitStore + HearingStore + DataStore + Queries> FleetStore for T {}
 
 /// A whole engine. Only the assembly holds one: each loop uses only the traits that it needs.
-pub trait Engine: FleetStore + OutboxStore + GroupEngine + DeliveryEngine + TimerEngine + Examine {}
+pub trait Engine:
+    FleetStore + OutboxStore + GroupEngine + DeliveryEngine + TimerEngine + Examine + migration::Exporter
+{
+}
 
-impl<T: FleetStore + OutboxStore + GroupEngine + DeliveryEngine + TimerEngine + Examine> Engine for T {}
+impl<T> Engine for T where
+    T: FleetStore + OutboxStore + GroupEngine + DeliveryEngine + TimerEngine + Examine + migration::Exporter
+{
+}

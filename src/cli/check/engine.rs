@@ -1,26 +1,22 @@
 //! The findings about the engine: the same findings as the service has when it examines the engine, with the names of
 //! its log and metrics.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use super::{Finding, with_timeout};
-use crate::clock::Clock;
 use crate::config::EngineConfig;
-use crate::store::{Condition, EngineError, ServerCondition, Warning, embedded, redis};
-use crate::telemetry::{EngineWarning, Telemetry};
+use crate::engines;
+use crate::store::{ServerCondition, Warning};
+use crate::telemetry::EngineWarning;
 
 pub(super) async fn examine(config: &EngineConfig) -> Vec<Finding> {
-    let (condition, servers) = tokio::join!(with_timeout(survey(config)), with_timeout(servers(config)));
+    let (condition, servers) =
+        tokio::join!(with_timeout(engines::survey(config)), with_timeout(engines::servers(config)));
     let mut findings = match condition {
         Err(why) => vec![Finding::fail("engine", why)],
         Ok(condition) => {
             let server = &condition.server;
-            let text = match config {
-                EngineConfig::Embedded(embedded) if !embedded.path.exists() => {
-                    format!("{config} does not exist yet; it is created at the start ({server})")
-                }
-                _ => format!("{config} is {server}, and grants the rights that Rollcall needs"),
+            let text = match config.is_missing() {
+                true => format!("{config} does not exist yet; it is created at the start ({server})"),
+                false => format!("{config} is {server}, and grants the rights that Rollcall needs"),
             };
             let warnings = condition.warnings.iter();
             let warnings = warnings.map(|warning| finding(warning, warning.text.clone()));
@@ -49,44 +45,4 @@ fn finding(warning: &Warning, text: String) -> Finding {
         EngineWarning::EvictionPossible => Finding::fail(warning.name.as_str(), text),
         name => Finding::warn(name.as_str(), text),
     }
-}
-
-/// The condition of each server, if the engine has several.
-async fn servers(config: &EngineConfig) -> Result<Vec<ServerCondition>, EngineError> {
-    match config {
-        EngineConfig::Redis(config) => {
-            let clock = Clock::system();
-            redis::servers(config, clock.now(), Arc::new(Telemetry::new(&clock))).await
-        }
-        EngineConfig::Embedded(_) => Ok(Vec::new()),
-    }
-}
-
-async fn survey(config: &EngineConfig) -> Result<Condition, EngineError> {
-    match config {
-        EngineConfig::Redis(config) => {
-            let clock = Clock::system();
-            redis::survey(config, clock.now(), Arc::new(Telemetry::new(&clock))).await
-        }
-        EngineConfig::Embedded(config) => embedded::survey(config).await,
-    }
-}
-
-/// Reads from the configured engine, also while an instance runs.
-pub(super) async fn look_into<T: Send + 'static>(
-    config: &EngineConfig,
-    redis: impl AsyncFnOnce(&redis::RedisConfig, Arc<Telemetry>) -> Result<T, EngineError>,
-    embedded: fn(&Path) -> Result<T, EngineError>,
-) -> Result<T, String> {
-    let look = async {
-        match config {
-            EngineConfig::Redis(config) => redis(config, Arc::new(Telemetry::new(&Clock::system()))).await,
-            EngineConfig::Embedded(config) => {
-                let path = config.path.clone();
-                let ended = |_| EngineError::Unavailable("the check of the fleet was broken off".into());
-                tokio::task::spawn_blocking(move || embedded(&path)).await.map_err(ended)?
-            }
-        }
-    };
-    with_timeout(look).await
 }

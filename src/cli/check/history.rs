@@ -1,10 +1,9 @@
 //! Checks the database of history, the version of its schema, whose history it is, and that it takes writes.
 
-use super::engine::look_into;
-use super::{Finding, TIMEOUT};
+use super::{Finding, TIMEOUT, with_timeout};
 use crate::config::Config;
+use crate::engines;
 use crate::history::{self, Database, HistoryConfig, fleet_digest};
-use crate::store::{embedded, redis};
 
 const NAME: &str = "history";
 
@@ -12,7 +11,7 @@ pub(super) async fn examine(config: &Config) -> Option<Finding> {
     let HistoryConfig { access, .. } = config.history.as_ref()?;
     let checked = async {
         // Another finding says why the engine does not answer.
-        let key = look_into(&config.engine, redis::fleet_key, embedded::fleet_key).await.ok().flatten();
+        let key = with_timeout(engines::fleet_key(&config.engine)).await.ok().flatten();
         let mut database = Database::connect(access).await?;
         let stored = history::stored(&database, access).await?;
         if stored.version.is_some() {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use super::source::{Source, bare};
 
 /// Every module of the crate and its floor.
-const FLOORS: [(&str, u8); 24] = [
+const FLOORS: [(&str, u8); 25] = [
     ("presence", 0),
     ("reports", 0),
     ("routing", 0),
@@ -30,6 +30,7 @@ const FLOORS: [(&str, u8); 24] = [
     ("simulate", 2),
     ("service", 3),
     ("config", 3),
+    ("engines", 3),
 ];
 /// Rooms of the top floor that no other room imports.
 const TOP: [&str; 3] = ["main", "lib", "cli"];

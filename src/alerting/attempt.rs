@@ -7,11 +7,11 @@ use anyhow::Context;
 use tokio::task::JoinError;
 use tokio::time::sleep;
 
-use super::breaker::BreakerChange;
 use super::channel::{Failure, ReceiverAnswer, attempt_part};
 use super::deliver::{Deliver, MAX_ATTEMPTS};
 use super::in_flight::{DeliveriesInFlight, FinishedAttempt, Sent};
 use super::outcome::outcome_of;
+use super::probing::ProbingChange;
 use crate::clock::{Stopwatch, Timestamp};
 use crate::store::{AttemptEnd, AttemptMade, Delivery, EndedLease};
 use crate::telemetry::{DeliveryOutcome, Loop};
@@ -23,7 +23,7 @@ impl Deliver {
             // The deliveries are leased again once the fallback has them.
             return self.give_all_back(in_flight);
         }
-        if in_flight.breaker.is_open() && in_flight.disabled.is_none() {
+        if in_flight.probing.is_on() && in_flight.disabled.is_none() {
             return self.probe(in_flight);
         }
         while in_flight.begun < self.concurrency()
@@ -36,7 +36,7 @@ impl Deliver {
     /// Begins one attempt if a probe is due, and gives all other deliveries back.
     fn probe(self: &Arc<Self>, in_flight: &mut DeliveriesInFlight) {
         if in_flight.begun == 0
-            && in_flight.breaker.admits(self.clock.now())
+            && in_flight.probing.admits(self.clock.now())
             && let Some(id) = in_flight.take_probe()
         {
             self.begin_attempt(in_flight, id);
@@ -68,12 +68,12 @@ impl Deliver {
     fn leave_or_give_up(&self, in_flight: &mut DeliveriesInFlight, delivery: Arc<Delivery>) {
         let now = self.clock.now();
         let age = now.since(delivery.tried_since());
-        let is_probed = in_flight.begun > 0 || in_flight.breaker.admits(now);
+        let is_probed = in_flight.begun > 0 || in_flight.probing.admits(now);
         if age < self.receiver.retry.give_up_after || delivery.attempt <= 1 && is_probed {
             in_flight.unrecorded.push(EndedLease { delivery, end: AttemptEnd::RetryAt(now), attempt: None });
             return;
         }
-        let why = in_flight.breaker.why().unwrap_or_default();
+        let why = in_flight.probing.why().unwrap_or_default();
         let why = format!("given up after {age:?}, in which the receiver took nothing: {why}");
         self.give_up(in_flight, delivery, why);
     }
@@ -258,7 +258,7 @@ impl Deliver {
         EndedLease { delivery, end: outcome, attempt: Some(AttemptMade { at, took, answer }) }
     }
 
-    /// Notes how an attempt ended. Disables the receiver, or opens or closes its breaker.
+    /// Notes how an attempt ended. Disables the receiver, or begins or ends its probing.
     fn judge(&self, in_flight: &mut DeliveriesInFlight, result: &Result<ReceiverAnswer, Failure>) {
         let (receiver, retry, now) = (&self.receiver.name, &self.receiver.retry, self.clock.now());
         let failure = result.as_ref().err().filter(|failure| !matches!(failure, Failure::Partial { .. }));
@@ -267,25 +267,25 @@ impl Deliver {
         in_flight.is_down = Some(failure.is_some());
         let change = match result {
             Err(Failure::Partial { why, wait, is_asked: true }) => {
-                in_flight.breaker.accepted_part(why, *wait, now, retry);
+                in_flight.probing.accepted_part(why, *wait, now, retry);
                 None
             }
-            Ok(_) | Err(Failure::Partial { .. }) => in_flight.breaker.succeeded(),
+            Ok(_) | Err(Failure::Partial { .. }) => in_flight.probing.succeeded(),
             Err(Failure::Gone { why }) => return self.disable(in_flight, why),
             Err(Failure::Temporary { why, retry_after }) => {
-                in_flight.breaker.failed(why, *retry_after, now, retry, rand::random())
+                in_flight.probing.failed(why, *retry_after, now, retry, rand::random())
             }
-            Err(Failure::TooLarge { why }) => in_flight.breaker.failed(why, None, now, retry, rand::random()),
+            Err(Failure::TooLarge { why }) => in_flight.probing.failed(why, None, now, retry, rand::random()),
         };
         match change {
             None => {}
-            Some(BreakerChange::Opened) => {
+            Some(ProbingChange::Began) => {
                 tracing::warn!(
                     receiver,
                     "the receiver fails; one notification at a time is tried until it succeeds"
                 );
             }
-            Some(BreakerChange::Closed) => tracing::info!(receiver, "the receiver takes notifications again"),
+            Some(ProbingChange::Ended) => tracing::info!(receiver, "the receiver takes notifications again"),
         }
     }
 

@@ -307,13 +307,16 @@ impl BlindNotifier {
         self.healths.note(name, failure.as_deref(), self.clock.now());
         let Err(why) = result else {
             direct.is_done = true;
-            tracing::info!(receiver = name, "notified of blindness while the engine is down");
+            tracing::info!(receiver = name, "notified a receiver of blindness while the engine is down");
             return self.telemetry.notification(name, DeliveryOutcome::Delivered, took, "");
         };
         // A receiver that wants no more notifications gets no other attempt.
         direct.is_done = matches!(why, Failure::Gone { .. });
         direct.next = monotonic() + receiver.retry.backoff().wait(direct.attempts, rand::random());
-        tracing::warn!(receiver = name, "not notified of blindness while the engine is down: {why}");
+        tracing::warn!(
+            receiver = name,
+            "cannot notify a receiver of blindness while the engine is down: {why}"
+        );
         self.telemetry.notification(name, DeliveryOutcome::Retry, took, &why.to_string());
     }
 }

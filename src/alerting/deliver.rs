@@ -21,7 +21,7 @@
 //! does not take place.
 //!
 //! # A receiver that takes nothing
-//! Its [breaker](super::breaker) opens. Between two probes nothing is leased, and this instance gives its leases back:
+//! It is [probed](super::probing). Between two probes nothing is leased, and this instance gives its leases back:
 //! the engine keeps the deliveries, due at once, so that they are attempted as soon as a probe succeeds.
 //!
 //! # A receiver with a rate limit

@@ -131,7 +131,7 @@ impl EpisodeEnds {
             let open = seen.facts.as_ref().and_then(|facts| facts.open_record(&seen.unit));
             let is_open = seen.is_known().then_some(open.is_some());
             let paused_until = seen.facts.as_ref().and_then(|facts| Some(facts.pause?.to));
-            let after = match flaps.look(rule, is_open, paused_until, now) {
+            let after = match flaps.check(rule, is_open, paused_until, now) {
                 _ if seen.is_unreadable() => Some((flaps, now + UNREADABLE)),
                 FlapCheck::Wait(at) => Some((flaps, at)),
                 FlapCheck::Forget => None,

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use super::breaker::Breaker;
 use super::buffer::{Buffered, Slots};
 use super::channel::{Failure, ReceiverAnswer};
+use super::probing::Probing;
 use crate::clock::{Timestamp, monotonic};
 use crate::store::{Delivery, EndedLease};
 use crate::telemetry::LogLimit;
@@ -32,7 +32,7 @@ pub(super) struct DeliveriesInFlight {
     pub begun: usize,
     /// Why the receiver is disabled.
     pub disabled: Option<String>,
-    pub breaker: Breaker,
+    pub probing: Probing,
     /// Whether the last attempt failed; `None` before the first.
     pub is_down: Option<bool>,
     /// Whether the last attempt failed, so that the log already says that the receiver fails.
@@ -86,7 +86,7 @@ impl DeliveriesInFlight {
             leased: HashMap::new(),
             begun: 0,
             disabled: None,
-            breaker: Breaker::default(),
+            probing: Probing::default(),
             is_down: None,
             is_failing: false,
             deliveries_logged: LogLimit::new(monotonic()),

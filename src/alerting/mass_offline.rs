@@ -63,7 +63,7 @@ impl MassOffline {
         if !self.ownership.owns(FIRST_PARTITION) && now < last.at + OTHERS_AFTER {
             return Ok(());
         }
-        let last = self.breaker.look(now).await?;
+        let last = self.breaker.end_if_over(now).await?;
         self.set_lasting(last.as_ref(), now).await?;
         let Some(trip) = last.filter(|trip| !trip.is_notified) else { return Ok(()) };
         // The message waits for the rest of the mass, which belongs in it.

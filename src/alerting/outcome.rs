@@ -5,7 +5,7 @@
 //! wait. Only `410 Gone` is final: it disables the receiver, and everything for it becomes a dead letter, until a
 //! restart. Nothing is ever dropped.
 //!
-//! A wait that the receiver asks for is a matter of the receiver, and its breaker keeps it. It is not stored with the
+//! A wait that the receiver asks for is a matter of the receiver, and its probing keeps it. It is not stored with the
 //! notification, which would outlast a reload that ends the wait.
 //!
 //! # Why a refusal is retried
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retry_waits_for_the_backoff_alone_because_the_breaker_keeps_what_the_receiver_asked() {
+    fn a_retry_waits_for_the_backoff_alone_because_the_probing_keeps_what_the_receiver_asked() {
         assert_eq!(after(1, None, at(0)), AttemptEnd::RetryAt(at(1)));
         assert_eq!(after(3, None, at(100)), AttemptEnd::RetryAt(at(104)));
         assert_eq!(after(3, Some(SECOND), at(100)), AttemptEnd::RetryAt(at(104)));

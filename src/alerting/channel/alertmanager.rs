@@ -73,7 +73,7 @@ pub struct AlertmanagerConfig {
 
 /// A server is slow if it takes this much longer than another one.
 const SLOW_AFTER: Duration = Duration::from_secs(1);
-/// After how many resends at the latest a slow server is tried with notifications again.
+/// A slow server gets notifications again after at most this many resends.
 const SLOW_FOR: u32 = 3;
 
 pub struct Alertmanager {

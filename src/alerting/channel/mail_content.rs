@@ -75,7 +75,7 @@ impl MailContent {
         let delivery = message.delivery;
         let ids = MessageIds { receiver: &delivery.receiver, domain };
         let (message_id, references) = match message.is_test {
-            true => (ids.make("test", &delivery.id), Vec::new()),
+            true => (ids.message_id("test", &delivery.id), Vec::new()),
             false => ids.of(delivery),
         };
         let subject = message.title(config);
@@ -174,7 +174,7 @@ struct MessageIds<'a> {
 impl MessageIds<'_> {
     /// The id of a delivery's mail and the mails that it follows.
     fn of(&self, delivery: &Delivery) -> (String, Vec<String>) {
-        let own = || self.make("delivery", &id_of_all(delivery));
+        let own = || self.message_id("delivery", &id_of_all(delivery));
         let silences = |records: &[OfflineRecord]| -> Vec<String> {
             records.iter().take(MAX_REFERENCES).map(|record| self.record(record, "offline")).collect()
         };
@@ -187,15 +187,15 @@ impl MessageIds<'_> {
             _ => (own(), silences(online), false),
         };
         let is_shared = !is_single || delivery.situation.lasting.is_some();
-        let group = is_shared.then(|| self.make("group", delivery.group_key()));
+        let group = is_shared.then(|| self.message_id("group", delivery.group_key()));
         (id, group.into_iter().chain(silences).collect())
     }
 
     fn record(&self, record: &OfflineRecord, transition: &str) -> String {
-        self.make(transition, &format!("{} {}", record.detected_at.as_millis(), record.id))
+        self.message_id(transition, &format!("{} {}", record.detected_at.as_millis(), record.id))
     }
 
-    fn make(&self, of: &str, name: &str) -> String {
+    fn message_id(&self, of: &str, name: &str) -> String {
         // The part before the first dot is the same for both transitions of a record.
         format!("<{}.{of}.rollcall@{}>", hash(&[self.receiver, name]), self.domain)
     }

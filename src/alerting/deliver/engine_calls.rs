@@ -170,10 +170,10 @@ impl Deliver {
     fn begin_lease(self: &Arc<Self>, calls: &mut EngineCalls, in_flight: &DeliveriesInFlight, now: Instant) {
         let counts = calls.counted_at.is_none_or(|at: Instant| now.duration_since(at) >= TICK);
         let is_disabled = in_flight.disabled.is_some();
-        let is_probe = in_flight.breaker.is_open() && !is_disabled;
+        let is_probe = in_flight.probing.is_on() && !is_disabled;
         let most = match is_probe {
             // Nothing is leased between two probes.
-            true if in_flight.begun > 0 || !in_flight.breaker.admits(self.clock.now()) => 0,
+            true if in_flight.begun > 0 || !in_flight.probing.admits(self.clock.now()) => 0,
             true => LEASED_FOR_PROBE,
             false if self.limit.is_some() && !is_disabled => 1,
             false => MAX_STEP,

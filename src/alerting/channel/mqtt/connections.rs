@@ -210,7 +210,7 @@ impl Idle {
         }
     }
 
-    /// Leaves connections that are unused for long, until there are none.
+    /// Closes connections that are unused for long; ends when none is left.
     async fn watch(self: Arc<Idle>) {
         loop {
             sleep(IDLE).await;

@@ -150,7 +150,10 @@ impl Expiry {
 
     /// Reads every tick which nodes have died, and marks their devices: another instance may have heard it alone.
     async fn mark_devices(&self) {
-        while self.has_nodes {
+        if !self.has_nodes {
+            return;
+        }
+        loop {
             tokio::time::sleep(self.config.tick).await;
             let marked = self.roll.announce_devices(|| self.clock.now()).await;
             self.report("devices of dead nodes", &marked);

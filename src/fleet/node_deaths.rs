@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(newer(&known, &[&first]), Deaths::new(), "another instance heard it, too");
         assert_eq!(newer(&known, &[&again, &other]), deaths(&[&again, &other]));
         assert!(over(&known, &deaths(&[&other]), at(309)).is_empty());
-        assert_eq!(over(&known, &deaths(&[&other]), at(310)), [first.unit.clone()]);
+        assert_eq!(over(&known, &deaths(&[&other]), at(310)), std::slice::from_ref(&first.unit));
         assert!(over(&known, &deaths(&[&again]), at(400)).is_empty(), "it is written anew");
         let full: Deaths = (0..MAX_DEATHS as i64)
             .flat_map(|number| deaths(&[&death(&format!("edge:n.{number}"), number / 100)]))

@@ -19,7 +19,7 @@ pub(super) struct ConfigPlaces<'a> {
 }
 
 /// A part of a path, and its place in a list: `topics[1]`.
-struct Part<'a> {
+struct PathPart<'a> {
     name: &'a str,
     index: Option<usize>,
 }
@@ -61,7 +61,7 @@ impl ConfigPlaces<'_> {
 fn find(document: &DeTable<'_>, path: &str) -> Option<Found> {
     let mut found = Found { at: None, shown: String::new() };
     let mut table = Some(document);
-    for part in path.split('.').map(Part::read) {
+    for part in path.split('.').map(PathPart::read) {
         if !found.shown.is_empty() && !found.shown.ends_with(": ") {
             found.shown.push('.');
         }
@@ -90,12 +90,12 @@ fn name_of<'a>(element: &'a Spanned<DeValue<'_>>, list: &str) -> Option<&'a str>
     element.get_ref().as_table()?.get(key)?.get_ref().as_str().filter(|name| !name.is_empty())
 }
 
-impl Part<'_> {
-    fn read(text: &str) -> Part<'_> {
+impl PathPart<'_> {
+    fn read(text: &str) -> PathPart<'_> {
         let numbered = text.strip_suffix(']').and_then(|text| text.rsplit_once('['));
         match numbered.and_then(|(name, index)| Some((name, index.parse().ok()?))) {
-            Some((name, index)) => Part { name, index: Some(index) },
-            None => Part { name: text, index: None },
+            Some((name, index)) => PathPart { name, index: Some(index) },
+            None => PathPart { name: text, index: None },
         }
     }
 }

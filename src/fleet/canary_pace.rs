@@ -50,7 +50,7 @@ pub struct BrokerPace {
 /// The shortest timeouts of kinds.
 type Shortest = HashMap<Kind, Duration>;
 
-/// The way to a broker.
+/// The round trips of canaries through one broker.
 #[derive(Debug, Default)]
 struct Way {
     /// The round trips of the open connections of this process, by client id.

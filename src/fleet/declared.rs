@@ -85,7 +85,7 @@ impl Declarations {
             known.clear();
         }
         match known.entry(hash(&heartbeat.unit)) {
-            // Of two that are admitted at a time, only the engine knows which was last.
+            // If two heartbeats of a unit are admitted at once, only the engine knows which came last.
             Entry::Occupied(other) if other.get().fingerprint != fingerprint => drop(other.remove()),
             entry => drop(entry.insert(Declaration { fingerprint, newest: moment(newest) })),
         }

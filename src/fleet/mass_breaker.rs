@@ -213,7 +213,7 @@ impl MassBreaker {
     }
 
     /// Ends a trip that is over, or that a reload has disabled. Answers the last trip.
-    pub async fn look(&self, now: Timestamp) -> Result<Option<Trip>> {
+    pub async fn end_if_over(&self, now: Timestamp) -> Result<Option<Trip>> {
         let last = self.stored().await?;
         let Some(trip) = last.value.as_ref().filter(|trip| trip.is_held()) else {
             return Ok(last.value);

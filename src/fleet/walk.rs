@@ -257,7 +257,7 @@ impl Walk {
                 again.extend(self.own_partitions());
             }
             let round =
-                Round { number, again, is_alone: is_alone && was_alone, edition: newest, has_new_rules };
+                WalkRound { number, again, is_alone: is_alone && was_alone, edition: newest, has_new_rules };
             if round.is_alone {
                 // The round before has compared what the other instances recorded last.
                 self.mirror.has_others(false);
@@ -281,12 +281,12 @@ impl Walk {
     }
 
     /// Whether the rules are still the same as at the beginning of the round.
-    fn is_current(&self, round: &Round) -> bool {
+    fn is_current(&self, round: &WalkRound) -> bool {
         round.edition == self.roll.shared_rules().edition()
     }
 
     /// Runs one round over all partitions. `failed`: the partitions whose last comparison failed.
-    async fn round(&self, round: &Round, pace: &WalkPace, failed: &mut HashSet<u16>) {
+    async fn round(&self, round: &WalkRound, pace: &WalkPace, failed: &mut HashSet<u16>) {
         let partitions = self.own_partitions();
         for (index, &partition) in partitions.iter().enumerate() {
             if !self.is_current(round) {
@@ -410,7 +410,7 @@ impl Walk {
     }
 }
 
-struct Round {
+struct WalkRound {
     /// From 0.
     number: u32,
     /// Partitions that are read again.
@@ -423,7 +423,7 @@ struct Round {
     has_new_rules: bool,
 }
 
-impl Round {
+impl WalkRound {
     fn is_whole(&self, partition: u16) -> bool {
         let is_its_turn = self.number.wrapping_add(partition.into()).is_multiple_of(WHOLE_EVERY);
         is_its_turn || self.again.contains(&partition)
@@ -433,7 +433,7 @@ impl Round {
 /// The progress of a round before one of its partitions.
 struct RoundProgress<'a> {
     walk: &'a Walk,
-    round: &'a Round,
+    round: &'a WalkRound,
     pace: &'a WalkPace,
     /// Partitions that are done.
     done: f64,

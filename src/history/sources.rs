@@ -50,7 +50,6 @@ impl HistorySource {
     }
 }
 
-/// A part of a source.
 pub(super) enum SourcePart {
     Records(Vec<OfflineRecord>),
     Attempts(Vec<Attempt>),

@@ -85,7 +85,7 @@ impl HistoryWriter {
         }
     }
 
-    /// Notes the policies, if this instance owns what belongs to no partition.
+    /// Notes the policies, if this instance owns the outbox of hearing.
     async fn note(&self, policies: &mut ChangedPolicies) -> Result<(), EngineError> {
         if self.ownership.view().outboxes.contains(&self.cells.partitions()) {
             policies.note(self.roll.shared_rules(), self.clock.now()).await?;

@@ -141,7 +141,7 @@ async fn serve(
             match shaken {
                 Ok(Ok(stream)) => Either::Right(Box::new(stream)),
                 Ok(Err(error)) => return tracing::debug!(%peer, "no TLS: {error}"),
-                Err(_) => return tracing::debug!(%peer, "no TLS in time"),
+                Err(_) => return tracing::debug!(%peer, "the TLS handshake timed out"),
             }
         }
     };

@@ -38,7 +38,7 @@ impl EndedSessions {
         let known = match self.0.current().await {
             Ok(known) => Some(known),
             Err(error) => {
-                tracing::debug!("the ended sessions cannot be read, and the last known ones count: {error}");
+                tracing::debug!("cannot read the ended sessions, using the last known ones: {error}");
                 self.0.cached()
             }
         };

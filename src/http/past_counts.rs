@@ -99,11 +99,11 @@ impl PastCountReader {
         let label = label.map(|label| label_pair(label, &self.mirror)).transpose()?;
         let asked = label.as_ref().map_or(String::new(), |(name, value)| format!("{name}={value}"));
         let reader = self.clone();
-        let make = async move { reader.make(range, label).await };
-        self.last.get(&format!("{} {asked}", range.as_str()), MaxAge::PER_MINUTE, make).await
+        let read = async move { reader.counts_in(range, label).await };
+        self.last.get(&format!("{} {asked}", range.as_str()), MaxAge::PER_MINUTE, read).await
     }
 
-    async fn make(
+    async fn counts_in(
         &self,
         range: CountRange,
         label: Option<(String, String)>,

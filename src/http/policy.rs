@@ -241,7 +241,7 @@ impl PolicyTrials {
         });
         let (now, settle) = (self.clock.now(), self.roll.hearing().settle);
         tokio::spawn(async move {
-            let made = make(&question, (history, routes), settle, now, begun).await;
+            let made = try_policy(&question, (history, routes), settle, now, begun).await;
             sender.send_replace(Some(made.map(Arc::new)));
         });
         Ok((begun, result))
@@ -252,7 +252,7 @@ impl PolicyTrials {
 ///
 /// # Errors
 /// The reason for the client.
-async fn make(
+async fn try_policy(
     question: &TrialQuestion,
     (history, routes): (Arc<dyn AvailabilityHistory>, Arc<AlertRoutes>),
     settle: Duration,

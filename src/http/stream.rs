@@ -169,7 +169,7 @@ impl Follower {
     async fn next(&mut self, end: Instant) -> Option<Event> {
         while monotonic() < end {
             if self.waiting.is_empty() && self.missed.is_none() {
-                self.look().await;
+                self.poll().await;
             }
             if let Some(reason) = self.missed.take() {
                 let data = serde_json::json!({ "reason": reason }).to_string();
@@ -190,7 +190,7 @@ impl Follower {
         None
     }
 
-    async fn look(&mut self) {
+    async fn poll(&mut self) {
         let following = self.state.feed.after(self.read.position, MAX_WAITING).await;
         if following.is_cut {
             self.read.position = following.end;

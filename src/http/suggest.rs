@@ -84,7 +84,7 @@ async fn suggest(
     let made = suggestions.clone();
     let age = if suggestions.mirror.is_large() { MaxAge::PER_MINUTE } else { MaxAge::EXACT };
     let name = kind.as_ref().map_or(String::new(), Kind::to_string);
-    let answer = suggestions.last.get(&name, age, async move { made.make(kind).await }).await?;
+    let answer = suggestions.last.get(&name, age, async move { made.suggested(kind).await }).await?;
     Ok(Json(&*answer).into_response())
 }
 
@@ -105,7 +105,7 @@ impl Suggestions {
         self.scans.run(move || mirror.cadences(kind)).await
     }
 
-    async fn make(&self, kind: Option<Kind>) -> Result<SuggestedTimeouts, HttpError> {
+    async fn suggested(&self, kind: Option<Kind>) -> Result<SuggestedTimeouts, HttpError> {
         let path = kind.as_ref().map_or(PATH.to_owned(), |kind| format!("{PATH}?kind={kind}"));
         let (own, others) = tokio::join!(self.own_part(kind), self.peers.ask::<CadencePart>(&path));
         let mut kinds: BTreeMap<Kind, Cadences> = BTreeMap::new();

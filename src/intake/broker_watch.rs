@@ -26,7 +26,7 @@ impl BrokerWatch {
     }
 
     /// Reports how far the broker is heard.
-    pub fn look(&mut self, roll: &Roll, telemetry: &Telemetry) -> Option<BrokerHearing> {
+    pub fn report(&mut self, roll: &Roll, telemetry: &Telemetry) -> Option<BrokerHearing> {
         let name = self.broker.as_str();
         let hearing = roll.brokers().into_iter().find(|one| one.broker == self.broker)?;
         let BrokerHearing { heard, blind, .. } = hearing;
@@ -51,7 +51,7 @@ pub async fn watch_elsewhere(
 ) -> anyhow::Result<()> {
     let mut watch = BrokerWatch::new(broker.clone());
     while stop.run_until_cancelled(sleep(TICK)).await.is_some() {
-        let hearing = watch.look(&roll, &telemetry).filter(|hearing| hearing.blind);
+        let hearing = watch.report(&roll, &telemetry).filter(|hearing| hearing.blind);
         let has_units = |kind: &&Kind| mirror.unit_count(kind) > 0;
         let text = hearing.and_then(|BrokerHearing { kinds, blind_since, .. }| {
             let kinds: Vec<&str> = kinds.iter().filter(has_units).map(Kind::as_str).collect();

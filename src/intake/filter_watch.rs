@@ -102,7 +102,7 @@ impl FilterWatch {
             self.writer.telemetry.filters_removed(&self.writer.roll.removed_filters());
             taken = self.look_for_strangers(&hearing, taken);
             if let Some(broker) = &mut broker {
-                broker.look(&self.writer.roll, &self.writer.telemetry);
+                broker.report(&self.writer.roll, &self.writer.telemetry);
             }
             let states = reports.iter_mut().zip(&mut last).zip(&mut held_at);
             for (probe, ((report, last), held_at)) in self.probes.all().iter().zip(states) {
@@ -220,7 +220,7 @@ fn judge(
     wait += 2 * pace.round_trip();
     let is_behind = |moment: Timestamp| moment.since(since.max(proved.unwrap_or_default())) > wait;
     if is_behind(fleet) {
-        // A filter that the broker withholds is behind what the broker answers itself, as canaries do.
+        // If canaries come back, but messages of this filter do not, the broker withholds the filter.
         let answers = refused.is_some() || answered.is_some_and(is_behind);
         let is_silent = answered.is_none_or(|answered| fleet.since(answered) > wait);
         return match (answers, is_silent) {

@@ -95,9 +95,9 @@ pub struct Forecast {
     pub detection_seconds: f64,
 }
 
-/// One count, in steps.
+/// The units of one usual interval, spread and longest interval, in steps.
 #[derive(Clone, Copy)]
-struct Count {
+struct ByUsual {
     usual: u32,
     spread: u32,
     longest: u32,
@@ -139,10 +139,10 @@ impl Cadences {
     /// The classes of cadence, shortest intervals first, each with what `timeout` and `grace` bring, and the timeout
     /// that is suggested.
     pub fn classes(&self, timeout: Duration, grace: Duration) -> Vec<CadenceClass> {
-        let mut by_usual: BTreeMap<u32, Vec<Count>> = BTreeMap::new();
+        let mut by_usual: BTreeMap<u32, Vec<ByUsual>> = BTreeMap::new();
         // Counts of another instance may hold anything.
         for (key, tally) in self.counts.iter().filter(|(_, tally)| tally.units > 0) {
-            let count = Count {
+            let count = ByUsual {
                 usual: (tally.usual / tally.units).min(u64::from(u16::MAX)) as u32,
                 spread: (key >> 8 & 0xff) * u32::from(SPREAD_WIDTH),
                 longest: tally.longest.into(),
@@ -160,7 +160,7 @@ impl Cadences {
         let mut from = *first;
         for end in cuts(&histogram).into_iter().chain([histogram.len()]) {
             let until = first + end as u32;
-            let counts: Vec<Count> =
+            let counts: Vec<ByUsual> =
                 by_usual.range(from..until).flat_map(|(_, counts)| counts.clone()).collect();
             classes.push(class(&counts, timeout, grace));
             from = until;
@@ -199,7 +199,7 @@ fn cuts(histogram: &[u64]) -> Vec<usize> {
     cuts
 }
 
-fn class(counts: &[Count], timeout: Duration, grace: Duration) -> CadenceClass {
+fn class(counts: &[ByUsual], timeout: Duration, grace: Duration) -> CadenceClass {
     let units: u64 = counts.iter().map(|one| one.units).sum();
     let mut so_far = 0;
     let middle = counts.iter().find(|one| {
@@ -218,7 +218,7 @@ fn class(counts: &[Count], timeout: Duration, grace: Duration) -> CadenceClass {
     };
     let is_enough = |timeout: &Duration| {
         let allowed = steps(*timeout + grace);
-        let exceeds = |one: &&Count| (one.usual as f32 + LOST).max(one.longest as f32) > allowed;
+        let exceeds = |one: &&ByUsual| (one.usual as f32 + LOST).max(one.longest as f32) > allowed;
         let exceeded: u64 = counts.iter().filter(exceeds).map(|one| one.units).sum();
         exceeded <= units / EXCEEDED && forecast(*timeout).false_alarms * ALARM_FREE_MONTHS <= units as f64
     };
@@ -234,7 +234,7 @@ fn class(counts: &[Count], timeout: Duration, grace: Duration) -> CadenceClass {
     }
 }
 
-impl Count {
+impl ByUsual {
     /// How often living units of the class are silent for longer in thirty days, all together.
     fn false_alarms(&self, allowed: Duration) -> f64 {
         let allowed = f64::from(steps(allowed));

@@ -45,7 +45,7 @@ pub enum HeartbeatResult {
     Unregistered,
     /// From a unit that was removed.
     Retired,
-    /// From a new id, in a kind that has `max_units` units.
+    /// The first heartbeat of an id, in a kind that has `max_units` units.
     TooMany,
 }
 

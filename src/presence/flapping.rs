@@ -78,7 +78,7 @@ pub enum FlapNotification {
     Episode(Box<OfflineRecord>),
 }
 
-/// The answer of [`Flaps::look`].
+/// The answer of [`Flaps::check`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlapCheck {
     /// Nothing is due before that moment.
@@ -153,7 +153,7 @@ impl Flaps {
     /// Checks the unit. `rule`: `None` if its kind has no rule any more. `open`: whether the unit has an open record
     /// now; `None`: it is not a unit of the fleet. `paused_until`: the end of its last pause. A unit is not stable
     /// before it was watched for long enough after a pause.
-    pub fn look(
+    pub fn check(
         &self,
         rule: Option<&FlapRule>,
         open: Option<bool>,
@@ -301,7 +301,7 @@ mod tests {
             (None, Some(true), 41, FlapCheck::End),
         ];
         for (rule, open, now, expected) in cases {
-            assert_eq!(flaps.look(rule, open, None, at(now)), expected, "{rule:?} {open:?} {now}");
+            assert_eq!(flaps.check(rule, open, None, at(now)), expected, "{rule:?} {open:?} {now}");
         }
         // Nothing is known of a unit while it is paused.
         for (until, now, expected) in [
@@ -310,7 +310,7 @@ mod tests {
             (stable + 50, stable + 650, FlapCheck::End),
             (0, stable, FlapCheck::End),
         ] {
-            assert_eq!(flaps.look(rule, Some(true), Some(at(until)), at(now)), expected, "{until} {now}");
+            assert_eq!(flaps.check(rule, Some(true), Some(at(until)), at(now)), expected, "{until} {now}");
         }
         let open = record(40, None);
         let ended =
@@ -321,7 +321,7 @@ mod tests {
 
         // A crash in between repeats the end.
         let mut ending = flaps.ending();
-        assert_eq!(ending.look(rule, Some(true), None, at(stable + 5)), FlapCheck::End);
+        assert_eq!(ending.check(rule, Some(true), None, at(stable + 5)), FlapCheck::End);
         assert_eq!(
             ending.note(&record(40, Some(stable + 6)), &RULE),
             FlapNotification::Plain,
@@ -336,9 +336,9 @@ mod tests {
         // Without an episode the transitions are forgotten.
         let mut few = Flaps::default();
         quiet(&mut few, &[0, 10]);
-        assert_eq!(few.look(rule, Some(false), None, at(3609)), FlapCheck::Wait(at(3610)));
-        assert_eq!(few.look(rule, Some(false), None, at(3610)), FlapCheck::Forget);
-        assert_eq!(few.look(None, Some(false), None, at(10)), FlapCheck::Forget);
+        assert_eq!(few.check(rule, Some(false), None, at(3609)), FlapCheck::Wait(at(3610)));
+        assert_eq!(few.check(rule, Some(false), None, at(3610)), FlapCheck::Forget);
+        assert_eq!(few.check(None, Some(false), None, at(10)), FlapCheck::Forget);
     }
 
     #[test]

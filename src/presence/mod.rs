@@ -80,7 +80,7 @@ pub use policy::{
     TimeSource, is_archived, is_timeout,
 };
 pub use record::{Acknowledgement, Cause, Closing, OfflineRecord, RecordId, RecordIdError, Transition};
-pub use reminding::{DueReminders, OngoingSilence, look};
+pub use reminding::{DueReminders, OngoingSilence, due_reminders};
 pub use rhythm::Rhythm;
 pub use roster::{EngineTime, MAX_LEASE, Renewed, RosterState};
 pub use round_trip::{MAX_ROUND_TRIP, Progress, RoundTrip, least_canary_period, least_probe_period};

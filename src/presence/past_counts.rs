@@ -176,7 +176,7 @@ fn most_unusual(states: &StateCounts, worse: u64, better: u64) -> u64 {
     worse.max(better).min(present)
 }
 
-/// Keeps the greater number of each place.
+/// Keeps the greater of the two counts of each label value.
 fn keep_most(offline: &mut BTreeMap<String, u64>, other: BTreeMap<String, u64>) {
     for (place, count) in other {
         let most = offline.entry(place).or_default();

@@ -37,7 +37,7 @@ pub struct DueReminders {
 
 /// Checks silences of a group. `first`: when receivers were first notified of a silence that lasts. `due`: the moment
 /// for which the check was set. `after`: when each step of escalation is due.
-pub fn look(
+pub fn due_reminders(
     (repeat, after): (Option<Duration>, &[Duration]),
     silences: &[OngoingSilence],
     first: Timestamp,
@@ -45,12 +45,12 @@ pub fn look(
     now: Timestamp,
 ) -> DueReminders {
     let open = || silences.iter().enumerate().filter(|(_, silence)| !silence.is_quiet);
-    let mut look = DueReminders { escalated: vec![Vec::new(); after.len()], ..DueReminders::default() };
+    let mut found = DueReminders { escalated: vec![Vec::new(); after.len()], ..DueReminders::default() };
     let mut next = Vec::new();
     if let Some(repeat) = repeat.filter(|repeat| !repeat.is_zero()) {
         let times = (now.since(first).as_millis() / repeat.as_millis()) as u32;
         if times > 0 && first + repeat * times >= due {
-            look.reminded = open().map(|(at, _)| at).collect();
+            found.reminded = open().map(|(at, _)| at).collect();
         }
         if !silences.is_empty() {
             next.push(first + repeat * (times + 1));
@@ -65,12 +65,12 @@ pub fn look(
                 // The acknowledgement may be taken back, and the alert silence may end.
                 next.push(now + (*after).min(LOOKS_AGAIN));
             } else {
-                look.escalated[step].push(at);
+                found.escalated[step].push(at);
             }
         }
     }
-    look.next = next.into_iter().min();
-    look
+    found.next = next.into_iter().min();
+    found
 }
 
 #[cfg(test)]
@@ -90,21 +90,21 @@ mod tests {
     #[test]
     fn receivers_are_reminded_in_equal_steps_while_a_silence_lasts() {
         let silences = [silence(0, &[]), silence(50, &[])];
-        let look = |due: u32, now: u32| {
-            let look = look((Some(60 * MINUTE), &[]), &silences, at(0), at(due), at(now));
-            (look.reminded.len(), look.next)
+        let checked = |due: u32, now: u32| {
+            let checked = due_reminders((Some(60 * MINUTE), &[]), &silences, at(0), at(due), at(now));
+            (checked.reminded.len(), checked.next)
         };
-        assert_eq!(look(60, 60), (2, Some(at(120))));
+        assert_eq!(checked(60, 60), (2, Some(at(120))));
         // Late, as after a stop: one reminder for all that were missed.
-        assert_eq!(look(60, 200), (2, Some(at(240))));
+        assert_eq!(checked(60, 200), (2, Some(at(240))));
         // Checked for another reason.
-        assert_eq!(look(70, 70), (0, Some(at(120))));
-        assert_eq!(look(10, 10), (0, Some(at(60))));
+        assert_eq!(checked(70, 70), (0, Some(at(120))));
+        assert_eq!(checked(10, 10), (0, Some(at(60))));
         let acknowledged = [OngoingSilence { is_quiet: true, ..silence(0, &[]) }];
-        let none = super::look((Some(60 * MINUTE), &[]), &acknowledged, at(0), at(60), at(60));
+        let none = super::due_reminders((Some(60 * MINUTE), &[]), &acknowledged, at(0), at(60), at(60));
         assert_eq!((none.reminded, none.next), (vec![], Some(at(120))), "it may be taken back");
         assert_eq!(
-            super::look((Some(60 * MINUTE), &[]), &[], at(0), at(60), at(60)),
+            super::due_reminders((Some(60 * MINUTE), &[]), &[], at(0), at(60), at(60)),
             DueReminders::default()
         );
     }
@@ -114,17 +114,17 @@ mod tests {
         let after = [30 * MINUTE, 60 * MINUTE];
         let silences =
             [silence(0, &[true, false]), silence(20, &[false, false]), silence(55, &[false, false])];
-        let found = look((None, &after), &silences, at(0), at(55), at(55));
+        let found = due_reminders((None, &after), &silences, at(0), at(55), at(55));
         assert_eq!(found.escalated, [vec![1], vec![]]);
         assert_eq!(found.next, Some(at(60)));
-        let found = look((None, &after), &silences, at(0), at(60), at(200));
+        let found = due_reminders((None, &after), &silences, at(0), at(60), at(200));
         assert_eq!(found.escalated, [vec![1, 2], vec![0, 1, 2]]);
         assert_eq!((found.reminded, found.next), (vec![], None));
         let acknowledged = [OngoingSilence { is_quiet: true, ..silence(0, &[false, true]) }];
-        let found = look((None, &after), &acknowledged, at(0), at(30), at(30));
+        let found = due_reminders((None, &after), &acknowledged, at(0), at(30), at(30));
         assert_eq!((found.escalated, found.next), (vec![vec![], vec![]], Some(at(31))));
         // Both at once.
-        let found = look((Some(60 * MINUTE), &after), &silences, at(0), at(60), at(60));
+        let found = due_reminders((Some(60 * MINUTE), &after), &silences, at(0), at(60), at(60));
         assert_eq!((found.reminded, found.escalated), (vec![0, 1, 2], vec![vec![1], vec![0]]));
         assert_eq!(found.next, Some(at(80)));
     }

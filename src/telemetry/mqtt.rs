@@ -58,7 +58,10 @@ impl Telemetry {
     pub fn session_taken(&self, connection: &str, text: String) {
         let is_known = self.problems.has(CLIENT_ID_TAKEN, connection);
         if !is_known {
-            tracing::error!(connection, "the client id of Rollcall is taken again and again: {text}");
+            tracing::error!(
+                connection,
+                "other clients keep connecting with the client id of Rollcall: {text}"
+            );
         }
         self.problems.set(CLIENT_ID_TAKEN, connection, text, Severity::Serious);
     }

@@ -116,7 +116,6 @@ pub(super) enum Dependency {
 }
 
 impl Dependency {
-    /// The name of its problem.
     fn name(&self) -> &'static str {
         match self {
             Dependency::Engine => ENGINE_DOWN,

@@ -81,11 +81,11 @@ impl Telemetry {
                 tracing::warn!(more, "more units went offline than are named; /api/v1/records lists all");
             }
             if let Some(more) = self.log_limit(Transition::Online).end_span(now) {
-                tracing::info!(more, "more units are back than are named");
+                tracing::info!(more, "further returns are not named");
             }
             let more = self.new_log.lock().end_span(now);
             if let Some(more) = more {
-                tracing::info!(more, "more units are new than are named");
+                tracing::info!(more, "further new units are not named");
             }
         }
     }

@@ -124,7 +124,7 @@ impl Telemetry {
         let one = UnknownTopic { topic: shown, messages: 1, first_heard: now, last_heard: now };
         let topic = one.topic.clone();
         if self.topics_of_no_kind.lock().add(one) {
-            tracing::info!(topic, "a message came on a topic that no kind has");
+            tracing::info!(topic, "message on a topic that matches no kind");
         }
     }
 

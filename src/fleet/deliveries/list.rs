@@ -26,7 +26,7 @@ enum ListPosition {
     Waiting { receiver: String, after: Option<String>, skip: usize },
     /// The newest letters up to `until`, without the first `skip`.
     Dead { receiver: String, until: Timestamp, skip: usize },
-    /// The first attempts from `at` on, or up to it, without the first `skip`.
+    /// A page of attempts that begins `skip` attempts after `at`, in the order of the list.
     Delivered { at: Timestamp, skip: usize },
 }
 

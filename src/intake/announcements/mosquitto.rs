@@ -38,7 +38,7 @@ pub(in crate::intake) struct Logs(Mutex<HashMap<String, Version, FixedState>>);
 impl Logs {
     /// What a line of the log on this topic says of which client.
     pub fn read<'a>(&self, topic: &str, line: &'a [u8]) -> Option<(&'a str, Said)> {
-        let Line { said, up_to_2_0, from_2_1 } = read(line)?;
+        let LogLine { said, up_to_2_0, from_2_1 } = read(line)?;
         let mut versions = self.0.lock();
         let id = match (up_to_2_0, from_2_1) {
             (Some(id), Some(other)) if id == other => id,
@@ -61,27 +61,27 @@ impl Logs {
 
 /// What a line says, and of which client, as each version would write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Line<'a> {
+struct LogLine<'a> {
     said: Said,
     up_to_2_0: Option<&'a str>,
     from_2_1: Option<&'a str>,
 }
 
-impl<'a> Line<'a> {
-    fn of_both(said: Said, id: &'a str) -> Line<'a> {
-        Line { said, up_to_2_0: Some(id), from_2_1: Some(id) }
+impl<'a> LogLine<'a> {
+    fn of_both(said: Said, id: &'a str) -> LogLine<'a> {
+        LogLine { said, up_to_2_0: Some(id), from_2_1: Some(id) }
     }
 
-    fn up_to_2_0(said: Said, id: &'a str) -> Line<'a> {
-        Line { from_2_1: None, ..Line::of_both(said, id) }
+    fn up_to_2_0(said: Said, id: &'a str) -> LogLine<'a> {
+        LogLine { from_2_1: None, ..LogLine::of_both(said, id) }
     }
 
-    fn from_2_1(said: Said, id: &'a str) -> Line<'a> {
-        Line { up_to_2_0: None, ..Line::of_both(said, id) }
+    fn from_2_1(said: Said, id: &'a str) -> LogLine<'a> {
+        LogLine { up_to_2_0: None, ..LogLine::of_both(said, id) }
     }
 }
 
-fn read(line: &[u8]) -> Option<Line<'_>> {
+fn read(line: &[u8]) -> Option<LogLine<'_>> {
     // An id may be so long that the end of the line says something else than its beginning.
     let line = std::str::from_utf8(line).ok().filter(|line| line.len() < MAX_LINE)?.trim_end();
     if let Some(rest) = after(line, "New client connected from ") {
@@ -92,11 +92,11 @@ fn read(line: &[u8]) -> Option<Line<'_>> {
     }
     // An error of TLS, or of the system.
     if let Some(rest) = after(line, "Bad socket read/write on client ") {
-        return Some(Line::of_both(GONE, only_before(rest, &[": "])?.0));
+        return Some(LogLine::of_both(GONE, only_before(rest, &[": "])?.0));
     }
     // A line of version 1.
     let id = after(line, "Socket error on client ")?.strip_suffix(", disconnecting.")?;
-    Some(Line::up_to_2_0(GONE, id))
+    Some(LogLine::up_to_2_0(GONE, id))
 }
 
 /// The rest of a line that begins with these words, after the time if there is one.
@@ -111,7 +111,7 @@ fn after<'a>(line: &'a str, words: &str) -> Option<&'a str> {
 
 /// The client in `127.0.0.1:1883 as <id> (p2, c1, k60, u'user').` MQTT 3.1 and 3.1.1 are 1 and 2 up to version 2.0, and 3
 /// and 4 from 2.1.
-fn connected(rest: &str) -> Option<Line<'_>> {
+fn connected(rest: &str) -> Option<LogLine<'_>> {
     let (_, rest) = rest.split_once(" as ")?;
     let mut ends = rest.match_indices(" (p").filter_map(|(at, words)| {
         let protocol = rest[at + words.len()..].bytes().next().filter(u8::is_ascii_digit)?;
@@ -122,15 +122,15 @@ fn connected(rest: &str) -> Option<Line<'_>> {
         return None;
     }
     let line = match protocol {
-        b'1' | b'2' => Line::up_to_2_0,
-        b'3' | b'4' => Line::from_2_1,
-        _ => Line::of_both,
+        b'1' | b'2' => LogLine::up_to_2_0,
+        b'3' | b'4' => LogLine::from_2_1,
+        _ => LogLine::of_both,
     };
     Some(line(Said::Here, &rest[..end]))
 }
 
 /// The client and the reason in `<id> closed its connection.` and its like.
-fn ended(rest: &str) -> Option<Line<'_>> {
+fn ended(rest: &str) -> Option<LogLine<'_>> {
     for (words, said) in [
         (" closed its connection.", GONE),
         (" has exceeded timeout, disconnecting.", GONE),
@@ -139,12 +139,12 @@ fn ended(rest: &str) -> Option<Line<'_>> {
         (" disconnected, not authorised.", GONE),
     ] {
         if let Some(id) = rest.strip_suffix(words) {
-            return Some(Line::up_to_2_0(said, id));
+            return Some(LogLine::up_to_2_0(said, id));
         }
     }
     if let Some(id) = rest.strip_suffix(" disconnected.") {
-        let line = Line::up_to_2_0(Said::Left, id);
-        return Some(Line { from_2_1: without_address(id), ..line });
+        let line = LogLine::up_to_2_0(Said::Left, id);
+        return Some(LogLine { from_2_1: without_address(id), ..line });
     }
     let (id, reason) = only_before(rest.strip_suffix('.')?, &[" disconnected due to ", " disconnected: "])?;
     // Up to version 2.0, reasons after a colon are errors of the system or of the library, which begin with a capital.
@@ -152,8 +152,8 @@ fn ended(rest: &str) -> Option<Line<'_>> {
         && reason.starts_with(|c: char| c.is_ascii_lowercase());
     let said = if reason == "session taken over" { Said::Nothing } else { GONE };
     match without_address(id).filter(|_| is_of_2_1) {
-        Some(id) => Some(Line::from_2_1(said, id)),
-        None => Some(Line::up_to_2_0(GONE, id)),
+        Some(id) => Some(LogLine::from_2_1(said, id)),
+        None => Some(LogLine::up_to_2_0(GONE, id)),
     }
 }
 

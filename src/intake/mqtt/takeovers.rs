@@ -100,7 +100,7 @@ mod tests {
     fn a_session_that_is_taken_again_and_again_is_told_from_one_that_is_lost_now_and_then() {
         use ConnectionLoss::{Broken, Refused, Silent, TakenOver};
         // The kind of each loss, when its connection was accepted (`None`: never) and when it was lost (s); since when
-        // the session is taken again and again after the last one.
+        // other clients keep taking the session after the last one.
         type Case<'a> = (&'a str, &'a [(ConnectionLoss, Option<i64>, i64)], Option<i64>);
         let cases: [Case; 11] = [
             ("one", &[(TakenOver, Some(0), 100)], None),

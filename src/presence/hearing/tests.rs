@@ -160,7 +160,7 @@ fn a_new_connection_of_a_session_proves_nothing_before_its_first_canary() {
             (Kept("two", 1, 2100), Heard(2100)),
             (Kept("one", 2, 2500), Heard(2100)),
             (Kept("one", 2, 5100), Heard(2100)),
-            // It has ended: the wait was heard.
+            // The session has ended, so the wait counts as heard.
             (Kept("one", 2, 5101), Blind(2100, 2500, true, false)),
             (Kept("two", 1, 5200), Heard(5101)),
             (Kept("one", 2, 5300), Heard(5300)),

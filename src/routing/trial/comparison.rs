@@ -145,7 +145,7 @@ impl PolicyTrial {
         group_by: Option<&str>,
         stop: &dyn Fn() -> bool,
     ) -> Option<PolicyTrial> {
-        let (continued, mut left) = (Continued::of(past), LeftOut::default());
+        let (continued, mut left) = (Continued::of(past), TrialGaps::default());
         let after = tried(past, (was, would), &continued, &mut left);
         let recorded = past.silences.iter().copied().map(Some).collect();
         let now = TriedSide::of(was, past, recorded, stop)?;
@@ -283,7 +283,7 @@ fn tried(
     past: &PastFleet,
     (was, would): (&TrialRules<'_>, &TrialRules<'_>),
     continued: &Continued,
-    left: &mut LeftOut,
+    left: &mut TrialGaps,
 ) -> Vec<Option<PastSilence>> {
     let one = |(place, silence): (usize, &PastSilence)| {
         let first = continued.first(place);
@@ -354,7 +354,7 @@ impl From<&PastPolicy> for TrialPolicy {
 
 /// Silences of the kind about which history does not say all.
 #[derive(Default)]
-struct LeftOut {
+struct TrialGaps {
     /// No policy on record decided them.
     by_others: usize,
     /// Nor did one that is known, and the policies of their time are not on record.
@@ -362,9 +362,9 @@ struct LeftOut {
     unknown_ends: usize,
 }
 
-impl LeftOut {
+impl TrialGaps {
     fn notes(&self, past: &PastFleet) -> Vec<String> {
-        let LeftOut { by_others, unknown, unknown_ends } = self;
+        let TrialGaps { by_others, unknown, unknown_ends } = self;
         let mut notes = Vec::new();
         if *unknown_ends > 0 {
             notes.push(format!(
@@ -430,7 +430,7 @@ fn missing(past: &PastFleet, was: &TrialRules<'_>, tried: Duration) -> Vec<Strin
 }
 
 /// What history cannot answer.
-fn notes(past: &PastFleet, was: &TrialRules<'_>, would: &TrialRules<'_>, left: &LeftOut) -> Vec<String> {
+fn notes(past: &PastFleet, was: &TrialRules<'_>, would: &TrialRules<'_>, left: &TrialGaps) -> Vec<String> {
     let mut notes = missing(past, was, would.policy.allowed());
     notes.extend(left.notes(past));
     if [was, would].iter().any(|rules| rules.breaker.is_some()) && past.sizes.is_unknown() {

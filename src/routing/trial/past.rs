@@ -21,7 +21,7 @@ pub struct PastFleet {
     /// Up to when silences are on record.
     pub written: Timestamp,
     pub units: Vec<PastUnit>,
-    /// The silences that lasted in the range, in the order of detection; perhaps detected after it.
+    /// The silences that lasted in the range, by the time of detection, which may be after the range.
     pub silences: Vec<PastSilence>,
     /// The policies of the kind that are on record, in order; each is in force until the next one.
     pub policies: Vec<PastPolicy>,

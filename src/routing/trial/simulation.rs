@@ -209,14 +209,14 @@ impl<'a> Simulation<'a> {
             let held_until = self.held_until(*group, now);
             let one = &mut self.groups[*group as usize];
             if let (true, Some(due)) = (one.is_held, one.due()) {
-                one.put_off(next_look(due, now));
+                one.put_off(next_check(due, now));
             }
             let was_due = one.due().is_some();
             one.join(joining, held_until, now);
             if !was_due && one.due().is_some_and(|due| due <= now) {
                 self.seal(*group, now);
             }
-            self.plan_look(*group, now);
+            self.plan_check(*group, now);
         }
     }
 
@@ -252,7 +252,7 @@ impl<'a> Simulation<'a> {
         muted.max(self.breaker.held().map(|trip| trip.holds_until(now))).filter(|until| *until > now)
     }
 
-    fn plan_look(&mut self, group: u32, now: Timestamp) {
+    fn plan_check(&mut self, group: u32, now: Timestamp) {
         let one = &self.groups[group as usize];
         if let Some(due) = one.due().filter(|_| !one.is_held) {
             self.plan(due.max(now), PastEvent::GroupDue(group));
@@ -275,7 +275,7 @@ impl<'a> Simulation<'a> {
             }
             None => self.seal(group, now),
         }
-        self.plan_look(group, now);
+        self.plan_check(group, now);
     }
 
     fn seal(&mut self, group: u32, now: Timestamp) {
@@ -307,15 +307,15 @@ impl<'a> Simulation<'a> {
             let one = &mut self.groups[group as usize];
             one.is_held = false;
             if let Some(due) = one.due() {
-                one.put_off(next_look(due, now).min(until.unwrap_or(now)).max(now));
+                one.put_off(next_check(due, now).min(until.unwrap_or(now)).max(now));
             }
-            self.plan_look(group, now);
+            self.plan_check(group, now);
         }
     }
 }
 
 /// The next check of a group that is checked every [`HELD_FOR`] since `first`.
-fn next_look(first: Timestamp, now: Timestamp) -> Timestamp {
+fn next_check(first: Timestamp, now: Timestamp) -> Timestamp {
     let looks = now.since(first).as_millis().div_ceil(HELD_FOR.as_millis());
     first + HELD_FOR * u32::try_from(looks).unwrap_or(u32::MAX)
 }

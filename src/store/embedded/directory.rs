@@ -45,7 +45,7 @@ pub(super) struct Directory {
 impl Directory {
     /// Creates the directory if it is missing, and locks it.
     pub fn lock(path: &Path) -> Result<Directory> {
-        make(path).map_err(|error| explain_file(&error, "made", path))?;
+        create_private(path).map_err(|error| explain_file(&error, "made", path))?;
         refuse_links(path)?;
         let file = path.join(LOCK);
         let mut lock = private().open(&file).map_err(|error| explain_file(&error, "written", &file))?;
@@ -111,7 +111,7 @@ impl Directory {
 }
 
 /// Creates a directory that is closed to other users; its parents get the usual permissions.
-fn make(path: &Path) -> std::io::Result<()> {
+fn create_private(path: &Path) -> std::io::Result<()> {
     if let Some(above) = path.parent() {
         std::fs::create_dir_all(above)?;
     }

@@ -70,7 +70,7 @@ pub(super) struct LastSeenTables {
 #[derive(Default)]
 struct UnmergedHeartbeats {
     /// The number of heartbeats that are not merged into pages yet.
-    unmerged: usize,
+    unmerged_rows: usize,
     /// The numbers of rows of `heartbeats` and `pages`.
     rows: (i64, i64),
     /// The pages of these heartbeats.
@@ -90,10 +90,10 @@ impl LastSeenTables {
     }
 
     /// Takes the state that was found on disk.
-    pub fn load(&self, number: i64, unmerged: usize, rows: (i64, i64), pages: BTreeSet<(u16, u32)>) {
+    pub fn load(&self, number: i64, unmerged_rows: usize, rows: (i64, i64), pages: BTreeSet<(u16, u32)>) {
         self.flush_number.fetch_max(number, Ordering::SeqCst);
         let mut state = self.state.lock();
-        (state.rows, state.unmerged) = (rows, unmerged);
+        (state.rows, state.unmerged_rows) = (rows, unmerged_rows);
         state.pages = pages;
     }
 }
@@ -225,17 +225,17 @@ impl Flush {
 impl WriteJob for Flush {
     fn write(&mut self, database: &Connection) -> DatabaseResult<()> {
         self.take()?;
-        let (unmerged, pages, is_known) = {
+        let (unmerged_rows, pages, is_known) = {
             let mut state = self.tables.state.lock();
             for (partition, taken) in &self.taken {
-                state.unmerged += taken.len();
+                state.unmerged_rows += taken.len();
                 // Units that send one after the other are adjacent.
                 let mut pages: Vec<u32> = taken.iter().map(|heartbeat| heartbeat.slot / PAGE).collect();
                 pages.dedup();
                 state.pages.extend(pages.into_iter().map(|page| (*partition, page)));
             }
             self.rows = state.rows;
-            (state.unmerged, state.pages.len(), state.heard == self.heard)
+            (state.unmerged_rows, state.pages.len(), state.heard == self.heard)
         };
         if self.taken.is_empty() && self.blind.is_empty() && is_known {
             return Ok(());
@@ -244,7 +244,7 @@ impl WriteJob for Flush {
         self.write_heard(database)?;
         database.prepare_cached("INSERT OR REPLACE INTO meta VALUES('number', ?)")?.execute([number])?;
         self.write_next_checks(database)?;
-        self.is_merge = unmerged > MIN_MERGE.max(2 * PAGE as usize * pages);
+        self.is_merge = unmerged_rows > MIN_MERGE.max(2 * PAGE as usize * pages);
         if self.is_merge {
             let pages = self.tables.state.lock().pages.clone();
             self.merge(database, number, &pages)?;
@@ -268,7 +268,7 @@ impl WriteJob for Flush {
         state.heard = self.heard;
         state.rows = self.rows;
         if self.is_merge {
-            state.unmerged = 0;
+            state.unmerged_rows = 0;
             state.pages.clear();
         }
         drop(state);

@@ -85,7 +85,7 @@ fn load(
     let mut loader = Loader { memory, after: vec![Vec::new(); memory.partitions().into()], number: 0 };
     loader.units(database)?;
     let rows_of_pages = loader.pages(database)?;
-    let (rows, count, pages) = loader.unmerged(database)?;
+    let (rows, count, pages) = loader.unmerged_rows(database)?;
     let written = number(database, "number");
     // The number of a change counts as used even if its flush was not written.
     last_seen.load(written.unwrap_or(0).max(loader.number), count, (rows, rows_of_pages), pages);
@@ -131,7 +131,7 @@ fn load_hearing(database: &Connection, memory: &InMemoryFleet) -> DatabaseResult
 /// The expected numbers of rows of `heartbeats` and `pages`.
 struct RowCounts {
     flush_number: i64,
-    unmerged: i64,
+    unmerged_rows: i64,
     pages: i64,
 }
 
@@ -140,13 +140,13 @@ impl RowCounts {
     fn read(text: &str) -> Option<RowCounts> {
         let mut numbers = text.split(' ').map(str::parse::<i64>);
         let mut next = || numbers.next()?.ok();
-        Some(RowCounts { flush_number: next()?, unmerged: next()?, pages: next()? })
+        Some(RowCounts { flush_number: next()?, unmerged_rows: next()?, pages: next()? })
     }
 
     /// Reports missing rows.
-    fn missing(&self, number: Option<i64>, unmerged: i64, pages: i64) -> Option<String> {
+    fn missing(&self, number: Option<i64>, unmerged_rows: i64, pages: i64) -> Option<String> {
         let is_current = number.is_none_or(|number| number == self.flush_number);
-        let missing = (self.unmerged - unmerged).max(0) + (self.pages - pages).max(0);
+        let missing = (self.unmerged_rows - unmerged_rows).max(0) + (self.pages - pages).max(0);
         (is_current && missing > 0).then(|| format!("{missing} rows with heartbeats are missing"))
     }
 }
@@ -232,7 +232,7 @@ impl Loader<'_> {
     }
 
     /// Answers the number of rows, the number of heartbeats in them, and their pages.
-    fn unmerged(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, PageNumbers)> {
+    fn unmerged_rows(&mut self, database: &Connection) -> DatabaseResult<(i64, usize, PageNumbers)> {
         let mut select = database.prepare("SELECT number, entries FROM heartbeats ORDER BY id")?;
         let mut rows = select.query([])?;
         let (mut found, mut count, mut pages) = (0, 0, BTreeSet::new());
@@ -254,10 +254,10 @@ impl Loader<'_> {
     }
 
     /// Applies the heartbeats of a flush, by slot, that are newer than their unit's last change.
-    fn heartbeats(&self, partition: u16, number: i64, unmerged: impl Iterator<Item = (u32, Timestamp)>) {
+    fn heartbeats(&self, partition: u16, number: i64, unmerged_rows: impl Iterator<Item = (u32, Timestamp)>) {
         let Some(after) = self.after.get(usize::from(partition)) else { return };
         let mut table = self.memory.table(partition);
-        for (slot, time) in unmerged {
+        for (slot, time) in unmerged_rows {
             if after.get(slot as usize).is_none_or(|after| number <= *after) {
                 continue;
             }

@@ -38,13 +38,18 @@ impl StoredGroups {
         let due = self.engine.due_entries(Index::Reminders, partitions, now.as_millis(), GROUPS).await?;
         let mut notified = 0;
         for entry in due {
-            notified += self.look(&entry, destinations, now).await?;
+            notified += self.check_group(&entry, destinations, now).await?;
         }
         Ok(notified)
     }
 
     /// Checks one group. Answers how many notifications were sealed.
-    async fn look(&self, entry: &IndexEntry, destinations: &Destinations, now: Timestamp) -> Result<usize> {
+    async fn check_group(
+        &self,
+        entry: &IndexEntry,
+        destinations: &Destinations,
+        now: Timestamp,
+    ) -> Result<usize> {
         let key = &entry.name;
         let destination = destinations.of(key);
         let next = |at: Option<Timestamp>| {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::presence::{OfflineRecord, OngoingSilence, look};
+use crate::presence::{OfflineRecord, OngoingSilence, due_reminders};
 use crate::store::notification::{Notification, notification_id};
 use crate::store::receiver_list::lists;
 use crate::store::{Destination, Group};
@@ -65,7 +65,7 @@ impl Reminding {
         });
         let lasting: Vec<OngoingSilence> = lasting.collect();
         let after: Vec<Duration> = again.escalate.iter().map(|step| step.after).collect();
-        let found = look((again.repeat, &after), &lasting, first, due, now);
+        let found = due_reminders((again.repeat, &after), &lasting, first, due, now);
         let mut reminding = Reminding { receivers: Vec::new(), notifications: Vec::new(), next: found.next };
         let sealing = Sealing { group, members, is_shared: destination.pace.is_shared, now };
         let what = format!("reminder {}", due.as_millis());
@@ -235,16 +235,16 @@ mod tests {
             OngoingMember { name, notified_at: at(0), told, record: Some(record), is_acknowledged: false }
         };
         let group = Group { key: "all".to_owned(), labels: Default::default() };
-        let look = |members: &[OngoingMember], now: u32| {
+        let reminded = |members: &[OngoingMember], now: u32| {
             let (quiet, moments) = (|_: &OfflineRecord| false, (at(0), at(now)));
             let found = Reminding::new(&group, (&destination, &[]), members, &quiet, moments, at(now));
             let to = |one: &RepeatNotification| (one.receivers.join(","), one.notification.offline.len());
             found.notifications.iter().map(to).collect::<Vec<_>>()
         };
         let both = [member("detector:a", "chat,boss"), member("detector:b", "chat")];
-        assert_eq!(look(&both, 30), [("boss".to_owned(), 1)]);
-        assert_eq!(look(&both[..1], 60), [("ceo".to_owned(), 1)], "the boss knows of it");
+        assert_eq!(reminded(&both, 30), [("boss".to_owned(), 1)]);
+        assert_eq!(reminded(&both[..1], 60), [("ceo".to_owned(), 1)], "the boss knows of it");
         // Both escalations at once, as after a stop.
-        assert_eq!(look(&both, 60), [("boss".to_owned(), 1), ("ceo".to_owned(), 2)]);
+        assert_eq!(reminded(&both, 60), [("boss".to_owned(), 1), ("ceo".to_owned(), 2)]);
     }
 }

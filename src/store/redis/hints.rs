@@ -60,7 +60,7 @@ async fn keep_listening(
             Err(error) if !engine.topology.is_fixed() => {
                 let is_refused = !matches!(error, EngineError::Unavailable(_) | EngineError::Passing(_));
                 if !is_refused {
-                    tracing::debug!("expiry is not notified: {error}");
+                    tracing::debug!("cannot subscribe to expiry notifications: {error}");
                 } else if !std::mem::replace(&mut was_refused, true) {
                     tracing::warn!(
                         "expiry notifications do not arrive; the sweep finds silences without them: {error}"

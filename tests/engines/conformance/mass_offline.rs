@@ -72,9 +72,9 @@ pub async fn the_breaker_trips_once_for_all_instances_and_is_released_once<G: Gr
     two.notified(&trip, &trip.notified(9)).await.unwrap();
     assert_eq!(two.last().await.unwrap(), Some(notified));
     world.hear_all(&units[..5], now + SECOND).await;
-    assert_eq!(why(two.look(now + SECOND).await.unwrap()), None, "one of six is missing");
+    assert_eq!(why(two.end_if_over(now + SECOND).await.unwrap()), None, "one of six is missing");
     world.hear_all(&units[5..6], now + SECOND).await;
-    let (a, b) = tokio::join!(one.look(now + SECOND), two.look(now + SECOND));
+    let (a, b) = tokio::join!(one.end_if_over(now + SECOND), two.end_if_over(now + SECOND));
     let over = a.unwrap();
     assert_eq!((&over, over.as_ref().unwrap().is_notified), (&b.unwrap(), false));
     assert_eq!(why(over), Some(ReleaseReason::Returned));
@@ -93,8 +93,8 @@ pub async fn the_breaker_trips_once_for_all_instances_and_is_released_once<G: Gr
     // After a release by time, units that fall silent later may trip the breaker again.
     let now = world.fall_silent(&units, 100).await;
     assert!(two.judge(now).await.unwrap().is_some());
-    assert_eq!(why(one.look(now + HOUR - SECOND).await.unwrap()), None);
-    assert_eq!(why(one.look(now + HOUR).await.unwrap()), Some(ReleaseReason::Time));
+    assert_eq!(why(one.end_if_over(now + HOUR - SECOND).await.unwrap()), None);
+    assert_eq!(why(one.end_if_over(now + HOUR).await.unwrap()), Some(ReleaseReason::Time));
 
     // Units that operators silenced do not trip the breaker.
     let silences = Silences::new(engine.clone());
@@ -118,9 +118,9 @@ pub async fn units_that_operators_silenced_are_in_no_figure_of_the_breaker_and_d
     let trip = one.judge(now).await.unwrap().expect("all of the ten that count");
     let silent = one.still_silent(&trip).await.unwrap();
     assert_eq!((trip.offline, trip.units, silent), (10, 10, 10));
-    assert_eq!(why(one.look(now + SECOND).await.unwrap()), None);
+    assert_eq!(why(one.end_if_over(now + SECOND).await.unwrap()), None);
     world.hear_all(&others, now + SECOND).await;
-    let over = one.look(now + SECOND).await.unwrap();
+    let over = one.end_if_over(now + SECOND).await.unwrap();
     assert_eq!(over.as_ref().and_then(|trip| Some(trip.released.as_ref()?.offline)), Some(0));
     assert_eq!(why(over), Some(ReleaseReason::Returned));
 }
@@ -135,10 +135,10 @@ pub async fn units_that_operators_silence_while_the_breaker_holds_are_as_offline
     let all = wanted("unit=~\"unit-.*\"", now + SECOND, world.hours(300));
     let silences = Silences::new(world.engine.clone());
     silences.put(None, all, "ana", now + SECOND).await.unwrap();
-    assert_eq!(why(one.look(now + 2 * SECOND).await.unwrap()), None, "none of them is back");
+    assert_eq!(why(one.end_if_over(now + 2 * SECOND).await.unwrap()), None, "none of them is back");
     assert_eq!(one.still_silent(&trip).await.unwrap(), 20);
     world.hear_all(&units[..18], now + 3 * SECOND).await;
-    let over = one.look(now + 3 * SECOND).await.unwrap().and_then(|trip| trip.released).unwrap();
+    let over = one.end_if_over(now + 3 * SECOND).await.unwrap().and_then(|trip| trip.released).unwrap();
     assert_eq!((over.why, over.offline), (ReleaseReason::Returned, 2));
 }
 
@@ -201,5 +201,5 @@ pub async fn units_that_nobody_knew_a_minute_ago_neither_trip_the_breaker_nor_hi
     world.heard_until(now + 3 * SECOND).await;
     world.hear_all(&fleet[..15], now + 3 * SECOND).await;
     world.roll.check_deadlines(invented, now + 3 * SECOND).await.unwrap();
-    assert_eq!(why(one.look(now + 3 * SECOND).await.unwrap()), Some(ReleaseReason::Returned));
+    assert_eq!(why(one.end_if_over(now + 3 * SECOND).await.unwrap()), Some(ReleaseReason::Returned));
 }

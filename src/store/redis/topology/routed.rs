@@ -103,7 +103,7 @@ impl<'a> RoutedConnection<'a> {
     async fn view(&self) -> RedisResult<Arc<ServerView>> {
         if let Some(only) = &self.only {
             if self.servers.promoted().await && self.is_outdated() {
-                return Err(nowhere(self.slot));
+                return Err(no_server_of(self.slot));
             }
             return Ok(only.clone());
         }
@@ -121,7 +121,7 @@ impl<'a> RoutedConnection<'a> {
             let view = self.view().await?;
             let answer = match view.map.server(self.slot) {
                 Some(server) => self.heed_each(server, server.send(pipe, offset, count).await),
-                None => Err(nowhere(self.slot)),
+                None => Err(no_server_of(self.slot)),
             };
             match answer {
                 Err(error) if was_not_executed(&error) && attempts.next(self, &view).await => {}
@@ -207,7 +207,7 @@ impl<'a> RoutedConnection<'a> {
         let is_whole = parts.len() == 1 && indices.len() == pipe.len();
         let sent = parts.into_iter().map(|(server, part)| async move {
             let answers = match server.and_then(|server| view.map.servers().get(server)) {
-                None => Err(nowhere(slots[part[0]])),
+                None => Err(no_server_of(slots[part[0]])),
                 Some(server) if is_whole => self.heed(server, server.send(pipe, 0, pipe.len()).await),
                 Some(server) => {
                     let mut batch = Pipeline::with_capacity(part.len());
@@ -260,7 +260,7 @@ impl<'a> RoutedConnection<'a> {
 }
 
 /// The error if no server has a slot.
-fn nowhere(slot: u16) -> RedisError {
+fn no_server_of(slot: u16) -> RedisError {
     let why = format!("CLUSTERDOWN no primary has slot {slot}");
     RedisError::from((ErrorKind::Server(redis::ServerErrorKind::ClusterDown), "no primary", why))
 }

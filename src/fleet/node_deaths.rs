@@ -18,8 +18,8 @@ use crate::store::{Cells, Documents, EngineError, MAX_STEP, Result, Table, Table
 
 /// The most deaths that are stored; beyond it the oldest are left out.
 const MAX_DEATHS: usize = 10_000;
-/// How long a death is stored: longer than the partitions of an instance that ended are without an owner, and than the
-/// next one takes to read their units.
+/// How long a death is stored: longer than the partitions of an instance that ended are without an owner, and than an
+/// instance takes to read the units of its partitions.
 const KEPT: Duration = Duration::from_secs(300);
 
 /// The death of a node.
@@ -100,7 +100,7 @@ impl NodeDeaths {
         Ok(known.iter().filter(is_open).map(|(node, death)| death.of_node(node)).collect())
     }
 
-    /// Notes that these deaths, which were the open ones, are applied to the units of these partitions.
+    /// Notes that these deaths are applied to all units of these partitions.
     pub fn applied(&self, partitions: Vec<u16>, deaths: &[Announcement]) {
         let new = deaths.iter().filter_map(|death| Some((death.unit.clone(), NodeDeath::of(death)?)));
         let mut applied = self.applied.lock();

@@ -47,16 +47,16 @@ impl Roll {
 
     /// Marks the devices of nodes whose deaths any instance has heard, among the units that this instance owns now.
     pub async fn announce_devices(&self, clock: impl Fn() -> Timestamp + Send + Sync) -> Result<()> {
-        // A process that has just started, or took partitions over, knows their devices when it has read them.
-        if !self.mirror.is_filled() {
+        let (now, partitions) = (clock(), self.mirror.kept_partitions());
+        let mut deaths = self.node_deaths.open(&partitions, now).await?;
+        if deaths.is_empty() {
             return Ok(());
         }
-        let partitions = self.mirror.kept_partitions();
-        let deaths = self.node_deaths.open(&partitions, clock()).await?;
-        if !deaths.is_empty() {
-            self.announce_below(&by_unit(&deaths), &clock).await?;
-            self.node_deaths.applied(partitions, &deaths);
-        }
+        // Devices that another instance admitted are known once their partitions were compared.
+        let known_until = self.mirror.age(now).map(|age| now - age);
+        self.announce_below(&by_unit(&deaths), &clock).await?;
+        deaths.retain(|death| Some(death.at) < known_until);
+        self.node_deaths.applied(partitions, &deaths);
         Ok(())
     }
 

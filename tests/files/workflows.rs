@@ -103,6 +103,16 @@ fn a_release_has_a_static_program_and_an_image_for_each_architecture() {
 }
 
 #[test]
+fn the_rpm_requires_only_what_fedora_rhel_and_suse_have() {
+    let spec = read("config/packages/rpm/rollcall.spec");
+    let lines = spec.lines().filter(|line| line.starts_with("Requires"));
+    let required: Vec<&str> = lines.flat_map(|line| line.split_once(": ").unwrap().1.split(", ")).collect();
+    // The packages of useradd, systemctl and runuser. Only the last two have one name everywhere.
+    let known = ["(shadow-utils or shadow)", "systemd", "util-linux"];
+    assert_eq!(required, known, "what are they called on Fedora, and on SUSE?");
+}
+
+#[test]
 fn every_packed_file_is_in_the_repository() {
     let dist = read(".ci/dist");
     let packed = dist.lines().find_map(|line| line.strip_prefix("cp -r ")).expect("files are copied");

@@ -125,6 +125,44 @@ fn an_offline_check_asks_no_server_and_refuses_what_serve_would_refuse() {
     );
 }
 
+#[tokio::test]
+async fn an_offline_check_refuses_the_fleet_of_a_directory_that_serve_would_refuse_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, fleet) = (dir.path().join("rollcall.toml"), dir.path().join("fleet"));
+    let engine = "engine.type = \"embedded\"\nengine.path = \"fleet\"\n";
+    let check = |more: &str| {
+        std::fs::write(&file, format!("{engine}{more}")).unwrap();
+        let output = rollcall(dir.path(), &["check", "--offline"], &[]);
+        (output.status.code(), text(&output.stdout))
+    };
+    assert_eq!(check("").0, Some(0));
+    assert!(!fleet.exists(), "it made the fleet");
+    let config = rollcall::store::embedded::EmbeddedConfig { path: fleet.clone(), partitions: Some(16) };
+    drop(EmbeddedEngine::open(&config, telemetry()).await.unwrap());
+    let database = fleet.join("rollcall.db");
+    let layout = |set: Option<i32>| -> i32 {
+        let connection = rusqlite::Connection::open(&database).unwrap();
+        if let Some(number) = set {
+            connection.pragma_update(None, "user_version", number).unwrap();
+        }
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
+    };
+    let ours = layout(None);
+    for (stored, more, code, says) in [
+        (ours, "", 0, "is valid"),
+        (ours, "engine.partitions = 64\n", 1, "was created with 16 partitions"),
+        (ours + 1, "", 1, "which is a newer version's"),
+        (ours - 1, "", 1, "rollcall export"),
+    ] {
+        layout(Some(stored));
+        let before = std::fs::read(&database).unwrap();
+        let (ended, printed) = check(more);
+        assert_eq!(ended, Some(code), "{printed}");
+        assert!(printed.contains(says), "{printed}");
+        assert!(std::fs::read(&database).unwrap() == before, "layout {stored}: the file was changed");
+    }
+}
+
 #[test]
 fn check_passes_when_everything_is_in_order() {
     let dir = tempfile::tempdir().unwrap();

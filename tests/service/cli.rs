@@ -125,6 +125,24 @@ fn an_offline_check_asks_no_server_and_refuses_what_serve_would_refuse() {
     );
 }
 
+#[test]
+fn the_version_names_the_commit_of_the_clone_that_it_was_built_in() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let printed = text(&rollcall(root, &["--version"], &[]).stdout);
+    assert!(printed.starts_with(concat!("rollcall ", env!("CARGO_PKG_VERSION"), " (")), "{printed}");
+    if root.join(".git").exists() {
+        let commit = printed.split_once("(commit ").and_then(|(_, rest)| rest.split_once(", with"));
+        let commit = commit.unwrap_or_else(|| panic!("no commit: {printed}")).0;
+        // Another one may be checked out since.
+        let known = Command::new("git")
+            .args(["cat-file", "-e", &format!("{commit}^{{commit}}")])
+            .current_dir(root)
+            .output()
+            .unwrap();
+        assert!(known.status.success(), "{commit}: {}", text(&known.stderr));
+    }
+}
+
 #[tokio::test]
 async fn an_offline_check_refuses_the_fleet_of_a_directory_that_serve_would_refuse_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();

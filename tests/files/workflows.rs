@@ -123,6 +123,7 @@ fn every_packed_file_is_in_the_repository() {
         ".ci/need",
         ".ci/made-of",
         ".ci/pack",
+        ".ci/plain-links",
         "config/systemd/rollcall.service",
     ]) {
         assert!(root().join(file).exists(), "{file} is not here");

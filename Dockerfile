@@ -19,6 +19,7 @@ RUN mkdir -p src benches \
     && touch src/lib.rs \
     && cargo build --profile dist --locked --target "$(cat triple)" --bin rollcall
 COPY benches benches
+COPY docs/addresses.toml docs/addresses.toml
 COPY src src
 ARG ROLLCALL_COMMIT=""
 # Copied files keep their times, which may be before that build.

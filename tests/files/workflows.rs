@@ -51,6 +51,7 @@ fn every_command_of_a_workflow_is_here_or_is_a_program_of_the_runner() {
                 }
                 "grep" => assert!(root().join(words.next_back().unwrap()).is_file(), "{path}: {command}"),
                 "gh" | "docker" | "rustup" | "sha256sum" => {}
+                "sudo" => assert!(root().join(words.next().unwrap()).is_file(), "{path}: {command}"),
                 script => assert!(root().join(script).is_file(), "{path}: {command}"),
             }
         }
@@ -100,6 +101,10 @@ fn a_release_has_a_static_program_and_an_image_for_each_architecture() {
         );
     }
     assert!(dist.contains("cd target/package") && dist.contains(".ci/pack \"$package\""));
+    // They are tried before they can be downloaded.
+    let commands = steps(&release, "run");
+    let at = |what: &str| commands.iter().position(|step| step.contains(what)).expect(what);
+    assert!(at("make dist") < at(".ci/packages") && at(".ci/packages") < at("target/package/*.deb"));
 }
 
 #[test]

@@ -10,15 +10,16 @@ WORKDIR /build
 RUN apt-get update && apt-get install -y --no-install-recommends jq musl-tools && rm -rf /var/lib/apt/lists/* \
     && echo "$(uname -m)-unknown-linux-musl" > triple && rustup target add "$(cat triple)"
 # The image has the toolchain: with rust-toolchain.toml it would fetch formatter and lints as well.
-COPY Cargo.toml Cargo.lock ./
+COPY Cargo.toml Cargo.lock build.rs ./
 COPY .cargo .cargo
-# The dependencies are built first, without any source of Rollcall: this layer stays until one of the two
+# The dependencies are built first, without any source of Rollcall: this layer stays until one of these
 # files changes. Cargo needs to see the benchmarks, though it does not build them.
 RUN mkdir -p src benches \
     && echo 'fn main() {}' | tee src/main.rs benches/main.rs benches/soak.rs benches/quiet.rs > /dev/null \
     && touch src/lib.rs \
     && cargo build --profile dist --locked --target "$(cat triple)" --bin rollcall
 COPY benches benches
+COPY docs/addresses.toml docs/addresses.toml
 COPY src src
 ARG ROLLCALL_COMMIT=""
 # Copied files keep their times, which may be before that build.

@@ -46,7 +46,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct CheckArguments {
     #[command(flatten)]
     file: ConfigFile,
-    /// Connect to nothing: read the configuration and its files alone.
+    /// Connect to nothing: read the configuration, its files, and of a fleet in a directory whether this version can use it.
     #[arg(long)]
     offline: bool,
     /// Print one JSON array.
@@ -106,8 +106,9 @@ pub(super) async fn run(arguments: CheckArguments) -> anyhow::Result<ExitCode> {
     let (findings, code) = match arguments.file.load() {
         Ok(config) => {
             let mut findings = examine(&config);
-            if !arguments.offline {
-                findings.extend(connect(&config).await);
+            match arguments.offline {
+                true => findings.extend(engine::stored(&config.engine)),
+                false => findings.extend(connect(&config).await),
             }
             let failed = findings.iter().any(|finding| finding.outcome == FindingOutcome::Fail);
             (findings, if failed { FAILED } else { 0 })

@@ -16,7 +16,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use tokio::runtime::Builder;
 
 use crate::cause;
@@ -59,6 +59,8 @@ mod token;
 mod top;
 mod version;
 
+pub use version::last_commit;
+
 const FAILED: u8 = 1;
 const WRONG_ARGUMENTS: u8 = 2;
 /// `EX_CONFIG` of sysexits.h.
@@ -69,7 +71,7 @@ const EVENT_INTERVAL: u32 = 5;
 
 /// Notices when a device of a fleet goes silent, and notifies operators once.
 #[derive(Debug, Parser)]
-#[command(name = "rollcall", version = version::text())]
+#[command(name = "rollcall", version)]
 #[command(
     after_help = "First: rollcall demo. Then: rollcall check, rollcall serve. See docs/first-fleet.md."
 )]
@@ -180,8 +182,12 @@ impl ConfigFile {
     }
 }
 
-/// Runs the command and answers with the exit code of the process.
-pub fn run(line: CommandLine) -> ExitCode {
+/// Parses the command line, runs its command and answers with the exit code of the process. The program was built from the first
+/// of `commits` that is one.
+pub fn run(commits: &[&str]) -> ExitCode {
+    let version: &'static str = version::text(commits).leak();
+    let matches = CommandLine::command().version(version).get_matches();
+    let line = CommandLine::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let mut runtime = Builder::new_multi_thread();
     let runtime = match runtime.worker_threads(threads()).event_interval(EVENT_INTERVAL).enable_all().build()
     {

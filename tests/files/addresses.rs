@@ -8,7 +8,7 @@ fn root() -> &'static Path {
 }
 
 /// The files that have addresses.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "README.md",
     "docs/install.md",
     "docs/addresses.toml",
@@ -17,6 +17,7 @@ const FILES: [&str; 8] = [
     "config/kubernetes/chart/values.yaml",
     "config/kubernetes/base/kustomization.yaml",
     "config/prometheus/rules/rollcall-alerts.yml",
+    "tests/files/rules/alerts.yml",
 ];
 
 /// A copy of the repository with other addresses.
@@ -85,12 +86,21 @@ fn addresses_stand_where_they_are_known_and_leave_nothing_where_they_are_not() {
             "config/prometheus/rules/rollcall-alerts.yml",
             "runbook_url: https://documentation.example.org/runbook.md#rollcallblind\n",
         ),
+        (
+            "tests/files/rules/alerts.yml",
+            "runbook_url: https://documentation.example.org/runbook.md#rollcallmassoffline\n",
+        ),
     ] {
         assert!(copy.read(path).contains(expected), "{path} has no {expected}");
     }
-    assert!(!copy.read("config/prometheus/rules/rollcall-alerts.yml").contains("runbook_url: docs/"));
+    let (rules, named) =
+        (copy.read("config/prometheus/rules/rollcall-alerts.yml"), "runbook: docs/runbook.md#");
+    assert!(!rules.contains(named), "both a link and a name: {rules}");
     copy.with(|_| String::new());
     for (path, without) in FILES.iter().zip(without) {
         assert!(copy.read(path) == without, "{path} keeps something of the addresses");
     }
+    let rules = copy.read("config/prometheus/rules/rollcall-alerts.yml");
+    let annotated = |key: &str| rules.lines().filter(|line| line.trim_start().starts_with(key)).count();
+    assert_eq!((annotated("runbook_url: "), annotated("runbook: ")), (0, annotated("summary: ")));
 }

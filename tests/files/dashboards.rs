@@ -34,6 +34,16 @@ fn dashboards() -> Vec<(PathBuf, Value)> {
         .collect()
 }
 
+#[test]
+fn a_dashboard_has_the_times_of_the_browser_or_says_which() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("dashboards/history/years.json");
+    let years: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    for dashboard in dashboards().into_iter().map(|(_, dashboard)| dashboard).chain([years]) {
+        let is_said = dashboard["description"].as_str().unwrap().contains("UTC");
+        assert_eq!(dashboard["timezone"], if is_said { "utc" } else { "browser" }, "{}", dashboard["title"]);
+    }
+}
+
 fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().map(Vec::as_slice).unwrap_or_default()
 }

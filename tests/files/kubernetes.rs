@@ -135,6 +135,22 @@ fn the_next_instance_is_ready_before_another_is_stopped() {
 }
 
 #[test]
+fn a_drain_does_not_wait_for_instances_that_are_not_ready_and_those_of_one_version_are_spread() {
+    assert_eq!(base("poddisruptionbudget")["spec"]["unhealthyPodEvictionPolicy"], "AlwaysAllow");
+    let deployment = base("deployment");
+    let spread = deployment["spec"]["template"]["spec"]["topologySpreadConstraints"].as_array().unwrap();
+    assert_eq!(spread.len(), 2);
+    for one in spread {
+        assert_eq!(one["matchLabelKeys"], serde_json::json!(["pod-template-hash"]));
+    }
+    // Kubernetes has both since 1.27, the oldest version that the chart allows and is checked against.
+    let chart = yaml("config/kubernetes/chart/Chart.yaml");
+    assert_eq!(chart["kubeVersion"], ">=1.27.0-0");
+    assert!(read(".ci/kubernetes").contains("\nfor schema in 1.27.0 "));
+    assert!(read("docs/install.md").contains("It needs Kubernetes 1.27 or newer"));
+}
+
+#[test]
 fn manifests_image_and_changelog_are_of_this_version() {
     let kustomization = base("kustomization");
     assert_eq!(kustomization["images"][0]["newTag"], env!("CARGO_PKG_VERSION"));

@@ -90,7 +90,8 @@ fn every_alert_says_what_is_wrong_and_leads_to_help_that_exists() {
         for key in ["summary", "description"] {
             assert!(alert["annotations"][key].as_str().is_some_and(|text| text.len() > 20), "{name}: {key}");
         }
-        let link = alert["annotations"]["runbook_url"].as_str().unwrap_or_default();
+        let link = ["runbook_url", "runbook"].iter().find_map(|key| alert["annotations"][key].as_str());
+        let link = link.unwrap_or_default();
         let (file, section) = link.split_once('#').unwrap_or_else(|| panic!("{name} leads to {link:?}"));
         let page = file.rsplit('/').next().unwrap_or(file);
         assert!(root().join("docs").join(page).is_file(), "{name}: there is no {file}");

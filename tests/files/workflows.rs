@@ -51,6 +51,7 @@ fn every_command_of_a_workflow_is_here_or_is_a_program_of_the_runner() {
                 }
                 "grep" => assert!(root().join(words.next_back().unwrap()).is_file(), "{path}: {command}"),
                 "gh" | "docker" | "rustup" | "sha256sum" => {}
+                "sudo" => assert!(root().join(words.next().unwrap()).is_file(), "{path}: {command}"),
                 script => assert!(root().join(script).is_file(), "{path}: {command}"),
             }
         }
@@ -100,6 +101,20 @@ fn a_release_has_a_static_program_and_an_image_for_each_architecture() {
         );
     }
     assert!(dist.contains("cd target/package") && dist.contains(".ci/pack \"$package\""));
+    // They are tried before they can be downloaded.
+    let commands = steps(&release, "run");
+    let at = |what: &str| commands.iter().position(|step| step.contains(what)).expect(what);
+    assert!(at("make dist") < at(".ci/packages") && at(".ci/packages") < at("target/package/*.deb"));
+}
+
+#[test]
+fn the_rpm_requires_only_what_fedora_rhel_and_suse_have() {
+    let spec = read("config/packages/rpm/rollcall.spec");
+    let lines = spec.lines().filter(|line| line.starts_with("Requires"));
+    let required: Vec<&str> = lines.flat_map(|line| line.split_once(": ").unwrap().1.split(", ")).collect();
+    // The packages of useradd, systemctl and runuser. Only the last two have one name everywhere.
+    let known = ["(shadow-utils or shadow)", "systemd", "util-linux"];
+    assert_eq!(required, known, "what are they called on Fedora, and on SUSE?");
 }
 
 #[test]
@@ -113,6 +128,7 @@ fn every_packed_file_is_in_the_repository() {
         ".ci/need",
         ".ci/made-of",
         ".ci/pack",
+        ".ci/plain-links",
         "config/systemd/rollcall.service",
     ]) {
         assert!(root().join(file).exists(), "{file} is not here");

@@ -126,6 +126,62 @@ fn an_offline_check_asks_no_server_and_refuses_what_serve_would_refuse() {
 }
 
 #[test]
+fn the_version_names_the_commit_of_the_clone_that_it_was_built_in() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let printed = text(&rollcall(root, &["--version"], &[]).stdout);
+    assert!(printed.starts_with(concat!("rollcall ", env!("CARGO_PKG_VERSION"), " (")), "{printed}");
+    if root.join(".git").exists() {
+        let commit = printed.split_once("(commit ").and_then(|(_, rest)| rest.split_once(", with"));
+        let commit = commit.unwrap_or_else(|| panic!("no commit: {printed}")).0;
+        // Another one may be checked out since.
+        let known = Command::new("git")
+            .args(["cat-file", "-e", &format!("{commit}^{{commit}}")])
+            .current_dir(root)
+            .output()
+            .unwrap();
+        assert!(known.status.success(), "{commit}: {}", text(&known.stderr));
+    }
+}
+
+#[tokio::test]
+async fn an_offline_check_refuses_the_fleet_of_a_directory_that_serve_would_refuse_and_changes_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, fleet) = (dir.path().join("rollcall.toml"), dir.path().join("fleet"));
+    let engine = "engine.type = \"embedded\"\nengine.path = \"fleet\"\n";
+    let check = |more: &str| {
+        std::fs::write(&file, format!("{engine}{more}")).unwrap();
+        let output = rollcall(dir.path(), &["check", "--offline"], &[]);
+        (output.status.code(), text(&output.stdout))
+    };
+    assert_eq!(check("").0, Some(0));
+    assert!(!fleet.exists(), "it made the fleet");
+    let config = rollcall::store::embedded::EmbeddedConfig { path: fleet.clone(), partitions: Some(16) };
+    drop(EmbeddedEngine::open(&config, telemetry()).await.unwrap());
+    let database = fleet.join("rollcall.db");
+    let layout = |set: Option<i32>| -> i32 {
+        let connection = rusqlite::Connection::open(&database).unwrap();
+        if let Some(number) = set {
+            connection.pragma_update(None, "user_version", number).unwrap();
+        }
+        connection.pragma_query_value(None, "user_version", |row| row.get(0)).unwrap()
+    };
+    let ours = layout(None);
+    for (stored, more, code, says) in [
+        (ours, "", 0, "is valid"),
+        (ours, "engine.partitions = 64\n", 1, "was created with 16 partitions"),
+        (ours + 1, "", 1, "which is a newer version's"),
+        (ours - 1, "", 1, "rollcall export"),
+    ] {
+        layout(Some(stored));
+        let before = std::fs::read(&database).unwrap();
+        let (ended, printed) = check(more);
+        assert_eq!(ended, Some(code), "{printed}");
+        assert!(printed.contains(says), "{printed}");
+        assert!(std::fs::read(&database).unwrap() == before, "layout {stored}: the file was changed");
+    }
+}
+
+#[test]
 fn check_passes_when_everything_is_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let redis = Server::redis(&dir.path().join("redis"), free_port().unwrap(), &["--save", "60 1"]).unwrap();

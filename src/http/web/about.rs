@@ -1,8 +1,11 @@
 //! The page about this Rollcall: its version and licence, what it runs on, and links to more information.
 
+use std::sync::LazyLock;
+
 use axum::extract::State;
 use axum::{Extension, response::IntoResponse};
-use maud::html;
+use maud::{Markup, html};
+use serde::Deserialize;
 
 use super::layout::Tab;
 use super::{FailedPage, WebState, format};
@@ -15,6 +18,17 @@ const LINKS: [(&str, &str); 4] = [
     ("/readyz", "whether this instance is ready"),
     ("/configuration", "the configuration as it was read"),
 ];
+
+/// Where sources and documentation are to be had; empty where that is not known.
+#[derive(Deserialize)]
+struct Addresses {
+    source: String,
+    documentation: String,
+}
+
+static ADDRESSES: LazyLock<Addresses> = LazyLock::new(|| {
+    toml::from_str(include_str!("../../../docs/addresses.toml")).expect("a test reads the same text")
+});
 
 pub(super) async fn page(
     State(web): WebState,
@@ -50,9 +64,42 @@ pub(super) async fn page(
         }
         section {
             h2 { "To read" }
-            p { "The documentation is in the folder " code { "docs" } " of the package. It begins with " code { "docs/README.md" }
-                "; " code { "docs/glossary.md" } " has the words, and " code { "docs/runbook.md" } " says what to do about an alert." }
+            (to_read(&ADDRESSES))
         }
     };
     Ok(web.page("About", Some(Tab::About), &summary, &caller, live, html! {}))
+}
+
+fn to_read(addresses: &Addresses) -> Markup {
+    let Addresses { source, documentation } = addresses;
+    let page = |name: &str| match &**documentation {
+        "" => html! { code { "docs/" (name) } },
+        folder => html! { a href={ (folder) (name) } { (name) } },
+    };
+    html! {
+        p {
+            @if documentation.is_empty() { "The documentation is in the folder " code { "docs" } " of the package. " }
+            "Begin with " (page("README.md")) "; " (page("glossary.md")) " has the words, and "
+            (page("runbook.md")) " says what to do about an alert."
+        }
+        @if !source.is_empty() { p { "The sources are at " a href=(source) { (source) } "." } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_documentation_is_a_link_where_its_address_is_known_and_else_a_folder() {
+        LazyLock::force(&ADDRESSES);
+        let shown = |source: &str, documentation: &str| {
+            let (source, documentation) = (source.to_owned(), documentation.to_owned());
+            to_read(&Addresses { source, documentation }).into_string()
+        };
+        let (without, with) = (shown("", ""), shown("https://example.org/git", "https://example.org/docs/"));
+        assert!(without.contains("<code>docs/runbook.md</code>") && !without.contains("href"), "{without}");
+        assert!(with.contains("<a href=\"https://example.org/docs/runbook.md\">runbook.md</a>"), "{with}");
+        assert!(with.contains("<a href=\"https://example.org/git\">") && !with.contains("folder"), "{with}");
+    }
 }

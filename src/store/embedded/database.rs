@@ -174,15 +174,15 @@ pub fn fleet_key(path: &Path) -> Result<Option<String>> {
     read().map(Some).map_err(|error| error.explain(path))
 }
 
+/// Refuses the fleet of a directory as opening it would, but reads only.
+pub(super) fn check(path: &Path, partitions: Option<u16>) -> Result<()> {
+    open_checked(path, partitions).map(drop).map_err(|error| error.explain(path))
+}
+
 /// Checks the fleet of a directory and all of its pages, read-only.
 pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
     let work = || -> DatabaseResult<()> {
-        let connection = open_to_read(path)?;
-        if identify(&connection, path)? == DatabaseContents::Nothing {
-            return Err(EngineError::Damaged(damaged(path, "its database is empty")).into());
-        }
-        check_partitions(meta(&connection, "partitions")?, partitions, path)?;
-        check_whole(&connection, path)?;
+        let connection = open_checked(path, partitions)?;
         let answer: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
         if answer != "ok" {
             return Err(EngineError::Damaged(damaged(path, &answer)).into());
@@ -190,6 +190,17 @@ pub(super) fn survey(path: &Path, partitions: Option<u16>) -> Result<()> {
         Ok(())
     };
     work().map_err(|error| error.explain(path))
+}
+
+/// Opens a fleet read-only if it is whole, of this layout and of these partitions.
+fn open_checked(path: &Path, partitions: Option<u16>) -> DatabaseResult<Connection> {
+    let connection = open_to_read(path)?;
+    if identify(&connection, path)? == DatabaseContents::Nothing {
+        return Err(EngineError::Damaged(damaged(path, "its database is empty")).into());
+    }
+    check_partitions(meta(&connection, "partitions")?, partitions, path)?;
+    check_whole(&connection, path)?;
+    Ok(connection)
 }
 
 /// The steps of the clock: see `clock/steps.rs`. A value that is not a number counts as absent.

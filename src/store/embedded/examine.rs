@@ -91,6 +91,18 @@ pub async fn survey(config: &EmbeddedConfig) -> Result<Condition> {
     tokio::task::spawn_blocking(move || check(&config)).await.map_err(ended)?
 }
 
+/// Checks, by a few rows of the fleet of `config`, whether the service would refuse it. A directory without a fleet passes.
+///
+/// # Errors
+/// `Refused` if it is of another layout, has another number of partitions, or is moved incompletely; `Damaged` if it cannot be
+/// read.
+pub fn check_stored(config: &EmbeddedConfig) -> Result<()> {
+    match config.path.join(DATABASE).exists() {
+        true => database::check(&config.path, config.partitions),
+        false => Ok(()),
+    }
+}
+
 fn check(config: &EmbeddedConfig) -> Result<Condition> {
     let path = &config.path;
     let engine = format!("SQLite {}", rusqlite::version());

@@ -66,7 +66,7 @@ pub use config::EmbeddedConfig;
 pub use database::{fleet_key, partitions};
 use directory::Directory;
 use examine::DatabaseFile;
-pub use examine::survey;
+pub use examine::{check_stored, survey};
 use full_scan::FullScan;
 pub use importer::EmbeddedImporter;
 use load::LoadedFleet;

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
+use std::process::Command;
 
 use super::{Page, book_pages, none, pages, read, root};
 
@@ -83,6 +84,35 @@ fn every_link_leads_somewhere() {
     }
     assert!(count > 150, "{count} links were found");
     none(found);
+}
+
+#[test]
+fn a_page_of_a_package_leads_to_no_file_that_is_not_packed() {
+    let (dist, dir) = (read(".ci/dist"), tempfile::tempdir().unwrap());
+    let packed = dist.lines().find_map(|line| line.strip_prefix("cp -r ")).expect("files are copied");
+    let packed = packed.split(' ').filter(|word| !word.starts_with('"')).map(|file| root().join(file));
+    let copied = Command::new("cp").arg("-r").args(packed).arg(dir.path()).status();
+    assert!(copied.unwrap().success());
+    for (script, folder) in [(".ci/dist", "package"), (".ci/pack", "doc")] {
+        assert!(read(script).contains(&format!("\n.ci/plain-links \"${folder}\"\n")), "{script}");
+    }
+    let made = Command::new(root().join(".ci/plain-links")).arg(dir.path()).status();
+    assert!(made.unwrap().success());
+    let (mut found, mut count) = (BTreeSet::new(), 0);
+    for path in pages().into_iter().map(|page| page.path).filter(|path| dir.path().join(path).exists()) {
+        let page = Page { text: std::fs::read_to_string(dir.path().join(&path)).unwrap(), path };
+        for target in targets(&page).into_iter().filter(|target| !target.contains("://")) {
+            count += 1;
+            let file = page.path.parent().unwrap().join(target.split('#').next().unwrap());
+            if !dir.path().join(file).exists() {
+                found.insert(format!("{}: {target} is not packed", page.path.display()));
+            }
+        }
+    }
+    assert!(count > 150, "{count} links are left");
+    none(found);
+    let readme = std::fs::read_to_string(dir.path().join("README.md")).unwrap();
+    assert!(readme.contains(": figures, [sizes](docs/sizes.md)"), "{readme}");
 }
 
 #[test]

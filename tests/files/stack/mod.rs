@@ -310,10 +310,22 @@ fn the_image_is_built_from_what_reaches_it() {
         }
     }
     plans_to_build(dir.path());
+    // There is no git in the image: the commit is an argument of the build.
+    let compose = yaml("docker-compose.yml");
+    let built: Vec<&Value> = services(&compose)
+        .into_iter()
+        .map(|(_, service)| &service["build"])
+        .filter(|one| !one.is_null())
+        .collect();
+    assert!(dockerfile.contains("\nARG ROLLCALL_COMMIT=") && built.len() == 3, "{built:?}");
+    for build in built {
+        assert_eq!(build["context"], ".");
+        assert_eq!(build["args"]["ROLLCALL_COMMIT"], "${ROLLCALL_COMMIT:-}");
+    }
 
     // The layer with the dependencies has the same files, but empty.
     let empty = tempfile::tempdir().unwrap();
-    for file in ["Cargo.toml", "Cargo.lock"] {
+    for file in ["Cargo.toml", "Cargo.lock", "build.rs"] {
         std::fs::copy(root().join(file), empty.path().join(file)).unwrap();
     }
     let lines = dockerfile.replace("\\\n", " ");

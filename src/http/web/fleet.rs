@@ -341,9 +341,7 @@ impl FleetPage<'_> {
                 td.numbers.wide[has_offline] { (format::ago(listed.last_seen, now)) }
                 @if has_offline {
                     td.numbers {
-                        @if let Some(since) = listed.offline_since {
-                            time datetime=(since) title=(since) { (format::span(now.since(since))) }
-                        }
+                        @if let Some(since) = listed.offline_since { (format::lasting(since, now)) }
                     }
                     td {
                         @match details.record.as_ref().map(|record| notices.get(record)) {

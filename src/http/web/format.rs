@@ -42,15 +42,16 @@ pub(super) fn meaning(state: State) -> &'static str {
     }
 }
 
-/// How long ago a moment was, with the exact moment in its title.
+/// How long ago a moment was that has passed, with the exact moment in its title; the script of the page counts on. It
+/// is never to come: a unit may be heard while the page is written. See [`countdown`] for other moments.
 pub(super) fn ago(moment: Option<Timestamp>, now: Timestamp) -> Markup {
     let Some(moment) = moment else { return html! { span.quiet { "never" } } };
-    let text = if moment > now {
-        format!("in {}", span(moment.since(now)))
-    } else {
-        format!("{} ago", span(now.since(moment)))
-    };
-    html! { time datetime=(moment) title=(moment) { (text) } }
+    html! { time data-since=" ago" datetime=(moment) title=(moment) { (span(now.since(moment))) " ago" } }
+}
+
+/// For how long something lasts that began at this moment.
+pub(super) fn lasting(since: Timestamp, now: Timestamp) -> Markup {
+    html! { time data-since="" datetime=(since) title=(since) { (span(now.since(since))) } }
 }
 
 /// A moment to which the script of the page counts down, and how long ago it was once it has passed.
@@ -73,7 +74,8 @@ pub(super) fn said(said: &Said, now: Timestamp) -> Markup {
         @for part in said.parts() {
             @match part {
                 Part::Text(written) => (text(written)),
-                Part::At(moment) => (ago(Some(*moment), now)),
+                Part::At(moment) => (countdown(*moment, now)),
+                Part::Ago(moment, _) => (ago(Some(*moment), now)),
                 Part::Before(moment) => { "before " (ago(Some(*moment), now)) },
                 Part::Since(moment) => { "since " (ago(Some(*moment), now)) },
                 Part::Until(moment) if *moment <= now => { "until " (ago(Some(*moment), now)) },
@@ -110,9 +112,11 @@ mod tests {
         let written = |part: Part| said(&Said::from("a<b ").then(part), at(600_000)).into_string();
         let span = Duration::from_secs(60);
         for (part, shown) in [
-            (Part::At(at(540_000)), "<time datetime=X title=X>1m ago</time>"),
-            (Part::Before(at(540_000)), "before <time datetime=X title=X>1m ago</time>"),
-            (Part::Until(at(540_000)), "until <time datetime=X title=X>1m ago</time>"),
+            (Part::At(at(540_000)), "<time data-since=\" ago\" datetime=X title=X>1m ago</time>"),
+            (Part::At(at(660_000)), "in <time data-countdown datetime=X title=X>1m</time>"),
+            (Part::Ago(at(540_000), span), "<time data-since=\" ago\" datetime=X title=X>1m ago</time>"),
+            (Part::Before(at(540_000)), "before <time data-since=\" ago\" datetime=X title=X>1m ago</time>"),
+            (Part::Until(at(540_000)), "until <time data-since=\" ago\" datetime=X title=X>1m ago</time>"),
             (Part::Until(at(660_000)), "for another <time data-countdown datetime=X title=X>1m</time>"),
             (Part::For(at(660_000), span), "for another <time data-countdown datetime=X title=X>1m</time>"),
             (Part::In(at(660_000), span), "in <time data-countdown datetime=X title=X>1m</time>"),

@@ -62,7 +62,7 @@ fn breaker(trip: &Trip, now: Timestamp) -> Markup {
                 b { (format::number(trip.offline)) " of " (format::number(trip.units)) " units" }
                 " fell silent since " (format::ago(Some(trip.since), now)) ". Notifications of single units are held \
                  until units return, and "
-                (format::ago(Some(trip.until), now)) " at the latest."
+                (format::countdown(trip.until, now)) " at the latest."
             }
         }
     }

@@ -118,7 +118,7 @@ impl Web {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
                 th scope="row" { code { (format::text(timer.id.as_str())) } span.phone { (of) } }
                 td.wide { (of) }
-                td.numbers { (format::ago(Some(timer.due), now)) }
+                td.numbers { (format::countdown(timer.due, now)) }
                 td.numbers.wide { @if timer.fired_at.is_some() { (format::ago(timer.fired_at, now)) } }
                 td {
                     @if may_change && timer.state == TimerState::Waiting {

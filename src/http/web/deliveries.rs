@@ -356,9 +356,7 @@ fn group_name(line: &DeliveryLine) -> Markup {
             (None, Some(_)) => "timers",
             (None, None) if line.labels.is_empty() && line.blind > 0 => "hearing",
             (None, None) if line.labels.is_empty() => "all units",
-            (None, None) => {
-                @for (name, value) in &line.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
-            }
+            (None, None) => (format::labels(&line.labels)),
         }
     }
 }

@@ -23,7 +23,8 @@ use crate::http::summary::{FleetSummary, LabelSummary};
 use crate::http::unit_list::{ShownUnit, UnitPage, UnitsQuery};
 use crate::pages;
 use crate::presence::{self, CountRange};
-use crate::routing::SilenceNotice;
+use crate::routing::told::Why;
+use crate::routing::{Part, SilenceNotice};
 
 /// The values of a label that are shown.
 const BARS: usize = 10;
@@ -324,20 +325,16 @@ impl FleetPage<'_> {
 
     fn row(&self, unit: &ShownUnit, notices: &Notices, has_offline: bool, now: Timestamp) -> Markup {
         let ShownUnit { listed, details } = unit;
-        let path = pages::unit(listed.kind.as_str(), listed.unit.as_str());
-        let labels = html! {
-            @for (name, value) in details.labels.iter().flatten() {
-                span.label { (format::text(name)) "=" (format::text(value)) } " "
-            }
-        };
+        let (kind, id) = (listed.kind.as_str(), listed.unit.as_str());
+        let labels = html! { @if let Some(labels) = &details.labels { (format::labels(labels)) } };
         html! {
-            tr data-key={ (listed.kind) "/" (listed.unit.as_str()) } {
+            tr data-key={ (kind) "/" (id) } {
                 td { (format::state(listed.state)) @if listed.unusual { span.note { " unusual" } } }
                 th scope="row" {
-                    a href={ (self.web.base) (path) } { (format::text(listed.unit.as_str())) }
-                    span.phone { (listed.kind) " " (labels) }
+                    a.short[format::is_short(id)] href={ (self.web.base) (pages::unit(kind, id)) } { (format::text(id)) }
+                    span.phone { (kind) " " (labels) }
                 }
-                td.wide { (listed.kind) }
+                td.wide { (format::name(kind)) }
                 td.numbers.wide[has_offline] { (format::ago(listed.last_seen, now)) }
                 @if has_offline {
                     td.numbers {
@@ -345,7 +342,7 @@ impl FleetPage<'_> {
                     }
                     td {
                         @match details.record.as_ref().map(|record| notices.get(record)) {
-                            Some(Some(notice)) => (noticed(notice, now)),
+                            Some(Some(notice)) => (noticed(notice, &self.web.base, now)),
                             // The page looks up a part of them.
                             Some(None) => span.note { "see the unit" },
                             None => {}
@@ -361,25 +358,22 @@ impl FleetPage<'_> {
     }
 }
 
-/// The receivers that were notified of a silence, in a few words.
-fn noticed(notice: &SilenceNotice, now: Timestamp) -> Markup {
-    let names = |names: &[String]| format::text(&names.join(", "));
-    html! {
-        @match notice {
-            SilenceNotice::Sealed { notified, at, waiting, given_up } => {
-                @match (notified.as_slice(), waiting.as_slice()) {
-                    ([], []) => span.note { "nobody" },
-                    ([], waiting) => span.note { "not yet: waits for " (names(waiting)) },
-                    (notified, waiting) => {
-                        (names(notified))
-                        @if at.is_some() { span.note { " " (format::ago(*at, now)) } }
-                        @if !waiting.is_empty() { span.note { ", not yet " (names(waiting)) } }
-                    }
-                }
-                @if !given_up.is_empty() { span.note { ", given up for " (names(given_up)) } }
-            }
-            SilenceNotice::Untold(why) => span.note { "nobody: " (format::said(&why.said(), now)) },
+/// The receivers that were notified of a silence, in a few words. `base`: the path that links begin with.
+fn noticed(notice: &SilenceNotice, base: &str, now: Timestamp) -> Markup {
+    match notice {
+        SilenceNotice::Sealed { notified, at, waiting, given_up } => {
+            let when = html! { @if at.is_some() { span.note { " " (format::ago(*at, now)) } } };
+            let names = |names: &[String]| html! { (format::text(&names.join(", "))) };
+            format::told([notified, waiting, given_up], when, names)
         }
+        // Its page has the id of the alert silence, which says nothing here.
+        SilenceNotice::Untold(Why::Silenced(_, author, end)) => html! {
+            span.note {
+                "nobody: " a href={ (base) "/silences?state=active" } { "a silence" } " of " (format::text(author))
+                " covers it " (format::said(&Part::Until(*end).into(), now))
+            }
+        },
+        SilenceNotice::Untold(why) => html! { span.note { "nobody: " (format::said(&why.said(), now)) } },
     }
 }
 

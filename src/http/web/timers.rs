@@ -111,7 +111,8 @@ impl Web {
             TimerState::Cancelled => ("○", "cancelled"),
         };
         let of = html! {
-            a href=(self.timers_link(shown_state, Some(timer.timer_type.as_str()), None)) { (timer.timer_type) }
+            @let name = timer.timer_type.as_str();
+            a.short[format::is_short(name)] href=(self.timers_link(shown_state, Some(name), None)) { (name) }
         };
         html! {
             tr data-key=(timer.id.as_str()) {

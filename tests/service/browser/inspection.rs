@@ -9,7 +9,7 @@ use crate::support::browser::{Browser, SCHEMES, SIZES, axe, lighthouse, pictures
 const LARGEST: f64 = 200_000.0;
 
 /// The widths of screens, from the smallest telephone to a desk.
-const WIDTHS: [u32; 5] = [320, 360, 390, 768, 1280];
+const WIDTHS: [u32; 6] = [320, 360, 390, 768, 1024, 1280];
 
 /// The greatest height of the header, in pixels: two rows.
 const HEADER: f64 = 112.0;
@@ -40,7 +40,8 @@ pub async fn inspect(browser: &Browser, name: &str) {
     assert!(bytes.as_f64().is_some_and(|bytes| bytes < LARGEST), "{name} has {bytes} bytes");
 }
 
-/// Asserts that the page scrolls sideways on no screen.
+/// Asserts that the page scrolls sideways on no screen, that no text leaves its box, and that short names are whole on a
+/// desk.
 pub async fn fits(browser: &Browser, name: &str) {
     for width in WIDTHS {
         browser.look((width, 800), "light").await;
@@ -54,6 +55,12 @@ pub async fn fits(browser: &Browser, name: &str) {
         let scrolled = browser.run(scrolled, json!([])).await;
         assert_eq!(scrolled, json!([]), "{name} is too wide for {width} px");
     }
+    let broken = "return [...document.querySelectorAll('.table .short')].filter((one) => { \
+        const range = document.createRange(); range.selectNodeContents(one); \
+        return new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size > 1; \
+        }).map((one) => one.textContent)";
+    let broken = browser.run(broken, json!([])).await;
+    assert_eq!(broken, json!([]), "{name}: names that a desk breaks");
 }
 
 /// The least that Lighthouse gives a page in each category, of 100.

@@ -90,7 +90,10 @@ async fn silent_units_come_before_the_chart_and_a_telephone_shows_what_its_table
     let records = fleet.text("/records").await;
     assert!(!records.contains("elsewhere/pump-7"), "{records}");
     // A telephone shows kind and labels below the unit.
-    assert!(records.contains("<span class=\"phone\">detector <span class=\"label\">site=north"), "{records}");
+    assert!(
+        records.contains("<span class=\"phone\">detector <span class=\"label short\">site=north"),
+        "{records}"
+    );
     assert!(fleet.text("/incidents").await.contains("<span class=\"phone\">to mail</span>"));
 }
 

@@ -161,7 +161,7 @@ impl FleetPage<'_> {
             nav.counts #counts aria-label="Units by state" {
                 a href=(self.link(&UnitsQuery { state: None, unusual: None, ..first.clone() }))
                     aria-current=[(wanted.state.is_none() && wanted.unusual.is_none()).then_some("true")] {
-                    b { (format::number(content.units)) } span { "units" }
+                    b { (format::number(content.units)) } span { @if content.units == 1 { "unit" } @else { "units" } }
                 }
                 @for state in presence::State::ALL {
                     @let name = state.as_str();
@@ -205,18 +205,36 @@ impl FleetPage<'_> {
                     }
                 }
                 @for label in labels {
-                    section {
-                        h2 { (format::text(label)) span.note { ", mostly silent ones first" } }
-                        @let values: Vec<&LabelSummary> = content.labels.iter().filter(|one| one.label == label).collect();
-                        div.bars {
-                            @for one in values.iter().take(BARS) {
-                                @let pair = format!("{label}={}", one.value);
-                                @let is_selected = wanted.label.as_ref() == Some(&pair);
-                                @let query = UnitsQuery { label: Some(pair), ..first.clone() };
-                                (bar(&self.link(&query), &one.value, one.states.offline, one.states.total(), is_selected))
-                            }
-                        }
-                        @if values.len() > BARS { p.quiet { "and " (values.len() - BARS) " more" } }
+                    @let values: Vec<&LabelSummary> = content.labels.iter().filter(|one| one.label == label).collect();
+                    (self.places(label, &values, wanted))
+                }
+            }
+        }
+    }
+
+    /// The values of a label: the first ones, and the others in a list that opens.
+    fn places(&self, label: &str, values: &[&LabelSummary], wanted: &UnitsQuery) -> Markup {
+        let bars = |values: &[&LabelSummary]| {
+            html! {
+                div.bars {
+                    @for one in values {
+                        @let pair = format!("{label}={}", one.value);
+                        @let is_selected = wanted.label.as_ref() == Some(&pair);
+                        @let query = UnitsQuery { label: Some(pair), cursor: None, ..wanted.clone() };
+                        (bar(&self.link(&query), &one.value, one.states.offline, one.states.total(), is_selected))
+                    }
+                }
+            }
+        };
+        let (first, more) = values.split_at(values.len().min(BARS));
+        html! {
+            section {
+                h2 { (format::text(label)) span.note { ", mostly silent ones first" } }
+                (bars(first))
+                @if !more.is_empty() {
+                    details data-key={ "more of " (label) } {
+                        summary.quiet { "and " (more.len()) " more" }
+                        (bars(more))
                     }
                 }
             }
@@ -384,9 +402,40 @@ fn bar(link: &str, name: &str, offline: u64, units: u64, is_selected: bool) -> M
             span { (format::text(name)) }
             meter min="0" max=(units.max(1)) value=(offline) aria-hidden="true" {}
             span.numbers {
-                @if offline > 0 { b { (format::number(offline)) } " of " }
-                (format::number(units)) @if offline > 0 { " offline" } @else { " units, none offline" }
+                @match (units, offline) {
+                    (1, 0) => "1 unit, not offline",
+                    (_, 0) => { (format::number(units)) " units, none offline" }
+                    _ => { b { (format::number(offline)) } " of " (format::number(units)) " offline" }
+                }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_counts_in_words() {
+        for (offline, units, said) in [
+            (0, 1, "1 unit, not offline"),
+            (0, 1200, "1\u{202f}200 units, none offline"),
+            (1, 1, "<b>1</b> of 1 offline"),
+            (3, 12, "<b>3</b> of 12 offline"),
+        ] {
+            let bar = bar("/", "north", offline, units, false).into_string();
+            assert!(bar.contains(said), "{bar}");
+        }
+    }
+
+    #[test]
+    fn an_alert_silence_is_a_link_and_no_id() {
+        let at = Timestamp::from_millis;
+        let id = "b32f49bf-85b4-4f99-9a55-bff9c27eb5a0".to_owned();
+        let why = Why::Silenced(id, "<ana>".to_owned(), at(660_000));
+        let said = noticed(&SilenceNotice::Untold(why), "/base", at(600_000)).into_string();
+        let link = "nobody: <a href=\"/base/silences?state=active\">a silence</a> of &lt;ana&gt; covers it for another ";
+        assert!(said.contains(link) && !said.contains("b32f"), "{said}");
     }
 }

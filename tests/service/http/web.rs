@@ -98,6 +98,34 @@ async fn silent_units_come_before_the_chart_and_a_telephone_shows_what_its_table
 }
 
 #[tokio::test]
+async fn every_place_is_on_the_page_of_the_fleet() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    for place in 10..22 {
+        fleet.hear_at(&format!("place-{place}"), &format!("detector:{place}")).await;
+    }
+    let page = fleet.text("/").await;
+    assert!(page.contains("<summary class=\"quiet\">and 2 more</summary>"), "{page}");
+    for place in 10..22 {
+        assert!(page.contains(&format!("href=\"/?label=site%3Dplace-{place}\"")), "place-{place} in {page}");
+    }
+}
+
+#[tokio::test]
+async fn the_answer_of_a_receiver_is_short_above_the_fleet_and_whole_on_the_page_of_instances() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    let (long, short) = ("x".repeat(300), format!("500, &quot;{}…&quot;; correct", "x".repeat(80)));
+    fleet.telemetry.receiver_state("hook", Some(&format!("500, \"{long}\"")));
+    let advice = "try it with <code>rollcall send-test --receiver hook</code>";
+    let page = fleet.text("/").await;
+    assert!(page.contains(&short) && page.contains(advice) && !page.contains(&long), "{page}");
+    let page = fleet.text("/instances").await;
+    let (_, problems) = page.split_once("<h2>Problems</h2>").unwrap();
+    assert!(problems.contains(&long) && problems.contains(advice), "{page}");
+}
+
+#[tokio::test]
 async fn the_list_and_the_page_of_a_unit_have_one_reason_why_nobody_was_notified() {
     let fleet = Fleet::start_alone(|_| ()).await;
     fleet.fill();

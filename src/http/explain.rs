@@ -12,15 +12,16 @@ const BEHIND: Duration = Duration::from_secs(10);
 
 /// Why the unit is in its state. `proved`: up to when its kind was heard, at the broker that heard it last.
 pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Timestamp) -> Said {
+    let ago = |moment: Timestamp| Part::Ago(moment, now.since(moment));
     let heard = match view.last_seen {
         Some(seen) => {
             let at = match view.broker.as_ref() {
                 Some(broker) if broker.is_http() => " over HTTP".to_owned(),
                 broker => at_broker(broker),
             };
-            format!("It was last heard {} ago{at}", span(now.since(seen)))
+            Said::from("It was last heard ").then(ago(seen)).then(at)
         }
-        None => "It was never heard".to_owned(),
+        None => "It was never heard".into(),
     };
     let timeout = span(Duration::from_secs_f64(view.timeout_seconds));
     let until_offline = view.deadline.filter(|deadline| *deadline > now).map(|deadline| {
@@ -39,37 +40,35 @@ pub(super) fn sentence(view: &UnitDetails, proved: Option<Timestamp>, now: Times
     if let (Some(cause), Some(at)) = (view.late_cause, view.announced_at) {
         let unproved = || " Rollcall has no proof of hearing up to now yet.".into();
         let said = announced(cause, view.broker.as_ref());
-        return Said::from(format!("{heard}. {said} {} ago.", span(now.since(at))))
-            .then(until_offline.unwrap_or_else(unproved));
+        let said = heard.then(format!(". {said} ")).then(ago(at)).then(".");
+        return said.then(until_offline.unwrap_or_else(unproved));
     }
     let until_offline = until_offline.unwrap_or_default();
-    let said = match view.state {
+    match view.state {
         State::Online => {
             let within = within(view, now);
-            return Said::from(format!("{heard}{within} within its timeout of {timeout}."))
-                .then(until_offline);
+            heard.then(format!("{within} within its timeout of {timeout}.")).then(until_offline)
         }
-        State::NeverSeen => return Said::from("It is registered and was never heard.").then(until_offline),
-        State::Paused => return Said::from(format!("{heard}. ")).then(paused(view, now)),
+        State::NeverSeen => Said::from("It is registered and was never heard.").then(until_offline),
+        State::Paused => heard.then(". ").then(paused(view, now)),
         State::Late => {
-            format!("{heard}, longer ago than its timeout of {timeout}; its grace is not over.")
+            heard.then(format!(", longer ago than its timeout of {timeout}; its grace is not over."))
         }
         State::Offline => match &view.record {
             Some(record) if record.cause.is_announced() => {
-                let offline = span(now.since(record.deadline));
                 let why = announced(record.cause, view.broker.as_ref());
-                format!("{heard}. {why}, and nothing came from it since: it has been offline for {offline}.")
+                heard
+                    .then(format!(". {why}, and nothing came from it since: it went offline "))
+                    .then(ago(record.deadline))
+                    .then(".")
             }
-            Some(record) => {
-                format!("{heard}. Its deadline passed {} ago.", span(now.since(record.deadline)))
-            }
-            None => format!("{heard}, and its deadline has passed."),
+            Some(record) => heard.then(". Its deadline passed ").then(ago(record.deadline)).then("."),
+            None => heard.then(", and its deadline has passed."),
         },
         State::Unknown => {
-            format!("{heard}. Its deadline has passed, but Rollcall has no proof of hearing up to it yet.")
+            heard.then(". Its deadline has passed, but Rollcall has no proof of hearing up to it yet.")
         }
-    };
-    said.into()
+    }
 }
 
 /// How the silence of a unit that is online is within its timeout: the time since its heartbeat may be longer, because

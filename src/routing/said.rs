@@ -13,6 +13,8 @@ use crate::clock::{Timestamp, shown_span};
 pub enum Part {
     Text(String),
     At(Timestamp),
+    /// A moment that has passed, and how long ago.
+    Ago(Timestamp, Duration),
     Before(Timestamp),
     Since(Timestamp),
     Until(Timestamp),
@@ -67,6 +69,7 @@ impl fmt::Display for Said {
         self.0.iter().try_for_each(|part| match part {
             Part::Text(text) => f.write_str(text),
             Part::At(moment) => write!(f, "at {moment}"),
+            Part::Ago(_, span) => write!(f, "{} ago", shown_span(*span)),
             Part::Before(moment) => write!(f, "before {moment}"),
             Part::Since(moment) => write!(f, "since {moment}"),
             Part::Until(moment) => write!(f, "until {moment}"),

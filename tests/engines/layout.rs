@@ -136,6 +136,50 @@ async fn a_fleet_of_another_layout_is_refused_with_what_to_do_and_nothing_of_it_
     }
 }
 
+#[tokio::test]
+async fn a_property_that_is_no_number_is_refused_with_where_it_is_and_what_to_do() {
+    let redis = Redis::start();
+    let config = RedisConfig { url: redis.url(), ..RedisConfig::default() };
+    connect(&config).await.unwrap();
+    let set = |key: &str, field: &str, value: &str| {
+        redis::cmd("HSET").arg(key).arg(field).arg(value).exec(&mut redis.client()).unwrap();
+    };
+    let says = |why: &str, key: &str, field: &str, value: &str| {
+        let what = format!("the {field} of the fleet at ");
+        let wrong = format!(
+            "cannot be read: the field {field} of {key} is {value:?}, and no number; restore a backup"
+        );
+        assert!(why.contains(&what) && why.contains(&wrong), "{why}");
+    };
+    for (field, value, right) in [
+        ("layout", "abc", "8"),
+        ("layout", "9.1", "8"),
+        ("partitions", "many", "16"),
+        ("partitions", "-1", "16"),
+    ] {
+        set("rollcall:meta", field, value);
+        for why in [refusal(&config).await, survey_refusal(&config).await] {
+            says(&why, "rollcall:meta", field, value);
+        }
+        assert_eq!(meta(&redis, field).as_deref(), Some(value));
+        set("rollcall:meta", field, right);
+    }
+    connect(&config).await.unwrap();
+    set("rollcall:meta", "partitions", "many");
+    says(
+        &partitions(&config, telemetry()).await.unwrap_err().to_string(),
+        "rollcall:meta",
+        "partitions",
+        "many",
+    );
+    // The properties are gone, and a number of their copy is none.
+    redis::cmd("DEL").arg("rollcall:meta").exec(&mut redis.client()).unwrap();
+    set("rollcall:{hearing}:heard", "fleet", "0123456789abcdef");
+    set("rollcall:{hearing}:heard", "partitions", "many");
+    set("rollcall:{hearing}:heard", "layout", "8");
+    says(&refusal(&config).await, "rollcall:{hearing}:heard", "partitions", "many");
+}
+
 async fn survey_refusal(config: &RedisConfig) -> String {
     survey(config, Clock::system().now(), telemetry()).await.err().unwrap().to_string()
 }

@@ -11,12 +11,13 @@ use crate::http::past_counts::{CountPoint, CountsOverTime};
 use crate::http::summary::States;
 use crate::presence::{CountRange, IncidentMark, State};
 
-/// The size of the chart, and of the space for the words of its axes.
-const WIDTH: f64 = 960.0;
+/// The height of the highest bar in pixels, and the space above it for marks, and below it.
 const HEIGHT: f64 = 140.0;
-const LEFT: f64 = 56.0;
 const ABOVE: f64 = 16.0;
-const BELOW: f64 = 24.0;
+const BELOW: f64 = 4.0;
+
+/// The share of its width that a bar fills.
+const FILLED: f64 = 0.94;
 
 /// The states that are drawn, from the bottom up.
 const SHOWN: [State; 3] = [State::Offline, State::Late, State::Unknown];
@@ -58,57 +59,66 @@ pub(super) fn chart(counts: &CountsOverTime, link: impl Fn(CountRange) -> String
     }
 }
 
+/// The picture. Widths are shares of the screen, heights are pixels, and the words of the axes are text of the page: a
+/// telephone shows the same, narrower.
 fn drawing(counts: &CountsOverTime) -> Markup {
     let points = &counts.points;
     let bars = points.iter().filter_map(heights).map(|all| all.iter().sum::<u64>());
     let most = bars.chain(points.iter().filter_map(|point| point.unusual)).max().unwrap_or(0);
     let top = round_up(most);
-    let width = (WIDTH - LEFT) / points.len() as f64;
-    let x = |at: usize| LEFT + width * at as f64;
+    let scale = if top > 1 { vec![top, top / 2, 0] } else { vec![top, 0] };
     let y = |count: u64| ABOVE + HEIGHT - HEIGHT * count as f64 / top as f64;
-    let bottom = ABOVE + HEIGHT;
-    let step = Duration::from_secs(counts.step_seconds).as_secs_f64();
-    let place = |moment: Timestamp| x(0) + width * moment.since(counts.from).as_secs_f64() / step;
     html! {
-        svg viewBox={ "0 0 " (WIDTH) " " (ABOVE + HEIGHT + BELOW) } role="img" aria-label=(in_words(counts)) {
-            @for count in [0, top / 2, top] {
-                line x1=(LEFT) x2=(WIDTH) y1=(dec(y(count))) y2=(dec(y(count))) {}
-                @if count != top / 2 || top > 1 {
-                    text x=(LEFT - 8.0) y=(dec(y(count) + 4.0)) text-anchor="end" { (format::number(count)) }
-                }
+        div.drawing {
+            div.scale aria-hidden="true" { @for count in &scale { span { (format::number(*count)) } } }
+            svg height=(ABOVE + HEIGHT + BELOW) role="img" aria-label=(in_words(counts)) {
+                @for count in &scale { line x2="100%" y1=(dec(y(*count))) y2=(dec(y(*count))) {} }
+                @for (at, point) in points.iter().enumerate() { (bar(point, at, points.len(), y)) }
+                @for one in &counts.incidents { (mark(one, counts)) }
             }
-            @for (at, point) in points.iter().enumerate() {
-                @if point.blind_seconds > 0.0 {
-                    rect.blind x=(dec(x(at))) y=(ABOVE) width=(dec(width)) height=(HEIGHT) {
-                        title { (moment(point.at)) ": blind for " (format::span(Duration::from_secs_f64(point.blind_seconds.ceil()))) }
-                    }
-                }
-                @match heights(point) {
-                    None => rect.unread x=(dec(x(at))) y=(dec(bottom - 4.0)) width=(dec(width)) height="4" {},
-                    Some(all) => @for (state, from, to) in stacked(all) {
-                        rect class=(state.as_str()) x=(dec(x(at))) y=(dec(y(to))) width=(dec((width - 0.6).max(0.6)))
-                            height=(dec((y(from) - y(to)).max(1.5))) {
-                            title { (moment(point.at)) ": " (format::number(to - from)) " " (format::word(state)) }
-                        }
-                    },
-                }
-                @if let Some(unusual) = point.unusual.filter(|unusual| *unusual > 0) {
-                    rect.unusual x=(dec(x(at))) y=(dec(y(unusual) - 1.0)) width=(dec(width)) height="2" {
-                        title { (moment(point.at)) ": " (format::number(unusual)) " unusual" }
-                    }
-                }
+            div.ends aria-hidden="true" {
+                @for at in [0, points.len() / 2] { span { @if let Some(point) = points.get(at) { (moment(point.at)) } } }
+                span { "now" }
             }
-            @for mark in &counts.incidents {
-                @let at = place(mark.at);
-                g.mark {
-                    line x1=(dec(at)) x2=(dec(at)) y1=(ABOVE) y2=(dec(bottom)) {}
-                    path d={ "M" (dec(at - 5.0)) " " (ABOVE - 10.0) "h10l-5 9z" } { title { (mark_in_words(mark)) ", " (moment(mark.at)) } }
+        }
+    }
+}
+
+/// The bar of one of so many points. `y`: the height at which a count is drawn.
+fn bar(point: &CountPoint, at: usize, points: usize, y: impl Fn(u64) -> f64) -> Markup {
+    let width = 100.0 / points as f64;
+    let x = percent(width * at as f64);
+    html! {
+        @if point.blind_seconds > 0.0 {
+            rect.blind x=(x) y=(ABOVE) width=(percent(width)) height=(HEIGHT) {
+                title { (moment(point.at)) ": blind for " (format::span(Duration::from_secs_f64(point.blind_seconds.ceil()))) }
+            }
+        }
+        @match heights(point) {
+            None => rect.unread x=(x) y=(dec(ABOVE + HEIGHT - 4.0)) width=(percent(width)) height="4" {},
+            Some(all) => @for (state, from, to) in stacked(all) {
+                rect class=(state.as_str()) x=(x) y=(dec(y(to))) width=(percent(FILLED * width))
+                    height=(dec((y(from) - y(to)).max(1.5))) {
+                    title { (moment(point.at)) ": " (format::number(to - from)) " " (format::word(state)) }
                 }
+            },
+        }
+        @if let Some(unusual) = point.unusual.filter(|unusual| *unusual > 0) {
+            rect.unusual x=(x) y=(dec(y(unusual) - 1.0)) width=(percent(width)) height="2" {
+                title { (moment(point.at)) ": " (format::number(unusual)) " unusual" }
             }
-            @for (at, anchor) in [(0, "start"), (points.len() / 2, "middle"), (points.len(), "end")] {
-                @let written = match points.get(at) { Some(point) => moment(point.at), None => "now".to_owned() };
-                text x=(dec(x(at))) y=(dec(bottom + 18.0)) text-anchor=(anchor) { (written) }
-            }
+        }
+    }
+}
+
+/// The mark of an incident, at its place on the axis of time.
+fn mark(mark: &IncidentMark, counts: &CountsOverTime) -> Markup {
+    let whole = Duration::from_secs(counts.step_seconds).as_secs_f64() * counts.points.len() as f64;
+    let x = percent(100.0 * mark.at.since(counts.from).as_secs_f64() / whole);
+    html! {
+        svg.mark x=(x) {
+            line y1=(ABOVE) y2=(ABOVE + HEIGHT) {}
+            path d={ "M-5 " (ABOVE - 10.0) "h10l-5 9z" } { title { (mark_in_words(mark)) ", " (moment(mark.at)) } }
         }
     }
 }
@@ -244,6 +254,10 @@ fn dec(number: f64) -> String {
     format!("{number:.1}")
 }
 
+fn percent(number: f64) -> String {
+    format!("{number:.2}%")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,13 +311,16 @@ mod tests {
         );
         let drawn = chart(&counts, |range| format!("/?range={}", range.as_str())).into_string();
         for part in [
+            r#"<div class="scale" aria-hidden="true"><span>10</span><span>5</span><span>0</span></div>"#,
             // The axis ends at 10, so 5 of 140 px are 70.
-            r#"<rect class="offline" x="944.9" y="86.0" width="14.5" height="70.0">"#,
-            r#"<rect class="late" x="944.9" y="30.0" width="14.5" height="56.0">"#,
-            r#"<rect class="unknown" x="944.9" y="16.0" width="14.5" height="14.0">"#,
-            r#"<rect class="unusual" x="944.9" y="57.0" width="15.1" height="2">"#,
-            r#"<rect class="blind" x="929.9""#,
-            r#"<rect class="unread" x="929.9""#,
+            r#"<rect class="offline" x="98.33%" y="86.0" width="1.57%" height="70.0">"#,
+            r#"<rect class="late" x="98.33%" y="30.0" width="1.57%" height="56.0">"#,
+            r#"<rect class="unknown" x="98.33%" y="16.0" width="1.57%" height="14.0">"#,
+            r#"<rect class="unusual" x="98.33%" y="57.0" width="1.67%" height="2">"#,
+            r#"<rect class="blind" x="96.67%""#,
+            r#"<rect class="unread" x="96.67%""#,
+            r#"<svg class="mark" x="95.00%">"#,
+            "<span>01-01 00:00</span><span>01-01 00:30</span><span>now</span>",
             "9 of 10 units with site=&lt;b&gt; fell silent together",
             r#"href="/?range=90d""#,
             r#"<td class="numbers">–</td>"#,

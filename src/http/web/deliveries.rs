@@ -1,7 +1,8 @@
 //! The pages of deliveries: waiting, given up and delivered notifications, one line for each group of a page; each
 //! notification with its attempts; delivering again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -172,7 +173,7 @@ impl Web {
         }
     }
 
-    /// One line for each group of these deliveries, in their order.
+    /// One line for each group of these deliveries.
     fn groups_table(&self, lines: &[DeliveryLine], now: Timestamp, may_change: bool) -> Markup {
         html! {
             div.table {
@@ -183,28 +184,31 @@ impl Web {
                         th.numbers scope="col" { "When" } th.wide scope="col" { "Receivers" }
                         @if may_change { th.wide scope="col" { span.hidden { "Change" } } }
                     } }
-                    tbody { @for group in groups_of(lines) { (self.group_line(&group, now, may_change)) } }
+                    tbody { @for (shown, group) in groups_of(lines) { (self.group_line(shown, &group, now, may_change)) } }
                 }
             }
         }
     }
 
-    fn group_line(&self, group: &[&DeliveryLine], now: Timestamp, may_change: bool) -> Markup {
-        let Some(shown) = representative(group) else { return html! {} };
+    /// `shown`: the delivery that stands for the group.
+    fn group_line(
+        &self,
+        shown: &DeliveryLine,
+        group: &[&DeliveryLine],
+        now: Timestamp,
+        may_change: bool,
+    ) -> Markup {
         let key = key_of(&group_of(shown));
-        let receivers: BTreeSet<&str> = group.iter().map(|line| line.receiver.as_str()).collect();
-        let links = html! {
-            @for (at, name) in receivers.iter().enumerate() {
-                @if at > 0 { ", " }
-                a href=(self.deliveries_link(None, Some(name), None)) { (format::text(name)) }
-            }
-        };
+        let [notified, waiting, given_up] = receivers_of(group);
+        let receivers = format::told([&notified, &waiting, &given_up], html! {}, |names| {
+            html! { @for (at, name) in names.iter().enumerate() { @if at > 0 { ", " } (self.receiver(name)) } }
+        });
         html! {
             tr data-key=(key) {
                 td { (state(shown.state)) }
                 th scope="row" {
                     (group_name(shown))
-                    span.phone { "to " (links) }
+                    span.phone { (receivers) }
                     // A receiver that has got everything needs no answer in the line.
                     @if shown.state != DeliveryState::Delivered && !shown.answer.is_empty() {
                         span.note.answer { " " (format::text(&shown.answer)) }
@@ -213,9 +217,9 @@ impl Web {
                 td { (what(shown)) }
                 td.numbers {
                     a href={ (self.base) "/deliveries/" (shown.id) } { (format::ago(Some(shown.at), now)) }
-                    @if let Some(next) = shown.next_attempt { span.note { " next " (format::ago(Some(next), now)) } }
+                    (next_attempt(shown, now))
                 }
-                td.wide { (links) }
+                td.wide { (receivers) }
                 @if may_change { td.wide { @if group.len() == 1 { (self.again(shown, may_change)) } } }
             }
             @if group.len() > 1 {
@@ -253,16 +257,21 @@ impl Web {
                 td { (state(line.state)) }
                 td.numbers {
                     a href={ (self.base) "/deliveries/" (line.id) } { (format::ago(Some(line.at), now)) }
-                    @if let Some(next) = line.next_attempt { span.note { " next " (format::ago(Some(next), now)) } }
+                    (next_attempt(line, now))
                 }
-                th scope="row" {
-                    a href=(self.deliveries_link(None, Some(&line.receiver), None)) { (format::text(&line.receiver)) }
-                }
+                th scope="row" { (self.receiver(&line.receiver)) }
                 td.wide { (what(line)) }
                 td.wide.numbers { (line.attempts) }
                 td.wide { (format::text(&line.answer)) }
                 @if may_change { td { (self.again(line, may_change)) } }
             }
+        }
+    }
+
+    /// A receiver, with a link to its deliveries.
+    fn receiver(&self, name: &str) -> Markup {
+        html! {
+            a.short[format::is_short(name)] href=(self.deliveries_link(None, Some(name), None)) { (format::text(name)) }
         }
     }
 
@@ -324,6 +333,18 @@ impl Web {
     }
 }
 
+/// When a delivery is attempted next. If it is due, it waits until its receiver has room for it, or is probed after
+/// failures: the moment of that is not stored.
+fn next_attempt(line: &DeliveryLine, now: Timestamp) -> Markup {
+    html! {
+        @match line.next_attempt {
+            Some(next) if next > now => span.note { ", next " (format::countdown(next, now)) },
+            Some(_) => span.note { ", waits for the receiver" },
+            None => {}
+        }
+    }
+}
+
 /// The delivery that stands for a group: the newest that needs an operator, else the newest.
 fn representative<'a>(group: &[&'a DeliveryLine]) -> Option<&'a DeliveryLine> {
     let needed = group.iter().filter(|line| line.state != DeliveryState::Delivered);
@@ -335,18 +356,33 @@ fn group_of(line: &DeliveryLine) -> (&Labels, Option<&str>, bool) {
     (&line.labels, line.event, line.timer.is_some())
 }
 
-/// Deliveries by their groups, in the order of the first delivery of each.
-fn groups_of(lines: &[DeliveryLine]) -> Vec<Vec<&DeliveryLine>> {
-    let mut groups: Vec<Vec<&DeliveryLine>> = Vec::new();
-    let mut places = HashMap::new();
+/// Deliveries by their groups, each group behind the delivery that stands for it. Groups that are not well come first,
+/// then the newest by the moment that their lines show.
+fn groups_of(lines: &[DeliveryLine]) -> Vec<(&DeliveryLine, Vec<&DeliveryLine>)> {
+    let mut groups: BTreeMap<_, Vec<&DeliveryLine>> = BTreeMap::new();
     for line in lines {
-        let place = *places.entry(group_of(line)).or_insert(groups.len());
-        if place == groups.len() {
-            groups.push(Vec::new());
-        }
-        groups[place].push(line);
+        groups.entry(group_of(line)).or_default().push(line);
     }
-    groups
+    let shown = groups.into_values().filter_map(|group| Some((representative(&group)?, group)));
+    let mut shown: Vec<_> = shown.collect();
+    shown.sort_by_key(|(one, _)| (one.state == DeliveryState::Delivered, Reverse(one.at)));
+    shown
+}
+
+/// The receivers of a group, by the delivery that stands for each: notified ones, those for which it waits, and those
+/// for which it was given up.
+fn receivers_of(group: &[&DeliveryLine]) -> [Vec<String>; 3] {
+    use DeliveryState::{Dead, Delivered, Failed, Orphaned, Pending};
+    let mut receivers: BTreeMap<&str, Vec<&DeliveryLine>> = BTreeMap::new();
+    for line in group {
+        receivers.entry(&line.receiver).or_default().push(line);
+    }
+    let shown: Vec<&DeliveryLine> = receivers.values().filter_map(|lines| representative(lines)).collect();
+    let in_state = |states: &[DeliveryState]| {
+        let found = shown.iter().filter(|one| states.contains(&one.state));
+        found.map(|one| one.receiver.clone()).collect()
+    };
+    [in_state(&[Delivered]), in_state(&[Pending, Failed, Orphaned]), in_state(&[Dead])]
 }
 
 fn group_name(line: &DeliveryLine) -> Markup {
@@ -356,9 +392,7 @@ fn group_name(line: &DeliveryLine) -> Markup {
             (None, Some(_)) => "timers",
             (None, None) if line.labels.is_empty() && line.blind > 0 => "hearing",
             (None, None) if line.labels.is_empty() => "all units",
-            (None, None) => {
-                @for (name, value) in &line.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
-            }
+            (None, None) => (format::labels(&line.labels)),
         }
     }
 }
@@ -415,17 +449,17 @@ async fn replay_letters(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use DeliveryState::{Dead, Delivered, Failed, Orphaned, Pending};
 
-    #[test]
-    fn the_newest_delivery_that_is_not_well_stands_for_its_group() {
-        use DeliveryState::{Dead, Delivered, Failed};
-        let line = |(state, ms): (DeliveryState, i64)| DeliveryLine {
+    /// A delivery of the group of a site to a receiver.
+    fn line(site: &str, receiver: &str, state: DeliveryState, ms: i64) -> DeliveryLine {
+        DeliveryLine {
             id: ms.to_string(),
-            receiver: "hook".to_owned(),
+            receiver: receiver.to_owned(),
             state,
             at: Timestamp::from_millis(ms),
             sealed_at: Timestamp::ZERO,
-            labels: Default::default(),
+            labels: Labels::from([("site".to_owned(), site.to_owned())]),
             offline: 1,
             online: 0,
             blind: 0,
@@ -435,13 +469,67 @@ mod tests {
             attempts: 1,
             next_attempt: None,
             answer: String::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn the_newest_delivery_that_is_not_well_stands_for_its_group() {
         let shown = |lines: &[(DeliveryState, i64)]| {
-            let lines: Vec<DeliveryLine> = lines.iter().copied().map(line).collect();
+            let lines: Vec<_> = lines.iter().map(|(state, ms)| line("a", "hook", *state, *ms)).collect();
             representative(&lines.iter().collect::<Vec<_>>()).map(|one| one.at.as_millis())
         };
         assert_eq!(shown(&[]), None);
         assert_eq!(shown(&[(Delivered, 3), (Delivered, 5)]), Some(5));
         assert_eq!(shown(&[(Delivered, 9), (Dead, 3), (Failed, 5)]), Some(5));
+    }
+
+    #[test]
+    fn groups_that_are_not_well_come_first_each_kind_by_the_moment_that_its_line_shows() {
+        let lines = [
+            line("old", "hook", Failed, 1),
+            line("waits", "hook", Pending, 2),
+            line("waits", "hook", Pending, 7),
+            line("dead", "hook", Dead, 5),
+            line("well", "hook", Delivered, 9),
+            line("new", "hook", Delivered, 10),
+            line("well", "mail", Delivered, 11),
+            line("waits", "mail", Delivered, 12),
+        ];
+        let groups = groups_of(&lines);
+        let shown: Vec<(&str, i64, usize)> = groups
+            .iter()
+            .map(|(shown, group)| (shown.labels["site"].as_str(), shown.at.as_millis(), group.len()))
+            .collect();
+        assert_eq!(shown, [("waits", 7, 3), ("dead", 5, 1), ("old", 1, 1), ("well", 11, 2), ("new", 10, 1)]);
+    }
+
+    #[test]
+    fn a_receiver_of_a_group_has_got_it_if_it_has_got_all() {
+        let lines = [
+            line("a", "hook", Delivered, 1),
+            line("a", "hook", Failed, 2),
+            line("a", "gone", Orphaned, 2),
+            line("a", "mail", Delivered, 1),
+            line("a", "mail", Delivered, 2),
+            line("a", "pager", Dead, 1),
+            line("a", "pager", Delivered, 2),
+        ];
+        let receivers = receivers_of(&lines.iter().collect::<Vec<_>>());
+        assert_eq!(receivers, [vec!["mail"], vec!["gone", "hook"], vec!["pager"]]);
+    }
+
+    #[test]
+    fn an_attempt_is_to_come_or_waits_for_its_receiver() {
+        let at = Timestamp::from_millis;
+        for (attempt, shown) in [
+            (Some(at(28_000)), ">, next in <time data-countdown"),
+            (Some(at(9_999)), ">, waits for the receiver<"),
+            (Some(at(10_000)), ">, waits for the receiver<"),
+        ] {
+            let line = DeliveryLine { next_attempt: attempt, ..line("a", "hook", Failed, 1) };
+            let markup = next_attempt(&line, at(10_000)).into_string();
+            assert!(markup.contains(shown) && !markup.contains("ago"), "{markup}");
+        }
+        assert_eq!(next_attempt(&line("a", "hook", Delivered, 1), at(10_000)).into_string(), "");
     }
 }

@@ -23,7 +23,8 @@ use crate::http::summary::{FleetSummary, LabelSummary};
 use crate::http::unit_list::{ShownUnit, UnitPage, UnitsQuery};
 use crate::pages;
 use crate::presence::{self, CountRange};
-use crate::routing::SilenceNotice;
+use crate::routing::told::Why;
+use crate::routing::{Part, SilenceNotice};
 
 /// The values of a label that are shown.
 const BARS: usize = 10;
@@ -160,7 +161,7 @@ impl FleetPage<'_> {
             nav.counts #counts aria-label="Units by state" {
                 a href=(self.link(&UnitsQuery { state: None, unusual: None, ..first.clone() }))
                     aria-current=[(wanted.state.is_none() && wanted.unusual.is_none()).then_some("true")] {
-                    b { (format::number(content.units)) } span { "units" }
+                    b { (format::number(content.units)) } span { @if content.units == 1 { "unit" } @else { "units" } }
                 }
                 @for state in presence::State::ALL {
                     @let name = state.as_str();
@@ -204,18 +205,36 @@ impl FleetPage<'_> {
                     }
                 }
                 @for label in labels {
-                    section {
-                        h2 { (format::text(label)) span.note { ", mostly silent ones first" } }
-                        @let values: Vec<&LabelSummary> = content.labels.iter().filter(|one| one.label == label).collect();
-                        div.bars {
-                            @for one in values.iter().take(BARS) {
-                                @let pair = format!("{label}={}", one.value);
-                                @let is_selected = wanted.label.as_ref() == Some(&pair);
-                                @let query = UnitsQuery { label: Some(pair), ..first.clone() };
-                                (bar(&self.link(&query), &one.value, one.states.offline, one.states.total(), is_selected))
-                            }
-                        }
-                        @if values.len() > BARS { p.quiet { "and " (values.len() - BARS) " more" } }
+                    @let values: Vec<&LabelSummary> = content.labels.iter().filter(|one| one.label == label).collect();
+                    (self.places(label, &values, wanted))
+                }
+            }
+        }
+    }
+
+    /// The values of a label: the first ones, and the others in a list that opens.
+    fn places(&self, label: &str, values: &[&LabelSummary], wanted: &UnitsQuery) -> Markup {
+        let bars = |values: &[&LabelSummary]| {
+            html! {
+                div.bars {
+                    @for one in values {
+                        @let pair = format!("{label}={}", one.value);
+                        @let is_selected = wanted.label.as_ref() == Some(&pair);
+                        @let query = UnitsQuery { label: Some(pair), cursor: None, ..wanted.clone() };
+                        (bar(&self.link(&query), &one.value, one.states.offline, one.states.total(), is_selected))
+                    }
+                }
+            }
+        };
+        let (first, more) = values.split_at(values.len().min(BARS));
+        html! {
+            section {
+                h2 { (format::text(label)) span.note { ", mostly silent ones first" } }
+                (bars(first))
+                @if !more.is_empty() {
+                    details data-key={ "more of " (label) } {
+                        summary.quiet { "and " (more.len()) " more" }
+                        (bars(more))
                     }
                 }
             }
@@ -324,30 +343,24 @@ impl FleetPage<'_> {
 
     fn row(&self, unit: &ShownUnit, notices: &Notices, has_offline: bool, now: Timestamp) -> Markup {
         let ShownUnit { listed, details } = unit;
-        let path = pages::unit(listed.kind.as_str(), listed.unit.as_str());
-        let labels = html! {
-            @for (name, value) in details.labels.iter().flatten() {
-                span.label { (format::text(name)) "=" (format::text(value)) } " "
-            }
-        };
+        let (kind, id) = (listed.kind.as_str(), listed.unit.as_str());
+        let labels = html! { @if let Some(labels) = &details.labels { (format::labels(labels)) } };
         html! {
-            tr data-key={ (listed.kind) "/" (listed.unit.as_str()) } {
+            tr data-key={ (kind) "/" (id) } {
                 td { (format::state(listed.state)) @if listed.unusual { span.note { " unusual" } } }
                 th scope="row" {
-                    a href={ (self.web.base) (path) } { (format::text(listed.unit.as_str())) }
-                    span.phone { (listed.kind) " " (labels) }
+                    a.short[format::is_short(id)] href={ (self.web.base) (pages::unit(kind, id)) } { (format::text(id)) }
+                    span.phone { (kind) " " (labels) }
                 }
-                td.wide { (listed.kind) }
+                td.wide { (format::name(kind)) }
                 td.numbers.wide[has_offline] { (format::ago(listed.last_seen, now)) }
                 @if has_offline {
                     td.numbers {
-                        @if let Some(since) = listed.offline_since {
-                            time datetime=(since) title=(since) { (format::span(now.since(since))) }
-                        }
+                        @if let Some(since) = listed.offline_since { (format::lasting(since, now)) }
                     }
                     td {
                         @match details.record.as_ref().map(|record| notices.get(record)) {
-                            Some(Some(notice)) => (noticed(notice, now)),
+                            Some(Some(notice)) => (noticed(notice, &self.web.base, now)),
                             // The page looks up a part of them.
                             Some(None) => span.note { "see the unit" },
                             None => {}
@@ -363,25 +376,22 @@ impl FleetPage<'_> {
     }
 }
 
-/// The receivers that were notified of a silence, in a few words.
-fn noticed(notice: &SilenceNotice, now: Timestamp) -> Markup {
-    let names = |names: &[String]| format::text(&names.join(", "));
-    html! {
-        @match notice {
-            SilenceNotice::Sealed { notified, at, waiting, given_up } => {
-                @match (notified.as_slice(), waiting.as_slice()) {
-                    ([], []) => span.note { "nobody" },
-                    ([], waiting) => span.note { "not yet: waits for " (names(waiting)) },
-                    (notified, waiting) => {
-                        (names(notified))
-                        @if at.is_some() { span.note { " " (format::ago(*at, now)) } }
-                        @if !waiting.is_empty() { span.note { ", not yet " (names(waiting)) } }
-                    }
-                }
-                @if !given_up.is_empty() { span.note { ", given up for " (names(given_up)) } }
-            }
-            SilenceNotice::Untold(why) => span.note { "nobody: " (format::said(&why.said(), now)) },
+/// The receivers that were notified of a silence, in a few words. `base`: the path that links begin with.
+fn noticed(notice: &SilenceNotice, base: &str, now: Timestamp) -> Markup {
+    match notice {
+        SilenceNotice::Sealed { notified, at, waiting, given_up } => {
+            let when = html! { @if at.is_some() { span.note { " " (format::ago(*at, now)) } } };
+            let names = |names: &[String]| html! { (format::text(&names.join(", "))) };
+            format::told([notified, waiting, given_up], when, names)
         }
+        // Its page has the id of the alert silence, which says nothing here.
+        SilenceNotice::Untold(Why::Silenced(_, author, end)) => html! {
+            span.note {
+                "nobody: " a href={ (base) "/silences?state=active" } { "a silence" } " of " (format::text(author))
+                " covers it " (format::said(&Part::Until(*end).into(), now))
+            }
+        },
+        SilenceNotice::Untold(why) => html! { span.note { "nobody: " (format::said(&why.said(), now)) } },
     }
 }
 
@@ -392,9 +402,40 @@ fn bar(link: &str, name: &str, offline: u64, units: u64, is_selected: bool) -> M
             span { (format::text(name)) }
             meter min="0" max=(units.max(1)) value=(offline) aria-hidden="true" {}
             span.numbers {
-                @if offline > 0 { b { (format::number(offline)) } " of " }
-                (format::number(units)) @if offline > 0 { " offline" } @else { " units, none offline" }
+                @match (units, offline) {
+                    (1, 0) => "1 unit, not offline",
+                    (_, 0) => { (format::number(units)) " units, none offline" }
+                    _ => { b { (format::number(offline)) } " of " (format::number(units)) " offline" }
+                }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_counts_in_words() {
+        for (offline, units, said) in [
+            (0, 1, "1 unit, not offline"),
+            (0, 1200, "1\u{202f}200 units, none offline"),
+            (1, 1, "<b>1</b> of 1 offline"),
+            (3, 12, "<b>3</b> of 12 offline"),
+        ] {
+            let bar = bar("/", "north", offline, units, false).into_string();
+            assert!(bar.contains(said), "{bar}");
+        }
+    }
+
+    #[test]
+    fn an_alert_silence_is_a_link_and_no_id() {
+        let at = Timestamp::from_millis;
+        let id = "b32f49bf-85b4-4f99-9a55-bff9c27eb5a0".to_owned();
+        let why = Why::Silenced(id, "<ana>".to_owned(), at(660_000));
+        let said = noticed(&SilenceNotice::Untold(why), "/base", at(600_000)).into_string();
+        let link = "nobody: <a href=\"/base/silences?state=active\">a silence</a> of &lt;ana&gt; covers it for another ";
+        assert!(said.contains(link) && !said.contains("b32f"), "{said}");
     }
 }

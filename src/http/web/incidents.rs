@@ -62,7 +62,7 @@ fn breaker(trip: &Trip, now: Timestamp) -> Markup {
                 b { (format::number(trip.offline)) " of " (format::number(trip.units)) " units" }
                 " fell silent since " (format::ago(Some(trip.since), now)) ". Notifications of single units are held \
                  until units return, and "
-                (format::ago(Some(trip.until), now)) " at the latest."
+                (format::countdown(trip.until, now)) " at the latest."
             }
         }
     }
@@ -119,12 +119,9 @@ impl Web {
             @if let Some(whole) = whole(group, content) { " of " (format::number(whole.states.total())) }
         };
         let labels = html! {
-            @if group.labels.is_empty() { "all units" }
-            @for (at, (name, value)) in group.labels.iter().enumerate() {
-                @if at > 0 { " " }
-                span.label { (format::text(name)) "=" (format::text(value)) }
-            }
+            @if group.labels.is_empty() { "all units" } @else { (format::labels(&group.labels)) }
         };
+        let id = first.unit.as_str();
         html! {
             tr data-key=(key_of(&group.labels)) {
                 th scope="row" {
@@ -140,7 +137,7 @@ impl Web {
                 }
                 td.numbers { (offline) }
                 td.numbers { (format::ago(Some(first.deadline), now)) }
-                td.wide { a href={ (self.base) (path) } { (format::text(first.unit.as_str())) } }
+                td.wide { a.short[format::is_short(id)] href={ (self.base) (path) } { (format::text(id)) } }
                 td.numbers.wide { (format::ago(Some(group.newest), now)) }
                 td.wide { @if group.receivers.is_empty() { span.note { "none" } } @else { (format::text(&group.receivers.join(", "))) } }
             }

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::{Extension, response::IntoResponse};
 use maud::{Markup, html};
 
-use super::layout::Tab;
+use super::layout::{Tab, advice};
 use super::{FailedPage, WebState, format};
 use crate::http::changes::Caller;
 use crate::http::summary::HearingSummary;
@@ -48,9 +48,9 @@ pub(super) async fn page(
             @for problem in &content.problems {
                 li {
                     @if problem.severity == Severity::Serious { strong { "serious" } } @else { "warning" }
-                    " · " (problem.instance) ": " (problem.text)
+                    " · " (problem.instance) ": " (advice(&problem.text))
                     @if !problem.consequences.is_empty() {
-                        ul { @for one in &problem.consequences { li { (one.text) } } }
+                        ul { @for one in &problem.consequences { li { (advice(&one.text)) } } }
                     }
                 }
             }

@@ -37,6 +37,9 @@ const TABS: [(Tab, &str, &str); 9] = [
     (Tab::Instances, "/instances", "Instances"),
 ];
 
+/// The longest quote in a banner, in characters: the state of the fleet stands below it.
+const QUOTED: usize = 80;
+
 /// The pages of the footer.
 const FURTHER: [(Tab, &str, &str); 2] =
     [(Tab::Configuration, "/configuration", "configuration"), (Tab::About, "/about", "about")];
@@ -96,22 +99,28 @@ impl Web {
         }
     }
 
+    /// A screen has the pages in a row, a telephone in a menu; the other of the two is not displayed.
     fn header(&self, tab: Option<Tab>, caller: &Caller) -> Markup {
+        let pages = html! {
+            nav aria-label="Pages" {
+                @for (one, path, name) in TABS {
+                    a href={ (self.base) (path) } aria-current=[(tab == Some(one)).then_some("page")] { (name) }
+                }
+            }
+        };
+        let here = TABS.iter().find(|(one, ..)| tab == Some(*one)).map_or("Menu", |(.., name)| *name);
         html! {
             header {
                 a.brand href={ (self.base) "/" } { "Rollcall" }
-                nav aria-label="Pages" {
-                    @for (one, path, name) in TABS {
-                        a href={ (self.base) (path) } aria-current=[(tab == Some(one)).then_some("page")] { (name) }
-                    }
-                }
+                (pages)
+                details.menu { summary { span.hidden { "Pages: " } (here) } (pages) }
                 form.search action={ (self.base) "/" } role="search" {
                     label.hidden for="search" { "Search units by a part of their id" }
                     input #search type="search" name="contains" maxlength="128" placeholder="Search units  /";
                 }
                 @if self.has_tokens.0 {
                     form.logout method="post" action={ (self.base) "/logout" } {
-                        span.quiet { (caller.token_name()) }
+                        span.quiet title=(caller.token_name()) { (caller.token_name()) }
                         button type="submit" { "Log out" }
                     }
                 }
@@ -187,14 +196,12 @@ fn banner(base: &str, content: &SummaryContent) -> Markup {
         .iter()
         .filter(|problem| problem.severity == Severity::Serious)
         .partition(|problem| problem.name == NOT_HEARING && content.hearing.blind);
-    let of_problem =
-        |problem: &InstanceProblem| html! { strong { (problem.instance) ": " } (advice(&problem.text)) };
     let mut warnings: Vec<(bool, Markup)> = Vec::new();
     if content.hearing.blind {
         let said = html! {
             strong { "Rollcall is blind. " }
             "It cannot prove that it hears the fleet, and declares no unit offline until it can."
-            @for problem in blind { br; (problem.instance) ": " (advice(&problem.text)) }
+            @for problem in blind { br; (brief(base, problem)) }
         };
         warnings.push((true, said));
     }
@@ -206,7 +213,7 @@ fn banner(base: &str, content: &SummaryContent) -> Markup {
         };
         warnings.push((true, said));
     }
-    warnings.extend(serious.into_iter().map(|problem| (true, of_problem(problem))));
+    warnings.extend(serious.into_iter().map(|problem| (true, brief(base, problem))));
     if let Some(until) = content.hearing.settling_until.filter(|_| !content.hearing.blind) {
         let said = html! {
             strong { "Rollcall was blind, and hears again. " }
@@ -223,7 +230,7 @@ fn banner(base: &str, content: &SummaryContent) -> Markup {
         warnings.push((false, said));
     }
     let less = content.problems.iter().filter(|problem| problem.severity == Severity::Warning);
-    warnings.extend(less.map(|problem| (false, of_problem(problem))));
+    warnings.extend(less.map(|problem| (false, brief(base, problem))));
     html! {
         @if let Some((is_serious, said)) = warnings.first() {
             div.banner.serious[*is_serious] role=(if *is_serious { "alert" } else { "status" }) { (said) }
@@ -238,8 +245,27 @@ fn banner(base: &str, content: &SummaryContent) -> Markup {
     }
 }
 
+/// A problem with a short quote. The page of instances has its whole text.
+fn brief(base: &str, problem: &InstanceProblem) -> Markup {
+    html! {
+        strong { a href={ (base) "/instances" } { (problem.instance) } ": " }
+        (advice(&with_short_quote(&problem.text)))
+    }
+}
+
+/// The text, whose quote, such as the answer of a receiver, is cut.
+fn with_short_quote(text: &str) -> String {
+    let (Some(begin), Some(end)) = (text.find('"'), text.rfind('"')) else { return text.to_owned() };
+    match text[begin + 1..].char_indices().nth(QUOTED) {
+        Some((length, _)) if begin + 1 + length < end => {
+            format!("{}…{}", &text[..begin + 1 + length], &text[end..])
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// The text of a problem, in which a command stands between backticks.
-fn advice(text: &str) -> Markup {
+pub(super) fn advice(text: &str) -> Markup {
     html! {
         @for (at, part) in text.split('`').enumerate() {
             @if at % 2 == 1 { code { (super::format::text(part)) } } @else { (super::format::text(part)) }
@@ -249,4 +275,27 @@ fn advice(text: &str) -> Markup {
 
 pub(super) fn may_change(caller: &Caller) -> bool {
     caller.require(Role::Operator).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quote_of_a_banner_is_short_and_the_advice_behind_it_stays() {
+        let (long, cut) = ("ü".repeat(QUOTED + 1), format!("{}…", "ü".repeat(QUOTED)));
+        let (fits, json) = ("ü".repeat(QUOTED), format!("{{\"error\":\"{long}"));
+        let json_cut: String = json.chars().take(QUOTED).collect();
+        for (text, expected) in [
+            ("hook refused; try `rollcall`".to_owned(), "hook refused; try `rollcall`".to_owned()),
+            (format!("500, \"{fits}\"; try `x`"), format!("500, \"{fits}\"; try `x`")),
+            (format!("500, \"{long}\"; try `x`"), format!("500, \"{cut}\"; try `x`")),
+            (format!("500, \"{json}\"; try `x`"), format!("500, \"{json_cut}…\"; try `x`")),
+            ("one \" alone".to_owned(), "one \" alone".to_owned()),
+        ] {
+            assert_eq!(with_short_quote(&text), expected);
+        }
+        let markup = advice("a <b>; try `rollcall check`, or `x`").into_string();
+        assert_eq!(markup, "a &lt;b&gt;; try <code>rollcall check</code>, or <code>x</code>");
+    }
 }

@@ -57,20 +57,24 @@ pub(super) async fn page(
 
 impl Web {
     fn record_row(&self, record: &OfflineRecord, now: Timestamp) -> Markup {
-        let path = pages::unit_of(record);
+        let (kind, id) = (record.kind.as_str(), record.unit.as_str());
         let end = record.back_at.unwrap_or(now);
-        let labels = html! {
-            @for (name, value) in &record.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
-        };
+        let labels = format::labels(&record.labels);
+        // The silence of an open record lasts.
+        let lasts = record.back_at.is_none().then_some("");
         html! {
             tr data-key=(record.id) {
                 td.numbers { (format::ago(Some(record.detected_at), now)) }
                 th scope="row" {
-                    a href={ (self.base) (path) } { (format::text(record.unit.as_str())) }
-                    span.phone { (record.kind) " " (labels) }
+                    a.short[format::is_short(id)] href={ (self.base) (pages::unit_of(record)) } { (format::text(id)) }
+                    span.phone { (kind) " " (labels) }
                 }
-                td.wide { (record.kind) }
-                td.numbers { time datetime=(record.last_seen) title={ "last seen " (record.last_seen) } { (format::span(end.since(record.last_seen))) } }
+                td.wide { (format::name(kind)) }
+                td.numbers {
+                    time data-since=[lasts] datetime=(record.last_seen) title={ "last seen " (record.last_seen) } {
+                        (format::span(end.since(record.last_seen)))
+                    }
+                }
                 td {
                     @match record.closed_by {
                         Some(why) => { (format::ago(record.back_at, now)) span.note { " " (why.as_str().replace('_', " ")) } }

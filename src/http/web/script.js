@@ -137,10 +137,16 @@ function span(seconds) {
 let asked = 0;
 setInterval(() => {
   let isOver = false;
+  const now = Date.now() - ahead;
   for (const time of document.querySelectorAll("[data-countdown]")) {
-    const left = Math.floor((Date.parse(time.dateTime) - (Date.now() - ahead)) / 1000);
+    const left = Math.floor((Date.parse(time.dateTime) - now) / 1000);
     if (left >= 0) time.textContent = span(left);
     isOver ||= left < 1;
+  }
+  // A text that stays the same is left alone: it may be selected.
+  for (const time of document.querySelectorAll("[data-since]")) {
+    const text = span(Math.max(0, Math.floor((now - Date.parse(time.dateTime)) / 1000))) + time.dataset.since;
+    if (time.textContent !== text) time.textContent = text;
   }
   if (isOver && live?.dataset.stream && performance.now() - asked > 5000) {
     asked = performance.now();

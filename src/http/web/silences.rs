@@ -106,8 +106,8 @@ impl Web {
                     Some(units) => { (format::number(units)) }
                     None => { span.note { @if silence.state == SilenceState::Expired { "" } @else { "not counted yet" } } }
                 } }
-                td.numbers.wide { (format::ago(Some(silence.starts_at), now)) }
-                td.numbers { (format::ago(Some(silence.ends_at), now)) }
+                td.numbers.wide { (format::countdown(silence.starts_at, now)) }
+                td.numbers { (format::countdown(silence.ends_at, now)) }
                 td.wide { (format::text(&silence.comment)) span.note { " by " (format::text(&silence.author)) } }
                 td {
                     @if may_change && silence.state != SilenceState::Expired {

@@ -113,8 +113,8 @@ impl Web {
         let id = one.unit.as_str();
         html! {
             tr data-key={ (one.kind) "/" (id) } {
-                th scope="row" { (format::text(id)) span.phone { (one.kind) ", " (format::number(one.heard.heartbeats)) " heard" } }
-                td.wide { (one.kind) }
+                th scope="row" { (format::name(id)) span.phone { (one.kind) ", " (format::number(one.heard.heartbeats)) " heard" } }
+                td.wide { (format::name(one.kind.as_str())) }
                 td { (why) }
                 td.numbers { (format::ago(Some(one.heard.last_heard), now)) }
                 td.numbers.wide { (format::ago(Some(one.heard.first_heard), now)) }

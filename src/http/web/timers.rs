@@ -111,14 +111,15 @@ impl Web {
             TimerState::Cancelled => ("○", "cancelled"),
         };
         let of = html! {
-            a href=(self.timers_link(shown_state, Some(timer.timer_type.as_str()), None)) { (timer.timer_type) }
+            @let name = timer.timer_type.as_str();
+            a.short[format::is_short(name)] href=(self.timers_link(shown_state, Some(name), None)) { (name) }
         };
         html! {
             tr data-key=(timer.id.as_str()) {
                 td { span.state { span aria-hidden="true" { (sign) } " " (word) } }
                 th scope="row" { code { (format::text(timer.id.as_str())) } span.phone { (of) } }
                 td.wide { (of) }
-                td.numbers { (format::ago(Some(timer.due), now)) }
+                td.numbers { (format::countdown(timer.due, now)) }
                 td.numbers.wide { @if timer.fired_at.is_some() { (format::ago(timer.fired_at, now)) } }
                 td {
                     @if may_change && timer.state == TimerState::Waiting {

@@ -94,9 +94,7 @@ fn facts(view: &UnitDetails, trial: Option<&str>, now: Timestamp) -> Markup {
             @if view.flapping { dt { "Flapping" } dd { "yes: receivers are notified once, and again when it is stable" } }
             @if !view.labels.is_empty() {
                 dt { "Labels" }
-                dd {
-                    @for (name, value) in &view.labels { span.label { (format::text(name)) "=" (format::text(value)) } " " }
-                }
+                dd { (format::labels(&view.labels)) }
             }
         }
     }

@@ -6,6 +6,8 @@
 //! fleet would be created beside the rest of the old one: no instance would watch its units, and running instances
 //! would continue with the old fleet.
 
+use std::str::FromStr;
+
 use redis::pipe;
 
 use super::RedisConfig;
@@ -133,10 +135,12 @@ pub(super) fn copy(keys: &Keys, key: &str) -> [(&'static str, String); 4] {
 async fn read_copy(topology: &Topology, new: &Keys) -> Result<Option<StoredFleet>> {
     let mut read = pipe();
     read.hmget(new.heard(), &["fleet", "partitions", "tags", "key", "layout"]);
-    type Answer = (Option<String>, Option<u16>, Option<String>, Option<String>, Option<u32>);
+    type Answer = (Option<String>, Option<String>, Option<String>, Option<String>, Option<String>);
     let ((id, partitions, tags, key, layout),): (Answer,) = topology.send("meta", &read).await?;
-    let (Some(id), Some(partitions)) = (id, partitions) else { return Ok(None) };
-    check(topology, layout)?;
+    let (Some(id), Some(_)) = (id, &partitions) else { return Ok(None) };
+    let stored = Numbers { topology, key: new.heard() };
+    stored.check(layout)?;
+    let partitions = stored.number("partitions", partitions)?.unwrap_or(new.partitions());
     let keys = Keys::new(new.prefix(), partitions, read_tags(topology, tags.as_deref())?);
     Ok(Some(StoredFleet { key: key.unwrap_or_else(|| id.clone()), id, keys }))
 }
@@ -166,11 +170,13 @@ async fn create(
     }
     let mut read = pipe();
     read.hmget(&meta, &["fleet", "partitions", "key", "tags", "layout"]);
-    type Answer = (String, u16, Option<String>, Option<String>, Option<u32>);
+    type Answer = (String, Option<String>, Option<String>, Option<String>, Option<String>);
     let (_written, (answer,)): (Vec<bool>, (Answer,)) =
         topology.run_and_send(None, "meta", script, &read).await?;
     let (id, partitions, key, tags, layout) = answer;
-    check(topology, layout)?;
+    let stored = Numbers { topology, key: new.meta() };
+    stored.check(layout)?;
+    let partitions = stored.number("partitions", partitions)?.unwrap_or(new.partitions());
     let keys = Keys::new(new.prefix(), partitions, read_tags(topology, tags.as_deref())?);
     Ok(StoredFleet { key: key.unwrap_or_else(|| id.clone()), id, keys })
 }
@@ -180,14 +186,17 @@ pub async fn read_keys(topology: &Topology, config: &RedisConfig) -> Result<Keys
     let new = new_keys(config);
     let mut read = pipe();
     read.hmget(new.meta(), &["fleet", "moving", "partitions", "tags", "layout"]);
-    type Answer = (Option<String>, Option<String>, Option<u16>, Option<String>, Option<u32>);
+    type Answer = (Option<String>, Option<String>, Option<String>, Option<String>, Option<String>);
     let ((fleet, moving, partitions, tags, layout),): (Answer,) = topology.send("meta", &read).await?;
     if fleet.is_none() && moving.is_none() {
         return Ok(read_copy(topology, &new).await?.map_or(new, |fleet| fleet.keys));
     }
-    let partitions = partitions.unwrap_or(new.partitions());
+    let stored = Numbers { topology, key: new.meta() };
     if fleet.is_some() {
-        check(topology, layout)?;
+        stored.check(layout)?;
+    }
+    let partitions = stored.number("partitions", partitions)?.unwrap_or(new.partitions());
+    if fleet.is_some() {
         check_partitions(topology, config, partitions)?;
     }
     Ok(Keys::new(&config.prefix, partitions, read_tags(topology, tags.as_deref())?))
@@ -206,9 +215,10 @@ pub fn new_keys(config: &RedisConfig) -> Keys {
 pub async fn partitions(config: &RedisConfig, telemetry: std::sync::Arc<Telemetry>) -> Result<Option<u16>> {
     let topology = Topology::new(config, telemetry)?;
     let mut read = pipe();
-    read.hmget(new_keys(config).meta(), &["fleet", "partitions"]);
-    let ((fleet, partitions),): ((Option<String>, Option<u16>),) = topology.send("meta", &read).await?;
-    Ok(fleet.and(partitions))
+    let stored = Numbers { topology: &topology, key: new_keys(config).meta() };
+    read.hmget(&stored.key, &["fleet", "partitions"]);
+    let ((fleet, partitions),): ((Option<String>, Option<String>),) = topology.send("meta", &read).await?;
+    Ok(fleet.and(stored.number("partitions", partitions)?))
 }
 
 /// The key of the fleet of this configuration; `None` if there is no fleet. Changes nothing.
@@ -233,9 +243,32 @@ pub async fn check_whole(topology: &Topology, keys: &Keys) -> Result<()> {
     }
 }
 
-/// Refuses a fleet of another layout.
-fn check(topology: &Topology, layout: Option<u32>) -> Result<()> {
-    check_layout(layout, topology.address(), "engine.prefix")
+/// The properties of a fleet that are numbers. They are read as texts: a text that is no number is the fault of what
+/// wrote it, and not of the server.
+struct Numbers<'a> {
+    topology: &'a Topology,
+    key: String,
+}
+
+impl Numbers<'_> {
+    fn number<N: FromStr>(&self, property: &str, text: Option<String>) -> Result<Option<N>> {
+        let read = |text: String| {
+            text.parse::<N>().map_err(|_| {
+                EngineError::Refused(format!(
+                    "the {property} of the fleet at {} cannot be read: the field {property} of {} is {text:?}, and no \
+                     number; restore a backup, or choose another engine.prefix for a new fleet",
+                    self.topology.address(),
+                    self.key
+                ))
+            })
+        };
+        text.map(read).transpose()
+    }
+
+    /// Refuses a fleet of another layout.
+    fn check(&self, layout: Option<String>) -> Result<()> {
+        check_layout(self.number("layout", layout)?, self.topology.address(), "engine.prefix")
+    }
 }
 
 fn check_partitions(topology: &Topology, config: &RedisConfig, found: u16) -> Result<()> {

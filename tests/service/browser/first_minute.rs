@@ -157,6 +157,15 @@ async fn a_minute_on_the_page_says_what_is_silent_who_knows_and_how_it_was() {
     let places = browser.run(places, json!([])).await;
     assert!(places.as_f64() < Some(1000.0), "the places end at {places} px");
     inspect(&browser, "first-minute").await;
+    // A telephone has the picture as high, with words as large as those of the page.
+    for (size, pixels) in SIZES {
+        browser.look(pixels, "light").await;
+        let drawn = "return [document.querySelector('.drawing svg').getBoundingClientRect().height, \
+            ...[...document.querySelectorAll('.drawing span')].map((one) => parseFloat(getComputedStyle(one).fontSize))]";
+        let drawn = browser.run(drawn, json!([])).await;
+        assert_eq!(drawn, json!([160, 14, 14, 14, 14, 14, 14]), "on a {size}");
+    }
+    browser.look(SIZES[0].1, "light").await;
 
     // Ranges and filters go together; the numbers are a table.
     browser.click(".ranges a[href*='7d']").await;

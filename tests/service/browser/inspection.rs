@@ -9,16 +9,16 @@ use crate::support::browser::{Browser, SCHEMES, SIZES, axe, lighthouse, pictures
 const LARGEST: f64 = 200_000.0;
 
 /// The widths of screens, from the smallest telephone to a desk.
-const WIDTHS: [u32; 5] = [320, 360, 390, 768, 1280];
+const WIDTHS: [u32; 6] = [320, 360, 390, 768, 1024, 1280];
 
-/// The greatest height of the header, in pixels: two rows.
-const HEADER: f64 = 112.0;
+/// The greatest heights of the header, in pixels, by the sizes of screens: one row, and two.
+const HEADERS: [f64; SIZES.len()] = [64.0, 112.0];
 
 /// Examines the page in every size and scheme, and takes a picture of each. `name`: the name of the pictures.
 pub async fn inspect(browser: &Browser, name: &str) {
     fits(browser, name).await;
     let axe = axe();
-    for (size, pixels) in SIZES {
+    for ((size, pixels), highest) in SIZES.into_iter().zip(HEADERS) {
         for scheme in SCHEMES {
             browser.look(pixels, scheme).await;
             let background =
@@ -28,7 +28,7 @@ pub async fn inspect(browser: &Browser, name: &str) {
             assert_eq!(is_dark, scheme == "dark", "{name}: {background}");
             let header = "const one = document.querySelector('header'); return one ? one.offsetHeight : 0";
             let header = browser.run(header, json!([])).await;
-            assert!(header.as_f64() <= Some(HEADER), "{name}: the header takes {header} px of a {size}");
+            assert!(header.as_f64() <= Some(highest), "{name}: the header takes {header} px of a {size}");
             browser.picture(&pictures().join(format!("{name}-{size}-{scheme}.png"))).await;
             assert_eq!(violations(browser, &axe).await, [] as [String; 0], "{name}, {size}, {scheme}");
         }
@@ -40,20 +40,27 @@ pub async fn inspect(browser: &Browser, name: &str) {
     assert!(bytes.as_f64().is_some_and(|bytes| bytes < LARGEST), "{name} has {bytes} bytes");
 }
 
-/// Asserts that the page scrolls sideways on no screen.
+/// Asserts that the page scrolls sideways on no screen, that no text leaves its box, and that short names are whole on a
+/// desk.
 pub async fn fits(browser: &Browser, name: &str) {
     for width in WIDTHS {
         browser.look((width, 800), "light").await;
         let overflow = "return document.documentElement.scrollWidth - innerWidth";
         let overflow = browser.run(overflow, json!([])).await;
         assert!(overflow.as_i64() <= Some(0), "{name} is {overflow} px too wide for {width} px");
-        let scrolled = "return [...document.querySelectorAll('main *')].filter((one) => \
+        let scrolled = "return [...document.querySelectorAll('body *')].filter((one) => \
             one.scrollWidth > one.clientWidth + 1 && \
-            (one.matches('.table') || /auto|scroll/.test(getComputedStyle(one).overflowX))) \
+            (one.matches('.table, .counts a') || /auto|scroll/.test(getComputedStyle(one).overflowX))) \
             .map((one) => one.outerHTML.slice(0, 200))";
         let scrolled = browser.run(scrolled, json!([])).await;
         assert_eq!(scrolled, json!([]), "{name} is too wide for {width} px");
     }
+    let broken = "return [...document.querySelectorAll('.table .short')].filter((one) => { \
+        const range = document.createRange(); range.selectNodeContents(one); \
+        return new Set([...range.getClientRects()].map((line) => Math.round(line.top))).size > 1; \
+        }).map((one) => one.textContent)";
+    let broken = browser.run(broken, json!([])).await;
+    assert_eq!(broken, json!([]), "{name}: names that a desk breaks");
 }
 
 /// The least that Lighthouse gives a page in each category, of 100.

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use super::inspection::{fits, inspect, rate};
 use crate::http::world::{Fleet, SECOND};
-use crate::support::browser::{Browser, SIZES};
+use crate::support::browser::{Browser, ENTER, SIZES};
 use crate::support::http::CLIENT;
 use crate::world::World;
 
@@ -146,6 +146,49 @@ async fn pages_are_small_and_legible_on_every_screen_for_everybody() {
     let requests = browser.requests().await;
     let elsewhere: Vec<&String> = requests.iter().filter(|url| !url.starts_with(&fleet.url)).collect();
     assert!(requests.len() > 20 && elsewhere.is_empty(), "{elsewhere:?} of {}", requests.len());
+    fleet.stop.cancel();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_telephone_has_every_page_in_a_menu_for_a_finger_and_for_the_keyboard() {
+    let fleet = fleet_that_is_heard().await;
+    let dir = TempDir::new().unwrap();
+    let browser = Browser::start(dir.path()).await;
+    let reach = "return [...document.querySelectorAll('header nav a')].filter((one) => { \
+        const box = one.getBoundingClientRect(); \
+        return one.checkVisibility() && box.height >= 24 && box.left >= 0 && box.right <= innerWidth; }).map((one) => one.textContent)";
+    let pages = json!([
+        "Fleet",
+        "Incidents",
+        "Records",
+        "Deliveries",
+        "Silences",
+        "Timers",
+        "Reports",
+        "Strangers",
+        "Instances"
+    ]);
+    for (width, in_menu) in [(320, true), (360, true), (767, true), (768, false), (1280, false)] {
+        browser.look((width, 800), "light").await;
+        browser.open(&format!("{}/records", fleet.url)).await;
+        if in_menu {
+            assert_eq!(browser.run(reach, json!([])).await, json!([]), "the menu is closed, at {width} px");
+            let here =
+                browser.run("return document.querySelector('.menu summary').innerText", json!([])).await;
+            assert!(here.as_str().is_some_and(|here| here.ends_with("Records")), "{here} at {width} px");
+            browser.click(".menu summary").await;
+        }
+        assert_eq!(browser.run(reach, json!([])).await, pages, "at {width} px");
+    }
+    browser.look((360, 800), "light").await;
+    browser.open(&format!("{}/records", fleet.url)).await;
+    browser.tab_to(".menu summary").await;
+    browser.press(ENTER).await;
+    browser.tab_to(".menu a[href$='/instances']").await;
+    browser.press(ENTER).await;
+    browser.eventually("the page of instances", "location.pathname === '/instances'").await;
+    browser.click(".menu summary").await;
+    inspect(&browser, "menu").await;
     fleet.stop.cancel();
 }
 

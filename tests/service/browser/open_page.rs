@@ -87,7 +87,7 @@ async fn an_open_group_and_a_half_written_form_stay_while_deliveries_and_warning
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_countdown_is_that_of_the_instance_whatever_the_clock_of_the_browser() {
+async fn spans_go_on_as_at_the_instance_whatever_the_clock_of_the_browser() {
     let world = World::new("kind = [{ name = \"detector\", timeout = \"1h\" }]", &[]).await;
     let dir = TempDir::new().unwrap();
     let browser = Browser::start(dir.path()).await;
@@ -101,9 +101,13 @@ async fn a_countdown_is_that_of_the_instance_whatever_the_clock_of_the_browser()
     browser.run(ahead, json!([])).await;
     world.beat(&["pump-2".to_owned()]).await;
     browser.eventually("it is read", "document.getElementById('live').dataset.now !== window.before").await;
-    browser.run("document.querySelector('[data-countdown]').textContent = '?'", json!([])).await;
+    // What has passed goes on beside what is to come: "last heard 3s ago" and "offline in 59m".
+    let forget = "for (const one of document.querySelectorAll('.lead time')) one.textContent = '?'";
+    browser.run(forget, json!([])).await;
     let counts = "/^(1h|59m)/.test(document.querySelector('[data-countdown]').textContent)";
     browser.eventually("it counts down", counts).await;
+    let counts = "/^(\\d|[1-5]\\d)s ago$|^[1-3]m( \\d+s)? ago$/.test(document.querySelector('.lead [data-since]').textContent)";
+    browser.eventually("it counts on", counts).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

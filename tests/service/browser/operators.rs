@@ -20,7 +20,10 @@ fn token_of(role: &str) -> String {
 fn options() -> String {
     let token = |name: &str| {
         let sha256 = Token::digest(&token_of(name)).map(|byte| format!("{byte:02x}")).concat();
-        format!("[[http.token]]\nname = \"{name}\"\nrole = \"{name}\"\nsha256 = \"{sha256}\"\n")
+        // A long name, beside which the pages have to be on one row of a screen.
+        format!(
+            "[[http.token]]\nname = \"{name}-of-the-night-shift\"\nrole = \"{name}\"\nsha256 = \"{sha256}\"\n"
+        )
     };
     let kinds = "http.count_by_labels = [\"site\"]\n\
         [[kind]]\nname = \"detector\"\ntopics = [\"units/{unit}/heartbeat\"]\ntimeout = \"3s\"\n\

@@ -90,8 +90,39 @@ async fn silent_units_come_before_the_chart_and_a_telephone_shows_what_its_table
     let records = fleet.text("/records").await;
     assert!(!records.contains("elsewhere/pump-7"), "{records}");
     // A telephone shows kind and labels below the unit.
-    assert!(records.contains("<span class=\"phone\">detector <span class=\"label\">site=north"), "{records}");
+    assert!(
+        records.contains("<span class=\"phone\">detector <span class=\"label short\">site=north"),
+        "{records}"
+    );
     assert!(fleet.text("/incidents").await.contains("<span class=\"phone\">to mail</span>"));
+}
+
+#[tokio::test]
+async fn every_place_is_on_the_page_of_the_fleet() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    for place in 10..22 {
+        fleet.hear_at(&format!("place-{place}"), &format!("detector:{place}")).await;
+    }
+    let page = fleet.text("/").await;
+    assert!(page.contains("<summary class=\"quiet\">and 2 more</summary>"), "{page}");
+    for place in 10..22 {
+        assert!(page.contains(&format!("href=\"/?label=site%3Dplace-{place}\"")), "place-{place} in {page}");
+    }
+}
+
+#[tokio::test]
+async fn the_answer_of_a_receiver_is_short_above_the_fleet_and_whole_on_the_page_of_instances() {
+    let fleet = Fleet::start_alone(|_| ()).await;
+    fleet.fill();
+    let (long, short) = ("x".repeat(300), format!("500, &quot;{}…&quot;; correct", "x".repeat(80)));
+    fleet.telemetry.receiver_state("hook", Some(&format!("500, \"{long}\"")));
+    let advice = "try it with <code>rollcall send-test --receiver hook</code>";
+    let page = fleet.text("/").await;
+    assert!(page.contains(&short) && page.contains(advice) && !page.contains(&long), "{page}");
+    let page = fleet.text("/instances").await;
+    let (_, problems) = page.split_once("<h2>Problems</h2>").unwrap();
+    assert!(problems.contains(&long) && problems.contains(advice), "{page}");
 }
 
 #[tokio::test]
@@ -149,7 +180,7 @@ async fn the_page_of_a_unit_says_why_it_is_offline_and_its_forms_change_it() {
     fleet.pass(121 * SECOND, &["detector:pump 7"]).await;
     const PAGE: &str = "/units/detector/pump%207";
     let page = fleet.text(PAGE).await;
-    for text in ["pump 7", "last heard 2m 1s ago", "Its deadline passed 1s ago", "Open record"] {
+    for text in ["pump 7", ">2m 1s ago</time>. Its deadline passed <time", ">1s ago</time>.", "Open record"] {
         assert!(page.contains(text), "{text} in {page}");
     }
     let own = fleet.url.clone();

@@ -57,6 +57,7 @@ use super::topology::slot_of;
 use crate::presence::{Kind, Unit};
 use crate::store::partition::page_of;
 use crate::store::{Index, Table, crc16, partition_of};
+use crate::telemetry::Stored;
 
 /// The most pages of a partition's facts.
 const MAX_PAGES: u32 = 1024;
@@ -223,6 +224,21 @@ impl Keys {
 
     /// The rule of a key of this fleet; `None` for other keys, and for quarantined keys.
     pub fn sort(&self, key: &str) -> Option<&'static KeyRule> {
+        self.sort_and_owner(key).map(|(sort, _)| sort)
+    }
+
+    /// The word for the values of a key in the log and in metrics.
+    pub fn what(&self, key: &str) -> Stored {
+        let Some((sort, owner)) = self.sort_and_owner(key) else { return Stored::Other };
+        let of_place: fn(&str) -> Option<Stored> = match sort.name {
+            "cells" => Table::what_in,
+            "index" => Index::what_in,
+            _ => return sort.what,
+        };
+        owner.and_then(of_place).unwrap_or(sort.what)
+    }
+
+    fn sort_and_owner<'a>(&self, key: &'a str) -> Option<(&'static KeyRule, Option<&'a str>)> {
         let rest = key.strip_prefix(&self.prefix)?.strip_prefix(':')?;
         let (tag, rest) = rest.strip_prefix('{')?.split_once("}:")?;
         let place = if tag == "hearing" { KeyPlace::Hearing } else { KeyPlace::Partition };
@@ -234,9 +250,9 @@ impl Keys {
         if owner.is_some_and(|owner| owner == "unreadable" || owner.ends_with(":unreadable")) {
             return None;
         }
-        KEY_RULES
-            .iter()
-            .find(|sort| sort.name == name && sort.is_at(place) && sort.has_owner == owner.is_some())
+        let is_it =
+            |sort: &&KeyRule| sort.name == name && sort.is_at(place) && sort.has_owner == owner.is_some();
+        Some((KEY_RULES.iter().find(is_it)?, owner))
     }
 
     /// One key of each sort in each partition, for the examination of rights.

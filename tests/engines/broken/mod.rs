@@ -7,4 +7,5 @@ mod fleet;
 mod heard;
 mod on_disk;
 mod on_redis;
+mod quarantined;
 mod rights;

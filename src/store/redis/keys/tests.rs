@@ -62,6 +62,20 @@ fn units_spread_evenly_over_partitions_and_pages() {
 }
 
 #[test]
+fn the_pages_for_operators_name_every_table_and_index() {
+    let any = [ReceiverName::of("any")];
+    let tables = Table::all(&any).map(|table| (":cells:<", table.as_str()));
+    let indexes = Index::all(&any).map(|index| (":index:<", index.as_str()));
+    let pages = [include_str!("../keys.rs"), include_str!("../../../../docs/broken-values.md")];
+    for (key, name) in tables.chain(indexes) {
+        let is_named =
+            |page: &&str| page.lines().any(|row| row.contains(key) && row.contains(&format!("`{name}`")));
+        let named = pages.iter().filter(|page| is_named(page)).count();
+        assert_eq!(named, 2, "{name} stands in the row {key} of keys.rs and of docs/broken-values.md");
+    }
+}
+
+#[test]
 fn a_key_of_cells_has_the_word_of_its_table() {
     let keys = Keys::new("a:b", 3, HashTags::Plain);
     let hook = ReceiverName::of("hook");
